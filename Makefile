@@ -1,0 +1,34 @@
+# Everything is set up in .venv and .cache, inside the project; a machine needs Python >= 3.11 and make.
+
+PYTHON ?= python3
+BIN := .venv/bin
+export XDG_CACHE_HOME := $(CURDIR)/.cache
+export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test check format clean
+
+demo: .venv/installed  ## train a relative-position Transformer on the embedded corpus and show what it learned
+	$(BIN)/relattn demo
+
+test: .venv/installed  ## run the tests
+	$(BIN)/pytest
+
+check: .venv/installed  ## format, lint, types
+	$(BIN)/ruff format --check --quiet
+	$(BIN)/ruff check --quiet
+	$(BIN)/mypy
+
+format: .venv/installed  ## rewrite the code as `make check` wants it
+	$(BIN)/ruff format --quiet
+	$(BIN)/ruff check --fix --quiet
+
+clean:  ## remove all that these commands made, runs excepted
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache build dist
+
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "relattn needs Python >= 3.11; name one with: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip hatchling editables
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[translation,dev]'
+	touch $@

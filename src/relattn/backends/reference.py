@@ -1,0 +1,69 @@
+"""The paper's equations, line by line: the oracle every other backend is held to.
+
+    e_ij = scale · q_i · (k_j + aK_ij)        α_i = softmax_j e_ij        z_i = Σ_j α_ij (v_j + aV_ij)
+
+with q = x W^Q, k = x W^K, v = x W^V given, and aK_ij, aV_ij gathered for every pair, n × n × d of them: any device
+and any floating type, for reading and for checking, not for speed.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from relattn import positions
+from relattn.call import Attended, Call, RelationCall, RelativeCall
+
+
+def unsupported(call: Call) -> str | None:
+    return None
+
+
+def relative_attention(call: RelativeCall) -> Attended:
+    distance = positions.distances(call.query.shape[2], call.key.shape[2], call.query_offset, call.query.device)
+    label = positions.labels(distance, call.left, call.right, call.beyond)
+    return attend(call, label[:, None] if label.dim() == 3 else label[None, None])
+
+
+def relation_attention(call: RelationCall) -> Attended:
+    return attend(call, call.relations.long())
+
+
+def attend(call: Call, label: Tensor) -> Attended:
+    """Attention over pairs labelled by `label` (batch or 1, heads or 1, queries, keys); −1 means no term."""
+    group = call.query.shape[1] // call.key.shape[1]
+    q = call.query
+    k = call.key.repeat_interleave(group, dim=1)
+    v = call.value.repeat_interleave(group, dim=1)
+
+    e = torch.einsum("bhid,bhjd->bhij", q, k)
+    if call.rel_key is not None:
+        a_key = vectors_of_pairs(call.rel_key, label)
+        e = e + (q[:, :, :, None, :] * a_key).sum(-1)
+    e = call.scale * e
+
+    exact = torch.float32 if e.dtype in (torch.float16, torch.bfloat16) else e.dtype
+    e = e.to(exact)
+    sees = positions.visible(call)
+    empty = None
+    if sees is not None:
+        e = e.masked_fill(~sees, -torch.inf)
+        empty = ~sees.any(-1, keepdim=True)  # rows of nothing but −∞, whose softmax is no number
+    alpha = e.softmax(-1) if empty is None else e.softmax(-1).masked_fill(empty, 0.0)
+    lse = e.detach().logsumexp(-1) if call.return_lse else None
+
+    alpha = F.dropout(alpha.to(q.dtype), call.dropout_p)
+    z = torch.einsum("bhij,bhjd->bhid", alpha, v)
+    if call.rel_value is not None:
+        a_value = vectors_of_pairs(call.rel_value, label)
+        z = z + (alpha[..., None] * a_value).sum(-2)
+    return Attended(z, lse)
+
+
+def vectors_of_pairs(table: Tensor, label: Tensor) -> Tensor:
+    """a_ij of every pair, (batch or 1, heads or 1, queries, keys, dim): rows of the table, zeros where −1."""
+    if table.dim() == 2:
+        rows = table[label.clamp(min=0)]
+    else:
+        head = torch.arange(table.shape[0], device=table.device)[:, None, None]
+        rows = table[head, label.clamp(min=0)]
+    return rows.masked_fill((label < 0)[..., None], 0.0)

@@ -1,0 +1,137 @@
+"""Inputs whose mistakes show, and the error that arithmetic of a precision is allowed.
+
+Dimensions of a shape are distinct primes where the contract lets them be, so that a transposed axis cannot hide. How
+far a backend may be from the equations is measured, not chosen: a small multiple of what the reference itself loses
+in that precision against float64.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+FLOATS = ("query", "key", "value", "rel_key", "rel_value")
+Results = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Shape:
+    batch: int
+    heads: int
+    key_heads: int
+    queries: int
+    keys: int
+    dim: int
+    value_dim: int
+    left: int
+    right: int
+
+    @property
+    def labels(self) -> int:
+        return self.left + self.right + 1
+
+
+SHAPES = {
+    "self": Shape(batch=2, heads=3, key_heads=3, queries=13, keys=13, dim=5, value_dim=7, left=4, right=4),
+    "lopsided": Shape(batch=2, heads=3, key_heads=3, queries=11, keys=11, dim=5, value_dim=7, left=1, right=3),
+    "grouped": Shape(batch=5, heads=6, key_heads=2, queries=7, keys=7, dim=3, value_dim=11, left=2, right=2),
+    "one key head": Shape(batch=2, heads=3, key_heads=1, queries=7, keys=7, dim=5, value_dim=11, left=2, right=0),
+    "last queries": Shape(batch=2, heads=3, key_heads=3, queries=5, keys=13, dim=7, value_dim=11, left=3, right=2),
+    "more queries": Shape(batch=2, heads=3, key_heads=3, queries=13, keys=5, dim=7, value_dim=11, left=3, right=2),
+    "one query": Shape(batch=5, heads=3, key_heads=3, queries=1, keys=11, dim=7, value_dim=2, left=3, right=3),
+    "one head": Shape(batch=3, heads=1, key_heads=1, queries=7, keys=7, dim=5, value_dim=2, left=2, right=3),
+    "one label": Shape(batch=3, heads=2, key_heads=2, queries=7, keys=7, dim=5, value_dim=11, left=0, right=0),
+    "window past the ends": Shape(
+        batch=2, heads=3, key_heads=3, queries=5, keys=5, dim=7, value_dim=11, left=6, right=8
+    ),
+    "one position": Shape(batch=2, heads=3, key_heads=3, queries=1, keys=1, dim=5, value_dim=7, left=2, right=2),
+}
+
+
+def make_inputs(
+    shape: Shape,
+    *,
+    tables: Literal["both", "keys", "values", "neither"] = "both",
+    per_head: bool = False,
+    dtype: torch.dtype = torch.float64,
+    device: str | torch.device = "cpu",
+    seed: int = 0,
+) -> dict[str, Tensor | None]:
+    """Standard normal query, key, value and tables of a shape, made in float64 on CPU and rounded to `dtype`."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*sizes: int) -> Tensor:
+        return torch.randn(*sizes, dtype=torch.float64, generator=generator).to(device, dtype)
+
+    lead = (shape.heads,) if per_head else ()
+    return {
+        "query": normal(shape.batch, shape.heads, shape.queries, shape.dim),
+        "key": normal(shape.batch, shape.key_heads, shape.keys, shape.dim),
+        "value": normal(shape.batch, shape.key_heads, shape.keys, shape.value_dim),
+        "rel_key": normal(*lead, shape.labels, shape.dim) if tables in ("both", "keys") else None,
+        "rel_value": normal(*lead, shape.labels, shape.value_dim) if tables in ("both", "values") else None,
+    }
+
+
+def outputs_and_gradients(
+    operator: Callable[..., Any], inputs: dict[str, Tensor | None], *, seed: int = 1, **options: Any
+) -> Results:
+    """The output, the log-sum-exp and the gradients of every input given, under a random cotangent from `seed`."""
+    leaves = {name: None if x is None else x.detach().requires_grad_() for name, x in inputs.items()}
+    output, lse = operator(**leaves, **options, return_lse=True)
+    cotangent = torch.randn(output.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    given = {name: x for name, x in leaves.items() if x is not None}
+    gradients = torch.autograd.grad(output, list(given.values()), cotangent.to(output))
+    named = {f"d {name}": gradient for name, gradient in zip(given, gradients, strict=True)}
+    return {"output": output.detach(), "lse": lse, **named}
+
+
+def error(got: Tensor, want: Tensor) -> float:
+    """The largest difference; infinite where one is −inf and the other not, or where either is not a number."""
+    if got.shape != want.shape or got.isnan().any() or not torch.equal(got.isinf(), want.isinf()):
+        return float("inf")
+    finite = ~want.isinf()
+    difference = (got.double() - want.double())[finite].abs()
+    return float(difference.max()) if difference.numel() > 0 else 0.0
+
+
+def budgets(
+    operator: Callable[..., Any], inputs: dict[str, Tensor | None], *, multiple: float = 4.0, **options: Any
+) -> tuple[Results, dict[str, float]]:
+    """What the reference gives for `inputs` in float64, and how far from it arithmetic in their type may be.
+
+    The error allowed for each result is `multiple` times the reference's own in that type, and at least `multiple`
+    units in the last place of the largest number among them, since a small case may be exact by luck and a small
+    result is made of larger terms. For float64 itself the loss is measured in float32 and scaled by the ratio of the
+    two precisions.
+    """
+    query = inputs["query"]
+    assert query is not None
+    measured = torch.float32 if query.dtype == torch.float64 else query.dtype
+    ratio = torch.finfo(query.dtype).eps / torch.finfo(measured).eps
+    rounded = convert(inputs, measured)
+    options = {**options, "backend": "reference"}
+    lost = outputs_and_gradients(operator, rounded, **options)
+    lost_from = outputs_and_gradients(operator, convert(rounded, torch.float64), **options)
+    exact = outputs_and_gradients(operator, convert(inputs, torch.float64), **options)
+    numbers = torch.cat([want[~want.isinf()].flatten() for want in exact.values()])
+    floor = float(numbers.abs().max()) * torch.finfo(query.dtype).eps if numbers.numel() > 0 else 0.0
+    own = {name: error(lost[name], lost_from[name]) * ratio for name in exact}
+    return exact, {name: multiple * max(own[name], floor) for name in exact}
+
+
+def convert(inputs: dict[str, Tensor | None], dtype: torch.dtype) -> dict[str, Tensor | None]:
+    return {name: None if x is None else x.to(dtype) for name, x in inputs.items()}
+
+
+def assert_within_budget(
+    operator: Callable[..., Any], inputs: dict[str, Tensor | None], backend: str, **options: Any
+) -> None:
+    """A backend's output, log-sum-exp and gradients are within the error that their type allows of the equations."""
+    exact, allowed = budgets(operator, inputs, **options)
+    got = outputs_and_gradients(operator, inputs, backend=backend, **options)
+    wrong = {name: error(got[name], want) for name, want in exact.items() if error(got[name], want) > allowed[name]}
+    listed = "; ".join(f"{name} off by {off:.1e}, allowed {allowed[name]:.1e}" for name, off in wrong.items())
+    assert not wrong, f"{backend} against the reference: {listed}"

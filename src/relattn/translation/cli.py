@@ -1,0 +1,179 @@
+"""The command line: one function a command, each importing what it needs only when it runs.
+
+Every mistake of the user's ends in one line on standard error and exit code 2, wherever it was found.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentError, ArgumentParser
+
+from relattn.translation.config import Recipe, recipe_flags
+from relattn.translation.errors import InputError, Interrupted
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command with the given arguments, or those of the process; returns the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    logging.basicConfig(format="relattn: %(message)s", level=logging.WARNING)
+    try:
+        if not argv or argv[0] in ("-h", "--help"):
+            print(_usage())
+        elif argv[0] not in COMMANDS:
+            raise InputError(f"there is no command '{argv[0]}'; the commands are {', '.join(COMMANDS)}")
+        else:
+            COMMANDS[argv[0]](argv[1:])
+            sys.stdout.flush()
+    except (InputError, ArgumentError) as error:
+        print(f"relattn: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except Interrupted as stop:
+        print(f"relattn: {stop}", file=sys.stderr)
+        return 130
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader has gone: point standard output elsewhere, so that Python's own last flush finds no broken pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def train(argv: list[str]) -> None:
+    """Train a model as a recipe says: relattn train RECIPE.yaml [--resume] [--group.setting VALUE …]"""
+    parser = _parser("train", train)
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in the run's directory")
+    parser.add_class_arguments(Recipe)
+    if argv and not argv[0].startswith("-"):
+        argv = recipe_flags(argv[0]) + argv[1:]
+    arguments = parser.instantiate(parser.parse_args(argv)).as_dict()
+    resume = arguments.pop("resume")
+    recipe = Recipe(**arguments)
+
+    from relattn.translation.training.run import train as run
+
+    print(run(recipe, resume=resume))
+
+
+def evaluate(argv: list[str]) -> None:
+    """Score a model on text files or the embedded corpus: relattn evaluate BUNDLE --src FILE --ref FILE"""
+    parser = _parser("evaluate", evaluate)
+    parser.add_argument("bundle", type=str, help="directory of the trained model")
+    parser.add_argument("--src", type=str, default="", help="source lines, plain or .gz")
+    parser.add_argument("--ref", type=str, default="", help="reference translations, a line each")
+    parser.add_argument(
+        "--embedded", type=str, default="", help="embedded split, instead of files: valid, test or long"
+    )
+    parser.add_argument("--lines", type=int, default=500, help="lines of the embedded corpus")
+    parser.add_argument("--output", type=str, default="", help="file for the translations")
+    _add_search(parser)
+    arguments = parser.parse_args(argv)
+
+    from relattn.translation.data.corpora import read_parallel
+    from relattn.translation.evaluation import item_accuracy, score
+    from relattn.translation.files import write_atomically
+
+    if bool(arguments.embedded) == bool(arguments.src) or bool(arguments.src) != bool(arguments.ref):
+        raise InputError("evaluate needs --src and --ref, or --embedded")
+    translator = _load(arguments)
+    if arguments.embedded:
+        from relattn.translation import bundle
+        from relattn.translation.data.embedded import embedded
+
+        languages = bundle.load_parts(arguments.bundle)
+        pairs = embedded(
+            arguments.embedded, src_lang=languages.src_lang, tgt_lang=languages.tgt_lang, lines=arguments.lines
+        )
+    else:
+        pairs = list(read_parallel(arguments.src, arguments.ref))
+    src, references = [a for a, _ in pairs], [b for _, b in pairs]
+    translations = translator.translate(src, progress=sys.stderr.isatty())
+    scores = score(translations, references)
+    if arguments.output:
+        write_atomically(Path(arguments.output), "".join(f"{line}\n" for line in translations).encode())
+    print(scores)
+    if arguments.embedded:
+        accuracy = item_accuracy(translations, references)
+        print(f"items {100 * accuracy.items:.1f} %  lines {100 * accuracy.lines:.1f} %")
+
+
+def translate(argv: list[str]) -> None:
+    """Translate lines from standard input to standard output: relattn translate BUNDLE < in.txt > out.txt"""
+    parser = _parser("translate", translate)
+    parser.add_argument("bundle", type=str, help="directory of the trained model")
+    parser.add_argument("--n_best", type=int, default=0, help="write so many a line: number ||| translation ||| score")
+    _add_search(parser)
+    arguments = parser.parse_args(argv)
+
+    from relattn.translation.search.arriving import arriving_lines
+
+    translator = _load(arguments)
+    lines = arriving_lines(sys.stdin.fileno())
+    for number, found in enumerate(
+        translator.stream_n_best(lines, arguments.n_best or 1, progress=sys.stderr.isatty())
+    ):
+        if arguments.n_best:
+            print("\n".join(f"{number} ||| {best.text} ||| {best.score:.4f}" for best in found), flush=True)
+        else:
+            print(found[0].text, flush=True)
+
+
+def average(argv: list[str]) -> None:
+    """Average a run's last checkpoints into a bundle: relattn average RUN --last 5 --out BUNDLE"""
+    parser = _parser("average", average)
+    parser.add_argument("run", type=str, help="directory of the run")
+    parser.add_argument("--last", type=int, default=5, help="checkpoints to average")
+    parser.add_argument("--out", type=str, required=True, help="directory of the new bundle")
+    arguments = parser.parse_args(argv)
+
+    from relattn.translation.training.run import average_run
+
+    average_run(arguments.run, arguments.last, arguments.out)
+
+
+def demo(argv: list[str]) -> None:
+    """Train on the embedded corpus, with nothing to download, and show what was learned: relattn demo"""
+    parser = _parser("demo", demo)
+    parser.add_argument("--out", type=str, default="runs/demo", help="directory for everything the demo makes")
+
+
+COMMANDS = {"demo": demo, "train": train, "evaluate": evaluate, "translate": translate, "average": average}
+
+
+def _usage() -> str:
+    lines = ["usage: relattn COMMAND …, and relattn COMMAND --help for its options", ""]
+    return "\n".join(lines + [f"  {name:10} {command.__doc__}" for name, command in COMMANDS.items()])
+
+
+def _parser(name: str, command: Any) -> ArgumentParser:
+    return ArgumentParser(prog=f"relattn {name}", description=command.__doc__, exit_on_error=False)
+
+
+def _add_search(parser: ArgumentParser) -> None:
+    """Options of commands that translate; what is not given is as the bundle says."""
+    parser.add_argument("--beam_size", type=int | None, default=None, help="hypotheses a sentence; 1 is greedy")
+    parser.add_argument("--alpha", type=float | None, default=None, help="exponent of the length penalty")
+    parser.add_argument("--device", type=str, default="cpu", help="cpu, cuda, cuda:1, …")
+    parser.add_argument("--threads", type=int | None, default=None, help="CPU threads")
+
+
+def _load(arguments: Any) -> Any:
+    import torch
+
+    from relattn.translation import bundle
+
+    if arguments.threads is not None:
+        torch.set_num_threads(arguments.threads)
+    translator = bundle.load(arguments.bundle, device=arguments.device)
+    given = {name: arguments[name] for name in ("beam_size", "alpha") if arguments[name] is not None}
+    translator.search = replace(translator.search, **given)
+    return translator
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""Word pieces: one SentencePiece unigram model shared by source and target, raw text in and raw text out.
+
+Nothing is normalised or lost: a character outside the vocabulary is spelt as its UTF-8 bytes, every space is kept and
+every digit is a piece of its own, so decode(encode(x)) == x for any text of one line. The model is trained and held
+in memory; its bytes are what a bundle stores.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import sentencepiece
+
+from relattn.translation.errors import InputError
+
+# SentencePiece writes a space as U+2581, so that character itself would come back as a space. It goes in as a
+# noncharacter no text holds, which comes out as bytes, and those bytes are then put right.
+_SPACE_MARK, _STAND_IN = "\u2581", "\U0010ffff"
+_SAMPLED_LINES = 4_000_000  # lines a vocabulary is learned from, at most
+_TRAINING_THREADS = 16  # fixed: the sums of its training, hence the vocabulary, depend on it
+
+
+class Tokenizer:
+    """A SentencePiece model whose first four ids are padding, begin, end and unknown.
+
+    Args:
+        model_bytes: a serialised SentencePiece model.
+
+    Raises:
+        InputError: these bytes are not such a model.
+    """
+
+    pad_id = 0
+    bos_id = 1
+    eos_id = 2
+    unk_id = 3
+
+    def __init__(self, model_bytes: bytes) -> None:
+        self.model_bytes = model_bytes
+        self._model = sentencepiece.SentencePieceProcessor()
+        try:
+            self._model.LoadFromSerializedProto(model_bytes)
+        except RuntimeError as error:
+            raise InputError("not a SentencePiece model, or a damaged one") from error
+        ids = (self._model.pad_id(), self._model.bos_id(), self._model.eos_id(), self._model.unk_id())
+        if ids != (self.pad_id, self.bos_id, self.eos_id, self.unk_id):
+            raise InputError(f"a SentencePiece model must have pad, bos, eos, unk at 0, 1, 2, 3, got {ids}")
+        self._mark_bytes = self._byte_ids(_SPACE_MARK)
+        self._stand_in_bytes = self._byte_ids(_STAND_IN)
+
+    @classmethod
+    def train(cls, lines: Iterable[str], vocab_size: int, *, seed: int) -> Tokenizer:
+        """Learn a vocabulary of at most vocab_size pieces from lines of both sides; a small text has fewer to give.
+
+        Raises:
+            InputError: there is no text, or its characters alone need more than vocab_size.
+        """
+        written = io.BytesIO()
+        source = _Remembering(lines)
+        sentencepiece.set_random_generator_seed(seed % 2**32)
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(source),
+                model_writer=written,
+                vocab_size=vocab_size,
+                hard_vocab_limit=False,
+                model_type="unigram",
+                normalization_rule_name="identity",
+                remove_extra_whitespaces=False,
+                split_digits=True,
+                byte_fallback=True,
+                character_coverage=0.9999,
+                input_sentence_size=_SAMPLED_LINES,
+                shuffle_input_sentence=True,
+                num_threads=_TRAINING_THREADS,
+                pad_id=cls.pad_id,
+                bos_id=cls.bos_id,
+                eos_id=cls.eos_id,
+                unk_id=cls.unk_id,
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            if source.error is not None:
+                raise source.error from None
+            raise InputError(_explain(str(error), vocab_size)) from error
+        return cls(written.getvalue())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tokenizer:
+        """Read a model from a file. Raises InputError when it is missing, unreadable or damaged."""
+        try:
+            model_bytes = Path(path).read_bytes()
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        try:
+            return cls(model_bytes)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+
+    @property
+    def vocab_size(self) -> int:
+        """Pieces, the four special ones counted."""
+        return self._model.get_piece_size()
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of one line, without begin or end."""
+        if _SPACE_MARK not in text:
+            return self._model.encode(text)
+        ids = self._model.encode(text.replace(_SPACE_MARK, _STAND_IN))
+        return _replace_run(ids, self._stand_in_bytes, self._mark_bytes)
+
+    def encode_lines(self, lines: list[str]) -> list[list[int]]:
+        """The ids of each line, without begin or end."""
+        return [self.encode(line) for line in lines]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids; special ids are dropped, and a line break a model spelt in bytes becomes a space."""
+        text = self._model.decode([i for i in ids if i > self.unk_id])
+        return text.replace("\n", " ")
+
+    def _byte_ids(self, character: str) -> list[int]:
+        return [self._model.piece_to_id(f"<0x{byte:02X}>") for byte in character.encode()]
+
+
+class _Remembering:
+    """Lines for SentencePiece, which reports whatever went wrong in reading them as an error of its own."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.lines = lines
+        self.error: BaseException | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            yield from self.lines
+        except BaseException as error:
+            self.error = error
+            raise
+
+
+def _replace_run(ids: list[int], old: list[int], new: list[int]) -> list[int]:
+    """ids with every run equal to old replaced by new."""
+    out: list[int] = []
+    at = 0
+    while at < len(ids):
+        if ids[at : at + len(old)] == old:
+            out += new
+            at += len(old)
+        else:
+            out.append(ids[at])
+            at += 1
+    return out
+
+
+def _explain(message: str, vocab_size: int) -> str:
+    """What SentencePiece's complaint means for the one who chose vocab_size."""
+    if found := re.search(r"required_chars\. \d+ vs (\d+)", message):
+        return f"vocab_size {vocab_size} is too small for this text: its characters alone need {found[1]} pieces"
+    if "sentences_.empty()" in message:
+        return "there is no text to learn word pieces from"
+    return f"SentencePiece could not be trained: {' '.join(message.split())}"

@@ -1,0 +1,1 @@
+"""The encoder–decoder Transformer: position schemes, layers, and the model they make."""

@@ -1,0 +1,221 @@
+"""Beam search as a pure function from state to state, over a batch of sentences at once.
+
+A hypothesis y_1 … y_t carries log p(y_1 … y_t | x) = Σ log p(y_s | y_<s, x). A step extends every live hypothesis of a
+sentence by every token, keeps the best 2·beam candidates, moves those that end in the end-of-sentence token to the
+finished ones (ranked by log p / lp(t), see `scoring`), and lets the best `beam` of the others live on. A hypothesis
+contributes one candidate that ends, so 2·beam candidates hold at least `beam` that do not: finishing never starves the
+beam.
+
+A sentence is over when no live hypothesis can beat the finished ones asked for. A log-probability only falls, and
+lp is monotone, so a live hypothesis of log-probability L can at best score max(L / lp(t + 1), L / lp(limit)), where
+`limit` is the sentence's own length limit. At the limit only the end-of-sentence token may be generated, at its true
+probability. So every hypothesis returned is a complete sequence with its exact score, and nothing returned depends on
+what else was in the batch. Sentences that are over leave the batch at once.
+
+Candidates that tie are ranked by beam index, then by token id. A beam of 1 takes a single candidate a step, which is
+greedy decoding: it stops at the first end of sentence.
+
+The model is a function: `step(tokens (rows,), cache) -> (logits (rows, vocab), cache)`, one row a live hypothesis.
+The method is that of Wu et al. 2016 (section 7) and of Tensor2Tensor, which the paper used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from relattn.translation.errors import InputError
+from relattn.translation.search.scoring import LengthPenalty
+
+NEVER = float("-inf")
+
+
+class Cache(Protocol):
+    """What a model remembers of each row: a value, never changed in place."""
+
+    def select(self, rows: Tensor) -> Self:
+        """The cache of the rows (M,) named, in that order; a row may be named several times or not at all."""
+        ...
+
+
+C = TypeVar("C", bound=Cache)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What stays the same throughout one search."""
+
+    beam_size: int
+    bos: int
+    eos: int
+    banned: Sequence[int]  # tokens that are never generated, such as padding
+    penalty: LengthPenalty
+    n_best: int = 1  # finished hypotheses that must be settled before a sentence is over
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n_best <= self.beam_size:
+            raise ValueError(f"n_best is {self.n_best}; it must be between 1 and the beam size, {self.beam_size}")
+        if self.eos in self.banned:
+            raise ValueError(f"token {self.eos} ends a sentence, so it cannot be banned")
+
+
+@dataclass(frozen=True)
+class BeamState:
+    """The hypotheses of the sentences still searched. `width` is 1 at the start, and at most the beam size later."""
+
+    sentences: Tensor  # (live,) index of each sentence in the batch searched
+    limits: Tensor  # (live,) most tokens a sentence may generate, end of sentence counted
+    tokens: Tensor  # (live, width, length) what the live hypotheses have generated
+    log_prob: Tensor  # (live, width) of the live hypotheses, best first; -inf: no hypothesis in this place
+    finished_tokens: Tensor  # (live, beam, length) end of sentence counted, whatever follows it is padding
+    finished_lengths: Tensor  # (live, beam)
+    finished_scores: Tensor  # (live, beam) log-probability / penalty, best first; -inf: no hypothesis in this place
+
+    def select(self, which: Tensor) -> BeamState:
+        """The state of some of its sentences: a boolean mask or indices over (live,)."""
+        return BeamState(*(getattr(self, field.name)[which] for field in fields(self)))
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One complete hypothesis."""
+
+    tokens: list[int]  # generated tokens without the end of sentence
+    score: float  # log-probability, end of sentence counted, over the length penalty
+
+
+def start(limits: Tensor, rules: Rules) -> BeamState:
+    """The state before the first step: one empty hypothesis a sentence. `limits` is (sentences,) and at least 1."""
+    (live,) = limits.shape
+    if live and int(limits.min()) < 1:
+        raise ValueError(f"the shortest length limit is {int(limits.min())}; a hypothesis has at least one token")
+    beam, device = rules.beam_size, limits.device
+    return BeamState(
+        sentences=torch.arange(live, device=device),
+        limits=limits,
+        tokens=torch.zeros(live, 1, 0, dtype=torch.long, device=device),
+        log_prob=torch.zeros(live, 1, device=device),
+        finished_tokens=torch.zeros(live, beam, 0, dtype=torch.long, device=device),
+        finished_lengths=torch.zeros(live, beam, dtype=torch.long, device=device),
+        finished_scores=torch.full((live, beam), NEVER, device=device),
+    )
+
+
+def advance(state: BeamState, logits: Tensor, rules: Rules) -> tuple[BeamState, Tensor]:
+    """One step: `logits` (live, width, vocab) of the next token -> the next state, and where its hypotheses came from.
+
+    The second result is (live, new width): the place in the old width of each new live hypothesis.
+    """
+    width, vocab = logits.shape[1:]
+    length = state.tokens.shape[-1] + 1
+    log_probs = torch.log_softmax(logits.float(), dim=-1)
+    log_probs[..., list(rules.banned)] = NEVER
+    at_limit = state.limits == length
+    if at_limit.any():
+        not_ending = torch.arange(vocab, device=logits.device) != rules.eos
+        log_probs.masked_fill_(at_limit[:, None, None] & not_ending, NEVER)
+
+    totals = (state.log_prob[:, :, None] + log_probs).flatten(1)  # (live, width * vocab)
+    candidates = 1 if rules.beam_size == 1 else 2 * rules.beam_size
+    log_prob, index = stable_topk(totals, min(candidates, width * vocab))  # (live, candidates) both
+    parent, token = index // vocab, index % vocab
+    tokens = torch.cat([_rows(state.tokens, parent), token[:, :, None]], dim=-1)  # (live, candidates, length)
+
+    ends = token == rules.eos
+    lengths = torch.full_like(token, length)
+    state = _merge_finished(state, tokens, lengths, (log_prob / rules.penalty(lengths)).masked_fill(~ends, NEVER))
+    log_prob, chosen = stable_topk(log_prob.masked_fill(ends, NEVER), min(rules.beam_size, token.shape[1]))
+    return replace(state, tokens=_rows(tokens, chosen), log_prob=log_prob), parent.gather(1, chosen)
+
+
+def over(state: BeamState, rules: Rules) -> Tensor:
+    """(live,) True where no live hypothesis can still enter the sentence's n best. Past its limit nothing is live."""
+    best = state.log_prob.amax(dim=1)
+    next_length = torch.full_like(state.limits, state.tokens.shape[-1] + 1)
+    bound = torch.maximum(best / rules.penalty(next_length), best / rules.penalty(state.limits))
+    return state.finished_scores[:, rules.n_best - 1] >= bound
+
+
+def search(
+    step: Callable[[Tensor, C], tuple[Tensor, C]], cache: C, limits: Tensor, rules: Rules
+) -> list[list[Finished]]:
+    """Search a batch to its end: for each sentence its best `rules.n_best` hypotheses, best first.
+
+    `cache` has one row a sentence; `limits` (sentences,) are the most tokens each may generate. Fewer than n_best are
+    returned for a sentence that has fewer complete sequences within its limit.
+
+    Raises:
+        InputError: the model's log-probabilities are not numbers, as those of a diverged model are.
+    """
+    results: list[list[Finished]] = [[] for _ in range(limits.shape[0])]
+    state = start(limits, rules)
+    last = torch.full_like(limits, rules.bos)
+    while len(state.sentences):
+        logits, cache = step(last, cache)
+        width = state.tokens.shape[1]
+        state, parents = advance(state, logits.unflatten(0, (-1, width)), rules)
+        rows = parents + width * torch.arange(len(parents), device=parents.device)[:, None]  # (live, new width)
+        ended = over(state, rules)
+        if ended.any():
+            _collect(state.select(ended), rules.n_best, results)
+            state, rows = state.select(~ended), rows[~ended]
+        if len(state.sentences):
+            if state.tokens.shape[-1] >= int(state.limits.min()):
+                raise InputError("the model's log-probabilities are not numbers: it has diverged or is damaged")
+            cache = cache.select(rows.flatten())
+            last = state.tokens[:, :, -1].flatten()
+    return results
+
+
+def stable_topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest of each row of (rows, n) in falling order, and their indices; of equal values the first come first.
+
+    `torch.topk` leaves the order of equal values open, and which of them make the cut. Rows where that matters are
+    sorted in full. Of -inf, which stands for nothing at all, any may make the cut.
+    """
+    values, index = x.topk(min(k + 1, x.shape[1]))
+    if values.shape[1] > k:
+        at_cut = (values[:, k - 1] == values[:, k]) & (values[:, k] > NEVER)
+        if at_cut.any():
+            index[at_cut, :k] = x[at_cut].sort(dim=1, descending=True, stable=True).indices[:, :k]
+    index = index[:, :k].sort(dim=1).values
+    values, order = x.gather(1, index).sort(dim=1, descending=True, stable=True)
+    return values, index.gather(1, order)
+
+
+def _rows(tokens: Tensor, which: Tensor) -> Tensor:
+    """(live, width, length) tokens, (live, chosen) places in the width -> (live, chosen, length)."""
+    return tokens.gather(1, which[:, :, None].expand(-1, -1, tokens.shape[-1]))
+
+
+def _merge_finished(state: BeamState, tokens: Tensor, lengths: Tensor, scores: Tensor) -> BeamState:
+    """The state with the best of its finished hypotheses and of new ones; of equal scores the older is kept."""
+    old_tokens = F.pad(state.finished_tokens, (0, tokens.shape[-1] - state.finished_tokens.shape[-1]))
+    scores, best = stable_topk(torch.cat([state.finished_scores, scores], dim=1), state.finished_scores.shape[1])
+    return replace(
+        state,
+        finished_scores=scores,
+        finished_lengths=torch.cat([state.finished_lengths, lengths], dim=1).gather(1, best),
+        finished_tokens=_rows(torch.cat([old_tokens, tokens], dim=1), best),
+    )
+
+
+def _collect(state: BeamState, n_best: int, results: list[list[Finished]]) -> None:
+    """Write the n best finished hypotheses of a state's sentences into their places in the results."""
+    for sentence, tokens, lengths, scores in zip(
+        state.sentences.tolist(),
+        state.finished_tokens.tolist(),
+        state.finished_lengths.tolist(),
+        state.finished_scores.tolist(),
+        strict=True,
+    ):
+        results[sentence] = [
+            Finished(row[: length - 1], score)
+            for row, length, score in zip(tokens[:n_best], lengths[:n_best], scores[:n_best], strict=True)
+            if score > NEVER
+        ]

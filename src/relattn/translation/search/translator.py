@@ -1,0 +1,186 @@
+"""From lines of text to lines of text: tokenise, batch by length, search, and put everything back in order.
+
+Lines are translated longest first, in batches of similar length, which costs the least padding; a line's translation
+and score do not depend on the batch it was in. A line has its own limit, max_length_ratio · pieces + max_length_extra
+generated tokens, at which its translation is closed; a line the model cannot read whole is refused by its number.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from tqdm import tqdm
+
+from relattn.translation.config import SearchConfig
+from relattn.translation.data.tokenizer import Tokenizer
+from relattn.translation.errors import InputError
+from relattn.translation.model.transformer import Cache, Transformer
+from relattn.translation.search.beam import Finished, Rules, search
+from relattn.translation.search.scoring import length_penalty
+
+MAX_SENTENCES = 128  # in a batch, times the beam: enough to keep the arithmetic busy
+MAX_TOKENS = 4096  # padded source pieces in a batch, so that long lines do not exhaust memory
+CHUNK = 256  # lines that `Translator.stream` holds at a time
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One translation of a line.
+
+    Attributes:
+        text: the translation.
+        score: log-probability of its tokens and the end of sentence, in nats, over the length penalty; 0 for a blank
+            line.
+        tokens: its pieces, without the end of sentence.
+    """
+
+    text: str
+    score: float
+    tokens: list[int]
+
+
+class Translator:
+    """A model with its tokenizer and how to search.
+
+    Args:
+        model: put on `device` and into evaluation mode.
+        tokenizer: of both sides.
+        search: beam size, length penalty and length limits.
+        device: where to compute.
+    """
+
+    def __init__(
+        self, model: Transformer, tokenizer: Tokenizer, search: SearchConfig, *, device: str | torch.device = "cpu"
+    ) -> None:
+        self.device = torch.device(device)
+        self.model = model.to(self.device).eval()
+        self.tokenizer, self.search = tokenizer, search
+
+    def translate(self, lines: Iterable[str], *, progress: bool = False) -> list[str]:
+        """The best translation of each line, in order; a blank line gives an empty one.
+
+        Args:
+            lines: one sentence each.
+            progress: show a bar of lines done on standard error.
+
+        Raises:
+            InputError: a line is longer than the model can read (the message has its number, counted from 1).
+        """
+        return [best.text for (best,) in self.n_best(lines, 1, progress=progress)]
+
+    def n_best(self, lines: Iterable[str], n: int, *, progress: bool = False) -> list[list[Hypothesis]]:
+        """The n best translations of each line the beam finds, best first; a blank line has one, which is empty.
+
+        Raises:
+            InputError: n is not between 1 and the beam size; or as `translate`.
+        """
+        lines = list(lines)
+        with tqdm(total=len(lines), unit="line", file=sys.stderr, disable=not progress) as bar:
+            return self._search_lines(lines, n, first_line=1, done=bar.update)
+
+    def stream(self, lines: Iterable[str], *, progress: bool = False) -> Iterator[str]:
+        """Translations of lines that need not end, in order, reading and holding 256 at a time.
+
+        It waits for 256 lines or the end. Where lines come one by one and are to be answered at once, as on standard
+        input, use `stream_n_best` on `arriving.arriving_lines`.
+        """
+        source = iter(lines)
+        chunks = iter(lambda: list(islice(source, CHUNK)), [])
+        for (best,) in self.stream_n_best(chunks, 1, progress=progress):
+            yield best.text
+
+    def stream_n_best(
+        self, chunks: Iterable[Sequence[str]], n: int, *, progress: bool = False
+    ) -> Iterator[list[Hypothesis]]:
+        """The n best translations of each line of chunks of lines, in order, as `n_best` gives them.
+
+        Each chunk is translated before the next is asked for. Line numbers in errors count from the first chunk's
+        first line; the lines of earlier chunks have then been given out.
+        """
+        first_line = 1
+        with tqdm(unit="line", file=sys.stderr, disable=not progress) as bar:
+            for chunk in chunks:
+                yield from self._search_lines(chunk, n, first_line=first_line, done=bar.update)
+                first_line += len(chunk)
+
+    def _search_lines(
+        self, lines: Sequence[str], n: int, *, first_line: int, done: Callable[[int], object]
+    ) -> list[list[Hypothesis]]:
+        """The n best of each line. `first_line` is the number of the first one; `done` is told how many are ready."""
+        if not 1 <= n <= self.search.beam_size:
+            raise InputError(f"cannot give the {n} best translations with beam_size {self.search.beam_size}")
+        results = [[Hypothesis("", 0.0, [])] for _ in lines]
+        pieces = {i: self.tokenizer.encode(line) for i, line in enumerate(lines) if line.strip()}
+        done(len(lines) - len(pieces))
+        for i, ids in pieces.items():
+            longest = self.model.max_length
+            if longest is not None and len(ids) + 1 > longest:
+                raise InputError(
+                    f"line {first_line + i} has {len(ids)} pieces, but this model reads at most {longest - 1}"
+                )
+        for batch in _batches({i: len(ids) for i, ids in pieces.items()}):
+            for i, found in zip(batch, self._search_batch([pieces[i] for i in batch], n), strict=True):
+                results[i] = [Hypothesis(self.tokenizer.decode(f.tokens), f.score, f.tokens) for f in found]
+                self._warn_if_closed(first_line + i, len(pieces[i]), found[0])
+            done(len(batch))
+        return results
+
+    @torch.inference_mode()
+    def _search_batch(self, src_ids: list[list[int]], n: int) -> list[list[Finished]]:
+        eos = self.tokenizer.eos_id
+        rows = [torch.tensor([*ids, eos], device=self.device) for ids in src_ids]
+        src = pad_sequence(rows, batch_first=True, padding_value=self.tokenizer.pad_id)
+        src_lengths = torch.tensor([len(row) for row in rows], device=self.device)
+        limits = torch.tensor([self._limit(len(ids)) for ids in src_ids], device=self.device)
+        rules = Rules(
+            beam_size=self.search.beam_size,
+            bos=self.tokenizer.bos_id,
+            eos=eos,
+            banned=(self.tokenizer.pad_id, self.tokenizer.bos_id),
+            penalty=length_penalty(self.search.length_penalty, self.search.alpha),
+            n_best=n,
+        )
+        cache = self.model.start(self.model.encode(src, src_lengths), src_lengths)
+        return search(self._step, cache, limits, rules)
+
+    def _step(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
+        """(rows,) tokens -> (rows, vocab) logits of the next."""
+        logits, cache = self.model.step(tokens[:, None], cache)
+        return logits[:, -1], cache
+
+    def _own_limit(self, src_pieces: int) -> int:
+        """Most tokens a translation of so many source pieces may have, whatever the model can hold."""
+        return max(1, int(self.search.max_length_ratio * src_pieces) + self.search.max_length_extra)
+
+    def _limit(self, src_pieces: int) -> int:
+        own, longest = self._own_limit(src_pieces), self.model.max_length
+        return own if longest is None else min(own, longest)
+
+    def _warn_if_closed(self, line: int, src_pieces: int, best: Finished) -> None:
+        """Say that a translation was closed because the model can hold no more. Its own limit only ends repetition."""
+        limit = self._limit(src_pieces)
+        if limit < self._own_limit(src_pieces) and len(best.tokens) + 1 == limit:
+            _log.warning("line %d: its translation was closed at %d pieces, the most this model can hold", line, limit)
+
+
+def _batches(lengths: dict[int, int]) -> Iterator[list[int]]:
+    """Lines (by number, with their source pieces) in batches of similar length, longest first."""
+    batch: list[int] = []
+    longest = 0
+    for i in sorted(lengths, key=lambda i: -lengths[i]):
+        if batch and (len(batch) == MAX_SENTENCES or (len(batch) + 1) * longest > MAX_TOKENS):
+            yield batch
+            batch = []
+        longest = longest if batch else lengths[i] + 1
+        batch.append(i)
+    if batch:
+        yield batch

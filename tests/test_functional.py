@@ -1,0 +1,353 @@
+"""The contract: its algebra, its messages, and the machinery of PyTorch it works under."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.export import Dim, export
+from torch.utils.checkpoint import checkpoint
+
+from relattn import backends, relation_attention, relative_attention
+from relattn.merge import merge
+from relattn.positions import distances, labels
+from relattn.testing import SHAPES, error, make_inputs, outputs_and_gradients
+
+BACKENDS = pytest.mark.parametrize("backend", backends.NAMES)
+# Dynamo makes an instance of every autograd function that it traces, and PyTorch warns of that
+TRACES = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+CAUSAL = pytest.mark.parametrize("causal", [False, True])
+
+
+def close(got, want, tolerance=1e-13):
+    assert error(got, want) < tolerance, f"off by {error(got, want):.1e}"
+
+
+@BACKENDS
+@CAUSAL
+def test_zero_tables_are_plain_attention(backend, causal):
+    inputs = make_inputs(SHAPES["grouped"])
+    query, key, value = (inputs[name] for name in ("query", "key", "value"))
+    want = F.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=True)
+    zeros = {name: torch.zeros_like(inputs[name]) for name in ("rel_key", "rel_value")}
+    close(relative_attention(query, key, value, **zeros, clip=2, is_causal=causal, backend=backend), want)
+    close(relative_attention(query, key, value, clip=2, is_causal=causal, backend=backend), want)
+    assert torch.equal(
+        relative_attention(query, key, value, clip=2, scale=0.0, backend=backend)[0, 0, 0],
+        relative_attention(query, key, value, clip=2, scale=0.0, backend=backend)[0, 0, 1],
+    )
+
+
+@BACKENDS
+@CAUSAL
+def test_keys_alone_are_a_bias_to_plain_attention(backend, causal):
+    inputs = make_inputs(SHAPES["self"], tables="keys")
+    query, key, value, rel_key = (inputs[name] for name in ("query", "key", "value", "rel_key"))
+    label = torch.tensor([[min(max(j - i, -4), 4) + 4 for j in range(13)] for i in range(13)])
+    bias = torch.einsum("bhid,ijd->bhij", query, rel_key[label]) * 5**-0.5
+    if causal:
+        bias = bias + torch.full((13, 13), -torch.inf, dtype=torch.float64).triu(1)
+    want = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+    close(relative_attention(**inputs, clip=4, is_causal=causal, backend=backend), want)
+
+
+@BACKENDS
+def test_a_window_past_the_ends_is_no_clipping(backend):
+    inputs = make_inputs(SHAPES["window past the ends"])
+    want = relative_attention(**inputs, clip=(6, 8), backend=backend)
+    inner = {name: inputs[name][2:11] for name in ("rel_key", "rel_value")}
+    close(relative_attention(**{**inputs, **inner}, clip=4, backend=backend), want)
+    close(relative_attention(**{**inputs, **inner}, clip=4, beyond="zero", backend=backend), want)
+
+
+@BACKENDS
+def test_clipping_repeats_the_edge_rows(backend):
+    inputs = make_inputs(SHAPES["self"])
+    want = relative_attention(**inputs, clip=4, backend=backend)
+    wide = {
+        name: torch.cat([x[:1].expand(8, -1), x, x[-1:].expand(8, -1)])
+        for name, x in inputs.items()
+        if name.startswith("rel")
+    }
+    close(relative_attention(**{**inputs, **wide}, clip=12, backend=backend), want)
+    zero = {name: F.pad(x, (0, 0, 8, 8)) for name, x in inputs.items() if name.startswith("rel")}
+    close(
+        relative_attention(**{**inputs, **zero}, clip=12, backend=backend),
+        relative_attention(**inputs, clip=4, beyond="zero", backend=backend),
+    )
+
+
+@BACKENDS
+@CAUSAL
+def test_shifting_positions_changes_nothing(backend, causal):
+    inputs = make_inputs(SHAPES["self"])
+    want = relative_attention(**inputs, clip=4, is_causal=causal, backend=backend)
+    shifted = {name: F.pad(x, (0, 0, 3, 0), value=7.0) if name in ("key", "value") else x for name, x in inputs.items()}
+    behind = torch.arange(16) >= 3
+    options = {"clip": 4, "is_causal": causal, "mask": behind, "backend": backend}
+    close(relative_attention(**shifted, **options), want)
+    close(relative_attention(**shifted, **options, query_offset=torch.tensor([3, 3])), want)
+
+
+@BACKENDS
+@CAUSAL
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_what_padding_holds_changes_nothing(backend, causal, dtype):
+    inputs = make_inputs(SHAPES["self"], dtype=dtype)
+    lengths = torch.tensor([11, 4])
+    padding = torch.arange(13) >= lengths[:, None]
+    other = {
+        name: x.masked_fill(padding[:, None, :, None], 1e4) if name in ("query", "key", "value") else x
+        for name, x in inputs.items()
+    }
+    options = {"clip": 4, "is_causal": causal, "key_lengths": lengths, "backend": backend}
+    want = outputs_and_gradients(relative_attention, inputs, **options)
+    got = outputs_and_gradients(relative_attention, other, **options)
+    assert all(torch.equal(got[name], want[name]) for name in want)
+    alone = {name: x[1:, :, :4] if x.dim() == 4 else x for name, x in inputs.items()}
+    close(relative_attention(**alone, clip=4, is_causal=causal, backend=backend), want["output"][1:, :, :4], 1e-6)
+
+
+@BACKENDS
+def test_parts_of_the_keys_merge_into_the_whole(backend):
+    inputs = make_inputs(SHAPES["self"])
+    options = {"clip": 4, "is_causal": True, "backend": backend, "return_lse": True}
+    output, lse = relative_attention(**inputs, **options)
+    outputs, lses = [], []
+    for start, stop in ((0, 2), (2, 2), (2, 9), (9, 13)):  # one is empty; the last is, for early queries
+        part = {name: x[:, :, start:stop] if name in ("key", "value") else x for name, x in inputs.items()}
+        one, one_lse = relative_attention(**part, **options, query_offset=-start)
+        outputs.append(one)
+        lses.append(one_lse)
+    merged, merged_lse = merge(outputs, lses)
+    close(merged, output)
+    close(merged_lse, lse)
+
+
+@BACKENDS
+def test_relative_position_is_one_relation(backend):
+    inputs = make_inputs(SHAPES["last queries"])
+    relations = labels(distances(5, 13, 8, torch.device("cpu")), 3, 2, "zero")[None, None]
+    want = outputs_and_gradients(relative_attention, inputs, clip=(3, 2), beyond="zero", backend=backend)
+    for kind in (torch.int64, torch.int32, torch.int8):
+        got = outputs_and_gradients(relation_attention, inputs, relations=relations.to(kind), backend=backend)
+        assert all(error(got[name], want[name]) < 1e-13 for name in want)
+
+
+def test_dropout_is_the_explicit_formula():
+    """Dropped probabilities weigh neither values nor aV; the kept ones are scaled up, the log-sum-exp is not."""
+    inputs = make_inputs(SHAPES["self"], dtype=torch.float32)
+    torch.manual_seed(3)
+    output, lse = relative_attention(**inputs, clip=4, dropout_p=0.4, backend="dense", return_lse=True)
+    torch.manual_seed(3)
+    again = relative_attention(**inputs, clip=4, dropout_p=0.4, backend="dense")
+    assert torch.equal(output, again)
+    torch.manual_seed(3)
+    kept = F.dropout(torch.ones(6, 13, 13), 0.4).view(2, 3, 13, 13)
+    label = labels(distances(13, 13, 0, torch.device("cpu")), 4, 4, "clip")
+    a_key, a_value = inputs["rel_key"][label], inputs["rel_value"][label]
+    scores = inputs["query"] @ inputs["key"].mT + torch.einsum("bhid,ijd->bhij", inputs["query"], a_key)
+    probabilities = (scores * 5**-0.5).softmax(-1) * kept
+    want = probabilities @ inputs["value"] + torch.einsum("bhij,ijd->bhid", probabilities, a_value)
+    close(output, want, 1e-5)
+    close(lse, (scores * 5**-0.5).logsumexp(-1), 1e-5)
+
+
+@BACKENDS
+def test_dropout_keeps_its_share_and_the_mean(backend):
+    ones = torch.ones(40, 5, 20, 3)
+    torch.manual_seed(0)
+    output = relative_attention(ones, ones, ones, clip=2, dropout_p=0.3, backend=backend)
+    # each output is kept / (20 · 0.7) with kept ~ Binomial(20, 0.7); 4000 rows, so the mean is within 5 deviations
+    deviation = (0.3 / (0.7 * 20)) ** 0.5
+    assert abs(float(output[..., 0].mean()) - 1.0) < 5 * deviation / 4000**0.5
+    assert abs(float(output[..., 0].std()) / deviation - 1.0) < 0.1
+    assert not relative_attention(ones, ones, ones, clip=2, dropout_p=1.0, backend=backend).any()
+
+
+def test_the_log_sum_exp_carries_no_gradient():
+    inputs = make_inputs(SHAPES["self"])
+    inputs["query"].requires_grad_()
+    for backend in backends.NAMES:
+        output, lse = relative_attention(**inputs, clip=4, return_lse=True, backend=backend)
+        assert output.requires_grad
+        assert not lse.requires_grad
+
+
+@BACKENDS
+def test_autocast_casts_once(backend):
+    inputs = make_inputs(SHAPES["self"], dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        output, lse = relative_attention(**inputs, clip=4, return_lse=True, backend=backend)
+    assert output.dtype == torch.bfloat16
+    assert lse.dtype == torch.float32
+    low = {name: x.bfloat16() for name, x in inputs.items()}
+    assert torch.equal(output, relative_attention(**low, clip=4, backend=backend))
+
+
+@pytest.mark.parametrize("tables", ["both", "keys", "values", "neither"])
+def test_activation_checkpointing_with_dropout(tables):
+    inputs = make_inputs(SHAPES["self"], tables=tables)
+    given = {name: x.requires_grad_() for name, x in inputs.items() if x is not None}
+
+    def attend(**tensors):
+        return relative_attention(**tensors, clip=4, dropout_p=0.3)
+
+    gradients = []
+    for run in (attend, lambda **tensors: checkpoint(attend, use_reentrant=False, **tensors)):
+        torch.manual_seed(0)
+        gradients.append(torch.autograd.grad(run(**given).sum(), list(given.values())))
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+@TRACES
+@BACKENDS
+@pytest.mark.parametrize("restricted", [False, True])
+def test_compiles_whole(backend, restricted):
+    inputs = make_inputs(SHAPES["self"])
+    options = {"key_lengths": torch.tensor([13, 4]), "mask": torch.rand(13, 13) < 0.7} if restricted else {}
+
+    def attend(**tensors):
+        return relative_attention(**tensors, clip=4, is_causal=True, backend=backend, **options, return_lse=True)
+
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    want = outputs_and_gradients(lambda return_lse, **tensors: attend(**tensors), inputs)
+    got = outputs_and_gradients(lambda return_lse, **tensors: compiled(**tensors), inputs)
+    assert all(error(got[name], want[name]) < 1e-13 for name in want)
+
+
+@TRACES
+@BACKENDS
+def test_relations_compile_whole(backend):
+    inputs = make_inputs(SHAPES["self"])
+    relations = torch.randint(-1, 9, (2, 1, 13, 13))
+
+    def attend(return_lse, **tensors):
+        return relation_attention(**tensors, relations=relations, backend=backend, return_lse=True)
+
+    got = outputs_and_gradients(torch.compile(attend, fullgraph=True, backend="aot_eager"), inputs)
+    want = outputs_and_gradients(attend, inputs)
+    assert all(error(got[name], want[name]) < 1e-13 for name in want)
+
+
+class Attend(torch.nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+
+    def forward(self, query, key, value, rel_key, rel_value, key_lengths):
+        lengths = key_lengths if self.options.get("padded") else None
+        options = {name: option for name, option in self.options.items() if name != "padded"}
+        return relative_attention(query, key, value, rel_key, rel_value, key_lengths=lengths, **options)
+
+
+@TRACES
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"clip": 4},
+        {"clip": 4, "is_causal": True},
+        {"clip": 4, "padded": True},
+        {"clip": 4, "padded": True, "is_causal": True, "beyond": "zero"},
+    ],
+    ids=["all", "causal", "lengths", "causal lengths zero"],
+)
+def test_exports_with_any_batch_and_length(strict, options):
+    def arguments(batch, n):
+        generator = torch.Generator().manual_seed(n)
+        floats = [torch.randn(batch, 3, n, 5, generator=generator) for _ in range(3)]
+        tables = [torch.randn(9, 5, generator=torch.Generator().manual_seed(side)) for side in range(2)]
+        return (*floats, *tables, torch.randint(0, n + 1, (batch,), generator=generator))
+
+    batch, n = Dim("batch"), Dim("n")
+    moving = {0: batch, 2: n}
+    shapes = (moving, moving, moving, None, None, {0: batch})
+    program = export(Attend(**options), arguments(2, 7), dynamic_shapes=shapes, strict=strict).module()
+    for sizes in ((2, 7), (3, 40), (5, 2), (2, 3)):
+        close(program(*arguments(*sizes)), Attend(**options)(*arguments(*sizes)), 1e-6)
+
+
+class Relate(torch.nn.Module):
+    def forward(self, query, key, value, relations, rel_key, rel_value):
+        return relation_attention(query, key, value, relations, rel_key, rel_value, is_causal=True)
+
+
+def test_relations_export_with_any_batch_and_length():
+    def arguments(batch, n):
+        generator = torch.Generator().manual_seed(n)
+        floats = [torch.randn(batch, 3, n, 5, generator=generator) for _ in range(3)]
+        relations = torch.randint(-1, 4, (batch, 1, n, n), generator=generator)
+        tables = [torch.randn(4, 5, generator=torch.Generator().manual_seed(side)) for side in range(2)]
+        return (*floats, relations, *tables)
+
+    moving = {0: Dim("batch"), 2: Dim("n")}
+    shapes = (moving, moving, moving, {**moving, 3: moving[2]}, None, None)
+    program = export(Relate(), arguments(2, 7), dynamic_shapes=shapes).module()
+    for sizes in ((2, 7), (3, 40), (5, 2)):
+        close(program(*arguments(*sizes)), Relate()(*arguments(*sizes)), 1e-6)
+
+
+def shaped(*sizes, dtype=torch.float32):
+    return torch.zeros(sizes, dtype=dtype)
+
+
+GOOD = {"query": shaped(2, 4, 5, 3), "key": shaped(2, 2, 5, 3), "value": shaped(2, 2, 5, 7), "clip": 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"query": shaped(2, 4, 5)}, r"query \(2, 4, 5\), key \(2, 2, 5, 3\).*four dimensions"),
+        ({"key": shaped(3, 2, 5, 3)}, r"key \(3, 2, 5, 3\).*same batch"),
+        ({"value": shaped(2, 2, 6, 7)}, r"value \(2, 2, 6, 7\).*same heads and length"),
+        ({"query": shaped(2, 3, 5, 3)}, r"query \(2, 3, 5, 3\).*multiple of heads of the key"),
+        ({"key": shaped(2, 2, 5, 4)}, r"key \(2, 2, 5, 4\).*same dim"),
+        ({"clip": -1}, r"clip is -1"),
+        ({"clip": (1, 2, 3)}, r"clip is \(1, 2, 3\)"),
+        ({"clip": 2.0}, r"clip is 2.0"),
+        ({"beyond": "wrap"}, r"beyond is 'wrap'.*'clip' or 'zero'"),
+        ({"rel_key": shaped(4, 3)}, r"rel_key \(4, 3\) has 4 rows; clip 2 makes 5 labels"),
+        ({"rel_value": shaped(4, 6, 7)}, r"rel_value \(4, 6, 7\) has 6 rows; clip 2 makes 5 labels"),
+        ({"rel_key": shaped(5, 7)}, r"rel_key \(5, 7\).*\(labels, 3\), or \(4, labels, 3\)"),
+        ({"rel_value": shaped(2, 5, 7)}, r"rel_value \(2, 5, 7\).*\(4, labels, 7\)"),
+        ({"rel_key": shaped(5, 3, dtype=torch.float64)}, r"query float32.*rel_key float64.*one floating-point type"),
+        ({"key_lengths": torch.tensor([5])}, r"key_lengths \(1,\).*\(2,\)"),
+        ({"key_lengths": torch.tensor([5, 6])}, r"key_lengths from 5 to 6.*\[0, 5\]"),
+        ({"key_lengths": torch.tensor([5.0, 4.0])}, r"key_lengths has type torch.float32.*integers"),
+        ({"query": shaped(2, 4, 3, 3), "key_lengths": torch.tensor([5, 4])}, r"query_offset must be given"),
+        ({"query_offset": torch.tensor([1, 2, 3])}, r"query_offset \(3,\), batch 2: .*\(batch,\) integers"),
+        ({"query_offset": torch.tensor([True, False])}, r"query_offset has type torch.bool"),
+        ({"query_offset": 1.5}, r"query_offset is 1.5"),
+        ({"mask": shaped(5, 5)}, r"mask has type torch.float32.*torch.bool"),
+        ({"mask": shaped(3, 1, 5, 5, dtype=torch.bool)}, r"mask \(3, 1, 5, 5\).*broadcasts.*\(2, 4, 5, 5\)"),
+        ({"dropout_p": 1.5}, r"dropout_p is 1.5"),
+        ({"backend": "fast"}, r"backend 'fast' is not known; the backends are dense, reference, or 'auto'"),
+        ({"key": torch.zeros(2, 2, 5, 3, device="meta")}, r"key on meta.*one device"),
+    ],
+)
+def test_messages_restate_what_was_given_and_the_rule(change, message):
+    with pytest.raises(ValueError, match=message):
+        relative_attention(**{**GOOD, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"relations": torch.full((1, 1, 5, 5), 5)}, r"relations from 5 to 5.*\[−1, 5\)"),
+        ({"relations": torch.full((1, 1, 5, 5), -2)}, r"relations from -2 to -2"),
+        ({"relations": shaped(1, 1, 5, 5)}, r"relations has type torch.float32"),
+        ({"relations": torch.zeros(3, 1, 5, 5).long()}, r"relations \(3, 1, 5, 5\).*\(2 or 1, 4 or 1, 5, 5\)"),
+        ({"relations": torch.zeros(5, 5).long()}, r"relations \(5, 5\)"),
+        ({"rel_value": shaped(4, 7)}, r"rel_value \(4, 7\) has 4 rows; the other table makes 5 labels"),
+    ],
+)
+def test_messages_about_relations(change, message):
+    good = {name: x for name, x in GOOD.items() if name != "clip"}
+    good |= {"relations": torch.zeros(1, 1, 5, 5).long(), "rel_key": shaped(5, 3), "rel_value": shaped(5, 7)}
+    relation_attention(**good)
+    with pytest.raises(ValueError, match=message):
+        relation_attention(**{**good, **change})
+
+
+def test_an_unknown_backend_has_no_reason():
+    with pytest.raises(ValueError, match="not known"):
+        backends.load("fast")

@@ -1,0 +1,65 @@
+"""The floors stay apart: the library stands on PyTorch alone, and backends do not lean on each other."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import relattn
+from relattn import backends
+
+LIBRARY = Path(relattn.__file__).parent
+HEAVY = ("babel", "datasets", "jsonargparse", "lightning", "matplotlib", "num2words", "sacrebleu", "safetensors")
+HEAVY += ("sentencepiece", "tqdm", "transformers", "triton", "yaml", "relattn.translation")
+
+
+def imported_by(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def library_files() -> list[Path]:
+    return [path for path in LIBRARY.rglob("*.py") if "translation" not in path.relative_to(LIBRARY).parts]
+
+
+def test_import_loads_nothing_heavy():
+    """PyTorch may bring some of these itself; what counts is what `import relattn` adds to it."""
+    script = (
+        "import sys, torch; before = set(sys.modules); import relattn; "
+        f"print([name for name in {HEAVY!r} if name in set(sys.modules) - before])"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_the_library_imports_torch_and_itself_alone():
+    assert len(library_files()) >= 9
+    for path in library_files():
+        roots = {name.split(".")[0] for name in imported_by(path)}
+        assert roots <= {"torch", "relattn", *sys.stdlib_module_names}, path
+        assert not any(name.startswith("relattn.translation") for name in imported_by(path)), path
+
+
+def test_a_backend_imports_no_other():
+    for name in backends.NAMES:
+        path = LIBRARY / "backends" / f"{name}.py"
+        for other in set(backends.NAMES) - {name}:
+            assert f"relattn.backends.{other}" not in imported_by(path)
+        assert "relattn.functional" not in imported_by(path)
+
+
+def test_public_names():
+    assert sorted(relattn.__all__) == [
+        "RelativePositionTable",
+        "RelativeSelfAttention",
+        "relation_attention",
+        "relative_attention",
+    ]
+    assert all(hasattr(relattn, name) for name in relattn.__all__)
+    assert (LIBRARY / "py.typed").exists()

@@ -1,0 +1,132 @@
+"""The modules: tables, projections and the cache."""
+
+import itertools
+
+import pytest
+import torch
+
+from relattn import RelativePositionTable, RelativeSelfAttention, relative_attention
+
+
+def layer(seed=0, **options):
+    torch.manual_seed(seed)
+    made = RelativeSelfAttention(15, 3, (4, 2), **options).double()
+    with torch.no_grad():
+        for bias in (made.qkv.bias, made.out.bias):
+            if bias is not None:
+                bias.normal_()
+    return made
+
+
+def sentences(batch, n, seed=1):
+    return torch.randn(batch, n, 15, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def close(got, want):
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("clip", [3, (3, 3), (5, 1)])
+@pytest.mark.parametrize("heads", [None, 7])
+def test_a_table_is_a_row_a_label_glorot_uniform(clip, heads):
+    torch.manual_seed(0)
+    table = RelativePositionTable(clip, 64, heads)
+    assert table().shape == ((7, 64) if heads is None else (7, 7, 64))
+    bound = (6 / (7 + 64)) ** 0.5
+    assert table().abs().max() <= bound
+    assert table().abs().max() > 0.95 * bound
+    assert table().std().item() == pytest.approx(bound / 3**0.5, rel=0.1)
+    assert table().requires_grad
+
+
+@pytest.mark.parametrize("tables", ["both", "keys", "values", "neither"])
+@pytest.mark.parametrize("per_head", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_layer_is_projections_around_the_operator(tables, per_head, bias):
+    attention, x = layer(tables=tables, per_head=per_head, bias=bias), sentences(2, 11)
+    query, key, value = (part.view(2, 11, 3, 5).transpose(1, 2) for part in attention.qkv(x).chunk(3, dim=-1))
+    named = dict(attention.named_parameters())
+    rel_key, rel_value = named.get("rel_key.weight"), named.get("rel_value.weight")
+    assert (rel_key is not None, rel_value is not None) == (tables in ("both", "keys"), tables in ("both", "values"))
+    assert rel_key is None or rel_key.shape == ((3, 7, 5) if per_head else (7, 5))
+    want = relative_attention(query, key, value, rel_key, rel_value, clip=(4, 2), backend="reference")
+    close(attention(x), attention.out(want.transpose(1, 2).flatten(2)))
+
+
+@pytest.mark.parametrize("beyond", ["clip", "zero"])
+def test_a_token_at_a_time_in_chunks_and_all_at_once_are_one(beyond):
+    attention, x = layer(is_causal=True, beyond=beyond), sentences(3, 13)
+    whole = attention(x)
+    for cuts in (range(14), (0, 13), (0, 1, 6, 7, 13), (0, 5, 5, 13)):
+        cache, outputs = attention.empty_cache(3), []
+        for start, stop in itertools.pairwise(cuts):
+            before = cache
+            output, cache = attention(x[:, start:stop], cache=cache)
+            outputs.append(output)
+            assert (before.length, cache.length) == (start, stop)
+        close(torch.cat(outputs, dim=1), whole)
+
+
+def test_a_reordered_cache_goes_on_from_the_chosen_sequences():
+    attention, x = layer(is_causal=True), sentences(4, 9)
+    _, cache = attention(x[:, :5], cache=attention.empty_cache(4))
+    rows = torch.tensor([2, 2, 0, 3, 2])
+    output, cache = attention(x[rows, 5:7], cache=cache.select(rows))
+    close(output, attention(x)[rows, 5:7])
+    rows_again = torch.tensor([3, 0])
+    output, _ = attention(x[rows[rows_again], 7:], cache=cache.select(rows_again))
+    close(output, attention(x)[rows[rows_again], 7:])
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_padding_changes_no_sentence(is_causal):
+    attention, x = layer(is_causal=is_causal), sentences(2, 11)
+    padded = attention(x, key_lengths=torch.tensor([11, 6]))
+    close(padded[0], attention(x[:1])[0])
+    close(padded[1, :6], attention(x[1:, :6])[0])
+    close(padded[1, 6:], attention.out.bias.expand(5, -1))
+
+
+def test_padding_with_a_cache_counts_the_positions_before():
+    attention, x = layer(is_causal=True), sentences(2, 11)
+    lengths = torch.tensor([11, 8])
+    whole = attention(x, key_lengths=lengths)
+    _, cache = attention(x[:, :6], cache=attention.empty_cache(2))
+    output, _ = attention(x[:, 6:], key_lengths=lengths, cache=cache)
+    close(output, whole[:, 6:])
+
+
+def test_dropout_is_for_training():
+    attention, x = layer(dropout=0.5), sentences(2, 7)
+    assert not torch.equal(attention(x), attention(x))
+    attention.eval()
+    assert torch.equal(attention(x), attention(x))
+    close(attention(x), layer()(x))
+
+
+def test_all_parameters_learn():
+    attention, x = layer(per_head=True), sentences(2, 7)
+    attention(x).square().sum().backward()
+    assert all(parameter.grad.abs().max() > 0 for parameter in attention.parameters())
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_the_layer_exports_with_any_batch_and_length(is_causal):
+    attention = layer(is_causal=is_causal).eval()
+    batch, n = torch.export.Dim("batch"), torch.export.Dim("n")
+    shapes = ({0: batch, 1: n}, {0: batch})
+    program = torch.export.export(attention, (sentences(2, 7), torch.tensor([7, 3])), dynamic_shapes=shapes).module()
+    for sizes, lengths in (((2, 7), [4, 7]), ((3, 30), [30, 0, 12])):
+        x = sentences(*sizes)
+        close(program(x, torch.tensor(lengths)), attention(x, torch.tensor(lengths)))
+
+
+def test_messages():
+    with pytest.raises(ValueError, match="dim 16 with 3 heads"):
+        RelativeSelfAttention(16, 3, 4)
+    with pytest.raises(ValueError, match="tables is 'none'"):
+        RelativeSelfAttention(15, 3, 4, tables="none")
+    with pytest.raises(ValueError, match="clip is -1"):
+        RelativePositionTable(-1, 4)
+    with pytest.raises(ValueError, match="a cache is for causal layers"):
+        layer()(sentences(1, 2), cache=layer().empty_cache(1))

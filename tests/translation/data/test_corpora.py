@@ -1,0 +1,103 @@
+import gzip
+
+import pytest
+
+from relattn.translation.data.corpora import ParallelFiles, read_lines, read_parallel
+from relattn.translation.errors import InputError
+
+LINES = ["a cat", "", "  eine Katze ", "naïve\u2028\u0085 café", "中文 😀"]
+
+
+def write(path, content: bytes):
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+@pytest.mark.parametrize("name", ["text.en", "text.en.gz"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_lines_come_back_without_their_ends(tmp_path, name, end, last, mark):
+    content = mark + (end.join(LINES) + (end if last else "")).encode()
+    assert list(read_lines(write(tmp_path / name, content))) == LINES
+
+
+def test_reading_is_a_stream(tmp_path):
+    path = write(tmp_path / "text", b"first\nsecond\n\xff\n")
+    lines = read_lines(path)
+    assert (next(lines), next(lines)) == ("first", "second")
+    with pytest.raises(InputError):
+        next(lines)
+
+
+@pytest.mark.parametrize("name", ["text", "text.gz"])
+@pytest.mark.parametrize(
+    ("content", "offset"),
+    [(b"\xff", 0), (b"ab\ncd\xc3(\n", 5), ("é\n".encode() * 1000 + b"x\xe2\x82", 3001), (b"\xef\xbb\xbfab\n\xff", 6)],
+)
+def test_what_is_not_utf8_is_told_by_file_and_byte(tmp_path, name, content, offset):
+    path = write(tmp_path / name, content)
+    with pytest.raises(InputError) as caught:
+        list(read_lines(path))
+    assert str(caught.value).startswith(f"{path}: not UTF-8 at byte {offset}: ")
+    assert content[offset] >= 0x80
+
+
+def test_unusable_files_are_told_by_name(tmp_path):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    whole = gzip.compress(b"some text that is long enough\n" * 100)
+    (tmp_path / "cut.gz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "plain.gz").write_bytes(b"not gzip at all\n")
+    (tmp_path / "flipped.gz").write_bytes(whole[:12] + bytes(255 - byte for byte in whole[12:30]) + whole[30:])
+    write(tmp_path / "empty", b"")
+    write(tmp_path / "empty.gz", b"")
+    expected = {
+        "missing": "no such file",
+        "missing.gz": "no such file",
+        ".": "is a directory, not a text file",
+        "loop": "cannot be read: Too many levels of symbolic links",
+        "cut.gz": "the gzip file is truncated",
+        "plain.gz": "not a gzip file, or a damaged one",
+        "flipped.gz": "not a gzip file, or a damaged one",
+        "empty": "the file is empty",
+        "empty.gz": "the file is empty",
+    }
+    for name, message in expected.items():
+        path = tmp_path / name
+        with pytest.raises(InputError) as caught:
+            list(read_lines(path))
+        assert str(caught.value).startswith(f"{path}: {message}")
+        assert "\n" not in str(caught.value)
+
+
+def test_a_file_without_permission_is_told_by_name(tmp_path, monkeypatch):
+    from pathlib import Path
+
+    def refuse(self, mode):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(InputError, match="secret: cannot be read: Permission denied"):
+        list(read_lines(tmp_path / "secret"))
+
+
+def test_pairs_keep_their_order(tmp_path):
+    src = write(tmp_path / "text.en.gz", b"one\ntwo\n\n")
+    tgt = write(tmp_path / "text.de", b"eins\nzwei\ndrei")
+    pairs = [("one", "eins"), ("two", "zwei"), ("", "drei")]
+    assert list(read_parallel(src, tgt)) == pairs
+    files = ParallelFiles(str(src), str(tgt))
+    assert list(files) == pairs == list(files)
+
+
+@pytest.mark.parametrize(("src_lines", "tgt_lines"), [(3, 5), (5, 3), (1, 2)])
+def test_sides_of_different_length_are_told_by_count_and_file(tmp_path, src_lines, tgt_lines):
+    src = write(tmp_path / "text.en", b"a\n" * src_lines)
+    tgt = write(tmp_path / "text.de.gz", b"b\n" * tgt_lines)
+    pairs = read_parallel(src, tgt)
+    for _ in range(min(src_lines, tgt_lines)):
+        assert next(pairs) == ("a", "b")
+    with pytest.raises(InputError) as caught:
+        next(pairs)
+    assert str(caught.value) == (f"the two sides differ in length: {src} has {src_lines} lines, {tgt} has {tgt_lines}")

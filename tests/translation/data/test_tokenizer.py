@@ -1,0 +1,121 @@
+import io
+
+import pytest
+import sentencepiece
+
+from relattn.translation.data.tokenizer import Tokenizer
+from relattn.translation.errors import InputError
+
+LINES = ["the cat sat on 1,204 mats", "die Katze saß auf 1.204 Matten", "a dog runs", "ein Hund läuft"] * 20
+TEXTS = [
+    "",
+    " ",
+    "   ",
+    " the  cat   ",
+    "\t the\tcat\r",
+    "▁",
+    "a▁b ▁ ▁▁",
+    "the cat\u00a0sat\u202fon\u2028mats\u0085",
+    "\ufeffthe cat",
+    "e\u0301 é ﬁ ½ Ⅷ ﷺ",
+    "😀 👩\u200d👩\u200d👧 中文 שלום \u200fعربي",
+    "\x00 a\x00b \x7f",
+    "<s> </s> <unk> <pad> <0x41> \\n",
+    "\ufffd \uffff \U0010ffff \U0010fffe",
+    "1204 ١٢ ²",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train(LINES, 340, seed=1)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_any_line_comes_back_unchanged(tokenizer, text):
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert not set(ids) & {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id}
+    assert max(ids, default=0) < tokenizer.vocab_size
+
+
+def test_every_character_of_the_basic_plane_comes_back(tokenizer):
+    for start in range(0, 0x10000, 0x100):
+        codes = [code for code in range(start, start + 0x100) if not 0xD800 <= code < 0xE000 and code != 0x0A]
+        text = "".join(map(chr, codes))
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_encode_lines_is_encode_line_by_line(tokenizer):
+    assert tokenizer.encode_lines(TEXTS) == [tokenizer.encode(text) for text in TEXTS]
+
+
+def test_each_digit_is_a_piece(tokenizer):
+    plain = tokenizer.encode("on mats")
+    assert len(tokenizer.encode("on 1204 mats")) >= len(plain) + 4
+    assert tokenizer.encode("1204")[-4:] == tokenizer.encode("91204")[-4:]
+
+
+def test_decode_drops_special_ids_and_never_breaks_a_line(tokenizer):
+    ids = tokenizer.encode("the cat")
+    assert tokenizer.decode([tokenizer.bos_id, *ids, tokenizer.unk_id, tokenizer.eos_id, tokenizer.pad_id]) == "the cat"
+    line_break = tokenizer._byte_ids("\n")
+    assert tokenizer.decode([*ids, *line_break, *ids[:1]]).startswith("the cat ")
+    assert "\n" not in tokenizer.decode([*ids, *line_break])
+
+
+def test_training_is_deterministic_and_the_bytes_are_the_model(tokenizer):
+    again = Tokenizer.train(LINES, 340, seed=1)
+    assert again.model_bytes == tokenizer.model_bytes
+    restored = Tokenizer(tokenizer.model_bytes)
+    assert restored.encode_lines(LINES) == tokenizer.encode_lines(LINES)
+    assert restored.vocab_size == tokenizer.vocab_size
+
+
+def test_a_small_text_has_a_smaller_vocabulary():
+    small = Tokenizer.train(["hello"] * 3, 8000, seed=1)
+    assert 4 + 256 < small.vocab_size < 8000
+
+
+def test_load_reads_what_was_written(tokenizer, tmp_path):
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(tokenizer.model_bytes)
+    assert Tokenizer.load(path).encode("the cat") == tokenizer.encode("the cat")
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", "half"])
+def test_a_damaged_model_is_refused_by_name(tokenizer, tmp_path, content):
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(tokenizer.model_bytes[: len(tokenizer.model_bytes) // 2] if content == "half" else content)
+    with pytest.raises(InputError, match=r"tokenizer\.model: not a SentencePiece model, or a damaged one"):
+        Tokenizer.load(path)
+
+
+def test_a_missing_model_is_refused_by_name(tmp_path):
+    with pytest.raises(InputError, match=r"none\.model: cannot be read: No such file"):
+        Tokenizer.load(tmp_path / "none.model")
+
+
+def test_a_model_with_other_special_ids_is_refused():
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES), model_writer=written, vocab_size=40, minloglevel=2
+    )
+    with pytest.raises(InputError, match="pad, bos, eos, unk at 0, 1, 2, 3, got"):
+        Tokenizer(written.getvalue())
+
+
+def test_impossible_vocabularies_are_explained():
+    with pytest.raises(InputError, match="no text to learn word pieces from"):
+        Tokenizer.train([], 300, seed=1)
+    with pytest.raises(InputError, match=r"vocab_size 100 is too small for this text: its characters alone need \d+"):
+        Tokenizer.train(LINES, 100, seed=1)
+
+
+def test_what_goes_wrong_in_reading_keeps_its_own_words():
+    def lines():
+        yield from LINES
+        raise InputError("text.en: not UTF-8 at byte 17: invalid start byte")
+
+    with pytest.raises(InputError, match=r"^text\.en: not UTF-8 at byte 17"):
+        Tokenizer.train(lines(), 340, seed=1)

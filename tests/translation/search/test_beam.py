@@ -1,0 +1,228 @@
+"""Beam search on models small enough to know everything about: a table of logits for every prefix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from relattn.translation.errors import InputError
+from relattn.translation.search.beam import Finished, Rules, search, stable_topk
+from relattn.translation.search.scoring import length_penalty
+
+PAD, BOS, EOS, VOCAB = 0, 1, 2, 6
+WORDS = range(3, VOCAB)
+DEPTH = 5
+SENTENCES = 7
+PENALTIES = [("gnmt", 0.6), ("gnmt", 2.0), ("average", 1.0), ("none", 0.0)]
+
+
+@dataclass(frozen=True)
+class Node:
+    """The cache of a table model: where in the tree of prefixes each row stands."""
+
+    sentence: Tensor  # (rows,)
+    place: Tensor  # (rows,) -1 before the beginning
+
+    def select(self, rows: Tensor) -> Node:
+        return Node(self.sentence[rows], self.place[rows])
+
+
+class TableModel:
+    """Logits for every prefix of up to DEPTH − 1 tokens, of several sentences."""
+
+    def __init__(self, seed: int, *, spread: float = 2.0, round_to: float | None = None) -> None:
+        places = sum(VOCAB**depth for depth in range(DEPTH))
+        noise = torch.randn(SENTENCES, places, VOCAB, generator=torch.Generator().manual_seed(seed))
+        self.logits = noise * spread if round_to is None else (noise * spread / round_to).round() * round_to
+        self.rows_asked: list[int] = []
+
+    def cache(self, sentences: Tensor) -> Node:
+        return Node(sentences, torch.full_like(sentences, -1))
+
+    def step(self, tokens: Tensor, cache: Node) -> tuple[Tensor, Node]:
+        place = torch.where(cache.place < 0, 0, cache.place * VOCAB + tokens + 1)
+        self.rows_asked.append(len(tokens))
+        return self.logits[cache.sentence, place], Node(cache.sentence, place)
+
+    def log_probs(self, sentence: int, prefix: tuple[int, ...]) -> np.ndarray:
+        place = 0
+        for token in prefix:
+            place = place * VOCAB + token + 1
+        return self.logits[sentence, place].log_softmax(-1).numpy()
+
+
+def rules(beam_size: int, name: str = "gnmt", alpha: float = 0.6, n_best: int = 1) -> Rules:
+    return Rules(
+        beam_size=beam_size,
+        bos=BOS,
+        eos=EOS,
+        banned=(PAD, BOS),
+        penalty=length_penalty(name, alpha),  # type: ignore[arg-type]
+        n_best=n_best,
+    )
+
+
+def search_all(model: TableModel, limits: list[int], how: Rules) -> list[list[Finished]]:
+    sentences = torch.arange(len(limits))
+    return search(model.step, model.cache(sentences), torch.tensor(limits), how)
+
+
+def divide(log_prob: np.float32, how: Rules, length: int) -> np.float32:
+    return log_prob / how.penalty(torch.tensor(length)).numpy()
+
+
+def every_sequence(model: TableModel, sentence: int, limit: int, how: Rules) -> list[Finished]:
+    """All complete sequences within a limit, best first."""
+    found = []
+    for words in range(limit):
+        for tokens in product(WORDS, repeat=words):
+            total = np.float32(0)
+            for i, token in enumerate((*tokens, EOS)):
+                total += model.log_probs(sentence, tokens[:i])[token]
+            found.append(Finished(list(tokens), float(divide(total, how, words + 1))))
+    return sorted(found, key=lambda f: -f.score)
+
+
+def plain_beam_search(model: TableModel, sentence: int, limit: int, how: Rules) -> list[Finished]:
+    """The method in lists and loops, one sentence at a time and without ever stopping early."""
+    live: list[tuple[np.float32, tuple[int, ...]]] = [(np.float32(0), ())]
+    finished: list[Finished] = []
+    for length in range(1, limit + 1):
+        candidates = []
+        for place, (total, prefix) in enumerate(live):
+            log_probs = model.log_probs(sentence, prefix)
+            for token in [EOS] if length == limit else [EOS, *WORDS]:
+                candidates.append((-(total + log_probs[token]), place, token, prefix))
+        candidates.sort()
+        kept = candidates[: 2 * how.beam_size if how.beam_size > 1 else 1]
+        for negative, _, token, prefix in kept:
+            if token == EOS:
+                finished.append(Finished(list(prefix), float(divide(-negative, how, length))))
+        live = [(-negative, (*prefix, token)) for negative, _, token, prefix in kept if token != EOS][: how.beam_size]
+    return sorted(finished, key=lambda f: -f.score)[: how.n_best]
+
+
+def assert_same(found: list[Finished], expected: list[Finished]) -> None:
+    assert [f.tokens for f in found] == [f.tokens for f in expected]
+    assert [f.score for f in found] == pytest.approx([f.score for f in expected], rel=1e-6)
+
+
+@pytest.mark.parametrize(("name", "alpha"), PENALTIES)
+def test_a_beam_that_covers_everything_is_exhaustive_search(name, alpha):
+    model, limits = TableModel(1), [1, 2, 3, 4, 5, 5, 4]
+    how = rules(len(WORDS) ** (DEPTH - 1), name, alpha, n_best=20)
+    for sentence, found in enumerate(search_all(model, limits, how)):
+        assert_same(found, every_sequence(model, sentence, limits[sentence], how)[:20])
+
+
+@pytest.mark.parametrize(("name", "alpha"), PENALTIES)
+@pytest.mark.parametrize("beam_size", [1, 2, 3, 5])
+@pytest.mark.parametrize("seed", range(5))
+def test_it_finds_what_a_search_that_never_stops_early_finds(seed, beam_size, name, alpha):
+    model, limits = TableModel(seed, spread=1.0 + seed), [5, 4, 3, 5, 1, 2, 5]
+    for n_best in {1, beam_size}:
+        how = rules(beam_size, name, alpha, n_best)
+        for sentence, found in enumerate(search_all(model, limits, how)):
+            assert_same(found, plain_beam_search(model, sentence, limits[sentence], how))
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 4])
+@pytest.mark.parametrize("round_to", [1.0, 4.0, 1e9])
+def test_ties_are_ranked_by_beam_and_then_by_token(round_to, beam_size):
+    model, limits = TableModel(3, round_to=round_to), [5] * SENTENCES
+    how = rules(beam_size, n_best=beam_size)
+    for sentence, found in enumerate(search_all(model, limits, how)):
+        assert_same(found, plain_beam_search(model, sentence, limits[sentence], how))
+
+
+def test_beam_1_is_greedy():
+    model = TableModel(5)
+    for sentence, (best,) in enumerate(search_all(model, [DEPTH] * SENTENCES, rules(1))):
+        tokens: list[int] = []
+        while len(tokens) < DEPTH - 1:
+            log_probs = model.log_probs(sentence, tuple(tokens))
+            token = max([EOS, *WORDS], key=lambda t: log_probs[t])
+            if token == EOS:
+                break
+            tokens.append(token)
+        assert best.tokens == tokens
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_sentence_is_searched_alone_as_in_a_batch(beam_size):
+    model, limits = TableModel(7), [5, 1, 4, 2, 5, 3, 5]
+    how = rules(beam_size, n_best=beam_size)
+    together = search_all(model, limits, how)
+    for sentence, limit in enumerate(limits):
+        alone = search(model.step, model.cache(torch.tensor([sentence])), torch.tensor([limit]), how)
+        assert alone == [together[sentence]]
+
+
+def test_asking_for_more_hypotheses_changes_none_of_the_first():
+    model, limits = TableModel(8), [DEPTH] * SENTENCES
+    most = search_all(model, limits, rules(4, n_best=4))
+    for n in (1, 2, 3):
+        assert search_all(model, limits, rules(4, n_best=n)) == [found[:n] for found in most]
+
+
+def test_banned_tokens_are_not_generated_however_likely():
+    model = TableModel(9)
+    model.logits[..., [PAD, BOS]] += 10.0
+    found = search_all(model, [DEPTH] * SENTENCES, rules(3, n_best=3))
+    assert all(token in WORDS for hypotheses in found for f in hypotheses for token in f.tokens)
+
+
+def test_a_model_that_never_ends_is_ended_at_each_limit():
+    model = TableModel(10)
+    model.logits[..., EOS] -= 50.0
+    limits = [1, 2, 3, 4, 5, 4, 3]
+    found = search_all(model, limits, rules(2))
+    assert [len(best.tokens) + 1 for (best,) in found] == limits
+    assert all(best.score < -10 for (best,) in found)  # and at the true probability of ending
+
+
+def test_sentences_that_are_over_leave_the_batch():
+    model = TableModel(11)
+    model.logits[0, :, EOS] += 50.0  # over after one step
+    model.logits[1:, :, EOS] -= 50.0  # at their limits
+    search_all(model, [5, 3, 5], rules(2, "none"))
+    assert model.rows_asked == [3, 2 * 2, 2 * 2, 1 * 2, 1 * 2]
+
+
+def test_a_batch_may_be_empty():
+    assert search_all(TableModel(0), [], rules(2)) == []
+
+
+def test_a_model_without_numbers_is_reported():
+    model = TableModel(12)
+    model.logits[2] = float("nan")
+    with pytest.raises(InputError, match="diverged or is damaged"):
+        search_all(model, [2, 5, 4], rules(2))
+
+
+@pytest.mark.parametrize("n_best", [0, 3])
+def test_n_best_must_fit_the_beam(n_best):
+    with pytest.raises(ValueError, match=f"n_best is {n_best}; it must be between 1 and the beam size, 2"):
+        rules(2, n_best=n_best)
+
+
+def test_a_limit_leaves_room_for_the_end():
+    with pytest.raises(ValueError, match="limit is 0"):
+        search_all(TableModel(0), [3, 0], rules(2))
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3, 1000])
+@pytest.mark.parametrize("k", [1, 4, 29])
+def test_stable_topk_is_the_head_of_a_stable_sort(k, levels):
+    x = torch.randint(levels, (31, 29), generator=torch.Generator().manual_seed(levels)).float()
+    x[::2, ::3] = float("-inf")
+    values, index = stable_topk(x, k)
+    expected, expected_index = x.sort(dim=1, descending=True, stable=True)
+    assert torch.equal(values, expected[:, :k])
+    real = values > float("-inf")
+    assert torch.equal(index[real], expected_index[:, :k][real])

@@ -1,0 +1,307 @@
+"""Text to text, with a small model trained for a few seconds to spell numbers backwards."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from relattn.translation.config import ModelConfig, SearchConfig
+from relattn.translation.errors import InputError
+from relattn.translation.model.transformer import Transformer
+from relattn.translation.search import translator as module
+from relattn.translation.search.arriving import arriving_lines
+from relattn.translation.search.translator import Hypothesis, Translator
+
+VOCAB = 40
+NEAR_TIE = 1e-4  # a difference of scores that rounding could turn round
+
+
+class WordTokenizer:
+    """Words are the ids themselves."""
+
+    pad_id, bos_id, eos_id, unk_id = 0, 1, 2, 3
+
+    def encode(self, text: str) -> list[int]:
+        return [int(word) for word in text.split()]
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(str(i) for i in ids)
+
+
+def random_lines(count: int, *, shortest: int = 1, longest: int = 14, seed: int = 0) -> list[str]:
+    source = random.Random(seed)
+    return [
+        " ".join(str(source.randrange(4, VOCAB)) for _ in range(source.randint(shortest, longest)))
+        for _ in range(count)
+    ]
+
+
+def small_model(positions: str, **changes: object) -> Transformer:
+    torch.manual_seed(1)
+    config = ModelConfig(
+        dim=48,
+        heads=3,
+        feed_forward_dim=96,
+        encoder_layers=1,
+        decoder_layers=1,
+        dropout=0.0,
+        attention_dropout=0.0,
+        positions=positions,  # type: ignore[arg-type]
+        clip=3,
+        **changes,  # type: ignore[arg-type]
+    )
+    return Transformer(config, VOCAB)
+
+
+def translator(model: Transformer, **search: object) -> Translator:
+    return Translator(model, WordTokenizer(), SearchConfig(**search))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def trained() -> Transformer:
+    """Half-way to reversing its input: sure of much, wrong at times, and it ends by itself."""
+    model = small_model("relative")
+    optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
+    for step in range(200):
+        src = [torch.tensor([*WordTokenizer().encode(line), 2]) for line in random_lines(48, longest=9, seed=step)]
+        tgt = [torch.cat([torch.tensor([1]), row[:-1].flip(0), torch.tensor([2])]) for row in src]
+        tgt_rows = pad_sequence(tgt, batch_first=True)
+        logits = model(pad_sequence(src, batch_first=True), torch.tensor([len(row) for row in src]), tgt_rows[:, :-1])
+        loss = F.cross_entropy(logits.flatten(0, 1), tgt_rows[:, 1:].flatten(), ignore_index=0)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
+    """The same best text and score, but for lines whose two best are a near-tie in score; of these there are few."""
+    clear = [len(two) < 2 or two[0].score - two[1].score > NEAR_TIE for two in expected]
+    assert sum(clear) >= 0.99 * len(clear)
+    found = [two for two, is_clear in zip(found, clear, strict=True) if is_clear]
+    expected = [two for two, is_clear in zip(expected, clear, strict=True) if is_clear]
+    assert [two[0].text for two in found] == [two[0].text for two in expected]
+    torch.testing.assert_close(
+        torch.tensor([two[0].score for two in found]),
+        torch.tensor([two[0].score for two in expected]),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+
+def in_parts(translate: Translator, lines: list[str], order: list[int], size: int) -> list[list[Hypothesis]]:
+    """The two best of each line, translated in another order and so many at a time."""
+    found = {}
+    for at in range(0, len(order), size):
+        part = order[at : at + size]
+        found.update(zip(part, translate.n_best([lines[i] for i in part], 2), strict=True))
+    return [found[i] for i in range(len(lines))]
+
+
+def test_1000_sentences_have_the_same_translations_however_asked(trained):
+    lines = random_lines(1000, seed=99)
+    translate = translator(trained, beam_size=4, max_length_extra=6)
+    expected = translate.n_best(lines, 2)
+    assert len({two[0].text for two in expected}) > 900  # the model says something
+    shuffled = random.Random(5).sample(range(1000), 1000)
+    assert_same(in_parts(translate, lines, shuffled, 64), expected)
+    assert_same(in_parts(translate, lines, list(range(999, -1, -1)), 1000), expected)
+    assert_same(in_parts(translate, lines, list(range(1000)), 1), expected)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("positions", ["relative", "sinusoidal", "learned", "relative+sinusoidal"])
+def test_every_scheme_translates_alike_alone_and_in_a_batch(positions, beam_size):
+    translate = translator(small_model(positions), beam_size=beam_size, max_length_extra=3)
+    lines = random_lines(30, seed=3)
+    together = translate.n_best(lines, 1)
+    alone = [translate.n_best([line], 1)[0] for line in lines]
+    assert [one[0].text for one in alone] == [one[0].text for one in together]
+    assert [one[0].score for one in alone] == pytest.approx([one[0].score for one in together], rel=1e-5, abs=1e-5)
+
+
+@torch.no_grad()
+def test_scores_are_those_of_the_whole_sequence_at_once(trained):
+    """Step by step with a reordered cache, or by teacher forcing: the same log-probability."""
+    lines = random_lines(20, seed=4)
+    for line, hypotheses in zip(lines, translator(trained).n_best(lines, 4), strict=True):
+        assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
+        assert len({tuple(h.tokens) for h in hypotheses}) == 4
+        src = torch.tensor([[*WordTokenizer().encode(line), 2]])
+        for h in hypotheses:
+            log_probs = trained(src, torch.tensor([src.shape[1]]), torch.tensor([[1, *h.tokens]])).log_softmax(-1)
+            total = log_probs[0].gather(1, torch.tensor([*h.tokens, 2])[:, None]).sum().item()
+            assert h.score == pytest.approx(total / ((5 + len(h.tokens) + 1) / 6) ** 0.6, rel=1e-5, abs=1e-5)
+
+
+def test_it_does_what_it_was_trained_for(trained):
+    lines = random_lines(100, shortest=2, longest=6, seed=6)
+    right = sum(
+        text == " ".join(reversed(line.split()))
+        for line, text in zip(lines, translator(trained).translate(lines), strict=True)
+    )
+    assert right > 50
+
+
+def test_order_is_kept_and_blank_lines_stay_blank_without_the_model(trained, monkeypatch):
+    lines = ["", "7 8 9", "   ", "5", "\t", "11 12", ""]
+    translate = translator(trained)
+    texts = translate.translate(lines)
+    assert [i for i, text in enumerate(texts) if text == ""] == [0, 2, 4, 6]
+    assert [texts[i] for i in (1, 3, 5)] == [translate.translate([lines[i]])[0] for i in (1, 3, 5)]
+    monkeypatch.setattr(trained, "encode", None)
+    assert translate.translate(["", "  "]) == ["", ""]
+    assert translate.n_best([""], 2) == [[Hypothesis("", 0.0, [])]]
+    assert translate.translate([]) == []
+
+
+def test_a_translation_has_a_limit_of_its_own():
+    model = small_model("relative")  # untrained: never ends by itself
+    lines = ["5 6", "5 6 7 8 9 10"]
+    translate = translator(model, beam_size=2, max_length_ratio=1.5, max_length_extra=1)
+    assert [len(h[0].tokens) + 1 for h in translate.n_best(lines, 1)] == [4, 10]
+
+
+def test_a_line_the_model_cannot_read_whole_is_refused_by_number():
+    translate = translator(small_model("learned", max_positions=6))
+    assert len(translate.translate(["4 5 6 7 8"])) == 1  # and its end: six in all
+    with pytest.raises(InputError, match=r"^line 3 has 6 pieces, but this model reads at most 5$"):
+        translate.translate(["4", "", "4 5 6 7 8 9", "4 5 6 7 8 9 10"])
+
+
+def test_a_stream_counts_lines_from_its_beginning(monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", 4)
+    stream = translator(small_model("learned", max_positions=6)).stream(["4"] * 9 + ["4 5 6 7 8 9"])
+    assert len([next(stream) for _ in range(8)]) == 8
+    with pytest.raises(InputError, match=r"^line 10 has 6 pieces"):
+        next(stream)
+
+
+def test_a_translation_the_model_cannot_hold_is_reported(caplog):
+    translate = translator(small_model("learned", max_positions=8), beam_size=1)
+    with caplog.at_level(logging.WARNING):
+        translate.translate(["", "5 6 7"])
+    assert caplog.messages == ["line 2: its translation was closed at 8 pieces, the most this model can hold"]
+
+
+@pytest.mark.parametrize("n", [0, 5])
+def test_n_best_is_at_most_the_beam(trained, n):
+    with pytest.raises(InputError, match=f"the {n} best translations with beam_size 4"):
+        translator(trained).n_best(["5"], n)
+
+
+def test_an_endless_stream_is_translated_a_chunk_at_a_time(trained, monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", 16)
+    asked = 0
+
+    def endless():
+        nonlocal asked
+        while True:
+            asked += 1
+            yield "" if asked % 3 == 0 else f"{asked % 20 + 4} 9"
+
+    translate = translator(trained, beam_size=1)
+    stream = translate.stream(endless())
+    texts = [next(stream) for _ in range(40)]
+    assert asked == 48
+    expected = translate.translate(["" if i % 3 == 0 else f"{i % 20 + 4} 9" for i in range(1, 41)])
+    assert texts == expected
+
+
+def test_n_best_of_lines_as_they_arrive(trained):
+    translate = translator(trained)
+    lines = ["5 6 7", "", "8 9", "10"]
+    assert list(translate.stream_n_best(arriving_lines(written("\n".join(lines).encode())), 3)) == translate.n_best(
+        lines, 3
+    )
+
+
+def test_batches_hold_every_line_once_within_their_bounds():
+    lengths = {i: random.Random(i).choice([1, 5, 30, 5000]) for i in range(0, 2000, 2)}
+    batches = list(module._batches(lengths))
+    assert sorted(i for batch in batches for i in batch) == sorted(lengths)
+    for batch in batches:
+        tokens = len(batch) * (max(lengths[i] for i in batch) + 1)
+        assert len(batch) <= module.MAX_SENTENCES
+        assert tokens <= module.MAX_TOKENS or len(batch) == 1
+    assert len(batches) < 1000 / 3
+
+
+def test_progress_goes_to_standard_error_and_only_when_asked_for(trained, capfd):
+    translator(trained).translate(["5 6", "", "7"])
+    assert capfd.readouterr() == ("", "")
+    translator(trained).translate(["5 6", "", "7"], progress=True)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "3/3" in err
+
+
+def test_the_model_is_put_into_evaluation_mode():
+    assert not translator(small_model("relative").train()).model.training
+
+
+def written(data: bytes) -> int:
+    """A descriptor to read `data` from."""
+    read, write = os.pipe()
+
+    def feed() -> None:
+        with os.fdopen(write, "wb") as file:
+            file.write(data)
+
+    threading.Thread(target=feed, daemon=True).start()
+    return read
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"", []),
+        (b"\n", [""]),
+        (b"a\n\nb\r\n", ["a", "", "b"]),
+        ("a\u2028b\x85\u00fc\nlast".encode(), ["a\u2028b\x85\u00fc", "last"]),
+        (b"\n\n", ["", ""]),
+        (b"\xef\xbb\xbfmark\n\xef\xbb\xbfno mark\n", ["mark", "\ufeffno mark"]),
+        ("ü".encode() * 100_000 + b"\n" + b"x", ["ü" * 100_000, "x"]),
+    ],
+)
+def test_lines_are_read_as_they_are(data, lines):
+    assert [line for chunk in arriving_lines(written(data)) for line in chunk] == lines
+
+
+def test_chunks_are_bounded():
+    chunks = list(arriving_lines(written(b"abc\n" * 100_000), chunk=256))
+    assert sum(map(len, chunks)) == 100_000
+    assert {len(chunk) for chunk in chunks} <= set(range(1, 257))
+
+
+def test_a_line_is_given_out_before_the_next_is_written():
+    read, write = os.pipe()
+    chunks = arriving_lines(read)
+    for line in ("first", "second"):
+        os.write(write, f"{line}\nunfin".encode())
+        assert next(chunks) == [line]
+        os.write(write, b"ished\n")
+        assert next(chunks) == ["unfinished"]
+    os.close(write)
+    assert list(chunks) == []
+
+
+def test_bad_utf_8_is_named_by_line_and_byte_after_the_lines_before_it():
+    for mark, at in ((b"", 7), (b"\xef\xbb\xbf", 10)):
+        chunks = arriving_lines(written(mark + b"good\nba\xffd\n"))
+        assert next(chunks) == ["good"]
+        with pytest.raises(InputError, match=rf"^standard input: not UTF-8 at byte {at}, in line 2: 0xff$"):
+            next(chunks)
+
+
+def test_an_unreadable_descriptor_is_reported(tmp_path):
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(InputError, match="standard input: cannot be read: Is a directory"):
+        next(arriving_lines(descriptor))

@@ -1,0 +1,266 @@
+"""A bundle comes back as it was saved, and whatever is wrong with one is said in one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+import yaml
+from torch import Tensor
+
+import relattn.translation
+from relattn.translation import bundle
+from relattn.translation.config import DataConfig, ModelConfig, Recipe, SearchConfig
+from relattn.translation.data.tokenizer import Tokenizer
+from relattn.translation.errors import InputError
+from relattn.translation.model.transformer import Transformer
+from relattn.translation.search.translator import Translator
+
+FILES = {"config.yaml", "model.safetensors", "tokenizer.model", "README.md"}
+LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]
+RECIPE = Recipe(
+    model=ModelConfig(
+        dim=12, heads=3, feed_forward_dim=20, encoder_layers=1, decoder_layers=2, clip=3, clip_right=1, norm="post"
+    ),
+    data=DataConfig(src_lang="no", tgt_lang="de"),  # a language that YAML reads as false
+    search=SearchConfig(beam_size=3, length_penalty="average", alpha=0.0, max_length_ratio=1.25, max_length_extra=2),
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(LINES * 5, 300, seed=1)
+
+
+def make_model(tokenizer: Tokenizer, seed: int = 1) -> Transformer:
+    torch.manual_seed(seed)
+    return Transformer(RECIPE.model, tokenizer.vocab_size)
+
+
+@pytest.fixture
+def saved(tmp_path: Path, tokenizer: Tokenizer) -> Path:
+    path = tmp_path / "runs" / "model"
+    bundle.save(path, model=make_model(tokenizer), recipe=RECIPE, tokenizer=tokenizer, card="# A model\n\nüber\n")
+    return path
+
+
+def change_config(path: Path, change: Callable[[dict], object]) -> None:
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    change(config)
+    (path / "config.yaml").write_text(yaml.safe_dump(config))
+
+
+def change_weights(path: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
+    state = {name: tensor.clone() for name, tensor in safetensors.torch.load_file(path / "model.safetensors").items()}
+    change(state)
+    safetensors.torch.save_file(state, path / "model.safetensors")
+
+
+def test_what_is_loaded_is_what_was_saved(saved, tokenizer):
+    assert {file.name for file in saved.iterdir()} == FILES
+    assert (saved / "README.md").read_text(encoding="utf-8") == "# A model\n\nüber\n"
+    parts = bundle.load_parts(saved)
+    assert (parts.model, parts.search) == (RECIPE.model, RECIPE.search)
+    assert (parts.src_lang, parts.tgt_lang) == ("no", "de")
+    assert parts.tokenizer.model_bytes == tokenizer.model_bytes
+    loaded = bundle.load(saved)
+    original = make_model(tokenizer)
+    assert not loaded.model.training
+    assert loaded.model.state_dict().keys() == original.state_dict().keys()
+    assert all(torch.equal(tensor, original.state_dict()[name]) for name, tensor in loaded.model.state_dict().items())
+
+
+def test_it_translates_as_the_model_that_was_saved(saved, tokenizer):
+    expected = Translator(make_model(tokenizer), tokenizer, RECIPE.search).n_best(LINES, 3)
+    loaded = relattn.translation.load(saved)
+    assert loaded.n_best(LINES, 3) == expected
+    assert loaded.translate([*LINES, ""]) == [best.text for best, *_ in expected] + [""]
+
+
+def test_a_tensor_used_twice_is_stored_once(tmp_path, tokenizer):
+    def tied(seed: int) -> Transformer:
+        model = make_model(tokenizer, seed)
+        model.decoder[1].feed_forward = model.decoder[0].feed_forward
+        return model
+
+    bundle.save(tmp_path / "tied", model=tied(1), recipe=RECIPE, tokenizer=tokenizer, card="")
+    state = safetensors.torch.load_file(tmp_path / "tied" / "model.safetensors")
+    assert "decoder.0.feed_forward.0.weight" in state
+    assert "decoder.1.feed_forward.0.weight" not in state
+    other = tied(2)
+    bundle.load_weights(other, state, source="it")
+    assert all(torch.equal(tensor, tied(1).state_dict()[name]) for name, tensor in other.state_dict().items())
+
+
+def test_a_bundle_is_replaced_by_another(saved, tokenizer):
+    bundle.save(saved, model=make_model(tokenizer, 2), recipe=RECIPE, tokenizer=tokenizer, card="second")
+    assert (saved / "README.md").read_text() == "second"
+    assert torch.equal(bundle.load(saved).model.embedding, make_model(tokenizer, 2).embedding)
+    assert [entry.name for entry in saved.parent.iterdir()] == ["model"]  # nothing is left beside it
+
+
+def test_an_empty_directory_is_filled(tmp_path, tokenizer):
+    (tmp_path / "model").mkdir()
+    bundle.save(tmp_path / "model", model=make_model(tokenizer), recipe=RECIPE, tokenizer=tokenizer, card="")
+    assert bundle.load(tmp_path / "model").translate([""]) == [""]
+
+
+def test_a_directory_with_anything_else_in_it_is_refused(saved, tokenizer):
+    (saved / "thesis.tex").write_text("years of work")
+    before = {file.name: file.read_bytes() for file in saved.iterdir()}
+    with pytest.raises(InputError, match=r"not overwritten, for it holds more than a bundle: thesis\.tex"):
+        bundle.save(saved, model=make_model(tokenizer, 2), recipe=RECIPE, tokenizer=tokenizer, card="")
+    assert {file.name: file.read_bytes() for file in saved.iterdir()} == before
+
+
+def test_a_file_in_the_place_is_refused(tmp_path, tokenizer):
+    (tmp_path / "model").write_text("mine")
+    with pytest.raises(InputError, match="model: a file stands there"):
+        bundle.save(tmp_path / "model", model=make_model(tokenizer), recipe=RECIPE, tokenizer=tokenizer, card="")
+    assert (tmp_path / "model").read_text() == "mine"
+
+
+@pytest.mark.parametrize("failing", ["safetensors.torch.save_file", "os.fsync", "pathlib.Path.rename"])
+def test_a_save_that_fails_keeps_the_bundle_before_it(saved, tokenizer, monkeypatch, failing):
+    before = {file.name: file.read_bytes() for file in saved.iterdir()}
+    rename, calls = Path.rename, []
+
+    def fail(*args: object, **_: object) -> object:
+        calls.append(args)
+        if failing == "pathlib.Path.rename" and len(calls) != 2:  # the second puts the new bundle in place
+            return rename(*args)  # type: ignore[arg-type]
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(failing, fail)
+    with pytest.raises(InputError, match=r"runs/model: cannot be written: .*No space left on device"):
+        bundle.save(saved, model=make_model(tokenizer, 2), recipe=RECIPE, tokenizer=tokenizer, card="second")
+    monkeypatch.undo()
+    assert {file.name: file.read_bytes() for file in saved.iterdir()} == before
+    assert [entry.name for entry in saved.parent.iterdir()] == ["model"]
+
+
+def test_a_missing_directory_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere: no such directory"):
+        bundle.load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", sorted(FILES - {"README.md"}))
+def test_a_missing_file_is_named(saved, name):
+    (saved / name).unlink()
+    with pytest.raises(InputError, match=f"model: not a complete bundle: it has no {name}$"):
+        bundle.load(saved)
+
+
+def test_the_card_is_for_people(saved):
+    (saved / "README.md").unlink()
+    assert bundle.load(saved).translate([""]) == [""]
+
+
+@pytest.mark.parametrize("kept", [0, 5, 100, -1])
+def test_truncated_weights_are_reported(saved, kept):
+    weights = saved / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:kept])
+    with pytest.raises(InputError, match=r"model\.safetensors: truncated, damaged, or not a safetensors file: .*") as e:
+        bundle.load(saved)
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("kept", [0, 5, 1000, -100])
+def test_a_truncated_tokenizer_is_reported(saved, kept):
+    (saved / "tokenizer.model").write_bytes((saved / "tokenizer.model").read_bytes()[:kept])
+    with pytest.raises(InputError, match=r"tokenizer\.model: "):
+        bundle.load(saved)
+
+
+def test_all_weights_that_do_not_fit_are_told_at_once(saved, tokenizer):
+    def change(state: dict[str, Tensor]) -> None:
+        state["embedding"] = state["embedding"][:-1].contiguous()
+        state["extra"] = torch.zeros(2)
+        del state["decoder.0.feed_forward.0.bias"]
+
+    change_weights(saved, change)
+    with pytest.raises(InputError) as error:
+        bundle.load(saved)
+    pieces = tokenizer.vocab_size
+    assert str(error.value) == (
+        f"{saved}/model.safetensors: the weights do not fit the model: decoder.0.feed_forward.0.bias is missing; "
+        f"embedding is ({pieces - 1}, 12), the model has ({pieces}, 12); extra is not in the model"
+    )
+
+
+def test_many_weights_that_do_not_fit_are_counted(saved):
+    change_config(saved, lambda config: config["model"].update(feed_forward_dim=24))
+    with pytest.raises(InputError, match=r"; and 4 more$") as error:
+        bundle.load(saved)
+    assert len(str(error.value).split("; ")) == 6
+
+
+def test_a_model_is_left_as_it_was_by_weights_that_do_not_fit(tokenizer):
+    model = make_model(tokenizer)
+    with pytest.raises(InputError, match="is missing"):
+        bundle.load_weights(model, {"embedding": torch.zeros_like(model.embedding)}, source="it")
+    assert torch.equal(model.embedding, make_model(tokenizer).embedding)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.pop("format"), "not the configuration of a bundle: format is None"),
+        (lambda c: c.update(version=2), "version 2; this relattn reads version 1"),
+        (lambda c: c.update(colour="red"), "unknown: colour"),
+        (lambda c: c.pop("tgt_lang"), "missing: tgt_lang"),
+        (lambda c: c.update(src_lang=False), "src_lang must be str, got False"),
+        (lambda c: c.update(model=[1]), r"model must be names with values, got \[1\]"),
+        (lambda c: c["model"].update(hidden=3), "model: unknown: hidden"),
+        (lambda c: c["model"].pop("clip"), "model: missing: clip"),
+        (lambda c: c["model"].update(dim="12"), r"model\.dim must be int, got '12'"),
+        (lambda c: c["model"].update(dim=True), r"model\.dim must be int, got True"),
+        (lambda c: c["model"].update(heads=5), "model: heads must divide dim"),
+        (lambda c: c["model"].update(clip_right=1.5), r"model\.clip_right must be int \| None, got 1\.5"),
+        (lambda c: c["model"].update(norm="mid"), r"model\.norm must be Literal\['pre', 'post'\], got 'mid'"),
+        (lambda c: c["search"].update(alpha="0.6"), r"search\.alpha must be float, got '0\.6'"),
+        (lambda c: c["search"].update(beam_size=0), "search: beam_size must be at least 1, got 0"),
+    ],
+)
+def test_a_config_that_is_wrong_is_reported(saved, change, message):
+    change_config(saved, change)
+    with pytest.raises(InputError, match=rf"model/config\.yaml: {message}"):
+        bundle.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "expected names with values, got NoneType"),
+        (b"- 1\n", "expected names with values, got list"),
+        (b"a: [1\n", "not YAML: "),
+        (b"a: \xff\n", "not UTF-8 at byte 3"),
+        (b"a: !!python/object/apply:os.system ['touch pwned']\n", "not YAML: could not determine a constructor"),
+    ],
+)
+def test_a_config_that_is_no_config_is_reported(saved, content, message):
+    (saved / "config.yaml").write_bytes(content)
+    with pytest.raises(InputError, match=rf"config\.yaml: {message}") as error:
+        bundle.load(saved)
+    assert "\n" not in str(error.value)
+
+
+def test_numbers_may_be_whole_where_fractions_are_meant(saved):
+    change_config(saved, lambda config: config["search"].update(alpha=1))
+    assert bundle.load_parts(saved).search.alpha == 1
+
+
+def test_a_bundle_is_loaded_without_lightning_and_the_package_without_anything(saved):
+    script = """
+import sys
+import relattn.translation
+assert "sentencepiece" not in sys.modules and "yaml" not in sys.modules
+relattn.translation.load(sys.argv[1]).translate(["one apple"])
+assert not {"lightning", "datasets", "sacrebleu", "matplotlib", "jsonargparse"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", script, str(saved)], check=True)
