@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser
 
-from relattn.translation.config import Recipe, recipe_flags
+from relattn.translation.config import Positions, Recipe, recipe_flags
 from relattn.translation.errors import InputError, Interrupted
 
 
@@ -22,6 +23,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run a command with the given arguments, or those of the process; returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     logging.basicConfig(format="relattn: %(message)s", level=logging.WARNING)
+    # Lightning imports matplotlib, which keeps a cache: not in the user's home.
+    os.environ.setdefault("MPLCONFIGDIR", str(Path(tempfile.gettempdir()) / f"relattn-matplotlib-{os.getuid()}"))
     try:
         if not argv or argv[0] in ("-h", "--help"):
             print(_usage())
@@ -30,9 +33,6 @@ def main(argv: list[str] | None = None) -> int:
         else:
             COMMANDS[argv[0]](argv[1:])
             sys.stdout.flush()
-    except (InputError, ArgumentError) as error:
-        print(f"relattn: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
     except Interrupted as stop:
         print(f"relattn: {stop}", file=sys.stderr)
         return 130
@@ -41,6 +41,9 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader has gone: point standard output elsewhere, so that Python's own last flush finds no broken pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (InputError, ArgumentError, OSError) as error:
+        print(f"relattn: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
     return 0
 
 
@@ -56,8 +59,11 @@ def train(argv: list[str]) -> None:
     recipe = Recipe(**arguments)
 
     from relattn.translation.training.run import train as run
+    from relattn.translation.training.task import first_process
 
-    print(run(recipe, resume=resume))
+    path = run(recipe, resume=resume)
+    if first_process():
+        print(path)
 
 
 def evaluate(argv: list[str]) -> None:
@@ -139,7 +145,25 @@ def average(argv: list[str]) -> None:
 def demo(argv: list[str]) -> None:
     """Train on the embedded corpus, with nothing to download, and show what was learned: relattn demo"""
     parser = _parser("demo", demo)
+    parser.add_argument("--compare", type=Positions, nargs="*", default=[], help="other schemes, trained alike")
+    parser.add_argument("--steps", type=int, default=3000, help="optimiser steps of each scheme")
+    parser.add_argument("--seed", type=int, default=1, help="seed of weights, batches and dropout")
+    parser.add_argument("--src_lang", type=str, default="en", help="source locale")
+    parser.add_argument("--tgt_lang", type=str, default="de", help="target locale")
     parser.add_argument("--out", type=str, default="runs/demo", help="directory for everything the demo makes")
+    arguments = parser.parse_args(argv)
+
+    from relattn.translation.demo import demo as run
+
+    schemes: list[Positions] = ["relative", *(name for name in arguments.compare if name != "relative")]
+    run(
+        Path(arguments.out),
+        schemes,
+        steps=arguments.steps,
+        seed=arguments.seed,
+        src_lang=arguments.src_lang,
+        tgt_lang=arguments.tgt_lang,
+    )
 
 
 COMMANDS = {"demo": demo, "train": train, "evaluate": evaluate, "translate": translate, "average": average}
@@ -168,7 +192,13 @@ def _load(arguments: Any) -> Any:
     from relattn.translation import bundle
 
     if arguments.threads is not None:
+        if arguments.threads < 1:
+            raise InputError(f"threads must be at least 1, got {arguments.threads}")
         torch.set_num_threads(arguments.threads)
+    try:
+        torch.empty(0, device=arguments.device)
+    except (RuntimeError, AssertionError) as error:  # PyTorch without CUDA asserts
+        raise InputError(f"device {arguments.device} cannot be used here: {str(error).splitlines()[0]}") from error
     translator = bundle.load(arguments.bundle, device=arguments.device)
     given = {name: arguments[name] for name in ("beam_size", "alpha") if arguments[name] is not None}
     translator.search = replace(translator.search, **given)

@@ -234,6 +234,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         _require(bool(self.out), "out must name a directory")
+        _require_at_least(self, 0, "seed")
 
 
 def as_dict(config: Any) -> Any:
@@ -274,7 +275,7 @@ def recipe_flags(path: str | Path) -> list[str]:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not YAML: {error}") from error
-    if content is None:
+    if content in (None, ""):
         return []
     if not isinstance(content, dict):
         raise InputError(f"{path}: a recipe is a list of names and values, this is '{content}'")
@@ -292,5 +293,7 @@ def _flags(content: dict, known: dict, path: str, prefix: str) -> list[str]:
             raise InputError(
                 f"{path}: {key} must be {'a group of settings' if isinstance(known[name], dict) else 'one value'}"
             )
+        if value == "" and not isinstance(known[name], str):
+            value = "null"  # "clip_right:" with nothing after it
         flags += _flags(value, known[name], path, f"{key}.") if isinstance(value, dict) else [f"--{key}={value}"]
     return flags

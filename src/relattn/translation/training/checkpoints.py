@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ def checkpoint_path(directory: Path, step: int) -> Path:
 
 def listed(directory: Path) -> list[Path]:
     """The checkpoints of a directory, oldest first."""
-    return sorted(path for path in directory.glob("step-*.ckpt") if re.fullmatch(r"step-\d{8,}\.ckpt", path.name))
+    found = [path for path in directory.glob("step-*.ckpt") if re.fullmatch(r"step-\d{8,}\.ckpt", path.name)]
+    return sorted(found, key=lambda path: int(path.stem.removeprefix("step-")))
 
 
 def save(directory: Path, step: int, content: dict[str, Any], *, keep: int) -> Path:
@@ -57,16 +59,20 @@ def load(path: Path) -> dict[str, Any]:
         InputError: it is missing, damaged, or of another format.
     """
     try:
-        recorded = _checksum(path).read_text().split()
+        recorded = _checksum(path).read_bytes().split()
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    if recorded != [digest, path.name]:
+    if recorded != [digest.encode(), path.name.encode()]:
         raise InputError(f"{path}: damaged: its checksum is not the one in {_checksum(path).name}")
-    content = torch.load(path, map_location="cpu", weights_only=True)
-    if content.get("format") != FORMAT:
-        raise InputError(f"{path}: checkpoint format {content.get('format')}, this version reads {FORMAT}")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError) as error:
+        raise InputError(f"{path}: not a checkpoint of tensors and plain values alone") from error
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != FORMAT:
+        raise InputError(f"{path}: checkpoint format {found}, this version reads {FORMAT}")
     return content
 
 

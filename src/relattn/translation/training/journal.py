@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 import time
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from torch import Tensor
@@ -35,6 +35,10 @@ class Row:
     seconds: float
     valid_loss: float | None = None
     valid_bleu: float | None = None
+
+    def metrics(self) -> dict[str, float]:
+        """What was measured, by name."""
+        return {name: value for name, value in asdict(self).items() if name != "step" and value is not None}
 
     def text(self) -> str:
         """The row as one readable line."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import shutil
 import sys
 import warnings
@@ -59,8 +60,11 @@ def train(recipe: Recipe, *, resume: bool = False, show: bool = True) -> Path:
         Interrupted: a signal stopped it; resumed, it goes on as if it had not been.
     """
     out = Path(recipe.out)
+    show = show and first_process()
+    _require_devices(recipe.train)
     if recipe.train.threads is not None:
         torch.set_num_threads(recipe.train.threads)
+        os.environ["OMP_NUM_THREADS"] = str(recipe.train.threads)  # or Lightning takes a number of its own
     with _quiet_libraries(), _run_directory(out, recipe, resume=resume) as state:
         data, model = _prepare(recipe, out, state, show=show)
         task = TranslationTask(recipe, model)
@@ -72,11 +76,12 @@ def train(recipe: Recipe, *, resume: bool = False, show: bool = True) -> Path:
             trainer = _trainer(recipe, out, watch, recipe.train.steps - task.step)
             with watch.stopping_on_signals():
                 trainer.fit(task, datamodule=data)
-        if watch.stop_asked:
+        if not first_process():
+            return out / "bundle"
+        if watch.stopped or watch.stop_asked:
             raise Interrupted(f"stopped after step {task.step}; the same command with --resume goes on from there")
-        if first_process():
-            paths = checkpoints.listed(out / "checkpoints")[-recipe.train.average :]
-            write_bundle(recipe, paths, data.tokenizer, data.valid_pairs, out / "bundle")
+        paths = checkpoints.listed(out / "checkpoints")[-recipe.train.average :]
+        write_bundle(recipe, paths, data.tokenizer, data.valid_pairs, out / "bundle")
     return out / "bundle"
 
 
@@ -130,7 +135,7 @@ def _card(recipe: Recipe, paths: list[Path]) -> str:
         f"# {data.src_lang} → {data.tgt_lang}\n\n"
         f"A Transformer with {recipe.model.positions} positions, trained with relattn on {source}; "
         f"the mean of the weights after steps {steps}.\n\n"
-        "    relattn translate --bundle PATH < in.txt > out.txt\n\n"
+        "    relattn translate PATH < in.txt > out.txt\n\n"
         "## Recipe\n\n```yaml\n" + dump(recipe) + "```\n"
     )
 
@@ -139,7 +144,7 @@ def _card(recipe: Recipe, paths: list[Path]) -> str:
 def _run_directory(out: Path, recipe: Recipe, *, resume: bool) -> Iterator[dict[str, Any] | None]:
     """Yield the checkpoint to go on from, or None to start; a directory made here in vain is taken away again."""
     if not first_process():  # the first process has seen to it
-        yield checkpoints.newest(out / "checkpoints")[1] if resume else None
+        yield checkpoints.newest(out / "checkpoints")[1] if checkpoints.listed(out / "checkpoints") else None
         return
     if resume:
         yield _resumed(out, recipe)
@@ -199,9 +204,16 @@ def _prepare(
     return data, model
 
 
+def _require_devices(train: TrainConfig) -> None:
+    gpus = torch.cuda.device_count()
+    on_gpus = train.accelerator == "gpu" or (train.accelerator == "auto" and gpus > 0)
+    if on_gpus and train.devices > gpus:
+        raise InputError(f"devices is {train.devices}, but the GPUs here are {gpus} (accelerator {train.accelerator})")
+
+
 def _trainer(recipe: Recipe, out: Path, watch: Watch, steps: int) -> lightning.Trainer:
     logger: Any = False
-    if importlib.util.find_spec("tensorboard"):
+    if any(importlib.util.find_spec(name) for name in ("tensorboard", "tensorboardX")):
         logger = lightning.pytorch.loggers.TensorBoardLogger(out, name="tensorboard", version="")
     train = recipe.train
     return lightning.Trainer(
@@ -224,12 +236,14 @@ def _trainer(recipe: Recipe, out: Path, watch: Watch, steps: int) -> lightning.T
 @contextmanager
 def _quiet_libraries() -> Iterator[None]:
     """Keep Lightning's remarks on its own set-up from the user's terminal."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="lightning")
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import lightning
 import torch
 
-from relattn.translation.config import SearchConfig, as_dict
+from relattn.translation.config import as_dict
 from relattn.translation.data.datamodule import TranslationData
 from relattn.translation.evaluation import score
 from relattn.translation.search.translator import Translator
@@ -41,7 +42,8 @@ class Watch(lightning.Callback):
         self.valid_batches = data.valid_batches()
         self.best = math.inf if state is None else state["best"]
         self.waited = 0 if state is None else state["waited"]
-        self.stop_asked = False
+        self.stop_asked = False  # of this process, by a signal
+        self.stopped = False  # of all processes, after a step
         self.journal: Journal | None = None  # the first process alone keeps one, and writes checkpoints
         if first_process():
             self.journal = Journal(out / "log.csv", step=task.step, steps=task.recipe.train.steps, show=show)
@@ -68,9 +70,11 @@ class Watch(lightning.Callback):
             valid_loss, valid_bleu = self.validate(task)
         if self.journal is not None and (step % train.log_every == 0 or step % train.valid_every == 0 or done):
             self.stop_clock()
-            self.journal.row(step, task.optimizer.param_groups[0]["lr"], valid_loss, valid_bleu)
-        stop = trainer.strategy.reduce_boolean_decision(self.stop_asked, all=False)
-        trainer.should_stop = stop or self.out_of_patience
+            row = self.journal.row(step, task.optimizer.param_groups[0]["lr"], valid_loss, valid_bleu)
+            for logger in trainer.loggers:
+                logger.log_metrics(row.metrics(), step)
+        self.stopped = trainer.strategy.reduce_boolean_decision(self.stop_asked, all=False)
+        trainer.should_stop = self.stopped or self.out_of_patience
         if step % train.checkpoint_every == 0 or done or trainer.should_stop:
             self.save(task)
 
@@ -85,7 +89,7 @@ class Watch(lightning.Callback):
             pairs = self.data.valid_pairs[: self.recipe.train.valid_bleu_lines]
             bleu = None
             if pairs:
-                greedy = SearchConfig(beam_size=1)
+                greedy = replace(self.recipe.search, beam_size=1)
                 translator = Translator(model, self.data.tokenizer, greedy, device=str(task.device))
                 bleu = score(translator.translate([src for src, _ in pairs]), [tgt for _, tgt in pairs]).bleu
         model.train()

@@ -1,0 +1,128 @@
+"""What is built and installed: a library that needs torch alone, and a toolkit whose needs are declared."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from email.parser import Parser
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import relattn
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(directory), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = directory.glob("*.whl")
+    return path
+
+
+def requirements_of(name: str) -> set[str]:
+    """Distributions that are installed because `name` needs them, extras aside; `name` too."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        current = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
+        if current in found:
+            continue
+        try:
+            requires = metadata.requires(current) or []
+        except metadata.PackageNotFoundError:
+            continue  # for another platform
+        found.add(current)
+        waiting += [re.match(r"[\w.-]+", line)[0] for line in requires if "extra ==" not in line]  # type: ignore[index]
+    return found
+
+
+@pytest.fixture(scope="module")
+def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of a new environment that holds the wheel and what torch needs, and nothing else."""
+    directory = tmp_path_factory.mktemp("environment")
+    venv.create(directory, with_pip=False, symlinks=True)
+    scheme = {"base": str(directory), "platbase": str(directory)}
+    packages = Path(sysconfig.get_path("purelib", "venv", vars=scheme))
+    for name in requirements_of("torch"):
+        for file in metadata.files(name) or []:
+            top = file.parts[0]
+            if top != ".." and not (packages / top).is_symlink():
+                (packages / top).symlink_to(Path(str(metadata.distribution(name).locate_file(top))))
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target"]
+    subprocess.run([*command, str(packages), str(wheel)], check=True)
+    return directory / "bin" / "python"
+
+
+def run(python: Path, script: str) -> str:
+    """What a script prints, in isolated mode: no user packages, no variables, no current directory."""
+    done = subprocess.run([python, "-I", "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_library_works_with_torch_alone(clean):
+    script = """
+import sys, torch, relattn
+print(relattn.__file__)
+x = torch.arange(24.0).view(1, 2, 4, 3) / 10
+table = torch.zeros(5, 3)
+plain = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+print(torch.allclose(relattn.relative_attention(x, x, x, table, table, clip=2), plain, atol=1e-6))
+layer = relattn.RelativeSelfAttention(6, 2, 2)
+layer(torch.randn(1, 4, 6)).sum().backward()
+import relattn.translation
+"""
+    where, same = run(clean, script).split()
+    assert Path(where).is_relative_to(clean.parents[1])
+    assert same == "True"
+
+
+def test_what_the_toolkit_needs_is_not_there(clean):
+    """So that the test above shows something."""
+    script = "import importlib.util as u; print([n for n in ('lightning', 'sacrebleu', 'jsonargparse') if u.find_spec(n)])"
+    assert run(clean, script) == "[]\n"
+
+
+@pytest.fixture(scope="module")
+def described(wheel: Path) -> metadata.PackageMetadata:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return Parser().parsestr(archive.read(name).decode())  # type: ignore[return-value]
+
+
+def test_needs_are_declared(described):
+    needs = described.get_all("Requires-Dist")
+    assert [need for need in needs if "extra ==" not in need] == ["torch>=2.11"]
+    assert described["Name"] == "relattn"
+    assert described["Version"] == relattn.__version__
+    assert described["Requires-Python"] == ">=3.11"
+    assert described["License-Expression"] == "MIT"
+    assert set(described.get_all("Provides-Extra")) >= {"translation", "dev"}
+    toolkit = {re.match(r"[\w-]+", need)[0] for need in needs if "'translation'" in need}
+    imported = set()
+    for path in (ROOT / "src" / "relattn" / "translation").rglob("*.py"):
+        imported |= set(re.findall(r"^\s*(?:from|import) (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE))
+    modules = metadata.packages_distributions()
+    third_party = {modules[name][0].lower() for name in imported - {"relattn"} if name in modules}
+    assert third_party - {"torch"} <= {need.lower() for need in toolkit}
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        entry_points = archive.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
+    source = ROOT / "src"
+    expected = {path.relative_to(source).as_posix() for path in source.rglob("*.py")} | {"relattn/py.typed"}
+    assert {name for name in names if ".dist-info/" not in name} == expected
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert entry_points.split("\n")[:2] == ["[console_scripts]", "relattn = relattn.translation.cli:main"]

@@ -1,0 +1,447 @@
+"""The command line: a mistake is one line and exit code 2 with nothing half-written; text goes in and comes out."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from relattn.translation import bundle, cli
+from relattn.translation.config import Recipe, SearchConfig, dump
+from relattn.translation.data.corpora import read_parallel
+from relattn.translation.errors import Interrupted
+from relattn.translation.evaluation import score
+from relattn.translation.training import run
+
+LINES = ["one cat sat", "", "on two mat and one cat", "   ", "two", "one cat sat"]
+
+
+class Result(NamedTuple):
+    code: int | str | None
+    out: str
+    err: str
+
+
+@pytest.fixture
+def relattn(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """relattn("translate", bundle, …): a command run in this process."""
+
+    def call(*arguments: object) -> Result:
+        capsys.readouterr()
+        threads = torch.get_num_threads()
+        try:
+            code: int | str | None = cli.main([str(argument) for argument in arguments])
+        except SystemExit as stop:
+            code = stop.code
+        finally:
+            torch.set_num_threads(threads)
+        return Result(code, *capsys.readouterr())
+
+    return call
+
+
+def assert_refused(result: Result, message: str) -> None:
+    assert result == (2, "", f"relattn: error: {message}\n")
+
+
+@pytest.fixture(scope="module")
+def model(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Directory of a bundle whose weights are random enough for every line to have a translation of its own."""
+    path = tmp_path_factory.mktemp("lively") / "bundle"
+    translator = bundle.load(f"{finished.out}/bundle")
+    generator = torch.Generator().manual_seed(1)
+    for parameter in translator.model.parameters():
+        parameter.data += 0.7 * torch.randn(parameter.shape, generator=generator)
+    bundle.save(path, model=translator.model, recipe=finished, tokenizer=translator.tokenizer, card="")
+    return str(path)
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path, make_recipe: Callable[..., Recipe]) -> Path:
+    """A recipe that trains, into tmp_path/run."""
+    path = tmp_path / "recipe.yaml"
+    path.write_text(dump(make_recipe(tmp_path / "run")), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Recipe, bool]]:
+    """The recipes that `train` is asked to train, which it does not."""
+    calls: list[tuple[Recipe, bool]] = []
+
+    def train(recipe: Recipe, *, resume: bool) -> Path:
+        calls.append((recipe, resume))
+        return Path("somewhere")
+
+    monkeypatch.setattr(run, "train", train)
+    return calls
+
+
+@pytest.fixture
+def reading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[bytes], None]]:
+    """reading(content): what is on standard input."""
+    with (tmp_path / "stdin").open("w+b") as file:
+
+        def put(content: bytes) -> None:
+            file.write(content)
+            file.seek(0)
+
+        monkeypatch.setattr(sys, "stdin", file)
+        yield put
+
+
+# Help
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
+def test_without_a_command_all_are_shown(relattn, arguments):
+    result = relattn(*arguments)
+    assert (result.code, result.err) == (0, "")
+    assert all(f"\n  {name} " in result.out for name in ("demo", "train", "evaluate", "translate", "average"))
+
+
+@pytest.mark.parametrize("command", list(cli.COMMANDS))
+def test_every_command_explains_itself(relattn, command):
+    result = relattn(command, "--help")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.split()[:3] == ["usage:", "relattn", command]
+    assert (cli.COMMANDS[command].__doc__ or "").split(":")[0] in " ".join(result.out.split())
+
+
+def test_the_help_of_train_explains_every_setting(relattn):
+    shown = " ".join(relattn("train", "--help").out.split())
+    for setting in ("--model.clip", "--data.max_tokens", "--train.warmup_steps", "--search.alpha", "--seed", "--resume"):
+        assert setting in shown
+    assert "k, the clipping distance of relative positions" in shown
+    assert "micro-batches whose gradients make one optimiser step" in shown
+
+
+def test_help_loads_nothing_that_only_work_needs():
+    script = "import sys; from relattn.translation import cli; cli.main(['--help'])\n"
+    script += "assert not {'lightning', 'datasets', 'sacrebleu', 'matplotlib'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL)
+
+
+# What is refused
+
+
+def test_an_unknown_command(relattn):
+    commands = "demo, train, evaluate, translate, average"
+    assert_refused(relattn("trian", "x"), f"there is no command 'trian'; the commands are {commands}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model: {heads: 5, dim: 12}", "heads must divide dim, got heads 5 and dim 12"),
+        ("model: {clip: -1}", "clip must be at least 0, got -1"),
+        ("train: {warmup_steps: 0}", "warmup_steps must be at least 1, got 0"),
+        ("seed: -3", "seed must be at least 0, got -3"),
+        ("model: {clipp: 3}", "{path}: unknown setting model.clipp; is model.clip meant?"),
+        ("model: {dim: wide}", "Parser key \"model.dim\": Expected a <class 'int'>. Got value: wide"),
+        ("model: {dim: 2.5}", "Parser key \"model.dim\": Expected a <class 'int'>. Got value: 2.5"),
+        ("model: {dropout: yes}", "Parser key \"model.dropout\": Expected a <class 'float'>. Got value: True"),
+        ("train: {learning_rate: inf}", "Parser key \"train.learning_rate\": Expected a <class 'float'>. Got value: inf"),
+        (
+            "model: {norm: mid}",
+            "Parser key \"model.norm\": Expected a typing.Literal['pre', 'post']. Got value: mid",
+        ),
+        ("data: {train_src: a.txt}", "train_src and train_tgt go together, got 'a.txt' and ''"),
+        ("just words", "{path}: a recipe is a list of names and values, this is 'just words'"),
+    ],
+)
+def test_a_recipe_that_will_not_do(relattn, tmp_path, text, message):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    assert_refused(relattn("train", path, "--out", tmp_path / "run"), message.format(path=path))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_recipe_that_is_not_yaml_is_one_line(relattn, tmp_path):
+    (tmp_path / "recipe.yaml").write_text("model: {\n  dim\n: [")
+    result = relattn("train", tmp_path / "recipe.yaml")
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert result.err.startswith(f"relattn: error: {tmp_path}/recipe.yaml: not YAML: ")
+
+
+def test_a_recipe_that_is_missing(relattn, tmp_path):
+    assert_refused(relattn("train", tmp_path / "no"), f"{tmp_path}/no: cannot be read: No such file or directory")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model.nosuch=3"], "unrecognized arguments: --model.nosuch=3"),
+        (["more"], "unrecognized arguments: more"),
+        (["--model.clip"], "argument --model.clip: expected one argument"),
+        (["--model.clip=x"], "Parser key \"model.clip\": Expected a <class 'int'>. Got value: x"),
+    ],
+)
+def test_flags_that_will_not_do(relattn, recipe_file, arguments, message):
+    assert_refused(relattn("train", recipe_file, *arguments), message)
+    assert not (recipe_file.parent / "run").exists()
+
+
+def sides(tmp_path: Path, src: bytes | None, tgt: bytes | None) -> tuple[Path, Path]:
+    for name, content in (("src.txt", src), ("tgt.txt", tgt)):
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+    return tmp_path / "src.txt", tmp_path / "tgt.txt"
+
+
+TEXT = b"one cat\nsat on\ntwo mat\n" * 20
+
+
+@pytest.mark.parametrize(
+    ("src", "tgt", "message"),
+    [
+        (TEXT, TEXT[:-8], "the two sides differ in length: {src} has 60 lines, {tgt} has 59"),
+        (TEXT, None, "{tgt}: no such file"),
+        (b"", TEXT, "{src}: the file is empty"),
+        (TEXT, TEXT[:13] + b"\xff" + TEXT[13:], "{tgt}: not UTF-8 at byte 13: invalid start byte"),
+    ],
+    ids=["different lengths", "missing", "empty", "not UTF-8"],
+)
+@pytest.mark.parametrize("split", ["train", "valid", "evaluate"])
+def test_text_that_will_not_do(relattn, tmp_path, recipe_file, model, split, src, tgt, message):
+    paths = sides(tmp_path, src, tgt)
+    if split == "evaluate":
+        result = relattn("evaluate", model, "--src", paths[0], "--ref", paths[1], "--output", tmp_path / "out.txt")
+    else:
+        result = relattn("train", recipe_file, f"--data.{split}_src={paths[0]}", f"--data.{split}_tgt={paths[1]}")
+    assert_refused(result, message.format(src=paths[0], tgt=paths[1]))
+    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "out.txt").exists()
+
+
+def test_places_that_will_not_do(relattn, recipe_file, finished, tmp_path):
+    assert_refused(
+        relattn("train", recipe_file, "--out", finished.out),
+        f"{finished.out}: holds a run already; give --resume to go on with it, or another directory as out",
+    )
+    result = relattn("train", recipe_file, "--out", recipe_file / "run")
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert "Not a directory" in result.err
+
+
+def test_resuming_what_is_not_there_or_has_changed(relattn, recipe_file, finished):
+    out = recipe_file.parent / "run"
+    assert_refused(relattn("train", recipe_file, "--resume"), f"{out}: holds no run: there is no recipe.yaml")
+    changed = ("--out", finished.out, "--model.clip=3", "--train.steps=9")
+    assert_refused(
+        relattn("train", recipe_file, "--resume", *changed),
+        f"{finished.out}: the recipe has changed since this run began: model.clip: 2 → 3",
+    )
+
+
+@pytest.mark.parametrize("command", ["translate", "evaluate"])
+@pytest.mark.parametrize("damage", ["missing", "incomplete", "truncated"])
+def test_a_bundle_that_will_not_do(relattn, tmp_path, model, command, damage):
+    path = tmp_path / "bundle"
+    if damage != "missing":
+        shutil.copytree(model, path)
+    weights = path / "model.safetensors"
+    if damage == "incomplete":
+        weights.unlink()
+    elif damage == "truncated":
+        weights.write_bytes(weights.read_bytes()[:-1])
+    result = relattn(command, path, *(("--embedded", "test") if command == "evaluate" else ()))
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    messages = {
+        "missing": f"{path}: no such directory; a bundle is a directory\n",
+        "incomplete": f"{path}: not a complete bundle: it has no model.safetensors\n",
+        "truncated": f"{weights}: truncated, damaged, or not a safetensors file: ",
+    }
+    assert result.err.startswith(f"relattn: error: {messages[damage]}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--threads=0"], "threads must be at least 1, got 0"),
+        (["--beam_size=0"], "beam_size must be at least 1, got 0"),
+        (["--alpha=-1"], "alpha must be at least 0, got -1.0"),
+        (["--n_best=3"], "cannot give the 3 best translations with beam_size 2"),
+        (["--n_best=-1"], "cannot give the -1 best translations with beam_size 2"),
+    ],
+)
+def test_ways_of_translating_that_will_not_do(relattn, reading, model, arguments, message):
+    reading(b"one cat\n")
+    assert_refused(relattn("translate", model, *arguments), message)
+
+
+@pytest.mark.parametrize("device", ["abacus", "cuda:99", "cpu:x"])
+def test_a_device_that_is_not_there(relattn, model, device):
+    result = relattn("translate", model, "--device", device)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert result.err.startswith(f"relattn: error: device {device} cannot be used here: ")
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--src", "a"], ["--ref", "a"], ["--src", "a", "--ref", "b", "--embedded", "test"]]
+)
+def test_evaluate_needs_one_text(relattn, model, arguments):
+    assert_refused(relattn("evaluate", model, *arguments), "evaluate needs --src and --ref, or --embedded")
+
+
+def test_averages_that_will_not_do(relattn, tmp_path, finished):
+    out = ("--out", tmp_path / "mean")
+    assert_refused(relattn("average", tmp_path, *out), f"{tmp_path}: holds no run: there is no recipe.yaml")
+    message = f"{finished.out}: cannot average the last 4 checkpoints, it holds 3"
+    assert_refused(relattn("average", finished.out, "--last", 4, *out), message)
+    assert not (tmp_path / "mean").exists()
+
+
+# Recipes and overrides
+
+
+def test_a_recipe_and_what_overrides_it(relattn, recipe_file, asked, make_recipe):
+    base = make_recipe(recipe_file.parent / "run")
+    flags = ("--model.clip", 7, "--model.clip_right=null", "--model.tables_per_head", "true", "--train.learning_rate=2e-3")
+    assert relattn("train", recipe_file, *flags, "--data.src_lang", "no", "--out=1e-4").out == "somewhere\n"
+    expected = replace(
+        base,
+        out="1e-4",
+        model=replace(base.model, clip=7, tables_per_head=True),
+        data=replace(base.data, src_lang="no"),
+        train=replace(base.train, learning_rate=0.002),
+    )
+    relattn("train", recipe_file, "--resume")
+    assert asked == [(expected, False), (base, True)]
+
+
+def test_what_is_dumped_is_what_is_trained(relattn, tmp_path, asked):
+    recipe = Recipe(search=SearchConfig(alpha=1e-9))
+    recipe = replace(recipe, data=replace(recipe.data, src_lang="no", tgt_lang="null", train_src="1e3", train_tgt="[a]"))
+    (tmp_path / "recipe.yaml").write_text(dump(recipe))
+    relattn("train", tmp_path / "recipe.yaml")
+    assert asked == [(recipe, False)]
+
+
+def test_no_recipe_is_all_defaults(relattn, asked):
+    relattn("train")
+    relattn("train", "--seed", 5)
+    assert asked == [(Recipe(), False), (Recipe(seed=5), False)]
+
+
+@pytest.mark.parametrize("path", sorted(Path(__file__).parents[2].glob("recipes/*.yaml")), ids=lambda path: path.stem)
+def test_the_recipes_that_come_along_are_recipes(relattn, asked, path):
+    assert relattn("train", path).code == 0
+    assert asked[0][0] != Recipe()
+
+
+def test_an_interruption_is_130(relattn, monkeypatch):
+    def stop(recipe: Recipe, *, resume: bool) -> Path:
+        raise Interrupted("stopped after step 3")
+
+    monkeypatch.setattr(run, "train", stop)
+    assert relattn("train") == (130, "", "relattn: stopped after step 3\n")
+
+
+# Training, translating, scoring
+
+
+def test_train_prints_where_the_bundle_is(relattn, recipe_file, finished):
+    result = relattn("train", recipe_file)
+    path = recipe_file.parent / "run" / "bundle"
+    assert (result.code, result.out) == (0, f"{path}\n")
+    assert [line.split("  ")[0] for line in result.err.splitlines()] == ["step 2", "step 4", "step 6"]
+    ours, theirs = (bundle.load_parts(p).state for p in (path, Path(finished.out) / "bundle"))
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+def test_lines_are_translated_in_order_and_in_silence(relattn, reading, model):
+    reading("\r\n".join(LINES).encode())
+    expected = bundle.load(model).translate(LINES)
+    assert relattn("translate", model) == (0, "".join(f"{line}\n" for line in expected), "")
+    assert (expected[1], expected[3]) == ("", "")
+    assert expected[0] == expected[5]
+    assert len(set(expected)) == 4
+
+
+def test_progress_is_for_terminals(relattn, reading, monkeypatch, model):
+    reading(b"one\ntwo\n")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    result = relattn("translate", model)
+    assert result.out.count("\n") == 2
+    assert "2line" in result.err
+
+
+def test_n_best(relattn, reading, model):
+    reading("\n".join(LINES).encode())
+    translator = bundle.load(model)
+    translator.search = replace(translator.search, beam_size=3, alpha=0.0)
+    expected = [
+        f"{number} ||| {found.text} ||| {found.score:.4f}"
+        for number, best in enumerate(translator.n_best(LINES, 3))
+        for found in best
+    ]
+    result = relattn("translate", model, "--n_best", 3, "--beam_size", 3, "--alpha", 0)
+    assert result == (0, "".join(f"{line}\n" for line in expected), "")
+    assert [line.split(" ||| ")[0] for line in expected] == [*"000", "1", *"222", "3", *"444", *"555"]
+
+
+def test_input_that_is_not_utf_8(relattn, reading, model):
+    reading(b"one cat\ntwo \xff mat\n")
+    result = relattn("translate", model)
+    assert (result.code, result.out.count("\n")) == (2, 1)  # what came before is translated
+    assert result.err == "relattn: error: standard input: not UTF-8 at byte 12, in line 2: 0xff\n"
+
+
+def test_a_reader_that_goes_is_no_error(model):
+    """Input without end: only the closed pipe stops it."""
+    script = f"set -o pipefail; yes 'one cat' | {{ '{sys.executable}' -m relattn.translation.cli translate '{model}'; "
+    script += "echo $? >&2; } | head -1"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120)
+    assert (done.stdout.count("\n"), done.stderr) == (1, "0\n")
+
+
+def test_evaluate_gives_scores_with_their_signatures(relattn, tmp_path, model, text):
+    pairs = list(read_parallel(text["valid_src"], text["valid_tgt"]))
+    (tmp_path / "ref.gz").write_bytes(gzip.compress("\n".join(ref for _, ref in pairs).encode()))
+    translations = bundle.load(model).translate([src for src, _ in pairs])
+    expected = score(translations, [ref for _, ref in pairs])
+    arguments = ("--src", text["valid_src"], "--ref", tmp_path / "ref.gz", "--output", tmp_path / "out.txt")
+    assert relattn("evaluate", model, *arguments) == (0, f"{expected}\n", "")
+    assert "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in str(expected)
+    assert (tmp_path / "out.txt").read_text().splitlines() == translations
+
+
+def test_evaluate_on_the_embedded_corpus(relattn, model):
+    result = relattn("evaluate", model, "--embedded", "long", "--lines", 2, "--beam_size", 1)
+    assert (result.code, result.err) == (0, "")
+    assert [line.split()[0] for line in result.out.splitlines()] == ["BLEU", "chrF", "items"]
+
+
+def test_average(relattn, tmp_path, finished):
+    assert relattn("average", finished.out, "--last", 2, "--out", tmp_path / "mean") == (0, "", "")
+    ours, theirs = (bundle.load_parts(p).state for p in (tmp_path / "mean", Path(finished.out) / "bundle"))
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+def test_training_asks_no_network_and_leaves_the_home_alone(tmp_path, recipe_file):
+    (tmp_path / "home").mkdir()
+    script = """
+import socket, sys
+def refuse(*_, **__):
+    raise AssertionError("the network was asked")
+socket.socket.connect = socket.getaddrinfo = socket.create_connection = refuse
+from relattn.translation import cli
+sys.exit(cli.main(["train", sys.argv[1], "--data.train_src=", "--data.train_tgt=", "--data.valid_src=",
+                   "--data.valid_tgt=", "--data.embedded_lines=40", "--data.vocab_size=500"]))
+"""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "HF_", "MPL"))}
+    environment = {**inherited, "HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", script, str(recipe_file)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "home").rglob("*")) == []
