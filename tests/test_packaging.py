@@ -89,7 +89,9 @@ import relattn.translation
 
 def test_what_the_toolkit_needs_is_not_there(clean):
     """So that the test above shows something."""
-    script = "import importlib.util as u; print([n for n in ('lightning', 'sacrebleu', 'jsonargparse') if u.find_spec(n)])"
+    script = (
+        "import importlib.util as u; print([n for n in ('lightning', 'sacrebleu', 'jsonargparse') if u.find_spec(n)])"
+    )
     assert run(clean, script) == "[]\n"
 
 

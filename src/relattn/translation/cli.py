@@ -146,7 +146,7 @@ def demo(argv: list[str]) -> None:
     """Train on the embedded corpus, with nothing to download, and show what was learned: relattn demo"""
     parser = _parser("demo", demo)
     parser.add_argument("--compare", type=Positions, nargs="*", default=[], help="other schemes, trained alike")
-    parser.add_argument("--steps", type=int, default=3000, help="optimiser steps of each scheme")
+    parser.add_argument("--steps", type=int, default=2000, help="optimiser steps of each scheme")
     parser.add_argument("--seed", type=int, default=1, help="seed of weights, batches and dropout")
     parser.add_argument("--src_lang", type=str, default="en", help="source locale")
     parser.add_argument("--tgt_lang", type=str, default="de", help="target locale")

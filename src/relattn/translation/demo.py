@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import shlex
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from relattn.translation.config import DataConfig, ModelConfig, Positions, Recip
 from relattn.translation.data.embedded import embedded
 from relattn.translation.evaluation import Scores, item_accuracy, score
 from relattn.translation.search.translator import Translator
+from relattn.translation.training.journal import read_log
 from relattn.translation.training.run import train
 
 SPLITS = {"test": 400, "long": 100}  # lines of each
@@ -37,6 +37,7 @@ def recipe(out: Path, positions: Positions, *, steps: int, seed: int, src_lang: 
             feed_forward_dim=256,
             encoder_layers=2,
             decoder_layers=2,
+            dropout=0.0,
             attention_dropout=0.0,
             positions=positions,
             clip=8,
@@ -57,7 +58,7 @@ class Result:
     pairs: list[tuple[str, str]]
     translations: list[str]
     lengths: list[int]  # source pieces
-    seconds: float  # of training
+    seconds: float  # of training, validation and saving not counted
 
     @property
     def references(self) -> list[str]:
@@ -101,9 +102,8 @@ def demo(out: Path, schemes: Sequence[Positions], *, steps: int, seed: int, src_
         run = out / scheme
         wanted = recipe(run, scheme, steps=steps, seed=seed, src_lang=src_lang, tgt_lang=tgt_lang)
         print(f"\n{src_lang} → {tgt_lang}, {scheme} positions: training for {steps} steps", file=sys.stderr)
-        start = time.perf_counter()
         path = train(wanted, resume=(run / "recipe.yaml").exists())
-        seconds = time.perf_counter() - start
+        seconds = read_log(run / "log.csv")[-1].seconds
         translators[scheme] = bundle.load(path)
         results += _measure(scheme, translators[scheme], seconds, src_lang, tgt_lang)
     _write_table(out / "results.csv", results)
@@ -188,6 +188,7 @@ def draw(path: Path, results: list[Result], translator: Translator) -> None:
         image = axis.imshow(rows, aspect="auto", extent=(-left - 0.5, right + 0.5, len(rows) - 0.5, -0.5))
         axis.set(title=f"length of the {name} vectors", xlabel="key position − query position")
         axis.set_yticks(range(len(rows)), labels)
+        axis.xaxis.get_major_locator().set_params(integer=True)
         figure.colorbar(image, ax=axis)
     figure.savefig(path, dpi=110)
     plt.close(figure)

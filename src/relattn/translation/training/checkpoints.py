@@ -29,11 +29,18 @@ def checkpoint_path(directory: Path, step: int) -> Path:
 def listed(directory: Path) -> list[Path]:
     """The checkpoints of a directory, oldest first."""
     found = [path for path in directory.glob("step-*.ckpt") if re.fullmatch(r"step-\d{8,}\.ckpt", path.name)]
-    return sorted(found, key=lambda path: int(path.stem.removeprefix("step-")))
+    return sorted(found, key=step_of)
 
 
-def save(directory: Path, step: int, content: dict[str, Any], *, keep: int) -> Path:
-    """Write the checkpoint of a step, then delete all but the newest `keep`.
+def step_of(path: Path) -> int:
+    """The step of a checkpoint."""
+    return int(path.stem.removeprefix("step-"))
+
+
+def save(directory: Path, step: int, content: dict[str, Any], *, keep: int, every: int = 1) -> Path:
+    """Write the checkpoint of a step, then delete all but it and the newest `keep` whose steps divide by `every`.
+
+    So a checkpoint made because a run was interrupted leaves no trace in what is kept, and averaged, in the end.
 
     Raises:
         InputError: it could not be written; every earlier checkpoint is still there.
@@ -46,7 +53,8 @@ def save(directory: Path, step: int, content: dict[str, Any], *, keep: int) -> P
     digest = hashlib.sha256(buffer.getbuffer()).hexdigest()
     write_atomically(path, buffer.getbuffer())
     write_atomically(_checksum(path), f"{digest}  {path.name}\n".encode())
-    for old in listed(directory)[:-keep]:
+    regular = [old for old in listed(directory) if step_of(old) % every == 0]
+    for old in set(listed(directory)) - {path, *regular[-keep:]}:
         old.unlink()
         _checksum(old).unlink(missing_ok=True)
     return path

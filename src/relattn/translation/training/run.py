@@ -130,7 +130,7 @@ def read_recipe(run: Path) -> Recipe:
 def _card(recipe: Recipe, paths: list[Path]) -> str:
     data = recipe.data
     source = "the embedded corpus" if data.embedded else f"`{data.train_src}` and `{data.train_tgt}`"
-    steps = ", ".join(str(int(path.stem.removeprefix("step-"))) for path in paths)
+    steps = ", ".join(str(checkpoints.step_of(path)) for path in paths)
     return (
         f"# {data.src_lang} → {data.tgt_lang}\n\n"
         f"A Transformer with {recipe.model.positions} positions, trained with relattn on {source}; "

@@ -110,7 +110,8 @@ class Watch(lightning.Callback):
             "model": task.model.state_dict(),
             "optimizer": task.optimizer.state_dict(),
         }
-        checkpoints.save(self.out / "checkpoints", task.step, content, keep=self.recipe.train.keep)
+        train = self.recipe.train
+        checkpoints.save(self.out / "checkpoints", task.step, content, keep=train.keep, every=train.checkpoint_every)
 
     def stop_clock(self) -> None:
         """Time from here until the next step begins is not training's."""
