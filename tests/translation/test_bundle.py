@@ -125,7 +125,7 @@ def test_a_file_in_the_place_is_refused(tmp_path, tokenizer):
     assert (tmp_path / "model").read_text() == "mine"
 
 
-@pytest.mark.parametrize("failing", ["safetensors.torch.save_file", "os.fsync", "pathlib.Path.rename"])
+@pytest.mark.parametrize("failing", ["pathlib.Path.write_bytes", "os.fsync", "pathlib.Path.rename"])
 def test_a_save_that_fails_keeps_the_bundle_before_it(saved, tokenizer, monkeypatch, failing):
     before = {file.name: file.read_bytes() for file in saved.iterdir()}
     rename, calls = Path.rename, []
@@ -142,6 +142,10 @@ def test_a_save_that_fails_keeps_the_bundle_before_it(saved, tokenizer, monkeypa
     monkeypatch.undo()
     assert {file.name: file.read_bytes() for file in saved.iterdir()} == before
     assert [entry.name for entry in saved.parent.iterdir()] == ["model"]
+
+
+def test_every_file_can_be_read_by_whom_the_others_can(saved):
+    assert len({file.stat().st_mode for file in saved.iterdir()}) == 1
 
 
 def test_a_missing_directory_is_named(tmp_path):

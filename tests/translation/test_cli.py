@@ -119,7 +119,14 @@ def test_every_command_explains_itself(relattn, command):
 
 def test_the_help_of_train_explains_every_setting(relattn):
     shown = " ".join(relattn("train", "--help").out.split())
-    for setting in ("--model.clip", "--data.max_tokens", "--train.warmup_steps", "--search.alpha", "--seed", "--resume"):
+    for setting in (
+        "--model.clip",
+        "--data.max_tokens",
+        "--train.warmup_steps",
+        "--search.alpha",
+        "--seed",
+        "--resume",
+    ):
         assert setting in shown
     assert "k, the clipping distance of relative positions" in shown
     assert "micro-batches whose gradients make one optimiser step" in shown
@@ -150,7 +157,10 @@ def test_an_unknown_command(relattn):
         ("model: {dim: wide}", "Parser key \"model.dim\": Expected a <class 'int'>. Got value: wide"),
         ("model: {dim: 2.5}", "Parser key \"model.dim\": Expected a <class 'int'>. Got value: 2.5"),
         ("model: {dropout: yes}", "Parser key \"model.dropout\": Expected a <class 'float'>. Got value: True"),
-        ("train: {learning_rate: inf}", "Parser key \"train.learning_rate\": Expected a <class 'float'>. Got value: inf"),
+        (
+            "train: {learning_rate: inf}",
+            "Parser key \"train.learning_rate\": Expected a <class 'float'>. Got value: inf",
+        ),
         (
             "model: {norm: mid}",
             "Parser key \"model.norm\": Expected a typing.Literal['pre', 'post']. Got value: mid",
@@ -306,7 +316,14 @@ def test_averages_that_will_not_do(relattn, tmp_path, finished):
 
 def test_a_recipe_and_what_overrides_it(relattn, recipe_file, asked, make_recipe):
     base = make_recipe(recipe_file.parent / "run")
-    flags = ("--model.clip", 7, "--model.clip_right=null", "--model.tables_per_head", "true", "--train.learning_rate=2e-3")
+    flags = (
+        "--model.clip",
+        7,
+        "--model.clip_right=null",
+        "--model.tables_per_head",
+        "true",
+        "--train.learning_rate=2e-3",
+    )
     assert relattn("train", recipe_file, *flags, "--data.src_lang", "no", "--out=1e-4").out == "somewhere\n"
     expected = replace(
         base,
@@ -321,7 +338,9 @@ def test_a_recipe_and_what_overrides_it(relattn, recipe_file, asked, make_recipe
 
 def test_what_is_dumped_is_what_is_trained(relattn, tmp_path, asked):
     recipe = Recipe(search=SearchConfig(alpha=1e-9))
-    recipe = replace(recipe, data=replace(recipe.data, src_lang="no", tgt_lang="null", train_src="1e3", train_tgt="[a]"))
+    recipe = replace(
+        recipe, data=replace(recipe.data, src_lang="no", tgt_lang="null", train_src="1e3", train_tgt="[a]")
+    )
     (tmp_path / "recipe.yaml").write_text(dump(recipe))
     relattn("train", tmp_path / "recipe.yaml")
     assert asked == [(recipe, False)]

@@ -85,7 +85,7 @@ def save(path: str | Path, *, model: Transformer, recipe: Recipe, tokenizer: Tok
         (aside / TOKENIZER).write_bytes(tokenizer.model_bytes)
         (aside / CARD).write_text(card, encoding="utf-8")
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in _tensors(model).items()}
-        safetensors.torch.save_file(weights, aside / WEIGHTS, metadata={"format": "pt"})
+        (aside / WEIGHTS).write_bytes(safetensors.torch.save(weights, metadata={"format": "pt"}))
         for file in aside.iterdir():
             _sync_file(file)
         sync_directory(aside)

@@ -118,13 +118,16 @@ def read_recipe(run: Path) -> Recipe:
     """The recipe of a run.
 
     Raises:
-        InputError: the directory holds no run.
+        InputError: the directory holds no run, or its recipe was changed by hand into something else.
     """
     if not (run / "recipe.yaml").exists():
         raise InputError(f"{run}: holds no run: there is no recipe.yaml")
-    content = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
     groups = {"model": ModelConfig, "data": DataConfig, "train": TrainConfig, "search": SearchConfig}
-    return Recipe(**{name: groups[name](**value) if name in groups else value for name, value in content.items()})
+    try:
+        content = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
+        return Recipe(**{name: groups[name](**value) if name in groups else value for name, value in content.items()})
+    except (yaml.YAMLError, AttributeError, TypeError) as error:
+        raise InputError(f"{run / 'recipe.yaml'}: is not as this version writes it: {error}") from error
 
 
 def _card(recipe: Recipe, paths: list[Path]) -> str:

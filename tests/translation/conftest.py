@@ -1,0 +1,58 @@
+"""A small parallel text, the smallest recipe on it, and one finished run, for whatever needs one of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from relattn.translation.config import DataConfig, ModelConfig, Recipe, SearchConfig, TrainConfig
+
+WORDS = {"one": "eins", "cat": "Katze", "sat": "saß", "on": "auf", "mat": "Matte", "and": "und", "two": "zwei"}
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Paths of four files: 48 training pairs of 1 to 12 words (the target reversed), 7 validation pairs."""
+    directory = tmp_path_factory.mktemp("text")
+    source = random.Random(1)
+    paths = {}
+    for split, count in (("train", 48), ("valid", 7)):
+        lines = [[source.choice(list(WORDS)) for _ in range(1 + i % 12)] for i in range(count)]
+        sides = {"src": lines, "tgt": [[WORDS[word] for word in reversed(line)] for line in lines]}
+        for side, content in sides.items():
+            path = directory / f"{split}.{side}"
+            path.write_text("".join(" ".join(line) + "\n" for line in content), encoding="utf-8")
+            paths[f"{split}_{side}"] = str(path)
+    return paths
+
+
+@pytest.fixture(scope="session")
+def make_recipe(text: dict[str, str]) -> Callable[..., Recipe]:
+    """make_recipe(out, model={…}, data={…}, train={…}): a recipe that trains in a moment, with dropout."""
+
+    def make(out: Path, *, model: dict | None = None, data: dict | None = None, train: dict | None = None) -> Recipe:
+        small = {"dim": 12, "heads": 3, "feed_forward_dim": 20, "encoder_layers": 1, "decoder_layers": 1, "clip": 2}
+        steps = {"steps": 6, "warmup_steps": 4, "log_every": 2, "valid_every": 2, "valid_bleu_lines": 3}
+        kept = {"checkpoint_every": 2, "keep": 3, "average": 2, "accelerator": "cpu", "threads": 1}
+        return Recipe(
+            out=str(out),
+            model=ModelConfig(**{**small, **(model or {})}),
+            data=DataConfig(**{**text, "vocab_size": 300, "max_tokens": 128, **(data or {})}),
+            train=TrainConfig(**{**steps, **kept, **(train or {})}),
+            search=SearchConfig(beam_size=2, max_length_ratio=1.0, max_length_extra=3),
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory, make_recipe: Callable[..., Recipe]) -> Recipe:
+    """The recipe of a run that has been trained to its end. Read it, do not write to it."""
+    from relattn.translation.training.run import train
+
+    recipe = make_recipe(tmp_path_factory.mktemp("runs") / "finished")
+    train(recipe, show=False)
+    return recipe

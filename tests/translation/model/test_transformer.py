@@ -1,0 +1,253 @@
+"""The whole Transformer: against PyTorch's own layers, and the ways of asking that must give one answer."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from relattn.translation.config import ModelConfig
+from relattn.translation.data.batching import collate
+from relattn.translation.model.transformer import Transformer
+from relattn.translation.training.task import summed_loss
+
+VOCAB, ROWS, SRC, TGT = 23, 5, 7, 6
+LENGTHS = torch.tensor([7, 1, 4, 6, 2])
+KINDS: dict[str, dict] = {
+    "relative": {},
+    "relative, post-norm": {"norm": "post"},
+    "relative, a table a head": {"tables_per_head": True},
+    "relative, keys": {"relative_tables": "keys"},
+    "relative, values": {"relative_tables": "values"},
+    "relative, asymmetric": {"clip": 3, "clip_right": 1, "tables_per_head": True},
+    "relative, nothing to the right": {"clip": 2, "clip_right": 0},
+    "relative+sinusoidal": {"positions": "relative+sinusoidal"},
+    "sinusoidal": {"positions": "sinusoidal"},
+    "sinusoidal, post-norm": {"positions": "sinusoidal", "norm": "post"},
+    "learned": {"positions": "learned", "max_positions": 11},
+}
+BLIND: dict[str, dict] = {"none": {"positions": "none"}, "clip 0": {"clip": 0}}
+every_kind = pytest.mark.parametrize("changes", (KINDS | BLIND).values(), ids=(KINDS | BLIND).keys())
+
+
+def make(changes: dict, *, seed: int = 1, dropout: float = 0.0) -> Transformer:
+    """A float64 model in evaluation mode in which every parameter is random, so that none can hide."""
+    size = {"dim": 12, "heads": 3, "feed_forward_dim": 20, "encoder_layers": 2, "decoder_layers": 2, "clip": 2}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*cannot tell word order")  # that it warns has a test of its own
+        model = Transformer(ModelConfig(**{**size, "dropout": dropout, "attention_dropout": dropout, **changes}), VOCAB)
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        noise = torch.randn(parameter.shape, generator=generator) * 0.3
+        parameter.data = (noise + (1 if parameter.ndim == 1 else 0)).double()
+    return model.double().eval()
+
+
+def pieces(*shape: int, seed: int = 2) -> Tensor:
+    return torch.randint(4, VOCAB, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-11, atol=1e-11)
+
+
+def torch_attention(ours: nn.Module, theirs: nn.MultiheadAttention) -> None:
+    """Copy the projections of an attention of ours into PyTorch's."""
+    projections = (ours.query, ours.key, ours.value)
+    theirs.in_proj_weight.data = torch.cat([layer.weight.data for layer in projections])
+    theirs.in_proj_bias.data = torch.cat([layer.bias.data for layer in projections])
+    theirs.out_proj.load_state_dict(ours.out.state_dict())
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_without_positions_it_is_pytorchs_transformer(norm):
+    model = make({"positions": "none", "norm": norm})
+    first = {"d_model": 12, "nhead": 3, "dim_feedforward": 20, "dropout": 0.0, "batch_first": True}
+    src, tgt = pieces(ROWS, SRC), pieces(ROWS, TGT, seed=3)
+    padding = torch.arange(SRC) >= LENGTHS[:, None]
+    x, y = (F.embedding(tokens, model.embedding) * math.sqrt(12) for tokens in (src, tgt))
+    for layer in model.encoder:
+        theirs = nn.TransformerEncoderLayer(**first, norm_first=norm == "pre").double().eval()
+        torch_attention(layer.self_attention, theirs.self_attn)
+        theirs.linear1.load_state_dict(layer.feed_forward[0].state_dict())
+        theirs.linear2.load_state_dict(layer.feed_forward[3].state_dict())
+        for residual, own in zip(layer.residuals, (theirs.norm1, theirs.norm2), strict=True):
+            own.load_state_dict(residual.norm.state_dict())
+        x = theirs.train()(x, src_key_padding_mask=padding)  # in evaluation it takes a fused path that warns
+    memory = model.encoder_norm(x)
+    for layer in model.decoder:
+        theirs = nn.TransformerDecoderLayer(**first, norm_first=norm == "pre").double()
+        torch_attention(layer.self_attention, theirs.self_attn)
+        torch_attention(layer.cross_attention, theirs.multihead_attn)
+        theirs.linear1.load_state_dict(layer.feed_forward[0].state_dict())
+        theirs.linear2.load_state_dict(layer.feed_forward[3].state_dict())
+        for residual, own in zip(layer.residuals, (theirs.norm1, theirs.norm2, theirs.norm3), strict=True):
+            own.load_state_dict(residual.norm.state_dict())
+        future = torch.ones(TGT, TGT, dtype=torch.bool).triu(1)
+        y = theirs(y, memory, tgt_mask=future, memory_key_padding_mask=padding)
+    expected = model.decoder_norm(y) @ model.embedding.T
+    close(model(src, LENGTHS, tgt), expected)
+    kept = ~padding
+    close(model.encode(src, LENGTHS)[kept], memory[kept])
+
+
+@every_kind
+@pytest.mark.parametrize("sizes", [[1] * TGT, [2, 3, 1], [5, 1]], ids=str)
+def test_pieces_of_a_target_give_what_the_whole_does(changes, sizes):
+    model, src, tgt = make(changes), pieces(ROWS, SRC), pieces(ROWS, TGT, seed=3)
+    whole = model(src, LENGTHS, tgt)
+    cache, parts = model.start(model.encode(src, LENGTHS), LENGTHS), []
+    for chunk in tgt.split(sizes, dim=1):
+        logits, cache = model.step(chunk, cache)
+        parts.append(logits)
+        assert cache.length == sum(part.shape[1] for part in parts)
+    close(torch.cat(parts, dim=1), whole)
+
+
+@every_kind
+def test_a_cache_can_be_reordered_repeated_and_cut(changes):
+    model, src, tgt = make(changes), pieces(ROWS, SRC), pieces(ROWS, TGT, seed=3)
+    rows = torch.tensor([3, 0, 3])
+    start = model.start(model.encode(src, LENGTHS), LENGTHS)
+    _, before = model.step(tgt[:, :4], start)
+    held = [tensor.clone() for pair in before.seen for tensor in pair]
+    logits, after = model.step(tgt[rows, 4:], before.select(rows))
+    close(logits, model(src[rows], LENGTHS[rows], tgt[rows])[:, 4:])
+    close(model.step(tgt[rows], start.select(rows))[0], model(src[rows], LENGTHS[rows], tgt[rows]))
+    assert (before.length, after.length, start.length) == (4, 6, 0)
+    assert all(torch.equal(a, b) for a, b in zip(held, (t for pair in before.seen for t in pair), strict=True))
+
+
+@every_kind
+def test_what_padding_holds_and_how_much_there_is_changes_nothing(changes):
+    model, src, tgt = make(changes), pieces(ROWS, SRC), pieces(ROWS, TGT, seed=3)
+    expected = model(src, LENGTHS, tgt)
+    padding = torch.arange(SRC) >= LENGTHS[:, None]
+    close(model(src.where(~padding, 0), LENGTHS, tgt), expected)
+    close(model(F.pad(src, (0, 3), value=9), LENGTHS, tgt), expected)
+    for row, length in enumerate(LENGTHS.tolist()):
+        alone = model(src[row : row + 1, :length], torch.tensor([length]), tgt[row : row + 1])
+        close(alone[0], expected[row])
+
+
+@every_kind
+def test_a_target_sees_nothing_to_its_right(changes):
+    model, src, tgt = make(changes), pieces(ROWS, SRC), pieces(ROWS, TGT, seed=3)
+    other = tgt.clone()
+    other[:, 4:] = pieces(ROWS, 2, seed=4)
+    a, b = model(src, LENGTHS, tgt), model(src, LENGTHS, other)
+    close(a[:, :4], b[:, :4])
+    assert (a[:, 4:] - b[:, 4:]).abs().amax() > 1e-3
+
+
+@pytest.mark.parametrize("changes", BLIND.values(), ids=BLIND.keys())
+def test_without_positions_a_source_is_a_bag(changes):
+    model, src = make(changes), pieces(1, SRC)
+    order = torch.tensor([4, 2, 6, 0, 1, 5, 3])
+    length = torch.tensor([SRC])
+    close(model.encode(src[:, order], length), model.encode(src, length)[:, order])
+
+
+@pytest.mark.parametrize("changes", KINDS.values(), ids=KINDS.keys())
+def test_with_positions_a_source_is_no_bag(changes):
+    model, src = make(changes), pieces(1, SRC)
+    order, length = torch.tensor([4, 2, 6, 0, 1, 5, 3]), torch.tensor([SRC])
+    difference = model.encode(src[:, order], length) - model.encode(src, length)[:, order]
+    assert difference.abs().amax() > 1e-3
+
+
+def test_a_model_that_cannot_tell_word_order_says_so():
+    for changes, message in (({"positions": "none"}, "NO position signal"), ({"clip": 0}, "cannot tell word order")):
+        with pytest.warns(UserWarning, match=message):
+            Transformer(ModelConfig(dim=4, heads=1, encoder_layers=1, decoder_layers=1, **changes), VOCAB)
+
+
+def test_learned_positions_end_where_they_end():
+    model = make(KINDS["learned"])
+    assert (model.max_length, make({}).max_length, make(KINDS["sinusoidal"]).max_length) == (11, None, None)
+    src, lengths = pieces(1, 11), torch.tensor([11])
+    cache = model.start(model.encode(src, lengths), lengths)
+    _, cache = model.step(pieces(1, 10), cache)
+    _, cache = model.step(pieces(1, 1), cache)
+    with pytest.raises(ValueError, match="learned positions end at 11, but the sequence needs 12"):
+        model.step(pieces(1, 1), cache)
+    with pytest.raises(ValueError, match="learned positions end at 11, but the sequence needs 12"):
+        model.encode(pieces(1, 12), lengths)
+
+
+@every_kind
+def test_a_batch_of_no_sentences_gives_no_loss_and_zero_gradients(changes):
+    model = make(changes).train()
+    loss = summed_loss(model, collate([], []), 0.1)
+    loss.backward()
+    assert loss.item() == 0
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert not parameter.grad.any(), name
+
+
+def test_one_matrix_embeds_both_sides_and_is_the_output():
+    model, src, tgt = make({}), pieces(ROWS, SRC), pieces(ROWS, TGT, seed=3)
+    assert [name for name, p in model.named_parameters() if VOCAB in p.shape] == ["embedding"]
+    hidden, _ = model.decode(tgt, model.start(model.encode(src, LENGTHS), LENGTHS))
+    close(model(src, LENGTHS, tgt), hidden @ model.embedding.T)
+    before = model.encode(src, LENGTHS), hidden
+    with torch.no_grad():
+        model.embedding += 0.1 * torch.randn(VOCAB, 12, generator=torch.Generator().manual_seed(5))
+    memory = model.encode(src, LENGTHS)
+    after = memory, model.decode(tgt, model.start(before[0], LENGTHS))[0]
+    assert all((a - b).abs().amax() > 1e-3 for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("name", ["dropout", "attention_dropout", "activation_dropout"])
+@pytest.mark.parametrize("positions", ["relative", "sinusoidal"])
+def test_each_dropout_acts_in_training_alone(name, positions):
+    model = make({"positions": positions, name: 0.5})
+    batch = pieces(ROWS, SRC), LENGTHS, pieces(ROWS, TGT, seed=3)
+    expected = make({"positions": positions})(*batch)
+    assert torch.equal(model(*batch), expected)
+    model.train()
+    torch.manual_seed(1)
+    dropped = model(*batch)
+    assert (dropped - expected).abs().amax() > 1e-3
+    torch.manual_seed(1)
+    assert torch.equal(model(*batch), dropped)
+
+
+def test_every_parameter_is_used():
+    for changes in (KINDS | BLIND).values():
+        model = make(changes)
+        model(pieces(ROWS, SRC), LENGTHS, pieces(ROWS, TGT, seed=3)).pow(2).sum().backward()
+        assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def loss_on_permutations(changes: dict, steps: int) -> float:
+    """Nats a sentence after learning to reverse all 24 orders of four pieces: nothing but the order is to be seen."""
+    torch.manual_seed(1)
+    size = {"dim": 32, "heads": 2, "feed_forward_dim": 64, "encoder_layers": 1, "decoder_layers": 1, "clip": 3}
+    model = Transformer(ModelConfig(**{**size, "dropout": 0.0, "attention_dropout": 0.0, **changes}), 8)
+    orders = [list(order) for order in itertools.permutations(range(4, 8))]
+    batch = collate(orders, [order[::-1] for order in orders])
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    for _ in range(steps):
+        loss = summed_loss(model, batch) / len(orders)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
+def test_word_order_is_learned_with_relative_positions():
+    assert loss_on_permutations({}, 120) < math.log(24) / 4
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot tell word order")  # it is what the test is about
+@pytest.mark.parametrize("changes", BLIND.values(), ids=BLIND.keys())
+def test_and_cannot_be_learned_without(changes):
+    """One bag, 24 targets: no decoder can spend less than log 24 nats on a sentence."""
+    assert math.log(24) - 1e-5 < loss_on_permutations(changes, 120) < 2 * math.log(24)

@@ -1,0 +1,186 @@
+"""Recipes: what is refused, how text becomes values, and what a change is called."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from relattn.translation.config import (
+    DataConfig,
+    ModelConfig,
+    Recipe,
+    SearchConfig,
+    TrainConfig,
+    as_dict,
+    differences,
+    dump,
+    recipe_flags,
+)
+from relattn.translation.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        (ModelConfig, {"dim": 10, "heads": 3}, "heads must divide dim, got heads 3 and dim 10"),
+        (ModelConfig, {"heads": 0}, "heads must be at least 1, got 0"),
+        (ModelConfig, {"dim": 0}, "dim must be at least 1, got 0"),
+        (ModelConfig, {"encoder_layers": 0}, "encoder_layers must be at least 1, got 0"),
+        (ModelConfig, {"decoder_layers": -1}, "decoder_layers must be at least 1, got -1"),
+        (ModelConfig, {"clip": -1}, "clip must be at least 0, got -1"),
+        (ModelConfig, {"clip_right": -2}, "clip_right must be at least 0, got -2"),
+        (ModelConfig, {"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
+        (ModelConfig, {"attention_dropout": -0.1}, r"attention_dropout must be in \[0, 1\), got -0.1"),
+        (ModelConfig, {"activation_dropout": float("nan")}, r"activation_dropout must be in \[0, 1\), got nan"),
+        (ModelConfig, {"max_positions": 0}, "max_positions must be at least 1, got 0"),
+        (
+            ModelConfig,
+            {"dim": 9, "heads": 3, "positions": "sinusoidal"},
+            "sinusoidal positions need an even dim, got 9",
+        ),
+        (ModelConfig, {"dim": 9, "heads": 3, "positions": "relative+sinusoidal"}, "need an even dim, got 9"),
+        (DataConfig, {"train_src": "a"}, "train_src and train_tgt go together, got 'a' and ''"),
+        (DataConfig, {"train_src": "a", "train_tgt": "b", "valid_tgt": "c"}, "valid_src and valid_tgt go together"),
+        (DataConfig, {"valid_src": "a", "valid_tgt": "b"}, "valid_src is given, but train_src is not"),
+        (DataConfig, {"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
+        (DataConfig, {"accumulate": 0}, "accumulate must be at least 1, got 0"),
+        (DataConfig, {"max_words": 0}, "max_words must be at least 1, got 0"),
+        (TrainConfig, {"warmup_steps": 0}, "warmup_steps must be at least 1, got 0"),
+        (TrainConfig, {"steps": 0}, "steps must be at least 1, got 0"),
+        (TrainConfig, {"learning_rate": 0.0}, "learning_rate must be positive, got 0.0"),
+        (TrainConfig, {"learning_rate": float("nan")}, "learning_rate must be positive, got nan"),
+        (TrainConfig, {"label_smoothing": 1.0}, r"label_smoothing must be in \[0, 1\), got 1.0"),
+        (TrainConfig, {"gradient_clip": -1.0}, "gradient_clip must be at least 0, got -1.0"),
+        (TrainConfig, {"average": 6, "keep": 5}, r"cannot average 6 checkpoints when only 5 are kept \(keep\)"),
+        (TrainConfig, {"devices": 0}, "devices must be at least 1, got 0"),
+        (TrainConfig, {"threads": 0}, "threads must be at least 1, got 0"),
+        (TrainConfig, {"patience": -1}, "patience must be at least 0, got -1"),
+        (SearchConfig, {"beam_size": 0}, "beam_size must be at least 1, got 0"),
+        (SearchConfig, {"alpha": -0.5}, "alpha must be at least 0, got -0.5"),
+        (SearchConfig, {"max_length_ratio": 0.0, "max_length_extra": 0}, "needs room for at least one piece"),
+        (Recipe, {"out": ""}, "out must name a directory"),
+        (Recipe, {"seed": -1}, "seed must be at least 0, got -1"),
+    ],
+)
+def test_an_impossible_value_never_makes_a_config(kind, values, message):
+    with pytest.raises(InputError, match=message):
+        kind(**values)
+
+
+def test_the_least_that_is_possible():
+    ModelConfig(dim=1, heads=1, clip=0, clip_right=0, dropout=0.0)
+    DataConfig(embedded_lines=1, vocab_size=1, max_tokens=1, max_words=1)
+    TrainConfig(steps=1, warmup_steps=1, keep=1, average=1, patience=0, label_smoothing=0.0)
+    SearchConfig(beam_size=1, alpha=0, max_length_ratio=0.0, max_length_extra=1)
+    Recipe(seed=0)
+
+
+def test_configs_are_values():
+    recipe = Recipe()
+    with pytest.raises(FrozenInstanceError):
+        recipe.seed = 3  # type: ignore[misc]
+    with pytest.raises(TypeError, match="positional"):
+        ModelConfig(512)  # type: ignore[misc]
+    assert recipe == Recipe()
+    assert hash(recipe) == hash(Recipe())
+
+
+@pytest.mark.parametrize(("clip", "right", "window"), [(3, None, (3, 3)), (3, 0, (3, 0)), (0, 2, (0, 2))])
+def test_the_window(clip, right, window):
+    assert ModelConfig(clip=clip, clip_right=right).window == window
+
+
+@pytest.mark.parametrize("config", [ModelConfig, DataConfig, TrainConfig, SearchConfig, Recipe])
+def test_every_setting_is_explained(config):
+    """The docstrings are what --help shows."""
+    assert is_dataclass(config)
+    for setting in fields(config):
+        assert f"        {setting.name}: " in config.__doc__, setting.name
+
+
+def as_recipe(flags: list[str]) -> dict[str, Any]:
+    return dict(flag.removeprefix("--").split("=", 1) for flag in flags)  # type: ignore[misc]
+
+
+def flags_of(tmp_path: Path, text: str | bytes) -> dict[str, Any]:
+    path = tmp_path / "recipe.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return as_recipe(recipe_flags(path))
+
+
+def test_text_stays_the_text_it_is(tmp_path):
+    text = (
+        "seed: 007\ndata: {src_lang: no, tgt_lang: on, train_src: 1e-4, train_tgt: 2020-01-01}\nmodel: {clip: 0x10}\n"
+    )
+    expected = {"seed": "007", "data.src_lang": "no", "data.tgt_lang": "on", "data.train_src": "1e-4"}
+    assert flags_of(tmp_path, text) == {**expected, "data.train_tgt": "2020-01-01", "model.clip": "0x10"}
+
+
+def test_nothing_after_a_name_is_null_where_no_text_is_meant(tmp_path):
+    text = "data:\n  train_src:\n  max_words:\nmodel:\n  clip_right: null\n"
+    assert flags_of(tmp_path, text) == {"data.train_src": "", "data.max_words": "null", "model.clip_right": "null"}
+
+
+@pytest.mark.parametrize("text", ["", "# nothing but a remark\n", "---\n"])
+def test_an_empty_recipe_has_no_settings(tmp_path, text):
+    assert flags_of(tmp_path, text) == {}
+
+
+def test_what_is_dumped_is_read_back(tmp_path):
+    recipe = Recipe(data=DataConfig(src_lang="no", tgt_lang="null", train_src="1e-4", train_tgt="über: x"), seed=3)
+    flags = flags_of(tmp_path, dump(recipe))
+    assert flags["data.src_lang"] == "no"
+    assert flags["data.train_tgt"] == "über: x"
+    assert flags["model.clip_right"] == "null"
+    assert yaml.safe_load(dump(recipe)) == as_dict(recipe)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("modell: {dim: 3}", "unknown setting modell; is model meant?"),
+        ("model: {dims: 3}", r"unknown setting model\.dims; is model\.dim meant\?"),
+        ("train: {warmup: 3}", r"unknown setting train\.warmup; is train\.warmup_steps meant\?"),
+        ("model: {xyzzy: 3}", r"unknown setting model\.xyzzy$"),
+        ("dim: 3", "unknown setting dim"),
+        ("7: 3", "unknown setting 7$"),
+        ("model: 3", "model must be a group of settings$"),
+        ("model:", "model must be a group of settings$"),
+        ("model: [1]", "model must be a group of settings$"),
+        ("seed: {a: 1}", "seed must be one value$"),
+        ("model: {dim: [1, 2]}", r"model\.dim must be one value$"),
+        ("- seed", "a recipe is a list of names and values"),
+        ("words", "a recipe is a list of names and values, this is 'words'"),
+        ("model: {", "not YAML: "),
+        ("a: b: c", "not YAML: "),
+        (b"seed: \xff", "not YAML: .*utf-8"),
+        (b"seed: \x00", "not YAML: "),
+    ],
+)
+def test_what_is_no_recipe_is_refused(tmp_path, text, message):
+    with pytest.raises(InputError, match=rf"recipe\.yaml: {message}"):
+        flags_of(tmp_path, text)
+
+
+def test_a_recipe_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere\.yaml: cannot be read: No such file"):
+        recipe_flags(tmp_path / "nowhere.yaml")
+    with pytest.raises(InputError, match="cannot be read: Is a directory"):
+        recipe_flags(tmp_path)
+
+
+def test_differences_are_named_by_their_path():
+    old = Recipe()
+    new = replace(old, seed=9, model=replace(old.model, clip_right=3, dim=64), search=replace(old.search, alpha=0.0))
+    assert differences(as_dict(old), as_dict(new)) == [
+        "model.clip_right: None → 3",
+        "model.dim: 512 → 64",
+        "search.alpha: 0.6 → 0.0",
+        "seed: 1 → 9",
+    ]
+    assert differences(as_dict(old), as_dict(Recipe())) == []
+    assert differences({"a": {"b": 1}}, {"a": {}, "c": 2}) == ["a.b: 1 → None", "c: None → 2"]

@@ -1,0 +1,399 @@
+"""A run: the same whether interrupted or not, its directory, its log, and starting from a bundle."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from relattn.translation import bundle, cli
+from relattn.translation.config import Recipe, as_dict, dump
+from relattn.translation.data.corpora import read_parallel
+from relattn.translation.data.tokenizer import Tokenizer
+from relattn.translation.errors import InputError
+from relattn.translation.evaluation import score
+from relattn.translation.model.transformer import Transformer
+from relattn.translation.search.translator import Translator
+from relattn.translation.training import checkpoints
+from relattn.translation.training.averaging import average
+from relattn.translation.training.journal import Row, read_log
+from relattn.translation.training.run import average_run, read_recipe, train
+
+# Validating after every step lets a session that ends early by its number of steps leave what one that goes on does.
+EVERY_STEP = {"steps": 9, "valid_every": 1, "checkpoint_every": 1, "keep": 9, "valid_bleu_lines": 0, "average": 1}
+
+
+def content(recipe: Recipe, step: int) -> dict[str, Any]:
+    """A checkpoint without what may differ between sessions: the recipe's directory and steps."""
+    found = checkpoints.load(checkpoints.checkpoint_path(Path(recipe.out) / "checkpoints", step))
+    del found["recipe"]
+    return found
+
+
+def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict | list | tuple):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(item, f"{name}.{key}")
+    else:
+        yield name, value
+
+
+def assert_same(a: dict[str, Any], b: dict[str, Any]) -> None:
+    """Equal to the last bit."""
+    left, right = dict(leaves(a)), dict(leaves(b))
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        same = torch.equal(value, right[name]) if isinstance(value, torch.Tensor) else value == right[name]
+        assert same, name
+
+
+def validation_losses(recipe: Recipe) -> list[tuple[int, float | None]]:
+    return [(row.step, row.valid_loss) for row in read_log(Path(recipe.out) / "log.csv")]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, make_recipe) -> Recipe:
+    """A run with dropout, gradients accumulated, and no interruption."""
+    recipe = make_recipe(tmp_path_factory.mktemp("whole") / "run", train=EVERY_STEP, data={"accumulate": 2})
+    train(recipe, show=False)
+    return recipe
+
+
+def positions(recipe: Recipe) -> list[tuple[int, int]]:
+    return [content(recipe, step)["position"] for step in range(1, 10)]
+
+
+def test_steps_are_counted_through_epochs(whole):
+    found = positions(whole)
+    assert found == sorted(set(found))
+    assert {epoch for epoch, _ in found} >= {0, 1}
+    assert found[0] == (0, 1)
+
+
+@pytest.mark.parametrize("where", ["in an epoch", "between epochs"])
+def test_a_resumed_run_is_the_same_run(tmp_path, whole, where):
+    ends = [step for step in range(1, 9) if positions(whole)[step] == (positions(whole)[step - 1][0] + 1, 1)]
+    stop = ends[0] if where == "between epochs" else ends[0] - 1
+    recipe = replace(whole, out=str(tmp_path / "run"))
+    train(replace(recipe, train=replace(recipe.train, steps=stop)), show=False)
+    torch.manual_seed(99)  # no random state outside a step may matter
+    train(recipe, resume=True, show=False)
+    for step in range(1, 10):
+        assert_same(content(recipe, step), content(whole, step))
+    assert validation_losses(recipe) == validation_losses(whole)
+    ours, theirs = (bundle.load_parts(Path(r.out) / "bundle").state for r in (recipe, whole))
+    assert_same(ours, theirs)
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_made_again(tmp_path, whole, capsys):
+    recipe = replace(whole, out=str(tmp_path / "run"))
+    train(replace(recipe, train=replace(recipe.train, steps=4)), show=False)
+    newest = checkpoints.checkpoint_path(tmp_path / "run" / "checkpoints", 4)
+    newest.write_bytes(newest.read_bytes()[:1000])
+    train(recipe, resume=True, show=False)
+    warning = capsys.readouterr().err
+    assert warning.startswith(f"relattn: warning: {newest}: damaged: ")
+    assert warning.endswith("; going on from step-00000003.ckpt\n")
+    assert_same(content(recipe, 9), content(whole, 9))
+    assert [step for step, _ in validation_losses(recipe)] == list(range(1, 10))  # rows past the checkpoint went
+
+
+def test_a_disk_that_fills_leaves_the_checkpoint_before(tmp_path, whole, monkeypatch, capsys):
+    recipe = replace(whole, out=str(tmp_path / "run"))
+    (tmp_path / "recipe.yaml").write_text(dump(recipe))
+    synced, fsync = [], os.fsync
+
+    def fail_in_the_end(handle: int) -> None:
+        synced.append(handle)
+        if len(synced) > 17:  # in the midst of a checkpoint
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(handle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail_in_the_end)
+        assert cli.main(["train", str(tmp_path / "recipe.yaml")]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("relattn: error: ")
+    assert "No space left on device" in last
+    kept = checkpoints.newest(tmp_path / "run" / "checkpoints")[1]["step"]
+    assert 0 < kept < 9
+    train(recipe, resume=True, show=False)
+    assert_same(content(recipe, 9), content(whole, 9))
+
+
+def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(tmp_path, make_recipe, whole):
+    """Interrupted in a process of its own, after some step or other; then resumed."""
+    recipe = replace(
+        whole, out=str(tmp_path / "run"), train=replace(whole.train, checkpoint_every=10_000, steps=10_000)
+    )
+    (tmp_path / "recipe.yaml").write_text(dump(recipe))
+    command = [sys.executable, "-m", "relattn.translation.cli", "train", str(tmp_path / "recipe.yaml")]
+    log = tmp_path / "run" / "log.csv"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not (log.exists() and log.read_text().count("\n") > 3):
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    (path,) = checkpoints.listed(tmp_path / "run" / "checkpoints")
+    stopped = checkpoints.load(path)["step"]
+    last = f"relattn: stopped after step {stopped}; the same command with --resume goes on from there"
+    assert (process.returncode, out, err.splitlines()[-1]) == (130, "", last)
+    assert not (tmp_path / "run" / "bundle").exists()
+
+    steps = stopped + 2
+    train(replace(recipe, train=replace(recipe.train, steps=steps)), resume=True, show=False)
+    again = replace(recipe, out=str(tmp_path / "again"), train=replace(recipe.train, steps=steps))
+    train(again, show=False)
+    assert_same(content(recipe, steps), content(again, steps))
+    assert validation_losses(recipe) == validation_losses(again)
+
+
+def test_a_finished_run_is_finished_again_and_can_be_given_more_steps(tmp_path, make_recipe):
+    recipe = make_recipe(tmp_path / "run")
+    train(recipe, show=False)
+    before = (tmp_path / "run" / "log.csv").read_text()
+    assert train(recipe, resume=True, show=False) == tmp_path / "run" / "bundle"
+    assert (tmp_path / "run" / "log.csv").read_text() == before
+    train(replace(recipe, train=replace(recipe.train, steps=8)), resume=True, show=False)
+    assert [step for step, _ in validation_losses(recipe)] == [2, 4, 6, 8]
+
+
+def test_a_run_that_never_came_to_a_checkpoint_starts_again(tmp_path, make_recipe, finished):
+    recipe = replace(finished, out=str(tmp_path / "run"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoints, "save", lambda *_, **__: (_ for _ in ()).throw(InputError("no space")))
+        with pytest.raises(InputError, match="no space"):
+            train(recipe, show=False)
+    train(recipe, resume=True, show=False)
+    assert_same(content(recipe, 6), content(finished, 6))
+
+
+def test_the_directory_holds_what_it_should(finished):
+    out = Path(finished.out)
+    names = {"recipe.yaml", "tokenizer.model", "log.csv", "data", "checkpoints", "bundle", "tensorboard"}
+    assert {path.name for path in out.iterdir()} == names
+    assert [path.name for path in checkpoints.listed(out / "checkpoints")] == [
+        f"step-{step:08d}.ckpt" for step in (2, 4, 6)
+    ]
+    assert read_recipe(out) == finished
+    assert (out / "tokenizer.model").read_bytes() == (out / "bundle" / "tokenizer.model").read_bytes()
+
+
+def test_tensorboard_is_told_what_the_log_is(finished):
+    (events,) = (Path(finished.out) / "tensorboard").glob("events.*")
+    for name in ("loss", "tokens_per_second", "learning_rate", "valid_loss", "valid_bleu"):
+        assert events.read_bytes().count(b"\n" + bytes([len(name)]) + name.encode()) == 3  # steps 2, 4 and 6
+
+
+def independent_loss(model: Transformer, tokenizer: Tokenizer, pairs: list[tuple[str, str]]) -> float:
+    """Nats a target token, sentence by sentence, without padding."""
+    total = count = 0.0
+    for src_text, tgt_text in pairs:
+        src = torch.tensor([[*tokenizer.encode(src_text), 2]])
+        tgt = tokenizer.encode(tgt_text)
+        logits = model.eval()(src, torch.tensor([src.shape[1]]), torch.tensor([[1, *tgt]]))
+        total += F.cross_entropy(logits[0], torch.tensor([*tgt, 2]), reduction="sum").item()
+        count += len(tgt) + 1
+    return total / count
+
+
+def test_the_log_says_what_happened(finished, text):
+    rows = read_log(Path(finished.out) / "log.csv")
+    pairs = list(read_parallel(text["valid_src"], text["valid_tgt"]))
+    tokenizer = Tokenizer.load(Path(finished.out) / "tokenizer.model")
+    assert [row.step for row in rows] == [2, 4, 6]
+    for row in rows:
+        model = Transformer(finished.model, tokenizer.vocab_size)
+        model.load_state_dict(content(finished, row.step)["model"])
+        assert row.valid_loss == pytest.approx(independent_loss(model, tokenizer, pairs), rel=1e-5)
+        greedy = Translator(model, tokenizer, replace(finished.search, beam_size=1))
+        bleu = score(greedy.translate([src for src, _ in pairs[:3]]), [tgt for _, tgt in pairs[:3]]).bleu
+        assert row.valid_bleu == pytest.approx(bleu, rel=1e-5, abs=1e-9)
+        step = row.step
+        assert row.learning_rate == pytest.approx(12**-0.5 * min(step**-0.5, step * 4**-1.5), rel=1e-5)
+    assert rows == sorted(rows, key=lambda row: row.seconds)
+    assert all(isinstance(row, Row) and row.tokens_per_second > 0 and row.loss > 0 for row in rows)
+
+
+def test_the_first_loss_in_the_log_is_that_of_the_first_batch(tmp_path, make_recipe):
+    """Before any step a model is near uniform in nothing but its loss: measured again here on all pairs of one step."""
+    model = {"dropout": 0.0, "attention_dropout": 0.0}
+    few = {"steps": 1, "log_every": 1, "label_smoothing": 0.0, "average": 1}
+    recipe = make_recipe(tmp_path / "run", model=model, train=few, data={"max_tokens": 10_000})
+    train(recipe, show=False)
+    (row,) = read_log(tmp_path / "run" / "log.csv")
+    tokenizer = Tokenizer.load(tmp_path / "run" / "tokenizer.model")
+    torch.manual_seed(recipe.seed)
+    fresh = Transformer(recipe.model, tokenizer.vocab_size)
+    pairs = list(read_parallel(recipe.data.train_src, recipe.data.train_tgt))
+    assert row.loss == pytest.approx(independent_loss(fresh, tokenizer, pairs), rel=1e-5)
+
+
+def test_the_bundle_is_the_mean_of_the_last_and_its_card_has_the_scores(finished, text):
+    out = Path(finished.out)
+    states = [content(finished, step)["model"] for step in (4, 6)]
+    assert_same(bundle.load_parts(out / "bundle").state, average(states))
+    card = (out / "bundle" / "README.md").read_text()
+    pairs = list(read_parallel(text["valid_src"], text["valid_tgt"]))
+    scores = score(bundle.load(out / "bundle").translate([src for src, _ in pairs]), [tgt for _, tgt in pairs])
+    assert str(scores) in card
+    assert dump(finished) in card
+    assert "relattn translate PATH < in.txt" in card
+    assert text["train_src"] in card
+
+
+def test_averaging_afterwards(finished, tmp_path):
+    average_run(finished.out, 3, tmp_path / "mean")
+    expected = average(content(finished, step)["model"] for step in (2, 4, 6))
+    assert_same(bundle.load_parts(tmp_path / "mean").state, expected)
+    for last in (0, 4):
+        with pytest.raises(InputError, match=f"cannot average the last {last} checkpoints, it holds 3"):
+            average_run(finished.out, last, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_training_stops_when_validation_has_not_improved_for_so_long(tmp_path, make_recipe):
+    """A learning rate that ruins the model: the loss cannot get better for ever."""
+    settings = {**EVERY_STEP, "steps": 500, "patience": 3, "learning_rate": 50.0, "keep": 1}
+    recipe = make_recipe(tmp_path / "run", train=settings)
+    train(recipe, show=False)
+    losses = [loss for _, loss in validation_losses(recipe)]
+    assert len(losses) < 500
+    best = losses.index(min(losses))
+    assert len(losses) == best + 1 + 3
+    train(recipe, resume=True, show=False)  # it stays stopped
+    assert len(validation_losses(recipe)) == len(losses)
+
+    other = replace(recipe, out=str(tmp_path / "other"))  # interrupted while it waits, it still knows how long it has
+    train(replace(other, train=replace(recipe.train, steps=best + 2)), show=False)
+    train(other, resume=True, show=False)
+    assert validation_losses(other) == validation_losses(recipe)
+
+
+def test_bf16_trains_with_weights_in_fp32(tmp_path, make_recipe, finished):
+    recipe = make_recipe(tmp_path / "run", train={"precision": "bf16-mixed"})
+    train(recipe, show=False)
+    state = content(recipe, 6)["model"]
+    assert {tensor.dtype for tensor in state.values()} == {torch.float32}
+    close = {name: torch.allclose(tensor, content(finished, 6)["model"][name]) for name, tensor in state.items()}
+    assert not all(close.values())  # it did compute in less than fp32
+    losses = [loss for _, loss in validation_losses(recipe)]
+    assert losses == pytest.approx([loss for _, loss in validation_losses(finished)], rel=0.05)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "relative+sinusoidal"])
+def test_every_scheme_trains(tmp_path, make_recipe, positions):
+    recipe = make_recipe(tmp_path / "run", model={"positions": positions, "max_positions": 80}, train={"steps": 2})
+    bundle.load(train(recipe, show=False)).translate(["one cat sat"])
+
+
+@pytest.fixture
+def start(finished: Recipe) -> str:
+    return f"{finished.out}/bundle"
+
+
+def test_a_run_starts_from_a_bundle_with_its_tokenizer(tmp_path, make_recipe, finished, start):
+    other = tmp_path / "other.txt"
+    other.write_text("entirely different text\n" * 9)
+    data = {"train_src": str(other), "train_tgt": str(other), "vocab_size": 280}
+    slow = {"init_from": start, "steps": 1, "learning_rate": 1e-9, "average": 1}
+    recipe = make_recipe(tmp_path / "run", data=data, train=slow, model={"dropout": 0.3})
+    train(recipe, show=False)
+    assert (tmp_path / "run" / "tokenizer.model").read_bytes() == (Path(start) / "tokenizer.model").read_bytes()
+    before, after = bundle.load_parts(start).state, bundle.load_parts(tmp_path / "run" / "bundle").state
+    for name, tensor in before.items():
+        torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-8)
+    assert not torch.equal(after["embedding"], before["embedding"])
+
+
+def test_a_bundle_of_another_model_is_refused(tmp_path, make_recipe, start):
+    recipe = make_recipe(tmp_path / "run", model={"clip": 3, "norm": "post"}, train={"init_from": start})
+    with pytest.raises(InputError, match=r"bundle: is another model than the recipe's: clip: 2 → 3; norm: pre → post$"):
+        train(recipe, show=False)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": {"train_src": "missing.en"}}, r"missing\.en: no such file"),
+        ({"data": {"valid_src": "missing.en"}}, r"missing\.en: no such file"),
+        ({"data": {"vocab_size": 5}}, "vocab_size 5 is too small"),
+        ({"train": {"init_from": "nowhere"}}, "nowhere: no such directory"),
+        ({"train": {"devices": 3, "accelerator": "gpu"}}, "devices is 3, but the GPUs here are "),
+    ],
+)
+def test_what_cannot_be_trained_leaves_nothing(tmp_path, make_recipe, changes, message):
+    recipe = make_recipe(tmp_path / "run", **changes)
+    with pytest.raises(InputError, match=message):
+        train(recipe, show=False)
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "run").mkdir()
+    with pytest.raises(InputError, match=message):
+        train(recipe, show=False)
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_directory_that_is_not_its_own_is_left_alone(tmp_path, make_recipe, finished):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    (tmp_path / "file").write_text("a file")
+    for out, message in (
+        (tmp_path / "mine", "is not an empty directory"),
+        (tmp_path / "file", "is not an empty directory"),
+        (Path(finished.out), "holds a run already; give --resume to go on with it"),
+    ):
+        before = sorted(path.name for path in out.iterdir()) if out.is_dir() else None
+        with pytest.raises(InputError, match=message):
+            train(make_recipe(out), show=False)
+        assert before == (sorted(path.name for path in out.iterdir()) if out.is_dir() else None)
+
+
+def test_a_changed_recipe_is_not_resumed(finished):
+    changed = replace(
+        finished,
+        seed=2,
+        model=replace(finished.model, clip_right=4),
+        train=replace(finished.train, steps=50, log_every=1, warmup_steps=5),
+    )
+    before = (Path(finished.out) / "log.csv").read_text()
+    with pytest.raises(InputError) as error:
+        train(changed, resume=True, show=False)
+    assert str(error.value) == (
+        f"{finished.out}: the recipe has changed since this run began: "
+        "model.clip_right: None → 4; seed: 1 → 2; train.warmup_steps: 4 → 5"
+    )
+    assert (Path(finished.out) / "log.csv").read_text() == before
+
+
+@pytest.mark.parametrize("wrong", ["model: {clipp: 3}", "[1, 2]", "model: {"])
+def test_a_recipe_changed_by_hand_is_told(tmp_path, make_recipe, wrong):
+    (tmp_path / "recipe.yaml").write_text(wrong)
+    with pytest.raises(InputError, match=r"recipe\.yaml: is not as this version writes it: "):
+        train(make_recipe(tmp_path), resume=True, show=False)
+
+
+@pytest.mark.parametrize("make", [lambda path: None, Path.mkdir])
+def test_there_is_nothing_to_resume(tmp_path, make_recipe, make: Callable[[Path], None]):
+    make(tmp_path / "run")
+    with pytest.raises(InputError, match=r"run: holds no run: there is no recipe\.yaml"):
+        train(make_recipe(tmp_path / "run"), resume=True, show=False)
+
+
+def test_the_recipe_in_a_checkpoint_is_the_runs(finished):
+    path = checkpoints.checkpoint_path(Path(finished.out) / "checkpoints", 6)
+    assert checkpoints.load(path)["recipe"] == as_dict(finished)

@@ -1,0 +1,199 @@
+"""The loss against its formula, and one optimiser step however it is split."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from relattn.translation.config import ModelConfig, Recipe, dump
+from relattn.translation.data.batching import collate
+from relattn.translation.data.datamodule import TranslationData
+from relattn.translation.model.transformer import Transformer
+from relattn.translation.training import checkpoints, task
+from relattn.translation.training.run import train
+from relattn.translation.training.schedule import learning_rate
+from relattn.translation.training.task import seed_dropout, summed_loss
+
+NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
+STEPS = 3
+SRC = [[5, 6, 7], [8], [9, 10, 4, 5, 6], []]
+TGT = [[4, 4], [7, 8, 9, 10], [], [6]]
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    torch.manual_seed(1)
+    size = {"dim": 12, "heads": 3, "feed_forward_dim": 20, "encoder_layers": 1, "decoder_layers": 1, "clip": 2}
+    return Transformer(ModelConfig(**size), 11).eval()
+
+
+def formula(logits: Tensor, target: Tensor, epsilon: float) -> Tensor:
+    """Szegedy et al. (2016), §7: (1 − ε) · −log p(y) + ε · mean over the vocabulary of −log p(v); padding is 0."""
+    log_p = logits - logits.logsumexp(-1, keepdim=True)
+    each = -(1 - epsilon) * log_p.gather(-1, target[..., None])[..., 0] - epsilon * log_p.mean(-1)
+    return each[target != 0].sum()
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.7])
+def test_label_smoothing_is_its_formula(model, epsilon):
+    batch = collate(SRC, TGT)
+    expected = formula(model(batch.src, batch.src_lengths, batch.tgt_in).double(), batch.tgt_out, epsilon)
+    assert summed_loss(model, batch, epsilon).item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_padding_adds_nothing_to_the_loss(model):
+    together = summed_loss(model, collate(SRC, TGT), 0.1).item()
+    alone = [summed_loss(model, collate([src], [tgt]), 0.1).item() for src, tgt in zip(SRC, TGT, strict=True)]
+    assert together == pytest.approx(sum(alone), rel=1e-6)
+    assert all(loss > 0 for loss in alone)
+
+
+def test_dropout_is_a_function_of_all_its_keys():
+    def draw(*key: int) -> list[float]:
+        seed_dropout(*key)
+        return torch.rand(3).tolist()
+
+    keys = [(1, 0, 0, 0), (2, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 0, 0, 1), (0, 0, 0, 0), (1, 10**9, 0, 0)]
+    streams = [tuple(draw(*key)) for key in keys]
+    assert len(set(streams)) == len(keys)
+    assert [tuple(draw(*key)) for key in keys] == streams
+
+
+def test_dropout_is_seeded_afresh_in_every_micro_batch_of_every_step(tmp_path, make_recipe, monkeypatch):
+    keys = []
+    monkeypatch.setattr(task, "seed_dropout", lambda *key: keys.append(key))
+    train(make_recipe(tmp_path / "run", data={"max_tokens": 32, "accumulate": 3}, train={"steps": 4}), show=False)
+    assert len(set(keys)) == len(keys) > 4
+    assert {(seed, step, rank) for seed, step, _, rank in keys} == {(1, step, 0) for step in range(4)}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What three steps left, by parameter: the values, and Adam's mean of the gradients."""
+
+    values: dict[str, Tensor]
+    means: dict[str, Tensor]
+
+    def off(self, other: Trained) -> dict[str, float]:
+        """The largest differences. A key's bias adds the same to all scores of a query, so its gradient is zero but
+        for rounding, which Adam blows up: there the mean gradient is all that can be compared."""
+        found = {f"mean gradient of {n}": _largest(m - other.means[n]) for n, m in self.means.items()}
+        return found | {n: _largest(v - other.values[n]) for n, v in self.values.items() if "key.bias" not in n}
+
+
+def _largest(x: Tensor) -> float:
+    return x.abs().max().item()
+
+
+def from_checkpoint(out: Path) -> Trained:
+    content = checkpoints.newest(out / "checkpoints")[1]
+    assert content["step"] == STEPS
+    means = [state["exp_avg"].double() for state in content["optimizer"]["state"].values()]
+    values = {name: value.double() for name, value in content["model"].items()}
+    return Trained(values, dict(zip(values, means, strict=True)))
+
+
+@pytest.fixture(scope="module")
+def recipe_of(make_recipe: Callable[..., Recipe]) -> Callable[..., Recipe]:
+    """A recipe of a few steps without dropout; what a step holds is max_tokens × accumulate × devices."""
+
+    def make(out: Path, max_tokens: int, accumulate: int = 1, *, devices: int = 1, clip: float = 0.0) -> Recipe:
+        settings = {"steps": STEPS, "gradient_clip": clip, "devices": devices, "valid_bleu_lines": 0}
+        data = {"max_tokens": max_tokens, "accumulate": accumulate}
+        return make_recipe(out, model=NO_DROPOUT, data=data, train=settings)
+
+    return make
+
+
+def data_of(recipe: Recipe) -> TranslationData:
+    data = TranslationData(recipe.data, seed=recipe.seed, cache_dir=Path(recipe.out) / "data")
+    data.prepare_data()
+    data.setup("fit")
+    return data
+
+
+def by_hand(recipe: Recipe) -> Trained:
+    """The same steps in float64, each as one batch, with the loss, the schedule and Adam written out."""
+    data = data_of(recipe)
+    torch.manual_seed(recipe.seed)
+    model = Transformer(recipe.model, data.tokenizer.vocab_size).double()
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    mean, square = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
+    for t, step in enumerate(islice(data.train_dataloader(), STEPS), start=1):
+        (batch,) = step.micro_batches
+        logits = model(batch.src, batch.src_lengths, batch.tgt_in)
+        loss = formula(logits, batch.tgt_out, recipe.train.label_smoothing) / (batch.tgt_out != 0).sum()
+        gradients = torch.autograd.grad(loss, parameters)
+        norm = torch.stack([g.square().sum() for g in gradients]).sum().sqrt()
+        scale = min(1.0, recipe.train.gradient_clip / norm.item()) if recipe.train.gradient_clip > 0 else 1.0
+        rate = learning_rate(t, dim=recipe.model.dim, warmup_steps=recipe.train.warmup_steps)
+        with torch.no_grad():
+            for p, g, m, v in zip(parameters, gradients, mean, square, strict=True):
+                m.mul_(0.9).add_(0.1 * scale * g)
+                v.mul_(0.98).add_(0.02 * (scale * g).square())
+                p -= rate * (m / (1 - 0.9**t)) / ((v / (1 - 0.98**t)).sqrt() + 1e-9)
+    return Trained({n: p.detach() for n, p in zip(names, parameters, strict=True)}, dict(zip(names, mean, strict=True)))
+
+
+@dataclass(frozen=True)
+class Exact:
+    """What float64 gives, and the error allowed in float32: a few times what one batch a step makes."""
+
+    trained: Trained
+    allowed: dict[str, float]
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Exact:
+        train(recipe, show=False)
+        trained = by_hand(recipe)
+        error = trained.off(from_checkpoint(Path(recipe.out)))
+        return cls(trained, {name: 4 * value + 1e-7 for name, value in error.items()})
+
+    def assert_reached(self, recipe: Recipe) -> None:
+        off = self.trained.off(from_checkpoint(Path(recipe.out)))
+        assert {name: value for name, value in off.items() if not value <= self.allowed[name]} == {}
+
+
+@pytest.fixture(scope="module", params=[0.0, 0.5], ids=["unclipped", "clipped"])
+def whole(request, tmp_path_factory, recipe_of) -> tuple[float, Exact]:
+    """The bound of the gradient, and steps of 512 tokens made at once."""
+    return request.param, Exact.of(recipe_of(tmp_path_factory.mktemp("whole") / "run", 512, clip=request.param))
+
+
+def test_unsplit_it_is_the_papers_step(whole):
+    """In float32 a few steps stay close to those in float64: the budgets of the tests below are small ones."""
+    assert max(whole[1].allowed.values()) < 1e-4
+
+
+@pytest.mark.parametrize(("max_tokens", "accumulate"), [(256, 2), (128, 4)])
+def test_a_step_is_the_same_however_it_is_accumulated(tmp_path, recipe_of, whole, max_tokens, accumulate):
+    clip, exact = whole
+    recipe = recipe_of(tmp_path / "run", max_tokens, accumulate, clip=clip)
+    assert max(len(step.micro_batches) for step in islice(data_of(recipe).train_dataloader(), STEPS)) == accumulate
+    train(replace(recipe, out=str(tmp_path / "split")), show=False)
+    exact.assert_reached(replace(recipe, out=str(tmp_path / "split")))
+
+
+def test_a_step_is_the_same_on_two_ranks(tmp_path, recipe_of):
+    """Of steps so small that a rank is at times left without a sentence."""
+    whole = recipe_of(tmp_path / "whole", 16)
+    exact = Exact.of(whole)
+    sizes = [len(step.micro_batches[0].src) for step in islice(data_of(whole).train_dataloader(), STEPS)]
+    assert 1 in sizes
+    assert max(sizes) >= 2
+    recipe = recipe_of(tmp_path / "run", 8, devices=2)
+    (tmp_path / "recipe.yaml").write_text(dump(recipe))
+    command = [sys.executable, "-m", "relattn.translation.cli", "train", str(tmp_path / "recipe.yaml")]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == f"{recipe.out}/bundle\n"  # the first process alone speaks
+    assert [line.split()[1] for line in run.stderr.splitlines()] == ["2", str(STEPS)], run.stderr
+    exact.assert_reached(recipe)
