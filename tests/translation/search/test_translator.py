@@ -218,9 +218,12 @@ def test_an_endless_stream_is_translated_a_chunk_at_a_time(trained, monkeypatch)
 def test_n_best_of_lines_as_they_arrive(trained):
     translate = translator(trained)
     lines = ["5 6 7", "", "8 9", "10"]
-    assert list(translate.stream_n_best(arriving_lines(written("\n".join(lines).encode())), 3)) == translate.n_best(
-        lines, 3
-    )
+    arrived = list(translate.stream_n_best(arriving_lines(written("\n".join(lines).encode())), 3))
+    whole = translate.n_best(lines, 3)
+    tokens = [[best.tokens for best in found] for found in whole]
+    assert [[best.tokens for best in found] for found in arrived] == tokens
+    scores = [best.score for found in arrived for best in found]
+    assert scores == pytest.approx([best.score for found in whole for best in found], abs=1e-5)  # what is promised
 
 
 def test_batches_hold_every_line_once_within_their_bounds():
