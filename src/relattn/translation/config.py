@@ -100,7 +100,7 @@ class DataConfig:
         valid_src: validation text, source side; empty means none (the embedded corpus brings its own).
         valid_tgt: validation text, target side.
         embedded_lines: training lines drawn from the embedded corpus.
-        vocab_size: SentencePiece pieces, shared by both sides.
+        vocab_size: SentencePiece pieces, shared by both sides; fewer where the text does not have as many.
         max_tokens: padded pieces (of the longer side) in one micro-batch.
         accumulate: micro-batches whose gradients make one optimiser step.
         max_length: training pairs longer than this many pieces on either side are left out (and counted).
