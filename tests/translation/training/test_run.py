@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -378,6 +379,23 @@ def test_a_changed_recipe_is_not_resumed(finished):
         "model.clip_right: None → 4; seed: 1 → 2; train.warmup_steps: 4 → 5"
     )
     assert (Path(finished.out) / "log.csv").read_text() == before
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_two_processes_do_not_train_one_run(tmp_path, make_recipe, resume):
+    recipe = make_recipe(tmp_path)
+    if resume:
+        (tmp_path / "recipe.yaml").write_text(dump(recipe))
+    before = list(tmp_path.iterdir())
+    other = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(InputError, match="another process is training this run"):
+            train(recipe, resume=resume, show=False)
+    finally:
+        os.close(other)
+    assert list(tmp_path.iterdir()) == before
+    train(recipe, resume=resume, show=False)
 
 
 @pytest.mark.parametrize("wrong", ["model: {clipp: 3}", "[1, 2]", "model: {"])

@@ -7,6 +7,7 @@ Lightning has the loop, the devices and the precision; `watch.py` is all that ha
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import logging
 import os
@@ -150,7 +151,9 @@ def _run_directory(out: Path, recipe: Recipe, *, resume: bool) -> Iterator[dict[
         yield checkpoints.newest(out / "checkpoints")[1] if checkpoints.listed(out / "checkpoints") else None
         return
     if resume:
-        yield _resumed(out, recipe)
+        began = read_recipe(out)
+        with _alone_in(out):
+            yield _resumed(out, began, recipe)
         return
     if (out / "recipe.yaml").exists():
         raise InputError(f"{out}: holds a run already; give --resume to go on with it, or another directory as out")
@@ -158,18 +161,33 @@ def _run_directory(out: Path, recipe: Recipe, *, resume: bool) -> Iterator[dict[
     if not fresh and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out}: is not an empty directory; give another as out")
     out.mkdir(parents=True, exist_ok=True)
+    with _alone_in(out):
+        try:
+            yield None
+        finally:
+            if not (out / "recipe.yaml").exists():
+                shutil.rmtree(out)
+                if not fresh:
+                    out.mkdir()
+
+
+@contextmanager
+def _alone_in(out: Path) -> Iterator[None]:
+    """Keep a second process from training the same run; the lock ends with this one, however it ends."""
+    handle = os.open(out, os.O_RDONLY)
     try:
-        yield None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(f"{out}: another process is training this run") from error
+        yield
     finally:
-        if not (out / "recipe.yaml").exists():
-            shutil.rmtree(out)
-            if not fresh:
-                out.mkdir()
+        os.close(handle)
 
 
-def _resumed(out: Path, recipe: Recipe) -> dict[str, Any] | None:
-    old = as_dict(read_recipe(out))
-    changed = [line for line in differences(old, as_dict(recipe)) if not line.startswith(RESUMABLE_CHANGES)]
+def _resumed(out: Path, began: Recipe, recipe: Recipe) -> dict[str, Any] | None:
+    lines = differences(as_dict(began), as_dict(recipe))
+    changed = [line for line in lines if not line.startswith(RESUMABLE_CHANGES)]
     if changed:
         raise InputError(f"{out}: the recipe has changed since this run began: {'; '.join(changed)}")
     if not checkpoints.listed(out / "checkpoints"):
