@@ -23,6 +23,8 @@ def main() -> None:
     parser.add_argument("--trained", type=int, required=True, help="words in the longest training sentence")
     parser.add_argument("--out", type=Path, required=True, help="the picture, a PNG")
     arguments = parser.parse_args()
+    if arguments.trained not in arguments.edges:
+        parser.error(f"--trained {arguments.trained} must be one of the --edges {arguments.edges}")
 
     pairs = list(read_parallel(arguments.src, arguments.ref))
     sources, references = [src for src, _ in pairs], [ref for _, ref in pairs]

@@ -7,7 +7,7 @@ A recipe is a YAML file with the fields of `Recipe`; every field can be overridd
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -242,6 +242,12 @@ def as_dict(config: Any) -> Any:
     if not is_dataclass(config):
         return config
     return {f.name: as_dict(getattr(config, f.name)) for f in fields(config)}
+
+
+def from_dict(content: dict) -> Recipe:
+    """The recipe that `as_dict` gave as `content`; a TypeError where it is not one's."""
+    groups: dict[str, Any] = {f.name: f.default_factory for f in fields(Recipe) if f.default_factory is not MISSING}
+    return Recipe(**{name: groups[name](**value) if name in groups else value for name, value in content.items()})
 
 
 def differences(old: dict, new: dict, prefix: str = "") -> list[str]:

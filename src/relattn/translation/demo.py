@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from relattn.translation import bundle
@@ -64,7 +65,7 @@ class Result:
     def references(self) -> list[str]:
         return [reference for _, reference in self.pairs]
 
-    @property
+    @cached_property
     def scores(self) -> Scores:
         return score(self.translations, self.references)
 
@@ -106,8 +107,9 @@ def demo(out: Path, schemes: Sequence[Positions], *, steps: int, seed: int, src_
         seconds = read_log(run / "log.csv")[-1].seconds
         translators[scheme] = bundle.load(path)
         results += _measure(scheme, translators[scheme], seconds, src_lang, tgt_lang)
-    _write_table(out / "results.csv", results)
-    print(_table(results))
+    rows = _rows(results)
+    _write_table(out / "results.csv", rows, results[0].scores.bleu_signature)
+    print(_table(rows, results[0].scores.bleu_signature))
     print(_samples(results))
     draw(out / "demo.png", results, translators[schemes[0]])
     own = shlex.quote(results[0].pairs[0][0])
@@ -140,19 +142,18 @@ def _rows(results: list[Result]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _table(results: list[Result]) -> str:
-    rows: list[tuple[str, ...]] = [HEADER, *_rows(results)]
+def _table(rows: list[tuple[str, ...]], signature: str) -> str:
+    rows = [HEADER, *rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join(["", *lines, f"BLEU: {results[0].scores.bleu_signature}", ""])
+    return "\n".join(["", *lines, f"BLEU: {signature}", ""])
 
 
-def _write_table(path: Path, results: list[Result]) -> None:
+def _write_table(path: Path, rows: list[tuple[str, ...]], signature: str) -> None:
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow([*HEADER, "signature"])
-        for row, result in zip(_rows(results), results, strict=True):
-            writer.writerow([*row, result.scores.bleu_signature])
+        writer.writerows([*row, signature] for row in rows)
 
 
 def _samples(results: list[Result]) -> str:

@@ -24,16 +24,7 @@ import torch
 import yaml
 
 from relattn.translation import bundle
-from relattn.translation.config import (
-    DataConfig,
-    ModelConfig,
-    Recipe,
-    SearchConfig,
-    TrainConfig,
-    as_dict,
-    differences,
-    dump,
-)
+from relattn.translation.config import Recipe, TrainConfig, as_dict, differences, dump, from_dict
 from relattn.translation.data.datamodule import TranslationData
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError, Interrupted
@@ -123,10 +114,8 @@ def read_recipe(run: Path) -> Recipe:
     """
     if not (run / "recipe.yaml").exists():
         raise InputError(f"{run}: holds no run: there is no recipe.yaml")
-    groups = {"model": ModelConfig, "data": DataConfig, "train": TrainConfig, "search": SearchConfig}
     try:
-        content = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
-        return Recipe(**{name: groups[name](**value) if name in groups else value for name, value in content.items()})
+        return from_dict(yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8")))
     except (yaml.YAMLError, AttributeError, TypeError) as error:
         raise InputError(f"{run / 'recipe.yaml'}: is not as this version writes it: {error}") from error
 

@@ -64,11 +64,12 @@ class Watch(lightning.Callback):
         done = step >= train.steps
         if self.journal is not None:
             self.journal.count(*task.last)
+        validating = step % train.valid_every == 0 or done
         valid_loss = valid_bleu = None
-        if step % train.valid_every == 0 or done:
+        if validating:
             self.stop_clock()
             valid_loss, valid_bleu = self.validate(task)
-        if self.journal is not None and (step % train.log_every == 0 or step % train.valid_every == 0 or done):
+        if self.journal is not None and (step % train.log_every == 0 or validating):
             self.stop_clock()
             row = self.journal.row(step, task.optimizer.param_groups[0]["lr"], valid_loss, valid_bleu)
             for logger in trainer.loggers:
