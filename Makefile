@@ -1,4 +1,4 @@
-# Everything is set up in .venv and .cache, inside the project; a machine needs Python >= 3.11 and make.
+# Everything is set up in .venv and .cache, inside the project; a machine needs Python >= 3.11, make and a C compiler (cc, or the one CC names).
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -26,7 +26,7 @@ format: .venv/installed  ## rewrite the code as `make check` wants it
 clean:  ## remove all that these commands made, runs excepted
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache build dist
 
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml constraints.txt hatch_build.py $(wildcard src/relattn/backends/native/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "relattn needs Python >= 3.11; name one with: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip setuptools hatchling editables

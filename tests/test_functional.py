@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from relattn import backends, relation_attention, relative_attention
 from relattn.merge import merge
 from relattn.positions import distances, labels
-from relattn.testing import SHAPES, error, make_inputs, outputs_and_gradients
+from relattn.testing import SHAPES, error, make_inputs, outputs_and_gradients, widest
 
 BACKENDS = pytest.mark.parametrize("backend", backends.NAMES)
 # Dynamo makes an instance of every autograd function that it traces, and PyTorch warns of that
@@ -17,14 +17,20 @@ TRACES = pytest.mark.filterwarnings("ignore:.*should not be instantiated:Depreca
 CAUSAL = pytest.mark.parametrize("causal", [False, True])
 
 
-def close(got, want, tolerance=1e-13):
-    assert error(got, want) < tolerance, f"off by {error(got, want):.1e}"
+def close(got, want, ulps=450):
+    allowed = ulps * torch.finfo(got.dtype).eps
+    assert error(got, want) < allowed, f"off by {error(got, want):.1e}, allowed {allowed:.1e}"
+
+
+def all_close(got, want):
+    for name in want:
+        close(got[name], want[name])
 
 
 @BACKENDS
 @CAUSAL
 def test_zero_tables_are_plain_attention(backend, causal):
-    inputs = make_inputs(SHAPES["grouped"])
+    inputs = make_inputs(SHAPES["grouped"], dtype=widest(backend))
     query, key, value = (inputs[name] for name in ("query", "key", "value"))
     want = F.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=True)
     zeros = {name: torch.zeros_like(inputs[name]) for name in ("rel_key", "rel_value")}
@@ -39,19 +45,19 @@ def test_zero_tables_are_plain_attention(backend, causal):
 @BACKENDS
 @CAUSAL
 def test_keys_alone_are_a_bias_to_plain_attention(backend, causal):
-    inputs = make_inputs(SHAPES["self"], tables="keys")
+    inputs = make_inputs(SHAPES["self"], tables="keys", dtype=widest(backend))
     query, key, value, rel_key = (inputs[name] for name in ("query", "key", "value", "rel_key"))
     label = torch.tensor([[min(max(j - i, -4), 4) + 4 for j in range(13)] for i in range(13)])
     bias = torch.einsum("bhid,ijd->bhij", query, rel_key[label]) * 5**-0.5
     if causal:
-        bias = bias + torch.full((13, 13), -torch.inf, dtype=torch.float64).triu(1)
+        bias = bias + torch.full((13, 13), -torch.inf, dtype=widest(backend)).triu(1)
     want = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
     close(relative_attention(**inputs, clip=4, is_causal=causal, backend=backend), want)
 
 
 @BACKENDS
 def test_a_window_past_the_ends_is_no_clipping(backend):
-    inputs = make_inputs(SHAPES["window past the ends"])
+    inputs = make_inputs(SHAPES["window past the ends"], dtype=widest(backend))
     want = relative_attention(**inputs, clip=(6, 8), backend=backend)
     inner = {name: inputs[name][2:11] for name in ("rel_key", "rel_value")}
     close(relative_attention(**{**inputs, **inner}, clip=4, backend=backend), want)
@@ -60,7 +66,7 @@ def test_a_window_past_the_ends_is_no_clipping(backend):
 
 @BACKENDS
 def test_clipping_repeats_the_edge_rows(backend):
-    inputs = make_inputs(SHAPES["self"])
+    inputs = make_inputs(SHAPES["self"], dtype=widest(backend))
     want = relative_attention(**inputs, clip=4, backend=backend)
     wide = {
         name: torch.cat([x[:1].expand(8, -1), x, x[-1:].expand(8, -1)])
@@ -78,7 +84,7 @@ def test_clipping_repeats_the_edge_rows(backend):
 @BACKENDS
 @CAUSAL
 def test_shifting_positions_changes_nothing(backend, causal):
-    inputs = make_inputs(SHAPES["self"])
+    inputs = make_inputs(SHAPES["self"], dtype=widest(backend))
     want = relative_attention(**inputs, clip=4, is_causal=causal, backend=backend)
     shifted = {name: F.pad(x, (0, 0, 3, 0), value=7.0) if name in ("key", "value") else x for name, x in inputs.items()}
     behind = torch.arange(16) >= 3
@@ -89,9 +95,8 @@ def test_shifting_positions_changes_nothing(backend, causal):
 
 @BACKENDS
 @CAUSAL
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_what_padding_holds_changes_nothing(backend, causal, dtype):
-    inputs = make_inputs(SHAPES["self"], dtype=dtype)
+def test_what_padding_holds_changes_nothing(backend, causal):
+    inputs = make_inputs(SHAPES["self"], dtype=torch.float32)
     lengths = torch.tensor([11, 4])
     padding = torch.arange(13) >= lengths[:, None]
     other = {
@@ -103,12 +108,12 @@ def test_what_padding_holds_changes_nothing(backend, causal, dtype):
     got = outputs_and_gradients(relative_attention, other, **options)
     assert all(torch.equal(got[name], want[name]) for name in want)
     alone = {name: x[1:, :, :4] if x.dim() == 4 else x for name, x in inputs.items()}
-    close(relative_attention(**alone, clip=4, is_causal=causal, backend=backend), want["output"][1:, :, :4], 1e-6)
+    close(relative_attention(**alone, clip=4, is_causal=causal, backend=backend), want["output"][1:, :, :4], 20)
 
 
 @BACKENDS
 def test_parts_of_the_keys_merge_into_the_whole(backend):
-    inputs = make_inputs(SHAPES["self"])
+    inputs = make_inputs(SHAPES["self"], dtype=widest(backend))
     options = {"clip": 4, "is_causal": True, "backend": backend, "return_lse": True}
     output, lse = relative_attention(**inputs, **options)
     outputs, lses = [], []
@@ -124,12 +129,12 @@ def test_parts_of_the_keys_merge_into_the_whole(backend):
 
 @BACKENDS
 def test_relative_position_is_one_relation(backend):
-    inputs = make_inputs(SHAPES["last queries"])
+    inputs = make_inputs(SHAPES["last queries"], dtype=widest(backend))
     relations = labels(distances(5, 13, 8, torch.device("cpu")), 3, 2, "zero")[None, None]
     want = outputs_and_gradients(relative_attention, inputs, clip=(3, 2), beyond="zero", backend=backend)
     for kind in (torch.int64, torch.int32, torch.int8):
         got = outputs_and_gradients(relation_attention, inputs, relations=relations.to(kind), backend=backend)
-        assert all(error(got[name], want[name]) < 1e-13 for name in want)
+        all_close(got, want)
 
 
 def test_dropout_is_the_explicit_formula():
@@ -147,8 +152,8 @@ def test_dropout_is_the_explicit_formula():
     scores = inputs["query"] @ inputs["key"].mT + torch.einsum("bhid,ijd->bhij", inputs["query"], a_key)
     probabilities = (scores * 5**-0.5).softmax(-1) * kept
     want = probabilities @ inputs["value"] + torch.einsum("bhij,ijd->bhid", probabilities, a_value)
-    close(output, want, 1e-5)
-    close(lse, (scores * 5**-0.5).logsumexp(-1), 1e-5)
+    close(output, want, 100)
+    close(lse, (scores * 5**-0.5).logsumexp(-1), 100)
 
 
 @BACKENDS
@@ -164,7 +169,7 @@ def test_dropout_keeps_its_share_and_the_mean(backend):
 
 
 def test_the_log_sum_exp_carries_no_gradient():
-    inputs = make_inputs(SHAPES["self"])
+    inputs = make_inputs(SHAPES["self"], dtype=torch.float32)
     inputs["query"].requires_grad_()
     for backend in backends.NAMES:
         output, lse = relative_attention(**inputs, clip=4, return_lse=True, backend=backend)
@@ -202,7 +207,7 @@ def test_activation_checkpointing_with_dropout(tables):
 @BACKENDS
 @pytest.mark.parametrize("restricted", [False, True])
 def test_compiles_whole(backend, restricted):
-    inputs = make_inputs(SHAPES["self"])
+    inputs = make_inputs(SHAPES["self"], dtype=widest(backend))
     options = {"key_lengths": torch.tensor([13, 4]), "mask": torch.rand(13, 13) < 0.7} if restricted else {}
 
     def attend(**tensors):
@@ -211,13 +216,13 @@ def test_compiles_whole(backend, restricted):
     compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
     want = outputs_and_gradients(lambda return_lse, **tensors: attend(**tensors), inputs)
     got = outputs_and_gradients(lambda return_lse, **tensors: compiled(**tensors), inputs)
-    assert all(error(got[name], want[name]) < 1e-13 for name in want)
+    all_close(got, want)
 
 
 @TRACES
 @BACKENDS
 def test_relations_compile_whole(backend):
-    inputs = make_inputs(SHAPES["self"])
+    inputs = make_inputs(SHAPES["self"], dtype=widest(backend))
     relations = torch.randint(-1, 9, (2, 1, 13, 13))
 
     def attend(return_lse, **tensors):
@@ -225,7 +230,7 @@ def test_relations_compile_whole(backend):
 
     got = outputs_and_gradients(torch.compile(attend, fullgraph=True, backend="aot_eager"), inputs)
     want = outputs_and_gradients(attend, inputs)
-    assert all(error(got[name], want[name]) < 1e-13 for name in want)
+    all_close(got, want)
 
 
 class Attend(torch.nn.Module):
@@ -263,7 +268,7 @@ def test_exports_with_any_batch_and_length(strict, options):
     shapes = (moving, moving, moving, None, None, {0: batch})
     program = export(Attend(**options), arguments(2, 7), dynamic_shapes=shapes, strict=strict).module()
     for sizes in ((2, 7), (3, 40), (5, 2), (2, 3)):
-        close(program(*arguments(*sizes)), Attend(**options)(*arguments(*sizes)), 1e-6)
+        close(program(*arguments(*sizes)), Attend(**options)(*arguments(*sizes)), 20)
 
 
 class Relate(torch.nn.Module):
@@ -283,7 +288,7 @@ def test_relations_export_with_any_batch_and_length():
     shapes = (moving, moving, moving, {**moving, 3: moving[2]}, None, None)
     program = export(Relate(), arguments(2, 7), dynamic_shapes=shapes).module()
     for sizes in ((2, 7), (3, 40), (5, 2)):
-        close(program(*arguments(*sizes)), Relate()(*arguments(*sizes)), 1e-6)
+        close(program(*arguments(*sizes)), Relate()(*arguments(*sizes)), 20)
 
 
 def shaped(*sizes, dtype=torch.float32):
@@ -320,7 +325,7 @@ GOOD = {"query": shaped(2, 4, 5, 3), "key": shaped(2, 2, 5, 3), "value": shaped(
         ({"mask": shaped(5, 5)}, r"mask has type torch.float32.*torch.bool"),
         ({"mask": shaped(3, 1, 5, 5, dtype=torch.bool)}, r"mask \(3, 1, 5, 5\).*broadcasts.*\(2, 4, 5, 5\)"),
         ({"dropout_p": 1.5}, r"dropout_p is 1.5"),
-        ({"backend": "fast"}, r"backend 'fast' is not known; the backends are dense, reference, or 'auto'"),
+        ({"backend": "fast"}, r"backend 'fast' is not known; the backends are native, dense, reference, or 'auto'"),
         ({"key": torch.zeros(2, 2, 5, 3, device="meta")}, r"key on meta.*one device"),
     ],
 )

@@ -16,6 +16,11 @@ FLOATS = ("query", "key", "value", "rel_key", "rel_value")
 Results = dict[str, Tensor]
 
 
+def widest(backend: str) -> torch.dtype:
+    """The most precise type that a backend computes in."""
+    return torch.float32 if backend == "native" else torch.float64
+
+
 @dataclass(frozen=True)
 class Shape:
     batch: int

@@ -1,0 +1,219 @@
+"""The kernels as PyTorch operators: `relattn::native` and its way back, with autograd and fake implementations.
+
+Shapes are those of the public operators. `offsets` (batch,) int64 are the positions of query 0; `seed` is one int64,
+there where probabilities are dropped. Without `relations`, labels are clipped positions; with them `left` and `right`
+mean nothing. Gradients of the tables are summed over a fixed number of shares of the batch, so that they depend on
+the numbers given and not on the number of threads.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from relattn.backends.native import library
+
+SHARES = 64  # of the batch's heads, each with gradients of the tables of its own
+
+
+@torch.library.custom_op("relattn::native", mutates_args=(), device_types="cpu")
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    rel_key: Tensor | None,
+    rel_value: Tensor | None,
+    relations: Tensor | None,
+    offsets: Tensor,
+    lengths: Tensor | None,
+    mask: Tensor | None,
+    seed: Tensor | None,
+    left: int,
+    right: int,
+    clips: bool,
+    is_causal: bool,
+    dropout_p: float,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """The output, and the log-sum-exp (batch, heads, queries), float32."""
+    inputs = Inputs(query, key, value, rel_key, rel_value, relations, offsets, lengths, mask)
+    output, lse = results(query, value)
+    call = inputs.call(seed, left, right, clips, is_causal, dropout_p, scale)
+    call.output, call.lse = library.array(output), library.array(lse)
+    library.run(library.KERNELS.relattn_forward, call)
+    return output, lse
+
+
+@torch.library.custom_op("relattn::native_backward", mutates_args=(), device_types="cpu")
+def attention_backward(
+    grad: Tensor,
+    output: Tensor,
+    lse: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    rel_key: Tensor | None,
+    rel_value: Tensor | None,
+    relations: Tensor | None,
+    offsets: Tensor,
+    lengths: Tensor | None,
+    mask: Tensor | None,
+    seed: Tensor | None,
+    left: int,
+    right: int,
+    clips: bool,
+    is_causal: bool,
+    dropout_p: float,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of query, key, value, rel_key and rel_value; an empty one for a table that is not there."""
+    inputs = Inputs(query, key, value, rel_key, rel_value, relations, offsets, lengths, mask)
+    call = inputs.call(seed, left, right, clips, is_causal, dropout_p, scale)
+    grad = with_contiguous_rows(grad)
+    d_query, d_key, d_value = (torch.empty_like(x) for x in (inputs.query, inputs.key, inputs.value))
+    call.grad, call.output, call.lse = library.array(grad), library.array(output), library.array(lse)
+    call.d_query, call.d_key, call.d_value = library.array(d_query), library.array(d_key), library.array(d_value)
+    call.chunks = min(SHARES, call.batch * call.key_heads)
+    d_rel_key, d_rel_value = (new_shares(table, call.chunks) for table in (inputs.rel_key, inputs.rel_value))
+    call.d_rel_key, call.d_rel_value = d_rel_key.data_ptr(), d_rel_value.data_ptr()
+    library.run(library.KERNELS.relattn_backward, call)
+    return d_query, d_key, d_value, in_the_shape_of(rel_key, d_rel_key), in_the_shape_of(rel_value, d_rel_value)
+
+
+class Inputs:
+    """The inputs as the kernels read them, held while they do."""
+
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        rel_key: Tensor | None,
+        rel_value: Tensor | None,
+        relations: Tensor | None,
+        offsets: Tensor,
+        lengths: Tensor | None,
+        mask: Tensor | None,
+    ) -> None:
+        pairs = (*query.shape[:3], key.shape[2])
+        self.query, self.key, self.value = (with_contiguous_rows(x) for x in (query, key, value))
+        self.rel_key, self.rel_key_t = both_ways(rel_key)
+        self.rel_value, self.rel_value_t = both_ways(rel_value)
+        self.relations, self.mask = on_pairs(relations, pairs), on_pairs(mask, pairs)
+        self.offsets = offsets
+        self.lengths = None if lengths is None else lengths.long().contiguous()
+
+    def call(
+        self, seed: Tensor | None, left: int, right: int, clips: bool, is_causal: bool, dropout_p: float, scale: float
+    ) -> library.Call:
+        call = library.Call(
+            type=library.TYPES[self.query.dtype],
+            clips=clips,
+            is_causal=is_causal,
+            threads=torch.get_num_threads(),
+            left=left,
+            right=right,
+            labels=1,
+            key_table_heads=1,
+            value_table_heads=1,
+            scale=scale,
+            keep=1.0 - dropout_p,
+            seed=0 if seed is None else int(seed),
+        )
+        call.batch, call.heads, call.queries, call.dim = self.query.shape
+        _, call.key_heads, call.keys, call.value_dim = self.value.shape
+        call.query, call.key, call.value = library.array(self.query), library.array(self.key), library.array(self.value)
+        if self.rel_key is not None and self.rel_key_t is not None:
+            call.rel_key, call.rel_key_t = self.rel_key.data_ptr(), self.rel_key_t.data_ptr()
+            call.key_table_heads, call.labels = self.rel_key.shape[:2]
+        if self.rel_value is not None and self.rel_value_t is not None:
+            call.rel_value, call.rel_value_t = self.rel_value.data_ptr(), self.rel_value_t.data_ptr()
+            call.value_table_heads, call.labels = self.rel_value.shape[:2]
+        if self.relations is not None:
+            call.relations, call.label_size = library.array(self.relations), self.relations.element_size()
+        if self.mask is not None:
+            call.mask = library.array(self.mask)
+        call.offsets = self.offsets.data_ptr()
+        call.lengths = None if self.lengths is None else self.lengths.data_ptr()
+        return call
+
+
+def results(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Room for the output, laid out (batch, queries, heads, value_dim) as layers join heads, and the log-sum-exp."""
+    batch, heads, queries, _ = query.shape
+    output = query.new_empty(batch, queries, heads, value.shape[3]).transpose(1, 2)
+    return output, query.new_empty(batch, heads, queries, dtype=torch.float32)
+
+
+def with_contiguous_rows(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def both_ways(table: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """A table in float32 as (heads or 1, labels, dim) and (heads or 1, dim, labels), each padded to whole vectors."""
+    if table is None:
+        return None, None
+    table = table.float() if table.dim() == 3 else table.float()[None]
+    return padded(table), padded(table.mT)
+
+
+def padded(x: Tensor) -> Tensor:
+    return F.pad(x, (0, -x.shape[-1] % library.LANES)).contiguous()
+
+
+def on_pairs(x: Tensor | None, pairs: tuple[int, ...]) -> Tensor | None:
+    """A mask or labels as (batch, heads, queries, keys): a view of stride 0 where it is broadcast, but for keys."""
+    if x is None:
+        return None
+    if x.dtype in (torch.uint8, torch.uint16, torch.uint32, torch.uint64):
+        x = x.long()
+    return with_contiguous_rows(x.expand(*x.shape[:-1], pairs[-1])).expand(pairs)
+
+
+def new_shares(table: Tensor | None, shares: int) -> Tensor:
+    return torch.zeros(0) if table is None else table.new_zeros(shares, *table.shape)
+
+
+def in_the_shape_of(table: Tensor | None, shares: Tensor) -> Tensor:
+    """The sum of the shares, in a table's own shape and type."""
+    if table is None:
+        return shares
+    return shares.sum(0)[..., : table.shape[-1]].reshape(table.shape).to(table.dtype)
+
+
+@attention.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return results(query, value)
+
+
+@attention_backward.register_fake
+def _(
+    grad: Tensor,
+    output: Tensor,
+    lse: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    rel_key: Tensor | None,
+    rel_value: Tensor | None,
+    *rest: Any,
+) -> tuple[Tensor, ...]:
+    given = tuple(torch.empty_like(with_contiguous_rows(x)) for x in (query, key, value))
+    return (*given, *(query.new_empty(0) if x is None else torch.empty_like(x) for x in (rel_key, rel_value)))
+
+
+def keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.options = inputs[10:]
+    ctx.save_for_backward(*inputs[:10], *output)
+    ctx.mark_non_differentiable(output[1])
+
+
+def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    *inputs, output, lse = ctx.saved_tensors
+    gradients = attention_backward(grad, output, lse, *inputs, *ctx.options)
+    tables = (None if table is None else x for table, x in zip(inputs[3:5], gradients[3:], strict=True))
+    return (*gradients[:3], *tables, *(None,) * 11)
+
+
+attention.register_autograd(backward, setup_context=keep_for_backward)

@@ -1,0 +1,130 @@
+/* A call as it comes from Python, and its arrays' rows: read as float32, turned to columns, written back. */
+
+#ifndef RELATTN_ROWS_H
+#define RELATTN_ROWS_H
+
+#include "vectors.h"
+
+enum { ROWS = 64, KEYS = 64 }; /* queries and keys of a tile */
+enum { FLOAT32, BFLOAT16, FLOAT16 };
+
+typedef struct {
+    void *data;
+    idx batch, head, row; /* strides, in elements; the last dimension is contiguous */
+} array;
+
+typedef struct {
+    /* (batch, heads, rows, dim) each, in `type`; key and value have key_heads heads */
+    array query, key, value, output, grad, d_query, d_key, d_value;
+    array lse; /* float32, (batch, heads, rows) */
+    array mask; /* bytes, (batch, heads, queries, keys), strides 0 where broadcast; no data where there is none */
+    array relations; /* integers of `label_size` bytes, laid out as the mask; no data where labels are positions */
+    /* tables, float32: as they are, (heads or 1, labels, padded dim), and transposed, (heads or 1, dim, padded labels) */
+    const float *rel_key, *rel_key_t, *rel_value, *rel_value_t;
+    float *d_rel_key, *d_rel_value; /* (chunks, heads or 1, labels, padded dim), zeros */
+    const int64_t *offsets, *lengths; /* (batch,); position of query 0, valid keys */
+    idx batch, heads, key_heads, queries, keys, dim, value_dim, labels, left, right;
+    idx key_table_heads, value_table_heads, label_size, type, clips, is_causal, chunks, threads;
+    float scale, keep; /* keep: share of probabilities not dropped */
+    uint64_t seed;
+} call;
+
+INLINE float widened(const void *data, idx i, idx type) {
+    if (type == FLOAT32) return ((const float *)data)[i];
+    if (type == FLOAT16) return (float)((const _Float16 *)data)[i];
+    const uint32_t bits = (uint32_t)((const uint16_t *)data)[i] << 16;
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+INLINE void put(void *data, idx i, float x, idx type) {
+    if (type == FLOAT32) {
+        ((float *)data)[i] = x;
+    } else if (type == FLOAT16) {
+        ((_Float16 *)data)[i] = (_Float16)x;
+    } else {
+        uint32_t bits;
+        memcpy(&bits, &x, 4);
+        const uint32_t nearest_even = bits + 0x7FFF + ((bits >> 16) & 1);
+        ((uint16_t *)data)[i] = x != x ? 0x7FC0 : (uint16_t)(nearest_even >> 16);
+    }
+}
+
+INLINE void widen_row(float *to, const void *from, idx start, idx dim, idx padded, float times, idx type) {
+    for (idx i = 0; i < dim; i++) to[i] = times * widened(from, start + i, type);
+    for (idx i = dim; i < padded; i++) to[i] = 0;
+}
+
+/* Rows [first, first + count) of a head as float32, `padded` wide, times a number. */
+static void read_rows(float *to, idx padded, const array *x, idx b, idx h, idx first, idx count, idx dim, float times,
+                      idx type) {
+    for (idx r = 0; r < count; r++) {
+        const idx start = b * x->batch + h * x->head + (first + r) * x->row;
+        float *row = to + r * padded;
+        if (type == FLOAT32) widen_row(row, x->data, start, dim, padded, times, FLOAT32);
+        else if (type == FLOAT16) widen_row(row, x->data, start, dim, padded, times, FLOAT16);
+        else widen_row(row, x->data, start, dim, padded, times, BFLOAT16);
+    }
+}
+
+INLINE void round_row(void *to, idx start, const float *from, idx dim, float times, idx type) {
+    for (idx i = 0; i < dim; i++) put(to, start + i, times * from[i], type);
+}
+
+static void write_row(const array *x, idx b, idx h, idx row, const float *from, idx dim, float times, idx type) {
+    const idx start = b * x->batch + h * x->head + row * x->row;
+    if (type == FLOAT32) round_row(x->data, start, from, dim, times, FLOAT32);
+    else if (type == FLOAT16) round_row(x->data, start, from, dim, times, FLOAT16);
+    else round_row(x->data, start, from, dim, times, BFLOAT16);
+}
+
+static void write_zeros(const array *x, idx b, idx h, idx row, idx dim, idx type) {
+    const idx size = type == FLOAT32 ? 4 : 2;
+    memset((char *)x->data + size * (b * x->batch + h * x->head + row * x->row), 0, size * dim);
+}
+
+typedef struct {
+    float *data;
+    idx row;
+} rows;
+
+/* Whether a product can work on rows of `dim` where they lie. */
+INLINE int in_place(const call *c, idx dim) { return c->type == FLOAT32 && dim % LANES == 0; }
+
+/* All rows of a head: where they lie, or widened into `space`. */
+static rows rows_of(const call *c, const array *x, idx b, idx h, idx count, idx dim, idx padded, float *space) {
+    if (in_place(c, dim)) return (rows){(float *)x->data + b * x->batch + h * x->head, x->row};
+    read_rows(space, padded, x, b, h, 0, count, dim, 1, c->type);
+    return (rows){space, padded};
+}
+
+/* Four rows of `from` as four columns of `to`. */
+INLINE void turn_four(float *to, idx to_row, const float *from, idx from_row) {
+    const four a = *(four *)from, b = *(four *)(from + from_row);
+    const four c = *(four *)(from + 2 * from_row), d = *(four *)(from + 3 * from_row);
+    const four ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+    const four ab2 = __builtin_shufflevector(a, b, 2, 6, 3, 7), cd2 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    *(four *)to = __builtin_shufflevector(ab, cd, 0, 1, 4, 5);
+    *(four *)(to + to_row) = __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+    *(four *)(to + 2 * to_row) = __builtin_shufflevector(ab2, cd2, 0, 1, 4, 5);
+    *(four *)(to + 3 * to_row) = __builtin_shufflevector(ab2, cd2, 2, 3, 6, 7);
+}
+
+/* All rows of a head turned to columns, KEYS at a time: (lots, padded dim, KEYS), with zeros past the last row. */
+static void turn(float *to, const call *c, const array *x, idx b, idx h, idx count, idx dim, idx padded, float *space) {
+    const rows from = rows_of(c, x, b, h, count, dim, padded, space);
+    for (idx first = 0; first < count; first += KEYS, to += padded * KEYS) {
+        const idx here = count - first < KEYS ? count - first : KEYS;
+        for (idx j = 0; j < here; j += 4)
+            if (here - j >= 4)
+                for (idx d = 0; d < padded; d += 4)
+                    turn_four(to + d * KEYS + j, KEYS, from.data + (first + j) * from.row + d, from.row);
+            else
+                for (idx d = 0; d < padded; d++)
+                    for (idx r = j; r < here; r++) to[d * KEYS + r] = from.data[(first + r) * from.row + d];
+        for (idx d = 0; d < padded && here < KEYS; d++) memset(to + d * KEYS + here, 0, sizeof(float) * (KEYS - here));
+    }
+}
+
+#endif
