@@ -16,19 +16,20 @@
 
 #include <dlfcn.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "rows.h"
 
 /* ---- rows of a tile ---- */
 
 typedef struct { /* where a task works */
-    idx b, h, kv;    /* sequence, head, head of the keys */
+    idx b, h;        /* sequence, head */
     idx first, rows; /* queries */
     idx key, keys;   /* the tile's keys */
     idx vecs;        /* vectors that hold them */
 } place;
 
-INLINE idx strip_width(const call *c) { return up(c->labels, LANES) + 2 * KEYS; }
+INLINE idx strip_width(const call *c) { return up(c->labels, PADDING) + 2 * KEYS; }
 INLINE idx valid_keys(const call *c, idx b) { return c->lengths ? clamped(c->lengths[b], 0, c->keys) : c->keys; }
 
 /* Where in a strip the run of the tile's keys starts. */
@@ -72,12 +73,12 @@ INLINE const float *terms_of(const call *c, const place *at, idx r, const float 
     return space;
 }
 
-/* Adds relative terms to a row of scores; -inf where the row may not look. Whether it may look anywhere. */
+/* Scales a row of scores and adds its relative terms; -inf where the row may not look. Whether it may look anywhere. */
 INLINE int complete(const call *c, const place *at, idx r, idx position, float *scores, const float *terms) {
     idx allowed = at->keys;
     if (c->is_causal) allowed = clamped(position + 1 - at->key, 0, allowed);
-    if (terms)
-        for (idx v = 0; v < at->vecs; v++) AT(scores + v * LANES) += AT(terms + v * LANES);
+    for (idx v = 0; v < at->vecs; v++)
+        AT(scores + v * LANES) = AT(scores + v * LANES) * c->scale + (terms ? AT(terms + v * LANES) : splat(0));
     for (idx v = allowed / LANES; v < at->vecs; v++)
         AT(scores + v * LANES) =
             pick(lanes_from((int32_t)(v * LANES)) < (int32_t)allowed, AT(scores + v * LANES), splat(-INFINITY));
@@ -148,9 +149,9 @@ typedef struct {
 } forward_space;
 
 /* One row of a tile: its scores become probabilities under the highest score so far. Whether it sees anything. */
-INLINE int forward_row(const call *c, const place *at, idx r, idx position, idx wide, const forward_space *w) {
-    const idx width = strip_width(c);
-    float *scores = w->scores + r * KEYS, *output = w->output + r * wide, *masses = w->masses + r * width;
+INLINE int forward_row(const call *c, const place *at, idx r, idx position, rows out, const forward_space *w) {
+    const idx width = strip_width(c), wide = up(c->value_dim, PADDING);
+    float *scores = w->scores + r * KEYS, *output = out.data + r * out.row, *masses = w->masses + r * width;
     float space[KEYS];
     const float *terms = c->rel_key ? terms_of(c, at, r, w->terms + r * width, position, space) : NULL;
     const int seen = complete(c, at, r, position, scores, terms);
@@ -187,42 +188,43 @@ INLINE int forward_row(const call *c, const place *at, idx r, idx position, idx 
 
 /* ROWS queries of a head against all of its keys. */
 static void forward_rows(const call *c, place at, idx live, rows values, const forward_space *w) {
-    const idx dim = c->dim, deep = up(dim, LANES), wide = up(c->value_dim, LANES);
-    const idx width = strip_width(c), labels = up(c->labels, LANES);
+    const idx dim = c->dim, deep = up(dim, PADDING), wide = up(c->value_dim, PADDING);
+    const idx width = strip_width(c), labels = up(c->labels, PADDING);
     const idx table = at.h % c->key_table_heads, value_table = at.h % c->value_table_heads;
     const idx offset = c->offsets[at.b] + at.first;
     idx valid = valid_keys(c, at.b);
     if (c->is_causal) valid = clamped(offset + live, 0, valid);
     char seen[ROWS] = {0};
 
-    read_rows(w->query, dim, &c->query, at.b, at.h, at.first, live, dim, c->scale, c->type);
+    const rows query = rows_of(c, &c->query, at.b, at.h, at.first, live, dim, w->query);
+    const rows out = room_for(c, &c->output, at.b, at.h, at.first, c->value_dim, w->output);
     if (c->rel_key) {
-        product(w->terms + KEYS, width, w->query, dim, 1, c->rel_key_t + table * dim * labels, labels, live, labels, dim, 0);
+        product(w->terms + KEYS, width, query.data, query.row, 1, c->rel_key_t + table * dim * labels, labels, live, labels, dim, 0);
         extend(c, w->terms, live);
     }
     if (c->rel_value) memset(w->masses, 0, sizeof(float) * live * width);
-    memset(w->output, 0, sizeof(float) * live * wide);
     for (idx r = 0; r < live; r++) w->highest[r] = -INFINITY, w->total[r] = 0;
 
     for (at.key = 0; at.key < valid; at.key += KEYS) {
         at.keys = valid - at.key < KEYS ? valid - at.key : KEYS;
         at.vecs = (at.keys + LANES - 1) / LANES;
-        product(w->scores, KEYS, w->query, dim, 1, w->keys + at.key * deep, KEYS, live, at.vecs * LANES, dim, 0);
-        for (idx r = 0; r < live; r++) seen[r] |= (char)forward_row(c, &at, r, offset + r, wide, w);
-        product(w->output, wide, w->scores, KEYS, 1, values.data + at.key * values.row, values.row, live, wide, at.keys, 1);
+        product(w->scores, KEYS, query.data, query.row, 1, w->keys + at.key * deep, KEYS, live, at.vecs * LANES, dim, 0);
+        for (idx r = 0; r < live; r++) seen[r] |= (char)forward_row(c, &at, r, offset + r, out, w);
+        product(out.data, out.row, w->scores, KEYS, 1, values.data + at.key * values.row, values.row, live, wide, at.keys,
+                at.key > 0);
     }
 
-    if (c->rel_value) {
+    if (c->rel_value && valid > 0) {
         collapse(c, w->masses, live);
         const float *rows = c->rel_value + value_table * c->labels * wide;
-        product(w->output, wide, w->masses + KEYS, width, 1, rows, wide, live, wide, c->labels, 1);
+        product(out.data, out.row, w->masses + KEYS, width, 1, rows, wide, live, wide, c->labels, 1);
     }
     float *lse = (float *)c->lse.data + at.b * c->lse.batch + at.h * c->lse.head + at.first;
     for (idx r = 0; r < at.rows; r++) {
         const int empty = r >= live || !seen[r];
         lse[r] = empty ? -INFINITY : w->highest[r] + logf(w->total[r]);
         if (empty) write_zeros(&c->output, at.b, at.h, at.first + r, c->value_dim, c->type);
-        else write_row(&c->output, at.b, at.h, at.first + r, w->output + r * wide, c->value_dim,
+        else write_row(&c->output, at.b, at.h, at.first + r, out.data + r * out.row, c->value_dim,
                        c->keep > 0 ? 1 / (w->total[r] * c->keep) : 0, c->type);
     }
 }
@@ -239,7 +241,7 @@ typedef struct {
     float *terms, *slope_terms, *masses, *slope_masses, *dot, *lse;
 } backward_space;
 
-/* One row of a tile: scores become probabilities as they weighed values, slopes the gradient of the scores. */
+/* One row of a tile: scores become probabilities as they weighed values, slopes the gradient of the products q . k. */
 INLINE void backward_row(const call *c, const place *at, idx r, idx position, const backward_space *w) {
     const idx width = strip_width(c);
     float *scores = w->scores + r * KEYS, *slopes = w->slopes + r * KEYS;
@@ -257,102 +259,118 @@ INLINE void backward_row(const call *c, const place *at, idx r, idx position, co
         if (slope_terms) slope += AT(slope_terms + v * LANES);
         if (c->keep < 1) weight = pick(kept(number, at->key + v * LANES, c->keep), p / c->keep, splat(0));
         AT(scores + v * LANES) = weight;
-        AT(slopes + v * LANES) = weight * slope - p * dot;
+        AT(slopes + v * LANES) = (weight * slope - p * dot) * c->scale;
     }
     if (c->rel_key) onto_labels(c, at, r, position, slopes, w->slope_masses + r * width);
-    if (c->rel_value) onto_labels(c, at, r, position, scores, w->masses + r * width);
+    if (c->rel_key || c->rel_value) onto_labels(c, at, r, position, scores, w->masses + r * width);
+}
+
+/* Makes slopes add up to nothing over a row's labels, as they do but for rounding in g . z. Spread over many keys that
+   error averages out; on an edge's label, which has most of the keys, it would not. */
+INLINE void level(const call *c, float *slope_masses, const float *masses, idx count) {
+    const idx width = strip_width(c);
+    for (idx r = 0; r < count; r++, slope_masses += width, masses += width) {
+        vec excess = splat(0), mass = splat(0);
+        for (idx i = 0; i < width; i += LANES) excess += AT(slope_masses + i), mass += AT(masses + i);
+        const float total = sum_of(mass), share = total > 0 ? sum_of(excess) / total : 0;
+        for (idx i = 0; i < width; i += LANES) AT(slope_masses + i) -= share * AT(masses + i);
+    }
 }
 
 /* ROWS queries of a head against all of its keys, the way back; adds to the gradients of keys, values and tables. */
 static void backward_rows(const call *c, place at, idx live, idx chunk, rows keys, rows d_keys, rows d_values,
                           const backward_space *w) {
-    const idx dim = c->dim, value_dim = c->value_dim, deep = up(dim, LANES), wide = up(value_dim, LANES);
-    const idx width = strip_width(c), labels = up(c->labels, LANES);
+    const idx dim = c->dim, value_dim = c->value_dim, deep = up(dim, PADDING), wide = up(value_dim, PADDING);
+    const idx width = strip_width(c), labels = up(c->labels, PADDING);
     const idx table = at.h % c->key_table_heads, value_table = at.h % c->value_table_heads;
     const idx offset = c->offsets[at.b] + at.first;
     idx valid = valid_keys(c, at.b);
     if (c->is_causal) valid = clamped(offset + live, 0, valid);
 
-    read_rows(w->query, deep, &c->query, at.b, at.h, at.first, live, dim, c->scale, c->type);
-    read_rows(w->grad, wide, &c->grad, at.b, at.h, at.first, live, value_dim, 1, c->type);
-    read_rows(w->d_query, wide, &c->output, at.b, at.h, at.first, live, value_dim, 1, c->type);
+    const rows query = rows_of(c, &c->query, at.b, at.h, at.first, live, dim, w->query);
+    const rows grad = rows_of(c, &c->grad, at.b, at.h, at.first, live, value_dim, w->grad);
+    const rows out = rows_of(c, &c->output, at.b, at.h, at.first, live, value_dim, w->d_query);
     const float *lse = (const float *)c->lse.data + at.b * c->lse.batch + at.h * c->lse.head + at.first;
     for (idx r = 0; r < live; r++) {
         vec dot = splat(0);
-        for (idx i = 0; i < wide; i += LANES) dot += AT(w->grad + r * wide + i) * AT(w->d_query + r * wide + i);
+        for (idx i = 0; i < wide; i += LANES) dot += AT(grad.data + r * grad.row + i) * AT(out.data + r * out.row + i);
         w->dot[r] = sum_of(dot);
         w->lse[r] = lse[r] == -INFINITY ? INFINITY : lse[r]; /* a row that sees nothing: e^(x - inf) = 0 */
     }
     if (c->rel_key) {
-        product(w->terms + KEYS, width, w->query, deep, 1, c->rel_key_t + table * dim * labels, labels, live, labels, dim, 0);
+        product(w->terms + KEYS, width, query.data, query.row, 1, c->rel_key_t + table * dim * labels, labels, live, labels, dim, 0);
         extend(c, w->terms, live);
         memset(w->slope_masses, 0, sizeof(float) * live * width);
     }
     if (c->rel_value) {
-        product(w->slope_terms + KEYS, width, w->grad, wide, 1, c->rel_value_t + value_table * value_dim * labels, labels,
+        product(w->slope_terms + KEYS, width, grad.data, grad.row, 1, c->rel_value_t + value_table * value_dim * labels, labels,
                 live, labels, value_dim, 0);
         extend(c, w->slope_terms, live);
-        memset(w->masses, 0, sizeof(float) * live * width);
     }
-    memset(w->d_query, 0, sizeof(float) * live * deep);
+    if (c->rel_key || c->rel_value) memset(w->masses, 0, sizeof(float) * live * width);
+    const rows d_query = room_for(c, &c->d_query, at.b, at.h, at.first, dim, w->d_query);
 
     for (at.key = 0; at.key < valid; at.key += KEYS) {
         at.keys = valid - at.key < KEYS ? valid - at.key : KEYS;
         at.vecs = (at.keys + LANES - 1) / LANES;
         const idx n = at.vecs * LANES;
-        product(w->scores, KEYS, w->query, deep, 1, w->keys_t + at.key * deep, KEYS, live, n, dim, 0);
-        product(w->slopes, KEYS, w->grad, wide, 1, w->values_t + at.key * wide, KEYS, live, n, value_dim, 0);
+        product(w->scores, KEYS, query.data, query.row, 1, w->keys_t + at.key * deep, KEYS, live, n, dim, 0);
+        product(w->slopes, KEYS, grad.data, grad.row, 1, w->values_t + at.key * wide, KEYS, live, n, value_dim, 0);
         for (idx r = 0; r < live; r++) backward_row(c, &at, r, offset + r, w);
-        product(d_values.data + at.key * d_values.row, d_values.row, w->scores, 1, KEYS, w->grad, wide, at.keys, wide, live, 1);
-        product(d_keys.data + at.key * d_keys.row, d_keys.row, w->slopes, 1, KEYS, w->query, deep, at.keys, deep, live, 1);
-        product(w->d_query, deep, w->slopes, KEYS, 1, keys.data + at.key * keys.row, keys.row, live, deep, at.keys, 1);
+        product(d_values.data + at.key * d_values.row, d_values.row, w->scores, 1, KEYS, grad.data, grad.row, at.keys,
+                wide, live, 1);
+        product(d_keys.data + at.key * d_keys.row, d_keys.row, w->slopes, 1, KEYS, query.data, query.row, at.keys, deep,
+                live, 1);
+        product(d_query.data, d_query.row, w->slopes, KEYS, 1, keys.data + at.key * keys.row, keys.row, live, deep, at.keys,
+                at.key > 0);
     }
 
-    if (c->rel_key) {
+    if (c->rel_key && valid > 0) {
+        level(c, w->slope_masses, w->masses, live);
         collapse(c, w->slope_masses, live);
         const float *rows = c->rel_key + table * c->labels * deep;
         float *d_rows = c->d_rel_key + (chunk * c->key_table_heads + table) * c->labels * deep;
-        product(w->d_query, deep, w->slope_masses + KEYS, width, 1, rows, deep, live, deep, c->labels, 1);
-        product(d_rows, deep, w->slope_masses + KEYS, 1, width, w->query, deep, c->labels, deep, live, 1);
+        product(d_query.data, d_query.row, w->slope_masses + KEYS, width, 1, rows, deep, live, deep, c->labels, 1);
+        product(d_rows, deep, w->slope_masses + KEYS, 1, width, query.data, query.row, c->labels, deep, live, 1);
     }
-    if (c->rel_value) {
+    if (c->rel_value && valid > 0) {
         collapse(c, w->masses, live);
         float *d_rows = c->d_rel_value + (chunk * c->value_table_heads + value_table) * c->labels * wide;
-        product(d_rows, wide, w->masses + KEYS, 1, width, w->grad, wide, c->labels, wide, live, 1);
+        product(d_rows, wide, w->masses + KEYS, 1, width, grad.data, grad.row, c->labels, wide, live, 1);
     }
-    for (idx r = 0; r < live; r++)
-        write_row(&c->d_query, at.b, at.h, at.first + r, w->d_query + r * deep, dim, c->scale, c->type);
-    for (idx r = live; r < at.rows; r++) write_zeros(&c->d_query, at.b, at.h, at.first + r, dim, c->type);
+    for (idx r = 0; r < at.rows; r++) {
+        if (r >= live || valid == 0) write_zeros(&c->d_query, at.b, at.h, at.first + r, dim, c->type);
+        else if (!in_place(c, &c->d_query, dim))
+            write_row(&c->d_query, at.b, at.h, at.first + r, d_query.data + r * d_query.row, dim, 1, c->type);
+    }
 }
 
 /* All heads that share a head of keys. */
 static void backward_head(const call *c, idx b, idx kv, idx chunk, const backward_space *w) {
-    const idx dim = c->dim, value_dim = c->value_dim, deep = up(dim, LANES), wide = up(value_dim, LANES);
+    const idx dim = c->dim, value_dim = c->value_dim, deep = up(dim, PADDING), wide = up(value_dim, PADDING);
     const idx valid = valid_keys(c, b), group = c->heads / c->key_heads;
-    const rows keys = rows_of(c, &c->key, b, kv, valid, dim, deep, w->keys);
-    turn(w->keys_t, c, &c->key, b, kv, valid, dim, deep, w->keys);
-    turn(w->values_t, c, &c->value, b, kv, valid, value_dim, wide, w->d_values);
-    rows d_keys = {w->d_keys, deep}, d_values = {w->d_values, wide};
-    if (in_place(c, dim)) d_keys = (rows){(float *)c->d_key.data + b * c->d_key.batch + kv * c->d_key.head, c->d_key.row};
-    if (in_place(c, value_dim))
-        d_values = (rows){(float *)c->d_value.data + b * c->d_value.batch + kv * c->d_value.head, c->d_value.row};
-    for (idx j = 0; j < c->keys; j++) {
-        if (j < valid || in_place(c, dim)) memset(d_keys.data + j * d_keys.row, 0, sizeof(float) * deep);
-        if (j < valid || in_place(c, value_dim)) memset(d_values.data + j * d_values.row, 0, sizeof(float) * wide);
-    }
+    const rows keys = rows_of(c, &c->key, b, kv, 0, valid, dim, w->keys);
+    turn(w->keys_t, c, &c->key, b, kv, valid, dim, w->keys);
+    turn(w->values_t, c, &c->value, b, kv, valid, value_dim, w->d_values);
+    const rows d_keys = room_for(c, &c->d_key, b, kv, 0, dim, w->d_keys);
+    const rows d_values = room_for(c, &c->d_value, b, kv, 0, value_dim, w->d_values);
+    memset(d_keys.data, 0, sizeof(float) * valid * deep);
+    memset(d_values.data, 0, sizeof(float) * valid * wide);
     for (idx h = kv * group; h < (kv + 1) * group; h++)
         for (idx first = 0; first < c->queries; first += ROWS) {
             const idx count = c->queries - first < ROWS ? c->queries - first : ROWS;
-            const place at = {.b = b, .h = h, .kv = kv, .first = first, .rows = count};
+            const place at = {.b = b, .h = h, .first = first, .rows = count};
             backward_rows(c, at, live_rows(c, b, first, count), chunk, keys, d_keys, d_values, w);
         }
-    for (idx j = 0; j < c->keys && !in_place(c, dim); j++) {
-        if (j < valid) write_row(&c->d_key, b, kv, j, d_keys.data + j * deep, dim, 1, c->type);
-        else write_zeros(&c->d_key, b, kv, j, dim, c->type);
-    }
-    for (idx j = 0; j < c->keys && !in_place(c, value_dim); j++) {
-        if (j < valid) write_row(&c->d_value, b, kv, j, d_values.data + j * wide, value_dim, 1, c->type);
-        else write_zeros(&c->d_value, b, kv, j, value_dim, c->type);
+    for (idx j = 0; j < c->keys; j++) {
+        if (j >= valid) {
+            write_zeros(&c->d_key, b, kv, j, dim, c->type);
+            write_zeros(&c->d_value, b, kv, j, value_dim, c->type);
+            continue;
+        }
+        if (!in_place(c, &c->d_key, dim)) write_row(&c->d_key, b, kv, j, d_keys.data + j * deep, dim, 1, c->type);
+        if (!in_place(c, &c->d_value, value_dim))
+            write_row(&c->d_value, b, kv, j, d_values.data + j * wide, value_dim, 1, c->type);
     }
 }
 
@@ -381,10 +399,10 @@ INLINE idx sum_of_sizes(const idx *sizes, idx count) {
 static void forward_worker(void *data) {
     crew *work = data;
     const call *c = work->call;
-    const idx deep = up(c->dim, LANES), wide = up(c->value_dim, LANES), width = strip_width(c), all = up(c->keys, KEYS);
-    const int widens = !in_place(c, c->dim) || !in_place(c, c->value_dim);
-    const idx sizes[] = {all * deep,    widens ? all * (deep > wide ? deep : wide) : 0,
-                         ROWS * c->dim, ROWS * KEYS,
+    const idx deep = up(c->dim, PADDING), wide = up(c->value_dim, PADDING), width = strip_width(c), all = up(c->keys, KEYS);
+    const int copies = !in_place(c, &c->key, c->dim) || !in_place(c, &c->value, c->value_dim);
+    const idx sizes[] = {all * deep,    copies ? all * (deep > wide ? deep : wide) : 0,
+                         ROWS * deep,   ROWS * KEYS,
                          ROWS * wide,   c->rel_key ? ROWS * width : 0,
                          c->rel_value ? ROWS * width : 0, ROWS, ROWS};
     float *block = aligned_alloc(64, sizeof(float) * up(sum_of_sizes(sizes, 9), 16));
@@ -405,14 +423,14 @@ static void forward_worker(void *data) {
         const idx b = task / parts / c->heads, h = task / parts % c->heads, kv = h / group;
         if (w.packed != b * c->key_heads + kv) {
             const idx valid = valid_keys(c, b);
-            turn(w.keys, c, &c->key, b, kv, valid, c->dim, deep, w.values);
-            values = rows_of(c, &c->value, b, kv, valid, c->value_dim, wide, w.values);
+            turn(w.keys, c, &c->key, b, kv, valid, c->dim, w.values);
+            values = rows_of(c, &c->value, b, kv, 0, valid, c->value_dim, w.values);
             w.packed = b * c->key_heads + kv;
         }
         const idx start = task % parts * TASK_ROWS, end = start + TASK_ROWS < c->queries ? start + TASK_ROWS : c->queries;
         for (idx first = start; first < end; first += ROWS) {
             const idx count = end - first < ROWS ? end - first : ROWS;
-            const place at = {.b = b, .h = h, .kv = kv, .first = first, .rows = count};
+            const place at = {.b = b, .h = h, .first = first, .rows = count};
             forward_rows(c, at, live_rows(c, b, first, count), values, &w);
         }
     }
@@ -422,11 +440,14 @@ static void forward_worker(void *data) {
 static void backward_worker(void *data) {
     crew *work = data;
     const call *c = work->call;
-    const idx deep = up(c->dim, LANES), wide = up(c->value_dim, LANES), width = strip_width(c), all = up(c->keys, KEYS);
+    const idx deep = up(c->dim, PADDING), wide = up(c->value_dim, PADDING), width = strip_width(c), all = up(c->keys, KEYS);
     const idx keyed = c->rel_key ? ROWS * width : 0, valued = c->rel_value ? ROWS * width : 0;
-    const idx own = in_place(c, c->dim) ? 0 : all * deep, own_values = in_place(c, c->value_dim) ? 0 : all * wide;
-    const idx sizes[] = {all * deep, all * wide, own,   ROWS * deep, ROWS * wide, ROWS * KEYS, ROWS * KEYS,
-                         ROWS * (deep > wide ? deep : wide), own, own_values,  keyed,       valued,      valued,
+    const idx weighed = c->rel_key || c->rel_value ? ROWS * width : 0;
+    const idx keys = in_place(c, &c->key, c->dim) ? 0 : all * deep;
+    const idx d_keys = in_place(c, &c->d_key, c->dim) ? 0 : all * deep;
+    const int own_values = !in_place(c, &c->value, c->value_dim) || !in_place(c, &c->d_value, c->value_dim);
+    const idx sizes[] = {all * deep, all * wide, keys,   ROWS * deep, ROWS * wide, ROWS * KEYS, ROWS * KEYS,
+                         ROWS * (deep > wide ? deep : wide), d_keys, own_values ? all * wide : 0,  keyed,       valued,      weighed,
                          keyed,        ROWS,               ROWS};
     float *block = aligned_alloc(64, sizeof(float) * up(sum_of_sizes(sizes, 16), 16));
     if (!block) {
@@ -459,6 +480,23 @@ static int together(const call *c, void (*worker)(void *)) {
     return (int)work.failed;
 }
 
-int relattn_forward(const call *c) { return together(c, forward_worker); }
-int relattn_backward(const call *c) { return together(c, backward_worker); }
+/* Asks for a new result's memory in large pages: 4 KiB at a time, finding it costs as much as a short row's attention. */
+static void in_large_pages(const call *c, const array *x, idx heads, idx count, idx dim) {
+    const uintptr_t page = 1 << 21, start = ((uintptr_t)x->data + page - 1) / page * page;
+    const uintptr_t end = ((uintptr_t)x->data + (c->type == FLOAT32 ? 4 : 2) * c->batch * heads * count * dim) / page * page;
+    if (end > start) madvise((void *)start, end - start, MADV_HUGEPAGE);
+}
+
+int relattn_forward(const call *c) {
+    in_large_pages(c, &c->output, c->heads, c->queries, c->value_dim);
+    return together(c, forward_worker);
+}
+
+int relattn_backward(const call *c) {
+    in_large_pages(c, &c->d_query, c->heads, c->queries, c->dim);
+    in_large_pages(c, &c->d_key, c->key_heads, c->keys, c->dim);
+    in_large_pages(c, &c->d_value, c->key_heads, c->keys, c->value_dim);
+    return together(c, backward_worker);
+}
+
 int relattn_call_size(void) { return (int)sizeof(call); }

@@ -9,7 +9,7 @@ from torch import Tensor
 
 LEVELS = {"AVX512": "x86-64-v4", "AVX2": "x86-64-v3", "DEFAULT": "aarch64"}  # by what PyTorch says of the processor
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-LANES = 16  # tables are padded to the widest vector of any level
+PADDING = 16  # of the last dimension of tables, as in `rows.h`
 
 
 class Array(ctypes.Structure):

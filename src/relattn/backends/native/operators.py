@@ -37,7 +37,7 @@ def attention(
     scale: float,
 ) -> tuple[Tensor, Tensor]:
     """The output, and the log-sum-exp (batch, heads, queries), float32."""
-    inputs = Inputs(query, key, value, rel_key, rel_value, relations, offsets, lengths, mask)
+    inputs = Inputs(query, key, value, rel_key, rel_value, relations, offsets, lengths, mask, scale)
     output, lse = results(query, value)
     call = inputs.call(seed, left, right, clips, is_causal, dropout_p, scale)
     call.output, call.lse = library.array(output), library.array(lse)
@@ -68,7 +68,7 @@ def attention_backward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, value, rel_key and rel_value; an empty one for a table that is not there."""
-    inputs = Inputs(query, key, value, rel_key, rel_value, relations, offsets, lengths, mask)
+    inputs = Inputs(query, key, value, rel_key, rel_value, relations, offsets, lengths, mask, scale)
     call = inputs.call(seed, left, right, clips, is_causal, dropout_p, scale)
     grad = with_contiguous_rows(grad)
     d_query, d_key, d_value = (torch.empty_like(x) for x in (inputs.query, inputs.key, inputs.value))
@@ -95,11 +95,12 @@ class Inputs:
         offsets: Tensor,
         lengths: Tensor | None,
         mask: Tensor | None,
+        scale: float,
     ) -> None:
         pairs = (*query.shape[:3], key.shape[2])
         self.query, self.key, self.value = (with_contiguous_rows(x) for x in (query, key, value))
-        self.rel_key, self.rel_key_t = both_ways(rel_key)
-        self.rel_value, self.rel_value_t = both_ways(rel_value)
+        self.rel_key, self.rel_key_t = both_ways(rel_key, scale)
+        self.rel_value, self.rel_value_t = both_ways(rel_value, 1.0)
         self.relations, self.mask = on_pairs(relations, pairs), on_pairs(mask, pairs)
         self.offsets = offsets
         self.lengths = None if lengths is None else lengths.long().contiguous()
@@ -150,16 +151,16 @@ def with_contiguous_rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def both_ways(table: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """A table in float32 as (heads or 1, labels, dim) and (heads or 1, dim, labels), each padded to whole vectors."""
+def both_ways(table: Tensor | None, scale: float) -> tuple[Tensor | None, Tensor | None]:
+    """A table in float32 as (heads or 1, labels, dim), and `scale` times it as (heads or 1, dim, labels); padded."""
     if table is None:
         return None, None
     table = table.float() if table.dim() == 3 else table.float()[None]
-    return padded(table), padded(table.mT)
+    return padded(table), padded(scale * table.mT)
 
 
 def padded(x: Tensor) -> Tensor:
-    return F.pad(x, (0, -x.shape[-1] % library.LANES)).contiguous()
+    return F.pad(x, (0, -x.shape[-1] % library.PADDING)).contiguous()
 
 
 def on_pairs(x: Tensor | None, pairs: tuple[int, ...]) -> Tensor | None:
@@ -179,7 +180,7 @@ def in_the_shape_of(table: Tensor | None, shares: Tensor) -> Tensor:
     """The sum of the shares, in a table's own shape and type."""
     if table is None:
         return shares
-    return shares.sum(0)[..., : table.shape[-1]].reshape(table.shape).to(table.dtype)
+    return shares.sum(0)[..., : table.shape[-1]].reshape(table.shape).to(table.dtype).contiguous()
 
 
 @attention.register_fake
@@ -200,7 +201,7 @@ def _(
     *rest: Any,
 ) -> tuple[Tensor, ...]:
     given = tuple(torch.empty_like(with_contiguous_rows(x)) for x in (query, key, value))
-    return (*given, *(query.new_empty(0) if x is None else torch.empty_like(x) for x in (rel_key, rel_value)))
+    return (*given, *(grad.new_empty(0) if x is None else x.new_empty(x.shape) for x in (rel_key, rel_value)))
 
 
 def keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

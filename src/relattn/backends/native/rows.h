@@ -6,6 +6,7 @@
 #include "vectors.h"
 
 enum { ROWS = 64, KEYS = 64 }; /* queries and keys of a tile */
+enum { PADDING = 16 };         /* rows of tables and of work space are padded to multiples of this, as `library.py` knows */
 enum { FLOAT32, BFLOAT16, FLOAT16 };
 
 typedef struct {
@@ -51,20 +52,19 @@ INLINE void put(void *data, idx i, float x, idx type) {
     }
 }
 
-INLINE void widen_row(float *to, const void *from, idx start, idx dim, idx padded, float times, idx type) {
-    for (idx i = 0; i < dim; i++) to[i] = times * widened(from, start + i, type);
+INLINE void widen_row(float *to, const void *from, idx start, idx dim, idx padded, idx type) {
+    for (idx i = 0; i < dim; i++) to[i] = widened(from, start + i, type);
     for (idx i = dim; i < padded; i++) to[i] = 0;
 }
 
-/* Rows [first, first + count) of a head as float32, `padded` wide, times a number. */
-static void read_rows(float *to, idx padded, const array *x, idx b, idx h, idx first, idx count, idx dim, float times,
-                      idx type) {
+/* Rows of a head from `first` on as float32, `padded` wide. */
+static void read_rows(float *to, idx padded, const array *x, idx b, idx h, idx first, idx count, idx dim, idx type) {
     for (idx r = 0; r < count; r++) {
         const idx start = b * x->batch + h * x->head + (first + r) * x->row;
         float *row = to + r * padded;
-        if (type == FLOAT32) widen_row(row, x->data, start, dim, padded, times, FLOAT32);
-        else if (type == FLOAT16) widen_row(row, x->data, start, dim, padded, times, FLOAT16);
-        else widen_row(row, x->data, start, dim, padded, times, BFLOAT16);
+        if (type == FLOAT32) widen_row(row, x->data, start, dim, padded, FLOAT32);
+        else if (type == FLOAT16) widen_row(row, x->data, start, dim, padded, FLOAT16);
+        else widen_row(row, x->data, start, dim, padded, BFLOAT16);
     }
 }
 
@@ -89,14 +89,25 @@ typedef struct {
     idx row;
 } rows;
 
-/* Whether a product can work on rows of `dim` where they lie. */
-INLINE int in_place(const call *c, idx dim) { return c->type == FLOAT32 && dim % LANES == 0; }
+/* Whether products can work on an array's rows where they lie. */
+INLINE int in_place(const call *c, const array *x, idx dim) { return c->type == FLOAT32 && dim % PADDING == 0 && x->row == dim; }
 
-/* All rows of a head: where they lie, or widened into `space`. */
-static rows rows_of(const call *c, const array *x, idx b, idx h, idx count, idx dim, idx padded, float *space) {
-    if (in_place(c, dim)) return (rows){(float *)x->data + b * x->batch + h * x->head, x->row};
-    read_rows(space, padded, x, b, h, 0, count, dim, 1, c->type);
+/* Rows of a head from `first` on, where they lie. */
+INLINE rows lying(const array *x, idx b, idx h, idx first) {
+    return (rows){(float *)x->data + b * x->batch + h * x->head + first * x->row, x->row};
+}
+
+/* Rows of a head: where they lie, or widened into `space`. */
+static rows rows_of(const call *c, const array *x, idx b, idx h, idx first, idx count, idx dim, float *space) {
+    if (in_place(c, x, dim)) return lying(x, b, h, first);
+    const idx padded = up(dim, PADDING);
+    read_rows(space, padded, x, b, h, first, count, dim, c->type);
     return (rows){space, padded};
+}
+
+/* Room for rows of a result: where they are to lie, or in `space`. */
+INLINE rows room_for(const call *c, const array *x, idx b, idx h, idx first, idx dim, float *space) {
+    return in_place(c, x, dim) ? lying(x, b, h, first) : (rows){space, up(dim, PADDING)};
 }
 
 /* Four rows of `from` as four columns of `to`. */
@@ -112,8 +123,9 @@ INLINE void turn_four(float *to, idx to_row, const float *from, idx from_row) {
 }
 
 /* All rows of a head turned to columns, KEYS at a time: (lots, padded dim, KEYS), with zeros past the last row. */
-static void turn(float *to, const call *c, const array *x, idx b, idx h, idx count, idx dim, idx padded, float *space) {
-    const rows from = rows_of(c, x, b, h, count, dim, padded, space);
+static void turn(float *to, const call *c, const array *x, idx b, idx h, idx count, idx dim, float *space) {
+    const rows from = rows_of(c, x, b, h, 0, count, dim, space);
+    const idx padded = up(dim, PADDING);
     for (idx first = 0; first < count; first += KEYS, to += padded * KEYS) {
         const idx here = count - first < KEYS ? count - first : KEYS;
         for (idx j = 0; j < here; j += 4)

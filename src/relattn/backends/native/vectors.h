@@ -89,7 +89,7 @@ INLINE void tile(const int rows, const int vecs, float *c, idx ldc, const float 
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 8
-        for (int v = 0; v < vecs; v++) sums[i][v] = add ? AT(c + i * ldc + v * LANES) : splat(0);
+        for (int v = 0; v < vecs; v++) sums[i][v] = splat(0);
     for (idx k = 0; k < inner; k++) {
         vec bs[4];
 #pragma GCC unroll 8
@@ -104,7 +104,8 @@ INLINE void tile(const int rows, const int vecs, float *c, idx ldc, const float 
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 8
-        for (int v = 0; v < vecs; v++) AT(c + i * ldc + v * LANES) = sums[i][v];
+        for (int v = 0; v < vecs; v++)
+            AT(c + i * ldc + v * LANES) = sums[i][v] + (add ? AT(c + i * ldc + v * LANES) : splat(0));
 }
 
 #define FEWER_ROWS(vecs)                                                                       \
@@ -132,7 +133,8 @@ COLUMNS(2)
 COLUMNS(3)
 COLUMNS(4)
 
-/* c (m, n) = or += a (m, inner) b (inner, n); n a multiple of LANES, a by its two strides. */
+/* c (m, n) = or += a (m, inner) b (inner, n); n a multiple of LANES, a by its two strides. What is there is added
+   last: sums of sums lose less than one long sum. */
 static void product(float *c, idx ldc, const float *a, idx a_row, idx a_col, const float *b, idx ldb, idx m, idx n,
                     idx inner, int add) {
     for (idx j = 0; j < n; j += TILE_VECS * LANES) {
