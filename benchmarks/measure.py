@@ -5,6 +5,8 @@ Alternating the contestants within a repeat spreads whatever else the machine do
 it held before the work, since a process never gives its own peak back.
 """
 
+import csv
+import ctypes
 import multiprocessing
 import os
 import platform
@@ -15,9 +17,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
+
+MOST_REPEATS = 50
+LONG = 1.0  # seconds from which a first run is as good as any
+PROCESSES = multiprocessing.get_context("forkserver")  # forks of one that has imported what is preloaded, and no more
 
 
 @dataclass(frozen=True)
@@ -25,36 +32,52 @@ class Timing:
     median: float  # seconds
     low: float  # first quartile, seconds
     high: float  # third quartile, seconds
+    repeats: int
 
 
-def alternate(works: dict[str, Callable[[], object]], repeats: int) -> dict[str, Timing]:
-    """Times each of `works`, one after the other in every repeat, after one warm-up each."""
-    for work in works.values():
-        work()
-    seconds: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(repeats):
+def alternate(works: dict[str, Callable[[], object]], repeats: int, seconds: float = 0.0) -> dict[str, Timing]:
+    """Times each of `works`, one after the other in every round, after one warm-up each.
+
+    Each gets `repeats` rounds, and up to `MOST_REPEATS` while they take no more than `seconds`; those of the quick are
+    spread over those of the slow. A warm-up of `LONG` seconds or more is the first repeat.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in works}
+    rounds = {}
+    for name, work in works.items():
+        first = measured(work)
+        rounds[name] = max(repeats, min(MOST_REPEATS, int(seconds / first)))
+        if first >= LONG:
+            taken[name].append(first)
+            rounds[name] -= 1
+    most = max(rounds.values())
+    for turn in range(most):
         for name, work in works.items():
-            start = time.perf_counter()
-            work()
-            seconds[name].append(time.perf_counter() - start)
-    return {name: summary(times) for name, times in seconds.items()}
+            if turn * rounds[name] // most < (turn + 1) * rounds[name] // most:
+                taken[name].append(measured(work))
+    return {name: summary(times) for name, times in taken.items()}
+
+
+def measured(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 def summary(times: Sequence[float]) -> Timing:
     if len(times) < 2:
-        return Timing(times[0], times[0], times[0])
+        return Timing(times[0], times[0], times[0], len(times))
     low, median, high = statistics.quantiles(times, n=4, method="inclusive")
-    return Timing(median, low, high)
+    return Timing(median, low, high, len(times))
 
 
-def peak_memory(prepare: Callable[..., Callable[[], object]], *arguments: object) -> int:
+def peak_memory(prepare: Callable[..., Callable[[], object]], small: tuple, arguments: tuple) -> int:
     """Bytes that one run of `prepare(*arguments)()` needs beyond its prepared inputs, in a fresh process.
 
-    `prepare` and its arguments are sent to that process, so they are a module's own function and plain values.
+    `prepare` and its arguments are sent to that process, so they are a module's own function and plain values. A run
+    with the arguments `small` comes first, since a first call loads much that is no part of the work.
     """
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=report_peak, args=(sender, prepare, arguments))
+    receiver, sender = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=report_peak, args=(sender, torch.get_num_threads(), prepare, small, arguments))
     process.start()
     sender.close()
     try:
@@ -65,13 +88,32 @@ def peak_memory(prepare: Callable[..., Callable[[], object]], *arguments: object
         process.join()
 
 
-def report_peak(sender, prepare: Callable[..., Callable[[], object]], arguments: tuple[object, ...]) -> None:
-    torch.set_num_threads(1)
+def preload(modules: Sequence[str]) -> None:
+    """Has the processes that measure memory start with these imported, which saves seconds each."""
+    PROCESSES.set_forkserver_preload([__name__, *modules])
+
+
+def report_peak(
+    sender: Connection, threads: int, prepare: Callable[..., Callable[[], object]], small: tuple, arguments: tuple
+) -> None:
+    torch.set_num_threads(threads)
+    prepare(*small)()
     work = prepare(*arguments)
+    settle()
     before = resident()
     work()
     sender.send(max(0, highest() - before))
     sender.close()
+
+
+def settle() -> None:
+    """Gives back freed memory and sets the peak to what is held now, where the system can: imports have used some."""
+    c_library = ctypes.CDLL(None)
+    if hasattr(c_library, "malloc_trim"):
+        c_library.malloc_trim(0)
+    counters = Path("/proc/self/clear_refs")
+    if counters.exists():
+        counters.write_text("5")
 
 
 def highest() -> int:
@@ -98,6 +140,20 @@ def available_memory() -> int:
         if line.startswith("MemAvailable"):
             return int(line.split()[1]) * 1024
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def keep(path: Path, rows: Sequence[dict[str, object]], key: Sequence[str]) -> None:
+    """Puts rows into a CSV, which has their columns, in the place of those with the same `key` or at the end."""
+    held: dict[tuple[str, ...], dict[str, object]] = {}
+    if path.exists():
+        with path.open(newline="", encoding="utf-8") as file:
+            held = {tuple(str(row.get(name)) for name in key): dict(row) for row in csv.DictReader(file)}
+    held |= {tuple(str(row[name]) for name in key): row for row in rows}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(held.values())
 
 
 def conditions() -> dict[str, str]:

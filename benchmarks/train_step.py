@@ -19,7 +19,7 @@ from relattn.translation.model.transformer import Transformer
 from relattn.translation.training.task import summed_loss
 
 SCHEMES: tuple[Positions, ...] = ("sinusoidal", "relative")
-LENGTHS = (32, 64, 256)
+LENGTHS = (32, 64, 256, 1024)
 VOCABULARY, TOKENS = 8000, 2048
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import sys
+from dataclasses import replace
 
 import pytest
 
-from benchmarks import attention, length, train_step
+from benchmarks import attention, errors, length, measure, peers, picture, train_step
+from relattn import relative_attention
 
 
 def table(path):
@@ -15,16 +17,128 @@ def table(path):
         return list(csv.DictReader(file))
 
 
-def test_attention(tmp_path, monkeypatch):
-    command = ["attention", "--lengths", "5", "--tokens", "10", "--repeats", "1", "--out", str(tmp_path / "a.csv")]
-    monkeypatch.setattr(sys, "argv", command)
-    monkeypatch.setattr(attention, "peak_memory", lambda *_: 1)  # a process each
-    attention.main()
-    rows = table(tmp_path / "a.csv")
-    assert [(row["pass"], row["method"]) for row in rows] == [
-        (name, method) for name in ("forward", "forward + backward") for method in attention.METHODS
+@pytest.fixture
+def measured(tmp_path, monkeypatch):
+    """A function that measures attention with more flags, into one file, and gives the rows of that."""
+    monkeypatch.setattr(attention, "peak_memory", lambda *_: 1 << 20)  # a process each
+
+    def run(*flags):
+        command = ["attention", "--tokens", "10", "--repeats", "1", "--seconds", "0", *flags]
+        monkeypatch.setattr(sys, "argv", [*command, "--out", str(tmp_path / "a.csv")])
+        attention.main()
+        return table(tmp_path / "a.csv")
+
+    return run
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """A peer that is ours under another name, with another's semantics: nothing beyond the window."""
+
+    def make(case):
+        options = {"clip": (case.left, case.right), "is_causal": case.is_causal, "beyond": "zero"}
+        return lambda *inputs: relative_attention(*inputs, **options, backend="dense")
+
+    monkeypatch.setitem(peers.PEERS, "VITS", replace(peers.PEERS["VITS"], package="torch", make=make))
+
+
+def test_attention(measured):
+    rows = measured("--lengths", "5", "--methods", "auto", "dense", "reference")
+    assert [(row["causal"], row["pass"], row["method"]) for row in rows] == [
+        (causal, name, method)
+        for causal in ("False", "True")
+        for name in ("forward", "forward + backward")
+        for method in ("plain", "auto", "dense", "reference")
     ]
     assert all(row["commit"] and row["device"] and row["torch"] and float(row["ms"]) > 0 for row in rows)
+    assert [row["backend"] for row in rows[2:4]] == ["dense", "reference"]
+    assert [float(row["operations ratio"]) for row in rows[2:4]] == [1 + 9 / 5, 2.0]  # 2n − 1 < 2k + 1 labels at n = 5
+
+
+def test_attention_in_pieces(measured):
+    """A second run replaces the rows that it measures again, and keeps the others."""
+    before = measured("--lengths", "3", "5", "--methods", "dense")
+    after = measured("--lengths", "5", "--methods", "reference")
+    assert [row for row in after if row["n"] == "3"] == [row for row in before if row["n"] == "3"]
+    methods = [row["method"] for row in after if row["n"] == "5" and row["causal"] == "True"]
+    assert sorted(methods) == ["dense", "dense", "plain", "plain", "reference", "reference"]
+
+
+def test_what_does_not_fit_is_left_out(measured, monkeypatch, capsys):
+    monkeypatch.setattr(attention, "available_memory", lambda: 4 * 2 * 8 * 5 * 5 * 64 * 4)  # bytes of two n × n × d
+    rows = measured("--lengths", "5", "--methods", "reference")
+    assert [(row["pass"], row["method"]) for row in rows] == [
+        (name, "plain") for name in ("forward", "forward + backward") * 2
+    ]
+    assert "5  reference left out: it needs about" in capsys.readouterr().out
+
+
+def test_peer(measured, stand_in):
+    rows = measured("--lengths", "5", "--methods", "VITS")
+    assert {row["package"] for row in rows if row["method"] == "VITS"} == {f"torch {rows[0]['torch']}"}
+    assert float(rows[1]["operations ratio"]) == 1 + 9 / 5
+
+
+def test_a_peer_that_is_not_installed(measured, capsys):
+    with pytest.raises(SystemExit):
+        measured("--methods", "eole")
+    assert "eole not installed; benchmarks/peers.py says how" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_peers_are_compared(stand_in, monkeypatch, capsys, agrees):
+    if not agrees:
+        monkeypatch.setitem(peers.PEERS, "VITS", replace(peers.PEERS["VITS"], same=relative_attention))
+    monkeypatch.setattr(sys, "argv", ["peers", "VITS"])
+    with pytest.raises(SystemExit) as exit:
+        peers.main()
+    assert exit.value.code == (0 if agrees else 1)
+    verdicts = [line.rsplit(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines() if "n = " in line]
+    assert verdicts == (["same"] * 6 if agrees else ["same", "same", "DIFFERENT"] * 2)  # the same within the window
+
+
+@pytest.mark.parametrize("limit", [1e3, 1e-3])
+def test_errors(tmp_path, monkeypatch, limit):
+    monkeypatch.setattr(errors, "LIMIT", limit)
+    monkeypatch.setattr(sys, "argv", ["errors", "--lengths", "5", "--out", str(tmp_path / "e.csv")])
+    with pytest.raises(SystemExit) as exit:
+        errors.main()
+    assert exit.value.code == (0 if limit > 1 else 1)
+    rows = table(tmp_path / "e.csv")
+    assert [row["result"] for row in rows] == list(errors.RESULTS) * 4
+    for row in rows:
+        assert 0 < float(row["error"]) < {"float32": 1e-5, "bfloat16": 1e-1}[row["dtype"]]
+
+
+def test_picture(measured, tmp_path, monkeypatch):
+    measured("--lengths", "3", "5", "--methods", "auto", "reference")
+    results, out = tmp_path / "a.csv", tmp_path / "a.svg"
+    monkeypatch.setattr(sys, "argv", ["picture", "--results", str(results), "--out", str(out)])
+    picture.main()
+    assert out.read_text().startswith("<?xml")
+    heights = picture.spread({"a": 0.5, "b": 0.51, "c": 0.9}, gap=0.1)
+    assert heights == pytest.approx({"a": 0.455, "b": 0.555, "c": 0.9})
+
+
+def test_repeats_by_time(monkeypatch):
+    """Quick work is repeated while it takes no longer than the seconds given; a long first run is not thrown away."""
+    ran = []
+    monkeypatch.setattr(measure, "measured", lambda work: work())
+    works = {"quick": lambda: ran.append("quick") or 0.25, "slow": lambda: ran.append("slow") or 8.0}
+    times = measure.alternate(works, repeats=3, seconds=2.0)
+    assert (times["quick"].repeats, times["slow"].repeats) == (8, 3)
+    assert (ran.count("quick"), ran.count("slow")) == (1 + 8, 3)
+    assert ran[2:] == ["quick"] * 4 + ["slow"] + ["quick"] * 4 + ["slow"]
+
+
+def test_peak_memory():
+    """What work needs beyond what was there before it, in a process that once held more."""
+    assert 60 << 20 < measure.peak_memory(hold, (1 << 20,), (64 << 20,)) < 68 << 20
+
+
+def hold(size):
+    assert len(b"1" * 4 * size) == 4 * size
+    return lambda: b"1" * size
 
 
 def test_train_step(tmp_path, monkeypatch):
