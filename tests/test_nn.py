@@ -53,29 +53,72 @@ def test_the_layer_is_projections_around_the_operator(tables, per_head, bias):
     close(attention(x), attention.out(want.transpose(1, 2).flatten(2)))
 
 
+modes = pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+
+
+@modes
+@pytest.mark.parametrize("capacity", [0, 7, 13, 20])
 @pytest.mark.parametrize("beyond", ["clip", "zero"])
-def test_a_token_at_a_time_in_chunks_and_all_at_once_are_one(beyond):
+def test_a_token_at_a_time_in_chunks_and_all_at_once_are_one(beyond, capacity, mode):
     attention, x = layer(is_causal=True, beyond=beyond), sentences(3, 13)
     whole = attention(x)
-    for cuts in (range(14), (0, 13), (0, 1, 6, 7, 13), (0, 5, 5, 13)):
-        cache, outputs = attention.empty_cache(3), []
-        for start, stop in itertools.pairwise(cuts):
-            before = cache
-            output, cache = attention(x[:, start:stop], cache=cache)
-            outputs.append(output)
-            assert (before.length, cache.length) == (start, stop)
-        close(torch.cat(outputs, dim=1), whole)
+    with mode():
+        for cuts in (range(14), (0, 13), (0, 1, 6, 7, 13), (0, 5, 5, 13)):
+            cache, outputs = attention.empty_cache(3, capacity), []
+            for start, stop in itertools.pairwise(cuts):
+                before = cache
+                output, cache = attention(x[:, start:stop], cache=cache)
+                outputs.append(output)
+                assert (before.length, cache.length) == (start, stop)
+            close(torch.cat(outputs, dim=1), whole)
 
 
-def test_a_reordered_cache_goes_on_from_the_chosen_sequences():
+@modes
+def test_a_reordered_cache_goes_on_from_the_chosen_sequences(mode):
     attention, x = layer(is_causal=True), sentences(4, 9)
-    _, cache = attention(x[:, :5], cache=attention.empty_cache(4))
-    rows = torch.tensor([2, 2, 0, 3, 2])
-    output, cache = attention(x[rows, 5:7], cache=cache.select(rows))
-    close(output, attention(x)[rows, 5:7])
-    rows_again = torch.tensor([3, 0])
-    output, _ = attention(x[rows[rows_again], 7:], cache=cache.select(rows_again))
-    close(output, attention(x)[rows[rows_again], 7:])
+    rows, again = torch.tensor([2, 2, 0, 3, 2]), torch.tensor([3, 0])
+    with mode():
+        _, cache = attention(x[:, :5], cache=attention.empty_cache(4, capacity=8))
+        output, cache = attention(x[rows, 5:7], cache=cache.select(rows))
+        close(output, attention(x)[rows, 5:7])
+        output, _ = attention(x[rows[again], 7:], cache=cache.select(again))
+        close(output, attention(x)[rows[again], 7:])
+
+
+@modes
+def test_sequences_of_different_lengths_go_on_each_at_its_own(mode):
+    """Right-padded prompts, a right-padded chunk after them, then a token at a time, in another order at last."""
+    attention, x = layer(is_causal=True), sentences(4, 14)
+    alone = attention(x)
+    ends, chunk = torch.tensor([6, 0, 1, 4]), torch.tensor([3, 2, 0, 1])
+    with mode():
+        output, cache = attention(x[:, :6], ends, attention.empty_cache(4, capacity=11))
+        for row, end in enumerate(ends):
+            close(output[row, :end], alone[row, :end])
+            close(output[row, end:], attention.out.bias.expand(6 - end, -1))
+        following = torch.stack([x[row, end : end + 3] for row, end in enumerate(ends)])
+        output, cache = attention(following, ends + chunk, cache)
+        for row, (end, n) in enumerate(zip(ends, chunk, strict=True)):
+            close(output[row, :n], alone[row, end : end + n])
+        ends, rows = ends + chunk, torch.arange(4)
+        for reorder in ([0, 1, 2, 3], [3, 1, 1, 0, 2], [4, 0]):
+            rows, ends, cache = rows[reorder], ends[reorder], cache.select(torch.tensor(reorder))
+            output, cache = attention(x[rows, ends][:, None], cache=cache)
+            close(output[:, 0], alone[rows, ends])
+            ends = ends + 1
+
+
+def test_gradients_pass_through_a_cache():
+    attention, x = layer(is_causal=True), sentences(2, 7).requires_grad_()
+    cotangent = sentences(2, 7, seed=3)
+    leaves = [x, *attention.parameters()]
+    cache, outputs = attention.empty_cache(2, capacity=9), []
+    for chunk in x.split([3, 1, 1, 2], dim=1):
+        output, cache = attention(chunk, cache=cache)
+        outputs.append(output)
+    stepped = torch.autograd.grad(torch.cat(outputs, dim=1), leaves, cotangent)
+    for got, want in zip(stepped, torch.autograd.grad(attention(x), leaves, cotangent), strict=True):
+        close(got, want)
 
 
 @pytest.mark.parametrize("is_causal", [False, True])

@@ -5,12 +5,12 @@ The paper shares tables by the heads of a layer (section 3.3) or gives each head
 query's distances come from true positions, so one token at a time gives what the whole sequence does.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from relattn.cache import AttentionCache
 from relattn.call import Beyond
 from relattn.functional import relative_attention, window
 
@@ -47,22 +47,6 @@ class RelativePositionTable(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{tuple(self.weight.shape)}, clip={self.clip}"
-
-
-@dataclass(frozen=True)
-class AttentionCache:
-    """Keys and values of the positions a causal layer has seen. A value: a layer returns a new one."""
-
-    key: Tensor  # (batch, heads, length, head_dim)
-    value: Tensor  # (batch, heads, length, head_dim)
-
-    @property
-    def length(self) -> int:
-        return self.key.shape[2]
-
-    def select(self, rows: Tensor) -> "AttentionCache":
-        """The cache of the sequences `rows` (any number of them, repeats allowed): a beam's reordering."""
-        return AttentionCache(self.key.index_select(0, rows), self.value.index_select(0, rows))
 
 
 class RelativeSelfAttention(nn.Module):
@@ -118,10 +102,10 @@ class RelativeSelfAttention(nn.Module):
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
 
-    def empty_cache(self, batch: int) -> AttentionCache:
-        """The cache to start with: no positions seen."""
-        nothing = self.qkv.weight.new_empty(batch, self.heads, 0, self.head_dim)
-        return AttentionCache(nothing, nothing)
+    def empty_cache(self, batch: int, capacity: int = 0) -> AttentionCache:
+        """The cache to start with: no positions seen, room for `capacity`. It grows by doubling where that is short."""
+        room = batch, self.heads, capacity, self.head_dim
+        return AttentionCache((self.qkv.weight.new_empty(room), self.qkv.weight.new_empty(room)))
 
     def forward(
         self, x: Tensor, key_lengths: Tensor | None = None, cache: AttentionCache | None = None
@@ -130,7 +114,8 @@ class RelativeSelfAttention(nn.Module):
 
         Args:
             x: (batch, n, dim); with a cache, the positions that follow those it holds.
-            key_lengths: (batch,) valid positions of each sequence, those in the cache counted.
+            key_lengths: (batch,) valid positions of each sequence, those in the cache counted. The rest of `x` is
+                padding, which a cache does not keep: the next call goes on where each sequence ends.
             cache: of the positions before; for causal layers only.
 
         Returns:
@@ -140,8 +125,10 @@ class RelativeSelfAttention(nn.Module):
             raise ValueError("a cache is for causal layers: here later positions would change earlier outputs")
         batch, n, dim = x.shape
         query, key, value = self.qkv(x).view(batch, n, 3, self.heads, self.head_dim).permute(2, 0, 3, 1, 4)
+        offset: int | Tensor = 0
         if cache is not None:
-            key, value = torch.cat([cache.key, key], dim=2), torch.cat([cache.value, value], dim=2)
+            offset, cache = cache.next_position, cache.append(key, value, key_lengths)
+            key, value, key_lengths = cache.key, cache.value, cache.lengths
         attended = relative_attention(
             query,
             key,
@@ -150,7 +137,7 @@ class RelativeSelfAttention(nn.Module):
             None if self.rel_value is None else self.rel_value(),
             clip=self.clip,
             beyond=self.beyond,
-            query_offset=0 if cache is None else cache.length,
+            query_offset=offset,
             is_causal=self.is_causal,
             key_lengths=key_lengths,
             dropout_p=self.dropout if self.training else 0.0,
@@ -158,4 +145,4 @@ class RelativeSelfAttention(nn.Module):
         )
         assert isinstance(attended, Tensor)
         output = self.out(attended.transpose(1, 2).reshape(batch, n, dim))
-        return output if cache is None else (output, AttentionCache(key, value))
+        return output if cache is None else (output, cache)

@@ -115,12 +115,40 @@ def test_a_cache_can_be_reordered_repeated_and_cut(changes):
     rows = torch.tensor([3, 0, 3])
     start = model.start(model.encode(src, LENGTHS), LENGTHS)
     _, before = model.step(tgt[:, :4], start)
-    held = [tensor.clone() for pair in before.seen for tensor in pair]
+    held = [tensor.clone() for layer in before.seen for tensor in (layer.key, layer.value)]
     logits, after = model.step(tgt[rows, 4:], before.select(rows))
     close(logits, model(src[rows], LENGTHS[rows], tgt[rows])[:, 4:])
     close(model.step(tgt[rows], start.select(rows))[0], model(src[rows], LENGTHS[rows], tgt[rows]))
     assert (before.length, after.length, start.length) == (4, 6, 0)
-    assert all(torch.equal(a, b) for a, b in zip(held, (t for pair in before.seen for t in pair), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(held, (t for layer in before.seen for t in (layer.key, layer.value)), strict=True)
+    )
+
+
+REORDERINGS = [  # rows chosen, sources then held, and whether these are the ones held before
+    ([0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4], 5, True),
+    ([1, 1, 2, 3, 5, 3, 12, 14, 13], 3, False),
+    ([0, 2, 3, 5, 8, 7], 3, True),
+    ([4, 0, 2, 2, 5], 5, False),
+    ([0, 1, 2, 3, 4], 5, True),
+    ([4, 3], 2, False),
+]
+
+
+@every_kind
+@torch.inference_mode()
+def test_beams_share_their_source_and_a_step_copies_nothing(changes):
+    """Beams that spread, lose a sentence, narrow and scatter: each row goes on as it would alone."""
+    model, src, tgt = make(changes), pieces(ROWS, SRC), pieces(ROWS, TGT, seed=3)
+    cache, at = model.start(model.encode(src, LENGTHS), LENGTHS, TGT), torch.arange(ROWS)
+    for i, (rows, sources, same) in enumerate(REORDERINGS):
+        logits, after = model.step(tgt[at, i : i + 1], cache)
+        close(logits[:, 0], model(src[at], LENGTHS[at], tgt[at])[:, i])
+        for layer, before in zip(after.seen, cache.seen, strict=True):
+            assert [room.data_ptr() for room in layer.rooms] == [room.data_ptr() for room in before.rooms]
+        cache, at = after.select(torch.tensor(rows)), at[rows]
+        assert (len(cache.src_lengths), cache.memory is after.memory) == (sources, same)
 
 
 @every_kind

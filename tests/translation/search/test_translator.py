@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from relattn.cache import AttentionCache
 from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
@@ -167,6 +168,15 @@ def test_a_translation_has_a_limit_of_its_own():
     lines = ["5 6", "5 6 7 8 9 10"]
     translate = translator(model, beam_size=2, max_length_ratio=1.5, max_length_extra=1)
     assert [len(h[0].tokens) + 1 for h in translate.n_best(lines, 1)] == [4, 10]
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_search_has_room_for_its_longest_translation_from_the_start(monkeypatch, beam_size):
+    lines = random_lines(5, seed=8)
+    translate = translator(small_model("relative"), beam_size=beam_size)
+    expected = translate.translate(lines)
+    monkeypatch.setattr(AttentionCache, "_copy", None)  # what a cache does where there is no room
+    assert translate.translate(lines) == expected
 
 
 def test_a_line_the_model_cannot_read_whole_is_refused_by_number():

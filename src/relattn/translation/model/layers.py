@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from relattn.cache import AttentionCache
 from relattn.translation.config import ModelConfig
 from relattn.translation.model.positions import NoPositions, length_mask
 
@@ -33,12 +33,13 @@ class SelfAttention(nn.Module):
         self.attention = positions.attention()
 
     def forward(
-        self, x: Tensor, lengths: Tensor | None = None, past: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """(rows, length, dim) -> the same, and keys and values so far, (rows, heads, past + length, head_dim) each."""
+        self, x: Tensor, lengths: Tensor | None = None, seen: AttentionCache | None = None
+    ) -> tuple[Tensor, AttentionCache | None]:
+        """(rows, length, dim) -> the same; with a cache of what stands before, the positions are added to it."""
         query, key, value = (split_heads(project(x), self.heads) for project in (self.query, self.key, self.value))
-        if past is not None:
-            key, value = torch.cat([past[0], key], dim=2), torch.cat([past[1], value], dim=2)
+        if seen is not None:
+            seen = seen.append(key, value)
+            key, value = seen.key, seen.value
         attended = self.attention(
             query,
             key,
@@ -47,7 +48,7 @@ class SelfAttention(nn.Module):
             key_lengths=lengths,
             dropout_p=self.dropout if self.training else 0.0,
         )
-        return self.out(join_heads(attended)), (key, value)
+        return self.out(join_heads(attended)), seen
 
 
 class CrossAttention(nn.Module):
@@ -63,11 +64,14 @@ class CrossAttention(nn.Module):
         return split_heads(self.key(memory), self.heads), split_heads(self.value(memory), self.heads)
 
     def forward(self, x: Tensor, memory: tuple[Tensor, Tensor], src_lengths: Tensor) -> Tensor:
-        key, value = memory
-        query = split_heads(self.query(x), self.heads)
+        """(rows, length, dim) -> the same. Each source serves as many consecutive rows, as more queries of its own."""
+        (key, value), sources = memory, len(src_lengths)
+        queries = x.shape[0] * x.shape[1] // max(1, sources)  # of a source
+        query = split_heads(self.query(x).reshape(sources, queries, x.shape[2]), self.heads)
         mask = length_mask(src_lengths, key.shape[2])
         dropout = self.dropout if self.training else 0.0
-        return self.out(join_heads(F.scaled_dot_product_attention(query, key, value, mask, dropout)))
+        attended = F.scaled_dot_product_attention(query, key, value, mask, dropout)
+        return self.out(join_heads(attended)).reshape(x.shape)
 
 
 class FeedForward(nn.Sequential):
@@ -121,23 +125,18 @@ class DecoderLayer(nn.Module):
         self.residuals = nn.ModuleList(Residual(config) for _ in range(3))
 
     def forward(
-        self,
-        x: Tensor,
-        memory: tuple[Tensor, Tensor],
-        src_lengths: Tensor,
-        past: tuple[Tensor, Tensor] | None = None,
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        self, x: Tensor, memory: tuple[Tensor, Tensor], src_lengths: Tensor, seen: AttentionCache | None = None
+    ) -> tuple[Tensor, AttentionCache | None]:
         """Target padding needs no mask: it stands to the right, where a causal query never looks."""
-        seen: list[tuple[Tensor, Tensor]] = []
 
         def attend(y: Tensor) -> Tensor:
-            attended, keys_and_values = self.self_attention(y, past=past)
-            seen.append(keys_and_values)
+            nonlocal seen
+            attended, seen = self.self_attention(y, seen=seen)
             return attended
 
         x = self.residuals[0](x, attend)
         x = self.residuals[1](x, lambda y: self.cross_attention(y, memory, src_lengths))
-        return self.residuals[2](x, self.feed_forward), seen[0]
+        return self.residuals[2](x, self.feed_forward), seen
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

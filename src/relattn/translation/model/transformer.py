@@ -7,13 +7,14 @@ One embedding matrix serves source, target and output. While decoding, what has 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from relattn.cache import AttentionCache
 from relattn.translation.config import ModelConfig
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer
 from relattn.translation.model.positions import SCHEMES, NoPositions, warn_if_blind
@@ -23,25 +24,34 @@ KeysAndValues = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Cache:
-    """What decoding has seen, a row a hypothesis."""
+    """What decoding has seen, a row a hypothesis.
 
-    memory: tuple[KeysAndValues, ...]  # a decoder layer: (rows, heads, src_len, head_dim), twice
-    src_lengths: Tensor  # (rows,)
-    seen: tuple[KeysAndValues, ...] | None  # a decoder layer: (rows, heads, length, head_dim), twice; None at the start
+    A source is held once for `rows / sources` consecutive rows, the beam of a sentence, so reordering a beam copies
+    nothing of it.
+    """
+
+    memory: tuple[KeysAndValues, ...]  # a decoder layer: (sources, heads, src_len, head_dim), twice
+    src_lengths: Tensor  # (sources,)
+    seen: tuple[AttentionCache, ...]  # a decoder layer: of (rows, heads, length, head_dim)
 
     @property
     def length(self) -> int:
         """Target positions held."""
-        return 0 if self.seen is None else self.seen[0][0].shape[2]
+        return self.seen[0].length
 
     def select(self, rows: Tensor) -> Cache:
-        """The cache of the given rows, (new_rows,) indices, in that order."""
-
-        def gather(pairs: tuple[KeysAndValues, ...]) -> tuple[KeysAndValues, ...]:
-            return tuple((key.index_select(0, rows), value.index_select(0, rows)) for key, value in pairs)
-
-        seen = None if self.seen is None else gather(self.seen)
-        return Cache(gather(self.memory), self.src_lengths.index_select(0, rows), seen)
+        """The cache of the given rows, (new_rows,) indices, in that order; itself where that is the order they have."""
+        if torch.equal(rows, torch.arange(self.seen[0].batch, device=rows.device)):
+            return self
+        seen = tuple(layer.select(rows) for layer in self.seen)
+        source = rows // (self.seen[0].batch // len(self.src_lengths))  # (new_rows,)
+        sources, counts = source.unique_consecutive(return_counts=True)
+        if counts.unique().numel() > 1:
+            sources = source
+        if torch.equal(sources, torch.arange(len(self.src_lengths), device=rows.device)):
+            return replace(self, seen=seen)
+        memory = tuple((key.index_select(0, sources), value.index_select(0, sources)) for key, value in self.memory)
+        return Cache(memory, self.src_lengths[sources], seen)
 
 
 class Transformer(nn.Module):
@@ -83,20 +93,25 @@ class Transformer(nn.Module):
             x = layer(x, src_lengths)
         return self.encoder_norm(x)
 
-    def start(self, memory: Tensor, src_lengths: Tensor) -> Cache:
-        """A cache that has seen no target yet, for (rows, src_len, dim) memory."""
-        layers = cast("Iterable[DecoderLayer]", self.decoder)
-        return Cache(tuple(layer.cross_attention.project(memory) for layer in layers), src_lengths, None)
+    def start(self, memory: Tensor, src_lengths: Tensor, capacity: int = 0) -> Cache:
+        """A cache that has seen no target yet, for (rows, src_len, dim) memory, with room for `capacity` pieces."""
+
+        def room(projected: Tensor) -> Tensor:
+            rows, heads, _, head_dim = projected.shape
+            return projected.new_empty(rows, heads, capacity, head_dim)
+
+        sources = tuple(layer.cross_attention.project(memory) for layer in cast("Iterable[DecoderLayer]", self.decoder))
+        seen = tuple(AttentionCache((room(key), room(value))) for key, value in sources)
+        return Cache(sources, src_lengths, seen)
 
     def decode(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
         """(rows, new) target pieces after those in the cache -> hidden states (rows, new, dim), and the new cache."""
         x = self.embed(tokens, self.tgt_positions, cache.length)
         seen = []
-        for i, layer in enumerate(self.decoder):
-            past = None if cache.seen is None else cache.seen[i]
-            x, keys_and_values = layer(x, cache.memory[i], cache.src_lengths, past)
-            seen.append(keys_and_values)
-        return self.decoder_norm(x), Cache(cache.memory, cache.src_lengths, tuple(seen))
+        for layer, memory, before in zip(self.decoder, cache.memory, cache.seen, strict=True):
+            x, after = layer(x, memory, cache.src_lengths, before)
+            seen.append(after)
+        return self.decoder_norm(x), replace(cache, seen=tuple(seen))
 
     def step(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
         """(rows, new) target pieces after those in the cache -> logits (rows, new, vocab) of what follows each."""
@@ -105,4 +120,8 @@ class Transformer(nn.Module):
 
     def forward(self, src: Tensor, src_lengths: Tensor, tgt_in: Tensor) -> Tensor:
         """Teacher forcing: logits (rows, tgt_len, vocab) of what follows each of (rows, tgt_len) target pieces."""
-        return self.step(tgt_in, self.start(self.encode(src, src_lengths), src_lengths))[0]
+        memory = self.encode(src, src_lengths)
+        x = self.embed(tgt_in, self.tgt_positions, 0)
+        for layer in cast("Iterable[DecoderLayer]", self.decoder):
+            x, _ = layer(x, layer.cross_attention.project(memory), src_lengths)
+        return F.linear(self.decoder_norm(x), self.embedding)

@@ -149,7 +149,7 @@ class Translator:
             penalty=length_penalty(self.search.length_penalty, self.search.alpha),
             n_best=n,
         )
-        cache = self.model.start(self.model.encode(src, src_lengths), src_lengths)
+        cache = self.model.start(self.model.encode(src, src_lengths), src_lengths, int(limits.max()))
         return search(self._step, cache, limits, rules)
 
     def _step(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:

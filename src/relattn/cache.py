@@ -1,0 +1,108 @@
+"""What a causal layer has seen: keys and values in preallocated tensors, whose capacity is not their length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from relattn.functional import may_look, show
+
+
+@dataclass(eq=False)
+class AttentionCache:
+    """Keys and values of the positions a causal layer has seen, with room for more.
+
+    A value: `append` and `select` return new caches, and what a cache holds never changes. The first to append to a
+    cache writes behind what it holds, into memory the two then share, and copies nothing. Otherwise what it holds is
+    copied first: when another has appended to it before (a branch), when there is no room (the capacity doubles), and
+    while autograd records, which needs earlier steps unharmed; so decode under `torch.inference_mode()`.
+
+    Sequences stand flush left. Where their lengths differ, each goes on at its own.
+    """
+
+    rooms: tuple[Tensor, Tensor]  # keys and values, (batch, heads, capacity, head_dim) each
+    length: int = 0  # positions filled, as many as the longest sequence holds or more
+    lengths: Tensor | None = None  # (batch,) positions each sequence holds; None: all of those filled
+    appended: bool = False  # whether the room past `length` has been taken
+
+    @property
+    def key(self) -> Tensor:
+        """(batch, heads, length, head_dim), a view."""
+        return self.rooms[0][:, :, : self.length]
+
+    @property
+    def value(self) -> Tensor:
+        """(batch, heads, length, head_dim), a view."""
+        return self.rooms[1][:, :, : self.length]
+
+    @property
+    def batch(self) -> int:
+        return self.rooms[0].shape[0]
+
+    @property
+    def capacity(self) -> int:
+        return self.rooms[0].shape[2]
+
+    @property
+    def next_position(self) -> int | Tensor:
+        """Where the next query stands: a `query_offset`."""
+        return self.length if self.lengths is None else self.lengths
+
+    def append(self, key: Tensor, value: Tensor, lengths: Tensor | None = None) -> AttentionCache:
+        """The cache with n more positions, whose keys and values are (batch, heads, n, head_dim) each.
+
+        `lengths` (batch,) is how many positions each sequence then holds, where some of the n are padding on its
+        right; its next position takes the place of padding. ValueError where they add fewer than 0 or more than n.
+        """
+        self._check(key, lengths)
+        n = key.shape[2]
+        end = self.length + n
+        if lengths is None and self.lengths is not None:
+            lengths = self.lengths + n
+        if any(x.requires_grad for x in (*self.rooms, key, value)):
+            rooms = self._copy(end, key.dtype)
+        elif end > self.capacity:
+            rooms = self._copy(max(end, 2 * self.capacity), key.dtype)
+        elif self.appended or self.rooms[0].dtype != key.dtype:  # as under autocast
+            rooms = self._copy(self.capacity, key.dtype)
+        else:
+            rooms, self.appended = self.rooms, True
+        for room, new in zip(rooms, (key, value), strict=True):
+            if self.lengths is None:
+                room[:, :, self.length : end] = new
+            else:
+                position = self.lengths[:, None] + torch.arange(n, device=new.device)
+                room[:, :, self.length : end] = 0.0  # padding takes part in products: it must be numbers
+                room.scatter_(2, position[:, None, :, None].expand_as(new), new)
+        return AttentionCache(rooms, end, lengths)
+
+    def select(self, rows: Tensor) -> AttentionCache:
+        """The cache of the sequences `rows` (any number of them, repeats allowed): a beam's reordering."""
+        lengths = None if self.lengths is None else self.lengths[rows]
+        if any(room.requires_grad for room in self.rooms):
+            return AttentionCache((self.key[rows], self.value[rows]), self.length, lengths)
+        rooms = [room.new_empty(len(rows), *room.shape[1:]) for room in self.rooms]
+        for room, held in zip(rooms, (self.key, self.value), strict=True):
+            torch.index_select(held, 0, rows, out=room[:, :, : self.length])
+        return AttentionCache((rooms[0], rooms[1]), self.length, lengths)
+
+    def _copy(self, capacity: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """What is held, in new tensors with room for `capacity` positions."""
+        room = (0, 0, 0, capacity - self.length)
+        return F.pad(self.key.to(dtype), room), F.pad(self.value.to(dtype), room)
+
+    def _check(self, key: Tensor, lengths: Tensor | None) -> None:
+        batch, heads, n, head_dim = key.shape
+        if self.rooms[0].shape != (batch, heads, self.capacity, head_dim):
+            raise ValueError(f"key {show(key)}, cache {show(self.key)}: they differ in length alone, dimension 2")
+        if lengths is None:
+            return
+        if lengths.shape != (batch,):
+            raise ValueError(f"lengths {show(lengths)}: it is ({batch},), one a sequence")
+        if may_look(lengths) and batch > 0:
+            least, most = (int(x) for x in (lengths - self.next_position).aminmax())
+            if least < 0 or most > n:
+                raise ValueError(f"lengths add from {least} to {most} positions to those held; {n} were given")
