@@ -1,4 +1,4 @@
-"""The compiled kernels where `test_backends.py` does not reach: many tiles, every level of processor, dropout, memory."""
+"""The compiled kernels where `test_backends.py` does not reach: many tiles, levels of processor, dropout, memory."""
 
 import itertools
 from types import SimpleNamespace

@@ -1,0 +1,122 @@
+"""Numbers by label onto the pairs of queries and keys, and back, by views where labels are clipped distances.
+
+The pairs (r, j) with one j − r form a diagonal, and in a row-major array a step along one is keys + 1 numbers long.
+So neighbouring diagonals are a view with strides (keys + 1, 1), a row of it for every query: one strided addition puts
+a window's scores on their pairs, one strided copy takes a window's probabilities off them. Queries near either end,
+whose row of the view would leave their row of pairs, are skewed in a padded copy of their own. Pairs left and right of
+the window, which share its edge labels, lie in two corners.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from relattn.call import RelativeCall
+
+
+@dataclass(frozen=True)
+class Window:
+    """Labels 0 … width − 1 for the pairs with j − r = start … start + width − 1, where row r has column j.
+
+    In the corners, where they are given, the first and the last label go on; other pairs have none.
+    """
+
+    queries: int
+    keys: int
+    start: int
+    width: int
+    whole: range  # the queries with keys for all labels
+    left: Tensor | None  # (rows, columns), lower left: 1 on pairs left of the window, 0 elsewhere
+    right: Tensor | None  # (rows, columns), upper right: 1 on pairs right of the window
+
+    def add(self, pairs: Tensor, by_label: Tensor) -> None:
+        """Adds (…, queries, width) to the pairs, in place."""
+        if self.width == 0:
+            return
+        if self.left is not None:
+            rows, columns = self.left.shape
+            pairs[..., -rows:, :columns].addcmul_(self.left, by_label[..., -rows:, :1])
+        if self.right is not None:
+            rows, columns = self.right.shape
+            pairs[..., :rows, -columns:].addcmul_(self.right, by_label[..., :rows, -1:])
+        self.diagonals(pairs).add_(by_label[..., self.whole.start : self.whole.stop, :])
+        for first, last in self.ends():
+            near = self.columns(first, last)
+            ahead = first + self.start - near.start  # of label 0 of the first query, in these columns
+            before, after = max(0, last - 1 - first + ahead), max(0, near.stop - first - self.start - self.width)
+            padded = F.pad(by_label[..., first:last, :], (before, after))
+            pairs[..., first:last, near] += skewed(padded, near.stop - near.start, before - ahead, -1)
+
+    def collect(self, pairs: Tensor, labels: int) -> Tensor:
+        """Sums of the pairs over the keys of each label: (…, queries, width)."""
+        if len(self.whole) == self.queries and self.left is None and self.right is None:
+            return self.diagonals(pairs)
+        by_label = pairs.new_empty(*pairs.shape[:-1], self.width)
+        by_label[..., self.whole.start : self.whole.stop, :] = self.diagonals(pairs)
+        for first, last in self.ends():
+            near = self.columns(first, last)
+            ahead = first + self.start - near.start
+            before, after = max(0, -ahead), max(0, last - 1 + self.start + self.width - near.stop)
+            padded = F.pad(pairs[..., first:last, near], (before, after))
+            by_label[..., first:last, :] = skewed(padded, self.width, before + ahead, 1)
+        if self.left is not None:
+            rows, columns = self.left.shape
+            by_label[..., -rows:, 0] += (pairs[..., -rows:, :columns] * self.left).sum(-1)
+        if self.right is not None:
+            rows, columns = self.right.shape
+            by_label[..., :rows, -1] += (pairs[..., :rows, -columns:] * self.right).sum(-1)
+        return by_label
+
+    def diagonals(self, pairs: Tensor) -> Tensor:
+        """The labels' pairs as (…, whole, width), of an array without gaps."""
+        sizes = (*pairs.shape[:-2], len(self.whole), self.width)
+        strides = (*pairs.stride()[:-2], self.keys + 1, 1)
+        offset = pairs.storage_offset() + self.whole.start * (self.keys + 1) + self.start
+        return pairs.as_strided(sizes, strides, max(0, offset))
+
+    def ends(self) -> list[tuple[int, int]]:
+        """The first and the last queries, from and to, that have no keys for some labels."""
+        ends = [(0, self.whole.start), (self.whole.stop, self.queries)]
+        return [(first, last) for first, last in ends if first < last]
+
+    def columns(self, first: int, last: int) -> slice:
+        """The keys that queries from `first` to `last` have in the window."""
+        start = min(self.keys, max(0, first + self.start))
+        return slice(start, max(start, min(self.keys, last - 1 + self.start + self.width)))
+
+
+def skewed(padded: Tensor, columns: int, offset: int, slope: int) -> Tensor:
+    """`columns` columns of an array without gaps, from `offset` in row 0 and `slope` further in each row, as a view."""
+    *lead, rows, _ = padded.shape
+    strides = (*padded.stride()[:-2], padded.shape[-1] + slope, 1)
+    return padded.as_strided((*lead, rows, columns), strides, offset)
+
+
+def window_of(call: RelativeCall, offset: int) -> tuple[Window, slice]:
+    """The window of a call with one offset, and which rows of its tables are the window's labels.
+
+    Distances that no pair has, or none that may attend, are left out.
+    """
+    queries, keys, device, dtype = call.query.shape[2], call.key.shape[2], call.query.device, call.query.dtype
+    clipped = call.beyond == "clip"
+    if clipped:  # all pairs left of the window, or right of it, are as good as just there
+        offset = min(max(offset, 1 - queries - call.right), keys - 1 + call.left)
+    lowest, highest = 1 - queries - offset, keys - 1 - offset  # distances there are
+    if call.is_causal:
+        highest = min(highest, 0)
+    begin, end = max(-call.left, lowest), min(call.right, highest) + 1
+    width = max(0, end - begin)
+    start = begin + offset if width > 0 else 0
+
+    first = min(queries, max(0, -start))
+    whole = range(first, max(first, min(queries, keys - start - width + 1)))
+    left = right = None
+    if clipped and width > 0 and lowest < begin:
+        rows, columns = min(queries, queries - 1 + start), min(keys, queries - 1 + start)
+        left = torch.ones(rows, columns, dtype=dtype, device=device).tril(start - 1 + queries - rows)
+    if clipped and width > 0 and highest >= end:
+        rows, columns = min(queries, keys - start - width), min(keys, keys - start - width)
+        right = torch.ones(rows, columns, dtype=dtype, device=device).triu(start + width - keys + columns)
+    return Window(queries, keys, start, width, whole, left, right), slice(begin + call.left, begin + call.left + width)
