@@ -12,6 +12,7 @@ from relattn.positions import distances, labels
 from relattn.testing import SHAPES, error, make_inputs, outputs_and_gradients, widest
 
 BACKENDS = pytest.mark.parametrize("backend", backends.NAMES)
+WHOLE = pytest.mark.parametrize("backend", ["native", "dense", "reference"])  # those that take every option
 # Dynamo makes an instance of every autograd function that it traces, and PyTorch warns of that
 TRACES = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 CAUSAL = pytest.mark.parametrize("causal", [False, True])
@@ -81,7 +82,7 @@ def test_clipping_repeats_the_edge_rows(backend):
     )
 
 
-@BACKENDS
+@WHOLE
 @CAUSAL
 def test_shifting_positions_changes_nothing(backend, causal):
     inputs = make_inputs(SHAPES["self"], dtype=widest(backend))
@@ -127,7 +128,7 @@ def test_parts_of_the_keys_merge_into_the_whole(backend):
     close(merged_lse, lse)
 
 
-@BACKENDS
+@WHOLE
 def test_relative_position_is_one_relation(backend):
     inputs = make_inputs(SHAPES["last queries"], dtype=widest(backend))
     relations = labels(distances(5, 13, 8, torch.device("cpu")), 3, 2, "zero")[None, None]
@@ -156,7 +157,7 @@ def test_dropout_is_the_explicit_formula():
     close(lse, (scores * 5**-0.5).logsumexp(-1), 100)
 
 
-@BACKENDS
+@WHOLE
 def test_dropout_keeps_its_share_and_the_mean(backend):
     ones = torch.ones(40, 5, 20, 3)
     torch.manual_seed(0)
@@ -188,13 +189,14 @@ def test_autocast_casts_once(backend):
     assert torch.equal(output, relative_attention(**low, clip=4, backend=backend))
 
 
+@WHOLE
 @pytest.mark.parametrize("tables", ["both", "keys", "values", "neither"])
-def test_activation_checkpointing_with_dropout(tables):
-    inputs = make_inputs(SHAPES["self"], tables=tables)
+def test_activation_checkpointing_with_dropout(backend, tables):
+    inputs = make_inputs(SHAPES["self"], tables=tables, dtype=widest(backend))
     given = {name: x.requires_grad_() for name, x in inputs.items() if x is not None}
 
     def attend(**tensors):
-        return relative_attention(**tensors, clip=4, dropout_p=0.3)
+        return relative_attention(**tensors, clip=4, dropout_p=0.3, backend=backend)
 
     gradients = []
     for run in (attend, lambda **tensors: checkpoint(attend, use_reentrant=False, **tensors)):
@@ -204,7 +206,7 @@ def test_activation_checkpointing_with_dropout(tables):
 
 
 @TRACES
-@BACKENDS
+@WHOLE
 @pytest.mark.parametrize("restricted", [False, True])
 def test_compiles_whole(backend, restricted):
     inputs = make_inputs(SHAPES["self"], dtype=widest(backend))
@@ -220,7 +222,7 @@ def test_compiles_whole(backend, restricted):
 
 
 @TRACES
-@BACKENDS
+@WHOLE
 def test_relations_compile_whole(backend):
     inputs = make_inputs(SHAPES["self"], dtype=widest(backend))
     relations = torch.randint(-1, 9, (2, 1, 13, 13))
@@ -269,6 +271,14 @@ def test_exports_with_any_batch_and_length(strict, options):
     program = export(Attend(**options), arguments(2, 7), dynamic_shapes=shapes, strict=strict).module()
     for sizes in ((2, 7), (3, 40), (5, 2), (2, 3)):
         close(program(*arguments(*sizes)), Attend(**options)(*arguments(*sizes)), 20)
+
+
+def test_export_refuses_kernels_by_name():
+    query = torch.randn(1, 2, 4, 3)
+    given = (query, query, query, torch.randn(3, 3), torch.randn(3, 3), torch.tensor([4]))
+    for backend in ("native", "merged"):
+        with pytest.raises(Exception, match=f"{backend}: torch.export"):
+            export(Attend(clip=1, backend=backend), given)
 
 
 class Relate(torch.nn.Module):
@@ -325,7 +335,7 @@ GOOD = {"query": shaped(2, 4, 5, 3), "key": shaped(2, 2, 5, 3), "value": shaped(
         ({"mask": shaped(5, 5)}, r"mask has type torch.float32.*torch.bool"),
         ({"mask": shaped(3, 1, 5, 5, dtype=torch.bool)}, r"mask \(3, 1, 5, 5\).*broadcasts.*\(2, 4, 5, 5\)"),
         ({"dropout_p": 1.5}, r"dropout_p is 1.5"),
-        ({"backend": "fast"}, r"backend 'fast' is not known; the backends are native, dense, reference, or 'auto'"),
+        ({"backend": "fast"}, r"backend 'fast' is not known; the backends are native, dense, merged, reference, or 'auto'"),
         ({"key": torch.zeros(2, 2, 5, 3, device="meta")}, r"key on meta.*one device"),
     ],
 )

@@ -80,11 +80,14 @@ plain = torch.nn.functional.scaled_dot_product_attention(x, x, x)
 print(torch.allclose(relattn.relative_attention(x, x, x, table, table, clip=2), plain, atol=1e-6))
 layer = relattn.RelativeSelfAttention(6, 2, 2)
 layer(torch.randn(1, 4, 6)).sum().backward()
+from relattn.backends.native import library
+print(library.MISSING)
 import relattn.translation
 """
-    where, same = run(clean, script).split()
+    where, same, missing = run(clean, script).split()
     assert Path(where).is_relative_to(clean.parents[1])
     assert same == "True"
+    assert missing == "None"
 
 
 def test_what_the_toolkit_needs_is_not_there(clean):
@@ -124,7 +127,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
         names = set(archive.namelist())
         entry_points = archive.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
     source = ROOT / "src"
-    expected = {path.relative_to(source).as_posix() for path in source.rglob("*.py")} | {"relattn/py.typed"}
+    files = {path for kind in ("*.py", "*.c", "*.h", "*.so") for path in source.rglob(kind)}
+    expected = {path.relative_to(source).as_posix() for path in files} | {"relattn/py.typed"}
+    assert any(name.endswith(".so") for name in expected)
     assert {name for name in names if ".dist-info/" not in name} == expected
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert entry_points.split("\n")[:2] == ["[console_scripts]", "relattn = relattn.translation.cli:main"]

@@ -1,4 +1,4 @@
-"""The backends by name, in the order `auto` tries them, and why one cannot serve a call.
+"""The backends by name, which of them `auto` takes, and why one cannot serve a call.
 
 A backend is a module with `relative_attention(call)`, `relation_attention(call)` and `unsupported(call)`, imported
 when first needed. `unsupported_reason` serves the choice, the error message and the skips of the tests alike.
@@ -6,18 +6,29 @@ when first needed. `unsupported_reason` serves the choice, the error message and
 
 from types import ModuleType
 
+import torch
+
 from relattn.call import Call
 
-NAMES = ("dense", "reference")  # the order in which "auto" tries them
+NAMES = ("native", "dense", "merged", "reference")
+MERGED_FROM = 512  # keys from which "merged" is faster than "dense" on a CPU: docs/backends.md
 
 
 def load(backend: str) -> ModuleType:
     """The module of a backend; ValueError for a name that is not one."""
     match backend:
+        case "native":
+            from relattn.backends import native
+
+            return native
         case "dense":
             from relattn.backends import dense
 
             return dense
+        case "merged":
+            from relattn.backends import merged
+
+            return merged
         case "reference":
             from relattn.backends import reference
 
@@ -31,12 +42,22 @@ def unsupported_reason(backend: str, call: Call) -> str | None:
 
 
 def choose(backend: str, call: Call) -> ModuleType:
-    """The backend to run: the one named, or the first that can. ValueError lists the reasons where none can."""
-    names = NAMES if backend == "auto" else (backend,)
+    """The backend to run: the one named, or the fastest that can. ValueError lists the reasons where none can."""
     reasons = []
-    for name in names:
+    for name in order(call) if backend == "auto" else (backend,):
         reason = unsupported_reason(name, call)
         if reason is None:
             return load(name)
         reasons.append(f"{name}: {reason}")
     raise ValueError("no backend can serve this call; " + "; ".join(reasons))
+
+
+def order(call: Call) -> tuple[str, ...]:
+    """The backends from the fastest on, as measured: on a CPU the compiled kernels at every length. Without them
+    `dense` for short sequences and `merged` for long ones; `dense` elsewhere, where nothing has been measured."""
+    if unsupported_reason("native", call) is None:
+        return ("native",)
+    on_cpu = call.query.device.type == "cpu" and not torch.compiler.is_exporting()
+    if on_cpu and call.key.shape[2] >= MERGED_FROM:
+        return ("native", "merged", "dense", "reference")
+    return ("native", "dense", "reference")

@@ -143,8 +143,10 @@ INLINE void collapse(const call *c, float *strips, idx count) {
 
 /* ---- forward ---- */
 
+enum { FEW = 4 };
+
 typedef struct {
-    float *keys, *values, *query, *scores, *output, *terms, *masses, *highest, *total;
+    float *keys, *values, *space, *query, *scores, *output, *terms, *masses, *highest, *total;
     idx packed; /* the head whose keys and values are here, -1 for none */
 } forward_space;
 
@@ -186,8 +188,19 @@ INLINE int forward_row(const call *c, const place *at, idx r, idx position, rows
     return seen;
 }
 
-/* ROWS queries of a head against all of its keys. */
-static void forward_rows(const call *c, place at, idx live, rows values, const forward_space *w) {
+/* Products of so few queries with keys that turning the keys to columns would cost more. */
+static void few_products(float *scores, rows query, idx live, rows keys, const place *at, idx deep) {
+    for (idx r = 0; r < live; r++)
+        for (idx j = 0; j < at->vecs * LANES; j++) {
+            vec sum = splat(0);
+            for (idx i = 0; i < deep && j < at->keys; i += LANES)
+                sum += AT(query.data + r * query.row + i) * AT(keys.data + (at->key + j) * keys.row + i);
+            scores[r * KEYS + j] = sum_of(sum);
+        }
+}
+
+/* ROWS queries of a head against all of its keys, which are turned to columns or, for FEW queries, are not. */
+static void forward_rows(const call *c, place at, idx live, rows keys, rows values, const forward_space *w) {
     const idx dim = c->dim, deep = up(dim, PADDING), wide = up(c->value_dim, PADDING);
     const idx width = strip_width(c), labels = up(c->labels, PADDING);
     const idx table = at.h % c->key_table_heads, value_table = at.h % c->value_table_heads;
@@ -208,7 +221,8 @@ static void forward_rows(const call *c, place at, idx live, rows values, const f
     for (at.key = 0; at.key < valid; at.key += KEYS) {
         at.keys = valid - at.key < KEYS ? valid - at.key : KEYS;
         at.vecs = (at.keys + LANES - 1) / LANES;
-        product(w->scores, KEYS, query.data, query.row, 1, w->keys + at.key * deep, KEYS, live, at.vecs * LANES, dim, 0);
+        if (c->queries < FEW) few_products(w->scores, query, live, keys, &at, deep);
+        else product(w->scores, KEYS, query.data, query.row, 1, w->keys + at.key * deep, KEYS, live, at.vecs * LANES, dim, 0);
         for (idx r = 0; r < live; r++) seen[r] |= (char)forward_row(c, &at, r, offset + r, out, w);
         product(out.data, out.row, w->scores, KEYS, 1, values.data + at.key * values.row, values.row, live, wide, at.keys,
                 at.key > 0);
@@ -400,30 +414,37 @@ static void forward_worker(void *data) {
     crew *work = data;
     const call *c = work->call;
     const idx deep = up(c->dim, PADDING), wide = up(c->value_dim, PADDING), width = strip_width(c), all = up(c->keys, KEYS);
-    const int copies = !in_place(c, &c->key, c->dim) || !in_place(c, &c->value, c->value_dim);
-    const idx sizes[] = {all * deep,    copies ? all * (deep > wide ? deep : wide) : 0,
-                         ROWS * deep,   ROWS * KEYS,
-                         ROWS * wide,   c->rel_key ? ROWS * width : 0,
-                         c->rel_value ? ROWS * width : 0, ROWS, ROWS};
-    float *block = aligned_alloc(64, sizeof(float) * up(sum_of_sizes(sizes, 9), 16));
+    const idx sizes[] = {c->queries < FEW ? 0 : all * deep,
+                         in_place(c, &c->value, c->value_dim) ? 0 : all * wide,
+                         in_place(c, &c->key, c->dim) ? 0 : all * deep,
+                         ROWS * deep,
+                         ROWS * KEYS,
+                         ROWS * wide,
+                         c->rel_key ? ROWS * width : 0,
+                         c->rel_value ? ROWS * width : 0,
+                         ROWS,
+                         ROWS};
+    float *block = aligned_alloc(64, sizeof(float) * up(sum_of_sizes(sizes, 10), 16));
     if (!block) {
         __atomic_store_n(&work->failed, 1, __ATOMIC_RELAXED);
         return;
     }
     float *left = block;
     forward_space w = {.packed = -1};
-    float **const fields[] = {&w.keys, &w.values, &w.query, &w.scores, &w.output, &w.terms, &w.masses, &w.highest, &w.total};
-    for (idx i = 0; i < 9; i++) *fields[i] = cut(&left, sizes[i]);
+    float **const fields[] = {&w.keys,   &w.values, &w.space,  &w.query,   &w.scores,
+                              &w.output, &w.terms,  &w.masses, &w.highest, &w.total};
+    for (idx i = 0; i < 10; i++) *fields[i] = cut(&left, sizes[i]);
 
     const idx parts = (c->queries + TASK_ROWS - 1) / TASK_ROWS, group = c->heads / c->key_heads;
-    rows values = {0};
+    rows keys = {0}, values = {0};
     for (;;) {
         const idx task = __atomic_fetch_add(&work->next, 1, __ATOMIC_RELAXED);
         if (task >= c->batch * c->heads * parts) break;
         const idx b = task / parts / c->heads, h = task / parts % c->heads, kv = h / group;
         if (w.packed != b * c->key_heads + kv) {
             const idx valid = valid_keys(c, b);
-            turn(w.keys, c, &c->key, b, kv, valid, c->dim, w.values);
+            if (c->queries < FEW) keys = rows_of(c, &c->key, b, kv, 0, valid, c->dim, w.space);
+            else turn(w.keys, c, &c->key, b, kv, valid, c->dim, w.space);
             values = rows_of(c, &c->value, b, kv, 0, valid, c->value_dim, w.values);
             w.packed = b * c->key_heads + kv;
         }
@@ -431,7 +452,7 @@ static void forward_worker(void *data) {
         for (idx first = start; first < end; first += ROWS) {
             const idx count = end - first < ROWS ? end - first : ROWS;
             const place at = {.b = b, .h = h, .first = first, .rows = count};
-            forward_rows(c, at, live_rows(c, b, first, count), values, &w);
+            forward_rows(c, at, live_rows(c, b, first, count), keys, values, &w);
         }
     }
     free(block);

@@ -160,7 +160,8 @@ def both_ways(table: Tensor | None, scale: float) -> tuple[Tensor | None, Tensor
 
 
 def padded(x: Tensor) -> Tensor:
-    return F.pad(x, (0, -x.shape[-1] % library.PADDING)).contiguous()
+    short = -x.shape[-1] % library.PADDING
+    return F.pad(x, (0, short)) if short > 0 else x.contiguous()
 
 
 def on_pairs(x: Tensor | None, pairs: tuple[int, ...]) -> Tensor | None:

@@ -89,8 +89,10 @@ typedef struct {
     idx row;
 } rows;
 
-/* Whether products can work on an array's rows where they lie. */
-INLINE int in_place(const call *c, const array *x, idx dim) { return c->type == FLOAT32 && dim % PADDING == 0 && x->row == dim; }
+/* Whether products work on an array's rows where they lie. Rows with gaps are gathered where they are read often. */
+INLINE int in_place(const call *c, const array *x, idx dim) {
+    return c->type == FLOAT32 && dim % PADDING == 0 && (x->row == dim || c->keys <= 512);
+}
 
 /* Rows of a head from `first` on, where they lie. */
 INLINE rows lying(const array *x, idx b, idx h, idx first) {
