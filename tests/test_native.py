@@ -77,6 +77,16 @@ def test_half_types_lose_no_more_than_the_reference(dtype):
     assert_within_budget(relative_attention, inputs, "native", clip=16, is_causal=True)
 
 
+@pytest.mark.parametrize("n", [70, 530])
+def test_rows_with_gaps_are_worked_on_where_they_lie_or_gathered(n):
+    shape = Shape(batch=2, heads=2, key_heads=2, queries=n, keys=n, dim=32, value_dim=48, left=3, right=3)
+    inputs = make_inputs(shape, dtype=torch.float32)
+    want = outputs_and_gradients(relative_attention, inputs, clip=3, backend="native")
+    gaps = {name: x.transpose(1, 2).contiguous().transpose(1, 2) if x.dim() == 4 else x for name, x in inputs.items()}
+    got = outputs_and_gradients(relative_attention, gaps, clip=3, backend="native")
+    assert all(torch.equal(got[name], want[name]) for name in want)
+
+
 def test_a_mask_may_be_broadcast_along_anything():
     inputs = make_inputs(SHAPES["two tiles"], dtype=torch.float32)
     for sizes in ((70, 1), (1, 70), (2, 1, 1, 70), (2, 1, 70, 1), (70,)):

@@ -368,8 +368,8 @@ static void backward_head(const call *c, idx b, idx kv, idx chunk, const backwar
     turn(w->values_t, c, &c->value, b, kv, valid, value_dim, w->d_values);
     const rows d_keys = room_for(c, &c->d_key, b, kv, 0, dim, w->d_keys);
     const rows d_values = room_for(c, &c->d_value, b, kv, 0, value_dim, w->d_values);
-    memset(d_keys.data, 0, sizeof(float) * valid * deep);
-    memset(d_values.data, 0, sizeof(float) * valid * wide);
+    for (idx j = 0; j < valid; j++) memset(d_keys.data + j * d_keys.row, 0, sizeof(float) * deep);
+    for (idx j = 0; j < valid; j++) memset(d_values.data + j * d_values.row, 0, sizeof(float) * wide);
     for (idx h = kv * group; h < (kv + 1) * group; h++)
         for (idx first = 0; first < c->queries; first += ROWS) {
             const idx count = c->queries - first < ROWS ? c->queries - first : ROWS;
