@@ -6,6 +6,7 @@ dropped by a counter-based generator seeded from PyTorch's, so the way back draw
 """
 
 import torch
+from torch import Tensor
 
 from relattn.backends.native import library, operators
 from relattn.call import Attended, Call, RelationCall, RelativeCall
@@ -22,26 +23,37 @@ def unsupported(call: Call) -> str | None:
 
 
 def relative_attention(call: RelativeCall) -> Attended:
-    clips = call.beyond == "clip"
-    return attend(call, None, call.left, call.right, clips)
+    right = 0 if call.is_causal else call.right  # rows for later keys, which nothing sees, stay outside
+    rows = slice(call.left + right + 1)
+    tables = (None if table is None else table[..., rows, :] for table in (call.rel_key, call.rel_value))
+    return attend(call, *tables, None, call.left, right, call.beyond == "clip")
 
 
 def relation_attention(call: RelationCall) -> Attended:
-    return attend(call, call.relations, 0, 0, False)
+    relations = None if call.rel_key is None and call.rel_value is None else call.relations
+    return attend(call, call.rel_key, call.rel_value, relations, 0, 0, False)
 
 
-def attend(call: Call, relations: torch.Tensor | None, left: int, right: int, clips: bool) -> Attended:
+def attend(
+    call: Call,
+    rel_key: Tensor | None,
+    rel_value: Tensor | None,
+    relations: Tensor | None,
+    left: int,
+    right: int,
+    clips: bool,
+) -> Attended:
     offsets = call.query_offset
-    if not isinstance(offsets, torch.Tensor):
+    if not isinstance(offsets, Tensor):
         offsets = torch.full(call.query.shape[:1], offsets)
     mask = None if call.mask is None else call.mask[(None,) * (4 - call.mask.dim())]
     output, lse = operators.attention(
         call.query,
         call.key,
         call.value,
-        call.rel_key,
-        call.rel_value,
-        relations if call.rel_key is not None or call.rel_value is not None else None,
+        rel_key,
+        rel_value,
+        relations,
         offsets.long().contiguous(),
         call.key_lengths,
         mask,

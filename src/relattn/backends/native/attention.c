@@ -5,9 +5,9 @@
    Tiles of ROWS queries by KEYS keys, with the softmax kept as it goes (Milakov and Gimelshein 2018; Dao et al. 2022).
    The relative term of a row comes from a strip of scores, a label each:
 
-       strip of a row:   | KEYS x left edge | labels 0 .. labels - 1 | KEYS x right edge |
+       strip of a row:   | margin x left edge | labels 0 .. labels - 1 | margin x right edge |
 
-   where the biases of KEYS neighbouring keys are one contiguous run, wherever the tile stands, since a step to the
+   with margins as wide as a tile has keys, where the biases of neighbouring keys are one contiguous run, wherever the tile stands, since a step to the
    next key is a step to the next label and edges repeat. Probabilities go back by the same runs into a strip of
    masses; what falls on the edges' repetitions is summed apart. Labels of the caller's (relations) are read and
    summed one by one in the same strips; the slot before label 0 is for pairs that have none.
@@ -29,12 +29,13 @@ typedef struct { /* where a task works */
     idx vecs;        /* vectors that hold them */
 } place;
 
-INLINE idx strip_width(const call *c) { return up(c->labels, PADDING) + 2 * KEYS; }
+INLINE idx margin_of(const call *c) { return c->keys < KEYS ? up(c->keys, PADDING) : KEYS; }
+INLINE idx strip_width(const call *c) { return up(c->labels, PADDING) + 2 * margin_of(c); }
 INLINE idx valid_keys(const call *c, idx b) { return c->lengths ? clamped(c->lengths[b], 0, c->keys) : c->keys; }
 
 /* Where in a strip the run of the tile's keys starts. */
 INLINE idx run_of(const call *c, idx key, idx position) {
-    return clamped(key - position + c->left + KEYS, 0, c->labels + KEYS);
+    return clamped(key - position + c->left + margin_of(c), 0, c->labels + margin_of(c));
 }
 
 /* A pair's label; -1, no term, where it is out of range. */
@@ -53,14 +54,28 @@ INLINE idx pair_at(const array *x, const place *at, idx r) {
     return at->b * x->batch + at->h * x->head + (at->first + r) * x->row + at->key;
 }
 
+/* A number a label for each row, rows times table, into strips. With 2k + 1 labels there is often one more than fills
+   whole vectors; that one is made alone. */
+static void by_label(const call *c, float *strips, rows x, idx count, idx dim, const float *table, const float *turned,
+                     float scale) {
+    const idx width = strip_width(c), deep = up(dim, PADDING), last = c->labels - 1, alone = last % LANES == 0;
+    float *labels = strips + margin_of(c);
+    product(labels, width, x.data, x.row, 1, turned, up(c->labels, PADDING), count, up(c->labels - alone, LANES), dim, 0);
+    for (idx r = 0; r < count && alone; r++) {
+        vec sum = splat(0);
+        for (idx i = 0; i < deep; i += LANES) sum += AT(x.data + r * x.row + i) * AT(table + last * deep + i);
+        labels[r * width + last] = sum_of(sum) * scale;
+    }
+}
+
 /* Scores by label to strips: edges repeated on both sides, or zeros; the slot before label 0 is zero for relations. */
 INLINE void extend(const call *c, float *strips, idx count) {
-    const idx width = strip_width(c);
+    const idx width = strip_width(c), margin = margin_of(c);
     for (idx r = 0; r < count; r++) {
-        float *strip = strips + r * width;
-        const vec before = splat(c->clips ? strip[KEYS] : 0), after = splat(c->clips ? strip[KEYS + c->labels - 1] : 0);
-        for (idx i = 0; i < KEYS; i += LANES) AT(strip + i) = before;
-        for (idx i = 0; i < KEYS; i += LANES) AT(strip + KEYS + c->labels + i) = after;
+        float *strip = strips + r * width, *labels = strip + margin, *end = labels + c->labels;
+        const vec before = splat(c->clips ? labels[0] : 0), after = splat(c->clips ? end[-1] : 0);
+        for (idx i = 0; i < margin; i += LANES) AT(strip + i) = before;
+        for (idx i = 0; i < margin; i += LANES) AT(end + i) = after;
     }
 }
 
@@ -68,7 +83,7 @@ INLINE void extend(const call *c, float *strips, idx count) {
 INLINE const float *terms_of(const call *c, const place *at, idx r, const float *strip, idx position, float *space) {
     if (!c->relations.data) return strip + run_of(c, at->key, position);
     const idx start = pair_at(&c->relations, at, r);
-    for (idx j = 0; j < at->keys; j++) space[j] = strip[KEYS + label_at(c, start + j)];
+    for (idx j = 0; j < at->keys; j++) space[j] = strip[margin_of(c) + label_at(c, start + j)];
     for (idx j = at->keys; j < at->vecs * LANES; j++) space[j] = 0;
     return space;
 }
@@ -120,7 +135,7 @@ INLINE ivec kept(uint32_t number, idx key, float keep) {
 INLINE void onto_labels(const call *c, const place *at, idx r, idx position, const float *numbers, float *strip) {
     if (c->relations.data) {
         const idx start = pair_at(&c->relations, at, r);
-        for (idx j = 0; j < at->keys; j++) strip[KEYS + label_at(c, start + j)] += numbers[j];
+        for (idx j = 0; j < at->keys; j++) strip[margin_of(c) + label_at(c, start + j)] += numbers[j];
     } else {
         float *run = strip + run_of(c, at->key, position);
         for (idx v = 0; v < at->vecs; v++) AT(run + v * LANES) += AT(numbers + v * LANES);
@@ -130,14 +145,14 @@ INLINE void onto_labels(const call *c, const place *at, idx r, idx position, con
 /* The edges' repetitions onto the edges: the way back of `extend`. */
 INLINE void collapse(const call *c, float *strips, idx count) {
     if (!c->clips) return;
-    const idx width = strip_width(c);
+    const idx width = strip_width(c), margin = margin_of(c);
     for (idx r = 0; r < count; r++) {
-        float *strip = strips + r * width;
+        float *strip = strips + r * width, *labels = strip + margin, *end = labels + c->labels;
         vec before = splat(0), after = splat(0);
-        for (idx i = 0; i < KEYS; i += LANES) before += AT(strip + i);
-        for (idx i = 0; i < KEYS; i += LANES) after += AT(strip + KEYS + c->labels + i);
-        strip[KEYS] += sum_of(before);
-        strip[KEYS + c->labels - 1] += sum_of(after);
+        for (idx i = 0; i < margin; i += LANES) before += AT(strip + i);
+        for (idx i = 0; i < margin; i += LANES) after += AT(end + i);
+        labels[0] += sum_of(before);
+        end[-1] += sum_of(after);
     }
 }
 
@@ -202,8 +217,10 @@ static void few_products(float *scores, rows query, idx live, rows keys, const p
 /* ROWS queries of a head against all of its keys, which are turned to columns or, for FEW queries, are not. */
 static void forward_rows(const call *c, place at, idx live, rows keys, rows values, const forward_space *w) {
     const idx dim = c->dim, deep = up(dim, PADDING), wide = up(c->value_dim, PADDING);
-    const idx width = strip_width(c), labels = up(c->labels, PADDING);
+    const idx width = strip_width(c), margin = margin_of(c), labels = up(c->labels, PADDING);
     const idx table = at.h % c->key_table_heads, value_table = at.h % c->value_table_heads;
+    const float *rel_key = c->rel_key + table * c->labels * deep, *rel_key_t = c->rel_key_t + table * dim * labels;
+    const float *rel_value = c->rel_value + value_table * c->labels * wide;
     const idx offset = c->offsets[at.b] + at.first;
     idx valid = valid_keys(c, at.b);
     if (c->is_causal) valid = clamped(offset + live, 0, valid);
@@ -212,7 +229,7 @@ static void forward_rows(const call *c, place at, idx live, rows keys, rows valu
     const rows query = rows_of(c, &c->query, at.b, at.h, at.first, live, dim, w->query);
     const rows out = room_for(c, &c->output, at.b, at.h, at.first, c->value_dim, w->output);
     if (c->rel_key) {
-        product(w->terms + KEYS, width, query.data, query.row, 1, c->rel_key_t + table * dim * labels, labels, live, labels, dim, 0);
+        by_label(c, w->terms, query, live, dim, rel_key, rel_key_t, c->scale);
         extend(c, w->terms, live);
     }
     if (c->rel_value) memset(w->masses, 0, sizeof(float) * live * width);
@@ -230,8 +247,7 @@ static void forward_rows(const call *c, place at, idx live, rows keys, rows valu
 
     if (c->rel_value && valid > 0) {
         collapse(c, w->masses, live);
-        const float *rows = c->rel_value + value_table * c->labels * wide;
-        product(out.data, out.row, w->masses + KEYS, width, 1, rows, wide, live, wide, c->labels, 1);
+        product(out.data, out.row, w->masses + margin, width, 1, rel_value, wide, live, wide, c->labels, 1);
     }
     float *lse = (float *)c->lse.data + at.b * c->lse.batch + at.h * c->lse.head + at.first;
     for (idx r = 0; r < at.rows; r++) {
@@ -295,8 +311,11 @@ INLINE void level(const call *c, float *slope_masses, const float *masses, idx c
 static void backward_rows(const call *c, place at, idx live, idx chunk, rows keys, rows d_keys, rows d_values,
                           const backward_space *w) {
     const idx dim = c->dim, value_dim = c->value_dim, deep = up(dim, PADDING), wide = up(value_dim, PADDING);
-    const idx width = strip_width(c), labels = up(c->labels, PADDING);
+    const idx width = strip_width(c), margin = margin_of(c), labels = up(c->labels, PADDING);
     const idx table = at.h % c->key_table_heads, value_table = at.h % c->value_table_heads;
+    const float *rel_key = c->rel_key + table * c->labels * deep, *rel_key_t = c->rel_key_t + table * dim * labels;
+    const float *rel_value = c->rel_value + value_table * c->labels * wide;
+    const float *rel_value_t = c->rel_value_t + value_table * value_dim * labels;
     const idx offset = c->offsets[at.b] + at.first;
     idx valid = valid_keys(c, at.b);
     if (c->is_causal) valid = clamped(offset + live, 0, valid);
@@ -312,13 +331,12 @@ static void backward_rows(const call *c, place at, idx live, idx chunk, rows key
         w->lse[r] = lse[r] == -INFINITY ? INFINITY : lse[r]; /* a row that sees nothing: e^(x - inf) = 0 */
     }
     if (c->rel_key) {
-        product(w->terms + KEYS, width, query.data, query.row, 1, c->rel_key_t + table * dim * labels, labels, live, labels, dim, 0);
+        by_label(c, w->terms, query, live, dim, rel_key, rel_key_t, c->scale);
         extend(c, w->terms, live);
         memset(w->slope_masses, 0, sizeof(float) * live * width);
     }
     if (c->rel_value) {
-        product(w->slope_terms + KEYS, width, grad.data, grad.row, 1, c->rel_value_t + value_table * value_dim * labels, labels,
-                live, labels, value_dim, 0);
+        by_label(c, w->slope_terms, grad, live, value_dim, rel_value, rel_value_t, 1);
         extend(c, w->slope_terms, live);
     }
     if (c->rel_key || c->rel_value) memset(w->masses, 0, sizeof(float) * live * width);
@@ -342,15 +360,14 @@ static void backward_rows(const call *c, place at, idx live, idx chunk, rows key
     if (c->rel_key && valid > 0) {
         level(c, w->slope_masses, w->masses, live);
         collapse(c, w->slope_masses, live);
-        const float *rows = c->rel_key + table * c->labels * deep;
         float *d_rows = c->d_rel_key + (chunk * c->key_table_heads + table) * c->labels * deep;
-        product(d_query.data, d_query.row, w->slope_masses + KEYS, width, 1, rows, deep, live, deep, c->labels, 1);
-        product(d_rows, deep, w->slope_masses + KEYS, 1, width, query.data, query.row, c->labels, deep, live, 1);
+        product(d_query.data, d_query.row, w->slope_masses + margin, width, 1, rel_key, deep, live, deep, c->labels, 1);
+        product(d_rows, deep, w->slope_masses + margin, 1, width, query.data, query.row, c->labels, deep, live, 1);
     }
     if (c->rel_value && valid > 0) {
         collapse(c, w->masses, live);
         float *d_rows = c->d_rel_value + (chunk * c->value_table_heads + value_table) * c->labels * wide;
-        product(d_rows, wide, w->masses + KEYS, 1, width, grad.data, grad.row, c->labels, wide, live, 1);
+        product(d_rows, wide, w->masses + margin, 1, width, grad.data, grad.row, c->labels, wide, live, 1);
     }
     for (idx r = 0; r < at.rows; r++) {
         if (r >= live || valid == 0) write_zeros(&c->d_query, at.b, at.h, at.first + r, dim, c->type);
