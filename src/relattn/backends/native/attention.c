@@ -7,10 +7,10 @@
 
        strip of a row:   | margin x left edge | labels 0 .. labels - 1 | margin x right edge |
 
-   with margins as wide as a tile has keys, where the biases of neighbouring keys are one contiguous run, wherever the tile stands, since a step to the
-   next key is a step to the next label and edges repeat. Probabilities go back by the same runs into a strip of
-   masses; what falls on the edges' repetitions is summed apart. Labels of the caller's (relations) are read and
-   summed one by one in the same strips; the slot before label 0 is for pairs that have none.
+   with margins as wide as a tile. The terms of a tile's keys are one contiguous run of it, wherever the tile stands,
+   since a step to the next key is a step to the next label and edges repeat. Probabilities are added back onto the same
+   runs, into a strip of masses. Labels of the caller's (relations) are read and added one by one in the same strips;
+   the slot before label 0 is for pairs that have none.
 
    All arithmetic is float32. Half types are widened as they are read and rounded as they are written. */
 
@@ -18,143 +18,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "rows.h"
-
-/* ---- rows of a tile ---- */
-
-typedef struct { /* where a task works */
-    idx b, h;        /* sequence, head */
-    idx first, rows; /* queries */
-    idx key, keys;   /* the tile's keys */
-    idx vecs;        /* vectors that hold them */
-} place;
-
-INLINE idx margin_of(const call *c) { return c->keys < KEYS ? up(c->keys, PADDING) : KEYS; }
-INLINE idx strip_width(const call *c) { return up(c->labels, PADDING) + 2 * margin_of(c); }
-INLINE idx valid_keys(const call *c, idx b) { return c->lengths ? clamped(c->lengths[b], 0, c->keys) : c->keys; }
-
-/* Where in a strip the run of the tile's keys starts. */
-INLINE idx run_of(const call *c, idx key, idx position) {
-    return clamped(key - position + c->left + margin_of(c), 0, c->labels + margin_of(c));
-}
-
-/* A pair's label; -1, no term, where it is out of range. */
-INLINE idx label_at(const call *c, idx i) {
-    int64_t label;
-    switch (c->label_size) {
-        case 1: label = ((const int8_t *)c->relations.data)[i]; break;
-        case 2: label = ((const int16_t *)c->relations.data)[i]; break;
-        case 4: label = ((const int32_t *)c->relations.data)[i]; break;
-        default: label = ((const int64_t *)c->relations.data)[i];
-    }
-    return label >= 0 && label < c->labels ? label : -1;
-}
-
-INLINE idx pair_at(const array *x, const place *at, idx r) {
-    return at->b * x->batch + at->h * x->head + (at->first + r) * x->row + at->key;
-}
-
-/* A number a label for each row, rows times table, into strips. With 2k + 1 labels there is often one more than fills
-   whole vectors; that one is made alone. */
-static void by_label(const call *c, float *strips, rows x, idx count, idx dim, const float *table, const float *turned,
-                     float scale) {
-    const idx width = strip_width(c), deep = up(dim, PADDING), last = c->labels - 1, alone = last % LANES == 0;
-    float *labels = strips + margin_of(c);
-    product(labels, width, x.data, x.row, 1, turned, up(c->labels, PADDING), count, up(c->labels - alone, LANES), dim, 0);
-    for (idx r = 0; r < count && alone; r++) {
-        vec sum = splat(0);
-        for (idx i = 0; i < deep; i += LANES) sum += AT(x.data + r * x.row + i) * AT(table + last * deep + i);
-        labels[r * width + last] = sum_of(sum) * scale;
-    }
-}
-
-/* Scores by label to strips: edges repeated on both sides, or zeros; the slot before label 0 is zero for relations. */
-INLINE void extend(const call *c, float *strips, idx count) {
-    const idx width = strip_width(c), margin = margin_of(c);
-    for (idx r = 0; r < count; r++) {
-        float *strip = strips + r * width, *labels = strip + margin, *end = labels + c->labels;
-        const vec before = splat(c->clips ? labels[0] : 0), after = splat(c->clips ? end[-1] : 0);
-        for (idx i = 0; i < margin; i += LANES) AT(strip + i) = before;
-        for (idx i = 0; i < margin; i += LANES) AT(end + i) = after;
-    }
-}
-
-/* The relative terms of a row's keys, from its strip. */
-INLINE const float *terms_of(const call *c, const place *at, idx r, const float *strip, idx position, float *space) {
-    if (!c->relations.data) return strip + run_of(c, at->key, position);
-    const idx start = pair_at(&c->relations, at, r);
-    for (idx j = 0; j < at->keys; j++) space[j] = strip[margin_of(c) + label_at(c, start + j)];
-    for (idx j = at->keys; j < at->vecs * LANES; j++) space[j] = 0;
-    return space;
-}
-
-/* Scales a row of scores and adds its relative terms; -inf where the row may not look. Whether it may look anywhere. */
-INLINE int complete(const call *c, const place *at, idx r, idx position, float *scores, const float *terms) {
-    idx allowed = at->keys;
-    if (c->is_causal) allowed = clamped(position + 1 - at->key, 0, allowed);
-    for (idx v = 0; v < at->vecs; v++)
-        AT(scores + v * LANES) = AT(scores + v * LANES) * c->scale + (terms ? AT(terms + v * LANES) : splat(0));
-    for (idx v = allowed / LANES; v < at->vecs; v++)
-        AT(scores + v * LANES) =
-            pick(lanes_from((int32_t)(v * LANES)) < (int32_t)allowed, AT(scores + v * LANES), splat(-INFINITY));
-    if (!c->mask.data) return allowed > 0;
-    const uint8_t *mask = (const uint8_t *)c->mask.data + pair_at(&c->mask, at, r);
-    int any = 0;
-    for (idx j = 0; j < allowed; j++) {
-        scores[j] = mask[j] ? scores[j] : -INFINITY;
-        any |= mask[j];
-    }
-    return any;
-}
-
-/* ---- dropout: a counter-based generator, so that the way back draws the same numbers ---- */
-
-/* The number of a row: splitmix64 (Steele, Lea and Flood 2014) of the seed and the row. */
-INLINE uint32_t row_number(const call *c, const place *at, idx r) {
-    const uint64_t row = ((uint64_t)at->b * c->heads + at->h) * c->queries + at->first + r;
-    uint64_t x = c->seed + (row + 1) * 0x9E3779B97F4A7C15u;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return (uint32_t)(x ^ (x >> 31));
-}
-
-/* Which of LANES keys from `key` a row keeps: a mixed counter (Wellons 2018, "lowbias32") against a threshold. */
-INLINE ivec kept(uint32_t number, idx key, float keep) {
-    uvec x = ((uvec)lanes_from((int32_t)key) + 1) * 0x9E3779B9u ^ number;
-    x ^= x >> 16;
-    x *= 0x7FEB352Du;
-    x ^= x >> 15;
-    x *= 0x846CA68Bu;
-    x ^= x >> 16;
-    return (ivec)(x >> 8) < (int32_t)(keep * 16777216.0f);
-}
-
-/* ---- masses: probabilities, or their gradients, back onto labels ---- */
-
-/* Adds a row of numbers to the row's strip, each at its label or on an edge's repetitions. */
-INLINE void onto_labels(const call *c, const place *at, idx r, idx position, const float *numbers, float *strip) {
-    if (c->relations.data) {
-        const idx start = pair_at(&c->relations, at, r);
-        for (idx j = 0; j < at->keys; j++) strip[margin_of(c) + label_at(c, start + j)] += numbers[j];
-    } else {
-        float *run = strip + run_of(c, at->key, position);
-        for (idx v = 0; v < at->vecs; v++) AT(run + v * LANES) += AT(numbers + v * LANES);
-    }
-}
-
-/* The edges' repetitions onto the edges: the way back of `extend`. */
-INLINE void collapse(const call *c, float *strips, idx count) {
-    if (!c->clips) return;
-    const idx width = strip_width(c), margin = margin_of(c);
-    for (idx r = 0; r < count; r++) {
-        float *strip = strips + r * width, *labels = strip + margin, *end = labels + c->labels;
-        vec before = splat(0), after = splat(0);
-        for (idx i = 0; i < margin; i += LANES) before += AT(strip + i);
-        for (idx i = 0; i < margin; i += LANES) after += AT(end + i);
-        labels[0] += sum_of(before);
-        end[-1] += sum_of(after);
-    }
-}
+#include "strips.h"
 
 /* ---- forward ---- */
 
@@ -239,10 +103,12 @@ static void forward_rows(const call *c, place at, idx live, rows keys, rows valu
         at.keys = valid - at.key < KEYS ? valid - at.key : KEYS;
         at.vecs = (at.keys + LANES - 1) / LANES;
         if (c->queries < FEW) few_products(w->scores, query, live, keys, &at, deep);
-        else product(w->scores, KEYS, query.data, query.row, 1, w->keys + at.key * deep, KEYS, live, at.vecs * LANES, dim, 0);
+        else
+            product(w->scores, KEYS, query.data, query.row, 1, w->keys + at.key * deep, KEYS, live, at.vecs * LANES,
+                    dim, 0);
         for (idx r = 0; r < live; r++) seen[r] |= (char)forward_row(c, &at, r, offset + r, out, w);
-        product(out.data, out.row, w->scores, KEYS, 1, values.data + at.key * values.row, values.row, live, wide, at.keys,
-                at.key > 0);
+        product(out.data, out.row, w->scores, KEYS, 1, values.data + at.key * values.row, values.row, live, wide,
+                at.keys, at.key > 0);
     }
 
     if (c->rel_value && valid > 0) {
@@ -254,8 +120,9 @@ static void forward_rows(const call *c, place at, idx live, rows keys, rows valu
         const int empty = r >= live || !seen[r];
         lse[r] = empty ? -INFINITY : w->highest[r] + logf(w->total[r]);
         if (empty) write_zeros(&c->output, at.b, at.h, at.first + r, c->value_dim, c->type);
-        else write_row(&c->output, at.b, at.h, at.first + r, out.data + r * out.row, c->value_dim,
-                       c->keep > 0 ? 1 / (w->total[r] * c->keep) : 0, c->type);
+        else
+            write_row(&c->output, at.b, at.h, at.first + r, out.data + r * out.row, c->value_dim,
+                      c->keep > 0 ? 1 / (w->total[r] * c->keep) : 0, c->type);
     }
 }
 
@@ -293,18 +160,6 @@ INLINE void backward_row(const call *c, const place *at, idx r, idx position, co
     }
     if (c->rel_key) onto_labels(c, at, r, position, slopes, w->slope_masses + r * width);
     if (c->rel_key || c->rel_value) onto_labels(c, at, r, position, scores, w->masses + r * width);
-}
-
-/* Makes slopes add up to nothing over a row's labels, as they do but for rounding in g . z. Spread over many keys that
-   error averages out; on an edge's label, which has most of the keys, it would not. */
-INLINE void level(const call *c, float *slope_masses, const float *masses, idx count) {
-    const idx width = strip_width(c);
-    for (idx r = 0; r < count; r++, slope_masses += width, masses += width) {
-        vec excess = splat(0), mass = splat(0);
-        for (idx i = 0; i < width; i += LANES) excess += AT(slope_masses + i), mass += AT(masses + i);
-        const float total = sum_of(mass), share = total > 0 ? sum_of(excess) / total : 0;
-        for (idx i = 0; i < width; i += LANES) AT(slope_masses + i) -= share * AT(masses + i);
-    }
 }
 
 /* ROWS queries of a head against all of its keys, the way back; adds to the gradients of keys, values and tables. */
@@ -353,8 +208,8 @@ static void backward_rows(const call *c, place at, idx live, idx chunk, rows key
                 wide, live, 1);
         product(d_keys.data + at.key * d_keys.row, d_keys.row, w->slopes, 1, KEYS, query.data, query.row, at.keys, deep,
                 live, 1);
-        product(d_query.data, d_query.row, w->slopes, KEYS, 1, keys.data + at.key * keys.row, keys.row, live, deep, at.keys,
-                at.key > 0);
+        product(d_query.data, d_query.row, w->slopes, KEYS, 1, keys.data + at.key * keys.row, keys.row, live, deep,
+                at.keys, at.key > 0);
     }
 
     if (c->rel_key && valid > 0) {
@@ -414,43 +269,46 @@ typedef struct {
     idx next, failed; /* shared: the next task, whether memory ran out */
 } crew;
 
-/* Cuts `count` floats off a block, to vectors. */
-INLINE float *cut(float **block, idx count) {
-    float *here = *block;
-    *block += up(count + 1, 16);
-    return here;
-}
+typedef struct {
+    float **field;
+    idx size;
+} share;
 
-INLINE idx sum_of_sizes(const idx *sizes, idx count) {
+/* One block of memory, cut up for the fields; to be freed. NULL where there is none. */
+static float *carve(const share *shares, idx count) {
     idx total = 0;
-    for (idx i = 0; i < count; i++) total += up(sizes[i] + 1, 16);
-    return total;
+    for (idx i = 0; i < count; i++) total += up(shares[i].size, PADDING);
+    float *block = aligned_alloc(64, sizeof(float) * (total + PADDING)), *left = block;
+    for (idx i = 0; block && i < count; i++) {
+        *shares[i].field = left;
+        left += up(shares[i].size, PADDING);
+    }
+    return block;
 }
 
 static void forward_worker(void *data) {
     crew *work = data;
     const call *c = work->call;
-    const idx deep = up(c->dim, PADDING), wide = up(c->value_dim, PADDING), width = strip_width(c), all = up(c->keys, KEYS);
-    const idx sizes[] = {c->queries < FEW ? 0 : all * deep,
-                         in_place(c, &c->value, c->value_dim) ? 0 : all * wide,
-                         in_place(c, &c->key, c->dim) ? 0 : all * deep,
-                         ROWS * deep,
-                         ROWS * KEYS,
-                         ROWS * wide,
-                         c->rel_key ? ROWS * width : 0,
-                         c->rel_value ? ROWS * width : 0,
-                         ROWS,
-                         ROWS};
-    float *block = aligned_alloc(64, sizeof(float) * up(sum_of_sizes(sizes, 10), 16));
+    const idx deep = up(c->dim, PADDING), wide = up(c->value_dim, PADDING), width = strip_width(c),
+              all = up(c->keys, KEYS);
+    forward_space w = {.packed = -1};
+    const share shares[] = {
+        {&w.keys, c->queries < FEW ? 0 : all * deep},
+        {&w.values, in_place(c, &c->value, c->value_dim) ? 0 : all * wide},
+        {&w.space, in_place(c, &c->key, c->dim) ? 0 : all * deep},
+        {&w.query, ROWS * deep},
+        {&w.scores, ROWS * KEYS},
+        {&w.output, ROWS * wide},
+        {&w.terms, c->rel_key ? ROWS * width : 0},
+        {&w.masses, c->rel_value ? ROWS * width : 0},
+        {&w.highest, ROWS},
+        {&w.total, ROWS},
+    };
+    float *block = carve(shares, sizeof shares / sizeof *shares);
     if (!block) {
         __atomic_store_n(&work->failed, 1, __ATOMIC_RELAXED);
         return;
     }
-    float *left = block;
-    forward_space w = {.packed = -1};
-    float **const fields[] = {&w.keys,   &w.values, &w.space,  &w.query,   &w.scores,
-                              &w.output, &w.terms,  &w.masses, &w.highest, &w.total};
-    for (idx i = 0; i < 10; i++) *fields[i] = cut(&left, sizes[i]);
 
     const idx parts = (c->queries + TASK_ROWS - 1) / TASK_ROWS, group = c->heads / c->key_heads;
     rows keys = {0}, values = {0};
@@ -465,7 +323,8 @@ static void forward_worker(void *data) {
             values = rows_of(c, &c->value, b, kv, 0, valid, c->value_dim, w.values);
             w.packed = b * c->key_heads + kv;
         }
-        const idx start = task % parts * TASK_ROWS, end = start + TASK_ROWS < c->queries ? start + TASK_ROWS : c->queries;
+        const idx start = task % parts * TASK_ROWS,
+                  end = start + TASK_ROWS < c->queries ? start + TASK_ROWS : c->queries;
         for (idx first = start; first < end; first += ROWS) {
             const idx count = end - first < ROWS ? end - first : ROWS;
             const place at = {.b = b, .h = h, .first = first, .rows = count};
@@ -478,25 +337,33 @@ static void forward_worker(void *data) {
 static void backward_worker(void *data) {
     crew *work = data;
     const call *c = work->call;
-    const idx deep = up(c->dim, PADDING), wide = up(c->value_dim, PADDING), width = strip_width(c), all = up(c->keys, KEYS);
-    const idx keyed = c->rel_key ? ROWS * width : 0, valued = c->rel_value ? ROWS * width : 0;
-    const idx weighed = c->rel_key || c->rel_value ? ROWS * width : 0;
-    const idx keys = in_place(c, &c->key, c->dim) ? 0 : all * deep;
-    const idx d_keys = in_place(c, &c->d_key, c->dim) ? 0 : all * deep;
-    const int own_values = !in_place(c, &c->value, c->value_dim) || !in_place(c, &c->d_value, c->value_dim);
-    const idx sizes[] = {all * deep, all * wide, keys,   ROWS * deep, ROWS * wide, ROWS * KEYS, ROWS * KEYS,
-                         ROWS * (deep > wide ? deep : wide), d_keys, own_values ? all * wide : 0,  keyed,       valued,      weighed,
-                         keyed,        ROWS,               ROWS};
-    float *block = aligned_alloc(64, sizeof(float) * up(sum_of_sizes(sizes, 16), 16));
+    const idx deep = up(c->dim, PADDING), wide = up(c->value_dim, PADDING), width = strip_width(c),
+              all = up(c->keys, KEYS);
+    const int values_apart = !in_place(c, &c->value, c->value_dim) || !in_place(c, &c->d_value, c->value_dim);
+    backward_space w;
+    const share shares[] = {
+        {&w.keys_t, all * deep},
+        {&w.values_t, all * wide},
+        {&w.keys, in_place(c, &c->key, c->dim) ? 0 : all * deep},
+        {&w.d_keys, in_place(c, &c->d_key, c->dim) ? 0 : all * deep},
+        {&w.d_values, values_apart ? all * wide : 0}, /* on the way there, room to widen the values */
+        {&w.query, ROWS * deep},
+        {&w.grad, ROWS * wide},
+        {&w.d_query, ROWS * (deep > wide ? deep : wide)}, /* and before it, the output */
+        {&w.scores, ROWS * KEYS},
+        {&w.slopes, ROWS * KEYS},
+        {&w.terms, c->rel_key ? ROWS * width : 0},
+        {&w.slope_terms, c->rel_value ? ROWS * width : 0},
+        {&w.masses, c->rel_key || c->rel_value ? ROWS * width : 0},
+        {&w.slope_masses, c->rel_key ? ROWS * width : 0},
+        {&w.dot, ROWS},
+        {&w.lse, ROWS},
+    };
+    float *block = carve(shares, sizeof shares / sizeof *shares);
     if (!block) {
         __atomic_store_n(&work->failed, 1, __ATOMIC_RELAXED);
         return;
     }
-    float *left = block;
-    backward_space w;
-    float **const fields[] = {&w.keys_t,  &w.values_t, &w.keys,  &w.query,       &w.grad,   &w.scores,       &w.slopes, &w.d_query,
-                              &w.d_keys,  &w.d_values, &w.terms, &w.slope_terms, &w.masses, &w.slope_masses, &w.dot,    &w.lse};
-    for (idx i = 0; i < 16; i++) *fields[i] = cut(&left, sizes[i]);
 
     const idx tasks = c->batch * c->key_heads;
     for (;;) {
@@ -521,7 +388,8 @@ static int together(const call *c, void (*worker)(void *)) {
 /* Asks for a new result's memory in large pages: 4 KiB at a time, finding it costs as much as a short row's attention. */
 static void in_large_pages(const call *c, const array *x, idx heads, idx count, idx dim) {
     const uintptr_t page = 1 << 21, start = ((uintptr_t)x->data + page - 1) / page * page;
-    const uintptr_t end = ((uintptr_t)x->data + (c->type == FLOAT32 ? 4 : 2) * c->batch * heads * count * dim) / page * page;
+    const uintptr_t end =
+        ((uintptr_t)x->data + (c->type == FLOAT32 ? 4 : 2) * c->batch * heads * count * dim) / page * page;
     if (end > start) madvise((void *)start, end - start, MADV_HUGEPAGE);
 }
 

@@ -6,7 +6,7 @@
 #include "vectors.h"
 
 enum { ROWS = 64, KEYS = 64 }; /* queries and keys of a tile */
-enum { PADDING = 16 };         /* rows of tables and of work space are padded to multiples of this, as `library.py` knows */
+enum { PADDING = 16 }; /* rows of tables and of work space are padded to multiples of this, as `library.py` knows */
 enum { FLOAT32, BFLOAT16, FLOAT16 };
 
 typedef struct {
@@ -17,12 +17,12 @@ typedef struct {
 typedef struct {
     /* (batch, heads, rows, dim) each, in `type`; key and value have key_heads heads */
     array query, key, value, output, grad, d_query, d_key, d_value;
-    array lse; /* float32, (batch, heads, rows) */
-    array mask; /* bytes, (batch, heads, queries, keys), strides 0 where broadcast; no data where there is none */
+    array lse;       /* float32, (batch, heads, rows) */
+    array mask;      /* bytes, (batch, heads, queries, keys), strides 0 where broadcast; no data where there is none */
     array relations; /* integers of `label_size` bytes, laid out as the mask; no data where labels are positions */
     /* tables, float32: as they are, (heads or 1, labels, padded dim), and transposed, (heads or 1, dim, padded labels) */
     const float *rel_key, *rel_key_t, *rel_value, *rel_value_t;
-    float *d_rel_key, *d_rel_value; /* (chunks, heads or 1, labels, padded dim), zeros */
+    float *d_rel_key, *d_rel_value;   /* (chunks, heads or 1, labels, padded dim), zeros */
     const int64_t *offsets, *lengths; /* (batch,); position of query 0, valid keys */
     idx batch, heads, key_heads, queries, keys, dim, value_dim, labels, left, right;
     idx key_table_heads, value_table_heads, label_size, type, clips, is_causal, chunks, threads;

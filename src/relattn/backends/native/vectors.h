@@ -26,12 +26,9 @@ typedef ptrdiff_t idx;
 INLINE idx clamped(idx x, idx low, idx high) { return x < low ? low : x > high ? high : x; }
 INLINE idx up(idx x, idx multiple) { return (x + multiple - 1) / multiple * multiple; }
 
-
 INLINE vec splat(float x) { return x - (vec){0}; }
 
-INLINE vec pick(ivec condition, vec yes, vec no) {
-    return (vec)((condition & (ivec)yes) | (~condition & (ivec)no));
-}
+INLINE vec pick(ivec condition, vec yes, vec no) { return (vec)((condition & (ivec)yes) | (~condition & (ivec)no)); }
 
 INLINE ivec lanes_from(int32_t first) {
     ivec lanes;
@@ -83,8 +80,8 @@ INLINE vec exp_of(vec x) {
 
 /* ---- products ---- */
 
-INLINE void tile(const int rows, const int vecs, float *c, idx ldc, const float *a, idx a_row, idx a_col, const float *b,
-                 idx ldb, idx inner, int add) {
+INLINE void tile(const int rows, const int vecs, float *c, idx ldc, const float *a, idx a_row, idx a_col,
+                 const float *b, idx ldb, idx inner, int add) {
     vec sums[6][4];
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
@@ -108,24 +105,24 @@ INLINE void tile(const int rows, const int vecs, float *c, idx ldc, const float 
             AT(c + i * ldc + v * LANES) = sums[i][v] + (add ? AT(c + i * ldc + v * LANES) : splat(0));
 }
 
-#define FEWER_ROWS(vecs)                                                                       \
-    switch (m - i) {                                                                           \
-        case 1: tile(1, vecs, ci, ldc, ai, a_row, a_col, b, ldb, inner, add); break;           \
-        case 2: tile(2, vecs, ci, ldc, ai, a_row, a_col, b, ldb, inner, add); break;           \
-        case 3: tile(3, vecs, ci, ldc, ai, a_row, a_col, b, ldb, inner, add); break;           \
-        case 4: tile(4, vecs, ci, ldc, ai, a_row, a_col, b, ldb, inner, add); break;           \
-        case 5: tile(5, vecs, ci, ldc, ai, a_row, a_col, b, ldb, inner, add); break;           \
-        default: tile(6, vecs, ci, ldc, ai, a_row, a_col, b, ldb, inner, add);                 \
+#define FEWER_ROWS(vecs)                                                                                               \
+    switch (m - i) {                                                                                                   \
+        case 1: tile(1, vecs, ci, ldc, ai, a_row, a_col, b, ldb, inner, add); break;                                   \
+        case 2: tile(2, vecs, ci, ldc, ai, a_row, a_col, b, ldb, inner, add); break;                                   \
+        case 3: tile(3, vecs, ci, ldc, ai, a_row, a_col, b, ldb, inner, add); break;                                   \
+        case 4: tile(4, vecs, ci, ldc, ai, a_row, a_col, b, ldb, inner, add); break;                                   \
+        case 5: tile(5, vecs, ci, ldc, ai, a_row, a_col, b, ldb, inner, add); break;                                   \
+        default: tile(6, vecs, ci, ldc, ai, a_row, a_col, b, ldb, inner, add);                                         \
     }
 
-#define COLUMNS(vecs)                                                                          \
-    static void columns_##vecs(float *c, idx ldc, const float *a, idx a_row, idx a_col,        \
-                               const float *b, idx ldb, idx m, idx inner, int add) {           \
-        for (idx i = 0; i < m; i += TILE_ROWS) {                                               \
-            float *ci = c + i * ldc;                                                           \
-            const float *ai = a + i * a_row;                                                   \
-            FEWER_ROWS(vecs)                                                                   \
-        }                                                                                      \
+#define COLUMNS(vecs)                                                                                                  \
+    static void columns_##vecs(float *c, idx ldc, const float *a, idx a_row, idx a_col, const float *b, idx ldb,       \
+                               idx m, idx inner, int add) {                                                            \
+        for (idx i = 0; i < m; i += TILE_ROWS) {                                                                       \
+            float *ci = c + i * ldc;                                                                                   \
+            const float *ai = a + i * a_row;                                                                           \
+            FEWER_ROWS(vecs)                                                                                           \
+        }                                                                                                              \
     }
 
 COLUMNS(1)
