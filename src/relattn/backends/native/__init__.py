@@ -25,8 +25,8 @@ def unsupported(call: Call) -> str | None:
 def relative_attention(call: RelativeCall) -> Attended:
     right = 0 if call.is_causal else call.right  # rows for later keys, which nothing sees, stay outside
     rows = slice(call.left + right + 1)
-    tables = (None if table is None else table[..., rows, :] for table in (call.rel_key, call.rel_value))
-    return attend(call, *tables, None, call.left, right, call.beyond == "clip")
+    rel_key, rel_value = (None if table is None else table[..., rows, :] for table in (call.rel_key, call.rel_value))
+    return attend(call, rel_key, rel_value, None, call.left, right, call.beyond == "clip")
 
 
 def relation_attention(call: RelationCall) -> Attended:
