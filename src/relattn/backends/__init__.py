@@ -11,7 +11,7 @@ import torch
 from relattn.call import Call
 
 NAMES = ("native", "dense", "merged", "reference")
-MERGED_FROM = 512  # keys from which "merged" is faster than "dense" on a CPU: docs/backends.md
+MERGED_FROM = 2048  # keys from which "merged" is faster than "dense" on a CPU: docs/backends.md
 
 
 def load(backend: str) -> ModuleType:

@@ -236,8 +236,11 @@ static void backward_head(const call *c, idx b, idx kv, idx chunk, const backwar
     const idx dim = c->dim, value_dim = c->value_dim, deep = up(dim, PADDING), wide = up(value_dim, PADDING);
     const idx valid = valid_keys(c, b), group = c->heads / c->key_heads;
     const rows keys = rows_of(c, &c->key, b, kv, 0, valid, dim, w->keys);
-    turn(w->keys_t, c, &c->key, b, kv, valid, dim, w->keys);
-    turn(w->values_t, c, &c->value, b, kv, valid, value_dim, w->d_values);
+    const rows values = rows_of(c, &c->value, b, kv, 0, valid, value_dim, w->d_values);
+    for (idx j = 0; j < valid; j += KEYS) {
+        turn(w->keys_t + j * deep, (rows){keys.data + j * keys.row, keys.row}, lot(j, valid), deep);
+        turn(w->values_t + j * wide, (rows){values.data + j * values.row, values.row}, lot(j, valid), wide);
+    }
     const rows d_keys = room_for(c, &c->d_key, b, kv, 0, dim, w->d_keys);
     const rows d_values = room_for(c, &c->d_value, b, kv, 0, value_dim, w->d_values);
     for (idx j = 0; j < valid; j++) memset(d_keys.data + j * d_keys.row, 0, sizeof(float) * deep);
@@ -295,7 +298,7 @@ static void forward_worker(void *data) {
     const share shares[] = {
         {&w.keys, c->queries < FEW ? 0 : all * deep},
         {&w.values, in_place(c, &c->value, c->value_dim) ? 0 : all * wide},
-        {&w.space, in_place(c, &c->key, c->dim) ? 0 : all * deep},
+        {&w.space, in_place(c, &c->key, c->dim) ? 0 : (c->queries < FEW ? all : KEYS) * deep},
         {&w.query, ROWS * deep},
         {&w.scores, ROWS * KEYS},
         {&w.output, ROWS * wide},
@@ -319,7 +322,10 @@ static void forward_worker(void *data) {
         if (w.packed != b * c->key_heads + kv) {
             const idx valid = valid_keys(c, b);
             if (c->queries < FEW) keys = rows_of(c, &c->key, b, kv, 0, valid, c->dim, w.space);
-            else turn(w.keys, c, &c->key, b, kv, valid, c->dim, w.space);
+            for (idx j = 0; j < valid && c->queries >= FEW; j += KEYS) {
+                const rows part = rows_of(c, &c->key, b, kv, j, lot(j, valid), c->dim, w.space);
+                turn(w.keys + j * deep, part, lot(j, valid), deep);
+            }
             values = rows_of(c, &c->value, b, kv, 0, valid, c->value_dim, w.values);
             w.packed = b * c->key_heads + kv;
         }

@@ -124,21 +124,18 @@ INLINE void turn_four(float *to, idx to_row, const float *from, idx from_row) {
     *(four *)(to + 3 * to_row) = __builtin_shufflevector(ab2, cd2, 2, 3, 6, 7);
 }
 
-/* All rows of a head turned to columns, KEYS at a time: (lots, padded dim, KEYS), with zeros past the last row. */
-static void turn(float *to, const call *c, const array *x, idx b, idx h, idx count, idx dim, float *space) {
-    const rows from = rows_of(c, x, b, h, 0, count, dim, space);
-    const idx padded = up(dim, PADDING);
-    for (idx first = 0; first < count; first += KEYS, to += padded * KEYS) {
-        const idx here = count - first < KEYS ? count - first : KEYS;
-        for (idx j = 0; j < here; j += 4)
-            if (here - j >= 4)
-                for (idx d = 0; d < padded; d += 4)
-                    turn_four(to + d * KEYS + j, KEYS, from.data + (first + j) * from.row + d, from.row);
-            else
-                for (idx d = 0; d < padded; d++)
-                    for (idx r = j; r < here; r++) to[d * KEYS + r] = from.data[(first + r) * from.row + d];
-        for (idx d = 0; d < padded && here < KEYS; d++) memset(to + d * KEYS + here, 0, sizeof(float) * (KEYS - here));
-    }
+/* KEYS rows, or the last few, turned to columns: (padded, KEYS), with zeros past the last row. */
+static void turn(float *to, rows from, idx count, idx padded) {
+    for (idx j = 0; j < count; j += 4)
+        if (count - j >= 4)
+            for (idx d = 0; d < padded; d += 4) turn_four(to + d * KEYS + j, KEYS, from.data + j * from.row + d, from.row);
+        else
+            for (idx d = 0; d < padded; d++)
+                for (idx r = j; r < count; r++) to[d * KEYS + r] = from.data[r * from.row + d];
+    for (idx d = 0; d < padded && count < KEYS; d++) memset(to + d * KEYS + count, 0, sizeof(float) * (KEYS - count));
 }
+
+/* Rows of a head from `first` on, as many as are left or KEYS of them. */
+INLINE idx lot(idx first, idx count) { return count - first < KEYS ? count - first : KEYS; }
 
 #endif
