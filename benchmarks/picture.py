@@ -1,4 +1,5 @@
-"""Draws what `benchmarks.attention` measured: time as a ratio to plain attention's, and peak memory, by length.
+"""Draws what `benchmarks.attention` measured of ours, as a caller gets it, and of the peers: time as a ratio to plain
+attention's, and peak memory, by length.
 
 A line that ends early ends where the next length was left out, since it does not fit half of the machine's memory.
 """
@@ -21,7 +22,6 @@ COLOURS = {
     "W2V-BERT": "#8250df",
     "VITS": "#bf3989",
 }
-OTHERS = "#9a6700"
 Lines = dict[str, list[tuple[int, float]]]  # a method's name -> its points (n, y), in order
 
 
@@ -30,7 +30,7 @@ def read(path: Path, column: str, causal: bool, both_passes: bool) -> Lines:
     lines: Lines = {}
     with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            if all(row[name] == value for name, value in wanted.items()):
+            if row["method"] in COLOURS and all(row[name] == value for name, value in wanted.items()):
                 lines.setdefault(row["method"], []).append((int(row["n"]), float(row[column])))
     return {method: sorted(points) for method, points in lines.items()}
 
@@ -60,7 +60,7 @@ def panel(axis, lines: Lines, title: str) -> None:
         style = {"linestyle": "--"} if method == "plain" else {"marker": "o", "markersize": 5 if ours else 3.5}
         axis.plot(
             *zip(*points, strict=True),
-            color=COLOURS.get(method, OTHERS),
+            color=COLOURS[method],
             linewidth=2.6 if ours else 1.5,
             zorder=3 if ours else 2,
             **style,
@@ -86,7 +86,7 @@ def panel(axis, lines: Lines, title: str) -> None:
                 height,
                 NAMES.get(method, method) + ("" if through else " ×"),
                 transform=axis.get_xaxis_transform(),
-                color=COLOURS.get(method, OTHERS),
+                color=COLOURS[method],
                 weight="bold" if method == "auto" else "normal",
                 va="center",
             )

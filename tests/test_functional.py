@@ -335,7 +335,10 @@ GOOD = {"query": shaped(2, 4, 5, 3), "key": shaped(2, 2, 5, 3), "value": shaped(
         ({"mask": shaped(5, 5)}, r"mask has type torch.float32.*torch.bool"),
         ({"mask": shaped(3, 1, 5, 5, dtype=torch.bool)}, r"mask \(3, 1, 5, 5\).*broadcasts.*\(2, 4, 5, 5\)"),
         ({"dropout_p": 1.5}, r"dropout_p is 1.5"),
-        ({"backend": "fast"}, r"backend 'fast' is not known; the backends are native, dense, merged, reference, or 'auto'"),
+        (
+            {"backend": "fast"},
+            r"backend 'fast' is not known; the backends are native, dense, merged, reference, or 'auto'",
+        ),
         ({"key": torch.zeros(2, 2, 5, 3, device="meta")}, r"key on meta.*one device"),
     ],
 )
