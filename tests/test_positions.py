@@ -1,12 +1,9 @@
 """Labels and visibility against their definitions, pair by pair."""
 
-import itertools
-
 import pytest
 import torch
 
-from relattn.backends.dense import onto_diagonals, onto_pairs
-from relattn.positions import diagonals, distances, labels, query_positions
+from relattn.positions import distances, labels, query_positions
 
 CPU = torch.device("cpu")
 
@@ -39,19 +36,3 @@ def test_labels_are_rows_from_the_left(left, right):
 def test_row_zero_is_farthest_left():
     assert labels(torch.tensor(-100), 3, 3, "clip") == 0
     assert labels(torch.tensor(100), 3, 3, "clip") == 6
-
-
-@pytest.mark.parametrize("offset", [0, 4, torch.tensor([2, -1])])
-@pytest.mark.parametrize(("queries", "keys"), [(3, 5), (5, 3), (1, 7), (0, 2), (2, 0), (0, 0)])
-def test_diagonals_skew_onto_distances(queries, keys, offset):
-    along = diagonals(queries, keys, offset, CPU)
-    skewed = onto_pairs(along[..., None, :].expand(*along.shape[:-1], queries, -1).contiguous(), keys)
-    assert torch.equal(skewed, distances(queries, keys, offset, CPU))
-
-
-def test_onto_diagonals_is_the_way_back():
-    for queries, keys in itertools.product(range(4), range(4)):
-        pairs = torch.randn(2, queries, keys)
-        along = onto_diagonals(pairs)
-        assert torch.equal(onto_pairs(along, keys), pairs)
-        torch.testing.assert_close(along.abs().sum(), pairs.abs().sum())

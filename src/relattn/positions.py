@@ -22,16 +22,6 @@ def distances(queries: int, keys: int, offset: int | Tensor, device: torch.devic
     return torch.arange(keys, device=device) - query_positions(queries, offset, device)[..., None]
 
 
-def diagonals(queries: int, keys: int, offset: int | Tensor, device: torch.device) -> Tensor:
-    """j − i of every diagonal of the pairs, ascending: (queries + keys + 1,), or a row of that for each offset.
-
-    Entry c belongs to the pairs with column − row == c − queries. The first and the last lie just outside, which
-    lets a matrix over this axis be skewed onto the pairs by a view, for any numbers of queries and keys.
-    """
-    columns = torch.arange(queries + keys + 1, device=device) - queries
-    return columns - (offset[:, None] if isinstance(offset, Tensor) else offset)
-
-
 def labels(distance: Tensor, left: int, right: int, beyond: Beyond) -> Tensor:
     """The table row of each distance, in [0, left + right]; outside the window the edge's, or −1 under "zero"."""
     label = distance.clamp(-left, right) + left

@@ -15,7 +15,7 @@ of far ones its corners, and the weights of the other two parts.
 
 Backward, a part of weight w = exp(ℓ_part − ℓ) in the row is given w · gradient, its own ℓ_part, and the whole's output,
 on a far side − wV[far]. That makes the kernel's gradients exactly its share of the whole: the identity that ring
-ring attention rests on, without its rounding of a difference of log-sum-exps. The tile and the sums by label take
+attention rests on, without its rounding of a difference of log-sum-exps. The tile and the sums by label take
 dS_ij = p_ij (dP_ij − mean_i) with mean_i = Σ_j p_ij dP_ij summed from the parts, not grad_i · output_i: a rounded
 output's error would shift every dS_ij of a row alike, which many keys average out but an edge's label collects.
 """
