@@ -6,6 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from benchmarks import errors
+from benchmarks.peers import Case
 from relattn import relation_attention, relative_attention
 from relattn.backends import native
 from relattn.backends.native import library, operators
@@ -75,6 +77,14 @@ def test_tiles_of_relations_are_the_equations(kind):
 def test_half_types_lose_no_more_than_the_reference(dtype):
     inputs = make_inputs(SHAPES["two tiles"], dtype=dtype)
     assert_within_budget(relative_attention, inputs, "native", clip=16, is_causal=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_long_sequences_lose_no_more_than_twice_what_plain_attention_loses(dtype):
+    case = Case(batch=1, heads=2, n=1024, dim=64, left=16, right=16, is_causal=True, dtype=dtype)
+    ratios = {row["result"]: row["ratio"] for row in errors.rows("native", case)}
+    assert len(ratios) == 6
+    assert max(ratios.values()) < errors.LIMIT, ratios
 
 
 @pytest.mark.parametrize("n", [70, 530])
