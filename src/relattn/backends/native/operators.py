@@ -15,62 +15,36 @@ from torch import Tensor
 from relattn.backends.native import library
 
 SHARES = 64  # of the batch's heads, each with gradients of the tables of its own
+ARGUMENTS = (
+    "Tensor query, Tensor key, Tensor value, Tensor? rel_key, Tensor? rel_value, Tensor? relations, Tensor offsets, "
+    "Tensor? lengths, Tensor? mask, Tensor? seed, "
+    "SymInt left, SymInt right, bool clips, bool is_causal, float dropout_p, float scale"
+)
+TENSORS = ARGUMENTS.count("Tensor")
 
 
-@torch.library.custom_op("relattn::native", mutates_args=(), device_types="cpu")
-def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    rel_key: Tensor | None,
-    rel_value: Tensor | None,
-    relations: Tensor | None,
-    offsets: Tensor,
-    lengths: Tensor | None,
-    mask: Tensor | None,
-    seed: Tensor | None,
-    left: int,
-    right: int,
-    clips: bool,
-    is_causal: bool,
-    dropout_p: float,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
+@torch.library.custom_op(
+    "relattn::native", mutates_args=(), device_types="cpu", schema=f"({ARGUMENTS}) -> (Tensor, Tensor)"
+)
+def attention(*arguments: Any) -> tuple[Tensor, Tensor]:
     """The output, and the log-sum-exp (batch, heads, queries), float32."""
-    inputs = Inputs(query, key, value, rel_key, rel_value, relations, offsets, lengths, mask, scale)
-    output, lse = results(query, value)
-    call = inputs.call(seed, left, right, clips, is_causal, dropout_p, scale)
-    call.output, call.lse = library.array(output), library.array(lse)
-    library.run(library.KERNELS.relattn_forward, call)
+    inputs = Inputs(*arguments)
+    output, lse = results(inputs.query, inputs.value)
+    inputs.call.output, inputs.call.lse = library.array(output), library.array(lse)
+    library.run(library.KERNELS.relattn_forward, inputs.call)
     return output, lse
 
 
-@torch.library.custom_op("relattn::native_backward", mutates_args=(), device_types="cpu")
-def attention_backward(
-    grad: Tensor,
-    output: Tensor,
-    lse: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    rel_key: Tensor | None,
-    rel_value: Tensor | None,
-    relations: Tensor | None,
-    offsets: Tensor,
-    lengths: Tensor | None,
-    mask: Tensor | None,
-    seed: Tensor | None,
-    left: int,
-    right: int,
-    clips: bool,
-    is_causal: bool,
-    dropout_p: float,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+@torch.library.custom_op(
+    "relattn::native_backward",
+    mutates_args=(),
+    device_types="cpu",
+    schema=f"(Tensor grad, Tensor output, Tensor lse, {ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+def attention_backward(grad: Tensor, output: Tensor, lse: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     """Gradients of query, key, value, rel_key and rel_value; an empty one for a table that is not there."""
-    inputs = Inputs(query, key, value, rel_key, rel_value, relations, offsets, lengths, mask, scale)
-    call = inputs.call(seed, left, right, clips, is_causal, dropout_p, scale)
-    grad = with_contiguous_rows(grad)
+    inputs, grad = Inputs(*arguments), with_contiguous_rows(grad)
+    call = inputs.call
     d_query, d_key, d_value = (torch.empty_like(x) for x in (inputs.query, inputs.key, inputs.value))
     call.grad, call.output, call.lse = library.array(grad), library.array(output), library.array(lse)
     call.d_query, call.d_key, call.d_value = library.array(d_query), library.array(d_key), library.array(d_value)
@@ -78,11 +52,12 @@ def attention_backward(
     d_rel_key, d_rel_value = (new_shares(table, call.chunks) for table in (inputs.rel_key, inputs.rel_value))
     call.d_rel_key, call.d_rel_value = d_rel_key.data_ptr(), d_rel_value.data_ptr()
     library.run(library.KERNELS.relattn_backward, call)
+    rel_key, rel_value = arguments[3:5]
     return d_query, d_key, d_value, in_the_shape_of(rel_key, d_rel_key), in_the_shape_of(rel_value, d_rel_value)
 
 
 class Inputs:
-    """The inputs as the kernels read them, held while they do."""
+    """The arguments as the kernels read them, held while they do."""
 
     def __init__(
         self,
@@ -95,6 +70,12 @@ class Inputs:
         offsets: Tensor,
         lengths: Tensor | None,
         mask: Tensor | None,
+        seed: Tensor | None,
+        left: int,
+        right: int,
+        clips: bool,
+        is_causal: bool,
+        dropout_p: float,
         scale: float,
     ) -> None:
         pairs = (*query.shape[:3], key.shape[2])
@@ -102,14 +83,9 @@ class Inputs:
         self.rel_key, self.rel_key_t = both_ways(rel_key, scale)
         self.rel_value, self.rel_value_t = both_ways(rel_value, 1.0)
         self.relations, self.mask = on_pairs(relations, pairs), on_pairs(mask, pairs)
-        self.offsets = offsets
-        self.lengths = None if lengths is None else lengths.long().contiguous()
-
-    def call(
-        self, seed: Tensor | None, left: int, right: int, clips: bool, is_causal: bool, dropout_p: float, scale: float
-    ) -> library.Call:
-        call = library.Call(
-            type=library.TYPES[self.query.dtype],
+        self.offsets, self.lengths = offsets, None if lengths is None else lengths.long().contiguous()
+        self.call = library.Call(
+            type=library.TYPES[query.dtype],
             clips=clips,
             is_causal=is_causal,
             threads=torch.get_num_threads(),
@@ -122,6 +98,11 @@ class Inputs:
             keep=1.0 - dropout_p,
             seed=0 if seed is None else int(seed),
         )
+        self.point()
+
+    def point(self) -> None:
+        """Sizes and places of the tensors into the call."""
+        call = self.call
         call.batch, call.heads, call.queries, call.dim = self.query.shape
         _, call.key_heads, call.keys, call.value_dim = self.value.shape
         call.query, call.key, call.value = library.array(self.query), library.array(self.key), library.array(self.value)
@@ -137,7 +118,6 @@ class Inputs:
             call.mask = library.array(self.mask)
         call.offsets = self.offsets.data_ptr()
         call.lengths = None if self.lengths is None else self.lengths.data_ptr()
-        return call
 
 
 def results(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -190,24 +170,14 @@ def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Te
 
 
 @attention_backward.register_fake
-def _(
-    grad: Tensor,
-    output: Tensor,
-    lse: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    rel_key: Tensor | None,
-    rel_value: Tensor | None,
-    *rest: Any,
-) -> tuple[Tensor, ...]:
-    given = tuple(torch.empty_like(with_contiguous_rows(x)) for x in (query, key, value))
-    return (*given, *(grad.new_empty(0) if x is None else x.new_empty(x.shape) for x in (rel_key, rel_value)))
+def _(grad: Tensor, output: Tensor, lse: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    given = tuple(torch.empty_like(with_contiguous_rows(x)) for x in arguments[:3])
+    return (*given, *(grad.new_empty(0) if x is None else x.new_empty(x.shape) for x in arguments[3:5]))
 
 
 def keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.options = inputs[10:]
-    ctx.save_for_backward(*inputs[:10], *output)
+    ctx.options = inputs[TENSORS:]
+    ctx.save_for_backward(*inputs[:TENSORS], *output)
     ctx.mark_non_differentiable(output[1])
 
 
@@ -215,7 +185,8 @@ def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     *inputs, output, lse = ctx.saved_tensors
     gradients = attention_backward(grad, output, lse, *inputs, *ctx.options)
     tables = (None if table is None else x for table, x in zip(inputs[3:5], gradients[3:], strict=True))
-    return (*gradients[:3], *tables, *(None,) * 11)
+    rest = len(inputs) + len(ctx.options) - 5
+    return (*gradients[:3], *tables, *(None,) * rest)
 
 
 attention.register_autograd(backward, setup_context=keep_for_backward)
