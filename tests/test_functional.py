@@ -1,5 +1,7 @@
 """The contract: its algebra, its messages, and the machinery of PyTorch it works under."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -299,6 +301,23 @@ def test_relations_export_with_any_batch_and_length():
     program = export(Relate(), arguments(2, 7), dynamic_shapes=shapes).module()
     for sizes in ((2, 7), (3, 40), (5, 2)):
         close(program(*arguments(*sizes)), Relate()(*arguments(*sizes)), 20)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "keys", "first"),
+    [
+        (torch.float32, 8, "native"),
+        (torch.bfloat16, 9000, "native"),
+        (torch.float64, 2047, "dense"),
+        (torch.float64, 2048, "merged"),
+    ],
+)
+def test_auto_takes_what_was_measured_to_be_fastest(dtype, keys, first):
+    call = SimpleNamespace(query=torch.empty(1, 1, 1, 1, dtype=dtype), key=torch.empty(1, 1, keys, 1, dtype=dtype))
+    able = [name for name in backends.order(call) if name != "native" or dtype != torch.float64]
+    assert able[0] == first
+    call.query = torch.empty(1, 1, 1, 1, dtype=dtype, device="meta")
+    assert backends.order(call) == ("native", "dense", "reference")
 
 
 def shaped(*sizes, dtype=torch.float32):
