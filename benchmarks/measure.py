@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -35,16 +36,23 @@ class Timing:
     repeats: int
 
 
-def alternate(works: dict[str, Callable[[], object]], repeats: int, seconds: float = 0.0) -> dict[str, Timing]:
+def alternate(
+    works: dict[str, Callable[[], Any]],
+    repeats: int,
+    seconds: float = 0.0,
+    clock: Callable[[Callable[[], Any]], float] | None = None,
+) -> dict[str, Timing]:
     """Times each of `works`, one after the other in every round, after one warm-up each.
 
     Each gets `repeats` rounds, and up to `MOST_REPEATS` while they take no more than `seconds`; those of the quick are
-    spread over those of the slow. A warm-up of `LONG` seconds or more is the first repeat.
+    spread over those of the slow. A warm-up of `LONG` seconds or more is the first repeat. `clock` runs one and gives
+    its seconds, by default those on the wall.
     """
+    clock = measured if clock is None else clock
     taken: dict[str, list[float]] = {name: [] for name in works}
     rounds = {}
     for name, work in works.items():
-        first = measured(work)
+        first = clock(work)
         rounds[name] = max(repeats, min(MOST_REPEATS, int(seconds / first)))
         if first >= LONG:
             taken[name].append(first)
@@ -53,7 +61,7 @@ def alternate(works: dict[str, Callable[[], object]], repeats: int, seconds: flo
     for turn in range(most):
         for name, work in works.items():
             if turn * rounds[name] // most < (turn + 1) * rounds[name] // most:
-                taken[name].append(measured(work))
+                taken[name].append(clock(work))
     return {name: summary(times) for name, times in taken.items()}
 
 

@@ -9,6 +9,7 @@ import csv
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -23,10 +24,9 @@ LENGTHS = (32, 64, 256, 1024)
 VOCABULARY, TOKENS = 8000, 2048
 
 
-def prepare(scheme: Positions, n: int, tokens: int, layers: int) -> Callable[[], object]:
-    """A training step on `tokens` pieces a side, in sentences of n."""
-    torch.manual_seed(0)
-    config = ModelConfig(
+def base(scheme: Positions, layers: int) -> ModelConfig:
+    """The paper's base model, with as many layers a side as asked for."""
+    return ModelConfig(
         dim=512,
         heads=8,
         feed_forward_dim=1024,
@@ -36,15 +36,31 @@ def prepare(scheme: Positions, n: int, tokens: int, layers: int) -> Callable[[],
         positions=scheme,
         clip=16,
     )
-    model = Transformer(config, VOCABULARY)
+
+
+def prepare(
+    config: ModelConfig,
+    n: int,
+    tokens: int,
+    device: str = "cpu",
+    autocast: torch.dtype | None = None,
+    compiles: bool = False,
+) -> Callable[[], object]:
+    """A training step on `tokens` pieces a side, in sentences of n."""
+    torch.manual_seed(0)
+    model = Transformer(config, VOCABULARY).to(device)
+    run = cast("Transformer", torch.compile(model)) if compiles else model
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     draw = random.Random(0)
     sides = [[[draw.randrange(4, VOCABULARY) for _ in range(n - 1)] for _ in range(tokens // n)] for _ in range(2)]
-    batch = collate(*sides)
+    batch = collate(*sides).to(device)
+    pieces = batch.target_tokens
 
     def step() -> None:
         optimizer.zero_grad()
-        (summed_loss(model, batch, 0.1) / batch.target_tokens).backward()
+        with torch.autocast(device, autocast, enabled=autocast is not None):
+            loss = summed_loss(run, batch, 0.1) / pieces
+        loss.backward()
         optimizer.step()
 
     return step
@@ -70,7 +86,7 @@ def main() -> None:
         writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()
         for n in arguments.lengths:
-            steps: dict[str, Callable[[], object]] = {name: prepare(name, n, tokens, layers) for name in SCHEMES}
+            steps: dict[str, Callable[[], object]] = {name: prepare(base(name, layers), n, tokens) for name in SCHEMES}
             times = alternate(steps, arguments.repeats)
             for scheme, time in times.items():
                 ms, low, high = (1e3 * value for value in (time.median, time.low, time.high))

@@ -14,7 +14,7 @@ from relattn.positions import distances, labels
 from relattn.testing import SHAPES, error, make_inputs, outputs_and_gradients, widest
 
 BACKENDS = pytest.mark.parametrize("backend", backends.NAMES)
-WHOLE = pytest.mark.parametrize("backend", ["native", "dense", "reference"])  # those that take every option
+WHOLE = pytest.mark.parametrize("backend", ["native", "triton", "dense", "reference"])  # those that take every option
 # Dynamo makes an instance of every autograd function that it traces, and PyTorch warns of that
 TRACES = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 CAUSAL = pytest.mark.parametrize("causal", [False, True])
@@ -278,7 +278,7 @@ def test_exports_with_any_batch_and_length(strict, options):
 def test_export_refuses_kernels_by_name():
     query = torch.randn(1, 2, 4, 3)
     given = (query, query, query, torch.randn(3, 3), torch.randn(3, 3), torch.tensor([4]))
-    for backend in ("native", "merged"):
+    for backend in ("native", "triton", "merged"):
         with pytest.raises(Exception, match=f"{backend}: torch.export"):
             export(Attend(clip=1, backend=backend), given)
 
@@ -356,7 +356,7 @@ GOOD = {"query": shaped(2, 4, 5, 3), "key": shaped(2, 2, 5, 3), "value": shaped(
         ({"dropout_p": 1.5}, r"dropout_p is 1.5"),
         (
             {"backend": "fast"},
-            r"backend 'fast' is not known; the backends are native, dense, merged, reference, or 'auto'",
+            r"backend 'fast' is not known; the backends are native, triton, dense, merged, reference, or 'auto'",
         ),
         ({"key": torch.zeros(2, 2, 5, 3, device="meta")}, r"key on meta.*one device"),
     ],

@@ -187,6 +187,7 @@ def arguments(**changes):
         "lengths": None,
         "mask": None,
         "seed": None,
+        "offset": 0,
         "left": 16,
         "right": 16,
         "clips": True,

@@ -53,7 +53,8 @@ def relative_attention(
         dropout_p: share of probabilities dropped, after normalising; the kept ones are scaled up. A caller that
             evaluates passes 0.0.
         scale: multiplies both terms of the score; dim ** -0.5 by default.
-        backend: "auto", or the name of one: "dense", "reference". One that cannot serve the call is an error.
+        backend: "auto", or the name of one: "native", "triton", "dense", "merged", "reference". One that cannot serve
+            the call is an error.
         return_lse: also return the log-sum-exp of the scores.
 
     Returns:

@@ -18,7 +18,7 @@ Results = dict[str, Tensor]
 
 def widest(backend: str) -> torch.dtype:
     """The most precise type that a backend computes in."""
-    return torch.float32 if backend == "native" else torch.float64
+    return torch.float32 if backend in ("native", "triton") else torch.float64
 
 
 @dataclass(frozen=True)

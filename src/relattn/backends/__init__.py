@@ -10,7 +10,7 @@ import torch
 
 from relattn.call import Call
 
-NAMES = ("native", "dense", "merged", "reference")
+NAMES = ("native", "triton", "dense", "merged", "reference")
 MERGED_FROM = 2048  # keys from which "merged" is faster than "dense" on a CPU: docs/backends.md
 
 
@@ -21,6 +21,10 @@ def load(backend: str) -> ModuleType:
             from relattn.backends import native
 
             return native
+        case "triton":
+            from relattn.backends import triton
+
+            return triton
         case "dense":
             from relattn.backends import dense
 
@@ -54,7 +58,9 @@ def choose(backend: str, call: Call) -> ModuleType:
 
 def order(call: Call) -> tuple[str, ...]:
     """The backends from the fastest on, as measured: on a CPU the compiled kernels at every length. Without them
-    `dense` for short sequences and `merged` for long ones; `dense` elsewhere, where nothing has been measured."""
+    `dense` for short sequences and `merged` for long ones; `dense` elsewhere, where nothing has been measured.
+
+    `triton` is to be asked for by name until it has been checked and timed on a GPU (`python -m benchmarks.gpu`)."""
     if unsupported_reason("native", call) is None:
         return ("native",)
     on_cpu = call.query.device.type == "cpu" and not torch.compiler.is_exporting()

@@ -1,9 +1,7 @@
-"""The kernels as PyTorch operators: `relattn::native` and its way back, with autograd and fake implementations.
+"""The kernels as functions of PyTorch tensors, and as operators: `relattn::native` and its way back.
 
-Shapes are those of the public operators. `offsets` (batch,) int64 are the positions of query 0; `seed` is one int64,
-there where probabilities are dropped. Without `relations`, labels are clipped positions; with them `left` and `right`
-mean nothing. Gradients of the tables are summed over a fixed number of shares of the batch, so that they depend on
-the numbers given and not on the number of threads.
+Gradients of the tables are summed over a fixed number of shares of the batch, so that they depend on the numbers given
+and not on the number of threads.
 """
 
 from typing import Any
@@ -12,21 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from relattn.backends.fused import register, results, with_contiguous_rows
 from relattn.backends.native import library
 
 SHARES = 64  # of the batch's heads, each with gradients of the tables of its own
-ARGUMENTS = (
-    "Tensor query, Tensor key, Tensor value, Tensor? rel_key, Tensor? rel_value, Tensor? relations, Tensor offsets, "
-    "Tensor? lengths, Tensor? mask, Tensor? seed, "
-    "SymInt left, SymInt right, bool clips, bool is_causal, float dropout_p, float scale"
-)
-TENSORS = ARGUMENTS.count("Tensor")
 
 
-@torch.library.custom_op(
-    "relattn::native", mutates_args=(), device_types="cpu", schema=f"({ARGUMENTS}) -> (Tensor, Tensor)"
-)
-def attention(*arguments: Any) -> tuple[Tensor, Tensor]:
+def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     """The output, and the log-sum-exp (batch, heads, queries), float32."""
     inputs = Inputs(*arguments)
     output, lse = results(inputs.query, inputs.value)
@@ -35,13 +25,7 @@ def attention(*arguments: Any) -> tuple[Tensor, Tensor]:
     return output, lse
 
 
-@torch.library.custom_op(
-    "relattn::native_backward",
-    mutates_args=(),
-    device_types="cpu",
-    schema=f"(Tensor grad, Tensor output, Tensor lse, {ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-)
-def attention_backward(grad: Tensor, output: Tensor, lse: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+def backward(grad: Tensor, output: Tensor, lse: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     """Gradients of query, key, value, rel_key and rel_value; an empty one for a table that is not there."""
     inputs, grad = Inputs(*arguments), with_contiguous_rows(grad)
     call = inputs.call
@@ -67,10 +51,11 @@ class Inputs:
         rel_key: Tensor | None,
         rel_value: Tensor | None,
         relations: Tensor | None,
-        offsets: Tensor,
+        offsets: Tensor | None,
         lengths: Tensor | None,
         mask: Tensor | None,
         seed: Tensor | None,
+        offset: int,
         left: int,
         right: int,
         clips: bool,
@@ -83,7 +68,8 @@ class Inputs:
         self.rel_key, self.rel_key_t = both_ways(rel_key, scale)
         self.rel_value, self.rel_value_t = both_ways(rel_value, 1.0)
         self.relations, self.mask = on_pairs(relations, pairs), on_pairs(mask, pairs)
-        self.offsets, self.lengths = offsets, None if lengths is None else lengths.long().contiguous()
+        self.offsets = torch.full(query.shape[:1], offset) if offsets is None else offsets.long().contiguous()
+        self.lengths = None if lengths is None else lengths.long().contiguous()
         self.call = library.Call(
             type=library.TYPES[query.dtype],
             clips=clips,
@@ -120,17 +106,6 @@ class Inputs:
         call.lengths = None if self.lengths is None else self.lengths.data_ptr()
 
 
-def results(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Room for the output, laid out (batch, queries, heads, value_dim) as layers join heads, and the log-sum-exp."""
-    batch, heads, queries, _ = query.shape
-    output = query.new_empty(batch, queries, heads, value.shape[3]).transpose(1, 2)
-    return output, query.new_empty(batch, heads, queries, dtype=torch.float32)
-
-
-def with_contiguous_rows(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
 def both_ways(table: Tensor | None, scale: float) -> tuple[Tensor | None, Tensor | None]:
     """A table in float32 as (heads or 1, labels, dim), and `scale` times it as (heads or 1, dim, labels); padded."""
     if table is None:
@@ -164,29 +139,4 @@ def in_the_shape_of(table: Tensor | None, shares: Tensor) -> Tensor:
     return shares.sum(0)[..., : table.shape[-1]].reshape(table.shape).to(table.dtype).contiguous()
 
 
-@attention.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    return results(query, value)
-
-
-@attention_backward.register_fake
-def _(grad: Tensor, output: Tensor, lse: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    given = tuple(torch.empty_like(with_contiguous_rows(x)) for x in arguments[:3])
-    return (*given, *(grad.new_empty(0) if x is None else x.new_empty(x.shape) for x in arguments[3:5]))
-
-
-def keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.options = inputs[TENSORS:]
-    ctx.save_for_backward(*inputs[:TENSORS], *output)
-    ctx.mark_non_differentiable(output[1])
-
-
-def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    *inputs, output, lse = ctx.saved_tensors
-    gradients = attention_backward(grad, output, lse, *inputs, *ctx.options)
-    tables = (None if table is None else x for table, x in zip(inputs[3:5], gradients[3:], strict=True))
-    rest = len(inputs) + len(ctx.options) - 5
-    return (*gradients[:3], *tables, *(None,) * rest)
-
-
-attention.register_autograd(backward, setup_context=keep_for_backward)
+attention, attention_backward = register("native", forward, backward)

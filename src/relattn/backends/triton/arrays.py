@@ -1,0 +1,59 @@
+"""Tensors as the kernels take them: rows of a head in and out, and products of what was read."""
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)  # where products of bfloat16 would be of their bits
+
+
+class Array(NamedTuple):
+    """A tensor (batch, heads, rows, DIM) with its strides in elements, 0 where it is broadcast. Read, its rows are
+    padded with zeros to PADDED, a power of two. Those of pairs, (batch, heads, queries, keys), have neither."""
+
+    data: Any
+    batch: Any
+    head: Any
+    row: Any
+    column: Any
+    DIM: Any = None
+    PADDED: Any = None
+
+
+@triton.jit
+def places(x, b, h, row, column):
+    """Pointers to elements, broadcast from `row` and `column`: 64 bits wide, since a tensor may be longer than 2³¹."""
+    head = x.data + b.to(tl.int64) * x.batch + h.to(tl.int64) * x.head
+    return head + row.to(tl.int64) * x.row + column.to(tl.int64) * x.column
+
+
+@triton.jit
+def load_rows(x, b, h, row, count):
+    """(rows, PADDED), zeros for rows from `count` on."""
+    column = tl.arange(0, x.PADDED)[None, :]
+    inside = (row < count)[:, None]
+    if x.DIM < x.PADDED:
+        inside = inside & (column < x.DIM)
+    return tl.load(places(x, b, h, row[:, None], column), mask=inside, other=0.0)
+
+
+@triton.jit
+def store_rows(x, b, h, row, count, rows):
+    column = tl.arange(0, x.PADDED)[None, :]
+    inside = (row < count)[:, None] & (column < x.DIM)
+    tl.store(places(x, b, h, row[:, None], column), rows.to(x.data.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def product(a, b, PRECISION: tl.constexpr):
+    if INTERPRETED:
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b, input_precision=PRECISION)
+
+
+@triton.jit
+def add_product(a, b, to, PRECISION: tl.constexpr):
+    if INTERPRETED:
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b, to, input_precision=PRECISION)

@@ -1,0 +1,82 @@
+"""Tiles, warps and stages of each kernel, by generation of GPU and by size of a head.
+
+They are the largest of those tried that spill no registers (`benchmarks/compiled.py`); none has been timed on a GPU.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+
+class Config(NamedTuple):
+    rows: int  # queries of a tile
+    cols: int  # keys of a tile
+    near: int  # keys of a near tile, or queries of one in `backward_key`
+    warps: int
+    stages: int  # of a loop's loads in flight
+
+
+Tiles = dict[tuple[int, int], dict[str, Config]]  # by bytes of a number, and by head dim, at most
+
+SMALL = Config(16, 16, 16, 8, 1)
+
+HOPPER: Tiles = {  # `whole` has as many rows as there are queries, and its own are the most it is taken for
+    (2, 64): {
+        "forward": Config(128, 64, 32, 8, 2),
+        "backward_query": Config(64, 64, 32, 8, 2),
+        "backward_key": Config(64, 64, 16, 8, 2),
+        "whole": Config(128, 32, 16, 8, 1),
+    },
+    (2, 128): {
+        "forward": Config(64, 64, 32, 8, 2),
+        "backward_query": Config(16, 32, 16, 4, 1),
+        "backward_key": Config(64, 32, 16, 8, 2),
+        "whole": SMALL,
+    },
+    (4, 64): {
+        "forward": Config(32, 32, 16, 8, 1),
+        "backward_query": SMALL,
+        "backward_key": Config(64, 32, 16, 8, 2),
+        "whole": SMALL,
+    },
+}
+BLACKWELL = HOPPER | {(2, 64): HOPPER[2, 64] | {"backward_key": Config(64, 32, 16, 8, 2)}}
+AMPERE: Tiles = {  # and Ada
+    (2, 64): {
+        "forward": Config(64, 64, 32, 8, 2),
+        "backward_query": Config(64, 32, 16, 8, 2),
+        "backward_key": Config(64, 64, 16, 4, 2),
+        "whole": Config(32, 32, 16, 8, 1),
+    },
+    (2, 128): {
+        "forward": Config(32, 32, 16, 8, 1),
+        "backward_query": SMALL,
+        "backward_key": Config(64, 32, 16, 8, 2),
+        "whole": SMALL,
+    },
+    (4, 64): {
+        "forward": Config(32, 32, 16, 8, 1),
+        "backward_query": SMALL,
+        "backward_key": SMALL,
+        "whole": SMALL,
+    },
+}
+
+
+def config(kernel: str, device: torch.device, kind: torch.dtype, dim: int) -> Config:
+    """For heads of `dim`, the wider of keys and values, padded."""
+    table = {8: AMPERE, 9: HOPPER}.get(generation(device), BLACKWELL)
+    for (size, most), tiles in table.items():
+        if kind.itemsize == size and dim <= most:
+            return tiles[kernel]
+    return SMALL
+
+
+def generation(device: torch.device) -> int:
+    """The first number of a GPU's compute capability; of no GPU, that of Hopper."""
+    return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
+
+
+def labels_at_once(labels: int) -> int:
+    """Rows of a table that a product takes. Windows wider than 32 are worked off in 16s: in 32s they spill."""
+    return 32 if 16 < labels <= 32 else 16

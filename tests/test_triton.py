@@ -1,0 +1,297 @@
+"""The Triton kernels where `test_backends.py` does not reach, in Triton's interpreter: many tiles, far and near."""
+
+import math
+import os
+import subprocess
+import sys
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from benchmarks import errors
+from benchmarks.peers import Case
+from relattn import relation_attention, relative_attention
+from relattn.backends import fused, triton
+from relattn.backends.triton import operators
+from relattn.backends.triton.configs import Config
+from relattn.testing import Shape, assert_within_budget, error, make_inputs, outputs_and_gradients
+
+# tiles are of 16 or 32, and no more than 16 labels are worked off at once
+SHAPES = {
+    "far on both sides": Shape(
+        batch=1, heads=2, key_heads=2, queries=67, keys=67, dim=17, value_dim=19, left=4, right=4
+    ),
+    "exact tiles": Shape(batch=1, heads=1, key_heads=1, queries=64, keys=64, dim=16, value_dim=16, left=1, right=6),
+    "grouped": Shape(batch=2, heads=2, key_heads=1, queries=37, keys=53, dim=8, value_dim=24, left=5, right=0),
+    "more labels than at once": Shape(
+        batch=1, heads=1, key_heads=1, queries=70, keys=70, dim=5, value_dim=7, left=20, right=15
+    ),
+    "one label": Shape(batch=1, heads=2, key_heads=1, queries=50, keys=36, dim=5, value_dim=7, left=0, right=0),
+    "three queries": Shape(batch=2, heads=1, key_heads=1, queries=3, keys=75, dim=33, value_dim=16, left=9, right=2),
+    "three keys": Shape(batch=1, heads=1, key_heads=1, queries=75, keys=3, dim=3, value_dim=2, left=3, right=30),
+}
+TILES = {"small": Config(16, 16, 16, 4, 1), "tall": Config(32, 16, 16, 4, 1), "wide": Config(16, 32, 16, 4, 1)}
+
+
+@pytest.fixture
+def _poison():
+    """Memory that PyTorch hands out uninitialised holds NaN."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def take(monkeypatch, tiles: Config, whole: bool = False) -> None:
+    """Has all kernels take these tiles, and a head's way back be the work of one program, or never."""
+    of_whole = tiles._replace(rows=128 if whole else 0)
+    monkeypatch.setattr(operators, "config", lambda kernel, *_: of_whole if kernel == "whole" else tiles)
+    monkeypatch.setattr(operators, "labels_at_once", lambda labels: 16)
+
+
+def restricted(sizes: Shape, causal: bool, lengths: bool, mask: bool) -> dict:
+    options = {"is_causal": causal, "query_offset": sizes.keys - sizes.queries}
+    if lengths:
+        options["key_lengths"] = torch.tensor([sizes.keys - 9, 30][: sizes.batch]).clamp(min=1)
+        options["query_offset"] = torch.tensor([-3, 20])[: sizes.batch]
+    if mask:
+        generator = torch.Generator().manual_seed(1)
+        options["mask"] = torch.rand(1, sizes.heads, sizes.queries, sizes.keys, generator=generator) < 0.6
+    return options
+
+
+RESTRICTED = [  # beyond, and whether causal, lengths and a mask are given
+    ("clip", (False, False, False)),
+    ("clip", (True, False, False)),
+    ("clip", (False, True, False)),
+    ("zero", (True, True, False)),
+    ("zero", (False, False, True)),
+]
+
+
+@pytest.mark.usefixtures("_poison")
+@pytest.mark.parametrize(
+    ("tiles", "beyond", "masks"),
+    [("small", *case) for case in RESTRICTED]
+    + [(tiles, *case) for tiles in ("tall", "wide") for case in RESTRICTED[2:4]],
+)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_tiles_are_the_equations(monkeypatch, shape, tiles, beyond, masks):
+    take(monkeypatch, TILES[tiles])
+    sizes = SHAPES[shape]
+    inputs = make_inputs(sizes, dtype=torch.float32, per_head=masks[1])
+    options = restricted(sizes, *masks)
+    assert_within_budget(relative_attention, inputs, "triton", clip=(sizes.left, sizes.right), beyond=beyond, **options)
+
+
+@pytest.mark.usefixtures("_poison")
+@pytest.mark.parametrize("shape", ["grouped", "more labels than at once"])
+def test_tiles_of_relations_are_the_equations(monkeypatch, shape):
+    take(monkeypatch, TILES["small"])
+    sizes = SHAPES[shape]
+    inputs = make_inputs(sizes, dtype=torch.float32)
+    relations = torch.randint(-1, sizes.labels, (1, 1, sizes.queries, sizes.keys), dtype=torch.int16)
+    assert_within_budget(relation_attention, inputs, "triton", relations=relations, is_causal=True)
+
+
+@pytest.mark.usefixtures("_poison")
+@pytest.mark.parametrize("lengths", [False, True])
+@pytest.mark.parametrize("shape", ["far on both sides", "more labels than at once", "three keys"])
+def test_one_program_may_do_the_whole_way_back(monkeypatch, shape, lengths):
+    take(monkeypatch, TILES["small"], whole=True)
+    launched = []
+    launch = operators.launch
+    monkeypatch.setattr(
+        operators, "launch", lambda kernel, *rest, **more: (launched.append(kernel), launch(kernel, *rest, **more))
+    )
+    sizes = SHAPES[shape]
+    inputs = make_inputs(sizes, dtype=torch.float32)
+    options = restricted(sizes, False, lengths, False)
+    assert_within_budget(relative_attention, inputs, "triton", clip=(sizes.left, sizes.right), **options)
+    assert launched == [operators.forward, operators.backward_query]
+
+
+@pytest.mark.usefixtures("_poison")
+@pytest.mark.parametrize(("dtype", "whole"), [(torch.bfloat16, False), (torch.float16, True)])
+def test_half_types_lose_no_more_than_the_reference(monkeypatch, dtype, whole):
+    take(monkeypatch, TILES["tall"], whole)
+    inputs = make_inputs(SHAPES["far on both sides"], dtype=dtype)
+    assert_within_budget(relative_attention, inputs, "triton", clip=4)
+
+
+@pytest.mark.parametrize(("dim", "value_dim"), [(80, 16), (16, 200), (256, 256)])
+def test_wide_heads_are_padded(dim, value_dim):
+    shape = Shape(batch=1, heads=1, key_heads=1, queries=20, keys=20, dim=dim, value_dim=value_dim, left=3, right=3)
+    assert_within_budget(relative_attention, make_inputs(shape, dtype=torch.float32), "triton", clip=3)
+
+
+def test_long_sequences_lose_no_more_than_twice_what_plain_attention_loses():
+    case = Case(batch=1, heads=1, n=256, dim=16, left=2, right=2, is_causal=False)
+    ratios = {row["result"]: row["ratio"] for row in errors.rows("triton", case)}
+    assert len(ratios) == 6
+    assert max(ratios.values()) < errors.LIMIT, ratios
+
+
+@pytest.mark.parametrize("tables", ["both", "keys"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_dropout_draws_what_the_kernels_for_processors_draw(monkeypatch, whole, tables):
+    """They are held to the explicit formula in `test_native.py`, on the way there and back."""
+    take(monkeypatch, TILES["small"], whole)
+    sizes = SHAPES["far on both sides"]
+    inputs = make_inputs(sizes, dtype=torch.float32, tables=tables)
+    found = {}
+    for backend in ("native", "triton"):
+        torch.manual_seed(3)
+        options = {"clip": 4, "dropout_p": 0.3, "backend": backend}
+        found[backend] = outputs_and_gradients(relative_attention, inputs, **options)
+    largest = max(float(x.abs().max()) for x in found["native"].values())
+    allowed = 16 * torch.finfo(torch.float32).eps * largest
+    assert all(error(found["triton"][name], want) < allowed for name, want in found["native"].items())
+
+
+def test_dropout_of_relations_and_of_more_labels_than_at_once(monkeypatch):
+    take(monkeypatch, TILES["small"])
+    sizes = SHAPES["more labels than at once"]
+    inputs = make_inputs(sizes, dtype=torch.float32)
+    relations = torch.randint(-1, sizes.labels, (1, 1, 70, 70))
+    for operator, options in ((relative_attention, {"clip": (20, 15)}), (relation_attention, {"relations": relations})):
+        found = {}
+        for backend in ("native", "triton"):
+            torch.manual_seed(3)
+            found[backend] = outputs_and_gradients(operator, inputs, dropout_p=0.3, backend=backend, **options)
+        largest = max(float(x.abs().max()) for x in found["native"].values())
+        allowed = 16 * torch.finfo(torch.float32).eps * largest
+        assert all(error(found["triton"][name], want) < allowed for name, want in found["native"].items())
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_nothing_outside_a_tensor_is_read_or_written(monkeypatch, whole):
+    """Inputs lie among NaN, and results among numbers that must stay as they are."""
+    take(monkeypatch, TILES["small"], whole)
+    sizes = Shape(batch=1, heads=1, key_heads=1, queries=37, keys=41, dim=17, value_dim=19, left=4, right=3)
+    inputs = make_inputs(sizes, dtype=torch.float32)
+    options = {"clip": (4, 3), "query_offset": 2, "backend": "triton"}
+    want = outputs_and_gradients(relative_attention, inputs, **options)
+
+    rooms = []
+
+    def room(*sizes, filling: float = float("nan"), **_) -> torch.Tensor:
+        sizes = sizes if isinstance(sizes[0], int) else tuple(sizes[0])
+        if 0 in sizes:  # PyTorch makes these to set them to something else
+            return torch.full(sizes, filling)
+        count = math.prod(sizes)
+        rooms.append((torch.full((count + 1000,), 7.0), count))
+        return rooms[-1][0][500 : count + 500].fill_(filling).view(sizes)
+
+    def among_nan(x: torch.Tensor) -> torch.Tensor:
+        wide = torch.full([size + 6 for size in x.shape], float("nan"))
+        return wide[tuple(slice(3, 3 + size) for size in x.shape)].copy_(x)
+
+    given = {name: among_nan(x) for name, x in inputs.items()}
+    monkeypatch.setattr(torch, "empty", room)
+    monkeypatch.setattr(torch, "zeros", partial(room, filling=0.0))
+    monkeypatch.setattr(torch, "empty_like", lambda x: room(x.shape))
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda _, *sizes, **more: room(*sizes, **more))
+    got = outputs_and_gradients(relative_attention, given, **options)
+    monkeypatch.undo()
+    assert all(error(got[name], want[name]) == 0.0 for name in want)
+    assert len(rooms) >= 7
+    for wide, count in rooms:
+        assert bool((wide[:500] == 7.0).all())
+        assert bool((wide[count + 500 :] == 7.0).all())
+
+
+FAR_APART = """
+import torch
+from relattn import relative_attention
+from relattn.testing import Shape, make_inputs, outputs_and_gradients
+
+def spread(x, dimension):  # steps of more than 2 ** 31 numbers, in memory that is never touched
+    step = 2**31 + 8
+    strides = [step if d == dimension else x.stride(d) for d in range(x.dim())]
+    room = torch.empty(step * (x.shape[dimension] - 1) + x.numel(), dtype=x.dtype)
+    return room.as_strided(x.shape, strides).copy_(x)
+
+shape = Shape(batch=2, heads=2, key_heads=2, queries=3, keys=3, dim=3, value_dim=3, left=1, right=1)
+inputs = make_inputs(shape, dtype=torch.float16)
+want = outputs_and_gradients(relative_attention, inputs, clip=1, backend="triton")
+for dimension in (0, 1, 2):
+    far = {name: spread(x, dimension) if x.dim() == 4 else x for name, x in inputs.items()}
+    got = outputs_and_gradients(relative_attention, far, clip=1, backend="triton")
+    assert all(torch.equal(got[name], want[name]) for name in want), dimension
+"""
+
+
+def test_addresses_are_64_bits_wide():
+    """In a process of its own: a shorter address would end it."""
+    run = subprocess.run([sys.executable, "-c", FAR_APART], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN:RuntimeWarning")  # of the interpreter, at a row's maximum
+@pytest.mark.parametrize("name", ["query", "key", "value", "rel_key"])
+def test_what_is_not_a_number_spreads_as_in_plain_attention(monkeypatch, name):
+    take(monkeypatch, TILES["small"])
+    inputs = make_inputs(SHAPES["far on both sides"], dtype=torch.float32)
+    inputs[name].view(-1)[5] = float("nan")
+    want = relative_attention(**inputs, clip=4, backend="reference")
+    assert torch.equal(relative_attention(**inputs, clip=4, backend="triton").isnan(), want.isnan())
+
+
+def arguments(**changes):
+    shape = Shape(batch=1, heads=1, key_heads=1, queries=5, keys=5, dim=3, value_dim=2, left=2, right=2)
+    given = make_inputs(shape, dtype=torch.float32)
+    names = [argument.split()[-1] for argument in fused.ARGUMENTS.split(", ")]
+    rest = dict.fromkeys(names[5:10]) | {"offset": 0, "left": 2, "right": 2, "clips": True, "is_causal": False}
+    rest |= {"dropout_p": 0.0, "scale": 0.25}
+    return (*(x.requires_grad_() for x in given.values()), *{**rest, **changes}.values())
+
+
+@pytest.mark.parametrize("changes", [{}, {"seed": torch.tensor(3), "dropout_p": 0.2}], ids=["plain", "dropout"])
+def test_the_operators_pass_opcheck(changes):
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(operators.attention, arguments(**changes), test_utils=tests)
+
+
+def test_refusals_say_why(monkeypatch):
+    inputs = make_inputs(SHAPES["three keys"], dtype=torch.float32)
+
+    def refused(**changes):
+        with pytest.raises(ValueError, match="no backend can serve") as raised:
+            relative_attention(**{**inputs, **changes}, clip=(3, 30), backend="triton")
+        return str(raised.value)
+
+    double = {name: x.double() for name, x in inputs.items()}
+    assert "query has type torch.float64, and these kernels take float16, bfloat16 and float32" in refused(**double)
+    wide = {"value": torch.zeros(1, 1, 3, 257), "rel_value": None}
+    assert "dim 3 and value_dim 257: they are from 1 to 256" in refused(**wide)
+    monkeypatch.delenv("TRITON_INTERPRET")
+    assert refused().endswith("triton: query is on cpu, and these kernels are for NVIDIA GPUs; use native or dense")
+    monkeypatch.setattr(triton.importlib.util, "find_spec", lambda name: None)
+    assert "Triton is not installed" in refused()
+    monkeypatch.undo()
+    old = SimpleNamespace(query=SimpleNamespace(device=torch.device("cuda"), dtype=torch.float32), value=None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    assert triton.unsupported(old) == "Tesla T4 is no NVIDIA GPU of compute capability 8.0 or newer; use dense"
+
+
+def test_kernels_compile_for_gpus_that_are_not_there(tmp_path):
+    """Without a device, in a process that is not Triton's interpreter; and nothing is spilled at head dim 64."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "benchmarks.compiled", "--dtypes", "float16"]
+    run = subprocess.run(
+        [*command, "--out", str(tmp_path / "found.csv")],
+        env={**environment, "TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    found = [line.split(",") for line in (tmp_path / "found.csv").read_text().splitlines()]
+    rows = [dict(zip(found[0], row, strict=True)) for row in found[1:]]
+    assert {row["target"] for row in rows} == {"sm_80", "sm_90", "sm_100"}
+    assert {row["kernel"] for row in rows} == {"forward", "backward_query", "backward_key"}
+    assert {row["dim"] for row in rows} == {"64"}
+    assert [row for row in rows if row["spilled"] != "0"] == []
