@@ -126,6 +126,41 @@ def test_wide_heads_are_padded(dim, value_dim):
     assert_within_budget(relative_attention, make_inputs(shape, dtype=torch.float32), "triton", clip=3)
 
 
+@pytest.mark.parametrize("scale", [-0.7, 0.0])
+def test_a_scale_may_be_of_any_sign(monkeypatch, scale):
+    take(monkeypatch, TILES["small"])
+    inputs = make_inputs(SHAPES["exact tiles"], dtype=torch.float32)
+    inputs["query"] = 20 * inputs["query"]  # so that a wrong maximum overflows
+    assert_within_budget(relative_attention, inputs, "triton", clip=(1, 6), scale=scale)
+
+
+def test_masses_of_edges_are_not_rounded_to_half_types():
+    """The edges' rows cancel where their masses are about one half each, and leave what was rounded off."""
+    shape = Shape(batch=1, heads=1, key_heads=1, queries=64, keys=64, dim=16, value_dim=16, left=1, right=1)
+    inputs = make_inputs(shape, dtype=torch.float16, tables="values")
+    inputs["value"] = torch.zeros_like(inputs["value"])
+    inputs["rel_value"] = torch.tensor([100.0, 0.0, -100.0])[:, None].expand(3, 16).half()
+    exact = {name: None if x is None else x.double() for name, x in inputs.items()}
+    want = relative_attention(**exact, clip=1, backend="reference")
+    small = want.abs() < 4  # where half types are finer than what is looked for
+    assert small.sum() > 16
+    assert error(relative_attention(**inputs, clip=1, backend="triton")[small], want[small]) < 0.004
+
+
+def test_slopes_of_a_row_add_up_to_nothing(monkeypatch):
+    """So do a table's gradients over its rows, however the output was rounded."""
+    inputs = make_inputs(
+        Shape(batch=1, heads=1, key_heads=1, queries=96, keys=96, dim=16, value_dim=16, left=1, right=1),
+        dtype=torch.bfloat16,
+    )
+    found = []
+    summed = operators.sum_of_parts
+    monkeypatch.setattr(operators, "sum_of_parts", lambda parts, table: (found.append(parts), summed(parts, table))[1])
+    outputs_and_gradients(relative_attention, inputs, clip=1, backend="triton")
+    rows = found[0].sum((0, 1))
+    assert rows.sum(0).abs().max() < 0.004 * rows.abs().max()
+
+
 def test_long_sequences_lose_no_more_than_twice_what_plain_attention_loses():
     case = Case(batch=1, heads=1, n=256, dim=16, left=2, right=2, is_causal=False)
     ratios = {row["result"]: row["ratio"] for row in errors.rows("triton", case)}
@@ -207,16 +242,16 @@ import torch
 from relattn import relative_attention
 from relattn.testing import Shape, make_inputs, outputs_and_gradients
 
-def spread(x, dimension):  # steps of more than 2 ** 31 numbers, in memory that is never touched
-    step = 2**31 + 8
+def spread(x, dimension):  # steps of 2 ** 30 numbers, two of which are past 32 bits, in memory that is never touched
+    step = 2**30 + 8
     strides = [step if d == dimension else x.stride(d) for d in range(x.dim())]
     room = torch.empty(step * (x.shape[dimension] - 1) + x.numel(), dtype=x.dtype)
     return room.as_strided(x.shape, strides).copy_(x)
 
-shape = Shape(batch=2, heads=2, key_heads=2, queries=3, keys=3, dim=3, value_dim=3, left=1, right=1)
+shape = Shape(batch=3, heads=3, key_heads=3, queries=3, keys=3, dim=3, value_dim=3, left=1, right=1)
 inputs = make_inputs(shape, dtype=torch.float16)
 want = outputs_and_gradients(relative_attention, inputs, clip=1, backend="triton")
-for dimension in (0, 1, 2):
+for dimension in range(4):
     far = {name: spread(x, dimension) if x.dim() == 4 else x for name, x in inputs.items()}
     got = outputs_and_gradients(relative_attention, far, clip=1, backend="triton")
     assert all(torch.equal(got[name], want[name]) for name in want), dimension

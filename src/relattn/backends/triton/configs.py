@@ -1,7 +1,7 @@
 """Tiles, warps and stages of each kernel, by generation of GPU and by size of a head.
 
-They are the largest of those tried that spill no registers, or few where all do (`benchmarks/compiled.py`). None has been
-timed on a GPU.
+They are the largest of those tried that spill no registers, or few where all do (`benchmarks/compiled.py`). None has
+been timed on a GPU.
 """
 
 from typing import NamedTuple
