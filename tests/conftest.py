@@ -12,7 +12,7 @@ import pytest
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported, here and in the processes that tests start
 os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, and kernels are
 
-SHARE = 13  # of the cases marked `sampled`, one in so many is run, and all with WHOLE_GRID=1 in the environment
+SHARE = 50  # of the cases marked `sampled`, one in so many is run, and all with WHOLE_GRID=1 in the environment
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -14,7 +14,7 @@ SAMPLED = pytest.mark.sampled  # Triton's interpreter takes a second a case: con
 PRECISIONS = [("native", torch.float32), ("dense", torch.float64), ("dense", torch.float32)]
 PRECISIONS += [pytest.param("triton", torch.float32, marks=SAMPLED)]
 FAST = ["native", "dense", pytest.param("triton", marks=SAMPLED)]
-WHOLE = ["native", "triton", "dense", "reference"]  # those that take every option
+WHOLE = ["native", pytest.param("triton", marks=SAMPLED), "dense", "reference"]  # those that take every option
 TABLES = ("both", "keys", "values", "neither")
 OFFSETS = ("default", "one", "ragged")
 MASKS = list(itertools.product([False, True], repeat=3))  # causal, lengths, mask
