@@ -70,9 +70,12 @@ def inputs_of(method: str, case: Case, requires_grad: bool) -> list[Tensor]:
 
 def prepare(method: str, case: Case, backward: bool) -> Callable[[], object]:
     """A run of `method`: forward without a graph, or forward and backward."""
-    attend, inputs = attention(method, case), inputs_of(method, case, backward)
+    inputs = inputs_of(method, case, backward)
     cotangent = torch.randn(inputs[0].transpose(1, 2).shape).to(case.dtype).transpose(1, 2)
+    return run_of(attention(method, case), inputs, cotangent, backward)
 
+
+def run_of(attend: Attend, inputs: list[Tensor], cotangent: Tensor, backward: bool) -> Callable[[], object]:
     def forward() -> object:
         with torch.no_grad():
             return attend(*inputs)

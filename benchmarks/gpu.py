@@ -25,10 +25,10 @@ from pathlib import Path
 import torch
 
 from benchmarks import gpu_check, peers
-from benchmarks.gpu_times import PLAIN, SIZES, figures, lost_rows, prepare_steps, run_steps, time_group, warm
+from benchmarks.gpu_times import PLAIN, figures, lost_rows, prepare_steps, run_steps, time_group, warm
 from benchmarks.measure import Timing, alternate, conditions, keep, preload
 from benchmarks.peers import PEERS, Case
-from benchmarks.train_step import SCHEMES
+from benchmarks.train_step import SCHEMES, SIZES
 from benchmarks.workers import LEFT_OUT, Failure, Task, Worker, run_all
 from relattn.backends.triton import interpreted
 

@@ -125,11 +125,12 @@ CHECKS = (
 )
 
 SIZES = tuple(product((100, 300), (False, True)))  # n, and whether causal, of what is checked otherwise
-TINY = (  # without bfloat16, whose products Triton's interpreter cannot make
+TINY = (
     Check(17, "float32", dim=8, k=3, batch=1),
     Check(20, "float16", dim=8, k=(2, 1), batch=1, causal=True, lengths=True, per_head=True, as_projected=True),
     Check(20, "float32", dim=8, k=2, heads=4, key_heads=2, queries=9, offset="each", beyond="zero", mask=True),
     Check(16, "float32", dim=8, k=2, batch=1, relations=True),
+    Check(16, dim=8, k=2, batch=1),
 )
 
 

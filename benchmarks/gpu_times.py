@@ -20,12 +20,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import relattn
 from benchmarks import peers, train_step
+from benchmarks.attention import run_of
 from benchmarks.measure import LONG, Timing, alternate, measured
 from benchmarks.peers import PEERS, Attend, Case
 from benchmarks.workers import device_works, reason
 from relattn import backends, relative_attention
 from relattn.call import Call
-from relattn.translation.config import ModelConfig, Positions
+from relattn.translation.config import Positions
 
 PLAIN = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION, "plain": None}
 CYCLES = 2e9  # of the GPU's clock a second, or fewer
@@ -89,16 +90,8 @@ def prepare(method: str, case: Case, device: str, backward: bool) -> Work:
 
     *made, cotangent = (normal(case.batch, case.n, case.heads, case.dim).transpose(1, 2) for _ in "qkvz")
     made += [normal(case.left + case.right + 1, case.dim) for _ in range(tables(method))]
-    inputs, attend = [x.requires_grad_(backward) for x in made], attention(method, case, device)
-
-    def forward() -> object:
-        with torch.no_grad():
-            return attend(*inputs)
-
-    def forward_and_backward() -> object:
-        return torch.autograd.grad(attend(*inputs), inputs, cotangent)
-
-    return forward_and_backward if backward else forward
+    inputs = [x.requires_grad_(backward) for x in made]
+    return run_of(attention(method, case, device), inputs, cotangent, backward)
 
 
 def warm(case: Case, methods: Sequence[str], device: str) -> None:
@@ -222,34 +215,6 @@ def memory(one: Known | None, base: Known | None) -> dict[str, object]:
     return {"launch ms": round(1e3 * one.launch, 4), "peak MiB": round(one.peak / 2**20, 1), "memory ratio": ratio}
 
 
-@dataclass(frozen=True)
-class Size:
-    dim: int
-    heads: int
-    feed_forward_dim: int
-    layers: int
-    clip: int
-
-    def config(self, scheme: Positions) -> ModelConfig:
-        return ModelConfig(
-            dim=self.dim,
-            heads=self.heads,
-            feed_forward_dim=self.feed_forward_dim,
-            encoder_layers=self.layers,
-            decoder_layers=self.layers,
-            norm="post",
-            positions=scheme,
-            clip=self.clip,
-        )
-
-
-SIZES = {  # the paper's two, and one to rehearse with
-    "base": Size(dim=512, heads=8, feed_forward_dim=1024, layers=6, clip=16),
-    "big": Size(dim=1024, heads=16, feed_forward_dim=4096, layers=6, clip=8),
-    "tiny": Size(dim=32, heads=2, feed_forward_dim=64, layers=1, clip=4),
-}
-
-
 class Training:
     """The training step that a worker holds between calls."""
 
@@ -267,7 +232,7 @@ def preferring_triton(device: str) -> AbstractContextManager[Any]:
 
 def prepare_steps(size: str, scheme: Positions, compiles: bool, n: int, tokens: int, device: str) -> None:
     """A training step under bfloat16 autocast, compiled where it is to be, and warm."""
-    config = SIZES[size].config(scheme)
+    config = train_step.SIZES[size].config(scheme)
     Training.step = train_step.prepare(config, n, tokens, device, torch.bfloat16, compiles)
     run_steps(3, device)
 

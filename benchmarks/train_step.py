@@ -8,6 +8,7 @@ import argparse
 import csv
 import random
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -24,18 +25,32 @@ LENGTHS = (32, 64, 256, 1024)
 VOCABULARY, TOKENS = 8000, 2048
 
 
-def base(scheme: Positions, layers: int) -> ModelConfig:
-    """The paper's base model, with as many layers a side as asked for."""
-    return ModelConfig(
-        dim=512,
-        heads=8,
-        feed_forward_dim=1024,
-        encoder_layers=layers,
-        decoder_layers=layers,
-        norm="post",
-        positions=scheme,
-        clip=16,
-    )
+@dataclass(frozen=True)
+class Size:
+    dim: int
+    heads: int
+    feed_forward_dim: int
+    layers: int
+    clip: int
+
+    def config(self, scheme: Positions) -> ModelConfig:
+        return ModelConfig(
+            dim=self.dim,
+            heads=self.heads,
+            feed_forward_dim=self.feed_forward_dim,
+            encoder_layers=self.layers,
+            decoder_layers=self.layers,
+            norm="post",
+            positions=scheme,
+            clip=self.clip,
+        )
+
+
+SIZES = {  # the paper's two, and one to rehearse with
+    "base": Size(dim=512, heads=8, feed_forward_dim=1024, layers=6, clip=16),
+    "big": Size(dim=1024, heads=16, feed_forward_dim=4096, layers=6, clip=8),
+    "tiny": Size(dim=32, heads=2, feed_forward_dim=64, layers=1, clip=4),
+}
 
 
 def prepare(
@@ -78,6 +93,7 @@ def main() -> None:
     held = conditions()
     print("; ".join(f"{name} {value}" for name, value in held.items()))
     layers, tokens = arguments.layers, arguments.tokens
+    size = replace(SIZES["base"], layers=layers)
     print(f"{layers} + {layers} layers, d = 512, {tokens} pieces a side, vocabulary {VOCABULARY}, float32, dropout 0.1")
     print(f"{'n':>5}  {'positions':<11}  {'ms':>9}  {'middle half':>19}  ratio")
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +102,7 @@ def main() -> None:
         writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()
         for n in arguments.lengths:
-            steps: dict[str, Callable[[], object]] = {name: prepare(base(name, layers), n, tokens) for name in SCHEMES}
+            steps: dict[str, Callable[[], object]] = {name: prepare(size.config(name), n, tokens) for name in SCHEMES}
             times = alternate(steps, arguments.repeats)
             for scheme, time in times.items():
                 ms, low, high = (1e3 * value for value in (time.median, time.low, time.high))

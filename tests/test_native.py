@@ -1,6 +1,7 @@
 """The compiled kernels where `test_backends.py` does not reach: many tiles, levels of processor, dropout, memory."""
 
 import itertools
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from benchmarks.peers import Case
 from relattn import relation_attention, relative_attention
 from relattn.backends import native
 from relattn.backends.native import library, operators
-from relattn.testing import Shape, assert_within_budget, error, make_inputs, outputs_and_gradients
+from relattn.testing import Shape, assert_within_budget, equations_keeping, error, make_inputs, outputs_and_gradients
 
 LEVELS = {"AVX512": ["x86-64-v3", "x86-64-v4"], "AVX2": ["x86-64-v3"], "DEFAULT": ["aarch64"]}
 HERE = LEVELS[torch.backends.cpu.get_cpu_capability()]
@@ -131,19 +132,11 @@ def test_dropout_is_the_explicit_formula_both_ways():
     kept = kept_by(n, dropout_p, seed=5)
     assert 0.58 < kept.double().mean() < 0.62
 
-    def by_the_equations(query, key, value, rel_key, rel_value, **_):
-        label = (torch.arange(n) - torch.arange(n)[:, None]).clamp(-3, 3) + 3
-        scores = (query @ key.mT + torch.einsum("bhid,ijd->bhij", query, rel_key[label])) * 17**-0.5
-        weights = scores.softmax(-1) * kept / (1 - dropout_p)
-        return weights @ value + torch.einsum("bhij,ijd->bhid", weights, rel_value[label]), scores.detach().logsumexp(
-            -1
-        )
-
     def native_way(**given):
         torch.manual_seed(5)
         return relative_attention(**given, clip=3, dropout_p=dropout_p, backend="native")
 
-    want = outputs_and_gradients(by_the_equations, exact)
+    want = outputs_and_gradients(partial(equations_keeping, kept), exact, clip=3, dropout_p=dropout_p)
     got = outputs_and_gradients(native_way, inputs)
     largest = max(float(x.abs().max()) for x in want.values())
     assert all(error(got[name], want[name]) < 8 * torch.finfo(torch.float32).eps * largest for name in want)

@@ -93,6 +93,22 @@ def outputs_and_gradients(
     return {"output": output.detach(), "lse": lse, **named}
 
 
+def equations_keeping(
+    kept: Tensor, query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor, rel_value: Tensor, *,
+    clip: int, dropout_p: float, is_causal: bool = False, **_: Any,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The paper's equations where dropout keeps the pairs `kept`, (batch, heads, n, n) of bool: its oracle."""
+    distance = torch.arange(query.shape[2], device=query.device)
+    distance = distance - distance[:, None]
+    label = distance.clamp(-clip, clip) + clip
+    scores = (query @ key.mT + torch.einsum("bhid,ijd->bhij", query, rel_key[label])) * query.shape[3] ** -0.5
+    if is_causal:
+        scores = scores.masked_fill(distance > 0, -torch.inf)
+    weights = scores.softmax(-1) * kept / (1.0 - dropout_p)
+    output = weights @ value + torch.einsum("bhij,ijd->bhid", weights, rel_value[label])
+    return output, scores.detach().logsumexp(-1)
+
+
 def error(got: Tensor, want: Tensor) -> float:
     """The largest difference; infinite where one is −inf and the other not, or where either is not a number."""
     if got.shape != want.shape or got.isnan().any() or not torch.equal(got.isinf(), want.isinf()):

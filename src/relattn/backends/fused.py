@@ -1,24 +1,42 @@
 """What backends with kernels of their own share: PyTorch operators around them, and a call as those take it.
 
-A backend gives two functions of `ARGUMENTS`; `register` makes them `relattn::NAME` and `relattn::NAME_backward`, opaque
+A backend gives two functions of `Arguments`; `register` makes them `relattn::NAME` and `relattn::NAME_backward`, opaque
 to `torch.compile`, with shapes for tracing and with autograd. Shapes are those of the public operators. `offsets`
 (batch,), where given, and `offset` otherwise, are positions of query 0; `seed` is one int64, there where probabilities
 are dropped. Without `relations`, labels are clipped positions; with them `left` and `right` mean nothing.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from relattn.call import Attended, Call, RelationCall, RelativeCall
 
-ARGUMENTS = (
-    "Tensor query, Tensor key, Tensor value, Tensor? rel_key, Tensor? rel_value, Tensor? relations, Tensor? offsets, "
-    "Tensor? lengths, Tensor? mask, Tensor? seed, "
-    "SymInt offset, SymInt left, SymInt right, bool clips, bool is_causal, float dropout_p, float scale"
-)
+
+class Arguments(NamedTuple):
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    rel_key: Tensor | None
+    rel_value: Tensor | None
+    relations: Tensor | None
+    offsets: Tensor | None
+    lengths: Tensor | None
+    mask: Tensor | None
+    seed: Tensor | None
+    offset: int
+    left: int
+    right: int
+    clips: bool
+    is_causal: bool
+    dropout_p: float
+    scale: float
+
+
+KINDS = {Tensor: "Tensor", Tensor | None: "Tensor?", int: "SymInt", bool: "bool", float: "float"}
+ARGUMENTS = ", ".join(f"{KINDS[kind]} {name}" for name, kind in Arguments.__annotations__.items())
 TENSORS = ARGUMENTS.count("Tensor")
 Operator = Callable[..., tuple[Tensor, Tensor]]
 
@@ -29,8 +47,8 @@ def register(
     """The two functions of a backend as operators.
 
     Args:
-        forward: of `ARGUMENTS`, gives the output, and the log-sum-exp (batch, heads, queries) in float32.
-        backward: of the output's gradient, those two and `ARGUMENTS`, gives the gradients of query, key, value,
+        forward: of `Arguments`, gives the output, and the log-sum-exp (batch, heads, queries) in float32.
+        backward: of the output's gradient, those two and `Arguments`, gives the gradients of query, key, value,
             rel_key and rel_value; an empty tensor for a table that is not there.
     """
     schema = f"({ARGUMENTS}) -> (Tensor, Tensor)"
@@ -99,23 +117,24 @@ def attend(
     offset, offsets = call.query_offset, None
     if isinstance(offset, Tensor):
         offset, offsets = 0, offset
-    output, lse = operator(
-        call.query,
-        call.key,
-        call.value,
-        rel_key,
-        rel_value,
-        relations,
-        offsets,
-        call.key_lengths,
-        None if call.mask is None else call.mask[(None,) * (4 - call.mask.dim())],
-        torch.randint(2**63 - 1, (), device=call.query.device) if call.dropout_p > 0.0 else None,
-        offset,
-        left,
-        right,
-        clips,
-        call.is_causal,
-        call.dropout_p,
-        call.scale,
+    arguments = Arguments(
+        query=call.query,
+        key=call.key,
+        value=call.value,
+        rel_key=rel_key,
+        rel_value=rel_value,
+        relations=relations,
+        offsets=offsets,
+        lengths=call.key_lengths,
+        mask=None if call.mask is None else call.mask[(None,) * (4 - call.mask.dim())],
+        seed=torch.randint(2**63 - 1, (), device=call.query.device) if call.dropout_p > 0.0 else None,
+        offset=offset,
+        left=left,
+        right=right,
+        clips=clips,
+        is_causal=call.is_causal,
+        dropout_p=call.dropout_p,
+        scale=call.scale,
     )
+    output, lse = operator(*arguments)
     return Attended(output, lse.detach() if call.return_lse else None)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relattn.backends.fused import register, results, with_contiguous_rows
+from relattn.backends.fused import Arguments, register, results, with_contiguous_rows
 from relattn.backends.native import library
 
 SHARES = 64  # of the batch's heads, each with gradients of the tables of its own
@@ -18,7 +18,7 @@ SHARES = 64  # of the batch's heads, each with gradients of the tables of its ow
 
 def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     """The output, and the log-sum-exp (batch, heads, queries), float32."""
-    inputs = Inputs(*arguments)
+    inputs = Inputs(Arguments(*arguments))
     output, lse = results(inputs.query, inputs.value)
     inputs.call.output, inputs.call.lse = library.array(output), library.array(lse)
     library.run(library.KERNELS.relattn_forward, inputs.call)
@@ -27,7 +27,8 @@ def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 def backward(grad: Tensor, output: Tensor, lse: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     """Gradients of query, key, value, rel_key and rel_value; an empty one for a table that is not there."""
-    inputs, grad = Inputs(*arguments), with_contiguous_rows(grad)
+    given = Arguments(*arguments)
+    inputs, grad = Inputs(given), with_contiguous_rows(grad)
     call = inputs.call
     d_query, d_key, d_value = (torch.empty_like(x) for x in (inputs.query, inputs.key, inputs.value))
     call.grad, call.output, call.lse = library.array(grad), library.array(output), library.array(lse)
@@ -36,52 +37,34 @@ def backward(grad: Tensor, output: Tensor, lse: Tensor, *arguments: Any) -> tupl
     d_rel_key, d_rel_value = (new_shares(table, call.chunks) for table in (inputs.rel_key, inputs.rel_value))
     call.d_rel_key, call.d_rel_value = d_rel_key.data_ptr(), d_rel_value.data_ptr()
     library.run(library.KERNELS.relattn_backward, call)
-    rel_key, rel_value = arguments[3:5]
-    return d_query, d_key, d_value, in_the_shape_of(rel_key, d_rel_key), in_the_shape_of(rel_value, d_rel_value)
+    tables = in_the_shape_of(given.rel_key, d_rel_key), in_the_shape_of(given.rel_value, d_rel_value)
+    return d_query, d_key, d_value, *tables
 
 
 class Inputs:
     """The arguments as the kernels read them, held while they do."""
 
-    def __init__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        rel_key: Tensor | None,
-        rel_value: Tensor | None,
-        relations: Tensor | None,
-        offsets: Tensor | None,
-        lengths: Tensor | None,
-        mask: Tensor | None,
-        seed: Tensor | None,
-        offset: int,
-        left: int,
-        right: int,
-        clips: bool,
-        is_causal: bool,
-        dropout_p: float,
-        scale: float,
-    ) -> None:
-        pairs = (*query.shape[:3], key.shape[2])
-        self.query, self.key, self.value = (with_contiguous_rows(x) for x in (query, key, value))
-        self.rel_key, self.rel_key_t = both_ways(rel_key, scale)
-        self.rel_value, self.rel_value_t = both_ways(rel_value, 1.0)
-        self.relations, self.mask = on_pairs(relations, pairs), on_pairs(mask, pairs)
-        self.offsets = torch.full(query.shape[:1], offset) if offsets is None else offsets.long().contiguous()
+    def __init__(self, given: Arguments) -> None:
+        query, offsets, lengths, seed = given.query, given.offsets, given.lengths, given.seed
+        pairs = (*query.shape[:3], given.key.shape[2])
+        self.query, self.key, self.value = (with_contiguous_rows(x) for x in (query, given.key, given.value))
+        self.rel_key, self.rel_key_t = both_ways(given.rel_key, given.scale)
+        self.rel_value, self.rel_value_t = both_ways(given.rel_value, 1.0)
+        self.relations, self.mask = on_pairs(given.relations, pairs), on_pairs(given.mask, pairs)
+        self.offsets = torch.full(query.shape[:1], given.offset) if offsets is None else offsets.long().contiguous()
         self.lengths = None if lengths is None else lengths.long().contiguous()
         self.call = library.Call(
             type=library.TYPES[query.dtype],
-            clips=clips,
-            is_causal=is_causal,
+            clips=given.clips,
+            is_causal=given.is_causal,
             threads=torch.get_num_threads(),
-            left=left,
-            right=right,
+            left=given.left,
+            right=given.right,
             labels=1,
             key_table_heads=1,
             value_table_heads=1,
-            scale=scale,
-            keep=1.0 - dropout_p,
+            scale=given.scale,
+            keep=1.0 - given.dropout_p,
             seed=0 if seed is None else int(seed),
         )
         self.point()

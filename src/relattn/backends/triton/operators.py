@@ -14,7 +14,7 @@ import triton
 from torch import Tensor
 from triton.language import constexpr as fixed
 
-from relattn.backends.fused import register, results, with_contiguous_rows
+from relattn.backends.fused import Arguments, register, results, with_contiguous_rows
 from relattn.backends.triton.arrays import Array
 from relattn.backends.triton.backward import KINDS, backward_key, backward_query
 from relattn.backends.triton.configs import Config, config, labels_at_once
@@ -26,7 +26,7 @@ FURTHEST = 2**30  # a position further than any key might be
 
 def run_forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     """The output, and the log-sum-exp (batch, heads, queries), float32: to base two, as the way back wants it."""
-    problem = Problem(*arguments)
+    problem = Problem(Arguments(*arguments))
     output, lse = results(problem.query, problem.value)
     tiles = problem.tiles("forward")
     blocks = triton.cdiv(output.shape[2], tiles.rows)
@@ -36,7 +36,7 @@ def run_forward(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 def run_backward(grad: Tensor, output: Tensor, lse: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     """Gradients of query, key, value, rel_key and rel_value; an empty one for a table that is not there."""
-    problem = Problem(*arguments)
+    problem = Problem(Arguments(*arguments))
     batch, heads, queries = lse.shape
     key_heads, keys = problem.key.shape[1:3]
     d_query, d_key, d_value = (torch.empty_like(x) for x in (problem.query, problem.key, problem.value))
@@ -81,52 +81,35 @@ def run_backward(grad: Tensor, output: Tensor, lse: Tensor, *arguments: Any) -> 
 class Problem:
     """A call's arguments as the kernels take them."""
 
-    def __init__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        rel_key: Tensor | None,
-        rel_value: Tensor | None,
-        relations: Tensor | None,
-        offsets: Tensor | None,
-        lengths: Tensor | None,
-        mask: Tensor | None,
-        seed: Tensor | None,
-        offset: int,
-        left: int,
-        right: int,
-        clips: bool,
-        is_causal: bool,
-        dropout_p: float,
-        scale: float,
-    ) -> None:
-        self.query, self.key, self.value = (with_contiguous_rows(x) for x in (query, key, value))
-        self.rel_key, self.rel_value, self.scale = rel_key, rel_value, scale
-        table = rel_key if rel_key is not None else rel_value
-        edges = clips and table is not None
+    def __init__(self, given: Arguments) -> None:
+        self.query, self.key, self.value = (with_contiguous_rows(x) for x in (given.query, given.key, given.value))
+        self.rel_key, self.rel_value, self.scale = given.rel_key, given.rel_value, given.scale
+        table = given.rel_key if given.rel_key is not None else given.rel_value
+        left, right, edges = given.left, given.right, given.clips and table is not None
         # distances in the window are start … stop, or none; it has a number of labels, the first of them row `shift`
-        start, stop, shift = (-left, right + 1, 0) if not clips else (1 - left, max(right, 1 - left), 1)
+        start, stop, shift = (-left, right + 1, 0) if not given.clips else (1 - left, max(right, 1 - left), 1)
         if table is None:
             start, stop, shift = 1, 1, 0
-        labels = stop - start if relations is None or table is None else table.shape[-2]
+        labels = stop - start if given.relations is None or table is None else table.shape[-2]
         self.table_rows = shift + labels + edges
         at_once = labels_at_once(labels)
-        self.adds = relations is not None or labels > at_once  # to a program's part, instead of making it in one go
-        kept = 1.0 - dropout_p
+        self.adds = given.relations is not None or labels > at_once  # to a program's part, not in one go
+        kept = 1.0 - given.dropout_p
+        batch, heads, queries, _ = given.query.shape
+        _, key_heads, keys, _ = given.key.shape
         self.pairs = Pairs(
-            relations=self.array_of_pairs(relations),
-            mask=self.array_of_pairs(mask),
-            offsets=None if offsets is None else offsets.contiguous(),
-            lengths=None if lengths is None else lengths.contiguous(),
-            seed=seed,
-            offset=max(-FURTHEST, min(offset, FURTHEST)),
-            batch=query.shape[0],
-            heads=query.shape[1],
-            key_heads=key.shape[1],
-            group=query.shape[1] // key.shape[1],
-            queries=query.shape[2],
-            keys=key.shape[2],
+            relations=self.array_of_pairs(given.relations),
+            mask=self.array_of_pairs(given.mask),
+            offsets=None if given.offsets is None else given.offsets.contiguous(),
+            lengths=None if given.lengths is None else given.lengths.contiguous(),
+            seed=given.seed,
+            offset=max(-FURTHEST, min(given.offset, FURTHEST)),
+            batch=batch,
+            heads=heads,
+            key_heads=key_heads,
+            group=heads // key_heads,
+            queries=queries,
+            keys=keys,
             start=start,
             stop=stop,
             labels=labels,
@@ -136,7 +119,7 @@ class Problem:
             CHUNK=fixed(at_once),
             ONE_CHUNK=fixed(labels <= at_once),
             EDGES=fixed(edges),
-            CAUSAL=fixed(is_causal),
+            CAUSAL=fixed(given.is_causal),
             PRECISION=fixed("ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"),
         )
 
