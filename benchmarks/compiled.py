@@ -1,8 +1,13 @@
 """What the Triton kernels take of a GPU that need not be there: compiled ahead of time, for several generations.
 
-Every kernel that a call with gradients launches is compiled by Triton for each target, down to machine code, and the
-assembler's own count is kept: registers a thread, bytes of shared memory, and bytes of registers spilled to memory.
-Nothing is run, so that this needs no GPU; but Triton must not be in its interpreter (TRITON_INTERPRET unset).
+Every kernel that a call with gradients launches is compiled by Triton for each target, down to machine code. Kept are
+the assembler's own counts, registers a thread, bytes of shared memory and bytes of registers spilled to memory, and
+what is counted in the machine code of the loop through far tiles and of the one through near tiles: the instructions
+that a warp issues a step where no pair is hidden, exponentials over pairs in the tile (2 is every pair worked on
+twice), and loads and stores of spilled registers. Exits 1 where the assembler remarks that it made products of the
+matrix units wait for one another (C75…). Nothing is run, so that this needs no GPU; but Triton must not be in its
+interpreter (TRITON_INTERPRET unset). Another Triton than the installed one can be looked at with
+`pip install --target FOLDER triton==3.6.0` and PYTHONPATH=FOLDER.
 """
 
 import argparse
@@ -18,14 +23,17 @@ from typing import Any
 
 import torch
 import triton
+from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from benchmarks.measure import commit, keep
 from relattn.backends.triton import configs, operators
+from relattn.backends.triton.plan import plan
 
 TARGETS = (80, 90, 100)
-KEY = ("target", "dtype", "dim", "clip", "n", "causal", "dropout", "kernel")
+WITH = ("mask", "relations", "grouped", "offsets", "lengths", "keys alone", "values alone")  # what a case may have
+KEY = ("triton", "target", "dtype", "dim", "clip", "n", "queries", "causal", "dropout", "given", "kernel")
 
 
 @dataclass(frozen=True)
@@ -38,16 +46,51 @@ class Case:
     n: int
     causal: bool = False
     dropout: float = 0.0
+    given: str = ""  # what else there is, of WITH, joined by +
+    queries: int = 0  # where they are not n
+    batch: int = 2
+
+    def arguments(self) -> tuple[Any, ...]:
+        """Of the operator `relattn::triton`."""
+        given, batch, heads = self.given.split("+"), self.batch, 2
+        queries, right = self.queries or self.n, 0 if self.causal else self.clip
+
+        def rows(length: int, heads: int) -> Tensor:  # as projections make them
+            return torch.empty(batch, length, heads, self.dim, dtype=getattr(torch, self.dtype)).transpose(1, 2)
+
+        key_heads = 1 if "grouped" in given else heads
+        inputs = [rows(queries, heads), rows(self.n, key_heads), rows(self.n, key_heads)]
+        tables: list[Tensor | None] = [inputs[0].new_empty(self.clip + right + 1, self.dim) for _ in range(2)]
+        if "keys alone" in given:
+            tables[1] = None
+        if "values alone" in given:
+            tables[0] = None
+        pairs = (batch, 1, queries, self.n)
+        rest = (
+            torch.zeros(pairs, dtype=torch.int64) if "relations" in given else None,
+            torch.zeros(batch, dtype=torch.int64) if "offsets" in given else None,
+            torch.zeros(batch, dtype=torch.int64) if "lengths" in given else None,
+            torch.zeros(pairs, dtype=torch.bool) if "mask" in given else None,
+            torch.zeros((), dtype=torch.int64) if self.dropout > 0.0 else None,
+        )
+        clips, scale = "relations" not in given, self.dim**-0.5
+        return (*inputs, *tables, *rest, self.n - queries, self.clip, right, clips, self.causal, self.dropout, scale)
 
 
 CASES = (
     *(
         Case("bfloat16", 64, 16, n, causal, dropout)
-        for n, causal, dropout in product((64, 2048), (False, True), (0.0, 0.1))
+        for n, causal, dropout in product((64, 128, 2048), (False, True), (0.0, 0.1))
     ),
     *(Case("bfloat16", dim, clip, 2048) for dim, clip in ((64, 64), (16, 16), (128, 16), (256, 16))),
+    *(Case("bfloat16", 128, 16, n, causal) for n, causal in ((64, False), (128, False), (2048, True))),
     *(Case("float16", 64, 16, n) for n in (64, 2048)),
-    Case("float32", 64, 16, 2048),
+    *(Case("float32", 64, 16, n) for n in (64, 2048)),
+    *(Case("bfloat16", 64, 16, 2048, given=given) for given in WITH),
+    *(Case("bfloat16", 64, 16, 64, given=given) for given in ("mask", "relations")),
+    Case("bfloat16", 64, 16, 2048, True, 0.1, "mask+grouped+offsets+lengths"),
+    Case("float32", 64, 16, 2048, True, 0.1, "relations+mask+grouped+lengths"),
+    Case("bfloat16", 64, 16, 4096, queries=1),
 )
 
 
@@ -67,8 +110,8 @@ class Absent:
         return 0
 
 
-def resources(compiled: Any, target: int) -> dict[str, int]:
-    """Registers a thread, bytes of shared memory a program, and bytes a thread spills, by the assembler's word."""
+def assembled(compiled: Any, target: int) -> dict[str, Any]:
+    """What the assembler says of a kernel, and what its loops do."""
     tools = triton.knobs.nvidia
     assembler = tools.ptxas_blackwell if target >= 100 else tools.ptxas
     architecture = f"sm_{target}a" if target >= 90 else f"sm_{target}"
@@ -76,36 +119,83 @@ def resources(compiled: Any, target: int) -> dict[str, int]:
         (Path(folder) / "kernel.ptx").write_text(compiled.asm["ptx"])
         command = [assembler.path, "-v", f"--gpu-name={architecture}", "kernel.ptx", "-o", "kernel.cubin"]
         said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stderr
+        command = [tools.nvdisasm.path, "-c", "kernel.cubin"]
+        code = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
     (registers,) = re.findall(r"Used (\d+) registers", said)
-    spilled = sum(int(size) for size in re.findall(r"(\d+) bytes spill", said))
-    return {"registers": int(registers), "shared": compiled.metadata.shared, "spilled": spilled}
+    return {
+        "registers": int(registers),
+        "shared": compiled.metadata.shared,
+        "spilled": sum(int(size) for size in re.findall(r"(\d+) bytes spill", said)),
+        "remarks": " ".join(sorted(set(re.findall(r"\bC75\d\d\b", said)))),
+        "loops": loops_of(code),
+    }
+
+
+def loops_of(code: str) -> list[dict[str, int]]:
+    """Of each innermost loop with exponentials, in the order of the code: instructions issued a step where no branch
+    forward is fallen into, exponentials, and loads and stores of spilled registers."""
+    found, labels = list[str](), dict[str, int]()
+    for line in code.splitlines():
+        if label := re.match(r"(\.L_x_\d+):", line.strip()):
+            labels[label[1]] = len(found)
+        elif instruction := re.match(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?(.*?);", line):
+            found.append(instruction[1])
+    branches = [(at, re.search(r"\.L_x_\d+", text)) for at, text in enumerate(found) if text.startswith("BRA")]
+    jumps = [(at, labels[to[0]]) for at, to in branches if to is not None]
+    bodies = [(to, at + 1) for at, to in jumps if to <= at and any("EX2" in text for text in found[to:at])]
+    inner = [(a, b) for a, b in bodies if not any(a <= c and d <= b and (c, d) != (a, b) for c, d in bodies)]
+    counts = []
+    for start, stop in sorted(inner):
+        skipped = {at for a, b in jumps if start <= a < b < stop for at in range(a + 1, b)}
+        issued = [text for at, text in enumerate(found) if start <= at < stop and at not in skipped]
+        body = found[start:stop]
+        counts.append(
+            {
+                "issued": len(issued),
+                "exponentials": sum("EX2" in text for text in issued),
+                "local": sum(text.startswith(("LDL", "STL")) for text in body),
+            }
+        )
+    return counts
+
+
+def counted(kernel: str, tiles: configs.Config, loops: list[dict[str, int]]) -> dict[str, Any]:
+    """Columns for the loops through far and near tiles; `whole` has the latter alone."""
+    far, near = ([{}, *loops] if len(loops) == 1 else loops)[:2]
+    side = tiles.cols if kernel == "backward_key" else tiles.rows
+    pairs = {"far": tiles.rows * tiles.cols, "near": side * tiles.near}
+    columns: dict[str, Any] = {}
+    for name, loop in (("far", far), ("near", near)):
+        redundancy = "" if not loop else round(loop["exponentials"] * 32 * tiles.warps / pairs[name], 2)
+        columns |= {
+            f"{name} instructions": loop.get("issued", ""),
+            f"{name} redundancy": redundancy,
+            f"{name} local": loop.get("local", ""),
+        }
+    return columns
 
 
 def rows(target: int, case: Case) -> Iterator[dict[str, Any]]:
     """What each kernel of a call, forward and backward, takes."""
     found = []
 
-    def compile_only(kernel: Any, programs: int, tiles: Any, problem: Any, **arguments: Any) -> None:
-        compiled = kernel.warmup(**operators.launched(tiles, problem, arguments), grid=(programs,))
+    def compile_only(kernel: Any, programs: int, tiles: Any, on: Tensor, **arguments: Any) -> None:
+        if tiles is None:
+            return  # a join of few numbers
+        compiled = kernel.warmup(**operators.launched(tiles, arguments), grid=(programs,))
+        taken = assembled(compiled, target)
+        loops = taken.pop("loops")
         row = {"target": f"sm_{target}", **asdict(case), "kernel": kernel.__name__, **tiles._asdict()}
-        found.append({**row, **resources(compiled, target)})
+        found.append({**row, **taken, **counted(kernel.__name__, tiles, loops)})
 
     driver.set_active(Absent(target))
     configs.generation = lambda device: target // 10
+    plan.cache_clear()
     held, operators.launch = operators.launch, compile_only
     try:
-        sizes = (2, case.n, 2, case.dim)  # as projections make them
-        query, key, value, grad = (
-            torch.empty(sizes, dtype=getattr(torch, case.dtype)).transpose(1, 2) for _ in range(4)
-        )
-        tables = [query.new_empty(2 * case.clip + 1, case.dim) for _ in range(2)]
-        right = 0 if case.causal else case.clip
-        tables = [table[: case.clip + right + 1] for table in tables]
-        seed = torch.zeros((), dtype=torch.int64) if case.dropout > 0.0 else None
-        options = (0, case.clip, right, True, case.causal, case.dropout, case.dim**-0.5)
-        arguments = (query, key, value, *tables, None, None, None, None, seed, *options)
-        output, lse = operators.run_forward(*arguments)
-        operators.run_backward(grad, output, lse, *arguments)
+        arguments = case.arguments()
+        results = operators.run_forward(*arguments)
+        operators.run_backward(torch.empty_like(results[0]), *results, *arguments)
     finally:
         operators.launch = held
     yield from found
@@ -123,19 +213,31 @@ def main() -> None:
     wanted = {"dim": options.dims, "dtype": options.dtypes}
     chosen = [case for case in CASES if all(of is None or getattr(case, name) in of for name, of in wanted.items())]
     held = {"triton": triton.__version__, "commit": commit()}
-    print(f"{'target':<8}{'type':<10}{'d':>4}{'k':>5}{'n':>6}{'':<17}  {'kernel':<15}{'tiles':<13}", end="")
-    print("warps  registers  shared  spilled")
+    remarks = []
     for target, case in product(options.targets, chosen):
         found = [{**row, **held} for row in rows(target, case)]
         for row in found:
-            size = f"{row['rows']}×{row['cols']}, {row['near']}"
-            print(
-                f"{row['target']:<8}{case.dtype:<10}{case.dim:>4}{case.clip:>5}{case.n:>6}"
-                f"{'  causal' if case.causal else '':<8}{'  dropout' if case.dropout else '':<9}  {row['kernel']:<15}"
-                f"{size:<13}{row['warps']:>5}{row['registers']:>11}{row['shared']:>8}{row['spilled']:>9}",
-                flush=True,
-            )
+            print(show(row), flush=True)
+            if row["remarks"]:
+                remarks.append(show(row))
         keep(options.out, found, KEY)
+    if remarks:
+        sys.exit("products of the matrix units wait for one another:\n" + "\n".join(remarks))
+
+
+def show(row: dict[str, Any]) -> str:
+    options = [row["given"]] + [name for name in ("causal", "dropout") if row[name]]
+    loops = "  ".join(
+        f"{name} {row[f'{name} instructions']} × {row[f'{name} redundancy']}, local {row[f'{name} local']}"
+        for name in ("far", "near")
+        if row[f"{name} instructions"] != ""
+    )
+    given = "+".join(filter(None, options))
+    return (
+        f"{row['target']:<6} {row['dtype']:<8} d {row['dim']} k {row['clip']} n {row['n']} {given} "
+        f"{row['kernel']} {row['rows']}×{row['cols']}, {row['near']}; {row['warps']} warps, {row['stages']} stages; "
+        f"{row['registers']} registers, {row['shared']} shared, {row['spilled']} spilled; {loops} {row['remarks']}"
+    )
 
 
 if __name__ == "__main__":

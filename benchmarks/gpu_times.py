@@ -1,17 +1,18 @@
-"""What `benchmarks.gpu` has its workers do: time a group of methods on one case, and take training steps.
+"""Methods timed side by side, each in a process of its own: one that stalls, dies or breaks its device loses its row.
 
-A method's work is queued behind a pause on the GPU and timed there by events, so that what Python takes to launch it,
-which a large batch hides, is not in its time; that is measured by itself, as `launch ms`. Caches are as the contestant
-before left them. Peak memory is what PyTorch's allocator has held above the inputs.
+All make themselves ready at once, and then one at a time runs once more, in turn, so that what else the machine does is
+spread over all. A method's work is queued behind a pause on the GPU and timed there by events, so that what Python
+takes to launch it, which a large batch hides, is not in its time; that is measured by itself, as `launch ms`. Caches
+are as the contestant before left them. Peak memory is what PyTorch's allocator has held above the inputs.
 """
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -19,21 +20,25 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import relattn
-from benchmarks import peers, train_step
+from benchmarks import peers
 from benchmarks.attention import run_of
-from benchmarks.measure import LONG, Timing, alternate, measured
+from benchmarks.measure import LONG, Timing, alternate, available_memory, measured
 from benchmarks.peers import PEERS, Attend, Case
-from benchmarks.workers import device_works, reason
+from benchmarks.workers import STALLED, Failure, Worker, close_all
 from relattn import backends, relative_attention
-from relattn.call import Call
-from relattn.translation.config import Positions
 
 PLAIN = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION, "plain": None}
+OLD_TILES = "triton old tiles"
+PASSES = ("forward", "forward + backward")
 CYCLES = 2e9  # of the GPU's clock a second, or fewer
 LONGEST = 0.05  # seconds of a pause
 REPEATS, SECONDS = 5, 0.15  # timed repeats of a method: so many, and more while they take no longer
+START, PATIENCE = 60.0, 45.0  # seconds for a process to start, and for a method to make itself ready or to run
+STALLS = 2  # after which a method is tried no more
+ROOM = 0.8  # of the card's memory is given out
 
 Work = Callable[[], object]
+Row = dict[str, object]
 
 
 def attention(method: str, case: Case, device: str) -> Attend:
@@ -46,12 +51,31 @@ def attention(method: str, case: Case, device: str) -> Attend:
         with torch.device(device):
             return peers.load(method, case)
 
+    backend = backend_of(method)
+
     def ours(*inputs: Tensor) -> Tensor:
-        output = relative_attention(*inputs, clip=(case.left, case.right), is_causal=case.is_causal, backend=method)
+        output = relative_attention(*inputs, clip=(case.left, case.right), is_causal=case.is_causal, backend=backend)
         assert isinstance(output, Tensor)
         return output
 
     return ours
+
+
+def backend_of(method: str) -> str:
+    return "triton" if method == OLD_TILES else method
+
+
+def take_tiles(method: str) -> None:
+    """Has the kernels take the tiles that the method is named after, in this process from now on."""
+    if backend_of(method) != "triton":
+        return
+    from benchmarks import old_tiles  # and with it Triton
+    from relattn.backends.triton import plan
+
+    wanted = old_tiles.tiles_of if method == OLD_TILES else old_tiles.tiles_of_today
+    if plan.tiles_of is not wanted:
+        plan.tiles_of = wanted
+        plan.plan.cache_clear()
 
 
 def plain(kernel: SDPBackend | None, query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> Tensor:
@@ -94,98 +118,173 @@ def prepare(method: str, case: Case, device: str, backward: bool) -> Work:
     return run_of(attention(method, case, device), inputs, cotangent, backward)
 
 
-def warm(case: Case, methods: Sequence[str], device: str) -> None:
+def warm(method: str, case: Case, device: str) -> None:
     """Has what must be compiled compiled, into the caches on disk."""
-    for method in methods:
+    take_tiles(method)
+    try:
         for backward in (False, True):
             prepare(method, case, device, backward)()
+    finally:
+        take_tiles("triton")
 
 
-@dataclass(frozen=True)
-class Known:
-    """What is known of a method before it is timed."""
+class Held:
+    """What a method's process keeps between calls."""
 
-    work: Work
-    peak: int | None  # bytes
-    launch: float | None  # seconds
-
-    def seconds(self) -> float:
-        if self.launch is None:
-            return measured(self.work)
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
-        torch.cuda._sleep(int(CYCLES * min(LONGEST, 2 * self.launch + 1e-4)))
-        start.record()
-        self.work()
-        stop.record()
-        stop.synchronize()
-        return start.elapsed_time(stop) / 1e3
+    work: Work | None = None
+    launch: float | None = None  # seconds
 
 
-def known(work: Work, device: str) -> Known:
-    work()  # whatever a first call loads, it loads here
+def start(method: str) -> None:
+    """A process that answers has imported what it needs."""
+    take_tiles(method)
+
+
+def get_ready(method: str, case: Case, device: str, backward: bool) -> None:
+    let_go(method)
+    Held.work = prepare(method, case, device, backward)
+    Held.work()  # whatever a first call loads, it loads here
+    synchronize(device)
+
+
+def alone(method: str, device: str) -> tuple[int, float] | None:
+    """Peak bytes, and seconds to launch; None on a CPU."""
+    assert Held.work is not None
     if device == "cpu":
-        return Known(work, None, None)
-    torch.cuda.synchronize()
+        return None
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    work()
+    Held.work()
     torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated() - before
     launches = []
     for _ in range(5):
-        launches.append(measured(work))
+        launches.append(measured(Held.work))
         torch.cuda.synchronize()
         if launches[-1] > LONG:
             break
-    return Known(work, peak, statistics.median(launches))
+    Held.launch = statistics.median(launches)
+    return peak, Held.launch
 
 
-def time_group(case: Case, methods: Sequence[str], device: str) -> list[dict[str, object]]:
-    """Rows of all the methods, forward, and forward with backward."""
-    return [row for backward in (False, True) for row in time_pass(case, methods, device, backward)]
+def once_more(method: str) -> float:
+    """Seconds of one run."""
+    assert Held.work is not None
+    if Held.launch is None:
+        return measured(Held.work)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    torch.cuda._sleep(int(CYCLES * min(LONGEST, 2 * Held.launch + 1e-4)))
+    begin.record()
+    Held.work()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1e3
 
 
-def time_pass(case: Case, methods: Sequence[str], device: str, backward: bool) -> Iterator[dict[str, object]]:
-    found: dict[str, Known] = {}
-    notes: dict[str, str] = {}
+def let_go(method: str) -> None:
+    """Leaves the memory to others."""
+    Held.work = Held.launch = None
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+class Processes:
+    """A process for each method, and another in its place when it is gone.
+
+    Nothing is waited for after `end`, on the monotonic clock.
+    """
+
+    def __init__(self, methods: Iterable[str], end: float) -> None:
+        self.workers = {method: Worker() for method in methods}
+        self.stalls: Counter[str] = Counter()
+        self.end = end
+
+    def ask(
+        self, methods: Iterable[str], seconds: float, function: Callable[..., Any], *arguments: Any
+    ) -> dict[str, Any]:
+        """What a function of a method and `arguments` gives in the processes of all, at once, or a `Failure` each."""
+        asked = tuple(methods)
+        for method in asked:
+            self.workers[method].send(function, method, *arguments)
+        end, answers = min(time.monotonic() + seconds, self.end), {}
+        for method in asked:
+            answers[method] = self.workers[method].receive(end - time.monotonic())
+            self.stalls[method] += answers[method] == STALLED
+            if self.workers[method].closed:
+                self.workers[method] = Worker()
+        return answers
+
+    def close(self) -> None:
+        close_all(list(self.workers.values()))
+
+
+def time_pass(case: Case, methods: Sequence[str], device: str, backward: bool, processes: Processes) -> list[Row]:
+    """Rows of all the methods, forward or forward and backward."""
+    notes = dict.fromkeys((name for name in methods if processes.stalls[name] >= STALLS), "not run: it stalled before")
+    notes |= crowded_out([name for name in methods if name not in notes], case, backward, memory_of(device))
+
+    def ask(asked: Sequence[str], function: Callable[..., Any], *arguments: Any, seconds: float = PATIENCE) -> dict:
+        answers = processes.ask((name for name in asked if name not in notes), seconds, function, *arguments)
+        notes.update({name: answer.reason for name, answer in answers.items() if isinstance(answer, Failure)})
+        return {name: answer for name, answer in answers.items() if name not in notes}
+
+    ask(methods, start, seconds=START)
+    ask(methods, get_ready, case, device, backward)
+    known: dict[str, tuple[int, float] | None] = {}
     for method in methods:
-        if not device_works():
-            notes[method] = "not measured: the GPU failed under a method before"
-            continue
-        try:
-            found[method] = known(prepare(method, case, device, backward), device)
-        except Exception as error:
-            notes[method] = reason(error)
-        if method in notes and device == "cuda" and device_works():
-            torch.cuda.empty_cache()
-    times: dict[str, Timing] = {}
-    if device_works() and found:
-        works = {method: one.seconds for method, one in found.items()}
-        times = alternate(works, REPEATS, SECONDS, clock=lambda work: work())
-    base = min((method for method in times if method in PLAIN), key=lambda name: times[name].median, default=None)
-    for method in methods:
-        yield {
+        known |= ask([method], alone, device)
+    works: dict[str, Work] = {name: partial(lambda name: ask([name], once_more).get(name), name) for name in known}
+    times = alternate(works, REPEATS, SECONDS, clock=lambda work: work())
+    ask(methods, let_go)
+    base = min((name for name in times if name in PLAIN), key=lambda name: times[name].median, default=None)
+    return [
+        {
             **described(case, method, backward),
             **figures(times.get(method), None if base is None else times[base]),
-            **memory(found.get(method), None if base is None else found[base]),
-            "note": notes.get(method, "" if method in times else "not measured: the GPU failed"),
+            **memory(known.get(method), None if base is None else known[base]),
+            "note": notes.get(method, ""),
         }
+        for method in methods
+    ]
 
 
-def lost_rows(case: Case, methods: Sequence[str], note: str) -> list[dict[str, object]]:
-    """Rows that say why there are no figures."""
-    nothing = {**figures(None, None), **memory(None, None), "note": note}
-    return [{**described(case, method, backward), **nothing} for backward in (False, True) for method in methods]
+def crowded_out(methods: Sequence[str], case: Case, backward: bool, room: float) -> dict[str, str]:
+    """Notes of the methods whose arrays of n × n do not fit beside those of the methods before them."""
+    notes = {}
+    for method in methods:
+        needed = memory_needed(method, case, backward)
+        if needed > room:
+            notes[method] = f"not run: it needs about {needed / 2**30:.1f} GiB, and {room / 2**30:.1f} are left"
+        else:
+            room -= needed
+    return notes
 
 
-def described(case: Case, method: str, backward: bool) -> dict[str, object]:
-    ours = method in backends.NAMES
+def memory_needed(method: str, case: Case, backward: bool) -> int:
+    """Bytes of arrays of n × n."""
+    if method in PEERS:
+        return PEERS[method].memory(case, backward)
+    return 4 * case.batch * case.heads * case.n * case.n * case.dtype.itemsize if method == "dense" else 0
+
+
+def memory_of(device: str) -> float:
+    total = torch.cuda.get_device_properties(0).total_memory if device == "cuda" else available_memory()
+    return ROOM * total
+
+
+def described(case: Case, method: str, backward: bool) -> Row:
+    ours = backend_of(method) in backends.NAMES
     package = peers.version(method) if method in PEERS else f"relattn {relattn.__version__}" if ours else ""
     return {
         "n": case.n,
         "causal": case.is_causal,
-        "pass": "forward + backward" if backward else "forward",
+        "pass": PASSES[backward],
         "method": method,
         "dtype": str(case.dtype).removeprefix("torch."),
         "tokens": case.batch * case.n,
@@ -196,7 +295,7 @@ def described(case: Case, method: str, backward: bool) -> dict[str, object]:
     }
 
 
-def figures(time: Timing | None, base: Timing | None) -> dict[str, object]:
+def figures(time: Timing | None, base: Timing | None) -> Row:
     if time is None:
         return dict.fromkeys(("ms", "ms low", "ms high", "repeats", "time ratio"), "")
     return {
@@ -208,47 +307,9 @@ def figures(time: Timing | None, base: Timing | None) -> dict[str, object]:
     }
 
 
-def memory(one: Known | None, base: Known | None) -> dict[str, object]:
-    if one is None or one.peak is None or one.launch is None:
+def memory(one: tuple[int, float] | None, base: tuple[int, float] | None) -> Row:
+    if one is None:
         return dict.fromkeys(("launch ms", "peak MiB", "memory ratio"), "")
-    ratio = "" if base is None or not base.peak else round(one.peak / base.peak, 2)
-    return {"launch ms": round(1e3 * one.launch, 4), "peak MiB": round(one.peak / 2**20, 1), "memory ratio": ratio}
-
-
-class Training:
-    """The training step that a worker holds between calls."""
-
-    step: Work | None = None
-
-
-def triton_first(call: Call) -> tuple[str, ...]:
-    return ("triton", "dense")
-
-
-def preferring_triton(device: str) -> AbstractContextManager[Any]:
-    """On a GPU, what `auto` takes is the kernels under test; on a CPU, what it takes there."""
-    return patch.object(backends, "order", triton_first) if device == "cuda" else nullcontext()
-
-
-def prepare_steps(size: str, scheme: Positions, compiles: bool, n: int, tokens: int, device: str) -> None:
-    """A training step under bfloat16 autocast, compiled where it is to be, and warm."""
-    config = train_step.SIZES[size].config(scheme)
-    Training.step = train_step.prepare(config, n, tokens, device, torch.bfloat16, compiles)
-    run_steps(3, device)
-
-
-def run_steps(count: int, device: str) -> float:
-    """Seconds of one of `count` steps, by the clock on the wall: launching is a part of training."""
-    assert Training.step is not None
-    with preferring_triton(device):
-        synchronize(device)
-        start = time.perf_counter()
-        for _ in range(count):
-            Training.step()
-        synchronize(device)
-        return (time.perf_counter() - start) / count
-
-
-def synchronize(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
+    peak, launch = one
+    ratio = "" if base is None or not base[0] else round(peak / base[0], 2)
+    return {"launch ms": round(1e3 * launch, 4), "peak MiB": round(peak / 2**20, 1), "memory ratio": ratio}

@@ -40,28 +40,35 @@ def alternate(
     works: dict[str, Callable[[], Any]],
     repeats: int,
     seconds: float = 0.0,
-    clock: Callable[[Callable[[], Any]], float] | None = None,
+    clock: Callable[[Callable[[], Any]], float | None] | None = None,
 ) -> dict[str, Timing]:
     """Times each of `works`, one after the other in every round, after one warm-up each.
 
     Each gets `repeats` rounds, and up to `MOST_REPEATS` while they take no more than `seconds`; those of the quick are
     spread over those of the slow. A warm-up of `LONG` seconds or more is the first repeat. `clock` runs one and gives
-    its seconds, by default those on the wall.
+    its seconds, by default those on the wall, or None where it failed: then it runs no more and has no timing.
     """
     clock = measured if clock is None else clock
-    taken: dict[str, list[float]] = {name: [] for name in works}
+    taken: dict[str, list[float]] = {}
     rounds = {}
     for name, work in works.items():
         first = clock(work)
+        if first is None:
+            continue
+        taken[name] = []
         rounds[name] = max(repeats, min(MOST_REPEATS, int(seconds / first)))
         if first >= LONG:
             taken[name].append(first)
             rounds[name] -= 1
-    most = max(rounds.values())
+    most = max(rounds.values(), default=0)
     for turn in range(most):
-        for name, work in works.items():
+        for name in list(taken):
             if turn * rounds[name] // most < (turn + 1) * rounds[name] // most:
-                taken[name].append(clock(work))
+                time_taken = clock(works[name])
+                if time_taken is None:
+                    del taken[name]
+                else:
+                    taken[name].append(time_taken)
     return {name: summary(times) for name, times in taken.items()}
 
 
@@ -158,10 +165,12 @@ def keep(path: Path, rows: Sequence[dict[str, object]], key: Sequence[str]) -> N
             held = {tuple(str(row.get(name)) for name in key): dict(row) for row in csv.DictReader(file)}
     held |= {tuple(str(row[name]) for name in key): row for row in rows}
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
+    aside = path.with_suffix(".part")
+    with aside.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]), extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(held.values())
+    aside.replace(path)
 
 
 def conditions() -> dict[str, str]:
@@ -177,15 +186,12 @@ def conditions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The checkout's commit, with a plus where files differ from it; "none" outside a checkout."""
-    here = Path(__file__).parent
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty=+", "--abbrev=10"],
-        cwd=here,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    """The checkout's commit, with a plus where files differ from it; "none" outside a checkout and without git."""
+    command = ["git", "describe", "--always", "--dirty=+", "--abbrev=10"]
+    try:
+        described = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "none"
     return described.stdout.strip() if described.returncode == 0 else "none"
 
 

@@ -25,6 +25,7 @@ class Failure:
 
 
 LEFT_OUT = Failure("left out: no time")
+STALLED = Failure("no answer in time")
 
 
 class Worker:
@@ -48,7 +49,7 @@ class Worker:
             return Failure("its process is gone")
         if not self.connection.poll(max(0.0, seconds)):
             self.close(wait=0.0)
-            return Failure("no answer in time")
+            return STALLED
         try:
             result, healthy = self.connection.recv()
         except (EOFError, ConnectionError):
@@ -58,12 +59,20 @@ class Worker:
         return result
 
     def close(self, wait: float = 5.0) -> None:
-        """Lets the process go, by force where it has not gone `wait` seconds later."""
+        """Lets the process go, by force where it has not gone `wait` seconds later. One that hangs in the GPU's driver
+        outlives even that, and is not waited for."""
         self.closed = True
         self.connection.close()
         self.process.join(wait)
         self.process.kill()
-        self.process.join()
+        self.process.join(5.0)
+
+
+def close_all(workers: Sequence[Worker], wait: float = 5.0) -> None:
+    for worker in workers:
+        worker.connection.close()  # by which all go at once
+    for worker in workers:
+        worker.close(wait)
 
 
 def serve(connection: Connection) -> None:
@@ -78,6 +87,10 @@ def serve(connection: Connection) -> None:
         except Exception as error:
             result = Failure(reason(error))
         healthy = device_works()
+        if not healthy and not isinstance(result, Failure):
+            result = Failure("the GPU failed after it")
+        if healthy and isinstance(result, Failure) and torch.cuda.is_initialized():
+            torch.cuda.empty_cache()  # what failed for want of memory leaves it to others
         connection.send((result, healthy))
 
 
@@ -122,7 +135,5 @@ def run_all(tasks: Sequence[Task], processes: int, patience: float, stop: float)
                     if not worker.closed:
                         idle.append(worker)
     finally:
-        for worker in busy:
-            worker.close(wait=0.0)
-        for worker in idle:
-            worker.close()
+        close_all(list(busy), wait=0.0)
+        close_all(idle)

@@ -1,7 +1,7 @@
 """One thread a process: the tensors of tests are too small to share out, and threads that wait would only burn.
 
 Triton's kernels run in its interpreter, which is all that a machine without a GPU can do with them; on one that has a
-GPU, `python -m benchmarks.gpu --check-only` runs them compiled.
+GPU, `python -m benchmarks.gpu core --check-only` runs them compiled.
 """
 
 import os

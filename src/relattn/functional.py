@@ -54,7 +54,8 @@ def relative_attention(
             evaluates passes 0.0.
         scale: multiplies both terms of the score; dim ** -0.5 by default.
         backend: "auto", or the name of one: "native", "triton", "dense", "merged", "reference". One that cannot serve
-            the call is an error.
+            the call is an error. On a GPU "auto" tries "triton" first when it meets a new kind of call, and trusts it
+            or not from then on (docs/backends.md).
         return_lse: also return the log-sum-exp of the scores.
 
     Returns:

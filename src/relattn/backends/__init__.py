@@ -12,6 +12,7 @@ from relattn.call import Call
 
 NAMES = ("native", "triton", "dense", "merged", "reference")
 MERGED_FROM = 2048  # keys from which "merged" is faster than "dense" on a CPU: docs/backends.md
+NUMBERS = 12  # of a query, at most, that "triton" keeps for its gradients or makes of them
 
 
 def load(backend: str) -> ModuleType:
@@ -58,12 +59,53 @@ def choose(backend: str, call: Call) -> ModuleType:
 
 def order(call: Call) -> tuple[str, ...]:
     """The backends from the fastest on, as measured: on a CPU the compiled kernels at every length. Without them
-    `dense` for short sequences and `merged` for long ones; `dense` elsewhere, where nothing has been measured.
+    `dense` for short sequences and `merged` for long ones.
 
-    `triton` is to be asked for by name until it has been checked and timed on a GPU (`python -m benchmarks.gpu`)."""
+    On a GPU nothing has been measured. There it is the Triton kernels from the length on where they need less memory,
+    once a trial has seen them agree with the equations there (`trust.py`), and `dense` otherwise."""
+    if on_gpu(call.query.device):
+        return ("triton",) if takes_triton(call) else ("dense", "reference")
     if unsupported_reason("native", call) is None:
         return ("native",)
     on_cpu = call.query.device.type == "cpu" and not torch.compiler.is_exporting()
     if on_cpu and call.key.shape[2] >= MERGED_FROM:
         return ("native", "merged", "dense", "reference")
     return ("native", "dense", "reference")
+
+
+def on_gpu(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_available()
+
+
+def takes_triton(call: Call) -> bool:
+    if not saves_memory(call) or unsupported_reason("triton", call) is not None:
+        return False
+    from relattn.backends import trust
+
+    return trust.trusted(call)
+
+
+def saves_memory(call: Call) -> bool:
+    """Whether `triton` needs less memory than `dense` beside inputs and results. Measured thresholds belong here.
+
+    Without gradients it always does: `dense` makes an array of pairs all the same, and `triton` makes nothing.
+    """
+    tensors = (call.query, call.key, call.value, call.rel_key, call.rel_value)
+    has_gradients = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    return not has_gradients or bytes_of_triton(call) < bytes_of_dense(call)
+
+
+def bytes_of_dense(call: Call) -> int:
+    """What `dense` keeps of a head for its gradients: the probabilities of all pairs, which are dropped, and, where
+    values have a table, the probabilities by label."""
+    queries, keys, size = call.query.shape[2], call.key.shape[2], call.query.element_size()
+    labels = 0 if call.rel_value is None else call.rel_value.shape[-2]
+    return queries * ((keys + labels) * size + (keys if call.dropout_p > 0.0 else 0))
+
+
+def bytes_of_triton(call: Call) -> int:
+    """The most that `triton` has of a head for its gradients: numbers of each query, and backward, which `dense` is not
+    charged for, the gradients of the tables for each block of about 64 queries. All are float32."""
+    queries, tables = call.query.shape[2], (call.rel_key, call.rel_value)
+    of_tables = sum(table.shape[-2] * table.shape[-1] for table in tables if table is not None)
+    return 4 * (queries * NUMBERS + max(queries, 64) * of_tables // 64)

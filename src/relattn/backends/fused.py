@@ -38,39 +38,47 @@ class Arguments(NamedTuple):
 KINDS = {Tensor: "Tensor", Tensor | None: "Tensor?", int: "SymInt", bool: "bool", float: "float"}
 ARGUMENTS = ", ".join(f"{KINDS[kind]} {name}" for name, kind in Arguments.__annotations__.items())
 TENSORS = ARGUMENTS.count("Tensor")
-Operator = Callable[..., tuple[Tensor, Tensor]]
+Operator = Callable[..., tuple[Tensor, Tensor, Tensor]]
 
 
 def register(
-    name: str, forward: Callable[..., tuple[Tensor, Tensor]], backward: Callable[..., tuple[Tensor, ...]]
+    name: str,
+    forward: Callable[..., tuple[Tensor, Tensor, Tensor]],
+    backward: Callable[..., tuple[Tensor, ...]],
+    kinds: int,
 ) -> tuple[Any, Any]:
     """The two functions of a backend as operators.
 
     Args:
-        forward: of `Arguments`, gives the output, and the log-sum-exp (batch, heads, queries) in float32.
-        backward: of the output's gradient, those two and `Arguments`, gives the gradients of query, key, value,
+        forward: of `Arguments`, gives the output, the log-sum-exp (batch, heads, queries), and what else the backward
+            pass reads of each query: `kinds` numbers, as `new_numbers` has room for. Both are float32.
+        backward: of the output's gradient, those three and `Arguments`, gives the gradients of query, key, value,
             rel_key and rel_value; an empty tensor for a table that is not there.
     """
-    schema = f"({ARGUMENTS}) -> (Tensor, Tensor)"
-    back = f"(Tensor grad, Tensor output, Tensor lse, {ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    schema = f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor)"
+    saved = "Tensor grad, Tensor output, Tensor lse, Tensor numbers"
+    back = f"({saved}, {ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
     run = torch.library.custom_op(f"relattn::{name}", forward, mutates_args=(), schema=schema)
     run_backward = torch.library.custom_op(f"relattn::{name}_backward", backward, mutates_args=(), schema=back)
 
-    def fake(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-        return results(query, value)
+    def fake(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+        output, lse = results(query, value)
+        return output, lse, new_numbers(lse, kinds)
 
-    def fake_backward(grad: Tensor, output: Tensor, lse: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    def fake_backward(
+        grad: Tensor, output: Tensor, lse: Tensor, numbers: Tensor, *arguments: Any
+    ) -> tuple[Tensor, ...]:
         given = tuple(torch.empty_like(with_contiguous_rows(x)) for x in arguments[:3])
         return (*given, *(grad.new_empty(0) if x is None else x.new_empty(x.shape) for x in arguments[3:5]))
 
-    def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
         ctx.options = inputs[TENSORS:]
-        ctx.save_for_backward(*inputs[:TENSORS], *output)
-        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*output, *inputs[:TENSORS])
+        ctx.mark_non_differentiable(*output[1:])
 
-    def gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, output, lse = ctx.saved_tensors
-        found = run_backward(grad, output, lse, *inputs, *ctx.options)
+    def gradients(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        output, lse, numbers, *inputs = ctx.saved_tensors
+        found = run_backward(grad, output, lse, numbers, *inputs, *ctx.options)
         tables = (None if table is None else x for table, x in zip(inputs[3:5], found[3:], strict=True))
         rest = len(inputs) + len(ctx.options) - 5
         return (*found[:3], *tables, *(None,) * rest)
@@ -86,6 +94,12 @@ def results(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     batch, heads, queries, _ = query.shape
     output = query.new_empty(batch, queries, heads, value.shape[3]).transpose(1, 2)
     return output, query.new_empty(batch, heads, queries, dtype=torch.float32)
+
+
+def new_numbers(lse: Tensor, kinds: int) -> Tensor:
+    """Room for some kinds of numbers of each query: (kinds, batch, heads, a multiple of 16 that queries fit in)."""
+    batch, heads, queries = lse.shape
+    return lse.new_empty(kinds, batch, heads, (queries + 15) // 16 * 16)
 
 
 def with_contiguous_rows(x: Tensor) -> Tensor:
@@ -114,9 +128,11 @@ def attend(
     right: int,
     clips: bool,
 ) -> Attended:
-    offset, offsets = call.query_offset, None
-    if isinstance(offset, Tensor):
-        offset, offsets = 0, offset
+    offset, offsets = 0, None
+    if isinstance(call.query_offset, Tensor):
+        offsets = call.query_offset
+    else:
+        offset = call.query_offset
     arguments = Arguments(
         query=call.query,
         key=call.key,
@@ -136,5 +152,5 @@ def attend(
         dropout_p=call.dropout_p,
         scale=call.scale,
     )
-    output, lse = operator(*arguments)
+    output, lse, _ = operator(*arguments)
     return Attended(output, lse.detach() if call.return_lse else None)

@@ -10,22 +10,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relattn.backends.fused import Arguments, register, results, with_contiguous_rows
+from relattn.backends.fused import Arguments, new_numbers, register, results, with_contiguous_rows
 from relattn.backends.native import library
 
 SHARES = 64  # of the batch's heads, each with gradients of the tables of its own
 
 
-def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """The output, and the log-sum-exp (batch, heads, queries), float32."""
+def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """The output, the log-sum-exp (batch, heads, queries), float32, and nothing else of a query."""
     inputs = Inputs(Arguments(*arguments))
     output, lse = results(inputs.query, inputs.value)
     inputs.call.output, inputs.call.lse = library.array(output), library.array(lse)
     library.run(library.KERNELS.relattn_forward, inputs.call)
-    return output, lse
+    return output, lse, new_numbers(lse, 0)
 
 
-def backward(grad: Tensor, output: Tensor, lse: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+def backward(grad: Tensor, output: Tensor, lse: Tensor, _: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     """Gradients of query, key, value, rel_key and rel_value; an empty one for a table that is not there."""
     given = Arguments(*arguments)
     inputs, grad = Inputs(given), with_contiguous_rows(grad)
@@ -122,4 +122,4 @@ def in_the_shape_of(table: Tensor | None, shares: Tensor) -> Tensor:
     return shares.sum(0)[..., : table.shape[-1]].reshape(table.shape).to(table.dtype).contiguous()
 
 
-attention, attention_backward = register("native", forward, backward)
+attention, attention_backward = register("native", forward, backward, kinds=0)

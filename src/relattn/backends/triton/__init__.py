@@ -1,14 +1,18 @@
 """Fused attention for NVIDIA GPUs, forward and backward, in Triton: nothing queries × keys in memory, no atomics."""
 
 import importlib.util
-import math
 import os
+from dataclasses import replace
+from typing import TypeVar
 
 import torch
 
 from relattn.backends import fused
+from relattn.backends.triton import failures
+from relattn.backends.triton.kinds import kind_of_call
 from relattn.call import Attended, Call, RelationCall, RelativeCall
 
+C = TypeVar("C", bound=Call)
 TYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDEST = 256  # head dim
 OLDEST = (8, 0)  # compute capability
@@ -21,35 +25,42 @@ def interpreted() -> bool:
 
 def unsupported(call: Call) -> str | None:
     query, value = call.query, call.value
-    if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed (pip install triton); use dense"
-    if query.device.type != "cuda" and not (interpreted() and query.device.type == "cpu"):
-        return f"query is on {query.device}, and these kernels are for NVIDIA GPUs; use native or dense"
+    reason = unsupported_device(query.device)
+    if reason is not None:
+        return reason
     if query.dtype not in TYPES:
         return f"query has type {query.dtype}, and these kernels take float16, bfloat16 and float32; use dense"
-    if query.device.type == "cuda" and (torch.version.hip or torch.cuda.get_device_capability(query.device) < OLDEST):
-        return (
-            f"{torch.cuda.get_device_name(query.device)} is no NVIDIA GPU of compute capability 8.0 or newer; use dense"
-        )
     if not 1 <= value.shape[3] <= WIDEST or query.shape[3] > WIDEST:
         return f"dim {query.shape[3]} and value_dim {value.shape[3]}: they are from 1 to {WIDEST}; use dense"
     if torch.compiler.is_exporting():
         return "torch.export takes plain PyTorch operations; use dense"
+    return failures.reason(query.device, *kind_of_call(call)) if failures.REASONS else None
+
+
+@torch.compiler.assume_constant_result
+def unsupported_device(device: torch.device) -> str | None:
+    """Why the kernels run on no tensor of a device, or None where they do."""
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed (pip install triton); use dense"
+    if device.type != "cuda" and not (interpreted() and device.type == "cpu"):
+        return f"query is on {device}, and these kernels are for NVIDIA GPUs; use native or dense"
+    if device.type == "cuda" and (torch.version.hip or torch.cuda.get_device_capability(device) < OLDEST):
+        return f"{torch.cuda.get_device_name(device)} is no NVIDIA GPU of compute capability 8.0 or newer; use dense"
     return None
 
 
 def relative_attention(call: RelativeCall) -> Attended:
     from relattn.backends.triton import operators  # and with it Triton
 
-    return natural(fused.relative_attention(call, operators.attention))
+    return fused.relative_attention(of_positive_scale(call), operators.attention)
 
 
 def relation_attention(call: RelationCall) -> Attended:
     from relattn.backends.triton import operators
 
-    return natural(fused.relation_attention(call, operators.attention))
+    return fused.relation_attention(of_positive_scale(call), operators.attention)
 
 
-def natural(attended: Attended) -> Attended:
-    """With the log-sum-exp as a natural logarithm: the kernels' is to base two."""
-    return Attended(attended.output, None if attended.lse is None else attended.lse * math.log(2.0))
+def of_positive_scale(call: C) -> C:
+    """The same attention with a scale >= 0: the kernels take the largest product for the largest score."""
+    return call if call.scale >= 0.0 else replace(call, query=-call.query, scale=-call.scale)

@@ -47,13 +47,28 @@ def store_rows(x, b, h, row, count, rows):
 
 @triton.jit
 def product(a, b, PRECISION: tl.constexpr):
-    if INTERPRETED:
-        a, b = a.to(tl.float32), b.to(tl.float32)
-    return tl.dot(a, b, input_precision=PRECISION)
+    """In float32. "tf32x3" makes products of float32 on the matrix units, from three of their shorter numbers."""
+    return interpreted_product(a, b, PRECISION) if INTERPRETED else tl.dot(a, b, input_precision=PRECISION)
 
 
 @triton.jit
 def add_product(a, b, to, PRECISION: tl.constexpr):
-    if INTERPRETED:
-        a, b = a.to(tl.float32), b.to(tl.float32)
-    return tl.dot(a, b, to, input_precision=PRECISION)
+    return to + interpreted_product(a, b, PRECISION) if INTERPRETED else tl.dot(a, b, to, input_precision=PRECISION)
+
+
+@triton.jit
+def interpreted_product(a, b, PRECISION: tl.constexpr):
+    """What the matrix units do, where the interpreter would multiply the bits of bfloat16, and whole float32."""
+    if PRECISION == "tf32x3" and a.dtype == tl.float32:
+        big_a, big_b = shortened(a), shortened(b)
+        small = tl.dot(shortened(a - big_a), big_b) + tl.dot(big_a, shortened(b - big_b))
+        found = tl.where(small == small, small, 0.0) + tl.dot(big_a, big_b)
+    else:
+        found = tl.dot(a.to(tl.float32), b.to(tl.float32))
+    return found
+
+
+@triton.jit
+def shortened(x):
+    """To the nearest number of tf32's 10 bits."""
+    return ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)

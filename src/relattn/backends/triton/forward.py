@@ -1,14 +1,15 @@
-"""The kernel of the way there: output and log-sum-exp of ROWS queries, by an online softmax over tiles of keys.
+"""The kernels of the forward pass: output and log-sum-exp of ROWS queries, by an online softmax over tiles of keys.
 
 In a far tile the relative terms are constants of a query, and its masses sums over the tile: one add a row. A near tile
 gathers, NEAR keys at a time. What a query owes aV of labels in its window waits as scores, one a label, until the
-log-sum-exp is known.
+log-sum-exp is known. Few queries on many keys leave most of a GPU idle, so there the keys are split among programs, and
+`join` puts together what they found.
 """
 
 import triton
 import triton.language as tl
 
-from relattn.backends.triton.arrays import add_product, load_rows, product, store_rows
+from relattn.backends.triton.arrays import add_product, load_rows, places, product, store_rows
 from relattn.backends.triton.labels import (
     by_label,
     chunk_rows,
@@ -17,113 +18,213 @@ from relattn.backends.triton.labels import (
     edge_rows,
     edge_terms,
     terms,
+    terms_by_label,
     where_met,
 )
-from relattn.backends.triton.pairs import kept, key_tiles, labels_of, offset_of, row_numbers, sees, valid_keys
+from relattn.backends.triton.pairs import (
+    Pairs,
+    far_part,
+    hide,
+    kept,
+    key_parts,
+    labels_of,
+    offset_of,
+    row_numbers,
+    valid_keys,
+)
+
+# kinds of numbers that are left of each query for the backward pass: its log-sum-exp to base two, +∞ where it attends
+# to nothing, and the sums of the kept probabilities of pairs before and after the window
+LOG_SUM, MASS_BEFORE, MASS_AFTER = (tl.constexpr(kind) for kind in range(3))
+KINDS = tl.constexpr(3)
+LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
 def place(pairs, blocks):
-    """A program's block of queries, sequence and head."""
+    """A program's block of queries, sequence and head, and its part of the keys."""
     program = tl.program_id(0)
-    return program % blocks, program // blocks // pairs.heads, program // blocks % pairs.heads
+    sequence = program // blocks // pairs.options.heads
+    return program % blocks, sequence % pairs.batch, program // blocks % pairs.options.heads, sequence // pairs.batch
+
+
+@triton.jit
+def room_of(pairs):
+    """The queries that numbers have room for: a multiple of 16, so that several can be loaded at once."""
+    return (pairs.queries + 15) // 16 * 16
 
 
 @triton.jit
 def place_of_query(b, h, row, pairs, kind=0):
-    """Of a number a query in (kinds, batch, heads, queries)."""
-    return ((pairs.batch * kind + b).to(tl.int64) * pairs.heads + h) * pairs.queries + row
+    """Of a number a query in (kinds, batch, heads, room)."""
+    return ((pairs.batch * kind + b).to(tl.int64) * pairs.options.heads + h) * room_of(pairs) + row
 
 
 @triton.jit
-def near_keys(step, left, resume, full, COLS: tl.constexpr, NEAR: tl.constexpr):
-    """First key of a step through the near tiles left … resume and from `full` on, NEAR keys a step."""
-    parts: tl.constexpr = COLS // NEAR
-    skipped = tl.where(step < parts * (resume - left), left, full - resume + left)
-    return NEAR * (parts * skipped + step)
+def store_number(numbers, kind, b, h, row, pairs, found):
+    tl.store(numbers + place_of_query(b, h, row, pairs, kind), found, mask=row < room_of(pairs))
+
+
+@triton.jit(do_not_specialize=["batch", "queries", "keys", "offset", "blocks", "splits"])
+def forward(query, key, value, rel_key, rel_value, output, lse, numbers, given, batch, queries, keys, offset, scale2,
+            blocks, splits, ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
+    attend(query, key, value, rel_key, rel_value, output, lse, numbers, Pairs(batch, queries, keys, offset, given),
+           scale2, blocks, splits, ROWS, COLS, NEAR)  # fmt: skip
 
 
 @triton.jit
-def forward(query, key, value, rel_key, rel_value, output, lse, pairs, scale2, blocks,
-            ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
-    block, b, h = place(pairs, blocks)
-    key_head = h // pairs.group
+def attend(query, key, value, rel_key, rel_value, output, lse, numbers, pairs, scale2, blocks, splits,
+           ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
+    """A block of queries of a head, on a part of its keys."""
+    block, b, h, split = place(pairs, blocks)
+    key_head, part = h // pairs.options.GROUP, split * pairs.batch + b
     offset, valid = offset_of(pairs, b), valid_keys(pairs, b)
     row = block * ROWS + tl.arange(0, ROWS)
     position = row + offset
-    last = tl.minimum(block * ROWS + ROWS, pairs.queries) - 1 + offset
-    left, resume, full, tiles = key_tiles(pairs, block * ROWS + offset, last, valid, COLS)
-    WAITS: tl.constexpr = pairs.ONE_CHUNK and pairs.relations is None and rel_value is not None
+    first, last = block * ROWS + offset, tl.minimum(block * ROWS + ROWS, pairs.queries) - 1 + offset
+    left, resume, stop = key_parts(pairs, first, last, valid, NEAR)
+    share = (stop + splits * NEAR - 1) // (splits * NEAR) * NEAR  # of the keys, for each program
+    begin = tl.minimum(split * share, stop)
+    stop = tl.minimum(begin + share, stop)
+    left, resume = tl.minimum(tl.maximum(left, begin), stop), tl.minimum(tl.maximum(resume, begin), stop)
+    WAITS: tl.constexpr = pairs.options.ONE_CHUNK and pairs.options.relations is None and rel_value is not None
 
     q = load_rows(query, b, h, row, pairs.queries)
-    q = tl.where(scale2 < 0, -q, q)  # so that the largest product is the largest score
-    scale2 = tl.abs(scale2)
     before, after = edge_terms(q, rel_key, pairs, b, h)
     number = row_numbers(pairs, b, h, row)[:, None]
 
     z = tl.zeros([ROWS, value.PADDED], tl.float32)
     top, total = tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32)
-    mass_before, mass_after = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
-    scores = tl.full([ROWS, pairs.CHUNK], float("-inf"), tl.float32)  # by label
+    mass, mass_before, mass_in = total, total, total  # of what is kept: of all pairs, those before, those in the window
+    scores = tl.full([ROWS, pairs.options.CHUNK], float("-inf"), tl.float32)  # by label
 
-    for step in range(left + full - resume):  # far
-        is_before = step < left
-        column = tl.where(is_before, step, resume - left + step) * COLS + tl.arange(0, COLS)
+    tiles_before = (left - begin + COLS - 1) // COLS
+    for step in range(tiles_before + (stop - resume + COLS - 1) // COLS):  # far
+        is_before, first_key, end = far_part(step, tiles_before, begin, left, resume, stop, COLS)
+        column = first_key + tl.arange(0, COLS)
         k, v = load_rows(key, b, key_head, column, pairs.keys), load_rows(value, b, key_head, column, pairs.keys)
-        e = product(q, tl.trans(k), pairs.PRECISION)
+        e = product(q, tl.trans(k), pairs.options.PRECISION)
+        if first_key + COLS > end:
+            e = tl.where((column < end)[None, :], e, float("-inf"))
         edge = scale2 * tl.where(is_before, before, after)
         new_top = tl.maximum(top, scale2 * tl.max(e, 1) + edge)
         p = tl.exp2(scale2 * e - (new_top - edge)[:, None])
         shrink = tl.exp2(top - new_top)
-        top, total = new_top, total * shrink + tl.sum(p, 1)
-        if pairs.seed is not None:
+        found = tl.sum(p, 1)
+        top, total = new_top, total * shrink + found
+        if pairs.options.seed is not None:
             p = tl.where(kept(pairs, number, column[None, :]), p, 0.0)
-        if pairs.EDGES and rel_value is not None:
-            mass = tl.sum(p, 1)
-            mass_before = mass_before * shrink + tl.where(is_before, mass, 0.0)
-            mass_after = mass_after * shrink + tl.where(is_before, 0.0, mass)
-        z = add_product(p.to(v.dtype), v, z * shrink[:, None], pairs.PRECISION)
+            found = tl.sum(p, 1)
+        if pairs.options.BEFORE:
+            mass, mass_in = mass * shrink + found, mass_in * shrink
+            mass_before = mass_before * shrink + tl.where(is_before, found, 0.0)
+        z = add_product(p.to(v.dtype), v, z * shrink[:, None], pairs.options.PRECISION)
 
-    for step in tl.range(COLS // NEAR * (resume - left + tiles - full), disable_licm=True):  # near
-        first_key = near_keys(step, left, resume, full, COLS, NEAR)
+    terms_of_query = q
+    if pairs.options.ONE_CHUNK:
+        terms_of_query = terms_by_label(q, rel_key, pairs, b, h, 0, False)
+    for step in tl.range((resume - left + NEAR - 1) // NEAR, disable_licm=True):  # near
+        first_key = left + step * NEAR
         column = first_key + tl.arange(0, NEAR)
         k, v = load_rows(key, b, key_head, column, pairs.keys), load_rows(value, b, key_head, column, pairs.keys)
+        low, high = first_key - last - pairs.options.start, first_key + NEAR - 1 - first - pairs.options.start
         label = labels_of(pairs, b, h, row[:, None], position[:, None], column[None, :])
-        e = terms(q, rel_key, before, after, pairs, b, h, label, False)
-        e = scale2 * add_product(q, tl.trans(k), e, pairs.PRECISION)
-        e = tl.where(sees(pairs, b, h, row[:, None], position[:, None], column[None, :], valid), e, float("-inf"))
-        new_top = tl.maximum(top, tl.max(e, 1))
+        is_before = column[None, :] < (position + pairs.options.start)[:, None]
+        e = terms(q, rel_key, terms_of_query, before, pairs, b, h, label, is_before, low, high, False)
+        e = add_product(q, tl.trans(k), e, pairs.options.PRECISION)
+        may_hide = (first_key + NEAR > resume) | (pairs.options.CAUSAL & (first_key + NEAR - 1 > first))
+        e = hide(e, pairs, b, h, row[:, None], position[:, None], column[None, :], resume, may_hide)
+        new_top = tl.maximum(top, scale2 * tl.max(e, 1))
         finite = tl.where(new_top == float("-inf"), 0.0, new_top)
-        p = tl.exp2(e - finite[:, None])
+        p = tl.exp2(scale2 * e - finite[:, None])
         shrink = tl.exp2(top - finite)
-        top, total = new_top, total * shrink + tl.sum(p, 1)
-        if pairs.seed is not None:
+        found = tl.sum(p, 1)
+        top, total = new_top, total * shrink + found
+        if pairs.options.seed is not None:
             keep = kept(pairs, number, column[None, :])
             p, e = tl.where(keep, p, 0.0), tl.where(keep, e, float("-inf"))
-        z = add_product(p.to(v.dtype), v, z * shrink[:, None], pairs.PRECISION)
+            found = tl.sum(p, 1)
+        z = add_product(p.to(v.dtype), v, z * shrink[:, None], pairs.options.PRECISION)
+        mass_in *= shrink
         if WAITS:
-            scores = tl.maximum(scores, where_met(e, pairs, position, first_key, 0, float("-inf")))
+            scores = where_met(e, pairs, position, first_key, 0, scores)
         elif rel_value is not None:
-            first, stop = chunks_of(pairs, label)
-            for chunk in range(first, stop):
-                rows = chunk_rows(rel_value, pairs, b, h, chunk)
+            first_chunk, stop_chunk = chunks_of(pairs, label, low, high)
+            for chunk in range(first_chunk, stop_chunk):
+                rows = chunk_rows(rel_value, pairs, b, h, chunk, False)
                 masses = by_label(p, pairs, label, position, first_key, chunk)
-                z = add_product(masses.to(rows.dtype), rows, z, pairs.PRECISION)
-        if pairs.EDGES and rel_value is not None:
-            mass_before = mass_before * shrink + tl.sum(tl.where(label < 0, p, 0.0), 1)
-            mass_after = mass_after * shrink + tl.sum(tl.where(label >= pairs.labels, p, 0.0), 1)
+                z = add_product(masses.to(rows.dtype), rows, z, pairs.options.PRECISION)
+                mass_in += tl.sum(masses, 1)
+        if pairs.options.BEFORE:
+            mass, mass_before = mass * shrink + found, mass_before * shrink
+            if pairs.options.AFTER:
+                mass_before += tl.sum(tl.where(is_before, p, 0.0), 1)
 
     if WAITS:
-        rows = chunk_rows(rel_value, pairs, b, h, 0)
-        masses = tl.exp2(scores - tl.where(top == float("-inf"), 0.0, top)[:, None])
-        z = add_product(masses.to(rows.dtype), rows, z, pairs.PRECISION)
-    if pairs.EDGES and rel_value is not None:
-        rows = edge_rows(rel_value, pairs, b, h)
-        z = add_product(edge_columns(mass_before, mass_after, rows.dtype), rows, z, pairs.PRECISION)
+        rows = chunk_rows(rel_value, pairs, b, h, 0, False)
+        masses = tl.exp2(scale2 * scores - tl.where(top == float("-inf"), 0.0, top)[:, None])
+        z = add_product(masses.to(rows.dtype), rows, z, pairs.options.PRECISION)
+        mass_in = tl.sum(masses, 1)
     alive = total != 0  # or not a number, which is to be seen
-    if pairs.lengths is not None:
+    if pairs.options.lengths is not None:
         alive = alive & (position < valid)
+    if pairs.options.BEFORE:  # what is neither in the window nor on one side of it is on the other
+        mass_after = tl.zeros([ROWS], tl.float32)
+        if pairs.options.AFTER:
+            mass_after = mass - mass_in - mass_before
+        else:
+            mass_before = mass - mass_in
+        if rel_value is not None:
+            rows = edge_rows(rel_value, pairs, b, h)
+            z = add_product(edge_columns(mass_before, mass_after, rows.dtype), rows, z, pairs.options.PRECISION)
+        share_of = tl.where(alive, 1.0 / tl.where(alive, total, 1.0), 0.0)
+        store_number(numbers, split * KINDS + MASS_BEFORE, b, h, row, pairs, mass_before * share_of)
+        store_number(numbers, split * KINDS + MASS_AFTER, b, h, row, pairs, mass_after * share_of)
     total = tl.where(alive, total, 1.0)
-    store_rows(output, b, h, row, pairs.queries, tl.where(alive[:, None], z * (pairs.boost / total)[:, None], 0.0))
-    log_sum = tl.where(alive, top + tl.log2(total), float("-inf"))
-    tl.store(lse + place_of_query(b, h, row, pairs), log_sum, mask=row < pairs.queries)
+    store_rows(
+        output, part, h, row, pairs.queries, tl.where(alive[:, None], z * (pairs.options.boost / total)[:, None], 0.0)
+    )
+    log_sum = top + tl.log2(total)
+    store_number(numbers, split * KINDS + LOG_SUM, b, h, row, pairs, tl.where(alive, log_sum, float("inf")))
+    of_lse = lse + (part.to(tl.int64) * pairs.options.heads + h) * pairs.queries + row
+    tl.store(of_lse, tl.where(alive, log_sum * LN2, float("-inf")), mask=row < pairs.queries)
+
+
+@triton.jit(do_not_specialize=["batch", "queries", "keys", "offset", "splits"])
+def join(parts, part_numbers, output, lse, numbers, given, batch, queries, keys, offset, splits,
+         SPLITS: tl.constexpr):  # fmt: skip
+    join_parts(parts, part_numbers, output, lse, numbers, Pairs(batch, queries, keys, offset, given), splits, SPLITS)
+
+
+@triton.jit
+def join_parts(parts, part_numbers, output, lse, numbers, pairs, splits, SPLITS: tl.constexpr):
+    """Puts a query's output and numbers together from those of `splits` parts of the keys, in their order."""
+    program = tl.program_id(0)
+    row, h, b = (
+        program % pairs.queries,
+        program // pairs.queries % pairs.options.heads,
+        program // pairs.queries // pairs.options.heads,
+    )
+    split, column = tl.arange(0, SPLITS), tl.arange(0, output.PADDED)
+    there, inside = split < splits, column < output.DIM
+    kinds = part_numbers + place_of_query(b, h, row, pairs, split * KINDS)
+    kind = place_of_query(0 * b, 0, 0, pairs, 1)
+    log_sums = tl.load(kinds + LOG_SUM * kind, mask=there, other=float("inf"))
+    log_sums = tl.where(log_sums == float("inf"), float("-inf"), log_sums)
+    top = tl.max(log_sums, 0)
+    alive = top != float("-inf")
+    weight = tl.exp2(log_sums - tl.where(alive, top, 0.0))
+    total = tl.where(alive, tl.sum(weight, 0), 1.0)
+    weight = weight / total
+    head = (split * pairs.batch + b).to(tl.int64) * pairs.options.heads + h
+    rows = parts + (head * pairs.queries + row)[:, None] * output.DIM + column[None, :]
+    z = tl.sum(tl.load(rows, mask=there[:, None] & inside[None, :], other=0.0) * weight[:, None], 0)
+    tl.store(places(output, b, h, row, column), z.to(output.data.dtype.element_ty), mask=inside)
+    if pairs.options.BEFORE:
+        before = tl.load(kinds + MASS_BEFORE * kind, mask=there, other=0.0)
+        after = tl.load(kinds + MASS_AFTER * kind, mask=there, other=0.0)
+        tl.store(numbers + place_of_query(b, h, row, pairs, MASS_BEFORE), tl.sum(before * weight, 0))
+        tl.store(numbers + place_of_query(b, h, row, pairs, MASS_AFTER), tl.sum(after * weight, 0))
+    log_sum = top + tl.log2(total)
+    tl.store(numbers + place_of_query(b, h, row, pairs, LOG_SUM), tl.where(alive, log_sum, float("inf")))
+    tl.store(lse + program, tl.where(alive, log_sum * LN2, float("-inf")))

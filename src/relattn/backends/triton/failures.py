@@ -1,0 +1,72 @@
+"""Kernels that the compiler gives up on: the error is named in one line, and the call is not taken again."""
+
+import contextlib
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relattn.backends.triton import verdicts
+from relattn.backends.triton.kinds import Kind, kind_of
+
+REASONS: dict[tuple[str, Kind], str] = {}  # by chip and kind, as met by this process
+
+
+class NotCompiledError(RuntimeError):
+    """A kernel that this version of Triton does not compile for this chip."""
+
+
+@contextlib.contextmanager
+def compiling(kernel: Any, on: Tensor, arguments: dict[str, Any]) -> Iterator[None]:
+    """Around the launch of a kernel, with the query or one like it and the kernel's arguments by name: where the
+    compiler fails, `NotCompiledError` says so, and calls of the kind are refused with the same words from then on."""
+    try:
+        yield
+    except Exception as error:
+        if not of_compiler(error):
+            raise
+        name, of = verdicts.chip(on.device), verdicts.triton_version()
+        why = f"could not be compiled for {name} by Triton {of}: {first_line(error)} ({kernel.__name__})"
+        kind = kind_of_launch(on, arguments)
+        REASONS[name, kind] = why
+        verdicts.keep(on.device, kind, verdicts.Verdict(False, why))
+        raise NotCompiledError(f"triton: {why}") from None
+
+
+def kind_of_launch(on: Tensor, arguments: dict[str, Any]) -> Kind:
+    options, values = arguments["given"], arguments["output" if "output" in arguments else "value"].data
+    given = {name: getattr(options, name) is not None for name in ("relations", "mask")}
+    return kind_of(on, values, **given, dropout=options.seed is not None)
+
+
+@torch.compiler.assume_constant_result
+def reason(device: torch.device, *traits: object) -> str | None:
+    """Why calls of the kind with these traits are refused on a device, if a kernel of theirs was not compiled."""
+    return REASONS.get((verdicts.chip(device), Kind(*traits)))  # type: ignore[arg-type]
+
+
+def of_compiler(error: Exception) -> bool:
+    """Whether an error is Triton's compiler's, and none of the launch, of memory or of files.
+
+    Passes over a kernel's intermediate forms fail with a RuntimeError of no type of their own; what tells it is that
+    it came out of `triton.compile`.
+    """
+    import triton
+    from triton.compiler.errors import CompilationError
+    from triton.runtime.errors import OutOfResources, PTXASError
+
+    if isinstance(error, CompilationError | OutOfResources | PTXASError):
+        return True
+    code = triton.compile.__code__
+    inside = any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))
+    return inside and not isinstance(error, OSError | MemoryError)
+
+
+def first_line(error: BaseException) -> str:
+    """What went wrong, without the excerpts of sources that Triton puts in front, from the innermost function."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    words = getattr(error, "error_message", None) or str(error)
+    return f"{type(error).__name__}: {next(iter(words.strip().splitlines()), 'no more is known')}"
