@@ -159,9 +159,10 @@ def loops_of(code: str) -> list[dict[str, int]]:
     return counts
 
 
-def counted(kernel: str, tiles: configs.Config, loops: list[dict[str, int]]) -> dict[str, Any]:
-    """Columns for the loops through far and near tiles; `whole` has the latter alone."""
-    far, near = ([{}, *loops] if len(loops) == 1 else loops)[:2]
+def counted(kernel: str, tiles: configs.Config, loops: list[dict[str, int]], has_far: bool = True) -> dict[str, Any]:
+    """Columns for the loops through far and near tiles: of a loop that the compiler makes several of, for the first."""
+    far: dict[str, int] = loops[0] if has_far and len(loops) > 1 else {}
+    near = loops[bool(far)]
     side = tiles.cols if kernel == "backward_key" else tiles.rows
     pairs = {"far": tiles.rows * tiles.cols, "near": side * tiles.near}
     columns: dict[str, Any] = {}
@@ -186,7 +187,7 @@ def rows(target: int, case: Case) -> Iterator[dict[str, Any]]:
         taken = assembled(compiled, target)
         loops = taken.pop("loops")
         row = {"target": f"sm_{target}", **asdict(case), "kernel": kernel.__name__, **tiles._asdict()}
-        found.append({**row, **taken, **counted(kernel.__name__, tiles, loops)})
+        found.append({**row, **taken, **counted(kernel.__name__, tiles, loops, not arguments.get("WHOLE"))})
 
     driver.set_active(Absent(target))
     configs.generation = lambda device: target // 10

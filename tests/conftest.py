@@ -15,6 +15,15 @@ os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, and kernel
 SHARE = 50  # of the cases marked `sampled`, one in so many is run, and all with WHOLE_GRID=1 in the environment
 
 
+@pytest.fixture(autouse=True)
+def _whole_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's interpreter makes products of float32 whole, in a third of the time; `test_triton.py` has tests of the
+    three parts that GPUs make them of."""
+    from relattn.backends.triton import plan
+
+    monkeypatch.setattr(plan, "tensor_floats", lambda: True)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if os.environ.get("WHOLE_GRID") == "1":
         return

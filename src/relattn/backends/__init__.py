@@ -12,7 +12,7 @@ from relattn.call import Call
 
 NAMES = ("native", "triton", "dense", "merged", "reference")
 MERGED_FROM = 2048  # keys from which "merged" is faster than "dense" on a CPU: docs/backends.md
-NUMBERS = 12  # of a query, at most, that "triton" keeps for its gradients or makes of them
+NUMBERS = 13  # of a query, at most, that "triton" keeps for its gradients or makes of them
 
 
 def load(backend: str) -> ModuleType:

@@ -114,19 +114,21 @@ def store_part(x, part, h, row, stop, found, adds):
 @triton.jit(do_not_specialize=["batch", "queries", "keys", "offset", "blocks", "members"])
 def backward_query(query, key, value, rel_key, rel_value, output, grad, numbers, left_numbers, d_query, d_key, d_value,
                    d_rel_key, d_rel_value, given, batch, queries, keys, offset, scale, scale2, blocks, members,
-                   WHOLE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
+                   WHOLE: tl.constexpr, SEVERAL: tl.constexpr,
+                   ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
     work_of_queries(query, key, value, rel_key, rel_value, output, grad, numbers, left_numbers, d_query, d_key, d_value,
                     d_rel_key, d_rel_value, Pairs(batch, queries, keys, offset, given), scale, scale2, blocks,
-                    members, WHOLE, ROWS, COLS, NEAR)  # fmt: skip
+                    members, WHOLE, SEVERAL, ROWS, COLS, NEAR)  # fmt: skip
 
 
 @triton.jit
 def work_of_queries(query, key, value, rel_key, rel_value, output, grad, numbers, left_numbers, d_query, d_key,
                     d_value, d_rel_key, d_rel_value, pairs, scale, scale2, blocks, members,
-                    WHOLE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
-    """A program's: a block of queries, or all of some short sequences, whose gradients of the tables are added up."""
+                    WHOLE: tl.constexpr, SEVERAL: tl.constexpr,
+                    ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
+    """A program's: a block of queries, or all of SEVERAL sequences, whose gradients of the tables are added up."""
     block, part, h, _ = place(pairs, blocks)
-    if WHOLE:
+    if SEVERAL:
         for member in tl.range(0, tl.minimum(members, pairs.batch - part * members), disable_licm=True):
             block_of_queries(query, key, value, rel_key, rel_value, output, grad, numbers, left_numbers, d_query, d_key,
                              d_value, d_rel_key, d_rel_value, pairs, scale, scale2, block, part * members + member, h,

@@ -27,7 +27,7 @@ Tiles = dict[tuple[int, int], dict[str, Config]]  # by bytes of a number, and by
 
 SMALL = Config(16, 16, 16, 4, 1)
 
-HOPPER: Tiles = {  # `whole` has as many rows as there are queries, and its own are the most it is taken for
+HOPPER: Tiles = {  # and Blackwell; `whole` has as many rows as there are queries, its own are the most it is taken for
     (2, 64): {
         "forward": Config(128, 128, 32, 8, 2),
         "backward_query": Config(128, 64, 32, 8, 2),
@@ -53,18 +53,17 @@ HOPPER: Tiles = {  # `whole` has as many rows as there are queries, and its own 
         "whole": Config(64, 32, 16, 4, 1),
     },
 }
-BLACKWELL = HOPPER
-AMPERE: Tiles = {  # and Ada
+AMPERE: Tiles = {  # and Ada, and whatever is not known: they need the least shared memory
     (2, 64): {
         "forward": Config(128, 64, 32, 8, 2),
         "backward_query": Config(128, 64, 16, 8, 2),
         "backward_key": Config(64, 128, 16, 8, 2),
-        "whole": Config(64, 64, 16, 4, 1),
+        "whole": Config(64, 64, 32, 4, 1),
     },
     (2, 128): {
         "forward": Config(128, 64, 16, 8, 2),
-        "backward_query": Config(64, 32, 16, 4, 1),
-        "backward_key": Config(32, 64, 16, 4, 1),
+        "backward_query": Config(64, 32, 32, 4, 1),
+        "backward_key": Config(32, 64, 32, 4, 1),
         "whole": SMALL,
     },
     (4, 64): {
@@ -78,7 +77,7 @@ AMPERE: Tiles = {  # and Ada
 
 def config(kernel: str, device: torch.device, kind: torch.dtype, dim: int) -> Config:
     """For heads of `dim`, the wider of keys and values, padded."""
-    table = {8: AMPERE, 9: HOPPER}.get(generation(device), BLACKWELL)
+    table = HOPPER if generation(device) in (9, 10) else AMPERE
     for (size, most), tiles in table.items():
         if kind.itemsize == size and dim <= most:
             return tiles[kernel]

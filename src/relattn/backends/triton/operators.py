@@ -105,6 +105,7 @@ def run_backward(grad: Tensor, output: Tensor, lse: Tensor, numbers: Tensor, *ar
         blocks=blocks,
         members=plan.members,
         WHOLE=plan.whole,
+        SEVERAL=plan.members > 1,
     )
     if not plan.whole:
         blocks = plan.blocks["backward_key"]
