@@ -160,9 +160,10 @@ def loops_of(code: str) -> list[dict[str, int]]:
 
 
 def counted(kernel: str, tiles: configs.Config, loops: list[dict[str, int]], has_far: bool = True) -> dict[str, Any]:
-    """Columns for the loops through far and near tiles: of a loop that the compiler makes several of, for the first."""
+    """Columns for the loops through far and near tiles: of a loop that the compiler makes several of, for the first;
+    nothing for one that has a single step and is no loop in the machine code."""
     far: dict[str, int] = loops[0] if has_far and len(loops) > 1 else {}
-    near = loops[bool(far)]
+    near: dict[str, int] = next(iter(loops[bool(far) :]), {})
     side = tiles.cols if kernel == "backward_key" else tiles.rows
     pairs = {"far": tiles.rows * tiles.cols, "near": side * tiles.near}
     columns: dict[str, Any] = {}

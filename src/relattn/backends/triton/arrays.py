@@ -57,6 +57,14 @@ def add_product(a, b, to, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def laid_out_as_product(x):
+    """The same numbers, added to a product of zeros. Those that were loaded have a layout of their own, which would
+    spread to all that is made of them: the compiler then works everything out once in each layout."""
+    left, right = tl.zeros([x.shape[0], 16], tl.float16), tl.zeros([16, x.shape[1]], tl.float16)
+    return add_product(left, right, x, "ieee")
+
+
+@triton.jit
 def interpreted_product(a, b, PRECISION: tl.constexpr):
     """What the matrix units do, where the interpreter would multiply the bits of bfloat16, and whole float32."""
     if PRECISION == "tf32x3" and a.dtype == tl.float32:

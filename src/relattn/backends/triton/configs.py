@@ -57,7 +57,7 @@ AMPERE: Tiles = {  # and Ada, and whatever is not known: they need the least sha
     (2, 64): {
         "forward": Config(128, 64, 32, 8, 2),
         "backward_query": Config(128, 64, 16, 8, 2),
-        "backward_key": Config(64, 128, 16, 8, 2),
+        "backward_key": Config(32, 128, 16, 8, 2),
         "whole": Config(64, 64, 32, 4, 1),
     },
     (2, 128): {

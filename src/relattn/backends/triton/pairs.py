@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from relattn.backends.triton.arrays import places
+from relattn.backends.triton.arrays import laid_out_as_product, places
 
 
 class Options(NamedTuple):
@@ -71,7 +71,8 @@ def hide(e, pairs, b, h, row, position, key, stop, may_hide):
         if pairs.options.CAUSAL:
             seen = seen & (key <= position)
         seen = seen & tl.load(places(pairs.options.mask, b, h, row, key), mask=seen, other=0).to(tl.int1)
-        e = tl.where(seen, e, float("-inf"))
+        hidden = laid_out_as_product(tl.where(seen, 0.0, 1.0))
+        e = tl.where(hidden == 0.0, e, float("-inf"))
     elif may_hide:
         seen = key < stop
         if pairs.options.CAUSAL:
