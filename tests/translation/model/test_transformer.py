@@ -271,7 +271,8 @@ def loss_on_permutations(changes: dict, steps: int) -> float:
 
 
 def test_word_order_is_learned_with_relative_positions():
-    assert loss_on_permutations({}, 120) < math.log(24) / 4
+    """In 200 steps: after 120 some seeds, and some processors' rounding, are still on the way."""
+    assert loss_on_permutations({}, 200) < math.log(24) / 4
 
 
 @pytest.mark.filterwarnings("ignore:.*cannot tell word order")  # it is what the test is about

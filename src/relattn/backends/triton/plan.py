@@ -156,16 +156,15 @@ def labelled(sizes: Sizes) -> Options:
 
 def tiles_of(kernel: str, sizes: Sizes) -> Config:
     """No larger than the sequences need; no more warps than have 16 rows of the products each, but for 4; and no loads
-    in flight where a loop has one step, or, backward, where a mask or labels are loaded beside: the assembler would
-    then make products of the matrix units wait for one another."""
+    in flight where a loop has one step, or where a mask or labels are loaded beside: the assembler would then make
+    products of the matrix units wait for one another."""
     dim = max(padded(sizes.dim), padded(sizes.value_dim))
     tiles = config(kernel, sizes.device, sizes.dtype, dim)
     rows, cols = min(tiles.rows, padded(sizes.queries)), min(tiles.cols, padded(max(sizes.keys, LEAST)))
     steps_of_keys = kernel != "backward_key"
     warps = min(tiles.warps, max(4, (rows if steps_of_keys else cols) // 16))
     one_step = sizes.keys <= cols if steps_of_keys else sizes.queries <= rows
-    loads_pairs = kernel != "forward" and (sizes.has_mask or sizes.has_relations)
-    stages = 1 if one_step or loads_pairs else tiles.stages
+    stages = 1 if one_step or sizes.has_mask or sizes.has_relations else tiles.stages
     return Config(rows, cols, max(16, min(tiles.near, rows, cols)), warps, stages)
 
 
