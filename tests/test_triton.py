@@ -164,6 +164,13 @@ def test_one_program_may_do_several_sequences(monkeypatch, tables, per_head):
     assert {found.members for found in plans} == {3}
 
 
+def test_what_is_known_at_compile_time_is_no_truth_value():
+    """Whichever was asked for first: a remembered True in the place of a stride of 1 would be a number of one bit."""
+    plan.fixed.cache_clear()
+    for value in (True, False, 1, 0):
+        assert type(plan.fixed(value).value) is int
+
+
 def test_a_program_with_all_of_a_head_has_not_too_many_keys():
     for keys, is_whole in ((17, True), (128, True), (129, False), (8000, False)):
         given = torch.zeros(1, 1, 64, 8), torch.zeros(1, 1, keys, 8)

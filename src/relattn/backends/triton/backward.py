@@ -180,10 +180,8 @@ def block_of_queries(query, key, value, rel_key, rel_value, output, grad, number
     draw = draw[:, None]
 
     dq = tl.zeros([ROWS, query.PADDED], tl.float32)
-    slopes, masses = (
-        tl.zeros([ROWS, pairs.options.CHUNK], tl.float32),
-        tl.zeros([ROWS, pairs.options.CHUNK], tl.float32),
-    )  # by label
+    slopes = tl.zeros([ROWS, pairs.options.CHUNK], tl.float32)  # by label, of ds
+    masses = slopes  # and of the probabilities that are kept
     # sums over a row: of ds, of all pairs, those before the window and those in it; of the probabilities in the window
     slope = tl.zeros([ROWS], tl.float32)
     slope_before, slope_in, mass_in = slope, slope, slope

@@ -34,8 +34,7 @@ def run_forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     batch, heads, queries = lse.shape
     numbers = new_numbers(lse, KINDS.value)
     blocks, splits = plan.blocks["forward"], plan.splits
-    found: tuple[Tensor, Tensor, Tensor] = (output, lse, numbers)
-    parts: tuple[Tensor, ...] = found
+    parts: tuple[Tensor, ...] = (output, lse, numbers)
     if splits > 1:
         sizes = (
             (splits * batch, heads, queries, output.shape[3]),
@@ -70,7 +69,7 @@ def run_forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
             splits=splits,
             SPLITS=padded(splits),
         )
-    return found
+    return output, lse, numbers
 
 
 def run_backward(grad: Tensor, output: Tensor, lse: Tensor, numbers: Tensor, *arguments: Any) -> tuple[Tensor, ...]:

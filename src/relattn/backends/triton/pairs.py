@@ -30,7 +30,7 @@ class Options(NamedTuple):
     BEFORE: Any  # pairs before the window take the table's first row
     AFTER: Any  # pairs after the window take the table's last row; under causality there are none
     CAUSAL: Any
-    PRECISION: Any  # of products of float32: "ieee" or "tf32"
+    PRECISION: Any  # of products of float32: "tf32x3" or "tf32"
 
 
 class Pairs(NamedTuple):

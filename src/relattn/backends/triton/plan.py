@@ -19,10 +19,7 @@ FEW = 16  # queries, so few that their keys are split among programs
 SHARE = 256  # keys of such a program, at least
 ENOUGH = 264  # programs: two on every multiprocessor of a large GPU
 MANY = 1024  # programs, past which short sequences share them, and fewer parts of the tables' gradients are made
-
-LEAST = 64  # keys of a tile, however few there are: decoding is compiled once, not for each length
-
-fixed = lru_cache(maxsize=None)(constexpr)  # a number known when a kernel is compiled
+FEWEST = 64  # keys of a tile, however few there are: decoding is compiled once, not for each length
 
 
 class Sizes(NamedTuple):
@@ -160,12 +157,19 @@ def tiles_of(kernel: str, sizes: Sizes) -> Config:
     products of the matrix units wait for one another."""
     dim = max(padded(sizes.dim), padded(sizes.value_dim))
     tiles = config(kernel, sizes.device, sizes.dtype, dim)
-    rows, cols = min(tiles.rows, padded(sizes.queries)), min(tiles.cols, padded(max(sizes.keys, LEAST)))
+    rows, cols = min(tiles.rows, padded(sizes.queries)), min(tiles.cols, padded(max(sizes.keys, FEWEST)))
     steps_of_keys = kernel != "backward_key"
     warps = min(tiles.warps, max(4, (rows if steps_of_keys else cols) // 16))
     one_step = sizes.keys <= cols if steps_of_keys else sizes.queries <= rows
     stages = 1 if one_step or sizes.has_mask or sizes.has_relations else tiles.stages
     return Config(rows, cols, max(16, min(tiles.near, rows, cols)), warps, stages)
+
+
+@cache
+def fixed(value: int | str) -> constexpr:
+    """What is known when a kernel is compiled. Truth values become 0 and 1: a cache does not tell them from these, and
+    a stride that came back as True would be a number of one bit."""
+    return constexpr(int(value) if isinstance(value, bool) else value)
 
 
 @cache
