@@ -6,6 +6,7 @@ reference loses in that type against float64.
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import product
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from relattn.testing import (
     assert_within_budget,
     equations_keeping,
     error,
+    kept_pairs,
     make_inputs,
     outputs_and_gradients,
 )
@@ -178,9 +180,9 @@ def dropout(case: Check, device: str) -> None:
         torch.manual_seed(seed)
         return relative_attention(**given, **options, backend="triton")
 
-    kept = pairs_kept(kernels, inputs)
-    assert torch.equal(kept, pairs_kept(kernels, inputs)), "one seed keeps other pairs the next time"
-    assert not torch.equal(kept, pairs_kept(kernels, inputs, seed=6)), "another seed keeps the same pairs"
+    kept = kept_pairs(kernels, inputs)
+    assert torch.equal(kept, kept_pairs(kernels, inputs)), "one seed keeps other pairs the next time"
+    assert not torch.equal(kept, kept_pairs(partial(kernels, seed=6), inputs)), "another seed keeps the same pairs"
     visible = torch.ones_like(kept).tril() if case.causal else torch.ones_like(kept)
     pairs = int(visible.sum())
     share, deviation = int(kept.sum()) / pairs, (0.3 * 0.7 / pairs) ** 0.5
@@ -192,19 +194,6 @@ def dropout(case: Check, device: str) -> None:
         return equations_keeping(kept, **given, **options)
 
     assert_within_budget(operator, inputs, "triton")
-
-
-def pairs_kept(kernels: Callable[..., Any], inputs: dict[str, Tensor | None], **seed: int) -> Tensor:
-    """The pairs (batch, heads, n, n) that dropout keeps, read off the output: equal scores, values that spell the keys.
-
-    n is 256 at most, the widest value that the kernels take.
-    """
-    equal = {name: torch.zeros_like(x) for name, x in inputs.items() if x is not None}
-    query, table = equal["query"], equal["rel_value"]
-    n = query.shape[2]
-    spelling = torch.eye(n, dtype=query.dtype, device=query.device).expand(*query.shape[:2], n, n)
-    given = {**equal, "value": spelling, "rel_value": table.new_zeros(*table.shape[:-1], n)}
-    return kernels(**given, **seed) > 0
 
 
 def tasks(device: str) -> dict[str, tuple[Callable[..., None], tuple[Check, str]]]:

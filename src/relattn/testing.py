@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 FLOATS = ("query", "key", "value", "rel_key", "rel_value")
@@ -91,6 +92,24 @@ def outputs_and_gradients(
     gradients = torch.autograd.grad(output, list(given.values()), cotangent.to(output))
     named = {f"d {name}": gradient for name, gradient in zip(given, gradients, strict=True)}
     return {"output": output.detach(), "lse": lse, **named}
+
+
+def kept_pairs(attend: Callable[..., Tensor], inputs: dict[str, Tensor | None]) -> Tensor:
+    """The pairs (batch, heads, n, n) that dropout keeps, read off outputs: equal scores, values that spell the keys.
+
+    `attend` is called with the inputs' names, and drops the same pairs each time.
+    """
+    equal = {name: None if x is None else torch.zeros_like(x) for name, x in inputs.items()}
+    value = equal["value"]
+    assert value is not None
+    n, width = value.shape[2:]
+    letters = torch.eye(n, dtype=value.dtype, device=value.device)
+    spelled = []
+    for start in range(0, n, width):
+        some = letters[:, start : start + width]
+        equal["value"] = F.pad(some, (0, width - some.shape[1])).expand(value.shape)
+        spelled.append(attend(**equal)[..., : some.shape[1]] > 0)
+    return torch.cat(spelled, dim=-1)
 
 
 def equations_keeping(

@@ -11,7 +11,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from relattn import positions
@@ -21,7 +20,16 @@ from relattn.backends.triton.failures import NotCompiledError, first_line
 from relattn.backends.triton.kinds import Kind
 from relattn.backends.triton.verdicts import Verdict
 from relattn.call import RelationCall, RelativeCall
-from relattn.testing import Results, Shape, budgets, equations_keeping, error, make_inputs, outputs_and_gradients
+from relattn.testing import (
+    Results,
+    Shape,
+    budgets,
+    equations_keeping,
+    error,
+    kept_pairs,
+    make_inputs,
+    outputs_and_gradients,
+)
 
 DROPOUT_P = 0.3
 
@@ -122,27 +130,12 @@ def with_dropout(sizes: Shape, is_causal: bool, kind: Kind, inputs: Inputs) -> C
         options["mask"] = (distance <= 0)[None, None]
     kernels = operator_of(dropping(torch.tensor(5, device=device)))
     hides = is_causal or kind.mask
-    kept = kept_by(kernels, inputs, **options)
+    kept = kept_pairs(lambda **given: kernels(**given, **options, return_lse=False)[0], inputs)
     check_share(kept, (distance <= 0) if hides else torch.ones_like(distance, dtype=torch.bool))
     equations = partial(equations_keeping, kept)
     exact, allowed = budgets(equations, inputs, clip=clip, dropout_p=DROPOUT_P, is_causal=hides)
     del exact["lse"], allowed["lse"]  # of what was before dropout
     return outputs_and_gradients(kernels, inputs, **options), exact, allowed
-
-
-def kept_by(kernels: Callable[..., Any], inputs: Inputs, **options: Any) -> Tensor:
-    """The pairs (batch, heads, n, n) that are kept, read off the output: equal scores, values that spell the keys."""
-    zeros = {name: None if x is None else torch.zeros_like(x) for name, x in inputs.items()}
-    value = zeros["value"]
-    assert value is not None
-    n, width = value.shape[2:]
-    letters = torch.eye(n, dtype=value.dtype, device=value.device)
-    spelled = []
-    for start in range(0, n, width):
-        some = letters[:, start : start + width]
-        zeros["value"] = F.pad(some, (0, width - some.shape[1])).expand(value.shape)
-        spelled.append(kernels(**zeros, **options, return_lse=False)[0][..., : some.shape[1]] > 0)
-    return torch.cat(spelled, dim=-1)
 
 
 def check_share(kept: Tensor, seen: Tensor) -> None:
