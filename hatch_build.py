@@ -1,4 +1,5 @@
-"""Builds the compiled kernels into the wheel: one shared object for each level of processor, by the C compiler at hand.
+"""Builds the compiled kernels into the wheel by the C compiler at hand: for each level of processor a shared object
+that computes in float32 and one that computes in float64.
 
 The objects know nothing of Python or PyTorch versions. Where there is no C compiler, or no Linux, the package is
 whole without them: the other backends do their work.
@@ -6,10 +7,13 @@ whole without them: the other backends do their work.
 
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
+import zlib
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 NATIVE = Path("src/relattn/backends/native")
 FLAGS = ["-O3", "-std=gnu11", "-shared", "-fPIC", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
 QUIET = ["-Wno-psabi", "-Wno-unknown-warning-option"]  # vectors wider than a processor's are taken apart: as intended
+REALS: dict[str, list[str]] = {"float32": [], "float64": ["-DREAL64"]}  # numbers to compute in
 
 
 def levels() -> dict[str, list[str]]:
@@ -30,21 +35,38 @@ def levels() -> dict[str, list[str]]:
     return {}
 
 
+def compiler() -> list[str]:
+    """The compiler that CC names, perhaps by a wrapper and with flags; nothing where it is not there."""
+    command = shlex.split(os.environ.get("CC", "")) or ["cc"]
+    return command if shutil.which(command[0]) else []
+
+
+def commands(folder: Path) -> dict[Path, list[str]]:
+    """How each object is compiled."""
+    checksum = zlib.crc32((folder / "arguments.h").read_bytes())
+    start = [*compiler(), *FLAGS, *QUIET, f"-DCHECKSUM={checksum}u", str(folder / "attention.c"), "-lm", "-ldl"]
+    found = {}
+    for (level, flags), (real, defines) in product(levels().items(), REALS.items()):
+        target = folder / f"attention-{level}-{real}.so"
+        found[target] = [*start, *flags, *defines, "-o", str(target)]
+    return found
+
+
 class CompileKernels(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        compiler = shutil.which(os.environ.get("CC", "cc"))
-        if sys.platform != "linux" or compiler is None:
+        if sys.platform != "linux" or not compiler():
             self.app.display_warning(
                 "relattn: no C compiler for the kernels of backend 'native'; going on without them"
             )
             return
-        folder = Path(self.root) / NATIVE
-        for level, flags in levels().items():
-            target = folder / f"attention-{level}.so"
-            command = [compiler, *FLAGS, *QUIET, *flags, str(folder / "attention.c"), "-o", str(target), "-lm", "-ldl"]
-            if subprocess.run(command, check=False).returncode != 0:
-                self.app.display_warning(f"relattn: {compiler} could not compile for {level}; going on without")
-                continue
-            build_data["artifacts"].append(f"/{NATIVE}/{target.name}")
-        build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_')}"  # no Python of its own inside
+        running = {}
+        for target, command in commands(Path(self.root) / NATIVE).items():
+            target.unlink(missing_ok=True)
+            running[target] = subprocess.Popen(command)
+        compiled = [target.name for target, process in running.items() if process.wait() == 0]
+        for name in {target.name for target in running} - set(compiled):
+            self.app.display_warning(f"relattn: {name} could not be compiled; going on without it")
+        if compiled:
+            build_data["artifacts"] += [f"/{NATIVE}/{name}" for name in compiled]
+            build_data["pure_python"] = False
+            build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_')}"  # no Python of its own inside

@@ -5,16 +5,18 @@ backward, are timed alternately, and every figure is also given as a ratio to pl
 values lie in memory as projections make them, (batch, n, heads, dim), for every method. Operations are counted on
 paper: multiply-adds of the matrix products of each method, forward.
 
-Methods are `plain`, `auto` (ours, as a caller gets it), a backend's name, and the peers of `benchmarks.peers`, which
-need what that module says. One that does not fit half of the memory there is at some n is left out, and said so. A run
+Methods are `plain`, `auto` (ours, as a caller gets it), `no tables` (the same without relative terms), a backend's
+name, and the peers of `benchmarks.peers`, which need what that module says and drop nothing. One that does not fit half of the memory there is at some n is left out, and said so. A run
 replaces the rows of the results that it measures again and keeps the others, so that it can be made in pieces.
 """
 
 import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,18 +27,19 @@ from benchmarks import peers
 from benchmarks.measure import alternate, available_memory, conditions, keep, peak_memory, preload
 from benchmarks.peers import PEERS, Attend, Case
 from relattn import backends, relative_attention
-from relattn.call import RelativeCall
+from relattn.call import Call
 
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-METHODS = ("plain", "auto", *backends.NAMES, *PEERS)
+NO_TABLES = "no tables"
+METHODS = ("plain", "auto", NO_TABLES, *backends.NAMES, *PEERS)
 HEADS, DIM, CLIP, TOKENS = 8, 64, 16, 8192
-KEY = ("n", "causal", "pass", "method", "dtype", "tokens")
+KEY = ("n", "causal", "pass", "method", "dtype", "tokens", "dropout")
 
 
 def operations(method: str, n: int) -> int:
     """Multiply-adds of one sentence and head, forward: two products of plain attention, and those with the tables."""
     products, vectors = 2, min(2 * CLIP + 1, 2 * n - 1)  # ours: each row of a table once, however many pairs share it
-    if method == "plain":
+    if method in ("plain", NO_TABLES):
         products = 0
     elif method == "reference":
         vectors = n
@@ -46,23 +49,18 @@ def operations(method: str, n: int) -> int:
 
 
 def attention(method: str, case: Case) -> Attend:
-    if method == "plain":
-        return lambda query, key, value: F.scaled_dot_product_attention(query, key, value, is_causal=case.is_causal)
     if method in PEERS:
         return peers.load(method, case)
-
-    def ours(*inputs: Tensor) -> Tensor:
-        output = relative_attention(*inputs, clip=CLIP, is_causal=case.is_causal, backend=method)
-        assert isinstance(output, Tensor)
-        return output
-
-    return ours
+    options: dict[str, Any] = {"is_causal": case.is_causal, "dropout_p": case.dropout_p}
+    if method == "plain":
+        return partial(F.scaled_dot_product_attention, **options)
+    return partial(relative_attention, backend="auto" if method == NO_TABLES else method, **options)
 
 
 def inputs_of(method: str, case: Case, requires_grad: bool) -> list[Tensor]:
     """Query, key, value and the tables that the method has, the same numbers for all."""
     generator = torch.Generator().manual_seed(0)
-    tables = 0 if method == "plain" else PEERS[method].tables if method in PEERS else 2
+    tables = 0 if method in ("plain", NO_TABLES) else PEERS[method].tables if method in PEERS else 2
     made = [torch.randn(case.batch, case.n, case.heads, case.dim, generator=generator).transpose(1, 2) for _ in "qkv"]
     made += [torch.randn(2 * CLIP + 1, case.dim, generator=generator) for _ in range(tables)]
     return [x.to(case.dtype).requires_grad_(requires_grad) for x in made]
@@ -90,24 +88,8 @@ def backend_of(method: str, case: Case) -> str:
     """The backend that serves one of our methods."""
     query = torch.empty((), dtype=case.dtype).expand(case.batch, case.heads, case.n, case.dim)
     table = torch.empty((), dtype=case.dtype).expand(2 * CLIP + 1, case.dim)
-    call = RelativeCall(
-        query=query,
-        key=query,
-        value=query,
-        rel_key=table,
-        rel_value=table,
-        query_offset=0,
-        is_causal=case.is_causal,
-        key_lengths=None,
-        mask=None,
-        dropout_p=0.0,
-        scale=DIM**-0.5,
-        return_lse=False,
-        left=CLIP,
-        right=CLIP,
-        beyond="clip",
-    )
-    return backends.choose(method, call).__name__.rpartition(".")[2]
+    call = Call(query, query, query, table, table, left=CLIP, right=CLIP, is_causal=case.is_causal)
+    return backends.choose("auto" if method == NO_TABLES else method, call).__name__.rpartition(".")[2]
 
 
 def memory_needed(method: str, case: Case, backward: bool) -> int:
@@ -140,6 +122,7 @@ def measure(
             "method": method,
             "dtype": str(case.dtype).removeprefix("torch."),
             "tokens": case.batch * case.n,
+            "dropout": case.dropout_p,
             "package": f"torch {torch.__version__}" if method == "plain" else package,
             "backend": "" if method == "plain" or method in PEERS else backend_of(method, case),
             "ms": round(1e3 * time.median, 3),
@@ -179,6 +162,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--tokens", type=int, default=TOKENS, help="tokens a batch, and one sentence at least")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser.add_argument("--dropout", type=float, default=0.0, help="share of probabilities dropped")
     parser.add_argument("--repeats", type=int, default=3, help="timed repeats of a method, at least")
     parser.add_argument("--seconds", type=float, default=2.0, help="more repeats, while they take no longer than this")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "attention-cpu.csv")
@@ -186,6 +170,8 @@ def parse() -> argparse.Namespace:
     missing = [method for method in arguments.methods if method in PEERS and method not in present]
     if missing:
         parser.error(f"{', '.join(missing)} not installed; benchmarks/peers.py says how")
+    if arguments.dropout > 0.0 and any(method in PEERS for method in arguments.methods):
+        parser.error("the peers drop nothing here: with --dropout, name the --methods")
     return arguments
 
 
@@ -193,7 +179,9 @@ def main() -> None:
     arguments = parse()
     held = conditions()
     print("; ".join(f"{name} {value}" for name, value in held.items()))
-    print(f"{HEADS} heads, d = {DIM}, k = {CLIP}, {arguments.tokens} tokens a batch, {arguments.dtype}, no dropout")
+    print(
+        f"{HEADS} heads, d = {DIM}, k = {CLIP}, {arguments.tokens} tokens a batch, {arguments.dtype}, dropout {arguments.dropout}"
+    )
     print(
         f"{'n':>5}  {'mask':<6}  {'pass':<18}  {'method':<10}  {'ms':>9}  {'middle half':>19}  {'MiB':>8}  "
         "ratio: time, memory, operations"
@@ -204,7 +192,7 @@ def main() -> None:
         prepare(method, Case(1, HEADS, 64, DIM, CLIP, CLIP, False, getattr(torch, arguments.dtype)), True)()
     for n, is_causal, backward in product(arguments.lengths, (False, True), (False, True)):
         batch, dtype = max(1, arguments.tokens // n), getattr(torch, arguments.dtype)
-        case = Case(batch, HEADS, n, DIM, CLIP, CLIP, is_causal, dtype)
+        case = Case(batch, HEADS, n, DIM, CLIP, CLIP, is_causal, dtype, arguments.dropout)
         needs = {method: memory_needed(method, case, backward) for method in wanted}
         fits = [method for method in wanted if needs[method] < available_memory() / 2]
         rows = [{**row, **held} for row in measure(case, backward, fits, arguments.repeats, arguments.seconds)]

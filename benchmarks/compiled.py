@@ -1,13 +1,12 @@
-"""What the Triton kernels take of a GPU that need not be there: compiled ahead of time, for several generations.
+"""What the Triton kernels need of a GPU, which need not be there: compiled ahead of time, for several generations.
 
-Every kernel that a call with gradients launches is compiled by Triton for each target, down to machine code. Kept are
-the assembler's own counts, registers a thread, bytes of shared memory and bytes of registers spilled to memory, and
-what is counted in the machine code of the loop through far tiles and of the one through near tiles: the instructions
-that a warp issues a step where no pair is hidden, exponentials over pairs in the tile (2 is every pair worked on
-twice), and loads and stores of spilled registers. Exits 1 where the assembler remarks that it made products of the
-matrix units wait for one another (C75…). Nothing is run, so that this needs no GPU; but Triton must not be in its
-interpreter (TRITON_INTERPRET unset). Another Triton than the installed one can be looked at with
-`pip install --target FOLDER triton==3.6.0` and PYTHONPATH=FOLDER.
+Every kernel that a call with gradients launches is compiled by Triton for each target, down to machine code. Recorded
+are the assembler's own counts: registers per thread, bytes of shared memory, and bytes of registers spilled to memory.
+In the machine code of the loops through far and near tiles are counted the instructions that a warp issues per step
+where no pair is hidden, exponentials over pairs in the tile (2: every pair is computed twice), and loads and stores of
+spilled registers. Exits 1 where the assembler remarks that it made products on the matrix units wait for one another
+(C75…). Nothing is run, so no GPU is needed; but Triton must not be in its interpreter (TRITON_INTERPRET unset). For
+another Triton than the installed one: `pip install --target FOLDER triton==3.6.0` and PYTHONPATH=FOLDER.
 """
 
 import argparse
@@ -17,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,10 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from benchmarks.measure import commit, keep
-from relattn.backends.triton import configs, operators
-from relattn.backends.triton.plan import plan
+from relattn.backends.triton import operators
+from relattn.backends.triton.configs import Config
+from relattn.backends.triton.plan import tiles_of
+from relattn.call import Call
 
 TARGETS = (80, 90, 100)
 WITH = ("mask", "relations", "grouped", "offsets", "lengths", "keys alone", "values alone")  # what a case may have
@@ -46,35 +48,39 @@ class Case:
     n: int
     causal: bool = False
     dropout: float = 0.0
-    given: str = ""  # what else there is, of WITH, joined by +
-    queries: int = 0  # where they are not n
+    given: str = ""  # what else there is, out of WITH, joined by +
+    queries: int = 0  # if not n
     batch: int = 2
 
-    def arguments(self) -> tuple[Any, ...]:
-        """Of the operator `relattn::triton`."""
+    def call(self) -> Call:
         given, batch, heads = self.given.split("+"), self.batch, 2
         queries, right = self.queries or self.n, 0 if self.causal else self.clip
 
         def rows(length: int, heads: int) -> Tensor:  # as projections make them
             return torch.empty(batch, length, heads, self.dim, dtype=getattr(torch, self.dtype)).transpose(1, 2)
 
-        key_heads = 1 if "grouped" in given else heads
-        inputs = [rows(queries, heads), rows(self.n, key_heads), rows(self.n, key_heads)]
-        tables: list[Tensor | None] = [inputs[0].new_empty(self.clip + right + 1, self.dim) for _ in range(2)]
-        if "keys alone" in given:
-            tables[1] = None
-        if "values alone" in given:
-            tables[0] = None
-        pairs = (batch, 1, queries, self.n)
-        rest = (
-            torch.zeros(pairs, dtype=torch.int64) if "relations" in given else None,
-            torch.zeros(batch, dtype=torch.int64) if "offsets" in given else None,
-            torch.zeros(batch, dtype=torch.int64) if "lengths" in given else None,
-            torch.zeros(pairs, dtype=torch.bool) if "mask" in given else None,
-            torch.zeros((), dtype=torch.int64) if self.dropout > 0.0 else None,
+        query, key_heads, pairs = rows(queries, heads), 1 if "grouped" in given else heads, (batch, 1, queries, self.n)
+        table, each = query.new_empty(self.clip + right + 1, self.dim), torch.zeros(batch, dtype=torch.int64)
+        return Call(
+            query,
+            key=rows(self.n, key_heads),
+            value=rows(self.n, key_heads),
+            rel_key=None if "values alone" in given else table,
+            rel_value=None if "keys alone" in given else table,
+            relations=torch.zeros(pairs, dtype=torch.int64) if "relations" in given else None,
+            query_offsets=each if "offsets" in given else None,
+            key_lengths=each if "lengths" in given else None,
+            query_lengths=each if "lengths" in given else None,
+            mask=torch.zeros(pairs, dtype=torch.bool) if "mask" in given else None,
+            seed=torch.zeros((), dtype=torch.int64) if self.dropout > 0.0 else None,
+            query_offset=self.n - queries,
+            left=self.clip,
+            right=right,
+            clips="relations" not in given,
+            is_causal=self.causal,
+            dropout_p=self.dropout,
+            scale=self.dim**-0.5,
         )
-        clips, scale = "relations" not in given, self.dim**-0.5
-        return (*inputs, *tables, *rest, self.n - queries, self.clip, right, clips, self.causal, self.dropout, scale)
 
 
 CASES = (
@@ -132,8 +138,8 @@ def assembled(compiled: Any, target: int) -> dict[str, Any]:
 
 
 def loops_of(code: str) -> list[dict[str, int]]:
-    """Of each innermost loop with exponentials, in the order of the code: instructions issued a step where no branch
-    forward is fallen into, exponentials, and loads and stores of spilled registers."""
+    """For each innermost loop with exponentials, in the order of the code: instructions issued per step where every
+    branch forward is taken, exponentials, and loads and stores of spilled registers."""
     found, labels = list[str](), dict[str, int]()
     for line in code.splitlines():
         if label := re.match(r"(\.L_x_\d+):", line.strip()):
@@ -159,9 +165,9 @@ def loops_of(code: str) -> list[dict[str, int]]:
     return counts
 
 
-def counted(kernel: str, tiles: configs.Config, loops: list[dict[str, int]], has_far: bool = True) -> dict[str, Any]:
-    """Columns for the loops through far and near tiles: of a loop that the compiler makes several of, for the first;
-    nothing for one that has a single step and is no loop in the machine code."""
+def counted(kernel: str, tiles: Config, loops: list[dict[str, int]], has_far: bool = True) -> dict[str, Any]:
+    """Columns for the loops through far and near tiles: for the first where the compiler makes several of one; empty
+    for one of a single step, which is no loop in the machine code."""
     far: dict[str, int] = loops[0] if has_far and len(loops) > 1 else {}
     near: dict[str, int] = next(iter(loops[bool(far) :]), {})
     side = tiles.cols if kernel == "backward_key" else tiles.rows
@@ -178,7 +184,7 @@ def counted(kernel: str, tiles: configs.Config, loops: list[dict[str, int]], has
 
 
 def rows(target: int, case: Case) -> Iterator[dict[str, Any]]:
-    """What each kernel of a call, forward and backward, takes."""
+    """What each kernel of a call needs, forward and backward."""
     found = []
 
     def compile_only(kernel: Any, programs: int, tiles: Any, on: Tensor, **arguments: Any) -> None:
@@ -191,21 +197,15 @@ def rows(target: int, case: Case) -> Iterator[dict[str, Any]]:
         found.append({**row, **taken, **counted(kernel.__name__, tiles, loops, not arguments.get("WHOLE"))})
 
     driver.set_active(Absent(target))
-    configs.generation = lambda device: target // 10
-    plan.cache_clear()
-    held, operators.launch = operators.launch, compile_only
-    try:
-        arguments = case.arguments()
-        results = operators.run_forward(*arguments)
-        operators.run_backward(torch.empty_like(results[0]), *results, *arguments)
-    finally:
-        operators.launch = held
+    call, tiles_of_target = case.call(), partial(tiles_of, generation=target // 10)
+    results = operators.run_forward(call, compile_only, tiles_of_target)
+    operators.run_backward(call, torch.empty_like(results[0]), *results, compile_only, tiles_of_target)
     yield from found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compiled", description=__doc__)
-    parser.add_argument("--targets", type=int, nargs="+", default=list(TARGETS), help="compute capabilities, ten times")
+    parser.add_argument("--targets", type=int, nargs="+", default=list(TARGETS), help="compute capabilities, times ten")
     parser.add_argument("--dims", type=int, nargs="+", help="only cases of these head dims")
     parser.add_argument("--dtypes", nargs="+", help="only cases of these types")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "triton-compiled.csv")
@@ -224,7 +224,7 @@ def main() -> None:
                 remarks.append(show(row))
         keep(options.out, found, KEY)
     if remarks:
-        sys.exit("products of the matrix units wait for one another:\n" + "\n".join(remarks))
+        sys.exit("products on the matrix units wait for one another:\n" + "\n".join(remarks))
 
 
 def show(row: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@
 `core` holds each kernel to the equations in float64 (`gpu_check`) and times three methods (`gpu_times`): plain
 attention with no positions by PyTorch's flash and cuDNN kernels, ours, and ours with the tiles of before (`old_tiles`);
 `--check-only` leaves the timing out. `all` is the rest: other lengths, types and sizes; FlexAttention with the term of
-keys alone, our other backends and the peers that are installed; training steps (`gpu_train`). Ratios are to the faster
+keys alone, our backend `dense` and the peers that are installed; training steps (`gpu_train`). Ratios are to the faster
 of the two plain ones. Rows are written into DIR as they are made, and what the minutes do not suffice for is left out
 and said so. Exits 1 where a check failed, and 2 without a GPU.
 
@@ -52,12 +52,12 @@ class Plan:
     checks: dict[str, Task]
     groups: tuple[Group, ...]
     models: tuple[Model, ...]  # that train
-    n: int  # pieces a sentence in training
-    tokens: int  # a side
+    n: int  # pieces per sentence in training
+    tokens: int  # per side
     processes: int  # for work that is not timed
-    checked: float  # the share of the time by which checks end, and compiling
-    timed: float  # and timing
-    trainable: float = 0.93  # and models are ready to train; no method is waited for any longer
+    checked: float  # the share of the time by which checks and compiling end,
+    timed: float  # by which timing ends,
+    trainable: float = 0.93  # and by which models are ready to train; no method is waited for any longer
 
 
 def plan(command: str, device: str) -> Plan:
@@ -79,7 +79,7 @@ def plan(command: str, device: str) -> Plan:
 
 
 def rehearsed(core: bool, others: tuple[str, ...]) -> Iterator[Group]:
-    methods = ("plain", "triton", OLD_TILES) if core else ("plain", "triton", "merged", "dense", *others)
+    methods = ("plain", "triton", OLD_TILES) if core else ("plain", "triton", "dense", *others)
     for n, is_causal in ((16, False), (16, True)) if core else ((8, False), (16, False)):
         yield Case(1, 1, n, 4, 4, 4, is_causal), methods
 
@@ -95,7 +95,7 @@ def core_groups() -> Iterator[Group]:
 
 def other_groups(others: tuple[str, ...]) -> Iterator[Group]:
     def full(n: int) -> Group:
-        return case_of(n), (*PLAIN_KERNELS, "triton", *(("flex",) if n in FLEX else ()), "merged", "dense", *others)
+        return case_of(n), (*PLAIN_KERNELS, "triton", *(("flex",) if n in FLEX else ()), "dense", *others)
 
     for n in CORE:
         yield full(n)
@@ -109,7 +109,7 @@ def other_groups(others: tuple[str, ...]) -> Iterator[Group]:
 
 
 class Clock:
-    """How much of the minutes is left."""
+    """How much time is left."""
 
     def __init__(self, minutes: float) -> None:
         self.start, self.seconds = time.monotonic(), 60 * minutes

@@ -1,7 +1,7 @@
-"""The Triton kernels against the equations: what of a call may differ, each in the places where kernels go wrong.
+"""The Triton kernels against the equations: every option of a call, at the sizes where kernels go wrong.
 
-A case says what it has beside a plain one, and its budget is measured (`relattn.testing`): a small multiple of what the
-reference loses in that type against float64.
+A case is named by how it differs from a plain one. The error allowed is measured (`relattn.testing`): a small multiple
+of what the reference loses in that type against float64.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,8 @@ class Check:
     per_head: bool = False
     beyond: Literal["clip", "zero"] = "clip"
     causal: bool = False
-    lengths: bool = False
+    lengths: bool = False  # of keys
+    query_lengths: bool = False
     offset: int | Literal["each"] | None = None
     mask: bool = False
     relations: bool = False
@@ -94,6 +95,8 @@ class Check:
             lengths = integers(0, self.n + 1, shape.batch)
             lengths[0] = self.n
             options["key_lengths"] = lengths
+        if self.query_lengths:
+            options["query_lengths"] = integers(0, shape.queries + 1, shape.batch)
         if self.offset == "each":
             options["query_offset"] = integers(-5, self.n, shape.batch)
         elif self.offset is not None:
@@ -121,7 +124,9 @@ CHECKS = (
     Check(300, "float32", lengths=True, batch=4, per_head=True),
     *(Check(n, queries=40, offset=7, causal=causal) for n in (100, 300) for causal in (False, True)),
     *(Check(n, queries=70, offset="each", causal=causal) for n in (100, 300) for causal in (False, True)),
-    Check(300, queries=130, offset="each", lengths=True, batch=4),
+    *(Check(300, queries=n, offset="each", lengths=True, batch=4) for n in (10, 130)),
+    *(Check(300, queries=n, offset="each", lengths=True, query_lengths=True, batch=4) for n in (10, 130)),
+    *(Check(n, "float32", query_lengths=True, causal=causal, batch=4) for n in (64, 300) for causal in (False, True)),
     Check(40, queries=300, offset=-200),
     Check(1000, queries=1, causal=True, batch=4),
     *(Check(n, mask=True, causal=causal) for n in (100, 300) for causal in (False, True)),
@@ -133,12 +138,13 @@ CHECKS = (
     Check(300, relations=True, tables="values", mask=True),
 )
 
-FIRST = 23  # every type and mask at the plainest sizes
-SIZES = tuple(product((100, 200), (False, True)))  # n, and whether causal, of what is checked otherwise
+FIRST = 23  # checks of every type and of causality at the plainest sizes
+SIZES = tuple(product((100, 200), (False, True)))  # n, and whether causal, of the other checks
 TINY = (
     Check(17, "float32", dim=8, k=3, batch=1),
     Check(20, "float16", dim=8, k=(2, 1), batch=1, causal=True, lengths=True, per_head=True, as_projected=True),
     Check(20, "float32", dim=8, k=2, heads=4, key_heads=2, queries=9, offset="each", beyond="zero", mask=True),
+    Check(20, "float32", dim=8, k=2, queries=9, offset="each", lengths=True, query_lengths=True),
     Check(16, "float32", dim=8, k=2, batch=1, relations=True),
     Check(16, dim=8, k=2, batch=1),
 )
@@ -197,7 +203,7 @@ def dropout(case: Check, device: str) -> None:
 
 
 def tasks(device: str) -> dict[str, tuple[Callable[..., None], tuple[Check, str]]]:
-    """All checks by what they say, those that time may not suffice for last: on a CPU few and tiny."""
+    """All checks by name, the most important first, since time may not suffice: on a CPU few and tiny."""
     tiny = device == "cpu"
     cases, sizes, dim, k, batch = (TINY, ((20, True),), 8, 3, 1) if tiny else (CHECKS, SIZES, 64, 16, 2)
     found: dict[str, tuple[Callable[..., None], tuple[Check, str]]] = {}

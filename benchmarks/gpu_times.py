@@ -50,32 +50,17 @@ def attention(method: str, case: Case, device: str) -> Attend:
     if method in PEERS:
         with torch.device(device):
             return peers.load(method, case)
+    if method == OLD_TILES:
+        from benchmarks import old_tiles  # and with it Triton
 
-    backend = backend_of(method)
+        return partial(old_tiles.attend, case)
 
     def ours(*inputs: Tensor) -> Tensor:
-        output = relative_attention(*inputs, clip=(case.left, case.right), is_causal=case.is_causal, backend=backend)
+        output = relative_attention(*inputs, clip=(case.left, case.right), is_causal=case.is_causal, backend=method)
         assert isinstance(output, Tensor)
         return output
 
     return ours
-
-
-def backend_of(method: str) -> str:
-    return "triton" if method == OLD_TILES else method
-
-
-def take_tiles(method: str) -> None:
-    """Has the kernels take the tiles that the method is named after, in this process from now on."""
-    if backend_of(method) != "triton":
-        return
-    from benchmarks import old_tiles  # and with it Triton
-    from relattn.backends.triton import plan
-
-    wanted = old_tiles.tiles_of if method == OLD_TILES else old_tiles.tiles_of_today
-    if plan.tiles_of is not wanted:
-        plan.tiles_of = wanted
-        plan.plan.cache_clear()
 
 
 def plain(kernel: SDPBackend | None, query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> Tensor:
@@ -119,25 +104,20 @@ def prepare(method: str, case: Case, device: str, backward: bool) -> Work:
 
 
 def warm(method: str, case: Case, device: str) -> None:
-    """Has what must be compiled compiled, into the caches on disk."""
-    take_tiles(method)
-    try:
-        for backward in (False, True):
-            prepare(method, case, device, backward)()
-    finally:
-        take_tiles("triton")
+    """Compiles what a method needs, into the caches on disk."""
+    for backward in (False, True):
+        prepare(method, case, device, backward)()
 
 
 class Held:
-    """What a method's process keeps between calls."""
+    """What a method's process holds between calls."""
 
     work: Work | None = None
     launch: float | None = None  # seconds
 
 
 def start(method: str) -> None:
-    """A process that answers has imported what it needs."""
-    take_tiles(method)
+    """Nothing; a process that answers has imported what it needs."""
 
 
 def get_ready(method: str, case: Case, device: str, backward: bool) -> None:
@@ -279,7 +259,7 @@ def memory_of(device: str) -> float:
 
 
 def described(case: Case, method: str, backward: bool) -> Row:
-    ours = backend_of(method) in backends.NAMES
+    ours = method in (*backends.NAMES, OLD_TILES)
     package = peers.version(method) if method in PEERS else f"relattn {relattn.__version__}" if ours else ""
     return {
         "n": case.n,

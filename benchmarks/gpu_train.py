@@ -1,8 +1,8 @@
-"""Training steps of the toolkit's Transformer, with relative positions and with sinusoids, whose attention is the
-toolkit's own: PyTorch's, with a mask where sentences have lengths.
+"""Training steps of the toolkit's Transformer, with relative positions and with sinusoids, whose attention is
+PyTorch's, with a mask where sentences have lengths.
 
-Every model trains in a process of its own. All are prepared at once, since compiling takes minutes; then the two of a
-size take steps in turn.
+Every model trains in a process of its own. All are prepared at once, since compiling takes minutes; then the two of
+one size take steps in turn.
 """
 
 import time
@@ -23,7 +23,7 @@ from relattn.call import Call
 
 SCHEMES = ("sinusoidal", "relative")
 STEP_KEY = ("model", "compiled", "n", "positions")
-STEPS, ROUNDS = 4, 7  # training steps at a time, and how often
+STEPS, ROUNDS = 4, 7  # training steps at a time, and how many times
 PATIENCE = 30.0  # seconds for them
 
 Model = tuple[str, bool]  # a size, and whether torch.compile has it
@@ -40,12 +40,12 @@ def triton_first(call: Call) -> tuple[str, ...]:
 
 
 def preferring_triton(device: str) -> AbstractContextManager[Any]:
-    """On a GPU, what `auto` takes is the kernels under test; on a CPU, what it takes there."""
+    """On a GPU, `auto` takes the kernels under test at every length: the toolkit's models name no backend."""
     return patch.object(backends, "order", triton_first) if device == "cuda" else nullcontext()
 
 
 def prepare_steps(size: str, scheme: Any, compiles: bool, n: int, tokens: int, device: str) -> Row:
-    """A training step under bfloat16 autocast, compiled where it is to be, and warm; gives what a row says of it."""
+    """Prepares a training step under bfloat16 autocast and warms it up; gives what its row says of the model."""
     from benchmarks import train_step  # and with it the toolkit
 
     model = train_step.SIZES[size]
@@ -57,7 +57,7 @@ def prepare_steps(size: str, scheme: Any, compiles: bool, n: int, tokens: int, d
 
 
 def run_steps(count: int, device: str) -> float:
-    """Seconds of one of `count` steps, by the clock on the wall: launching is a part of training."""
+    """Seconds per step, on the wall clock: launching is a part of training."""
     assert Training.step is not None
     with preferring_triton(device):
         synchronize(device)
@@ -69,7 +69,7 @@ def run_steps(count: int, device: str) -> float:
 
 
 def training_rows(models: Sequence[Model], n: int, tokens: int, device: str, until: float) -> Iterator[list[Row]]:
-    """Rows of a model, as they are made. What is not ready by `until`, on the monotonic clock, is left out."""
+    """Rows of each model, as they are made. What is not ready by `until`, on the monotonic clock, is left out."""
     workers = {(model, scheme): Worker() for model, scheme in product(models, SCHEMES)}
     try:
         for ((size, compiles), scheme), worker in workers.items():

@@ -1,14 +1,15 @@
-"""What calling the Triton kernels costs besides running them: variants that are compiled, and time on the host.
+"""What calling the Triton kernels costs besides running them: variants to compile, and time on the host.
 
-A variant is what Triton compiles a kernel for: types, tiles, options, and what it takes for granted of numbers. They
-are counted by Triton's own keys, and nothing is compiled or run. The time is that of the operators' Python, with the
-launches left out: `python -m benchmarks.launches`, on any machine, with TRITON_INTERPRET unset.
+Triton compiles a variant of a kernel for each combination of types, tiles, options and properties of integers, such as
+being one. Variants are counted by Triton's own keys; nothing is compiled or run. The time is that of the operators'
+Python without the launches: `python -m benchmarks.launches`, on any machine, with TRITON_INTERPRET unset.
 """
 
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from benchmarks.compiled import Absent, Case
 from relattn.backends.triton import operators
 
 REPEATS, CALLS = 15, 100
-TOKENS = 1024  # of a batch
+TOKENS = 1024  # per batch
 
 
 def keys_of(kernel: Any, arguments: dict[str, Any]) -> str:
@@ -33,42 +34,29 @@ def variants(cases: Iterable[Case]) -> tuple[int, int]:
     """Variants that calls with gradients come to, forward and backward."""
     found: tuple[set[str], set[str]] = (set(), set())
 
-    def note(into: set[str]) -> Callable[..., None]:
-        def launch(kernel: Any, programs: int, tiles: Any, *rest: Any, **arguments: Any) -> None:
-            into.add(keys_of(kernel, operators.launched(tiles, arguments)))
+    def launch(into: set[str], kernel: Any, programs: int, tiles: Any, *rest: Any, **arguments: Any) -> None:
+        into.add(keys_of(kernel, operators.launched(tiles, arguments)))
 
-        return launch
-
-    held = operators.launch
-    try:
-        for case in cases:
-            arguments = case.arguments()
-            operators.launch = note(found[0])
-            results = operators.run_forward(*arguments)
-            operators.launch = note(found[1])
-            operators.run_backward(torch.empty_like(results[0]), *results, *arguments)
-    finally:
-        operators.launch = held
+    for case in cases:
+        call = case.call()
+        results = operators.run_forward(call, partial(launch, found[0]))
+        operators.run_backward(call, torch.empty_like(results[0]), *results, partial(launch, found[1]))
     return len(found[0]), len(found[1])
 
 
 def microseconds(case: Case) -> tuple[float, float]:
-    """Of the operators without their launches, forward and backward, the median of some rounds."""
+    """Time of the operators without their launches, forward and backward: medians of several rounds."""
 
-    def nothing(*_: Any, **__: Any) -> None:
+    def launch(*_: Any, **__: Any) -> None:
         pass
 
-    arguments = case.arguments()
-    held, operators.launch = operators.launch, nothing
-    try:
-        results = operators.run_forward(*arguments)
-        grad = torch.empty_like(results[0])
-        return (
-            clocked(lambda: operators.run_forward(*arguments)),
-            clocked(lambda: operators.run_backward(grad, *results, *arguments)),
-        )
-    finally:
-        operators.launch = held
+    call = case.call()
+    results = operators.run_forward(call, launch)
+    grad = torch.empty_like(results[0])
+    return (
+        clocked(lambda: operators.run_forward(call, launch)),
+        clocked(lambda: operators.run_backward(call, grad, *results, launch)),
+    )
 
 
 def clocked(work: Callable[[], Any]) -> float:

@@ -1,14 +1,23 @@
-"""The Triton kernels' tiles as they were at commit bf1abb3, chosen by registers and spills alone: a method to be timed
-beside those of today."""
+"""The Triton kernels with their tiles as of commit bf1abb3, chosen by registers and spills alone: a method to be timed
+beside today's."""
+
+from functools import partial
 
 import torch
+from torch import Tensor
 
-from relattn.backends.triton.configs import Config
-from relattn.backends.triton.plan import Sizes, padded
-from relattn.backends.triton.plan import tiles_of as tiles_of_today
+from benchmarks.peers import Case
+from relattn import positions
+from relattn.backends import fused
+from relattn.backends.triton.configs import Config, generation_of
+from relattn.backends.triton.kinds import padded
+from relattn.backends.triton.numbers import NUMBERS
+from relattn.backends.triton.operators import run_backward, run_forward
+from relattn.backends.triton.plan import Sizes
+from relattn.call import Call
 
 Numbers = tuple[int, int, int, int, int]  # rows, cols, near, warps, stages
-Tiles = dict[tuple[int, int], dict[str, Numbers]]  # by bytes of a number, and by head dim, at most
+Tiles = dict[tuple[int, int], dict[str, Numbers]]  # by bytes per number and by the largest head dim
 
 SMALL: Numbers = (16, 16, 16, 8, 1)
 
@@ -53,21 +62,29 @@ AMPERE: Tiles = {
         "whole": SMALL,
     },
 }
-KERNELS = ("forward", "backward_query", "backward_key", "whole")
 
 
 def tiles_of(kernel: str, sizes: Sizes) -> Config:
-    """In the place of `plan.tiles_of`, which has the tiles of kernels that were not there then."""
-    if kernel not in KERNELS:
-        return tiles_of_today(kernel, sizes)
-    tiles = config(kernel, sizes.device, sizes.dtype, max(padded(sizes.dim), padded(sizes.value_dim)))
+    tiles = config(kernel, generation_of(sizes.device), sizes.dtype, max(padded(sizes.dim), padded(sizes.value_dim)))
     rows, cols = min(tiles.rows, padded(sizes.queries)), min(tiles.cols, padded(sizes.keys))
     return tiles._replace(rows=rows, cols=cols, near=max(16, min(tiles.near, rows, cols)))
 
 
-def config(kernel: str, device: torch.device, kind: torch.dtype, dim: int) -> Config:
-    generation = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
+def config(kernel: str, generation: int, dtype: torch.dtype, dim: int) -> Config:
     for (size, most), tiles in {8: AMPERE, 9: HOPPER}.get(generation, BLACKWELL).items():
-        if kind.itemsize == size and dim <= most:
+        if dtype.itemsize == size and dim <= most:
             return Config(*tiles[kernel])
     return Config(*SMALL)
+
+
+forward, backward = partial(run_forward, tiles_of=tiles_of), partial(run_backward, tiles_of=tiles_of)
+operator, *_ = fused.register("triton_old_tiles", forward, backward, NUMBERS.value)
+
+
+def attend(case: Case, query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor, rel_value: Tensor) -> Tensor:
+    call = Call(
+        query, key, value, rel_key, rel_value,
+        relations=None, query_offsets=None, key_lengths=None, query_lengths=None, mask=None, seed=None, query_offset=0,
+        left=case.left, right=case.right, clips=True, is_causal=case.is_causal, dropout_p=0.0, scale=case.dim**-0.5,
+    )  # fmt: skip
+    return fused.attend(positions.without_unused_rows(call, (0, 0)), operator, return_lse=False)[0]

@@ -42,6 +42,7 @@ class Case:
     right: int
     is_causal: bool
     dtype: torch.dtype = torch.float32
+    dropout_p: float = 0.0
 
     def causal_mask(self) -> Tensor | None:
         """(batch, 1, n, n), True where a query may attend; made once, as a model makes it once for all its layers."""

@@ -151,7 +151,6 @@ class SelfAttention(nn.Module):
         else:  # without its types a label is 0 or 1, and −1 stays −1
             labels = batch.relations // self.types if self.variant == "arcs" else batch.relations
             attended = relation_attention(query, key, value, labels, *tables, key_lengths=batch.lengths)
-        assert isinstance(attended, Tensor)
         return self.out(attended.transpose(1, 2).flatten(-2))
 
 

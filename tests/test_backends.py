@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from relattn import backends, relation_attention, relative_attention
-from relattn.backends.dense import bucket_sum, bucket_sum_by_passes
+from relattn.backends.dense.labels import bucket_sum, bucket_sum_by_passes
 from relattn.testing import SHAPES, Shape, assert_within_budget, error, make_inputs, outputs_and_gradients, widest
 
 SAMPLED = pytest.mark.sampled  # Triton's interpreter takes a second a case: conftest.py
-PRECISIONS = [("native", torch.float32), ("dense", torch.float64), ("dense", torch.float32)]
+PRECISIONS = [("native", torch.float64), ("native", torch.float32), ("dense", torch.float64), ("dense", torch.float32)]
 PRECISIONS += [pytest.param("triton", torch.float32, marks=SAMPLED)]
 FAST = ["native", "dense", pytest.param("triton", marks=SAMPLED)]
-WHOLE = ["native", pytest.param("triton", marks=SAMPLED), "dense", "reference"]  # those that take every option
+EVERY = ["native", pytest.param("triton", marks=SAMPLED), "dense", "reference"]
 TABLES = ("both", "keys", "values", "neither")
 OFFSETS = ("default", "one", "ragged")
 MASKS = list(itertools.product([False, True], repeat=3))  # causal, lengths, mask
@@ -33,7 +33,7 @@ def restrictions(shape: Shape, offset: str, causal: bool, lengths: bool, mask: b
         options["query_offset"] = int(torch.randint(-2, shape.keys, (), generator=generator))
     elif offset == "ragged":
         options["query_offset"] = torch.randint(-2, shape.keys, (shape.batch,), generator=generator)
-    elif lengths:
+    elif lengths and shape.queries != shape.keys:
         options["query_offset"] = shape.keys - shape.queries
     if lengths:
         options["key_lengths"] = torch.randint(0, shape.keys + 1, (shape.batch,), generator=generator)
@@ -41,6 +41,8 @@ def restrictions(shape: Shape, offset: str, causal: bool, lengths: bool, mask: b
     if mask:
         sizes = [(1, 1), (shape.batch, 1), (1, shape.heads), (shape.batch, shape.heads)][seed % 4]
         options["mask"] = torch.rand(*sizes, shape.queries, shape.keys, generator=generator) < 0.6
+    if lengths and seed % 3 == 0:
+        options["query_lengths"] = torch.randint(0, shape.queries + 1, (shape.batch,), generator=generator)
     return options
 
 
@@ -102,7 +104,7 @@ def test_half_precision_loses_no_more_than_the_reference(backend, dtype, shape):
     assert lse.dtype == torch.float32
 
 
-@pytest.mark.parametrize("backend", WHOLE)
+@pytest.mark.parametrize("backend", EVERY)
 @pytest.mark.parametrize(("queries", "keys", "batch"), [(0, 0, 2), (0, 3, 2), (3, 0, 2), (5, 5, 0), (1, 1, 2)])
 def test_nothing_to_attend_with_or_to(backend, queries, keys, batch):
     shape = Shape(batch=batch, heads=2, key_heads=1, queries=queries, keys=keys, dim=3, value_dim=5, left=2, right=1)
@@ -119,7 +121,7 @@ def test_nothing_to_attend_with_or_to(backend, queries, keys, batch):
             assert got["lse"].isneginf().all()
 
 
-@pytest.mark.parametrize("backend", WHOLE)
+@pytest.mark.parametrize("backend", EVERY)
 def test_rows_with_nothing_to_attend_to_are_zero_and_pass_no_gradient(backend):
     inputs = make_inputs(SHAPES["self"], dtype=widest(backend))
     mask = torch.ones(2, 3, 13, 13, dtype=torch.bool)
@@ -174,7 +176,7 @@ def test_gradient_of_one_input_alone(backend, wanted):
     assert error(gradient, want[f"d {wanted}"]) < rounding(backend)
 
 
-@pytest.mark.parametrize("backend", WHOLE)
+@pytest.mark.parametrize("backend", EVERY)
 def test_gradients_are_the_same_bits_every_time(backend):
     inputs = make_inputs(SHAPES["grouped"], dtype=torch.float32)
     options = restrictions(SHAPES["grouped"], "ragged", True, True, True, 3)

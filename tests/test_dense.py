@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from relattn import relation_attention, relative_attention
-from relattn.backends import dense
-from relattn.backends.window import window_of
-from relattn.call import RelativeCall
+from relattn.backends.dense import attention, window_of
+from relattn.call import Call
 from relattn.positions import distances, labels
 from relattn.testing import Shape, assert_within_budget, error, make_inputs, outputs_and_gradients
 
@@ -17,9 +16,8 @@ SIZES = list(itertools.product((1, 2, 7, 13), (1, 3, 13), (-40, -3, 0, 2, 9, 10*
 
 def call_of(queries, keys, offset, left, right, beyond, causal):
     shape = Shape(2, 3, 3, queries, keys, 5, 5, left, right)
-    options = {"query_offset": offset, "is_causal": causal, "key_lengths": None, "mask": None, "dropout_p": 0.0}
-    options |= {"scale": 1.0, "return_lse": False, "left": left, "right": right, "beyond": beyond}
-    return RelativeCall(**make_inputs(shape), **options)
+    window = {"left": left, "right": right, "clips": beyond == "clip"}
+    return Call(**make_inputs(shape), **window, query_offset=offset, is_causal=causal)
 
 
 @pytest.mark.parametrize("beyond", ["clip", "zero"])
@@ -29,9 +27,9 @@ def test_a_window_puts_every_label_on_its_pairs_and_takes_it_off(beyond, causal)
     generator = torch.Generator().manual_seed(0)
     for queries, keys, offset, (left, right) in SIZES:
         call = call_of(queries, keys, offset, left, right, beyond, causal)
-        window, rows = window_of(call, offset)
+        window, rows = window_of(call)
         distance = distances(queries, keys, offset, torch.device("cpu"))
-        label = labels(distance, left, right, beyond) - rows.start
+        label = labels(distance, left, right, clips=beyond == "clip") - rows.start
         seen = (distance <= 0) if causal else torch.ones_like(distance, dtype=torch.bool)
         assert ((label >= 0) & (label < window.width))[seen & (label + rows.start >= 0)].all()
         by_label = torch.randn(2, 3, queries, window.width, dtype=torch.float64, generator=generator)
@@ -62,10 +60,10 @@ def test_parts_of_the_heads_make_the_whole(monkeypatch, pairs_at_a_time, per_hea
         relative = outputs_and_gradients(relative_attention, inputs, clip=(2, 1), dropout_p=0.2, **options)
         return relative, outputs_and_gradients(relation_attention, inputs, relations=relations, **options)
 
-    monkeypatch.setattr(dense, "PAIRS_AT_A_TIME", 10**6)
+    monkeypatch.setattr(attention, "PAIRS_AT_A_TIME", 10**6)
     want = run()
-    monkeypatch.setattr(dense, "PAIRS_AT_A_TIME", pairs_at_a_time // torch.get_num_threads())
-    assert len(list(dense.parts(inputs["query"], inputs["key"]))) > 1
+    monkeypatch.setattr(attention, "PAIRS_AT_A_TIME", pairs_at_a_time // torch.get_num_threads())
+    assert len(list(attention.parts(inputs["query"], inputs["key"]))) > 1
     for got, whole in zip(run(), want, strict=True):
         assert all(error(got[name], whole[name]) < 1e-13 for name in whole)
 
@@ -85,7 +83,7 @@ def test_gradients_under_dropout_are_those_of_the_explicit_formula():
     inputs = make_inputs(shape)
     torch.manual_seed(3)
     kept = torch.nn.functional.dropout(torch.ones(6, 13, 13), 0.4).view(2, 3, 13, 13).double()
-    label = labels(distances(13, 13, 0, torch.device("cpu")), 3, 2, "clip")
+    label = labels(distances(13, 13, 0, torch.device("cpu")), 3, 2, clips=True)
 
     def explicit(query, key, value, rel_key, rel_value, return_lse):
         scores = (query @ key.mT + torch.einsum("bhid,ijd->bhij", query, rel_key[label])) * 5**-0.5

@@ -59,6 +59,8 @@ def test_a_backend_imports_no_other():
 
 def test_public_names():
     assert sorted(relattn.__all__) == [
+        "AttentionCache",
+        "RelativeAttention",
         "RelativePositionTable",
         "RelativeSelfAttention",
         "relation_attention",

@@ -1,21 +1,26 @@
 """The compiled kernels where `test_backends.py` does not reach: many tiles, levels of processor, dropout, memory."""
 
+import ctypes
 import itertools
+import platform
+import shutil
+import subprocess
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from benchmarks import errors
 from benchmarks.peers import Case
-from relattn import relation_attention, relative_attention
+from relattn import backends, relation_attention, relative_attention
 from relattn.backends import native
 from relattn.backends.native import library, operators
+from relattn.call import Call
 from relattn.testing import Shape, assert_within_budget, equations_keeping, error, make_inputs, outputs_and_gradients
 
-LEVELS = {"AVX512": ["x86-64-v3", "x86-64-v4"], "AVX2": ["x86-64-v3"], "DEFAULT": ["aarch64"]}
-HERE = LEVELS[torch.backends.cpu.get_cpu_capability()]
+LEVELS = {"AVX512": ["x86-64-v3", "x86-64-v4"], "AVX2": ["x86-64-v3"]}
+HERE = LEVELS.get(torch.backends.cpu.get_cpu_capability(), [platform.machine()])
+EXACT = [torch.float32, torch.float64]
 
 # tiles are 64 × 64 and a task has 512 queries; dimensions are no multiples of a vector
 SHAPES = {
@@ -39,38 +44,43 @@ def _poison():
 
 @pytest.fixture(params=HERE)
 def level(request, monkeypatch):
-    monkeypatch.setattr(library, "KERNELS", library.load(request.param))
+    kernels, missing = library.load_all(request.param)
+    assert missing == {}
+    monkeypatch.setattr(library, "KERNELS", kernels)
 
 
 def test_the_kernels_are_compiled_where_tests_run():
-    assert library.MISSING is None
+    assert library.MISSING == {}
+    assert native.installed() == f"compiled for {HERE[-1]}"
 
 
 @pytest.mark.usefixtures("_poison", "level")
+@pytest.mark.parametrize("dtype", EXACT)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("beyond", ["clip", "zero"])
 @pytest.mark.parametrize("masks", list(itertools.product([False, True], repeat=3)))
-def test_tiles_are_the_equations(shape, beyond, masks):
+def test_tiles_are_the_equations(shape, beyond, masks, dtype):
     sizes = SHAPES[shape]
     causal, lengths, mask = masks
     generator = torch.Generator().manual_seed(1)
     options = {"is_causal": causal, "query_offset": sizes.keys - sizes.queries}
     if lengths:
         options["key_lengths"] = torch.tensor([sizes.keys - 9, 3])[: sizes.batch]
+        options["query_lengths"] = torch.tensor([max(sizes.queries - 65, 2), 1])[: sizes.batch]
         options["query_offset"] = torch.tensor([-3, 40])[: sizes.batch]
     if mask:
         options["mask"] = torch.rand(1, sizes.heads, sizes.queries, sizes.keys, generator=generator) < 0.6
-    inputs = make_inputs(sizes, dtype=torch.float32, per_head=mask)
+    inputs = make_inputs(sizes, dtype=dtype, per_head=mask)
     assert_within_budget(relative_attention, inputs, "native", clip=(sizes.left, sizes.right), beyond=beyond, **options)
 
 
 @pytest.mark.usefixtures("_poison", "level")
-@pytest.mark.parametrize("kind", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
-def test_tiles_of_relations_are_the_equations(kind):
+@pytest.mark.parametrize("dtype", EXACT)
+@pytest.mark.parametrize("kind", [torch.int8, torch.int16, torch.int32, torch.int64])
+def test_tiles_of_relations_are_the_equations(kind, dtype):
     sizes = SHAPES["grouped"]
-    inputs = make_inputs(sizes, dtype=torch.float32)
-    least = 0 if kind == torch.uint8 else -1
-    relations = torch.randint(least, sizes.labels, (2, 1, 67, 131), generator=torch.Generator().manual_seed(2)).to(kind)
+    inputs = make_inputs(sizes, dtype=dtype)
+    relations = torch.randint(-1, sizes.labels, (2, 1, 67, 131), generator=torch.Generator().manual_seed(2)).to(kind)
     assert_within_budget(relation_attention, inputs, "native", relations=relations, is_causal=True)
 
 

@@ -12,7 +12,7 @@ def layer(seed=0, **options):
     torch.manual_seed(seed)
     made = RelativeSelfAttention(15, 3, (4, 2), **options).double()
     with torch.no_grad():
-        for bias in (made.qkv.bias, made.out.bias):
+        for bias in (made.query.bias, made.key.bias, made.value.bias, made.out.bias):
             if bias is not None:
                 bias.normal_()
     return made
@@ -44,9 +44,10 @@ def test_a_table_is_a_row_a_label_glorot_uniform(clip, heads):
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_layer_is_projections_around_the_operator(tables, per_head, bias):
     attention, x = layer(tables=tables, per_head=per_head, bias=bias), sentences(2, 11)
-    query, key, value = (part.view(2, 11, 3, 5).transpose(1, 2) for part in attention.qkv(x).chunk(3, dim=-1))
+    projections = (attention.query, attention.key, attention.value)
+    query, key, value = (project(x).view(2, 11, 3, 5).transpose(1, 2) for project in projections)
     named = dict(attention.named_parameters())
-    rel_key, rel_value = named.get("rel_key.weight"), named.get("rel_value.weight")
+    rel_key, rel_value = (named.get(f"attention.{table}.weight") for table in ("rel_key", "rel_value"))
     assert (rel_key is not None, rel_value is not None) == (tables in ("both", "keys"), tables in ("both", "values"))
     assert rel_key is None or rel_key.shape == ((3, 7, 5) if per_head else (7, 5))
     want = relative_attention(query, key, value, rel_key, rel_value, clip=(4, 2), backend="reference")
@@ -165,7 +166,7 @@ def test_the_layer_exports_with_any_batch_and_length(is_causal):
 
 
 def test_messages():
-    with pytest.raises(ValueError, match="dim 16 with 3 heads"):
+    with pytest.raises(ValueError, match="embed_dim 16 with 3 heads"):
         RelativeSelfAttention(16, 3, 4)
     with pytest.raises(ValueError, match="tables is 'none'"):
         RelativeSelfAttention(15, 3, 4, tables="none")

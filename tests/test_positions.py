@@ -26,13 +26,13 @@ def test_query_positions_follow_the_offset():
 @pytest.mark.parametrize(("left", "right"), [(2, 2), (0, 0), (3, 1), (0, 2)])
 def test_labels_are_rows_from_the_left(left, right):
     distance = torch.arange(-6, 7)
-    clipped = labels(distance, left, right, "clip").tolist()
-    zero = labels(distance, left, right, "zero").tolist()
+    clipped = labels(distance, left, right, clips=True).tolist()
+    zero = labels(distance, left, right, clips=False).tolist()
     for x, row, zero_row in zip(range(-6, 7), clipped, zero, strict=True):
         assert row == min(max(x, -left), right) + left
         assert zero_row == (row if -left <= x <= right else -1)
 
 
 def test_row_zero_is_farthest_left():
-    assert labels(torch.tensor(-100), 3, 3, "clip") == 0
-    assert labels(torch.tensor(100), 3, 3, "clip") == 6
+    assert labels(torch.tensor(-100), 3, 3, clips=True) == 0
+    assert labels(torch.tensor(100), 3, 3, clips=True) == 6

@@ -5,7 +5,9 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
+from importlib import metadata
 from types import SimpleNamespace
 
 import pytest
@@ -15,9 +17,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from benchmarks import errors
 from benchmarks.peers import Case
 from relattn import relation_attention, relative_attention
-from relattn.backends import fused, triton
-from relattn.backends.triton import configs, operators, plan
+from relattn.backends import triton
+from relattn.backends.triton import operators, plan
 from relattn.backends.triton.configs import Config
+from relattn.call import Call
 from relattn.testing import Shape, assert_within_budget, error, make_inputs, outputs_and_gradients
 
 # tiles are of 16 or 32, and no more than 16 labels are worked off at once
@@ -53,7 +56,7 @@ def _poison():
 
 
 def take(monkeypatch, tiles: Config, whole: bool = False) -> None:
-    """Has all kernels take these tiles, and a head's way back be the work of one program, or never."""
+    """Has all kernels take these tiles, and one program do a head's whole backward pass, or never."""
     of_whole = tiles._replace(rows=128 if whole else 0)
     monkeypatch.setattr(plan, "config", lambda kernel, *_: of_whole if kernel == "whole" else tiles)
     monkeypatch.setattr(plan, "labels_at_once", lambda labels: 16)
@@ -63,27 +66,38 @@ def take(monkeypatch, tiles: Config, whole: bool = False) -> None:
 def plans_made(monkeypatch) -> list[plan.Plan]:
     """Those of the calls from here on."""
     made = []
-    monkeypatch.setattr(operators, "plan_of", lambda given: (made.append(plan.plan_of(given)), made[-1])[1])
+    monkeypatch.setattr(operators, "plan_of", lambda *given: (made.append(plan.plan_of(*given)), made[-1])[1])
     return made
 
 
-def restricted(sizes: Shape, causal: bool, lengths: bool, mask: bool) -> dict:
+def assert_same(found: dict) -> None:
+    """The results of native and Triton kernels, but for rounding."""
+    finite = torch.cat([x[x.isfinite()] for x in found["native"].values()])
+    allowed = 16 * torch.finfo(torch.float32).eps * float(finite.abs().max())
+    assert all(error(found["triton"][name], want) < allowed for name, want in found["native"].items())
+
+
+def restricted(sizes: Shape, causal: bool, lengths: str, mask: bool) -> dict:
+    """With lengths, offsets are ragged; those of queries leave whole tiles of padding, and parts of one."""
     options = {"is_causal": causal, "query_offset": sizes.keys - sizes.queries}
     if lengths:
-        options["key_lengths"] = torch.tensor([sizes.keys - 9, 30][: sizes.batch]).clamp(min=1)
         options["query_offset"] = torch.tensor([-3, 20])[: sizes.batch]
+    if "keys" in lengths:
+        options["key_lengths"] = torch.tensor([sizes.keys - 9, 30][: sizes.batch]).clamp(min=1)
+    if "queries" in lengths:
+        options["query_lengths"] = torch.tensor([sizes.queries * 2 // 3, 1])[: sizes.batch]
     if mask:
         generator = torch.Generator().manual_seed(1)
         options["mask"] = torch.rand(1, sizes.heads, sizes.queries, sizes.keys, generator=generator) < 0.6
     return options
 
 
-RESTRICTED = [  # beyond, and whether causal, lengths and a mask are given
-    ("clip", (False, False, False)),
-    ("clip", (True, False, False)),
-    ("clip", (False, True, False)),
-    ("zero", (True, True, False)),
-    ("zero", (False, False, True)),
+RESTRICTED = [  # beyond, whether causal, what has lengths, and whether there is a mask
+    ("clip", (False, "", False)),
+    ("clip", (True, "", False)),
+    ("clip", (False, "keys", False)),
+    ("zero", (True, "keys and queries", False)),
+    ("zero", (False, "", True)),
 ]
 
 
@@ -133,20 +147,63 @@ def test_tiles_of_relations_are_the_equations(monkeypatch, shape):
 
 
 @pytest.mark.usefixtures("_poison")
-@pytest.mark.parametrize("lengths", [False, True])
+@pytest.mark.parametrize("lengths", ["keys", "queries", "keys and queries"])
+@pytest.mark.parametrize("offset", ["one", "ragged"])
+@pytest.mark.parametrize(("program", "causal"), [("tiles", False), ("tiles", True), ("whole", False), ("splits", True)])
+def test_padding_of_queries_is_by_row_and_of_keys_by_position(monkeypatch, program, causal, offset, lengths):
+    """Queries that stand past the valid keys attend all the same, and padding ones stand among them."""
+    take(monkeypatch, TILES["small"], whole=program == "whole")
+    plans = split_keys(monkeypatch) if program == "splits" else plans_made(monkeypatch)
+    sizes = Shape(batch=3, heads=2, key_heads=2, queries=37, keys=53, dim=5, value_dim=7, left=4, right=3)
+    if program == "tiles":
+        sizes = replace(sizes, key_heads=1)
+    inputs = make_inputs(sizes, dtype=torch.float32)
+    given = {"query_offset": 31 if offset == "one" else torch.tensor([45, -20, 2])}
+    if "keys" in lengths:
+        given["key_lengths"] = torch.tensor([33, 53, 0])
+    if "queries" in lengths:
+        given["query_lengths"] = torch.tensor([11, 37, 30])
+    assert_within_budget(relative_attention, inputs, "triton", clip=(4, 3), is_causal=causal, **given)
+    assert {found.whole for found in plans} == {program == "whole"}
+    assert {found.splits for found in plans} == {3 if program == "splits" else 1}
+    found = outputs_and_gradients(relative_attention, inputs, clip=(4, 3), is_causal=causal, backend="triton", **given)
+    if "queries" in lengths:
+        assert not found["output"][0, :, 11:].any()
+        assert found["lse"][0, :, 11:].isneginf().all()
+        assert not found["d query"][0, :, 11:].any()
+    elif not causal:
+        assert found["output"][0].any(-1).all()
+
+
+@pytest.mark.usefixtures("_poison")
+def test_padding_of_queries_beside_relations_a_mask_and_dropout(monkeypatch):
+    take(monkeypatch, TILES["small"])
+    sizes = SHAPES["grouped"]
+    inputs = make_inputs(sizes, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    pairs = (2, 2, sizes.queries, sizes.keys)
+    given = {"query_lengths": torch.tensor([20, 0]), "mask": torch.rand(pairs, generator=generator) < 0.7}
+    relations = torch.randint(-1, sizes.labels, pairs, generator=generator)
+    assert_within_budget(relation_attention, inputs, "triton", relations=relations, **given)
+    options = {"clip": (5, 0), "dropout_p": 0.3, **given}
+    found = {}
+    for backend in ("native", "triton"):
+        torch.manual_seed(3)
+        found[backend] = outputs_and_gradients(relative_attention, inputs, backend=backend, **options)
+    assert_same(found)
+
+
+@pytest.mark.usefixtures("_poison")
+@pytest.mark.parametrize("lengths", ["", "keys and queries"])
 @pytest.mark.parametrize("shape", ["far on both sides", "more labels than at once", "three keys"])
-def test_one_program_may_do_the_whole_way_back(monkeypatch, shape, lengths):
+def test_one_program_may_do_the_whole_backward_pass(monkeypatch, shape, lengths):
     take(monkeypatch, TILES["small"], whole=True)
-    launched = []
-    launch = operators.launch
-    monkeypatch.setattr(
-        operators, "launch", lambda kernel, *rest, **more: (launched.append(kernel), launch(kernel, *rest, **more))
-    )
+    plans = plans_made(monkeypatch)
     sizes = SHAPES[shape]
     inputs = make_inputs(sizes, dtype=torch.float32)
     options = restricted(sizes, False, lengths, False)
     assert_within_budget(relative_attention, inputs, "triton", clip=(sizes.left, sizes.right), **options)
-    assert launched == [operators.forward, operators.backward_query]
+    assert all(found.whole for found in plans)
 
 
 @pytest.mark.usefixtures("_poison")
@@ -160,6 +217,7 @@ def test_one_program_may_do_several_sequences(monkeypatch, tables, per_head):
     sizes = Shape(batch=5, heads=2, key_heads=2, queries=19, keys=23, dim=8, value_dim=16, left=3, right=2)
     inputs = make_inputs(sizes, dtype=torch.float32, tables=tables, per_head=per_head)
     options = {"key_lengths": torch.tensor([23, 1, 20, 0, 7]), "query_offset": 1}
+    options["query_lengths"] = torch.tensor([19, 3, 0, 5, 17])
     assert_within_budget(relative_attention, inputs, "triton", clip=(3, 2), **options)
     assert {found.members for found in plans} == {3}
 
@@ -171,17 +229,39 @@ def test_what_is_known_at_compile_time_is_no_truth_value():
         assert type(plan.fixed(value).value) is int
 
 
-def test_a_program_with_all_of_a_head_has_not_too_many_keys():
-    for keys, is_whole in ((17, True), (128, True), (129, False), (8000, False)):
-        given = torch.zeros(1, 1, 64, 8), torch.zeros(1, 1, keys, 8)
-        arguments = (given[0], given[1], given[1], torch.zeros(3, 8), *(None,) * 6, 0, 1, 1, True, False, 0.0, 1.0)
-        half = [x.bfloat16() if isinstance(x, torch.Tensor) else x for x in arguments]
-        assert plan.plan_of(fused.Arguments(*half)).whole == is_whole
+def call_of(queries: int, keys: int, **changes) -> Call:
+    query, key, table = (torch.zeros(*sizes, 8) for sizes in ((2, 1, queries), (2, 1, keys), (3,)))
+    window = {"query_offset": 0, "left": 1, "right": 1, "clips": True, "is_causal": False}
+    given = dict.fromkeys(Call._fields) | {"query": query, "key": key, "value": key, "rel_key": table} | window
+    return Call(**{**given, "dropout_p": 0.0, "scale": 1.0, **changes})
+
+
+@pytest.mark.parametrize(("keys", "is_whole"), [(17, True), (128, True), (129, False), (8000, False)])
+def test_a_program_with_all_of_a_head_has_not_too_many_keys(keys, is_whole):
+    launched = []
+
+    def launch(kernel, *_, **__):
+        launched.append(kernel.__name__)
+
+    call = Call(*(x.bfloat16() if isinstance(x, torch.Tensor) else x for x in call_of(64, keys)))
+    results = operators.run_forward(call, launch)
+    operators.run_backward(call, results[0], *results, launch)
+    assert launched == ["forward", "backward_query"] + ["backward_key"] * (not is_whole)
+
+
+def test_either_lengths_come_with_the_other():
+    """So that kernels are compiled with both or without."""
+    assert operators.lengths_of(call_of(3, 5)) == (None, None)
+    for given in ({"key_lengths": torch.tensor([2, 4])}, {"query_lengths": torch.tensor([1, 3])}):
+        keys, queries = operators.lengths_of(call_of(3, 5, **given))
+        assert (keys.dtype, queries.dtype) == (torch.int64, torch.int64)
+        assert keys.tolist() == ([2, 4] if "key_lengths" in given else [5, 5])
+        assert queries.tolist() == ([1, 3] if "query_lengths" in given else [3, 3])
 
 
 @pytest.mark.usefixtures("_poison")
 @pytest.mark.parametrize("beyond", ["clip", "zero"])
-@pytest.mark.parametrize("masks", [(False, False, False), (True, True, False), (True, False, True)])
+@pytest.mark.parametrize("masks", [(False, "", False), (True, "keys", False), (True, "", True)])
 @pytest.mark.parametrize("shape", ["three queries", "grouped"])
 def test_keys_may_be_split_among_programs(monkeypatch, shape, masks, beyond):
     take(monkeypatch, TILES["small"])
@@ -202,8 +282,7 @@ def test_split_keys_are_joined_where_there_is_dropout_or_half_types_or_labels(mo
     for backend in ("native", "triton"):
         torch.manual_seed(3)
         found[backend] = outputs_and_gradients(relative_attention, inputs, clip=(9, 2), dropout_p=0.3, backend=backend)
-    allowed = 16 * torch.finfo(torch.float32).eps * max(float(x.abs().max()) for x in found["native"].values())
-    assert all(error(found["triton"][name], want) < allowed for name, want in found["native"].items())
+    assert_same(found)
     half = make_inputs(sizes, dtype=torch.bfloat16)
     assert_within_budget(relative_attention, half, "triton", clip=(9, 2))
     relations = torch.randint(-1, sizes.labels, (1, 1, 3, 75), generator=torch.Generator().manual_seed(0))
@@ -252,7 +331,7 @@ def test_masses_of_edges_are_not_rounded_to_half_types():
     assert error(relative_attention(**inputs, clip=1, backend="triton")[small], want[small]) < 0.004
 
 
-def test_slopes_of_a_row_add_up_to_nothing(monkeypatch):
+def test_ds_of_a_query_sum_to_zero(monkeypatch):
     """So do a table's gradients over its rows, however the output was rounded."""
     inputs = make_inputs(
         Shape(batch=1, heads=1, key_heads=1, queries=96, keys=96, dim=16, value_dim=16, left=1, right=1),
@@ -275,8 +354,8 @@ def test_long_sequences_lose_no_more_than_twice_what_plain_attention_loses():
 
 @pytest.mark.parametrize("tables", ["both", "keys"])
 @pytest.mark.parametrize("whole", [False, True])
-def test_dropout_draws_what_the_kernels_for_processors_draw(monkeypatch, whole, tables):
-    """They are held to the explicit formula in `test_native.py`, on the way there and back."""
+def test_dropout_keeps_the_pairs_that_native_keeps(monkeypatch, whole, tables):
+    """They are held to the explicit formula in `test_native.py`, forward and backward."""
     take(monkeypatch, TILES["small"], whole)
     sizes = SHAPES["far on both sides"]
     inputs = make_inputs(sizes, dtype=torch.float32, tables=tables)
@@ -285,9 +364,7 @@ def test_dropout_draws_what_the_kernels_for_processors_draw(monkeypatch, whole, 
         torch.manual_seed(3)
         options = {"clip": 4, "dropout_p": 0.3, "backend": backend}
         found[backend] = outputs_and_gradients(relative_attention, inputs, **options)
-    largest = max(float(x.abs().max()) for x in found["native"].values())
-    allowed = 16 * torch.finfo(torch.float32).eps * largest
-    assert all(error(found["triton"][name], want) < allowed for name, want in found["native"].items())
+    assert_same(found)
 
 
 def test_dropout_of_relations_and_of_more_labels_than_at_once(monkeypatch):
@@ -300,14 +377,12 @@ def test_dropout_of_relations_and_of_more_labels_than_at_once(monkeypatch):
         for backend in ("native", "triton"):
             torch.manual_seed(3)
             found[backend] = outputs_and_gradients(operator, inputs, dropout_p=0.3, backend=backend, **options)
-        largest = max(float(x.abs().max()) for x in found["native"].values())
-        allowed = 16 * torch.finfo(torch.float32).eps * largest
-        assert all(error(found["triton"][name], want) < allowed for name, want in found["native"].items())
+        assert_same(found)
 
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_nothing_outside_a_tensor_is_read_or_written(monkeypatch, whole):
-    """Inputs lie among NaN, and results among numbers that must stay as they are."""
+    """Inputs lie among NaN, and results among numbers that must not change."""
     take(monkeypatch, TILES["small"], whole)
     sizes = Shape(batch=1, heads=1, key_heads=1, queries=37, keys=41, dim=17, value_dim=19, left=4, right=3)
     inputs = make_inputs(sizes, dtype=torch.float32)
@@ -379,19 +454,13 @@ def test_what_is_not_a_number_spreads_as_in_plain_attention(monkeypatch, name):
     assert torch.equal(relative_attention(**inputs, clip=4, backend="triton").isnan(), want.isnan())
 
 
-def arguments(**changes):
-    shape = Shape(batch=1, heads=1, key_heads=1, queries=5, keys=5, dim=3, value_dim=2, left=2, right=2)
-    given = make_inputs(shape, dtype=torch.float32)
-    names = [argument.split()[-1] for argument in fused.ARGUMENTS.split(", ")]
-    rest = dict.fromkeys(names[5:10]) | {"offset": 0, "left": 2, "right": 2, "clips": True, "is_causal": False}
-    rest |= {"dropout_p": 0.0, "scale": 0.25}
-    return (*(x.requires_grad_() for x in given.values()), *{**rest, **changes}.values())
-
-
 @pytest.mark.parametrize("changes", [{}, {"seed": torch.tensor(3), "dropout_p": 0.2}], ids=["plain", "dropout"])
 def test_the_operators_pass_opcheck(changes):
-    tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
-    torch.library.opcheck(operators.attention, arguments(**changes), test_utils=tests)
+    call = call_of(5, 5, **changes)
+    tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(operators.attention_forward, tuple(call), test_utils=tests)
+    results = operators.attention_forward(*call)
+    torch.library.opcheck(operators.attention_backward, (results[0], *results, *call), test_utils=tests)
 
 
 def test_refusals_say_why(monkeypatch):
@@ -403,18 +472,20 @@ def test_refusals_say_why(monkeypatch):
         return str(raised.value)
 
     double = {name: x.double() for name, x in inputs.items()}
-    assert "query has type torch.float64, and these kernels take float16, bfloat16 and float32" in refused(**double)
+    assert "query has type torch.float64, and it takes float32, bfloat16, float16" in refused(**double)
     wide = {"value": torch.zeros(1, 1, 3, 257), "rel_value": None}
     assert "dim 3 and value_dim 257: they are from 1 to 256" in refused(**wide)
-    monkeypatch.delenv("TRITON_INTERPRET")
-    assert refused().endswith("triton: query is on cpu, and these kernels are for NVIDIA GPUs; use native or dense")
     monkeypatch.setattr(triton.importlib.util, "find_spec", lambda name: None)
     assert "Triton is not installed" in refused()
+    assert "Triton is not installed" in triton.installed()
+    monkeypatch.setattr(triton, "SERVES", replace(triton.SERVES, devices=("cuda",)))
+    assert refused().endswith("triton: query is on cpu, and it runs on cuda; use dense")
     monkeypatch.undo()
-    old = SimpleNamespace(query=SimpleNamespace(device=torch.device("cuda"), dtype=torch.float32), value=None)
+    old = SimpleNamespace(query=SimpleNamespace(device=torch.device("cuda")))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
-    assert triton.unsupported(old) == "Tesla T4 is no NVIDIA GPU of compute capability 8.0 or newer; use dense"
+    assert triton.lacking(old) == "Tesla T4 is no NVIDIA GPU of compute capability 8.0 or newer; use dense"
+    assert triton.installed() == f"Triton {metadata.version('triton')}, its interpreter"
 
 
 CHECKED_AHEAD = """
@@ -439,9 +510,8 @@ if sys.argv[1] == "90":
 
 
 def test_kernels_compile_for_gpus_that_are_not_there(tmp_path):
-    """Without a device, in processes that are not Triton's interpreter: no product of the matrix units waits for
-    another, no pair of a far tile is worked on twice, none of its loop's registers are spilled, and short sentences of
-    all lengths are served by few variants."""
+    """In processes without Triton's interpreter: no product on the matrix units waits for another, no pair of a far tile
+    is computed twice, the far loop spills no registers, and few variants serve short sentences of all lengths."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
 
     def run(target: str) -> subprocess.CompletedProcess[str]:
@@ -457,16 +527,27 @@ def test_kernels_compile_for_gpus_that_are_not_there(tmp_path):
             assert ran.stdout.split() == kernels + (kernels[:3] if target == "90" else [])
 
 
-def test_nothing_is_read_from_the_device(monkeypatch):
+def test_nothing_is_read_from_the_device():
     """So that calls can be captured in a CUDA graph: tensors that have no numbers would say so."""
-    monkeypatch.setattr(operators, "launch", lambda *_, **__: None)
-    monkeypatch.setattr(configs, "generation", lambda device: 9)
+
+    def launch(*_, **__):
+        pass
+
+    tiles_of = partial(plan.tiles_of, generation=9)
     with FakeTensorMode():
         x = torch.empty(2, 3, 70, 16, device="cuda", dtype=torch.float16)
         table, each = x.new_empty(5, 16), torch.empty(2, device="cuda", dtype=torch.int64)
         relations = torch.empty(2, 1, 70, 70, device="cuda", dtype=torch.int64)
-        options = (each, each, relations > 0, each.sum(), 0, 2, 2, True, True, 0.1, 0.25)
+        given = {
+            "rel_key": table,
+            "rel_value": table,
+            "query_offsets": each,
+            "key_lengths": each,
+            "mask": relations > 0,
+        }
+        call = call_of(1, 1, query=x, key=x, value=x, **given, seed=each.sum(), left=2, right=2, dropout_p=0.1)
         for labels in (None, relations):
-            arguments = (x, x, x, table, table, labels, *options)
-            results = operators.run_forward(*arguments)
-            assert all(found.device.type == "cuda" for found in operators.run_backward(x, *results, *arguments))
+            call = call._replace(relations=labels)
+            results = operators.run_forward(call, launch, tiles_of)
+            found = operators.run_backward(call, x, *results, launch, tiles_of)
+            assert all(x.device.type == "cuda" for x in (*results, *found))

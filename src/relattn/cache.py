@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relattn.functional import may_look, show
+from relattn.checks import may_look, show
 
 
 @dataclass(eq=False)

@@ -1,50 +1,44 @@
-"""What a backend is asked: the arguments of the public operators after checking.
+"""A call of either operator, checked and with every default resolved: what a backend is asked.
 
-`functional` fills these in once, with every default resolved, so that no backend checks or guesses anything.
-Shapes are those of the public docstrings: (batch, heads, queries, dim) and so on.
+The fields are written down here once; a registered operator's schema is made of them (`backends/fused.py`).
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 Beyond = Literal["clip", "zero"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    rel_key: Tensor | None
-    rel_value: Tensor | None
-    query_offset: int | Tensor  # position of query 0 on the key axis: one for all, or (batch,)
-    is_causal: bool
-    key_lengths: Tensor | None
-    mask: Tensor | None
-    dropout_p: float
-    scale: float
-    return_lse: bool
+class Call(NamedTuple):
+    """Where `relations` are given they label the pairs; otherwise clip(j − i) does, and labels == left + right + 1."""
+
+    query: Tensor  # (batch, heads, queries, dim)
+    key: Tensor  # (batch, key_heads, keys, dim)
+    value: Tensor  # (batch, key_heads, keys, value_dim)
+    rel_key: Tensor | None = None  # (labels, dim) or (heads, labels, dim)
+    rel_value: Tensor | None = None  # (labels, value_dim) or (heads, labels, value_dim)
+    relations: Tensor | None = None  # (batch or 1, heads or 1, queries, keys) labels; −1 says that a pair has no term
+    query_offsets: Tensor | None = None  # (batch,) positions of query 0 on the key axis, where sequences have their own
+    key_lengths: Tensor | None = None  # (batch,) valid keys
+    query_lengths: Tensor | None = None  # (batch,) valid queries
+    mask: Tensor | None = None  # bool, four dimensions that broadcast to (batch, heads, queries, keys)
+    seed: Tensor | None = None  # one int64 that the kernels' dropout is drawn from; a new one where there is none
+    query_offset: int = 0  # position of query 0, where all sequences have the same
+    left: int = 0
+    right: int = 0
+    clips: bool = True  # pairs outside the window take the edge's row, beyond == "clip"; or have no term
+    is_causal: bool = False
+    dropout_p: float = 0.0
+    scale: float = 1.0
+
+    @property
+    def offset(self) -> int | Tensor:
+        """Position of query 0: one for all sequences, or (batch,)."""
+        return self.query_offset if self.query_offsets is None else self.query_offsets
 
 
-@dataclass(frozen=True, kw_only=True)
-class RelativeCall(Call):
-    """Pairs are labelled by clip(j − i); labels == left + right + 1."""
-
-    left: int
-    right: int
-    beyond: Beyond
-
-
-@dataclass(frozen=True, kw_only=True)
-class RelationCall(Call):
-    """Pairs are labelled by the caller; −1 says no term."""
-
-    relations: Tensor  # (batch or 1, heads or 1, queries, keys)
-
-
-@dataclass(frozen=True)
-class Attended:
-    output: Tensor  # (batch, heads, queries, value_dim)
-    lse: Tensor | None  # (batch, heads, queries), where asked for
+def exact(dtype: torch.dtype) -> torch.dtype:
+    """The type of log-sum-exps: float32 for half types."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

@@ -1,18 +1,19 @@
-"""Modules over `relative_attention`: the tables wK and wV of a layer, and a self-attention layer that has them.
+"""Modules over `relative_attention`: the tables wK and wV, attention with them, and a self-attention layer.
 
 The paper shares tables by the heads of a layer (section 3.3) or gives each head its own (its base model, section
 4.1), and has none of them in encoder–decoder attention. A layer that decodes keeps a cache of keys and values; a
 query's distances come from true positions, so one token at a time gives what the whole sequence does.
 """
 
-from typing import Literal
+from typing import Any, Literal, Unpack, overload
 
 import torch
 from torch import Tensor, nn
 
 from relattn.cache import AttentionCache
 from relattn.call import Beyond
-from relattn.functional import relative_attention, window
+from relattn.checks import window
+from relattn.functional import Options, relative_attention
 
 Tables = Literal["both", "keys", "values", "neither"]
 
@@ -26,15 +27,24 @@ class RelativePositionTable(nn.Module):
     Args:
         clip: k, or (left, right).
         dim: of a head.
-        heads: how many heads have tables of their own; None for one table shared by all.
+        heads: how many heads have a table each; None for one table shared by all.
+        device, dtype: of the parameter, as in PyTorch's own modules.
     """
 
-    def __init__(self, clip: int | tuple[int, int], dim: int, heads: int | None = None) -> None:
+    def __init__(
+        self,
+        clip: int | tuple[int, int],
+        dim: int,
+        heads: int | None = None,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         left, right = window(clip)
         self.clip = (left, right)
         lead = () if heads is None else (heads,)
-        self.weight = nn.Parameter(torch.empty(*lead, left + right + 1, dim))
+        self.weight = nn.Parameter(torch.empty(*lead, left + right + 1, dim, device=device, dtype=dtype))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -49,26 +59,82 @@ class RelativePositionTable(nn.Module):
         return f"{tuple(self.weight.shape)}, clip={self.clip}"
 
 
-class RelativeSelfAttention(nn.Module):
-    """Multi-head self-attention with relative position representations: (batch, n, dim) -> (batch, n, dim).
+class RelativeAttention(nn.Module):
+    """`relative_attention` with tables of its own: the core of an attention layer, for any projections around it.
 
     Args:
-        dim: of the model; a multiple of `heads`.
-        heads: number of heads.
+        head_dim: of queries, keys and values.
         clip: k, or (left, right).
-        tables: which of the two the layer has: "both", "keys" (aK), "values" (aV) or "neither".
-        per_head: tables a head, instead of one shared by the heads.
+        heads: how many heads have tables each; None for tables shared by all.
+        tables: which of the two there are: "both", "keys" (aK), "values" (aV) or "neither".
         beyond: "clip" or "zero", as in `relative_attention`.
         dropout: of probabilities, while training.
-        bias: whether the projections have one.
-        is_causal: whether a position attends to later ones.
         backend: as in `relative_attention`.
+        device, dtype: of the tables, as in PyTorch's own modules.
     """
 
     def __init__(
         self,
-        dim: int,
-        heads: int,
+        head_dim: int,
+        clip: int | tuple[int, int],
+        heads: int | None = None,
+        *,
+        tables: Tables = "both",
+        beyond: Beyond = "clip",
+        dropout: float = 0.0,
+        backend: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if tables not in ("both", "keys", "values", "neither"):
+            raise ValueError(f"tables is {tables!r}; it is 'both', 'keys', 'values' or 'neither'")
+        self.clip, self.beyond = window(clip, beyond), beyond
+        self.dropout, self.backend = dropout, backend
+
+        def table(there: bool) -> RelativePositionTable | None:
+            return RelativePositionTable(clip, head_dim, heads, device=device, dtype=dtype) if there else None
+
+        self.rel_key = table(tables in ("both", "keys"))
+        self.rel_value = table(tables in ("both", "values"))
+
+    @overload
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, *, return_lse: Literal[False] = False,
+        **options: Unpack[Options],
+    ) -> Tensor: ...  # fmt: skip
+    @overload
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, *, return_lse: Literal[True], **options: Unpack[Options]
+    ) -> tuple[Tensor, Tensor]: ...
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
+        """(batch, heads, length, head_dim) each; options, results and errors are those of `relative_attention`."""
+        options = {"dropout_p": self.dropout if self.training else 0.0, "backend": self.backend, **options}
+        rel_key, rel_value = (None if table is None else table() for table in (self.rel_key, self.rel_value))
+        return relative_attention(query, key, value, rel_key, rel_value, clip=self.clip, beyond=self.beyond, **options)
+
+
+class RelativeSelfAttention(nn.Module):
+    """Multi-head self-attention with relative position representations: (batch, n, dim) -> (batch, n, dim).
+
+    Args:
+        embed_dim: of the model; a multiple of `num_heads`.
+        num_heads: number of heads.
+        clip: k, or (left, right).
+        tables: which of the two the layer has: "both", "keys" (aK), "values" (aV) or "neither".
+        per_head: tables for each head, instead of tables shared by the heads.
+        beyond: "clip" or "zero", as in `relative_attention`.
+        dropout: of probabilities, while training.
+        bias: whether the projections have one.
+        is_causal: whether a position attends only to itself and earlier ones.
+        backend: as in `relative_attention`.
+        device, dtype: of the parameters, as in PyTorch's own modules.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
         clip: int | tuple[int, int],
         *,
         tables: Tables = "both",
@@ -78,71 +144,69 @@ class RelativeSelfAttention(nn.Module):
         bias: bool = True,
         is_causal: bool = False,
         backend: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if heads < 1 or dim % heads != 0:
-            raise ValueError(f"dim {dim} with {heads} heads: dim is a multiple of heads")
-        if tables not in ("both", "keys", "values", "neither"):
-            raise ValueError(f"tables is {tables!r}; it is 'both', 'keys', 'values' or 'neither'")
-        self.heads, self.head_dim = heads, dim // heads
-        self.clip, self.beyond = window(clip), beyond
-        self.dropout, self.is_causal, self.backend = dropout, is_causal, backend
-        self.qkv = nn.Linear(dim, 3 * dim, bias=bias)
-        self.out = nn.Linear(dim, dim, bias=bias)
-        own = heads if per_head else None
-        self.rel_key = RelativePositionTable(clip, self.head_dim, own) if tables in ("both", "keys") else None
-        self.rel_value = RelativePositionTable(clip, self.head_dim, own) if tables in ("both", "values") else None
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Glorot uniform for W^Q, W^K, W^V and W^O, each by its own fans; biases zero."""
-        for weight in (*self.qkv.weight.chunk(3), self.out.weight):
-            nn.init.xavier_uniform_(weight)
-        for linear in (self.qkv, self.out):
-            if linear.bias is not None:
-                nn.init.zeros_(linear.bias)
+        if num_heads < 1 or embed_dim % num_heads != 0:
+            raise ValueError(f"embed_dim {embed_dim} with {num_heads} heads: it is a multiple of num_heads")
+        self.num_heads, self.head_dim, self.is_causal = num_heads, embed_dim // num_heads, is_causal
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.query, self.key, self.value, self.out = (linear(embed_dim, embed_dim, bias, **made) for _ in range(4))
+        own = num_heads if per_head else None
+        self.attention = RelativeAttention(
+            self.head_dim, clip, own, tables=tables, beyond=beyond, dropout=dropout, backend=backend, **made
+        )
 
     def empty_cache(self, batch: int, capacity: int = 0) -> AttentionCache:
         """The cache to start with: no positions seen, room for `capacity`. It grows by doubling where that is short."""
-        room = batch, self.heads, capacity, self.head_dim
-        return AttentionCache((self.qkv.weight.new_empty(room), self.qkv.weight.new_empty(room)))
+        room = batch, self.num_heads, capacity, self.head_dim
+        return AttentionCache((self.key.weight.new_empty(room), self.value.weight.new_empty(room)))
 
+    @overload
+    def forward(self, x: Tensor, key_lengths: Tensor | None = None, cache: None = None) -> Tensor: ...
+    @overload
+    def forward(
+        self, x: Tensor, key_lengths: Tensor | None, cache: AttentionCache
+    ) -> tuple[Tensor, AttentionCache]: ...
+    @overload
+    def forward(self, x: Tensor, *, cache: AttentionCache) -> tuple[Tensor, AttentionCache]: ...
     def forward(
         self, x: Tensor, key_lengths: Tensor | None = None, cache: AttentionCache | None = None
     ) -> Tensor | tuple[Tensor, AttentionCache]:
         """Attends from each position of `x` to all of them, and to those in the cache.
 
         Args:
-            x: (batch, n, dim); with a cache, the positions that follow those it holds.
+            x: (batch, n, embed_dim); with a cache, the positions that follow those it holds.
             key_lengths: (batch,) valid positions of each sequence, those in the cache counted. The rest of `x` is
                 padding, which a cache does not keep: the next call goes on where each sequence ends.
             cache: of the positions before; for causal layers only.
 
         Returns:
-            (batch, n, dim), and with a cache also the new one. Padding positions give the output's bias.
+            (batch, n, embed_dim), and with a cache also the new one. Padding positions give the output's bias.
         """
         if cache is not None and not self.is_causal:
             raise ValueError("a cache is for causal layers: here later positions would change earlier outputs")
-        batch, n, dim = x.shape
-        query, key, value = self.qkv(x).view(batch, n, 3, self.heads, self.head_dim).permute(2, 0, 3, 1, 4)
-        offset: int | Tensor = 0
-        if cache is not None:
-            offset, cache = cache.next_position, cache.append(key, value, key_lengths)
-            key, value, key_lengths = cache.key, cache.value, cache.lengths
-        attended = relative_attention(
-            query,
-            key,
-            value,
-            None if self.rel_key is None else self.rel_key(),
-            None if self.rel_value is None else self.rel_value(),
-            clip=self.clip,
-            beyond=self.beyond,
-            query_offset=offset,
-            is_causal=self.is_causal,
-            key_lengths=key_lengths,
-            dropout_p=self.dropout if self.training else 0.0,
-            backend=self.backend,
+        heads = (self.num_heads, self.head_dim)
+        query, key, value = (
+            project(x).unflatten(-1, heads).transpose(1, 2) for project in (self.query, self.key, self.value)
         )
-        assert isinstance(attended, Tensor)
-        output = self.out(attended.transpose(1, 2).reshape(batch, n, dim))
+        where: Options = {"key_lengths": key_lengths}
+        if cache is not None:
+            offset = cache.next_position
+            cache = cache.append(key, value, key_lengths)
+            key, value, lengths = cache.key, cache.value, cache.lengths
+            where = {"query_offset": offset, "key_lengths": lengths}
+            where["query_lengths"] = None if lengths is None else lengths - offset
+        attended = self.attention(query, key, value, is_causal=self.is_causal, **where)
+        output = self.out(attended.transpose(1, 2).flatten(2))
         return output if cache is None else (output, cache)
+
+
+def linear(inputs: int, outputs: int, bias: bool = True, **made: Any) -> nn.Linear:
+    """A linear map with Glorot-uniform weights and a zero bias."""
+    layer = nn.Linear(inputs, outputs, bias=bias, **made)
+    nn.init.xavier_uniform_(layer.weight)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return layer

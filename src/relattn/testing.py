@@ -13,13 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from relattn import backends
+
 FLOATS = ("query", "key", "value", "rel_key", "rel_value")
 Results = dict[str, Tensor]
 
 
 def widest(backend: str) -> torch.dtype:
     """The most precise type that a backend computes in."""
-    return torch.float32 if backend in ("native", "triton") else torch.float64
+    dtypes = backends.BACKENDS[backend].SERVES.dtypes
+    return torch.float64 if torch.float64 in dtypes else torch.float32
 
 
 @dataclass(frozen=True)

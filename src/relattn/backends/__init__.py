@@ -1,49 +1,28 @@
 """The backends by name, which of them `auto` takes, and why one cannot serve a call.
 
-A backend is a module with `relative_attention(call)`, `relation_attention(call)` and `unsupported(call)`, imported
-when first needed. `unsupported_reason` serves the choice, the error message and the skips of the tests alike.
+A backend is a module here with `SERVES`, what it serves; `lacking(call)`, why this installation cannot do such a call
+all the same, or None; `installed()`, a line about that; and `attend(call, return_lse)`. `unsupported_reason` serves the
+choice, the error message and the skips of the tests alike. `python -m relattn.backends` prints what there is here.
 """
 
 from types import ModuleType
 
 import torch
 
+from relattn.backends import dense, native, reference, triton
 from relattn.call import Call
 
-NAMES = ("native", "triton", "dense", "merged", "reference")
-MERGED_FROM = 2048  # keys from which "merged" is faster than "dense" on a CPU: docs/backends.md
+BACKENDS: dict[str, ModuleType] = {"native": native, "triton": triton, "dense": dense, "reference": reference}
+NAMES = tuple(BACKENDS)
 NUMBERS = 13  # of a query, at most, that "triton" keeps for its gradients or makes of them
 
 
-def load(backend: str) -> ModuleType:
-    """The module of a backend; ValueError for a name that is not one."""
-    match backend:
-        case "native":
-            from relattn.backends import native
-
-            return native
-        case "triton":
-            from relattn.backends import triton
-
-            return triton
-        case "dense":
-            from relattn.backends import dense
-
-            return dense
-        case "merged":
-            from relattn.backends import merged
-
-            return merged
-        case "reference":
-            from relattn.backends import reference
-
-            return reference
-    raise ValueError(f"backend {backend!r} is not known; the backends are {', '.join(NAMES)}, or 'auto'")
-
-
 def unsupported_reason(backend: str, call: Call) -> str | None:
-    """Why `backend` cannot serve `call`, or None where it can."""
-    return load(backend).unsupported(call)
+    """Why `backend` cannot serve `call`, or None where it can; ValueError for a name that is not one."""
+    if backend not in BACKENDS:
+        raise ValueError(f"backend {backend!r} is not known; the backends are {', '.join(NAMES)}, or 'auto'")
+    module = BACKENDS[backend]
+    return module.SERVES.refusal(call) or module.lacking(call)
 
 
 def choose(backend: str, call: Call) -> ModuleType:
@@ -52,25 +31,19 @@ def choose(backend: str, call: Call) -> ModuleType:
     for name in order(call) if backend == "auto" else (backend,):
         reason = unsupported_reason(name, call)
         if reason is None:
-            return load(name)
+            return BACKENDS[name]
         reasons.append(f"{name}: {reason}")
     raise ValueError("no backend can serve this call; " + "; ".join(reasons))
 
 
 def order(call: Call) -> tuple[str, ...]:
-    """The backends from the fastest on, as measured: on a CPU the compiled kernels at every length. Without them
-    `dense` for short sequences and `merged` for long ones.
+    """The backends from the fastest on, as measured: on a CPU the compiled kernels at every length.
 
     On a GPU nothing has been measured. There it is the Triton kernels from the length on where they need less memory,
-    once a trial has seen them agree with the equations there (`trust.py`), and `dense` otherwise."""
+    once a trial has seen them agree with the equations there (`triton/trust.py`), and `dense` otherwise."""
     if on_gpu(call.query.device):
-        return ("triton",) if takes_triton(call) else ("dense", "reference")
-    if unsupported_reason("native", call) is None:
-        return ("native",)
-    on_cpu = call.query.device.type == "cpu" and not torch.compiler.is_exporting()
-    if on_cpu and call.key.shape[2] >= MERGED_FROM:
-        return ("native", "merged", "dense", "reference")
-    return ("native", "dense", "reference")
+        return ("triton",) if takes_triton(call) else ("dense",)
+    return "native", "dense"
 
 
 def on_gpu(device: torch.device) -> bool:
@@ -80,7 +53,7 @@ def on_gpu(device: torch.device) -> bool:
 def takes_triton(call: Call) -> bool:
     if not saves_memory(call) or unsupported_reason("triton", call) is not None:
         return False
-    from relattn.backends import trust
+    from relattn.backends.triton import trust
 
     return trust.trusted(call)
 

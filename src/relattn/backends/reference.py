@@ -11,26 +11,23 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relattn import positions
-from relattn.call import Attended, Call, RelationCall, RelativeCall
+from relattn.backends.serves import Serves
+from relattn.call import Call, exact
+
+SERVES = Serves(is_exported=True)
 
 
-def unsupported(call: Call) -> str | None:
+def lacking(call: Call) -> str | None:
     return None
 
 
-def relative_attention(call: RelativeCall) -> Attended:
-    distance = positions.distances(call.query.shape[2], call.key.shape[2], call.query_offset, call.query.device)
-    label = positions.labels(distance, call.left, call.right, call.beyond)
-    return attend(call, label[:, None] if label.dim() == 3 else label[None, None])
+def installed() -> str:
+    return "needs nothing"
 
 
-def relation_attention(call: RelationCall) -> Attended:
-    return attend(call, call.relations.long())
-
-
-def attend(call: Call, label: Tensor) -> Attended:
-    """Attention over pairs labelled by `label` (batch or 1, heads or 1, queries, keys); −1 means no term."""
+def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     group = call.query.shape[1] // call.key.shape[1]
+    label = positions.labels_of_pairs(call)
     q = call.query
     k = call.key.repeat_interleave(group, dim=1)
     v = call.value.repeat_interleave(group, dim=1)
@@ -41,22 +38,21 @@ def attend(call: Call, label: Tensor) -> Attended:
         e = e + (q[:, :, :, None, :] * a_key).sum(-1)
     e = call.scale * e
 
-    exact = torch.float32 if e.dtype in (torch.float16, torch.bfloat16) else e.dtype
-    e = e.to(exact)
+    e = e.to(exact(e.dtype))
     sees = positions.visible(call)
     empty = None
     if sees is not None:
         e = e.masked_fill(~sees, -torch.inf)
         empty = ~sees.any(-1, keepdim=True)  # rows of nothing but −∞, whose softmax is no number
     alpha = e.softmax(-1) if empty is None else e.softmax(-1).masked_fill(empty, 0.0)
-    lse = e.detach().logsumexp(-1) if call.return_lse else None
+    lse = e.detach().logsumexp(-1) if return_lse else None
 
     alpha = F.dropout(alpha.to(q.dtype), call.dropout_p)
     z = torch.einsum("bhij,bhjd->bhid", alpha, v)
     if call.rel_value is not None:
         a_value = vectors_of_pairs(call.rel_value, label)
         z = z + (alpha[..., None] * a_value).sum(-2)
-    return Attended(z, lse)
+    return z, lse
 
 
 def vectors_of_pairs(table: Tensor, label: Tensor) -> Tensor:

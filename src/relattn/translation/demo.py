@@ -200,7 +200,7 @@ def _table_norms(translator: Translator) -> dict[str, tuple[list[str], list[list
     found: dict[str, tuple[list[str], list[list[float]]]] = {}
     for name, parameter in translator.model.named_parameters():
         stack, _, rest = name.partition(".")
-        for table, symbol in (("key_table", "aK"), ("value_table", "aV")):
+        for table, symbol in (("rel_key", "aK"), ("rel_value", "aV")):
             if f".{table}." in name:
                 labels, rows = found.setdefault(symbol, ([], []))
                 labels.append(f"{stack} {int(rest.partition('.')[0]) + 1}")

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from relattn.cache import AttentionCache
+from relattn import AttentionCache
 from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer

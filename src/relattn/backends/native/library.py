@@ -1,66 +1,75 @@
-"""The compiled kernels: which object serves this processor, and the call they take, field by field as in `rows.h`."""
+"""The compiled kernels: which objects serve this processor, and their arguments, as `arguments.h` declares them."""
 
 import ctypes
+import platform
+import re
+import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
-LEVELS = {"AVX512": "x86-64-v4", "AVX2": "x86-64-v3", "DEFAULT": "aarch64"}  # by what PyTorch says of the processor
-TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+HERE = Path(__file__).parent
+LEVELS = {"AVX512": "x86-64-v4", "AVX2": "x86-64-v3"}  # by what PyTorch says of the processor
+LEVEL = LEVELS.get(torch.backends.cpu.get_cpu_capability(), platform.machine())
+REALS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}  # the number that an object computes in
+TYPES = {torch.float32: 0, torch.float64: 0, torch.bfloat16: 1, torch.float16: 2}  # of arrays, as in `rows.h`
 PADDING = 16  # of the last dimension of tables, as in `rows.h`
 
 
-class Array(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("batch", ctypes.c_ssize_t),
-        ("head", ctypes.c_ssize_t),
-        ("row", ctypes.c_ssize_t),
-    )
+class Kernels(NamedTuple):
+    """An object, the structure of its arguments, and which of them are tensors with strides."""
+
+    library: ctypes.CDLL
+    arguments: type[ctypes.Structure]
+    arrays: frozenset[str]
 
 
-ARRAYS = ("query", "key", "value", "output", "grad", "d_query", "d_key", "d_value", "lse", "mask", "relations")
-POINTERS = ("rel_key", "rel_key_t", "rel_value", "rel_value_t", "d_rel_key", "d_rel_value", "offsets", "lengths")
-NUMBERS = (
-    *("batch", "heads", "key_heads", "queries", "keys", "dim", "value_dim", "labels", "left", "right"),
-    *("key_table_heads", "value_table_heads", "label_size", "type", "clips", "is_causal", "chunks", "threads"),
-)
+def structures(header: str, real: Any) -> dict[str, Any]:
+    """What a header declares in lines of `type names;`, as ctypes has it, beside the types it is made of."""
+    kinds = {"idx": ctypes.c_ssize_t, "uint64_t": ctypes.c_uint64, "real": real}
+    code = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
+    for body, name in re.findall(r"typedef struct \{(.*?)\} (\w+);", code, flags=re.DOTALL):
+        fields: list[tuple[str, Any]] = []
+        for line in body.split(";")[:-1]:
+            found = re.fullmatch(r"\s*(?:const )?(\w+) (\*?\w+(?:, \*?\w+)*)", line)
+            if found is None:
+                raise ValueError(f"{name}: {line.strip()!r} is not understood")
+            for member in found[2].split(", "):
+                is_pointer = member.startswith("*")
+                fields.append((member.lstrip("*"), ctypes.c_void_p if is_pointer else kinds[found[1]]))
+        kinds[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
+    return kinds
 
 
-class Call(ctypes.Structure):
-    _fields_ = (
-        *((name, Array) for name in ARRAYS),
-        *((name, ctypes.c_void_p) for name in POINTERS),
-        *((name, ctypes.c_ssize_t) for name in NUMBERS),
-        ("scale", ctypes.c_float),
-        ("keep", ctypes.c_float),
-        ("seed", ctypes.c_uint64),
-    )
+def load(level: str, real: torch.dtype, folder: Path = HERE) -> Kernels:
+    """The kernels compiled for a level of processor; OSError where they are not there or not of this version."""
+    name = f"attention-{level}-{str(real).removeprefix('torch.')}.so"
+    library = ctypes.CDLL(str(folder / name))
+    header = (folder / "arguments.h").read_bytes()
+    if not hasattr(library, "relattn_checksum") or checksum_of(library) != zlib.crc32(header):
+        raise OSError(f"{name} was compiled with another arguments.h")
+    declared = structures(header.decode(), REALS[real])
+    arguments = declared["arguments"]
+    arrays = frozenset(name for name, kind in arguments._fields_ if kind is declared["array"])
+    return Kernels(library, arguments, arrays)
 
 
-def array(x: Tensor) -> Array:
-    """Where a (batch, heads, rows, dim) or (batch, heads, rows) tensor lies; its last dimension is contiguous."""
-    return Array(x.data_ptr(), x.stride(0), x.stride(1), x.stride(2))
+def checksum_of(library: ctypes.CDLL) -> int:
+    return ctypes.c_uint32.in_dll(library, "relattn_checksum").value
 
 
-def load(level: str) -> ctypes.CDLL:
-    """The object compiled for a level of processor; OSError where it is not there."""
-    library = ctypes.CDLL(str(Path(__file__).with_name(f"attention-{level}.so")))
-    if library.relattn_call_size() != ctypes.sizeof(Call):
-        raise OSError(f"attention-{level}.so is of another version")
-    return library
+def load_all(level: str, folder: Path = HERE) -> tuple[dict[torch.dtype, Kernels], dict[torch.dtype, str]]:
+    """The kernels of each number, or why they are not there."""
+    kernels: dict[torch.dtype, Kernels] = {}
+    missing: dict[torch.dtype, str] = {}
+    for real in REALS:
+        try:
+            kernels[real] = load(level, real, folder)
+        except OSError as error:
+            name = str(real).removeprefix("torch.")
+            missing[real] = f"its {name} kernels were not compiled for this machine ({error}); use dense"
+    return kernels, missing
 
 
-try:
-    KERNELS = load(LEVELS.get(torch.backends.cpu.get_cpu_capability(), "none"))
-    MISSING = None  # why there are no kernels here
-except OSError as error:
-    MISSING = f"its kernels were not compiled for this machine ({error}); use dense"
-
-
-def run(kernel: Any, call: Call) -> None:
-    """Runs one of the kernels; MemoryError where it could not get its work space."""
-    if kernel(ctypes.byref(call)) != 0:
-        raise MemoryError(f"no memory for the work space of {call.keys} keys of {call.dim} dimensions")
+KERNELS, MISSING = load_all(LEVEL)

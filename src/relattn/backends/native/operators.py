@@ -1,99 +1,140 @@
-"""The kernels as functions of PyTorch tensors, and as operators: `relattn::native` and its way back.
+"""The kernels as functions of PyTorch tensors, and as operators: `relattn::native` and `relattn::native_backward`.
 
 Gradients of the tables are summed over a fixed number of shares of the batch, so that they depend on the numbers given
 and not on the number of threads.
 """
 
+import ctypes
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relattn.backends.fused import Arguments, new_numbers, register, results, with_contiguous_rows
+from relattn.backends.fused import Results, new_numbers, new_results, register, with_contiguous_rows
 from relattn.backends.native import library
+from relattn.call import Call, exact
 
 SHARES = 64  # of the batch's heads, each with gradients of the tables of its own
+DRAWS = 2**24  # numbers that dropout draws from, as in `strips.h`
 
 
-def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """The output, the log-sum-exp (batch, heads, queries), float32, and nothing else of a query."""
-    inputs = Inputs(Arguments(*arguments))
-    output, lse = results(inputs.query, inputs.value)
-    inputs.call.output, inputs.call.lse = library.array(output), library.array(lse)
-    library.run(library.KERNELS.relattn_forward, inputs.call)
+def forward(call: Call) -> Results:
+    """The output, the log-sum-exp (batch, heads, queries), and nothing else of a query."""
+    task = Task(call)
+    output, lse = new_results(call)
+    task.run("forward", output=output, lse=lse)
     return output, lse, new_numbers(lse, 0)
 
 
-def backward(grad: Tensor, output: Tensor, lse: Tensor, _: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+def backward(call: Call, grad: Tensor, output: Tensor, lse: Tensor, numbers: Tensor) -> tuple[Tensor, ...]:
     """Gradients of query, key, value, rel_key and rel_value; an empty one for a table that is not there."""
-    given = Arguments(*arguments)
-    inputs, grad = Inputs(given), with_contiguous_rows(grad)
-    call = inputs.call
-    d_query, d_key, d_value = (torch.empty_like(x) for x in (inputs.query, inputs.key, inputs.value))
-    call.grad, call.output, call.lse = library.array(grad), library.array(output), library.array(lse)
-    call.d_query, call.d_key, call.d_value = library.array(d_query), library.array(d_key), library.array(d_value)
-    call.chunks = min(SHARES, call.batch * call.key_heads)
-    d_rel_key, d_rel_value = (new_shares(table, call.chunks) for table in (inputs.rel_key, inputs.rel_value))
-    call.d_rel_key, call.d_rel_value = d_rel_key.data_ptr(), d_rel_value.data_ptr()
-    library.run(library.KERNELS.relattn_backward, call)
-    tables = in_the_shape_of(given.rel_key, d_rel_key), in_the_shape_of(given.rel_value, d_rel_value)
-    return d_query, d_key, d_value, *tables
+    task = Task(call)
+    d_query, d_key, d_value = (torch.empty_like(task.tensors[name]) for name in ("query", "key", "value"))
+    d_rel_key, d_rel_value = (task.new_shares(name) for name in ("rel_key", "rel_value"))
+    task.run(
+        "backward",
+        grad=with_contiguous_rows(grad),
+        output=with_contiguous_rows(output),
+        lse=lse,
+        d_query=d_query,
+        d_key=d_key,
+        d_value=d_value,
+        d_rel_key=d_rel_key,
+        d_rel_value=d_rel_value,
+    )
+    tables = ((d_rel_key, call.rel_key), (d_rel_value, call.rel_value))
+    d_tables = (grad.new_empty(0) if table is None else summed(shares, table) for shares, table in tables)
+    return d_query, d_key, d_value, *d_tables
 
 
-class Inputs:
-    """The arguments as the kernels read them, held while they do."""
+class Task:
+    """A call's arguments as the kernels read them, and the tensors that they point to, held while they do."""
 
-    def __init__(self, given: Arguments) -> None:
-        query, offsets, lengths, seed = given.query, given.offsets, given.lengths, given.seed
-        pairs = (*query.shape[:3], given.key.shape[2])
-        self.query, self.key, self.value = (with_contiguous_rows(x) for x in (query, given.key, given.value))
-        self.rel_key, self.rel_key_t = both_ways(given.rel_key, given.scale)
-        self.rel_value, self.rel_value_t = both_ways(given.rel_value, 1.0)
-        self.relations, self.mask = on_pairs(given.relations, pairs), on_pairs(given.mask, pairs)
-        self.offsets = torch.full(query.shape[:1], given.offset) if offsets is None else offsets.long().contiguous()
-        self.lengths = None if lengths is None else lengths.long().contiguous()
-        self.call = library.Call(
-            type=library.TYPES[query.dtype],
-            clips=given.clips,
-            is_causal=given.is_causal,
+    def __init__(self, call: Call) -> None:
+        batch, heads, queries, dim = call.query.shape
+        _, key_heads, keys, value_dim = call.value.shape
+        tables = [x for x in (call.rel_key, call.rel_value) if x is not None]
+        self.real = exact(call.query.dtype)
+        self.kernels = library.KERNELS[self.real]
+        self.arguments: Any = self.kernels.arguments(
+            batch=batch,
+            heads=heads,
+            key_heads=key_heads,
+            queries=queries,
+            keys=keys,
+            dim=dim,
+            value_dim=value_dim,
+            labels=tables[0].shape[-2] if tables else 1,
+            rel_key_heads=heads_of(call.rel_key),
+            rel_value_heads=heads_of(call.rel_value),
+            relations_size=0 if call.relations is None else call.relations.element_size(),
+            type=library.TYPES[call.query.dtype],
             threads=torch.get_num_threads(),
-            left=given.left,
-            right=given.right,
-            labels=1,
-            key_table_heads=1,
-            value_table_heads=1,
-            scale=given.scale,
-            keep=1.0 - given.dropout_p,
-            seed=0 if seed is None else int(seed),
+            shares=min(SHARES, batch * key_heads),
+            query_offset=call.query_offset,
+            left=call.left,
+            clips=call.clips and call.relations is None,
+            is_causal=call.is_causal,
+            keep_threshold=int((1.0 - call.dropout_p) * DRAWS),
+            scale=call.scale,
+            keep_scale=1.0 / (1.0 - call.dropout_p) if call.dropout_p < 1.0 else 0.0,
+            seed=0 if call.seed is None else int(call.seed),
         )
-        self.point()
+        self.tensors: dict[str, Tensor] = {}
+        self.point(**tensors_of(call, self.real))
 
-    def point(self) -> None:
-        """Sizes and places of the tensors into the call."""
-        call = self.call
-        call.batch, call.heads, call.queries, call.dim = self.query.shape
-        _, call.key_heads, call.keys, call.value_dim = self.value.shape
-        call.query, call.key, call.value = library.array(self.query), library.array(self.key), library.array(self.value)
-        if self.rel_key is not None and self.rel_key_t is not None:
-            call.rel_key, call.rel_key_t = self.rel_key.data_ptr(), self.rel_key_t.data_ptr()
-            call.key_table_heads, call.labels = self.rel_key.shape[:2]
-        if self.rel_value is not None and self.rel_value_t is not None:
-            call.rel_value, call.rel_value_t = self.rel_value.data_ptr(), self.rel_value_t.data_ptr()
-            call.value_table_heads, call.labels = self.rel_value.shape[:2]
-        if self.relations is not None:
-            call.relations, call.label_size = library.array(self.relations), self.relations.element_size()
-        if self.mask is not None:
-            call.mask = library.array(self.mask)
-        call.offsets = self.offsets.data_ptr()
-        call.lengths = None if self.lengths is None else self.lengths.data_ptr()
+    def point(self, **tensors: Tensor | None) -> None:
+        """Makes arguments point to the tensors that are there."""
+        for name, x in tensors.items():
+            if x is not None:
+                self.tensors[name] = x
+                where = x.data_ptr()
+                setattr(self.arguments, name, (where, *x.stride()[:3]) if name in self.kernels.arrays else where)
+
+    def new_shares(self, name: str) -> Tensor:
+        """Zeros to which each share of the batch adds its gradient of a table; empty where there is none."""
+        sizes = self.tensors[name].shape if name in self.tensors else (0,)
+        return torch.zeros(self.arguments.shares, *sizes, dtype=self.real)
+
+    def run(self, kernel: str, **tensors: Tensor) -> None:
+        """Runs a kernel; MemoryError where it cannot get its work space."""
+        self.point(**tensors)
+        if getattr(self.kernels.library, f"relattn_{kernel}")(ctypes.byref(self.arguments)) != 0:
+            sizes = f"{self.arguments.keys} keys of {self.arguments.dim} dimensions"
+            raise MemoryError(f"no memory for the work space of {sizes}")
 
 
-def both_ways(table: Tensor | None, scale: float) -> tuple[Tensor | None, Tensor | None]:
-    """A table in float32 as (heads or 1, labels, dim), and `scale` times it as (heads or 1, dim, labels); padded."""
+def tensors_of(call: Call, real: torch.dtype) -> dict[str, Tensor | None]:
+    """The tensors of a call as the kernels read them, by the names of their arguments."""
+    pairs = (*call.query.shape[:3], call.key.shape[2])
+    rel_key, rel_key_t = both_ways(call.rel_key, call.scale, real)
+    rel_value, rel_value_t = both_ways(call.rel_value, 1.0, real)
+    return {
+        "query": with_contiguous_rows(call.query),
+        "key": with_contiguous_rows(call.key),
+        "value": with_contiguous_rows(call.value),
+        "rel_key": rel_key,
+        "rel_key_t": rel_key_t,
+        "rel_value": rel_value,
+        "rel_value_t": rel_value_t,
+        "relations": on_pairs(call.relations, pairs),
+        "mask": on_pairs(call.mask, pairs),
+        "query_offsets": int64(call.query_offsets),
+        "key_lengths": int64(call.key_lengths),
+        "query_lengths": int64(call.query_lengths),
+    }
+
+
+def heads_of(table: Tensor | None) -> int:
+    return table.shape[0] if table is not None and table.dim() == 3 else 1
+
+
+def both_ways(table: Tensor | None, scale: float, real: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+    """A table as (heads or 1, labels, dim), and `scale` times it as (heads or 1, dim, labels), both padded."""
     if table is None:
         return None, None
-    table = table.float() if table.dim() == 3 else table.float()[None]
+    table = table.to(real) if table.dim() == 3 else table.to(real)[None]
     return padded(table), padded(scale * table.mT)
 
 
@@ -104,22 +145,16 @@ def padded(x: Tensor) -> Tensor:
 
 def on_pairs(x: Tensor | None, pairs: tuple[int, ...]) -> Tensor | None:
     """A mask or labels as (batch, heads, queries, keys): a view of stride 0 where it is broadcast, but for keys."""
-    if x is None:
-        return None
-    if x.dtype in (torch.uint8, torch.uint16, torch.uint32, torch.uint64):
-        x = x.long()
-    return with_contiguous_rows(x.expand(*x.shape[:-1], pairs[-1])).expand(pairs)
+    return None if x is None else with_contiguous_rows(x.expand(*x.shape[:-1], pairs[-1])).expand(pairs)
 
 
-def new_shares(table: Tensor | None, shares: int) -> Tensor:
-    return torch.zeros(0) if table is None else table.new_zeros(shares, *table.shape)
+def int64(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.long().contiguous()
 
 
-def in_the_shape_of(table: Tensor | None, shares: Tensor) -> Tensor:
+def summed(shares: Tensor, table: Tensor) -> Tensor:
     """The sum of the shares, in a table's own shape and type."""
-    if table is None:
-        return shares
     return shares.sum(0)[..., : table.shape[-1]].reshape(table.shape).to(table.dtype).contiguous()
 
 
-attention, attention_backward = register("native", forward, backward, kinds=0)
+attention, run, run_backward = register("native", forward, backward, numbers=0)

@@ -1,119 +1,101 @@
-/* A call as it comes from Python, and its arrays' rows: read as float32, turned to columns, written back. */
+/* Rows of the arguments' arrays: read as the build's number, turned to columns, rounded and written. */
 
 #ifndef RELATTN_ROWS_H
 #define RELATTN_ROWS_H
 
-#include "vectors.h"
+#include "arguments.h"
 
 enum { ROWS = 64, KEYS = 64 }; /* queries and keys of a tile */
-enum { PADDING = 16 }; /* rows of tables and of work space are padded to multiples of this, as `library.py` knows */
-enum { FLOAT32, BFLOAT16, FLOAT16 };
+enum { PADDING = 16 };         /* rows of tables and work space are padded to multiples, as `library.py` knows */
+enum { REAL, BFLOAT16, FLOAT16 }; /* types of arrays, as `library.py` knows */
 
-typedef struct {
-    void *data;
-    idx batch, head, row; /* strides, in elements; the last dimension is contiguous */
-} array;
-
-typedef struct {
-    /* (batch, heads, rows, dim) each, in `type`; key and value have key_heads heads */
-    array query, key, value, output, grad, d_query, d_key, d_value;
-    array lse;       /* float32, (batch, heads, rows) */
-    array mask;      /* bytes, (batch, heads, queries, keys), strides 0 where broadcast; no data where there is none */
-    array relations; /* integers of `label_size` bytes, laid out as the mask; no data where labels are positions */
-    /* tables, float32: as they are, (heads or 1, labels, padded dim), and transposed, (heads or 1, dim, padded labels) */
-    const float *rel_key, *rel_key_t, *rel_value, *rel_value_t;
-    float *d_rel_key, *d_rel_value;   /* (chunks, heads or 1, labels, padded dim), zeros */
-    const int64_t *offsets, *lengths; /* (batch,); position of query 0, valid keys */
-    idx batch, heads, key_heads, queries, keys, dim, value_dim, labels, left, right;
-    idx key_table_heads, value_table_heads, label_size, type, clips, is_causal, chunks, threads;
-    float scale, keep; /* keep: share of probabilities not dropped */
-    uint64_t seed;
-} call;
-
-INLINE float widened(const void *data, idx i, idx type) {
-    if (type == FLOAT32) return ((const float *)data)[i];
-    if (type == FLOAT16) return (float)((const _Float16 *)data)[i];
+INLINE real widened(const void *data, idx i, idx type) {
+    if (type == REAL) return ((const real *)data)[i];
+    if (type == FLOAT16) return ((const _Float16 *)data)[i];
     const uint32_t bits = (uint32_t)((const uint16_t *)data)[i] << 16;
     float x;
     memcpy(&x, &bits, 4);
     return x;
 }
 
-INLINE void put(void *data, idx i, float x, idx type) {
-    if (type == FLOAT32) {
-        ((float *)data)[i] = x;
+INLINE void put(void *data, idx i, real x, idx type) {
+    if (type == REAL) {
+        ((real *)data)[i] = x;
     } else if (type == FLOAT16) {
         ((_Float16 *)data)[i] = (_Float16)x;
     } else {
+        const float narrow = (float)x;
         uint32_t bits;
-        memcpy(&bits, &x, 4);
+        memcpy(&bits, &narrow, 4);
         const uint32_t nearest_even = bits + 0x7FFF + ((bits >> 16) & 1);
         ((uint16_t *)data)[i] = x != x ? 0x7FC0 : (uint16_t)(nearest_even >> 16);
     }
 }
 
-INLINE void widen_row(float *to, const void *from, idx start, idx dim, idx padded, idx type) {
+INLINE idx size_of(idx type) { return type == REAL ? (idx)sizeof(real) : 2; }
+
+INLINE void widen_row(real *to, const void *from, idx start, idx dim, idx padded, idx type) {
     for (idx i = 0; i < dim; i++) to[i] = widened(from, start + i, type);
     for (idx i = dim; i < padded; i++) to[i] = 0;
 }
 
-/* Rows of a head from `first` on as float32, `padded` wide. */
-static void read_rows(float *to, idx padded, const array *x, idx b, idx h, idx first, idx count, idx dim, idx type) {
+/* Rows of a head from `first` on, `padded` wide. */
+static void read_rows(real *to, idx padded, const array *x, idx b, idx h, idx first, idx count, idx dim, idx type) {
     for (idx r = 0; r < count; r++) {
         const idx start = b * x->batch + h * x->head + (first + r) * x->row;
-        float *row = to + r * padded;
-        if (type == FLOAT32) widen_row(row, x->data, start, dim, padded, FLOAT32);
+        real *row = to + r * padded;
+        if (type == REAL) widen_row(row, x->data, start, dim, padded, REAL);
         else if (type == FLOAT16) widen_row(row, x->data, start, dim, padded, FLOAT16);
         else widen_row(row, x->data, start, dim, padded, BFLOAT16);
     }
 }
 
-INLINE void round_row(void *to, idx start, const float *from, idx dim, float times, idx type) {
+INLINE void round_row(void *to, idx start, const real *from, idx dim, real times, idx type) {
     for (idx i = 0; i < dim; i++) put(to, start + i, times * from[i], type);
 }
 
-static void write_row(const array *x, idx b, idx h, idx row, const float *from, idx dim, float times, idx type) {
+static void write_row(const array *x, idx b, idx h, idx row, const real *from, idx dim, real times, idx type) {
     const idx start = b * x->batch + h * x->head + row * x->row;
-    if (type == FLOAT32) round_row(x->data, start, from, dim, times, FLOAT32);
+    if (type == REAL) round_row(x->data, start, from, dim, times, REAL);
     else if (type == FLOAT16) round_row(x->data, start, from, dim, times, FLOAT16);
     else round_row(x->data, start, from, dim, times, BFLOAT16);
 }
 
 static void write_zeros(const array *x, idx b, idx h, idx row, idx dim, idx type) {
-    const idx size = type == FLOAT32 ? 4 : 2;
-    memset((char *)x->data + size * (b * x->batch + h * x->head + row * x->row), 0, size * dim);
+    const idx start = b * x->batch + h * x->head + row * x->row;
+    memset((char *)x->data + size_of(type) * start, 0, size_of(type) * dim);
 }
 
 typedef struct {
-    float *data;
+    real *data;
     idx row;
 } rows;
 
 /* Whether products work on an array's rows where they lie. Rows with gaps are gathered where they are read often. */
-INLINE int in_place(const call *c, const array *x, idx dim) {
-    return c->type == FLOAT32 && dim % PADDING == 0 && (x->row == dim || c->keys <= 512);
+INLINE int in_place(const arguments *a, const array *x, idx dim) {
+    return a->type == REAL && dim % PADDING == 0 && (x->row == dim || a->keys <= 512);
 }
 
 /* Rows of a head from `first` on, where they lie. */
 INLINE rows lying(const array *x, idx b, idx h, idx first) {
-    return (rows){(float *)x->data + b * x->batch + h * x->head + first * x->row, x->row};
+    return (rows){(real *)x->data + b * x->batch + h * x->head + first * x->row, x->row};
 }
 
 /* Rows of a head: where they lie, or widened into `space`. */
-static rows rows_of(const call *c, const array *x, idx b, idx h, idx first, idx count, idx dim, float *space) {
-    if (in_place(c, x, dim)) return lying(x, b, h, first);
+static rows rows_of(const arguments *a, const array *x, idx b, idx h, idx first, idx count, idx dim, real *space) {
+    if (in_place(a, x, dim)) return lying(x, b, h, first);
     const idx padded = up(dim, PADDING);
-    read_rows(space, padded, x, b, h, first, count, dim, c->type);
+    read_rows(space, padded, x, b, h, first, count, dim, a->type);
     return (rows){space, padded};
 }
 
 /* Room for rows of a result: where they are to lie, or in `space`. */
-INLINE rows room_for(const call *c, const array *x, idx b, idx h, idx first, idx dim, float *space) {
-    return in_place(c, x, dim) ? lying(x, b, h, first) : (rows){space, up(dim, PADDING)};
+INLINE rows room_for(const arguments *a, const array *x, idx b, idx h, idx first, idx dim, real *space) {
+    return in_place(a, x, dim) ? lying(x, b, h, first) : (rows){space, up(dim, PADDING)};
 }
 
 /* Four rows of `from` as four columns of `to`. */
-INLINE void turn_four(float *to, idx to_row, const float *from, idx from_row) {
+INLINE void turn_four(real *to, idx to_row, const real *from, idx from_row) {
     const four a = *(four *)from, b = *(four *)(from + from_row);
     const four c = *(four *)(from + 2 * from_row), d = *(four *)(from + 3 * from_row);
     const four ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
@@ -125,14 +107,14 @@ INLINE void turn_four(float *to, idx to_row, const float *from, idx from_row) {
 }
 
 /* KEYS rows, or the last few, turned to columns: (padded, KEYS), with zeros past the last row. */
-static void turn(float *to, rows from, idx count, idx padded) {
+static void turn(real *to, rows from, idx count, idx padded) {
     for (idx j = 0; j < count; j += 4)
         if (count - j >= 4)
             for (idx d = 0; d < padded; d += 4) turn_four(to + d * KEYS + j, KEYS, from.data + j * from.row + d, from.row);
         else
             for (idx d = 0; d < padded; d++)
                 for (idx r = j; r < count; r++) to[d * KEYS + r] = from.data[r * from.row + d];
-    for (idx d = 0; d < padded && count < KEYS; d++) memset(to + d * KEYS + count, 0, sizeof(float) * (KEYS - count));
+    for (idx d = 0; d < padded && count < KEYS; d++) memset(to + d * KEYS + count, 0, sizeof(real) * (KEYS - count));
 }
 
 /* Rows of a head from `first` on, as many as are left or KEYS of them. */

@@ -1,23 +1,35 @@
-/* Vectors of float32 and products of small matrices, in the compiler's own vector extension: GCC or Clang. */
+/* Vectors of the build's number and products of small matrices, in the compiler's own vector extension: GCC or Clang.
+
+   The number is float32, or float64 where REAL64 is defined. */
 
 #ifndef RELATTN_VECTORS_H
 #define RELATTN_VECTORS_H
 
-#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <tgmath.h>
+
+#ifdef REAL64
+typedef double real;
+typedef int64_t integer; /* as wide */
+enum { MANTISSA = 52, BIAS = 1023 };
+#else
+typedef float real;
+typedef int32_t integer;
+enum { MANTISSA = 23, BIAS = 127 };
+#endif
 
 #if defined(__AVX512F__)
-enum { LANES = 16, TILE_ROWS = 6, TILE_VECS = 4 };
-#elif defined(__AVX2__)
-enum { LANES = 8, TILE_ROWS = 6, TILE_VECS = 2 };
+enum { BYTES = 64, TILE_ROWS = 6, TILE_VECS = 4 };
+#elif defined(__AVX2__) || defined(REAL64) /* four numbers at least */
+enum { BYTES = 32, TILE_ROWS = 6, TILE_VECS = 2 };
 #else
-enum { LANES = 4, TILE_ROWS = 6, TILE_VECS = 4 };
+enum { BYTES = 16, TILE_ROWS = 6, TILE_VECS = 4 };
 #endif
-typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef uint32_t uvec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+enum { LANES = BYTES / sizeof(real) };
+typedef real vec __attribute__((vector_size(BYTES), aligned(sizeof(real)), may_alias));
+typedef integer ivec __attribute__((vector_size(BYTES), aligned(sizeof(real)), may_alias));
 typedef ptrdiff_t idx;
 
 #define INLINE static inline __attribute__((always_inline))
@@ -26,62 +38,79 @@ typedef ptrdiff_t idx;
 INLINE idx clamped(idx x, idx low, idx high) { return x < low ? low : x > high ? high : x; }
 INLINE idx up(idx x, idx multiple) { return (x + multiple - 1) / multiple * multiple; }
 
-INLINE vec splat(float x) { return x - (vec){0}; }
+INLINE vec splat(real x) { return x - (vec){0}; }
 
 INLINE vec pick(ivec condition, vec yes, vec no) { return (vec)((condition & (ivec)yes) | (~condition & (ivec)no)); }
 
-INLINE ivec lanes_from(int32_t first) {
+INLINE ivec lanes_from(integer first) {
     ivec lanes;
     for (int i = 0; i < LANES; i++) lanes[i] = first + i;
     return lanes;
 }
 
-typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
+typedef real four __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));
 
-INLINE float sum_of(vec x) {
+INLINE real sum_of(vec x) {
     four parts[LANES / 4], total = {0};
     memcpy(parts, &x, sizeof x);
     for (int i = 0; i < LANES / 4; i++) total += parts[i];
     return (total[0] + total[1]) + (total[2] + total[3]);
 }
 
-INLINE float max_of(vec x) {
-    typedef int32_t four_ints __attribute__((vector_size(16)));
+INLINE real max_of(vec x) {
+    typedef integer four_integers __attribute__((vector_size(sizeof(four))));
     four parts[LANES / 4];
     memcpy(parts, &x, sizeof x);
     four top = parts[0];
     for (int i = 1; i < LANES / 4; i++) {
-        const four_ints higher = parts[i] > top;
-        top = (four)((higher & (four_ints)parts[i]) | (~higher & (four_ints)top));
+        const four_integers higher = parts[i] > top;
+        top = (four)((higher & (four_integers)parts[i]) | (~higher & (four_integers)top));
     }
-    const float a = top[0] > top[1] ? top[0] : top[1], b = top[2] > top[3] ? top[2] : top[3];
+    const real a = top[0] > top[1] ? top[0] : top[1], b = top[2] > top[3] ? top[2] : top[3];
     return a > b ? a : b;
 }
 
+/* e^r = 1 + r + r^2 (... + EXP_TERMS[last]) for |r| <= ln 2 / 2, in minimax polynomials; ln 2 in two parts, of which
+   the first times a power's exponent is exact. */
+#ifdef REAL64
+#define EXP_LEAST (-708.0)
+#define LOG_2 0.693147180369123816490
+#define LOG_2_REST 1.90821492927058770002e-10
+static const real EXP_TERMS[] = {
+    2.5100424157005067e-08, 2.7620138719733994e-07, 2.7557268378684192e-06, 2.480152119021773e-05,
+    1.9841269863105968e-04, 1.3888888917281794e-03, 8.333333333330051e-03,  4.166666666662399e-02,
+    1.6666666666666669e-01, 5.000000000000001e-01,
+};
+#else
+#define EXP_LEAST (-87.0f)
+#define LOG_2 0.693359375f
+#define LOG_2_REST (-2.12194440e-4f)
+static const real EXP_TERMS[] = {
+    1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f,
+};
+#endif
+
 /* e^x for x <= 0 to an ulp or two; 0 below the least normal number, NaN for NaN. */
 INLINE vec exp_of(vec x) {
-    const ivec under = x < -87.0f;
-    x = pick(under, splat(-87.0f), x);
-    const vec shift = splat(12582912.0f); /* 1.5 * 2^23: rounds to an integer and leaves it in the low bits */
-    const vec shifted = x * 1.44269504f + shift;
+    const ivec under = x < EXP_LEAST;
+    x = pick(under, splat(EXP_LEAST), x);
+    const vec shift = splat((real)(3ll << (MANTISSA - 1))); /* rounds to an integer and leaves it in the low bits */
+    const vec shifted = x * (real)1.44269504088896341 + shift;
     const vec whole = shifted - shift;
-    vec r = x - whole * 0.693359375f;
-    r = r - whole * -2.12194440e-4f;
-    vec y = splat(1.9875691500e-4f);
-    y = y * r + 1.3981999507e-3f;
-    y = y * r + 8.3334519073e-3f;
-    y = y * r + 4.1665795894e-2f;
-    y = y * r + 1.6666665459e-1f;
-    y = y * r + 5.0000001201e-1f;
-    y = y * (r * r) + r + 1.0f;
-    const ivec power = ((ivec)shifted - 0x4B400000 + 127) << 23;
+    vec r = x - whole * LOG_2;
+    r = r - whole * LOG_2_REST;
+    vec y = splat(EXP_TERMS[0]);
+#pragma GCC unroll 16
+    for (size_t i = 1; i < sizeof EXP_TERMS / sizeof *EXP_TERMS; i++) y = y * r + EXP_TERMS[i];
+    y = y * (r * r) + r + (real)1;
+    const ivec power = ((ivec)shifted - (ivec)shift + BIAS) << MANTISSA;
     return pick(under, splat(0), y * (vec)power);
 }
 
 /* ---- products ---- */
 
-INLINE void tile(const int rows, const int vecs, float *c, idx ldc, const float *a, idx a_row, idx a_col,
-                 const float *b, idx ldb, idx inner, int add) {
+INLINE void tile(const int rows, const int vecs, real *c, idx ldc, const real *a, idx a_row, idx a_col,
+                 const real *b, idx ldb, idx inner, int add) {
     vec sums[6][4];
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
@@ -93,7 +122,7 @@ INLINE void tile(const int rows, const int vecs, float *c, idx ldc, const float 
         for (int v = 0; v < vecs; v++) bs[v] = AT(b + k * ldb + v * LANES);
 #pragma GCC unroll 8
         for (int i = 0; i < rows; i++) {
-            const float x = a[i * a_row + k * a_col];
+            const real x = a[i * a_row + k * a_col];
 #pragma GCC unroll 8
             for (int v = 0; v < vecs; v++) sums[i][v] += x * bs[v];
         }
@@ -116,11 +145,11 @@ INLINE void tile(const int rows, const int vecs, float *c, idx ldc, const float 
     }
 
 #define COLUMNS(vecs)                                                                                                  \
-    static void columns_##vecs(float *c, idx ldc, const float *a, idx a_row, idx a_col, const float *b, idx ldb,       \
+    static void columns_##vecs(real *c, idx ldc, const real *a, idx a_row, idx a_col, const real *b, idx ldb,       \
                                idx m, idx inner, int add) {                                                            \
         for (idx i = 0; i < m; i += TILE_ROWS) {                                                                       \
-            float *ci = c + i * ldc;                                                                                   \
-            const float *ai = a + i * a_row;                                                                           \
+            real *ci = c + i * ldc;                                                                                   \
+            const real *ai = a + i * a_row;                                                                           \
             FEWER_ROWS(vecs)                                                                                           \
         }                                                                                                              \
     }
@@ -132,7 +161,7 @@ COLUMNS(4)
 
 /* c (m, n) = or += a (m, inner) b (inner, n); n a multiple of LANES, a by its two strides. What is there is added
    last: sums of sums lose less than one long sum. */
-static void product(float *c, idx ldc, const float *a, idx a_row, idx a_col, const float *b, idx ldb, idx m, idx n,
+static void product(real *c, idx ldc, const real *a, idx a_row, idx a_col, const real *b, idx ldb, idx m, idx n,
                     idx inner, int add) {
     for (idx j = 0; j < n; j += TILE_VECS * LANES) {
         idx vecs = (n - j) / LANES;

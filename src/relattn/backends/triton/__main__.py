@@ -1,4 +1,4 @@
-"""`python -m relattn.backends.triton`: try the kernels on this machine, for a report of what went wrong."""
+"""`python -m relattn.backends.triton`: tries the kernels on this machine, for a bug report."""
 
 import argparse
 import sys
@@ -6,7 +6,8 @@ from functools import partial
 
 import torch
 
-from relattn.backends import triton, trust
+from relattn.backends import triton
+from relattn.backends.triton import trust
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -16,9 +17,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--dims", nargs="+", type=int, default=trust.DIMS, metavar="DIM")
     parser.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args(arguments)
-    reason = triton.unsupported_device(options.device)
-    if options.device.type == "cpu" and not triton.interpreted():
-        reason = "no GPU is there that PyTorch can use, nor Triton's interpreter, which TRITON_INTERPRET=1 starts"
+    reason = triton.lacking_for(options.device)
+    if options.device.type not in triton.SERVES.devices:
+        reason = "no GPU that PyTorch can use, nor Triton's interpreter, which TRITON_INTERPRET=1 starts"
     if reason is not None:
         print(f"nothing to try the kernels on: {reason}", file=sys.stderr)
         return 2

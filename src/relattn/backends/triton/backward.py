@@ -2,24 +2,16 @@
 
     p_ij = 2^(e_ij − lse_i)    dp_ij = g_i · (v_j + aV_ij)    ds_ij = p_ij (dp_ij − delta_i)    delta_i = g_i · z_i
 
-`backward_query` gives dq, and a program's part of the gradients of the tables: the sums of ds and p by label, times q
-and g. It leaves numbers of its queries to `backward_key`, which gives dk and dv. Where it has all queries of a head,
-WHOLE, it gives those too. No two programs add to one place: there are no atomics.
+`backward_query` gives dq, and each of its programs a part of the gradients of the tables: the sums of ds and p by
+label, times q and g. It leaves numbers of its queries to `backward_key`, which gives dk and dv. Where one program has
+all queries of a head, WHOLE, it gives those too. No two programs write to the same place, so there are no atomics.
 """
 
 import triton
 import triton.language as tl
 
 from relattn.backends.triton.arrays import add_product, load_rows, product, store_rows
-from relattn.backends.triton.forward import (
-    LOG_SUM,
-    MASS_AFTER,
-    MASS_BEFORE,
-    place,
-    place_of_query,
-    room_of,
-    store_number,
-)
+from relattn.backends.triton.forward import place
 from relattn.backends.triton.labels import (
     by_label,
     chunk_rows,
@@ -27,88 +19,55 @@ from relattn.backends.triton.labels import (
     edge_columns,
     edge_rows,
     edge_terms,
+    store_chunk,
+    store_edges,
     terms,
     terms_by_label,
     where_met,
+)
+from relattn.backends.triton.numbers import (
+    DELTA,
+    DELTA_AFTER,
+    DELTA_BEFORE,
+    DRAW,
+    KEY_BEFORE,
+    LOG,
+    LOG_AFTER,
+    LOG_BEFORE,
+    LOG_SUM,
+    MASS_AFTER,
+    MASS_BEFORE,
+    VALUE_BEFORE,
+    load_draw,
+    load_left,
+    load_number,
+    store_number,
 )
 from relattn.backends.triton.pairs import (
     Pairs,
     far_part,
     hide,
-    kept,
+    is_kept,
     key_parts,
     labels_of,
+    lengths_of,
     offset_of,
     query_parts,
     row_numbers,
-    valid_keys,
 )
 
-# kinds of numbers that `backward_query` leaves of each query: the log-sum-exp and delta, less what the relative terms
-# of pairs before and after the window add to all their scores and dp; those terms of pairs before it; and the bits of
-# the number to draw from where probabilities are dropped
-LOG, LOG_BEFORE, LOG_AFTER, DELTA, DELTA_BEFORE, DELTA_AFTER = (tl.constexpr(kind) for kind in range(6))
-KEY_BEFORE, VALUE_BEFORE, DRAW = (tl.constexpr(kind) for kind in range(6, 9))
-LEFT_KINDS = 9
-
 
 @triton.jit
-def load_number(numbers, kind, b, h, row, pairs, other=0.0):
-    """One that `forward` left."""
-    return tl.load(numbers + place_of_query(b, h, row, pairs, kind), mask=row < pairs.queries, other=other)
-
-
-@triton.jit
-def load_left(numbers, kind, b, h, row, pairs):
-    """One that `backward_query` left. Past the queries it leaves zeros, and +∞ for the log-sum-exp."""
-    return tl.load(numbers + place_of_query(b, h, row, pairs, kind), mask=row < room_of(pairs), other=0.0)
-
-
-@triton.jit
-def load_draw(numbers, b, h, row, pairs):
-    draw = row
-    if pairs.options.seed is not None:
-        draw = load_left(numbers, DRAW, b, h, row, pairs).to(tl.uint32, bitcast=True)
-    return draw
-
-
-@triton.jit
-def slopes_of(p, dp, delta, less, pairs, draw, key):
-    """Kept probabilities, and ds; `less` is delta without what dp lacks of a far tile's terms."""
+def kept_and_ds(p, dp, delta, less, pairs, draw, key):
+    """Kept probabilities, and ds; `less` is delta, less the relative terms that `dp` lacks in a far tile."""
     if pairs.options.seed is None:
         p_kept = p
         ds = p * (dp - less)
     else:
-        keep = kept(pairs, draw, key)
-        p_kept = tl.where(keep, p, 0.0)
-        ds = p * tl.where(keep, pairs.options.boost * dp - less, -delta)
+        kept = is_kept(pairs, draw, key)
+        p_kept = tl.where(kept, p, 0.0)
+        ds = p * tl.where(kept, pairs.options.keep_scale * dp - less, -delta)
     return p_kept, ds
-
-
-@triton.jit
-def store_chunk(x, part, h, chunk, sums, rows, factor, pairs, adds):
-    """A program's part of the gradient of a chunk of a table, in place of what it had of it, or added to it."""
-    row = tl.arange(0, pairs.options.CHUNK) + pairs.options.shift + chunk * pairs.options.CHUNK
-    found = tl.trans(product(tl.trans(rows), sums.to(rows.dtype), pairs.options.PRECISION))
-    store_part(x, part, h, row, pairs.options.shift + pairs.options.labels, factor * found, adds)
-
-
-@triton.jit
-def store_edges(x, part, h, columns, rows, factor, pairs, adds):
-    """A program's part of the gradients of both edges' rows."""
-    last = pairs.options.shift + pairs.options.labels
-    found = tl.trans(product(tl.trans(rows), columns, pairs.options.PRECISION))
-    found = factor * tl.sum(tl.reshape(found, [8, 2, x.PADDED]), 0)
-    store_part(x, part, h, tl.arange(0, 2) * last, last + pairs.options.AFTER, found, adds)
-
-
-@triton.jit
-def store_part(x, part, h, row, stop, found, adds):
-    if adds:
-        found += load_rows(x, part, h, row, stop)
-    store_rows(x, part, h, row, stop, found)
-    if adds:
-        tl.debug_barrier()  # before other threads of the program read it
 
 
 @triton.jit(do_not_specialize=["batch", "queries", "keys", "offset", "blocks", "members"])
@@ -126,7 +85,7 @@ def work_of_queries(query, key, value, rel_key, rel_value, output, grad, numbers
                     d_value, d_rel_key, d_rel_value, pairs, scale, scale2, blocks, members,
                     WHOLE: tl.constexpr, SEVERAL: tl.constexpr,
                     ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
-    """A program's: a block of queries, or all of SEVERAL sequences, whose gradients of the tables are added up."""
+    """A block of queries, or all queries of SEVERAL sequences, over which gradients of the tables are added up."""
     block, part, h, _ = place(pairs, blocks)
     if SEVERAL:
         for member in tl.range(0, tl.minimum(members, pairs.batch - part * members), disable_licm=True):
@@ -145,11 +104,12 @@ def block_of_queries(query, key, value, rel_key, rel_value, output, grad, number
                      d_value, d_rel_key, d_rel_value, pairs, scale, scale2, block, b, h, part, adds,
                      WHOLE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
     key_head = h // pairs.options.GROUP
-    offset, valid = offset_of(pairs, b), valid_keys(pairs, b)
+    offset = offset_of(pairs, b)
+    valid_queries, valid_keys = lengths_of(pairs, b)
     row = block * ROWS + tl.arange(0, ROWS)
     position = row + offset
-    first, last = block * ROWS + offset, tl.minimum(block * ROWS + ROWS, pairs.queries) - 1 + offset
-    left, resume, stop = key_parts(pairs, first, last, valid, NEAR)
+    first, last = block * ROWS + offset, tl.minimum(block * ROWS + ROWS, valid_queries) - 1 + offset
+    left, resume, stop = key_parts(pairs, first, last, valid_keys, NEAR)
     seen_until = resume
     if WHOLE:  # every key is near, and has a gradient to be written
         left, resume, seen_until = 0, pairs.keys, stop
@@ -163,7 +123,8 @@ def block_of_queries(query, key, value, rel_key, rel_value, output, grad, number
     key_before, key_after = edge_terms(q, rel_key, pairs, b, h)
     value_before, value_after = edge_terms(g, rel_value, pairs, b, h)
     log_before, log_after = log_sum - scale2 * key_before, log_sum - scale2 * key_after
-    delta_before, delta_after = delta - pairs.options.boost * value_before, delta - pairs.options.boost * value_after
+    delta_before = delta - pairs.options.keep_scale * value_before
+    delta_after = delta - pairs.options.keep_scale * value_after
     if not WHOLE:
         store_number(left_numbers, LOG, b, h, row, pairs, log_sum)
         store_number(left_numbers, DELTA, b, h, row, pairs, delta)
@@ -180,11 +141,11 @@ def block_of_queries(query, key, value, rel_key, rel_value, output, grad, number
     draw = draw[:, None]
 
     dq = tl.zeros([ROWS, query.PADDED], tl.float32)
-    slopes = tl.zeros([ROWS, pairs.options.CHUNK], tl.float32)  # by label, of ds
-    masses = slopes  # and of the probabilities that are kept
-    # sums over a row: of ds, of all pairs, those before the window and those in it; of the probabilities in the window
-    slope = tl.zeros([ROWS], tl.float32)
-    slope_before, slope_in, mass_in = slope, slope, slope
+    ds_by_label = tl.zeros([ROWS, pairs.options.CHUNK], tl.float32)
+    mass_by_label = ds_by_label  # of kept probabilities
+    # sums per query: of ds, over all pairs, those before and in the window; of kept probabilities in the window
+    ds_sum = tl.zeros([ROWS], tl.float32)
+    ds_before, ds_in, mass_in = ds_sum, ds_sum, ds_sum
 
     if not WHOLE:
         tiles_before = (left + COLS - 1) // COLS
@@ -198,11 +159,11 @@ def block_of_queries(query, key, value, rel_key, rel_value, output, grad, number
                 p = tl.where((column < end)[None, :], p, 0.0)
             dp = product(g, tl.trans(v), pairs.options.PRECISION)
             less = tl.where(is_before, delta_before, delta_after)
-            _, ds = slopes_of(p, dp, delta[:, None], less[:, None], pairs, draw, column[None, :])
+            _, ds = kept_and_ds(p, dp, delta[:, None], less[:, None], pairs, draw, column[None, :])
             dq = add_product(ds.to(k.dtype), k, dq, pairs.options.PRECISION)
             found = tl.sum(ds, 1)
-            slope += found
-            slope_before += tl.where(is_before, found, 0.0)
+            ds_sum += found
+            ds_before += tl.where(is_before, found, 0.0)
 
     key_terms, value_terms = q, g
     if pairs.options.ONE_CHUNK:
@@ -222,13 +183,13 @@ def block_of_queries(query, key, value, rel_key, rel_value, output, grad, number
         p = tl.exp2(scale2 * e - log_sum[:, None])
         dp = terms(g, rel_value, value_terms, value_before, pairs, b, h, label, is_before, low, high, False)
         dp = add_product(g, tl.trans(v), dp, pairs.options.PRECISION)
-        p_kept, ds = slopes_of(p, dp, delta[:, None], delta[:, None], pairs, draw, column[None, :])
+        p_kept, ds = kept_and_ds(p, dp, delta[:, None], delta[:, None], pairs, draw, column[None, :])
         dq = add_product(ds.to(k.dtype), k, dq, pairs.options.PRECISION)
         if WAITS:
             if rel_key is not None:
-                slopes += where_met(ds, pairs, position, first_key, 0, 0.0)
+                ds_by_label += where_met(ds, pairs, position, first_key, 0, 0.0)
             if rel_value is not None:
-                masses += where_met(p_kept, pairs, position, first_key, 0, 0.0)
+                mass_by_label += where_met(p_kept, pairs, position, first_key, 0, 0.0)
         else:
             first_chunk, stop_chunk = chunks_of(pairs, label, low, high)
             if rel_key is not None:
@@ -237,53 +198,53 @@ def block_of_queries(query, key, value, rel_key, rel_value, output, grad, number
                     rows = chunk_rows(rel_key, pairs, b, h, chunk, False)
                     dq = add_product(sums.to(rows.dtype), rows, dq, pairs.options.PRECISION)
                     store_chunk(d_rel_key, part, h, chunk, sums, q, scale, pairs, True)
-                    slope_in += tl.sum(sums, 1)
+                    ds_in += tl.sum(sums, 1)
             if rel_value is not None:
                 for chunk in tl.range(first_chunk, stop_chunk, disable_licm=True):
                     sums = by_label(p_kept, pairs, label, position, first_key, chunk)
-                    store_chunk(d_rel_value, part, h, chunk, sums, g, pairs.options.boost, pairs, True)
-        slope += tl.sum(ds, 1)
+                    store_chunk(d_rel_value, part, h, chunk, sums, g, pairs.options.keep_scale, pairs, True)
+        ds_sum += tl.sum(ds, 1)
         if pairs.options.BEFORE and rel_key is not None:
             if pairs.options.AFTER:
-                slope_before += tl.sum(tl.where(is_before, ds, 0.0), 1)
+                ds_before += tl.sum(tl.where(is_before, ds, 0.0), 1)
             if rel_value is None:
                 mass_in += tl.sum(tl.where((label >= 0) & (label < pairs.options.labels), p_kept, 0.0), 1)
         if WHOLE:
             dk = product(tl.trans(ds.to(q.dtype)), q, pairs.options.PRECISION)
             store_rows(d_key, b, h, column, pairs.keys, scale * dk)
             dv = product(tl.trans(p_kept.to(g.dtype)), g, pairs.options.PRECISION)
-            store_rows(d_value, b, h, column, pairs.keys, pairs.options.boost * dv)
+            store_rows(d_value, b, h, column, pairs.keys, pairs.options.keep_scale * dv)
 
     if pairs.options.BEFORE:
         mass_before = load_number(numbers, MASS_BEFORE, b, h, row, pairs)
         mass_after = load_number(numbers, MASS_AFTER, b, h, row, pairs)
     if rel_key is not None:
-        # ds of a row sums to nothing but for rounding in delta, which an edge, having most keys, would collect
-        level = pairs.options.boost * slope
+        # a query's ds sum to zero but for the rounding of delta, which an edge would collect, having most keys
+        level = pairs.options.keep_scale * ds_sum
         if WAITS:
-            slope_in = tl.sum(slopes, 1)
+            ds_in = tl.sum(ds_by_label, 1)
             if rel_value is not None:
-                slopes -= masses * level[:, None]
+                ds_by_label -= mass_by_label * level[:, None]
             rows = chunk_rows(rel_key, pairs, b, h, 0, False)
-            dq = add_product(slopes.to(rows.dtype), rows, dq, pairs.options.PRECISION)
-            store_chunk(d_rel_key, part, h, 0, slopes, q, scale, pairs, adds)
+            dq = add_product(ds_by_label.to(rows.dtype), rows, dq, pairs.options.PRECISION)
+            store_chunk(d_rel_key, part, h, 0, ds_by_label, q, scale, pairs, adds)
         if pairs.options.BEFORE:
-            slope_after = tl.zeros([ROWS], tl.float32)
+            ds_after = tl.zeros([ROWS], tl.float32)
             if pairs.options.AFTER:
-                slope_after = slope - slope_in - slope_before - (mass_after - mass_in) * level
-                slope_before -= mass_before * level
+                ds_after = ds_sum - ds_in - ds_before - (mass_after - mass_in) * level
+                ds_before -= mass_before * level
             else:
-                slope_before = slope - slope_in - (mass_before - mass_in) * level
+                ds_before = ds_sum - ds_in - (mass_before - mass_in) * level
             rows = edge_rows(rel_key, pairs, b, h)
-            columns = edge_columns(slope_before, slope_after, rows.dtype)
+            columns = edge_columns(ds_before, ds_after, rows.dtype)
             dq = add_product(columns, rows, dq, pairs.options.PRECISION)
             store_edges(d_rel_key, part, h, columns, q, scale, pairs, adds)
     if rel_value is not None:
         if WAITS:
-            store_chunk(d_rel_value, part, h, 0, masses, g, pairs.options.boost, pairs, adds)
+            store_chunk(d_rel_value, part, h, 0, mass_by_label, g, pairs.options.keep_scale, pairs, adds)
         if pairs.options.BEFORE:
             columns = edge_columns(mass_before, mass_after, g.dtype)
-            store_edges(d_rel_value, part, h, columns, g, pairs.options.boost, pairs, adds)
+            store_edges(d_rel_value, part, h, columns, g, pairs.options.keep_scale, pairs, adds)
     store_rows(d_query, b, h, row, pairs.queries, scale * dq)
 
 
@@ -300,10 +261,11 @@ def block_of_keys(query, key, value, rel_key, rel_value, grad, left_numbers, d_k
                   scale2, blocks, ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
     block, head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
     b, key_head = head // pairs.options.key_heads, head % pairs.options.key_heads
-    offset, valid = offset_of(pairs, b), valid_keys(pairs, b)
+    offset = offset_of(pairs, b)
+    valid_queries, valid_keys = lengths_of(pairs, b)
     column = block * COLS + tl.arange(0, COLS)
     first, last = block * COLS, tl.minimum(block * COLS + COLS, pairs.keys) - 1
-    start, near, resume, stop = query_parts(pairs, first, last, valid, offset, NEAR)
+    start, near, resume, stop = query_parts(pairs, first, last, offset, valid_queries, valid_keys, NEAR)
     k, v = load_rows(key, b, key_head, column, pairs.keys), load_rows(value, b, key_head, column, pairs.keys)
     dk, dv = tl.zeros([COLS, key.PADDED], tl.float32), tl.zeros([COLS, value.PADDED], tl.float32)
 
@@ -315,18 +277,18 @@ def block_of_keys(query, key, value, rel_key, rel_value, grad, left_numbers, d_k
             row = first_row // 16 * 16 + tl.arange(0, ROWS)
             q, g = load_rows(query, b, h, row, pairs.queries), load_rows(grad, b, h, row, pairs.queries)
             delta = load_left(left_numbers, DELTA, b, h, row, pairs)
-            kind, log_kind = DELTA, LOG
+            delta_index, log_index = DELTA, LOG
             if pairs.options.BEFORE:
-                kind = tl.where(is_after, DELTA_AFTER, DELTA_BEFORE)
-                log_kind = tl.where(is_after, LOG_AFTER, LOG_BEFORE)
-            less = load_left(left_numbers, kind, b, h, row, pairs)
-            log = load_left(left_numbers, log_kind, b, h, row, pairs)
+                delta_index = tl.where(is_after, DELTA_AFTER, DELTA_BEFORE)
+                log_index = tl.where(is_after, LOG_AFTER, LOG_BEFORE)
+            less = load_left(left_numbers, delta_index, b, h, row, pairs)
+            log = load_left(left_numbers, log_index, b, h, row, pairs)
             if first_row + ROWS > end:
                 log = tl.where(row < end, log, float("inf"))
             p = tl.exp2(scale2 * product(k, tl.trans(q), pairs.options.PRECISION) - log[None, :])
             dp = product(v, tl.trans(g), pairs.options.PRECISION)
             draw = load_draw(left_numbers, b, h, row, pairs)[None, :]
-            p_kept, ds = slopes_of(p, dp, delta[None, :], less[None, :], pairs, draw, column[:, None])
+            p_kept, ds = kept_and_ds(p, dp, delta[None, :], less[None, :], pairs, draw, column[:, None])
             dv = add_product(p_kept.to(g.dtype), g, dv, pairs.options.PRECISION)
             dk = add_product(ds.to(q.dtype), q, dk, pairs.options.PRECISION)
 
@@ -355,16 +317,16 @@ def block_of_keys(query, key, value, rel_key, rel_value, grad, left_numbers, d_k
                 value_terms = terms_by_label(g, rel_value, pairs, b, h, 0, True)
             e = terms(q, rel_key, key_terms, key_before, pairs, b, h, label, is_before, low, high, True)
             e = add_product(k, tl.trans(q), e, pairs.options.PRECISION)
-            may_hide = (last >= valid) | (pairs.options.CAUSAL & (last > first_row + offset))
-            e = hide(e, pairs, b, h, row[None, :], position[None, :], column[:, None], valid, may_hide)
+            may_hide = (last >= valid_keys) | (pairs.options.CAUSAL & (last > first_row + offset))
+            e = hide(e, pairs, b, h, row[None, :], position[None, :], column[:, None], valid_keys, may_hide)
             p = tl.exp2(scale2 * e - log_sum[None, :])
             dp = terms(g, rel_value, value_terms, value_before, pairs, b, h, label, is_before, low, high, True)
             dp = add_product(v, tl.trans(g), dp, pairs.options.PRECISION)
             draw = load_draw(left_numbers, b, h, row, pairs)[None, :]
-            p_kept, ds = slopes_of(p, dp, delta[None, :], delta[None, :], pairs, draw, column[:, None])
+            p_kept, ds = kept_and_ds(p, dp, delta[None, :], delta[None, :], pairs, draw, column[:, None])
             dv = add_product(p_kept.to(g.dtype), g, dv, pairs.options.PRECISION)
             dk = add_product(ds.to(q.dtype), q, dk, pairs.options.PRECISION)
 
-    alive = (column < valid)[:, None]
+    alive = (column < valid_keys)[:, None]
     store_rows(d_key, b, key_head, column, pairs.keys, tl.where(alive, scale * dk, 0.0))
-    store_rows(d_value, b, key_head, column, pairs.keys, tl.where(alive, pairs.options.boost * dv, 0.0))
+    store_rows(d_value, b, key_head, column, pairs.keys, tl.where(alive, pairs.options.keep_scale * dv, 0.0))

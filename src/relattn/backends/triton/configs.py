@@ -1,13 +1,13 @@
 """Tiles, warps and stages of each kernel, by generation of GPU and by size of a head.
 
-None has been timed on a GPU. They are chosen by what the machine code of a kernel's loops does (`python -m
+None has been timed on a GPU. They are chosen by the machine code of the kernels' loops (`python -m
 benchmarks.compiled`), on every version of Triton that is supported:
 
-1. No product of the matrix units waits for another: the assembler makes no remark C75….
-2. Redundancy about 1: no pair is worked on twice. Products want 16 rows a warp, so 128 rows have 8 warps and 64 rows 4.
-3. No register that is spilled is loaded or stored in the loop through far tiles; outside of loops it costs next to
-   nothing, and in near tiles little.
-4. Of what is left, the fewest instructions for a pair.
+1. No product on the matrix units waits for another: the assembler makes no remark C75….
+2. Redundancy is about 1: no pair is computed twice. Products want 16 rows per warp: 8 warps for 128 rows, 4 for 64.
+3. The loop through far tiles loads and stores no spilled registers. Outside of loops spills cost next to nothing, and
+   in near tiles little.
+4. Of what is left, the fewest instructions per pair.
 """
 
 from typing import NamedTuple
@@ -20,14 +20,14 @@ class Config(NamedTuple):
     cols: int  # keys of a tile
     near: int  # keys of a near tile, or queries of one in `backward_key`
     warps: int
-    stages: int  # of a loop's loads in flight
+    stages: int  # of loads that a loop has in flight
 
 
-Tiles = dict[tuple[int, int], dict[str, Config]]  # by bytes of a number, and by head dim, at most
+Tiles = dict[tuple[int, int], dict[str, Config]]  # by bytes per number and by the largest head dim
 
 SMALL = Config(16, 16, 16, 4, 1)
 
-HOPPER: Tiles = {  # and Blackwell; `whole` has as many rows as there are queries, its own are the most it is taken for
+HOPPER: Tiles = {  # and Blackwell; `whole` has as many rows as there are queries: here are the most it is taken for
     (2, 64): {
         "forward": Config(128, 128, 32, 8, 2),
         "backward_query": Config(128, 64, 32, 8, 2),
@@ -53,7 +53,7 @@ HOPPER: Tiles = {  # and Blackwell; `whole` has as many rows as there are querie
         "whole": Config(64, 32, 16, 4, 1),
     },
 }
-AMPERE: Tiles = {  # and Ada, and whatever is not known: they need the least shared memory
+AMPERE: Tiles = {  # and Ada, and unknown generations: these need the least shared memory
     (2, 64): {
         "forward": Config(128, 64, 32, 8, 2),
         "backward_query": Config(128, 64, 16, 8, 2),
@@ -75,20 +75,20 @@ AMPERE: Tiles = {  # and Ada, and whatever is not known: they need the least sha
 }
 
 
-def config(kernel: str, device: torch.device, kind: torch.dtype, dim: int) -> Config:
-    """For heads of `dim`, the wider of keys and values, padded."""
-    table = HOPPER if generation(device) in (9, 10) else AMPERE
+def config(kernel: str, generation: int, dtype: torch.dtype, dim: int) -> Config:
+    """For heads of `dim`, the larger of those of keys and values, padded."""
+    table = HOPPER if generation in (9, 10) else AMPERE
     for (size, most), tiles in table.items():
-        if kind.itemsize == size and dim <= most:
+        if dtype.itemsize == size and dim <= most:
             return tiles[kernel]
     return SMALL
 
 
-def generation(device: torch.device) -> int:
-    """The first number of a GPU's compute capability; of no GPU, that of Hopper."""
+def generation_of(device: torch.device) -> int:
+    """The major number of a GPU's compute capability; Hopper's for what is no GPU."""
     return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
 
 
 def labels_at_once(labels: int) -> int:
-    """Rows of a table that a product takes. Windows wider than 32 are worked off in 16s: in 32s they spill."""
+    """Rows of a table that a product takes. Windows wider than 32 are worked off in 16s, since 32s would spill."""
     return 32 if 16 < labels <= 32 else 16

@@ -1,4 +1,4 @@
-"""Kernels that the compiler gives up on: the error is named in one line, and the call is not taken again."""
+"""Kernels that the compiler gives up on: the error says so in one line, and calls of the kind are refused after it."""
 
 import contextlib
 import traceback
@@ -20,8 +20,8 @@ class NotCompiledError(RuntimeError):
 
 @contextlib.contextmanager
 def compiling(kernel: Any, on: Tensor, arguments: dict[str, Any]) -> Iterator[None]:
-    """Around the launch of a kernel, with the query or one like it and the kernel's arguments by name: where the
-    compiler fails, `NotCompiledError` says so, and calls of the kind are refused with the same words from then on."""
+    """Around the launch of a kernel: where the compiler fails, `NotCompiledError` says so, and calls of the kind are
+    refused with the same words from then on. `on` is the query, or like it in type and head dim."""
     try:
         yield
     except Exception as error:
@@ -31,7 +31,7 @@ def compiling(kernel: Any, on: Tensor, arguments: dict[str, Any]) -> Iterator[No
         why = f"could not be compiled for {name} by Triton {of}: {first_line(error)} ({kernel.__name__})"
         kind = kind_of_launch(on, arguments)
         REASONS[name, kind] = why
-        verdicts.keep(on.device, kind, verdicts.Verdict(False, why))
+        verdicts.record(on.device, kind, verdicts.Verdict(False, why))
         raise NotCompiledError(f"triton: {why}") from None
 
 
@@ -43,15 +43,14 @@ def kind_of_launch(on: Tensor, arguments: dict[str, Any]) -> Kind:
 
 @torch.compiler.assume_constant_result
 def reason(device: torch.device, *traits: object) -> str | None:
-    """Why calls of the kind with these traits are refused on a device, if a kernel of theirs was not compiled."""
+    """Why calls of the kind with these traits are refused on a device, where a kernel of theirs did not compile."""
     return REASONS.get((verdicts.chip(device), Kind(*traits)))  # type: ignore[arg-type]
 
 
 def of_compiler(error: Exception) -> bool:
-    """Whether an error is Triton's compiler's, and none of the launch, of memory or of files.
+    """Whether an error is from Triton's compiler, not from the launch, memory or files.
 
-    Passes over a kernel's intermediate forms fail with a RuntimeError of no type of their own; what tells it is that
-    it came out of `triton.compile`.
+    Compiler passes fail with a plain RuntimeError, which is known by having come out of `triton.compile`.
     """
     import triton
     from triton.compiler.errors import CompilationError
@@ -65,7 +64,7 @@ def of_compiler(error: Exception) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """What went wrong, without the excerpts of sources that Triton puts in front, from the innermost function."""
+    """What went wrong in the innermost function, without the source lines that Triton puts in front."""
     while error.__cause__ is not None:
         error = error.__cause__
     words = getattr(error, "error_message", None) or str(error)

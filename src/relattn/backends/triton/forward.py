@@ -1,9 +1,9 @@
 """The kernels of the forward pass: output and log-sum-exp of ROWS queries, by an online softmax over tiles of keys.
 
-In a far tile the relative terms are constants of a query, and its masses sums over the tile: one add a row. A near tile
-gathers, NEAR keys at a time. What a query owes aV of labels in its window waits as scores, one a label, until the
-log-sum-exp is known. Few queries on many keys leave most of a GPU idle, so there the keys are split among programs, and
-`join` puts together what they found.
+In a far tile the relative term of a query is the same for every key, and all its probability belongs to one label. In a
+near tile, NEAR keys wide, terms are gathered by label. The scores of the labels inside the window wait until the
+log-sum-exp is known, and only then weight aV. Where few queries would leave most of a GPU idle, the keys are split
+among programs, and `join` puts together what they found.
 """
 
 import triton
@@ -21,22 +21,19 @@ from relattn.backends.triton.labels import (
     terms_by_label,
     where_met,
 )
+from relattn.backends.triton.numbers import LOG_SUM, MASS_AFTER, MASS_BEFORE, NUMBERS, place_of_query, store_number
 from relattn.backends.triton.pairs import (
     Pairs,
     far_part,
     hide,
-    kept,
+    is_kept,
     key_parts,
     labels_of,
+    lengths_of,
     offset_of,
     row_numbers,
-    valid_keys,
 )
 
-# kinds of numbers that are left of each query for the backward pass: its log-sum-exp to base two, +∞ where it attends
-# to nothing, and the sums of the kept probabilities of pairs before and after the window
-LOG_SUM, MASS_BEFORE, MASS_AFTER = (tl.constexpr(kind) for kind in range(3))
-KINDS = tl.constexpr(3)
 LN2 = tl.constexpr(0.6931471805599453)
 
 
@@ -46,23 +43,6 @@ def place(pairs, blocks):
     program = tl.program_id(0)
     sequence = program // blocks // pairs.options.heads
     return program % blocks, sequence % pairs.batch, program // blocks % pairs.options.heads, sequence // pairs.batch
-
-
-@triton.jit
-def room_of(pairs):
-    """The queries that numbers have room for: a multiple of 16, so that several can be loaded at once."""
-    return (pairs.queries + 15) // 16 * 16
-
-
-@triton.jit
-def place_of_query(b, h, row, pairs, kind=0):
-    """Of a number a query in (kinds, batch, heads, room)."""
-    return ((pairs.batch * kind + b).to(tl.int64) * pairs.options.heads + h) * room_of(pairs) + row
-
-
-@triton.jit
-def store_number(numbers, kind, b, h, row, pairs, found):
-    tl.store(numbers + place_of_query(b, h, row, pairs, kind), found, mask=row < room_of(pairs))
 
 
 @triton.jit(do_not_specialize=["batch", "queries", "keys", "offset", "blocks", "splits"])
@@ -78,11 +58,12 @@ def attend(query, key, value, rel_key, rel_value, output, lse, numbers, pairs, s
     """A block of queries of a head, on a part of its keys."""
     block, b, h, split = place(pairs, blocks)
     key_head, part = h // pairs.options.GROUP, split * pairs.batch + b
-    offset, valid = offset_of(pairs, b), valid_keys(pairs, b)
+    offset = offset_of(pairs, b)
+    valid_queries, valid_keys = lengths_of(pairs, b)
     row = block * ROWS + tl.arange(0, ROWS)
     position = row + offset
-    first, last = block * ROWS + offset, tl.minimum(block * ROWS + ROWS, pairs.queries) - 1 + offset
-    left, resume, stop = key_parts(pairs, first, last, valid, NEAR)
+    first, last = block * ROWS + offset, tl.minimum(block * ROWS + ROWS, valid_queries) - 1 + offset
+    left, resume, stop = key_parts(pairs, first, last, valid_keys, NEAR)
     share = (stop + splits * NEAR - 1) // (splits * NEAR) * NEAR  # of the keys, for each program
     begin = tl.minimum(split * share, stop)
     stop = tl.minimum(begin + share, stop)
@@ -95,7 +76,7 @@ def attend(query, key, value, rel_key, rel_value, output, lse, numbers, pairs, s
 
     z = tl.zeros([ROWS, value.PADDED], tl.float32)
     top, total = tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32)
-    mass, mass_before, mass_in = total, total, total  # of what is kept: of all pairs, those before, those in the window
+    mass, mass_before, mass_in = total, total, total  # kept: of all pairs, before and in the window
     scores = tl.full([ROWS, pairs.options.CHUNK], float("-inf"), tl.float32)  # by label
 
     tiles_before = (left - begin + COLS - 1) // COLS
@@ -113,7 +94,7 @@ def attend(query, key, value, rel_key, rel_value, output, lse, numbers, pairs, s
         found = tl.sum(p, 1)
         top, total = new_top, total * shrink + found
         if pairs.options.seed is not None:
-            p = tl.where(kept(pairs, number, column[None, :]), p, 0.0)
+            p = tl.where(is_kept(pairs, number, column[None, :]), p, 0.0)
             found = tl.sum(p, 1)
         if pairs.options.BEFORE:
             mass, mass_in = mass * shrink + found, mass_in * shrink
@@ -141,8 +122,8 @@ def attend(query, key, value, rel_key, rel_value, output, lse, numbers, pairs, s
         found = tl.sum(p, 1)
         top, total = new_top, total * shrink + found
         if pairs.options.seed is not None:
-            keep = kept(pairs, number, column[None, :])
-            p, e = tl.where(keep, p, 0.0), tl.where(keep, e, float("-inf"))
+            kept = is_kept(pairs, number, column[None, :])
+            p, e = tl.where(kept, p, 0.0), tl.where(kept, e, float("-inf"))
             found = tl.sum(p, 1)
         z = add_product(p.to(v.dtype), v, z * shrink[:, None], pairs.options.PRECISION)
         mass_in *= shrink
@@ -165,10 +146,10 @@ def attend(query, key, value, rel_key, rel_value, output, lse, numbers, pairs, s
         masses = tl.exp2(scale2 * scores - tl.where(top == float("-inf"), 0.0, top)[:, None])
         z = add_product(masses.to(rows.dtype), rows, z, pairs.options.PRECISION)
         mass_in = tl.sum(masses, 1)
-    alive = total != 0  # or not a number, which is to be seen
-    if pairs.options.lengths is not None:
-        alive = alive & (position < valid)
-    if pairs.options.BEFORE:  # what is neither in the window nor on one side of it is on the other
+    alive = total != 0  # or NaN, which is to be seen
+    if pairs.options.query_lengths is not None:
+        alive = alive & (row < valid_queries)
+    if pairs.options.BEFORE:  # what is neither in the window nor before it is after it
         mass_after = tl.zeros([ROWS], tl.float32)
         if pairs.options.AFTER:
             mass_after = mass - mass_in - mass_before
@@ -178,14 +159,13 @@ def attend(query, key, value, rel_key, rel_value, output, lse, numbers, pairs, s
             rows = edge_rows(rel_value, pairs, b, h)
             z = add_product(edge_columns(mass_before, mass_after, rows.dtype), rows, z, pairs.options.PRECISION)
         share_of = tl.where(alive, 1.0 / tl.where(alive, total, 1.0), 0.0)
-        store_number(numbers, split * KINDS + MASS_BEFORE, b, h, row, pairs, mass_before * share_of)
-        store_number(numbers, split * KINDS + MASS_AFTER, b, h, row, pairs, mass_after * share_of)
+        store_number(numbers, split * NUMBERS + MASS_BEFORE, b, h, row, pairs, mass_before * share_of)
+        store_number(numbers, split * NUMBERS + MASS_AFTER, b, h, row, pairs, mass_after * share_of)
     total = tl.where(alive, total, 1.0)
-    store_rows(
-        output, part, h, row, pairs.queries, tl.where(alive[:, None], z * (pairs.options.boost / total)[:, None], 0.0)
-    )
+    z = tl.where(alive[:, None], z * (pairs.options.keep_scale / total)[:, None], 0.0)
+    store_rows(output, part, h, row, pairs.queries, z)
     log_sum = top + tl.log2(total)
-    store_number(numbers, split * KINDS + LOG_SUM, b, h, row, pairs, tl.where(alive, log_sum, float("inf")))
+    store_number(numbers, split * NUMBERS + LOG_SUM, b, h, row, pairs, tl.where(alive, log_sum, float("inf")))
     of_lse = lse + (part.to(tl.int64) * pairs.options.heads + h) * pairs.queries + row
     tl.store(of_lse, tl.where(alive, log_sum * LN2, float("-inf")), mask=row < pairs.queries)
 
@@ -198,7 +178,7 @@ def join(parts, part_numbers, output, lse, numbers, given, batch, queries, keys,
 
 @triton.jit
 def join_parts(parts, part_numbers, output, lse, numbers, pairs, splits, SPLITS: tl.constexpr):
-    """Puts a query's output and numbers together from those of `splits` parts of the keys, in their order."""
+    """A query's output and numbers from those of the `splits` parts of its keys, in their order."""
     program = tl.program_id(0)
     row, h, b = (
         program % pairs.queries,
@@ -207,9 +187,9 @@ def join_parts(parts, part_numbers, output, lse, numbers, pairs, splits, SPLITS:
     )
     split, column = tl.arange(0, SPLITS), tl.arange(0, output.PADDED)
     there, inside = split < splits, column < output.DIM
-    kinds = part_numbers + place_of_query(b, h, row, pairs, split * KINDS)
-    kind = place_of_query(0 * b, 0, 0, pairs, 1)
-    log_sums = tl.load(kinds + LOG_SUM * kind, mask=there, other=float("inf"))
+    of_parts = part_numbers + place_of_query(b, h, row, pairs, split * NUMBERS)
+    stride = place_of_query(0 * b, 0, 0, pairs, 1)
+    log_sums = tl.load(of_parts + LOG_SUM * stride, mask=there, other=float("inf"))
     log_sums = tl.where(log_sums == float("inf"), float("-inf"), log_sums)
     top = tl.max(log_sums, 0)
     alive = top != float("-inf")
@@ -221,8 +201,8 @@ def join_parts(parts, part_numbers, output, lse, numbers, pairs, splits, SPLITS:
     z = tl.sum(tl.load(rows, mask=there[:, None] & inside[None, :], other=0.0) * weight[:, None], 0)
     tl.store(places(output, b, h, row, column), z.to(output.data.dtype.element_ty), mask=inside)
     if pairs.options.BEFORE:
-        before = tl.load(kinds + MASS_BEFORE * kind, mask=there, other=0.0)
-        after = tl.load(kinds + MASS_AFTER * kind, mask=there, other=0.0)
+        before = tl.load(of_parts + MASS_BEFORE * stride, mask=there, other=0.0)
+        after = tl.load(of_parts + MASS_AFTER * stride, mask=there, other=0.0)
         tl.store(numbers + place_of_query(b, h, row, pairs, MASS_BEFORE), tl.sum(before * weight, 0))
         tl.store(numbers + place_of_query(b, h, row, pairs, MASS_AFTER), tl.sum(after * weight, 0))
     log_sum = top + tl.log2(total)

@@ -1,21 +1,21 @@
-"""What tells calls apart that are served by different kernels once these are compiled, as far as a trial goes."""
+"""Kinds of calls: those of one kind run much the same machine code, and are tried together (`trial.py`)."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from relattn.call import Call, RelationCall
+from relattn.call import Call
 
 
 class Kind(NamedTuple):
     dtype: torch.dtype
     dim: int  # of query and key, padded
     value_dim: int  # padded
-    relations: bool  # labels of the caller's, not positions
+    relations: bool  # pairs are labelled by the caller, not by position
     mask: bool
     dropout: bool
-    tf32: bool  # products of float32 are made of tensor floats
+    tf32: bool  # products of float32 are rounded to it
 
     def __str__(self) -> str:
         dtype = "float32 as tf32" if self.tf32 else str(self.dtype).removeprefix("torch.")
@@ -30,19 +30,17 @@ def kind_of(query: Tensor, value: Tensor, *, relations: bool, mask: bool, dropou
 
 
 def kind_of_call(call: Call) -> Kind:
-    relations = isinstance(call, RelationCall) and (call.rel_key is not None or call.rel_value is not None)
-    dropout = False
-    if call.dropout_p > 0.0:  # a comparison is a symbol to `torch.compile` until something hangs on it
-        dropout = True
-    return kind_of(call.query, call.value, relations=relations, mask=call.mask is not None, dropout=dropout)
+    given = {"relations": call.relations is not None, "mask": call.mask is not None, "dropout": call.seed is not None}
+    return kind_of(call.query, call.value, **given)
 
 
 def padded(size: int) -> int:
-    """What a head dim is padded to. Found by comparing, so that `torch.compile` keeps a size open within its width."""
-    for width in (16, 32, 64, 128):
-        if size <= width:
-            return width
-    return 256
+    """The power of two that a dimension is padded to, 16 at least. Found by comparisons, so that a graph of
+    `torch.compile` with a symbolic size serves all sizes that are padded to the same."""
+    width = 16
+    while width < size:
+        width *= 2
+    return width
 
 
 @torch.compiler.assume_constant_result

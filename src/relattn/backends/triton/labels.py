@@ -1,21 +1,21 @@
 """Terms by label: from a table's rows onto pairs, and from pairs back to labels.
 
-Labels in the window are worked off CHUNK at once. One product gives a query's terms for all of them, (rows, CHUNK), and
-a gather takes each pair's: for positions a shear. The way back is the shear reversed, since a query meets such a label
-at one key alone. The rows of both edges, which have many keys a query, are constants of a query, and their sums sums
-over a row: they go through products of 16 columns. Forward, the edge after the window is one more label of the gather,
-which takes all labels past the last as the last.
+Labels in the window are worked off CHUNK at a time. One product gives a query's terms for a chunk, (rows, CHUNK), and a
+gather takes each pair's from there: for positions a shear. The sums by label reverse the shear, since a query meets
+such a label at one key only. An edge's term is one number per query, and its sum one sum over the query's keys; both
+edges go through products of 16 columns. In `terms`, the edge after the window is one more label of the gather, which
+takes every label past the last as the last. Programs store their parts of the tables' gradients each by itself.
 """
 
 import triton
 import triton.language as tl
 
-from relattn.backends.triton.arrays import load_rows, product
+from relattn.backends.triton.arrays import load_rows, product, store_rows
 
 
 @triton.jit
 def chunk_rows(table, pairs, b, h, chunk, AFTER: tl.constexpr):
-    """Rows of a table for the labels of a chunk, (CHUNK, PADDED), zeros past the last label, or the edge's AFTER it."""
+    """Rows of a table for the labels of a chunk, (CHUNK, PADDED), zeros past the last label or the edge AFTER it."""
     row = tl.arange(0, pairs.options.CHUNK) + chunk * pairs.options.CHUNK + pairs.options.shift
     return load_rows(table, b, h, row, pairs.options.labels + pairs.options.shift + AFTER)
 
@@ -31,7 +31,7 @@ def chunks_of(pairs, label, low, high):
 
 @triton.jit
 def terms_by_label(x, table, pairs, b, h, chunk, TURNED: tl.constexpr):
-    """x_i · each row of a chunk, (rows, CHUNK), or TURNED (CHUNK, rows); nothing where there is no table."""
+    """x_i · each row of a chunk, (rows, CHUNK), or TURNED (CHUNK, rows); unused where there is no table."""
     found = x
     if table is not None:
         rows = chunk_rows(table, pairs, b, h, chunk, pairs.options.AFTER)
@@ -45,8 +45,8 @@ def terms_by_label(x, table, pairs, b, h, chunk, TURNED: tl.constexpr):
 
 @triton.jit
 def onto_pairs(by_label, pairs, label, chunk, TURNED: tl.constexpr):
-    """Each pair's of the terms by label; zero for labels outside the chunk. Where one chunk has all the labels, pairs
-    before the window get any, for they have others."""
+    """Each pair's term out of those by label; zero for labels outside the chunk. Where one chunk has all labels, pairs
+    before the window get any of them, since `terms` replaces theirs."""
     number = label - chunk * pairs.options.CHUNK
     if pairs.options.AFTER:
         number = tl.minimum(label.to(tl.uint32), pairs.options.labels).to(tl.int32) - chunk * pairs.options.CHUNK
@@ -61,11 +61,11 @@ def onto_pairs(by_label, pairs, label, chunk, TURNED: tl.constexpr):
 
 @triton.jit
 def terms(x, table, by_label, before, pairs, b, h, label, is_before, low, high, TURNED: tl.constexpr):
-    """x_i · row of the pair's label, (rows, keys), or TURNED (keys, rows): of `by_label`, those of the first chunk, or
-    `before` for the edge before the window.
+    """x_i · row of the pair's label, (rows, keys), or TURNED (keys, rows). `by_label` are the terms of the first chunk,
+    `before` those of the edge before the window.
 
-    They are for a product to be added to: its result has a layout of its own, where otherwise the gather's would spread
-    to all that comes after, and the compiler work out a row's sums once in each.
+    A product is added to the result, and gives it the layout of products: the gather's would spread to all that comes
+    after, and the compiler then work everything out once in each layout.
     """
     found = tl.zeros(label.shape, tl.float32)
     if table is not None:
@@ -85,7 +85,8 @@ def terms(x, table, by_label, before, pairs, b, h, label, is_before, low, high, 
 
 @triton.jit
 def where_met(x, pairs, position, first_key, chunk, other):
-    """Numbers of pairs (rows, keys) to (rows, CHUNK): a query's at the one key it meets a label at, else `other`."""
+    """From pairs (rows, keys) to labels (rows, CHUNK): the number at the one key where a query meets a label in this
+    tile, or `other`."""
     slot = tl.arange(0, pairs.options.CHUNK) + chunk * pairs.options.CHUNK
     key = (
         tl.where(slot < pairs.options.labels, pairs.options.start + slot - first_key, -(2**30))[None, :]
@@ -131,10 +132,36 @@ def edge_terms(x, table, pairs, b, h):
 
 
 @triton.jit
-def edge_columns(before, after, kind: tl.constexpr):
-    """A row's sums over either edge's pairs as columns for products, (rows, 16), each with what rounding takes off."""
+def edge_columns(before, after, dtype: tl.constexpr):
+    """Each query's sums over either edge's pairs, as columns for products, (rows, 16): rounded, and what that lost."""
     slot = tl.arange(0, 16)[None, :]
     exact = tl.where(slot % 2 == 0, before[:, None], after[:, None])
-    rounded = exact.to(kind)
-    rest = (exact - rounded.to(tl.float32)).to(kind)
-    return tl.where(slot < 2, rounded, tl.where(slot < 4, rest, 0.0).to(kind))
+    rounded = exact.to(dtype)
+    rest = (exact - rounded.to(tl.float32)).to(dtype)
+    return tl.where(slot < 2, rounded, tl.where(slot < 4, rest, 0.0).to(dtype))
+
+
+@triton.jit
+def store_chunk(x, part, h, chunk, sums, rows, factor, pairs, adds):
+    """A program's part of the gradient of a chunk of a table; it replaces what was there, or is added to it."""
+    row = tl.arange(0, pairs.options.CHUNK) + pairs.options.shift + chunk * pairs.options.CHUNK
+    found = tl.trans(product(tl.trans(rows), sums.to(rows.dtype), pairs.options.PRECISION))
+    store_part(x, part, h, row, pairs.options.shift + pairs.options.labels, factor * found, adds)
+
+
+@triton.jit
+def store_edges(x, part, h, columns, rows, factor, pairs, adds):
+    """A program's part of the gradients of both edges' rows."""
+    last = pairs.options.shift + pairs.options.labels
+    found = tl.trans(product(tl.trans(rows), columns, pairs.options.PRECISION))
+    found = factor * tl.sum(tl.reshape(found, [8, 2, x.PADDED]), 0)
+    store_part(x, part, h, tl.arange(0, 2) * last, last + pairs.options.AFTER, found, adds)
+
+
+@triton.jit
+def store_part(x, part, h, row, stop, found, adds):
+    if adds:
+        found += load_rows(x, part, h, row, stop)
+    store_rows(x, part, h, row, stop, found)
+    if adds:
+        tl.debug_barrier()  # before other threads of the program read it

@@ -1,38 +1,67 @@
-"""The kernels as functions of PyTorch tensors, and as operators: `relattn::triton` and its backward pass.
+"""The kernels as functions of a call, and as operators: `relattn::triton` and its backward pass.
 
-Three launches serve a call with gradients: `forward`; `backward_query`, for dq and the tables; `backward_key`, for dk
-and dv. Short sequences need two: where a program has all queries of a head, `backward_query` does the whole backward
-pass. A few queries on many keys need `join` after `forward`. Every program of `backward_query` has room of its own for
+A call with gradients takes three launches: `forward`; `backward_query`, for dq and the tables; `backward_key`, for dk
+and dv. Short sequences take two: where one program has all queries of a head, `backward_query` does the whole backward
+pass. A few queries on many keys take `join` after `forward`. Every program of `backward_query` has room of its own for
 its part of the tables' gradients, and the parts are summed here. Nothing is read from the device, so that calls can be
 captured in a CUDA graph.
 """
 
 import contextlib
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from relattn.backends.fused import Arguments, new_numbers, register, results, with_contiguous_rows
+from relattn.backends.fused import Results, new_numbers, new_results, register, with_contiguous_rows
 from relattn.backends.triton import failures
 from relattn.backends.triton.arrays import Array
-from relattn.backends.triton.backward import LEFT_KINDS, backward_key, backward_query
+from relattn.backends.triton.backward import backward_key, backward_query
 from relattn.backends.triton.configs import Config
-from relattn.backends.triton.forward import KINDS, forward, join
-from relattn.backends.triton.plan import dims, fixed, padded, plan_of
+from relattn.backends.triton.forward import forward, join
+from relattn.backends.triton.kinds import padded
+from relattn.backends.triton.numbers import LEFT_NUMBERS, NUMBERS
+from relattn.backends.triton.plan import TilesOf, dims, fixed, plan_of, tiles_of
+from relattn.call import Call
 
-FURTHEST = 2**30  # a position further than any key might be
-LEAST = 1e-37  # scale that the kernels take, so that zero times minus infinity is not asked for
+FURTHEST = 2**30  # a position further away than any key
+LEAST = 1e-37  # the smallest scale that the kernels take, so that they never multiply zero by −∞
 
 
-def run_forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """The output; the log-sum-exp (batch, heads, queries), float32; and of each query what the backward pass reads."""
-    problem = Problem(Arguments(*arguments))
+def launch(kernel: Any, programs: int, tiles: Config | None, on: Tensor, **arguments: Any) -> None:
+    """Runs a kernel on the device of `on`."""
+    if programs == 0:
+        return
+    with failures.compiling(kernel, on, arguments), device_of(on):
+        kernel[(programs,)](**launched(tiles, arguments))
+
+
+def device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
+    if x.is_cuda and x.device.index != torch.cuda.current_device():
+        return torch.cuda.device(x.device)
+    return contextlib.nullcontext()
+
+
+def launched(tiles: Config | None, arguments: dict[str, Any]) -> dict[str, Any]:
+    """All arguments of a kernel."""
+    if tiles is None:
+        return arguments
+    sizes = {"ROWS": tiles.rows, "COLS": tiles.cols, "NEAR": tiles.near}
+    return {**arguments, **sizes, "num_warps": tiles.warps, "num_stages": tiles.stages}
+
+
+Launch = Callable[..., None]
+
+
+def run_forward(call: Call, launch: Launch = launch, tiles_of: TilesOf = tiles_of) -> Results:
+    """The output, the log-sum-exp, and the numbers of each query that the backward pass reads."""
+    problem = Problem(call, tiles_of)
     plan, query = problem.plan, problem.query
-    output, lse = results(query, problem.value)
+    output, lse = new_results(call)
     batch, heads, queries = lse.shape
-    numbers = new_numbers(lse, KINDS.value)
+    numbers = new_numbers(lse, NUMBERS.value)
     blocks, splits = plan.blocks["forward"], plan.splits
     parts: tuple[Tensor, ...] = (output, lse, numbers)
     if splits > 1:
@@ -72,20 +101,23 @@ def run_forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     return output, lse, numbers
 
 
-def run_backward(grad: Tensor, output: Tensor, lse: Tensor, numbers: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+def run_backward(
+    call: Call, grad: Tensor, output: Tensor, lse: Tensor, numbers: Tensor, launch: Launch = launch,
+    tiles_of: TilesOf = tiles_of,
+) -> tuple[Tensor, ...]:  # fmt: skip
     """Gradients of query, key, value, rel_key and rel_value; an empty one for a table that is not there."""
-    problem = Problem(Arguments(*arguments))
+    problem = Problem(call, tiles_of)
     plan, query = problem.plan, problem.query
     batch, heads, _ = lse.shape
     d_query, d_key, d_value = (torch.empty_like(x) for x in (query, problem.key, problem.value))
     kernel = "whole" if plan.whole else "backward_query"
     blocks, sequences = plan.blocks[kernel], -(-batch // plan.members)
-    tables = (problem.rel_key, problem.rel_value)
+    tables = (call.rel_key, call.rel_value)
     parts = tuple(problem.new_parts(table, sequences * blocks) for table in tables)
     shared = {
         **problem.inputs(),
         "grad": array(with_contiguous_rows(grad)),
-        "left_numbers": new_numbers(lse, 0 if plan.whole else LEFT_KINDS),
+        "left_numbers": new_numbers(lse, 0 if plan.whole else LEFT_NUMBERS),
         "d_key": array(d_key),
         "d_value": array(d_value),
         "scale": problem.scale,
@@ -124,33 +156,33 @@ def run_backward(grad: Tensor, output: Tensor, lse: Tensor, numbers: Tensor, *ar
 
 
 class Problem:
-    """A call's arguments as the kernels take them."""
+    """A call as the kernels take it."""
 
-    def __init__(self, given: Arguments) -> None:
-        self.plan = plan_of(given)
-        self.query = with_contiguous_rows(given.query)
-        self.key = with_contiguous_rows(given.key)
-        self.value = with_contiguous_rows(given.value)
-        self.rel_key, self.rel_value, self.scale = given.rel_key, given.rel_value, max(given.scale, LEAST)
-        self.offset = max(-FURTHEST, min(given.offset, FURTHEST))
+    def __init__(self, call: Call, tiles_of: TilesOf) -> None:
+        self.plan = plan_of(call, tiles_of)
+        self.query, self.key, self.value = (with_contiguous_rows(x) for x in (call.query, call.key, call.value))
+        self.rel_key, self.rel_value, self.scale = call.rel_key, call.rel_value, max(call.scale, LEAST)
+        self.offset = max(-FURTHEST, min(call.query_offset, FURTHEST))
+        key_lengths, query_lengths = lengths_of(call)
         self.options = self.plan.options
-        if any(x is not None for x in (given.relations, given.mask, given.offsets, given.lengths, given.seed)):
+        if any(x is not None for x in (call.relations, call.mask, call.query_offsets, key_lengths, call.seed)):
             self.options = self.options._replace(
-                relations=self.array_of_pairs(given.relations),
-                mask=self.array_of_pairs(given.mask),
-                offsets=None if given.offsets is None else given.offsets.contiguous(),
-                lengths=None if given.lengths is None else given.lengths.contiguous(),
-                seed=given.seed,
+                relations=self.array_of_pairs(call.relations),
+                mask=self.array_of_pairs(call.mask),
+                offsets=None if call.query_offsets is None else call.query_offsets.contiguous(),
+                key_lengths=key_lengths,
+                query_lengths=query_lengths,
+                seed=call.seed,
             )
 
     def sizes(self) -> dict[str, Any]:
-        """The options, and what changes from call to call."""
+        """The options, and the sizes that change from call to call."""
         batch, _, queries, _ = self.query.shape
         keys = self.key.shape[2]
         return {"given": self.options, "batch": batch, "queries": queries, "keys": keys, "offset": self.offset}
 
     def array_of_pairs(self, x: Tensor | None) -> Array | None:
-        """A mask or labels; its stride is 0 where it is broadcast."""
+        """A mask or labels; strides are 0 where they are broadcast."""
         if x is None:
             return None
         x = x.expand(*self.query.shape[:3], self.key.shape[2])
@@ -166,16 +198,27 @@ class Problem:
             "rel_key": None if self.rel_key is None else array_of_table(self.rel_key),
             "rel_value": None if self.rel_value is None else array_of_table(self.rel_value),
             **self.sizes(),
-            "scale2": self.scale / math.log(2.0),  # for powers of two, rounded once
+            "scale2": self.scale / math.log(2.0),  # of scores to base two
         }
 
     def new_parts(self, table: Tensor | None, programs: int) -> Tensor | None:
-        """Room for the gradients of a table by every program, (programs a head, heads, rows, dim)."""
+        """Room for the parts of a table's gradient, (programs per head, heads, rows, dim)."""
         if table is None:
             return None
         sizes = (programs, self.query.shape[1], self.plan.table_rows, table.shape[-1])
         new = torch.zeros if self.plan.adds else torch.empty
         return new(sizes, dtype=torch.float32, device=table.device)
+
+
+def lengths_of(call: Call) -> tuple[Tensor | None, Tensor | None]:
+    """Valid keys and valid queries of each sequence: both or neither, so that kernels have one variant for either."""
+    if call.key_lengths is None and call.query_lengths is None:
+        return None, None
+    keys, queries = (
+        x.new_full((x.shape[0],), x.shape[2], dtype=torch.int64) if lengths is None else lengths.contiguous()
+        for x, lengths in ((call.key, call.key_lengths), (call.query, call.query_lengths))
+    )
+    return keys, queries
 
 
 def array(x: Tensor) -> Array:
@@ -184,39 +227,17 @@ def array(x: Tensor) -> Array:
 
 
 def array_of_table(table: Tensor) -> Array:
-    """A table (labels, dim) or (heads, labels, dim). Where it has one row, the row of either edge is that one."""
+    """A table (labels, dim) or (heads, labels, dim). A single row is that of both edges."""
     rows, dim = table.shape[-2:]
     head, row, column = table.stride() if table.dim() == 3 else (0, *table.stride())
     return Array(table, 0, head, row if rows > 1 else 0, column, *dims(dim))
 
 
 def sum_of_parts(parts: Tensor, table: Tensor | None) -> Tensor:
-    """In the table's own shape and type. A table of one row has it as either edge's."""
+    """In the table's own shape and type. A single row has the gradients of both edges."""
     assert table is not None
     total = parts.sum(0) if table.dim() == 3 else parts.sum((0, 1))
     return (total.sum(-2, keepdim=True) if table.shape[-2] == 1 else total).to(table.dtype)
 
 
-def launch(kernel: Any, programs: int, tiles: Config | None, on: Tensor, **arguments: Any) -> None:
-    """Runs a kernel on the device that `on` is on."""
-    if programs == 0:
-        return
-    with failures.compiling(kernel, on, arguments), device_of(on):
-        kernel[(programs,)](**launched(tiles, arguments))
-
-
-def device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
-    if x.is_cuda and x.device.index != torch.cuda.current_device():
-        return torch.cuda.device(x.device)
-    return contextlib.nullcontext()
-
-
-def launched(tiles: Config | None, arguments: dict[str, Any]) -> dict[str, Any]:
-    """All that a kernel is launched with."""
-    if tiles is None:
-        return arguments
-    sizes = {"ROWS": tiles.rows, "COLS": tiles.cols, "NEAR": tiles.near}
-    return {**arguments, **sizes, "num_warps": tiles.warps, "num_stages": tiles.stages}
-
-
-attention, attention_backward = register("triton", run_forward, run_backward, KINDS.value)
+attention, attention_forward, attention_backward = register("triton", run_forward, run_backward, NUMBERS.value)

@@ -14,7 +14,8 @@ class Options(NamedTuple):
     relations: Any  # Array of labels, or None where distances j − i tell: those in `start` … `stop` are in the window
     mask: Any  # Array of bool, or None
     offsets: Any  # (batch,) positions of the first queries, or None
-    lengths: Any  # (batch,) valid keys, or None
+    key_lengths: Any  # (batch,) valid keys, or None
+    query_lengths: Any  # (batch,) valid queries; given where `key_lengths` is
     seed: Any  # one int64 where probabilities are dropped, or None
     heads: Any
     key_heads: Any
@@ -22,8 +23,8 @@ class Options(NamedTuple):
     stop: Any
     labels: Any  # rows of a table for pairs in the window, of which the first is row `shift`
     shift: Any
-    threshold: Any  # of 2 ** 24 draws, those that are kept
-    boost: Any  # what kept probabilities are multiplied by
+    keep_threshold: Any  # a pair is kept whose draw, of 2 ** 24, is below
+    keep_scale: Any  # what kept probabilities are multiplied by: 1 / (1 − p), or 0 where p is 1
     GROUP: Any  # heads that share a head of keys
     CHUNK: Any  # labels worked off at once
     ONE_CHUNK: Any  # all labels are, and the edge after the window with them
@@ -34,9 +35,9 @@ class Options(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """All that is told of a call's pairs. The sizes change from call to call, and are arguments of a kernel: in a tuple
-    of its arguments, Triton would compile it anew for what it takes for granted of numbers, that they are one, or
-    multiples of 16. What is known at compile time stays so only in a tuple that is made where it is passed on."""
+    """All that kernels know about a call's pairs. The sizes change from call to call and are arguments of a kernel by
+    themselves: for an integer inside a tuple, Triton compiles a kernel anew when it is one, and when it is a multiple
+    of 16. Constants stay constants only in a tuple that is made where it is passed on."""
 
     batch: Any
     queries: Any
@@ -47,7 +48,7 @@ class Pairs(NamedTuple):
 
 @triton.jit
 def offset_of(pairs, b):
-    """Position of query 0, within 32 bits: what is further than any key might be is as good as 2³⁰ away."""
+    """Position of query 0, in 32 bits: further away than any key can be, all positions are the same."""
     offset = pairs.offset
     if pairs.options.offsets is not None:
         offset = tl.minimum(tl.maximum(tl.load(pairs.options.offsets + b), -(2**30)), 2**30).to(tl.int32)
@@ -55,17 +56,19 @@ def offset_of(pairs, b):
 
 
 @triton.jit
-def valid_keys(pairs, b):
-    valid = pairs.keys
-    if pairs.options.lengths is not None:
-        valid = tl.load(pairs.options.lengths + b).to(tl.int32)
-    return valid
+def lengths_of(pairs, b):
+    """Valid queries and valid keys of a sequence."""
+    queries, keys = pairs.queries, pairs.keys
+    if pairs.options.key_lengths is not None:
+        queries = tl.load(pairs.options.query_lengths + b).to(tl.int32)
+        keys = tl.load(pairs.options.key_lengths + b).to(tl.int32)
+    return queries, keys
 
 
 @triton.jit
 def hide(e, pairs, b, h, row, position, key, stop, may_hide):
-    """Scores with −∞ for pairs that do not attend, and for keys from `stop` on. Queries that are padding are left to
-    the caller. Where there is no mask, a tile is only looked through if it `may_hide` some pair."""
+    """Scores with −∞ for pairs that do not attend, and for keys from `stop` on; padding queries are the caller's. Where
+    there is no mask, this looks at the pairs of a tile only if it `may_hide` one."""
     if pairs.options.mask is not None:
         seen = (key < stop) & (row < pairs.queries)
         if pairs.options.CAUSAL:
@@ -83,8 +86,7 @@ def hide(e, pairs, b, h, row, position, key, stop, may_hide):
 
 @triton.jit
 def labels_of(pairs, b, h, row, position, key):
-    """A pair's row of the table, counted from `shift`. Positions before the window have negative numbers, those after
-    it numbers from `labels` on."""
+    """A pair's row of the table, counted from `shift`: negative before the window, `labels` or more after it."""
     if pairs.options.relations is None:
         label = key - position - pairs.options.start
     else:
@@ -94,14 +96,15 @@ def labels_of(pairs, b, h, row, position, key):
 
 
 @triton.jit
-def key_parts(pairs, first, last, valid, NEAR: tl.constexpr):
-    """Keys for queries at positions `first` to `last`: 0 … left and resume … stop are far, left … resume near. All
-    pairs that are far on a side have that edge's label, and none of them is hidden. Near parts are NEAR keys wide."""
-    stop = valid
+def key_parts(pairs, first, last, valid_keys, NEAR: tl.constexpr):
+    """Keys for the valid queries of a block, at positions `first` to `last`: 0 … left and resume … stop are far, left …
+    resume near. The far pairs on one side all have that edge's label, and none is hidden. Near parts are multiples of
+    NEAR wide, but for the last. A block of padding has `last` before `first`, and no keys."""
+    stop = valid_keys
     if pairs.options.CAUSAL:
-        stop = tl.maximum(tl.minimum(valid, last + 1), 0)
-    if pairs.options.lengths is not None:
-        stop = tl.where(first < valid, stop, 0)
+        stop = tl.maximum(tl.minimum(valid_keys, last + 1), 0)
+    if pairs.options.key_lengths is not None:
+        stop = tl.where(first <= last, stop, 0)
     left, resume = stop * 0, stop
     if (pairs.options.mask is None) and (pairs.options.relations is None):
         left = tl.minimum(tl.maximum(first + pairs.options.start, 0) // NEAR * NEAR, stop)
@@ -112,15 +115,15 @@ def key_parts(pairs, first, last, valid, NEAR: tl.constexpr):
 
 
 @triton.jit
-def query_parts(pairs, first, last, valid, offset, NEAR: tl.constexpr):
-    """Queries that see keys `first` to `last`: start … near and resume … stop are far, near … resume near. The keys of
-    far ones are after the window for the former, before it for the latter. Parts begin at multiples of NEAR, or at
-    `stop`, where nothing is left of them."""
-    start, stop = 0, pairs.queries
+def query_parts(pairs, first, last, offset, valid_queries, valid_keys, NEAR: tl.constexpr):
+    """Rows of the queries that see keys `first` to `last`: start … near and resume … stop are far, near … resume near.
+    Keys are after the window of the queries before `near`, and before the window of those from `resume` on. A part
+    begins at a multiple of NEAR, or is empty and begins at `stop`. Padding keys have no queries."""
+    start, stop = 0, valid_queries
     if pairs.options.CAUSAL:
         start = tl.maximum(first - offset, 0) // NEAR * NEAR
-    if pairs.options.lengths is not None:
-        stop = tl.where(first < valid, tl.maximum(tl.minimum(stop, valid - offset), 0), 0)
+    if pairs.options.key_lengths is not None:
+        stop = tl.where(first < valid_keys, stop, 0)
     start = tl.minimum(start, stop)
     near, resume = start, stop
     if (pairs.options.mask is None) and (pairs.options.relations is None):
@@ -133,7 +136,8 @@ def query_parts(pairs, first, last, valid, offset, NEAR: tl.constexpr):
 
 @triton.jit
 def far_part(step, tiles_before, begin, left, resume, stop, SIZE: tl.constexpr):
-    """A step through the far parts begin … left and resume … stop, SIZE at a time: its first, and its part's end."""
+    """One step through the far parts begin … left and resume … stop, SIZE at a time: whether it is in the former, where
+    it begins, and where its part ends."""
     is_before = step < tiles_before
     first = tl.where(is_before, begin + step * SIZE, resume + (step - tiles_before) * SIZE)
     return is_before, first, tl.where(is_before, left, stop)
@@ -141,7 +145,8 @@ def far_part(step, tiles_before, begin, left, resume, stop, SIZE: tl.constexpr):
 
 @triton.jit
 def row_numbers(pairs, b, h, row):
-    """A number a query to draw from: splitmix64 (Steele, Lea and Flood 2014) of the seed and the query's count."""
+    """The number that a query's draws are made from: splitmix64 (Steele, Lea and Flood 2014) of the seed and of the
+    query's place among all queries."""
     number = row
     if pairs.options.seed is not None:
         count = (b.to(tl.uint64) * pairs.options.heads + h) * pairs.queries + row.to(tl.uint64) + 1
@@ -153,11 +158,10 @@ def row_numbers(pairs, b, h, row):
 
 
 @triton.jit
-def kept(pairs, number, key):
-    """Whether pairs keep their probability: a mixed counter (Wellons 2018, "lowbias32") against a threshold. The draws
-    are those of the kernels for processors."""
+def is_kept(pairs, number, key):
+    """Whether dropout keeps a pair: its draw is a mixed counter (Wellons 2018, "lowbias32"), as in "native"."""
     x = ((key.to(tl.uint32) + 1) * 0x9E3779B9) ^ number
     x = (x ^ (x >> 16)) * 0x7FEB352D
     x = (x ^ (x >> 15)) * 0x846CA68B
     x = x ^ (x >> 16)
-    return (x >> 8).to(tl.int32) < pairs.options.threshold
+    return (x >> 8).to(tl.int32) < pairs.options.keep_threshold

@@ -1,8 +1,9 @@
-"""What the sizes and options of a call settle before its numbers are seen: labels, tiles, and how work is shared out.
+"""What follows from the sizes and options of a call alone: labels, tiles, and how work is shared among programs.
 
-Plans are remembered, since working one out takes longer than a short call takes a GPU.
+Plans are remembered, since making one takes longer than a short call takes a GPU.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import NamedTuple
@@ -10,16 +11,16 @@ from typing import NamedTuple
 import torch
 from triton.language import constexpr
 
-from relattn.backends.fused import Arguments
-from relattn.backends.triton.configs import Config, config, labels_at_once
-from relattn.backends.triton.kinds import tensor_floats
+from relattn.backends.triton.configs import Config, config, generation_of, labels_at_once
+from relattn.backends.triton.kinds import padded, tensor_floats
 from relattn.backends.triton.pairs import Options
+from relattn.call import Call
 
-FEW = 16  # queries, so few that their keys are split among programs
+FEW = 16  # at so many queries or fewer, their keys are split among programs
 SHARE = 256  # keys of such a program, at least
-ENOUGH = 264  # programs: two on every multiprocessor of a large GPU
-MANY = 1024  # programs, past which short sequences share them, and fewer parts of the tables' gradients are made
-FEWEST = 64  # keys of a tile, however few there are: decoding is compiled once, not for each length
+ENOUGH = 264  # programs: two for every multiprocessor of a large GPU
+MANY = 1024  # programs, past which several short sequences share one, for fewer parts of the tables' gradients
+FEWEST = 64  # keys of a tile, however few there are: decoding is compiled once, and not for every length
 
 
 class Sizes(NamedTuple):
@@ -43,22 +44,40 @@ class Sizes(NamedTuple):
     precision: str
 
 
+def tiles_of(kernel: str, sizes: Sizes, generation: int | None = None) -> Config:
+    """Tiles are no larger than the sequences need. Where there are more than 4 warps, each has 16 rows of the products.
+    Nothing is loaded ahead in a loop of one step, nor where a mask or labels are loaded too: the assembler would make
+    products on the matrix units wait for one another. The generation of GPU is the device's by default."""
+    if generation is None:
+        generation = generation_of(sizes.device)
+    tiles = config(kernel, generation, sizes.dtype, max(padded(sizes.dim), padded(sizes.value_dim)))
+    rows, cols = min(tiles.rows, padded(sizes.queries)), min(tiles.cols, padded(max(sizes.keys, FEWEST)))
+    steps_of_keys = kernel != "backward_key"
+    warps = min(tiles.warps, max(4, (rows if steps_of_keys else cols) // 16))
+    one_step = sizes.keys <= cols if steps_of_keys else sizes.queries <= rows
+    stages = 1 if one_step or sizes.has_mask or sizes.has_relations else tiles.stages
+    return Config(rows, cols, max(16, min(tiles.near, rows, cols)), warps, stages)
+
+
+TilesOf = Callable[[str, Sizes], Config]  # of a kernel
+
+
 @dataclass(frozen=True)
 class Plan:
     options: Options  # without its tensors
     tiles: dict[str, Config]
-    blocks: dict[str, int]  # of rows of a head, each the work of a program: of queries, or in `backward_key` of keys
+    blocks: dict[str, int]  # programs per head, each with a block of queries, or of keys in `backward_key`
     table_rows: int  # of a part of a table's gradient
-    adds: bool  # a program works through its part of the tables' gradients in several goes
-    whole: bool  # one program has all of a head, backward
-    members: int  # sequences that such a program takes, one after the other
-    splits: int  # programs that the keys of a query are split among, forward
+    adds: bool  # a program adds to its part of the tables' gradients several times
+    whole: bool  # backward, one program has all of a head
+    members: int  # sequences that such a program has, one after the other
+    splits: int  # forward, programs that the keys of a query are split among
 
 
-def plan_of(given: Arguments) -> Plan:
-    query, value, table = given.query, given.value, given.rel_key
+def plan_of(call: Call, tiles_of: TilesOf = tiles_of) -> Plan:
+    query, value, table = call.query, call.value, call.rel_key
     if table is None:
-        table = given.rel_value
+        table = call.rel_value
     batch, heads, queries, dim = query.shape
     _, key_heads, keys, value_dim = value.shape
     return plan(
@@ -73,20 +92,21 @@ def plan_of(given: Arguments) -> Plan:
             dim,
             value_dim,
             None if table is None else table.shape[-2],
-            given.relations is not None,
-            given.mask is not None,
-            given.left,
-            given.right,
-            given.clips,
-            given.is_causal,
-            given.dropout_p,
+            call.relations is not None,
+            call.mask is not None,
+            call.left,
+            call.right,
+            call.clips,
+            call.is_causal,
+            call.dropout_p,
             "tf32" if tensor_floats() else "tf32x3",
-        )
+        ),
+        tiles_of,
     )
 
 
 @lru_cache(maxsize=4096)
-def plan(sizes: Sizes) -> Plan:
+def plan(sizes: Sizes, tiles_of: TilesOf) -> Plan:
     options = labelled(sizes)
     at_once = options.CHUNK.value
     tiles = {kernel: tiles_of(kernel, sizes) for kernel in ("forward", "backward_query", "backward_key", "whole")}
@@ -111,8 +131,8 @@ def plan(sizes: Sizes) -> Plan:
 
 
 def labelled(sizes: Sizes) -> Options:
-    """Distances in the window are start … stop, or none; it has a number of labels, the first of them row `shift`.
-    Where both edges have rows of their own, the window is what is between them; under causality no key is after it."""
+    """Distances start … stop are in the window, whose labels begin at row `shift` of the tables. Where the edges have
+    rows of their own, the window is what lies between them; under causality no key is after it."""
     edges = sizes.clips and sizes.table_rows is not None
     if sizes.table_rows is None:
         start, stop, shift = 1, 1, 0
@@ -126,12 +146,13 @@ def labelled(sizes: Sizes) -> Options:
         labels = sizes.table_rows
     after = edges and not sizes.is_causal
     at_once = labels_at_once(labels + after)
-    kept = 1.0 - sizes.dropout_p
+    keep_p = 1.0 - sizes.dropout_p
     return Options(
         relations=None,
         mask=None,
         offsets=None,
-        lengths=None,
+        key_lengths=None,
+        query_lengths=None,
         seed=None,
         heads=sizes.heads,
         key_heads=sizes.key_heads,
@@ -139,8 +160,8 @@ def labelled(sizes: Sizes) -> Options:
         stop=stop,
         labels=labels,
         shift=shift,
-        threshold=int(kept * 2**24),
-        boost=1.0 / kept if kept > 0.0 else 0.0,
+        keep_threshold=int(keep_p * 2**24),
+        keep_scale=1.0 / keep_p if keep_p > 0.0 else 0.0,
         GROUP=fixed(sizes.heads // sizes.key_heads),
         CHUNK=fixed(at_once),
         ONE_CHUNK=fixed(labels + after <= at_once),
@@ -151,24 +172,10 @@ def labelled(sizes: Sizes) -> Options:
     )
 
 
-def tiles_of(kernel: str, sizes: Sizes) -> Config:
-    """No larger than the sequences need; no more warps than have 16 rows of the products each, but for 4; and no loads
-    in flight where a loop has one step, or where a mask or labels are loaded beside: the assembler would then make
-    products of the matrix units wait for one another."""
-    dim = max(padded(sizes.dim), padded(sizes.value_dim))
-    tiles = config(kernel, sizes.device, sizes.dtype, dim)
-    rows, cols = min(tiles.rows, padded(sizes.queries)), min(tiles.cols, padded(max(sizes.keys, FEWEST)))
-    steps_of_keys = kernel != "backward_key"
-    warps = min(tiles.warps, max(4, (rows if steps_of_keys else cols) // 16))
-    one_step = sizes.keys <= cols if steps_of_keys else sizes.queries <= rows
-    stages = 1 if one_step or sizes.has_mask or sizes.has_relations else tiles.stages
-    return Config(rows, cols, max(16, min(tiles.near, rows, cols)), warps, stages)
-
-
 @cache
 def fixed(value: int | str) -> constexpr:
-    """What is known when a kernel is compiled. Truth values become 0 and 1: a cache does not tell them from these, and
-    a stride that came back as True would be a number of one bit."""
+    """A constant of a kernel. Truth values become 0 and 1, which `cache` does not tell from them: a stride that came
+    back as True would be a number of one bit."""
     return constexpr(int(value) if isinstance(value, bool) else value)
 
 
@@ -176,8 +183,3 @@ def fixed(value: int | str) -> constexpr:
 def dims(dim: int) -> tuple[constexpr, constexpr]:
     """A head dim as the kernels take it, and padded."""
     return fixed(dim), fixed(padded(dim))
-
-
-def padded(size: int) -> int:
-    """The power of two that a dimension is padded to, 16 at least."""
-    return 1 << max(4, (size - 1).bit_length())

@@ -1,8 +1,8 @@
-"""What trials of the kernels found (`relattn.backends.trial`), for this process and, on disk, for those to come.
+"""What trials of the kernels found (`trial.py`), remembered by the process and recorded on disk for later ones.
 
-The file is `relattn/triton.json` under `$XDG_CACHE_HOME`, or under `~/.cache`: verdicts by kind of call, and these by
-everything that a compiled kernel depends on. It may be deleted at any time, and where it cannot be read or written,
-verdicts are those of this process alone.
+The file is `relattn/triton.json` under `$XDG_CACHE_HOME`, or under `~/.cache`. It has verdicts by kind of call, for
+every setting, which is all that a compiled kernel depends on. It may be deleted at any time; where it cannot be read or
+written, a process has its own verdicts alone.
 """
 
 import contextlib
@@ -25,34 +25,34 @@ class Verdict(NamedTuple):
     words: str  # how well, or why not
 
 
-MET: dict[tuple[str, Kind], Verdict] = {}  # by this process
+REMEMBERED: dict[tuple[str, Kind], Verdict] = {}  # by this process
 
 
 def found(device: torch.device, kind: Kind) -> Verdict | None:
-    """The verdict on a kind of call on a device's chip, where there is one."""
+    """The verdict on a kind of call on a device, where there is one."""
     place = setting(device), kind
-    if place not in MET:
-        kept = on_disk(*place)
-        if kept is None:
+    if place not in REMEMBERED:
+        recorded = on_disk(*place)
+        if recorded is None:
             return None
-        MET[place] = kept
-    return MET[place]
+        REMEMBERED[place] = recorded
+    return REMEMBERED[place]
 
 
-def keep(device: torch.device, kind: Kind, verdict: Verdict) -> None:
-    """For this process and others."""
-    MET[setting(device), kind] = verdict
+def record(device: torch.device, kind: Kind, verdict: Verdict) -> None:
+    """For this process and later ones."""
+    remember(device, kind, verdict)
     path = file()
     if path is None:
         return
-    name, kept = setting(device), read(path)
-    kept[name] = verdicts_of(kept, name) | {str(kind): verdict._asdict()}
+    name, content = setting(device), read(path)
+    content[name] = verdicts_of(content, name) | {str(kind): verdict._asdict()}
     with contextlib.suppress(OSError):
-        write(path, json.dumps(kept, indent=1, sort_keys=True))
+        write(path, json.dumps(content, indent=1, sort_keys=True))
 
 
-def keep_for_this_process(device: torch.device, kind: Kind, verdict: Verdict) -> None:
-    MET[setting(device), kind] = verdict
+def remember(device: torch.device, kind: Kind, verdict: Verdict) -> None:
+    REMEMBERED[setting(device), kind] = verdict
 
 
 def on_disk(name: str, kind: Kind) -> Verdict | None:
@@ -64,27 +64,27 @@ def on_disk(name: str, kind: Kind) -> Verdict | None:
 
 
 def file() -> Path | None:
-    """Where verdicts are kept; None where a user has no home, as some jobs have none."""
+    """Where verdicts are recorded; None where the user has no home, as in some jobs."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     return base / "relattn" / "triton.json" if base.is_absolute() else None
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What is there; nothing where that is no file of ours."""
+    """Its content; nothing where it is no file of ours."""
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return kept if isinstance(kept, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
-def verdicts_of(kept: dict[str, Any], name: str) -> dict[str, Any]:
-    found = kept.get(name)
+def verdicts_of(content: dict[str, Any], name: str) -> dict[str, Any]:
+    found = content.get(name)
     return found if isinstance(found, dict) else {}
 
 
 def write(path: Path, text: str) -> None:
-    """All at once. Of two processes that write at the same time one's verdict may be lost, and is found again."""
+    """All at once. Where two processes write at the same time, one's verdict may be lost, and is found again."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, aside = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     try:
@@ -98,7 +98,7 @@ def write(path: Path, text: str) -> None:
 
 @functools.cache
 def setting(device: torch.device) -> str:
-    """What a verdict holds for, in words: chip, driver, PyTorch, Triton and these kernels."""
+    """What a verdict depends on, in words: chip, driver, PyTorch, Triton and these kernels."""
     return ", ".join(f"{name} {what}" for name, what in versions(device).items())
 
 
@@ -123,7 +123,7 @@ def chip(device: torch.device) -> str:
 
 
 def driver(device: torch.device) -> str:
-    """The NVIDIA driver's version, or the CUDA version that it serves where the system does not say."""
+    """The NVIDIA driver's version, or, where the system does not say, the CUDA version that it is for."""
     if device.type != "cuda":
         return "none"
     with contextlib.suppress(OSError):

@@ -7,48 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relattn.cache import AttentionCache
+from relattn import AttentionCache, RelativeSelfAttention
+from relattn.nn import linear
 from relattn.translation.config import ModelConfig
-from relattn.translation.model.positions import NoPositions, length_mask
+from relattn.translation.model.schemes import NoPositions, PlainAttention
 
 
-def linear(inputs: int, outputs: int) -> nn.Linear:
-    """A linear map with Glorot-uniform weights and a zero bias."""
-    layer = nn.Linear(inputs, outputs)
-    nn.init.xavier_uniform_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    return layer
-
-
-class SelfAttention(nn.Module):
-    """Attention of a sequence to itself; how positions enter is the scheme's business."""
+class SelfAttention(RelativeSelfAttention):
+    """Attention of a sequence to itself: the library's layer around the attention that the scheme makes."""
 
     def __init__(self, config: ModelConfig, positions: NoPositions, *, is_causal: bool) -> None:
-        super().__init__()
-        self.heads, self.is_causal, self.dropout = config.heads, is_causal, config.attention_dropout
-        self.query, self.key, self.value, self.out = (linear(config.dim, config.dim) for _ in range(4))
+        super().__init__(config.dim, config.heads, 0, tables="neither", is_causal=is_causal)
         self.attention = positions.attention()
-
-    def forward(
-        self, x: Tensor, lengths: Tensor | None = None, seen: AttentionCache | None = None
-    ) -> tuple[Tensor, AttentionCache | None]:
-        """(rows, length, dim) -> the same; with a cache of what stands before, the positions are added to it."""
-        query, key, value = (split_heads(project(x), self.heads) for project in (self.query, self.key, self.value))
-        if seen is not None:
-            seen = seen.append(key, value)
-            key, value = seen.key, seen.value
-        attended = self.attention(
-            query,
-            key,
-            value,
-            is_causal=self.is_causal,
-            key_lengths=lengths,
-            dropout_p=self.dropout if self.training else 0.0,
-        )
-        return self.out(join_heads(attended)), seen
 
 
 class CrossAttention(nn.Module):
@@ -56,8 +28,9 @@ class CrossAttention(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.heads, self.dropout = config.heads, config.attention_dropout
+        self.heads = config.heads
         self.query, self.key, self.value, self.out = (linear(config.dim, config.dim) for _ in range(4))
+        self.attention = PlainAttention(config)
 
     def project(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """(rows, src_len, dim) -> keys and values (rows, heads, src_len, head_dim), made once a sentence."""
@@ -68,10 +41,8 @@ class CrossAttention(nn.Module):
         (key, value), sources = memory, len(src_lengths)
         queries = x.shape[0] * x.shape[1] // max(1, sources)  # of a source
         query = split_heads(self.query(x).reshape(sources, queries, x.shape[2]), self.heads)
-        mask = length_mask(src_lengths, key.shape[2])
-        dropout = self.dropout if self.training else 0.0
-        attended = F.scaled_dot_product_attention(query, key, value, mask, dropout)
-        return self.out(join_heads(attended)).reshape(x.shape)
+        attended = self.attention(query, key, value, key_lengths=src_lengths, query_offset=0)
+        return self.out(attended.transpose(1, 2).flatten(2)).reshape(x.shape)
 
 
 class FeedForward(nn.Sequential):
@@ -110,7 +81,7 @@ class EncoderLayer(nn.Module):
         self.residuals = nn.ModuleList(Residual(config) for _ in range(2))
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        x = self.residuals[0](x, lambda y: self.self_attention(y, lengths)[0])
+        x = self.residuals[0](x, lambda y: self.self_attention(y, lengths))
         return self.residuals[1](x, self.feed_forward)
 
 
@@ -131,7 +102,9 @@ class DecoderLayer(nn.Module):
 
         def attend(y: Tensor) -> Tensor:
             nonlocal seen
-            attended, seen = self.self_attention(y, seen=seen)
+            if seen is None:
+                return self.self_attention.forward(y)
+            attended, seen = self.self_attention.forward(y, cache=seen)
             return attended
 
         x = self.residuals[0](x, attend)
@@ -142,8 +115,3 @@ class DecoderLayer(nn.Module):
 def split_heads(x: Tensor, heads: int) -> Tensor:
     """(rows, length, dim) -> (rows, heads, length, head_dim)"""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
-
-
-def join_heads(x: Tensor) -> Tensor:
-    """(rows, heads, length, head_dim) -> (rows, length, dim)"""
-    return x.transpose(1, 2).flatten(2)

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relattn.cache import AttentionCache
+from relattn import AttentionCache
 from relattn.translation.config import ModelConfig
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer
-from relattn.translation.model.positions import SCHEMES, NoPositions, warn_if_blind
+from relattn.translation.model.schemes import SCHEMES, NoPositions, warn_if_blind
 
 KeysAndValues = tuple[Tensor, Tensor]
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relattn.call import RelativeCall
+from relattn.call import Call
 
 
 @dataclass(frozen=True)
@@ -94,14 +94,14 @@ def skewed(padded: Tensor, columns: int, offset: int, slope: int) -> Tensor:
     return padded.as_strided((*lead, rows, columns), strides, offset)
 
 
-def window_of(call: RelativeCall, offset: int) -> tuple[Window, slice]:
-    """The window of a call with one offset, and which rows of its tables are the window's labels.
+def window_of(call: Call) -> tuple[Window, slice]:
+    """The window of a call whose sequences have one offset, and which rows of its tables are the window's labels.
 
     Distances that no pair has, or none that may attend, are left out.
     """
     queries, keys, device, dtype = call.query.shape[2], call.key.shape[2], call.query.device, call.query.dtype
-    clipped = call.beyond == "clip"
-    if clipped:  # all pairs left of the window, or right of it, are as good as just there
+    offset = call.query_offset
+    if call.clips:  # all pairs left of the window, or right of it, are as good as just there
         offset = min(max(offset, 1 - queries - call.right), keys - 1 + call.left)
     lowest, highest = 1 - queries - offset, keys - 1 - offset  # distances there are
     if call.is_causal:
@@ -113,10 +113,10 @@ def window_of(call: RelativeCall, offset: int) -> tuple[Window, slice]:
     first = min(queries, max(0, -start))
     whole = range(first, max(first, min(queries, keys - start - width + 1)))
     left = right = None
-    if clipped and width > 0 and lowest < begin:
+    if call.clips and width > 0 and lowest < begin:
         rows, columns = min(queries, queries - 1 + start), min(keys, queries - 1 + start)
         left = torch.ones(rows, columns, dtype=dtype, device=device).tril(start - 1 + queries - rows)
-    if clipped and width > 0 and highest >= end:
+    if call.clips and width > 0 and highest >= end:
         rows, columns = min(queries, keys - start - width), min(keys, keys - start - width)
         right = torch.ones(rows, columns, dtype=dtype, device=device).triu(start + width - keys + columns)
     return Window(queries, keys, start, width, whole, left, right), slice(begin + call.left, begin + call.left + width)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from relattn.backends import native
 from relattn.translation.config import ModelConfig
 from relattn.translation.model.layers import SelfAttention
-from relattn.translation.model.positions import SCHEMES, length_mask
+from relattn.translation.model.schemes import SCHEMES, PlainAttention
 
 EPSILON = torch.finfo(torch.float32).eps
 
@@ -61,7 +62,7 @@ def test_self_attention_is_that_of_shaw_et_al(is_causal, tables, per_head, right
     left, right = settings.window
     n, lengths = 5, [5, 3]
     x = torch.randn(2, n, 6, dtype=torch.float64)
-    actual, _ = layer(x, torch.tensor(lengths))
+    actual = layer(x, torch.tensor(lengths))
 
     def row(table: Any, head: int, distance: int) -> torch.Tensor:
         if table is None:
@@ -75,11 +76,9 @@ def test_self_attention_is_that_of_shaw_et_al(is_causal, tables, per_head, right
             heads = []
             for h in range(2):
                 seen = range(i + 1 if is_causal else length)
-                scores = [query[b, i, h] @ (key[b, j, h] + row(layer.attention.key_table, h, j - i)) for j in seen]
+                scores = [query[b, i, h] @ (key[b, j, h] + row(layer.attention.rel_key, h, j - i)) for j in seen]
                 weights = (torch.stack(scores) / math.sqrt(3)).softmax(0)
-                parts = [
-                    w * (value[b, j, h] + row(layer.attention.value_table, h, j - i)) for j, w in enumerate(weights)
-                ]
+                parts = [w * (value[b, j, h] + row(layer.attention.rel_value, h, j - i)) for j, w in enumerate(weights)]
                 heads.append(torch.stack(parts).sum(0))
             torch.testing.assert_close(actual[b, i], layer.out(torch.cat(heads)), rtol=1e-12, atol=1e-12)
 
@@ -87,11 +86,24 @@ def test_self_attention_is_that_of_shaw_et_al(is_causal, tables, per_head, right
 def test_tables_are_a_layers_own_and_of_the_size_the_paper_says():
     scheme = SCHEMES["relative"](config(clip=3, clip_right=1))
     first, second = scheme.attention(), scheme.attention()
-    assert first.key_table.weight.shape == first.value_table.weight.shape == (5, 3)
-    assert not torch.equal(first.key_table.weight, second.key_table.weight)
-    assert SCHEMES["relative"](config(clip=3, tables_per_head=True)).attention().key_table.weight.shape == (2, 7, 3)
+    assert first.rel_key.weight.shape == first.rel_value.weight.shape == (5, 3)
+    assert not torch.equal(first.rel_key.weight, second.rel_key.weight)
+    assert SCHEMES["relative"](config(clip=3, tables_per_head=True)).attention().rel_key.weight.shape == (2, 7, 3)
 
 
-def test_length_mask():
-    expected = [[[[True, False, False]]], [[[True, True, True]]], [[[False] * 3]]]
-    assert length_mask(torch.tensor([1, 3, 0]), 3).tolist() == expected
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(("queries", "keys"), [(5, 5), (2, 5), (5, 3)])
+@pytest.mark.parametrize("lengths", [None, [1, 3]])
+def test_plain_attention_is_one_thing_by_the_kernels_and_by_pytorch(monkeypatch, is_causal, queries, keys, lengths):
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, 2, n, 3, generator=generator) for n in (queries, keys, keys))
+    attention = PlainAttention(config()).eval()
+    where = {
+        "query_offset": 2,
+        "is_causal": is_causal,
+        "key_lengths": None if lengths is None else torch.tensor(lengths),
+    }
+    ours = attention(query, key, value, **where)
+    monkeypatch.setattr(native, "lacking", lambda call: "not compiled")
+    theirs = attention(query, key, value, **where)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)

@@ -1,8 +1,8 @@
 """When `auto` trusts the Triton kernels: once a trial has seen them agree with the equations, on this chip.
 
-Kernels of an untested pair of chip and compiler may be wrong, so a kind of call that was not met before is tried first
-(`trial.py`), and the verdict is kept (`triton/verdicts.py`). A trial runs in a thread of its own, which begins with
-PyTorch's defaults for whatever a caller has set for the time being: gradients, autocast, inference, hooks, streams.
+Kernels may be wrong on a chip or with a compiler that nobody has tested, so each new kind of call is tried first
+(`trial.py`), and the verdict is recorded (`verdicts.py`). A trial runs in a thread of its own, which begins with
+PyTorch's defaults for whatever the caller has set: gradients, autocast, inference, hooks, streams.
 """
 
 import logging
@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-from relattn.backends.trial import trial
 from relattn.backends.triton import verdicts
 from relattn.backends.triton.kinds import Kind, kind_of_call, padded, tensor_floats
+from relattn.backends.triton.trial import trial
 from relattn.backends.triton.verdicts import Verdict
 from relattn.call import Call
 
 LOG = logging.getLogger("relattn")
-SLOW = 5.0  # seconds after which a trial says that it runs
+SLOW = 5.0  # seconds after which a trial is announced
 COMMAND = "python -m relattn.backends.triton"
 DTYPES, DIMS = ("bfloat16", "float32", "float16"), (64, 128)  # that most calls have
 ONE_AT_A_TIME = threading.Lock()
@@ -31,7 +31,7 @@ WARNED: set[Kind] = set()
 
 
 def trusted(call: Call) -> bool:
-    """Whether the kernels, which support `call`, are known to agree with the equations, or turn out to, now."""
+    """Whether the kernels agree with the equations on calls like this, which they serve; tried if that is not known."""
     device, kind = call.query.device, kind_of_call(call)
     if torch.compiler.is_compiling():
         return known_to_agree(device, *kind)
@@ -52,7 +52,7 @@ def known_to_agree(device: torch.device, *traits: Any) -> bool:
 
 
 def heeded(device: torch.device, kind: Kind, verdict: Verdict) -> bool:
-    """Whether the kernels are taken; if not, the first call of a kind warns."""
+    """Whether the kernels are taken. Where they are not, the first call of a kind warns."""
     if not verdict.agreed and kind not in WARNED:
         WARNED.add(kind)
         warnings.warn(
@@ -65,14 +65,14 @@ def heeded(device: torch.device, kind: Kind, verdict: Verdict) -> bool:
 
 
 def may_try() -> bool:
-    """Not while a CUDA graph is captured, which would take the trial in, nor from within a backward pass: the trial's
-    own waits for the thread that runs it."""
+    """Not while a CUDA graph is captured, which would capture the trial too, nor inside a backward pass, whose thread
+    the trial's own backward pass would wait for."""
     capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
     return not capturing and torch._C._current_graph_task_id() == -1
 
 
 def tried(device: torch.device, kind: Kind) -> Verdict:
-    """A new verdict, which is kept."""
+    """A new verdict, which is recorded."""
     with ThreadPoolExecutor(max_workers=1) as thread:
         running = thread.submit(trial, device, kind)
         if wait([running], timeout=SLOW).not_done:
@@ -85,7 +85,7 @@ def tried(device: torch.device, kind: Kind) -> Verdict:
 
 
 def kinds(dtypes: Iterable[str] = DTYPES, dims: Iterable[int] = DIMS) -> list[Kind]:
-    """What calls are with these types and head dims."""
+    """The kinds of calls with these types and head dims."""
     found = []
     for width, dtype, pairs, dropout in product(
         sorted({padded(dim) for dim in dims}), dtypes, ("positions", "mask", "relations"), (False, True)
@@ -96,9 +96,9 @@ def kinds(dtypes: Iterable[str] = DTYPES, dims: Iterable[int] = DIMS) -> list[Ki
 
 
 def report(device: torch.device, which: Iterable[Kind] | None = None, say: Callable[[str], Any] = print) -> bool:
-    """Tries the kernels for each kind, whatever is known of it, and says what a report of a mistake should hold.
+    """Tries the kernels for each kind, even one known already, and says what a bug report should have.
 
-    Returns whether all agreed with the equations. What is found is kept.
+    Returns whether all agreed with the equations. The verdicts are recorded.
     """
     for name, what in {**verdicts.versions(device), "Python": platform.python_version()}.items():
         say(f"{name}: {what}")

@@ -14,75 +14,47 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relattn import RelativePositionTable, relative_attention
+from relattn import RelativeAttention, relative_attention
+from relattn.backends import unsupported_reason
+from relattn.call import Call
+from relattn.functional import Options
 from relattn.translation.config import ModelConfig
 
 
-def length_mask(lengths: Tensor, size: int) -> Tensor:
-    """(rows,) valid lengths -> (rows, 1, 1, size), True where a key may be attended to."""
-    return (torch.arange(size, device=lengths.device) < lengths[:, None])[:, None, None, :]
-
-
 class PlainAttention(nn.Module):
-    """Dot-product attention with no position signal of its own."""
+    """Dot-product attention with no position signal of its own, dropping probabilities while training.
 
-    def forward(
-        self,
-        query: Tensor,  # (rows, heads, queries, head_dim); query 0 stands at position keys − queries
-        key: Tensor,  # (rows, heads, keys, head_dim)
-        value: Tensor,  # (rows, heads, keys, head_dim)
-        *,
-        is_causal: bool,
-        key_lengths: Tensor | None,
-        dropout_p: float,
-    ) -> Tensor:  # (rows, heads, queries, head_dim)
-        queries, keys = query.shape[2], key.shape[2]
-        mask = None if key_lengths is None else length_mask(key_lengths, keys)
-        if is_causal and (queries < keys or mask is not None):
-            causal = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)
-            mask, is_causal = causal if mask is None else causal & mask, False
-        return F.scaled_dot_product_attention(query, key, value, mask, dropout_p, is_causal)
-
-
-class RelativeAttention(nn.Module):
-    """Shaw et al. (2018): a key's clipped distance adds a^K to it in the score and a^V to its value."""
+    On CPUs the library's kernels do it: PyTorch has no fast ones there that drop. Elsewhere PyTorch's do.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.window = config.window
-        head_dim = config.dim // config.heads
-        heads = config.heads if config.tables_per_head else None
-        self.key_table = self.value_table = None
-        if config.relative_tables in ("both", "keys"):
-            self.key_table = RelativePositionTable(self.window, head_dim, heads)
-        if config.relative_tables in ("both", "values"):
-            self.value_table = RelativePositionTable(self.window, head_dim, heads)
+        self.dropout = config.attention_dropout
 
     def forward(
         self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        query: Tensor,  # (rows, heads, queries, head_dim)
+        key: Tensor,  # (rows, heads, keys, head_dim)
+        value: Tensor,  # (rows, heads, keys, head_dim)
         *,
-        is_causal: bool,
-        key_lengths: Tensor | None,
-        dropout_p: float,
-    ) -> Tensor:
-        """As `PlainAttention`."""
-        attended = relative_attention(
-            query,
-            key,
-            value,
-            None if self.key_table is None else self.key_table.weight,
-            None if self.value_table is None else self.value_table.weight,
-            clip=self.window,
-            query_offset=key.shape[2] - query.shape[2],
-            is_causal=is_causal,
-            key_lengths=key_lengths,
-            dropout_p=dropout_p,
-        )
-        assert isinstance(attended, Tensor)
-        return attended
+        query_offset: int | None = None,  # position of query 0; by default the queries are the last of the keys
+        is_causal: bool = False,
+        key_lengths: Tensor | None = None,
+        query_lengths: Tensor | None = None,  # what padding queries get makes no difference
+    ) -> Tensor:  # (rows, heads, queries, head_dim)
+        dropout_p = self.dropout if self.training else 0.0
+        if unsupported_reason("native", Call(query, key, value)) is None:
+            where: Options = {"query_offset": query_offset, "key_lengths": key_lengths, "query_lengths": query_lengths}
+            return relative_attention(query, key, value, is_causal=is_causal, dropout_p=dropout_p, **where)
+        queries, keys = query.shape[2], key.shape[2]
+        offset = keys - queries if query_offset is None else query_offset
+        mask = None
+        if key_lengths is not None:
+            mask = (torch.arange(keys, device=query.device) < key_lengths[:, None])[:, None, None, :]
+        if is_causal and (offset != 0 or mask is not None):
+            causal = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(offset)
+            mask, is_causal = causal if mask is None else causal & mask, False
+        return F.scaled_dot_product_attention(query, key, value, mask, dropout_p, is_causal)
 
 
 class NoPositions(nn.Module):
@@ -100,7 +72,7 @@ class NoPositions(nn.Module):
 
     def attention(self) -> nn.Module:
         """The attention of one layer's self-attention, called as `PlainAttention`."""
-        return PlainAttention()
+        return PlainAttention(self.config)
 
 
 class Sinusoidal(NoPositions):
@@ -134,7 +106,14 @@ class Relative(NoPositions):
     """Clipped relative positions inside every self-attention; nothing is added to embeddings (Shaw et al. 2018)."""
 
     def attention(self) -> nn.Module:
-        return RelativeAttention(self.config)
+        config = self.config
+        return RelativeAttention(
+            config.dim // config.heads,
+            config.window,
+            config.heads if config.tables_per_head else None,
+            tables=config.relative_tables,
+            dropout=config.attention_dropout,
+        )
 
 
 class RelativeAndSinusoidal(Relative, Sinusoidal):

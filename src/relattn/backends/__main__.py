@@ -1,0 +1,6 @@
+"""What attention runs on here, a line a backend: `python -m relattn.backends`."""
+
+from relattn.backends import BACKENDS
+
+for name, module in BACKENDS.items():
+    print(f"{name}: {module.SERVES} ({module.installed()})")

@@ -1,0 +1,75 @@
+"""Attention in O(n²) memory and never O(n² · d), made of PyTorch's operations: any device, any type, any tracer."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from relattn import positions
+from relattn.backends.dense.attention import Terms, differentiable_attention
+from relattn.backends.dense.labels import Labels
+from relattn.backends.dense.window import Window, window_of
+from relattn.backends.serves import Serves
+from relattn.call import Call
+
+SERVES = Serves(is_exported=True)
+
+
+def lacking(call: Call) -> str | None:
+    return None
+
+
+def installed() -> str:
+    return "needs nothing"
+
+
+def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
+    where, key_table, value_table = labelled(call)
+    hidden, live = masking(call)
+    kept, keep_scale = None, 1.0
+    if call.dropout_p > 0.0:
+        kept = torch.empty(*call.query.shape[:3], call.key.shape[2], dtype=torch.bool, device=call.query.device)
+        kept.bernoulli_(1.0 - call.dropout_p)
+        keep_scale = 1.0 / (1.0 - call.dropout_p) if call.dropout_p < 1.0 else 0.0
+    terms = Terms(where, hidden, live, kept, keep_scale, call.scale, return_lse)
+    output, *rest = differentiable_attention(call.query, call.key, call.value, key_table, value_table, terms)
+    return output, rest[0].detach() if return_lse else None
+
+
+def labelled(call: Call) -> tuple[Window | Labels, Tensor | None, Tensor | None]:
+    """How numbers by label get to pairs and back, and the tables as that has them, (heads or 1, labels, dim)."""
+    tables = [None if x is None else x[None] if x.dim() == 2 else x for x in (call.rel_key, call.rel_value)]
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    one_by_one = call.relations is not None or call.query_offsets is not None or queries * keys == 0
+    if one_by_one or torch.compiler.is_compiling():
+        key_table, value_table = (None if x is None else F.pad(x, (0, 0, 0, 1)) for x in tables)
+        return Labels(positions.labels_of_pairs(call)), key_table, value_table
+    window, rows = window_of(call)
+    key_table, value_table = (None if x is None else x[:, rows] for x in tables)
+    return window, key_table, value_table
+
+
+def masking(call: Call) -> tuple[Tensor | None, Tensor | None]:
+    """The pairs that may not attend, and the rows that have something to attend to; None for none and for all.
+
+    Both broadcast to (batch, heads, queries, keys). A row with nothing to attend to is left one finite score or
+    more, so that its softmax is a number, and its output is to be replaced by zeros, which stops its gradient too.
+    """
+    if call.is_causal and not hides_later_keys(call):
+        call = call._replace(is_causal=False)
+    seen = positions.visible(call)
+    if seen is None:
+        return None, None
+    if call.mask is None and call.key_lengths is None and call.query_lengths is None and every_query_sees_itself(call):
+        return ~seen, None
+    live = seen.any(-1, keepdim=True)
+    return ~seen & live, live
+
+
+def every_query_sees_itself(call: Call) -> bool:
+    """Whether causality leaves every query a key, as is known without looking at data."""
+    return call.query_offsets is None and call.query_offset >= 0
+
+
+def hides_later_keys(call: Call) -> bool:
+    """Whether causality may hide a key; not from the last position's query, which a decoder asks for."""
+    return torch.compiler.is_compiling() or call.query_offsets is not None or call.query_offset < call.key.shape[2] - 1

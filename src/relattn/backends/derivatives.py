@@ -1,0 +1,98 @@
+"""A function with a gradient of its own, as autograd and `torch.func` take it; its second derivative is an error."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+INPUTS = 5  # arguments with gradients, which come first: query, key, value, rel_key and rel_value
+
+Function = Callable[..., tuple[Tensor, ...]]
+
+
+def differentiable(name: str, forward: Function, backward: Function, tensors: int) -> Callable[..., Any]:
+    """`forward` with gradients.
+
+    Args:
+        name: of the backend, for messages.
+        forward: of arguments whose first `tensors` are tensors or None; its first result alone has a gradient.
+        backward: of that result's gradient, all results and all arguments, gives the gradients of the first `INPUTS`
+            arguments; any tensor for one that is None.
+    """
+
+    def refuse(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError(
+            f"{name}: it gives first derivatives, by reverse mode; forward mode (torch.func.jvp, dual tensors) and "
+            "higher derivatives are for backend='reference'"
+        )
+
+    class Backward(torch.autograd.Function):
+        @staticmethod
+        def forward(*given: Any) -> tuple[Tensor, ...]:
+            return backward(*given)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            pass
+
+        backward = jvp = staticmethod(refuse)
+
+        @staticmethod
+        def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[Any, Any]:
+            return one_by_one(Backward.apply, info.batch_size, in_dims, given)
+
+    class Forward(torch.autograd.Function):
+        @staticmethod
+        def forward(*arguments: Any) -> tuple[Tensor, ...]:
+            return forward(*arguments)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+            ctx.results, ctx.options = len(output), inputs[tensors:]
+            ctx.save_for_backward(*output, *inputs[:tensors])
+            ctx.mark_non_differentiable(*output[1:])
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+            saved = ctx.saved_tensors
+            gradients = backward if torch.compiler.is_compiling() else Backward.apply
+            found = gradients(grad, *saved, *ctx.options)
+            inputs = saved[ctx.results : ctx.results + INPUTS]
+            needed = (None if x is None else d for x, d in zip(inputs, found, strict=True))
+            return (*needed, *(None,) * (tensors - INPUTS + len(ctx.options)))
+
+        @staticmethod
+        def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[Any, Any]:
+            return one_by_one(Eager.apply, info.batch_size, in_dims, given)
+
+    class Eager(Forward):
+        """With a word on forward mode, which `torch.compile` would not take whole."""
+
+        jvp = staticmethod(refuse)
+
+    def function(*arguments: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            return Eager.apply(*arguments)
+        has_gradients = any(x is not None and x.requires_grad for x in arguments[:INPUTS])
+        traced = Forward.apply if torch.is_grad_enabled() and has_gradients else forward
+        return traced(*apart(arguments))
+
+    return function
+
+
+def apart(arguments: tuple[Any, ...]) -> list[Any]:
+    """A tensor that is there twice as a view of itself: Dynamo takes none twice."""
+    found: list[Any] = []
+    for x in arguments:
+        found.append(x.view_as(x) if isinstance(x, Tensor) and any(x is other for other in found) else x)
+    return found
+
+
+def one_by_one(function: Function, size: int, in_dims: tuple[int | None, ...], given: tuple[Any, ...]) -> Any:
+    """How `torch.vmap` maps a function here: a call for each of `size`, since what is mapped may be a table as well."""
+    results = []
+    for number in range(size):
+        each = (x if dim is None else x.select(dim, number) for x, dim in zip(given, in_dims, strict=True))
+        results.append(function(*each))
+    return tuple(torch.stack(found) for found in zip(*results, strict=True)), (0,) * len(results[0])

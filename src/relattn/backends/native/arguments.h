@@ -1,0 +1,44 @@
+/* The arguments of a kernel: those of relattn.call.Call by the same names, beside sizes and results.
+
+   They are written down here alone: `library.py` reads these structures too, so every line of one is `type names;`.
+   An object holds the checksum of the text that it was compiled with, and is not used with any other. */
+
+#ifndef RELATTN_ARGUMENTS_H
+#define RELATTN_ARGUMENTS_H
+
+#include "vectors.h" /* real, idx */
+
+/* Where a tensor lies: its strides are counted in elements, and its last dimension is contiguous. */
+typedef struct {
+    void *data;
+    idx batch, head, row;
+} array;
+
+typedef struct {
+    /* (batch, heads, rows, dim) in `type`; key and value have key_heads heads */
+    array query, key, value, output, grad, d_query, d_key, d_value;
+    /* (batch, heads, queries) in the build's number */
+    array lse;
+    /* (batch, heads, queries, keys), with strides 0 where broadcast and no data where there is none; a byte a pair */
+    array mask;
+    /* as the mask; integers of `relations_size` bytes */
+    array relations;
+    /* tables in the build's number: as they are, (heads or 1, labels, padded dim), and turned, the first one times
+       scale, (heads or 1, dim, padded labels); NULL where there is none */
+    const real *rel_key, *rel_key_t, *rel_value, *rel_value_t;
+    /* (shares, heads or 1, labels, padded dim), zeros at first */
+    real *d_rel_key, *d_rel_value;
+    /* (batch,), or NULL */
+    const int64_t *query_offsets, *key_lengths, *query_lengths;
+    idx batch, heads, key_heads, queries, keys, dim, value_dim, labels;
+    idx rel_key_heads, rel_value_heads, relations_size, type, threads;
+    /* parts of the batch's heads with gradients of the tables of their own */
+    idx shares;
+    idx query_offset, left, clips, is_causal;
+    /* a pair is kept where its draw from [0, 2^24) is below the threshold, and multiplied by the scale: 1 / (1 - p) */
+    idx keep_threshold;
+    real scale, keep_scale;
+    uint64_t seed;
+} arguments;
+
+#endif

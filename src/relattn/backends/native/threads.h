@@ -1,0 +1,46 @@
+/* Threads that take tasks in turn, and the work space of each. */
+
+#ifndef RELATTN_THREADS_H
+#define RELATTN_THREADS_H
+
+#include <dlfcn.h>
+#include <stdlib.h>
+
+#include "rows.h"
+
+typedef struct {
+    const arguments *a;
+    idx next, failed; /* shared: the next task, whether memory ran out */
+} crew;
+
+typedef struct {
+    real **field;
+    idx size;
+} piece;
+
+/* One block of memory, cut up for the fields; to be freed. NULL where there is none, which the crew is told. */
+static real *carve(crew *work, const piece *pieces, idx count) {
+    idx total = 0;
+    for (idx i = 0; i < count; i++) total += up(pieces[i].size, PADDING);
+    real *block = aligned_alloc(64, sizeof(real) * (total + PADDING)), *left = block;
+    for (idx i = 0; block && i < count; i++) {
+        *pieces[i].field = left;
+        left += up(pieces[i].size, PADDING);
+    }
+    if (!block) __atomic_store_n(&work->failed, 1, __ATOMIC_RELAXED);
+    return block;
+}
+
+INLINE idx next_task(crew *work) { return __atomic_fetch_add(&work->next, 1, __ATOMIC_RELAXED); }
+
+/* Runs a worker on each thread of the pool that PyTorch uses (GNU OpenMP's), or on this one alone. */
+static int together(const arguments *a, void (*worker)(void *)) {
+    typedef void (*start)(void (*)(void *), void *, unsigned, unsigned);
+    crew work = {.a = a};
+    start parallel = a->threads > 1 ? (start)dlsym(RTLD_DEFAULT, "GOMP_parallel") : NULL;
+    if (parallel) parallel(worker, &work, (unsigned)a->threads, 0);
+    else worker(&work);
+    return (int)work.failed;
+}
+
+#endif

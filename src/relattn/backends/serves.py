@@ -1,0 +1,42 @@
+"""What a backend serves, as it declares it: read by the choice, the messages, the documents and the tests."""
+
+from dataclasses import dataclass
+
+import torch
+
+from relattn.call import Call
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Serves:
+    """Every option of both operators is served by every backend; these differ."""
+
+    devices: tuple[str, ...] = ()  # their types; none named: any
+    dtypes: tuple[torch.dtype, ...] = DTYPES
+    head_dims: int | None = None  # the largest
+    is_exported: bool = False  # by torch.export, which takes plain PyTorch operations
+    instead: str = "dense"  # what to ask for where it is none of these
+
+    def refusal(self, call: Call) -> str | None:
+        """Why a call is none of these, or None where it is."""
+        query, dims = call.query, (call.query.shape[3], call.value.shape[3])
+        reason = None
+        if self.devices and query.device.type not in self.devices:
+            reason = f"query is on {query.device}, and it runs on {' and '.join(self.devices)}"
+        elif query.dtype not in self.dtypes:
+            reason = f"query has type {query.dtype}, and it takes {self.listed_dtypes()}"
+        elif self.head_dims is not None and not (1 <= dims[0] <= self.head_dims and 1 <= dims[1] <= self.head_dims):
+            reason = f"dim {dims[0]} and value_dim {dims[1]}: they are from 1 to {self.head_dims}"
+        elif torch.compiler.is_exporting() and not self.is_exported:
+            reason = "torch.export takes plain PyTorch operations"
+        return None if reason is None else f"{reason}; use {self.instead}"
+
+    def listed_dtypes(self) -> str:
+        return ", ".join(str(dtype).removeprefix("torch.") for dtype in self.dtypes)
+
+    def __str__(self) -> str:
+        devices = " and ".join(self.devices) if self.devices else "any device"
+        dims = "" if self.head_dims is None else f", head dims to {self.head_dims}"
+        return f"{devices}; {self.listed_dtypes()}{dims}{'; torch.export' if self.is_exported else ''}"

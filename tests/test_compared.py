@@ -1,0 +1,235 @@
+"""docs/compared.md, a test for each line: what we do, and what PyTorch's own attention does beside it."""
+
+import inspect
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from relattn import RelativeAttention, RelativeSelfAttention, backends, relation_attention, relative_attention
+
+TABLE = Path(__file__).parent.parent / "docs" / "compared.md"
+BACKENDS = pytest.mark.parametrize("backend", backends.NAMES)
+
+
+def normal(*sizes, seed=0):
+    return torch.randn(*sizes, generator=torch.Generator().manual_seed(seed))
+
+
+def close(got, want):
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+def lower(queries, keys, diagonal):
+    return torch.ones(queries, keys, dtype=torch.bool).tril(diagonal)
+
+
+def test_every_line_of_the_table_has_its_test():
+    lines = [line.split("|")[1].strip() for line in TABLE.read_text(encoding="utf-8").splitlines() if line[:2] == "| "]
+    named = {"test_" + name.replace(" ", "_").replace("-", "_") for name in lines if name}
+    here = {name for name, _ in inspect.getmembers(sys.modules[__name__], inspect.isfunction)}
+    assert named == {name for name in here if name.startswith("test_")} - {"test_every_line_of_the_table_has_its_test"}
+
+
+def test_layout():
+    query, key, value = (normal(2, 3, 5, 4, seed=seed) for seed in range(3))
+    close(relative_attention(query, key, value), F.scaled_dot_product_attention(query, key, value))
+    strided = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (query, key, value))
+    close(relative_attention(*strided), F.scaled_dot_product_attention(query, key, value))
+    assert nn.MultiheadAttention(8, 2)(*[normal(5, 2, 8)] * 3)[0].shape == (5, 2, 8)
+
+
+def test_grouped_keys():
+    query, key, value = normal(2, 6, 5, 4), normal(2, 2, 5, 4, seed=1), normal(2, 2, 5, 4, seed=2)
+    close(relative_attention(query, key, value), F.scaled_dot_product_attention(query, key, value, enable_gqa=True))
+    with pytest.raises(RuntimeError):
+        F.scaled_dot_product_attention(query, key, value)
+
+
+def test_value_dim():
+    query, key, value = normal(2, 3, 5, 4), normal(2, 3, 5, 4, seed=1), normal(2, 3, 5, 7, seed=2)
+    close(relative_attention(query, key, value), F.scaled_dot_product_attention(query, key, value))
+
+
+def test_scale():
+    query, rel_key = normal(1, 1, 3, 16), normal(3, 16, seed=1)
+    by_default = relative_attention(query, query, query, rel_key)
+    close(by_default, relative_attention(query, query, query, rel_key, scale=0.25))
+    close(by_default, relative_attention(query / 2, query, query, rel_key, scale=0.5))
+    close(relative_attention(query, query, query), F.scaled_dot_product_attention(query, query, query, scale=0.25))
+
+
+@BACKENDS
+def test_causal_mask(backend):
+    query, key = normal(1, 2, 3, 4), normal(1, 2, 5, 4, seed=1)
+    ours = relative_attention(query, key, key, is_causal=True, backend=backend)
+    close(ours, F.scaled_dot_product_attention(query, key, key, lower(3, 5, 2)))
+    top_left = relative_attention(query, key, key, is_causal=True, query_offset=0, backend=backend)
+    close(top_left, F.scaled_dot_product_attention(query, key, key, is_causal=True))
+    with pytest.raises(RuntimeError, match="attn_mask"):
+        nn.MultiheadAttention(8, 2)(*[normal(5, 2, 8)] * 3, is_causal=True)
+
+
+@BACKENDS
+def test_position_of_the_queries(backend):
+    query, key = normal(2, 2, 1, 4), normal(2, 2, 5, 4, seed=1)
+    ours = relative_attention(query, key, key, is_causal=True, query_offset=torch.tensor([4, 1]), backend=backend)
+    close(ours[0], F.scaled_dot_product_attention(query, key, key)[0])
+    close(ours[1], F.scaled_dot_product_attention(query, key[:, :, :2], key[:, :, :2])[1])
+
+
+@BACKENDS
+def test_bool_mask(backend):
+    query, mask = normal(1, 2, 5, 4), lower(5, 5, 1)
+    ours = relative_attention(query, query, query, mask=mask, backend=backend)
+    close(ours, F.scaled_dot_product_attention(query, query, query, mask))
+    layer, x = nn.MultiheadAttention(4, 1, bias=False, batch_first=True), normal(1, 5, 4)
+    projected = F.linear(x, layer.in_proj_weight).unflatten(-1, (3, 1, 4)).permute(2, 0, 3, 1, 4)
+    want = layer.out_proj(relative_attention(*projected, mask=mask, backend=backend).squeeze(1))
+    close(layer(x, x, x, attn_mask=~mask, need_weights=False)[0], want)
+
+
+@BACKENDS
+def test_additive_mask(backend):
+    """One more dim of ones in the queries, and a table with the biases in it: zeros in keys leave the rest alone."""
+    query, key, value = (normal(1, 2, 5, 4, seed=seed) for seed in range(3))
+    relations, biases = torch.randint(0, 3, (1, 1, 5, 5), generator=torch.Generator().manual_seed(3)), normal(3, seed=4)
+    one = torch.ones(1, 2, 5, 1)
+    table = torch.cat([torch.zeros(3, 4), biases[:, None]], -1)
+    ours = relation_attention(
+        torch.cat([query, one], -1), torch.cat([key, 0 * one], -1), value, relations, table, scale=0.5, backend=backend
+    )
+    close(ours, F.scaled_dot_product_attention(query, key, value, 0.5 * biases[relations]))
+    with pytest.raises(ValueError, match="mask has type"):
+        relative_attention(query, key, value, mask=biases[relations])
+
+
+@BACKENDS
+def test_padding(backend):
+    query, key, lengths = normal(2, 2, 5, 4), normal(2, 2, 5, 4, seed=1), torch.tensor([5, 2])
+    mask = (torch.arange(5) < lengths[:, None])[:, None, None]
+    plain = F.scaled_dot_product_attention(query, key, key, mask)
+    both = relative_attention(query, key, key, key_lengths=lengths, backend=backend)
+    close(both, plain.masked_fill(~mask.mT, 0.0))
+    keys_alone = relative_attention(query, key, key, key_lengths=lengths, query_offset=0, backend=backend)
+    close(keys_alone, plain)
+    said = {"key_lengths": lengths, "query_lengths": torch.tensor([3, 5]), "backend": backend}
+    live = (torch.arange(5) < said["query_lengths"][:, None])[:, None, :, None]
+    close(relative_attention(query, key, key, **said), plain.masked_fill(~live, 0.0))
+    full = {"key_lengths": torch.tensor([3, 3]), "backend": backend}
+    seven = normal(2, 2, 7, 4, seed=2)
+    close(
+        relative_attention(seven, key[:, :, :3], key[:, :, :3], **full, is_causal=True, query_offset=0),
+        F.scaled_dot_product_attention(seven, key[:, :, :3], key[:, :, :3], is_causal=True),
+    )
+
+
+@BACKENDS
+def test_padding_queries(backend):
+    query = normal(2, 2, 5, 4).requires_grad_()
+    output = relative_attention(query, query, query, query_lengths=torch.tensor([5, 2]), backend=backend)
+    assert not output[1, :, 2:].any()
+    (gradient,) = torch.autograd.grad(output[1, :, 2:].sum(), query)
+    assert not gradient.any()
+
+
+@BACKENDS
+def test_nothing_to_attend_to(backend):
+    query, mask = normal(1, 2, 5, 4).requires_grad_(), torch.ones(5, 5, dtype=torch.bool)
+    mask[3] = False
+    output, lse = relative_attention(query, query, query, mask=mask, return_lse=True, backend=backend)
+    assert not output[:, :, 3].any()
+    assert lse[:, :, 3].isneginf().all()
+    (gradient,) = torch.autograd.grad(output[:, :, 3].sum(), query)
+    assert not gradient.any()
+    assert not F.scaled_dot_product_attention(query, query, query, mask)[:, :, 3].any()
+    layer, x = nn.MultiheadAttention(8, 2, batch_first=True), normal(1, 5, 8)
+    assert layer(x, x, x, attn_mask=~mask)[0][:, 3].isnan().all()
+
+
+@BACKENDS
+def test_dropout(backend):
+    x = torch.ones(4, 4, 16, 4)
+    assert (relative_attention(x, x, x, dropout_p=0.5, backend=backend) != 1).any()
+    assert (F.scaled_dot_product_attention(x, x, x, dropout_p=0.5) != 1).any()
+    attention = RelativeAttention(4, 2, tables="neither", dropout=0.5, backend=backend)
+    assert (attention(x, x, x) != 1).any()
+    close(attention.eval()(x, x, x), x)
+
+
+@BACKENDS
+def test_log_sum_exp(backend):
+    query = normal(1, 2, 5, 4).requires_grad_()
+    _, lse = relative_attention(query, query, query, dropout_p=0.5, return_lse=True, backend=backend)
+    close(lse, (query @ query.mT * 0.5).logsumexp(-1))
+    assert not lse.requires_grad
+
+
+@BACKENDS
+def test_what_a_mask_hides(backend):
+    query, key = normal(1, 1, 5, 4), normal(1, 1, 5, 4, seed=1)
+    broken = key.clone()
+    broken[0, 0, 4] = torch.nan
+    for options in ({"is_causal": True}, {"mask": lower(5, 5, 0)}, {"key_lengths": torch.tensor([4])}):
+        want = relative_attention(query, key, key, **options, backend=backend)
+        got = relative_attention(query, broken, key, **options, backend=backend)
+        close(got[0, 0, :4], want[0, 0, :4])
+    assert F.scaled_dot_product_attention(query, broken, key, lower(5, 5, 0)).isnan().any()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # PyTorch's own forward mode
+@BACKENDS
+def test_derivatives(backend):
+    query, key, rel_key = normal(1, 2, 5, 4), normal(1, 2, 5, 4, seed=1), normal(3, 4, seed=2)
+
+    def summed(x):
+        return relative_attention(x, key, key, rel_key, backend=backend).square().sum()
+
+    leaf = query.clone().requires_grad_()
+    (want,) = torch.autograd.grad(summed(leaf), leaf)
+    close(torch.func.grad(summed)(query), want)
+    stacked = torch.func.vmap(torch.func.grad(summed))(torch.stack([query, 2 * query]))
+    close(stacked[0], want)
+    doubled = torch.func.grad(lambda x: torch.func.grad(summed)(x).sum())
+    forward_mode = [
+        lambda: torch.func.jvp(summed, (query,), (query,)),
+        lambda: torch.func.hessian(summed)(query),
+        lambda: dual(summed, query),
+    ]
+    if backend == "reference":
+        assert all(torch.isfinite(derivative()[-1]).all() for derivative in forward_mode)
+        assert doubled(query).any()
+        return
+    for derivative in (lambda: doubled(query), *forward_mode):
+        with pytest.raises(NotImplementedError, match=f"^{backend}: it gives first derivatives.*backend='reference'"):
+            derivative()
+    with pytest.raises(NotImplementedError):
+        torch.func.jvp(lambda x: F.scaled_dot_product_attention(x, key, key), (query,), (query,))
+
+
+def dual(function, x):
+    with torch.autograd.forward_ad.dual_level():
+        return function(torch.autograd.forward_ad.make_dual(x, x))[None]
+
+
+@BACKENDS
+def test_gradients_are_deterministic(backend):
+    inputs = [normal(2, 2, 40, 4, seed=seed).requires_grad_() for seed in range(3)]
+    inputs += [normal(9, 4, seed=seed).requires_grad_() for seed in (3, 4)]
+    first, second = (torch.autograd.grad(relative_attention(*inputs, backend=backend).sum(), inputs) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_meta_tensors():
+    query = torch.empty(2, 3, 5, 4, device="meta", requires_grad=True)
+    table = torch.empty(5, 4, device="meta", requires_grad=True)
+    options = {"is_causal": True, "key_lengths": torch.empty(2, dtype=torch.int64, device="meta"), "dropout_p": 0.1}
+    output = relative_attention(query, query, query, table, table, **options)
+    assert output.is_meta
+    assert torch.autograd.grad(output.sum(), table)[0].shape == (5, 4)
+    layer = RelativeSelfAttention(8, 2, 3, device="meta")
+    assert layer(torch.empty(2, 5, 8, device="meta")).shape == (2, 5, 8)
+    assert F.scaled_dot_product_attention(query, query, query).is_meta
