@@ -63,10 +63,12 @@ class CompileKernels(BuildHookInterface):
         for target, command in commands(Path(self.root) / NATIVE).items():
             target.unlink(missing_ok=True)
             running[target] = subprocess.Popen(command)
-        compiled = [target.name for target, process in running.items() if process.wait() == 0]
-        for name in {target.name for target in running} - set(compiled):
-            self.app.display_warning(f"relattn: {name} could not be compiled; going on without it")
-        if compiled:
-            build_data["artifacts"] += [f"/{NATIVE}/{name}" for name in compiled]
+        compiled = {target.name: process.wait() == 0 for target, process in running.items()}
+        for name in compiled:
+            if compiled[name]:
+                build_data["artifacts"].append(f"/{NATIVE}/{name}")
+            else:
+                self.app.display_warning(f"relattn: {name} could not be compiled; going on without it")
+        if any(compiled.values()):
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_')}"  # no Python of its own inside

@@ -14,7 +14,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
@@ -183,9 +182,9 @@ def counted(kernel: str, tiles: Config, loops: list[dict[str, int]], has_far: bo
     return columns
 
 
-def rows(target: int, case: Case) -> Iterator[dict[str, Any]]:
+def rows(target: int, case: Case) -> list[dict[str, Any]]:
     """What each kernel of a call needs, forward and backward."""
-    found = []
+    found: list[dict[str, Any]] = []
 
     def compile_only(kernel: Any, programs: int, tiles: Any, on: Tensor, **arguments: Any) -> None:
         if tiles is None:
@@ -200,7 +199,7 @@ def rows(target: int, case: Case) -> Iterator[dict[str, Any]]:
     call, tiles_of_target = case.call(), partial(tiles_of, generation=target // 10)
     results = operators.run_forward(call, compile_only, tiles_of_target)
     operators.run_backward(call, torch.empty_like(results[0]), *results, compile_only, tiles_of_target)
-    yield from found
+    return found
 
 
 def main() -> None:

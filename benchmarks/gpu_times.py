@@ -1,9 +1,9 @@
 """Methods timed side by side, each in a process of its own: one that stalls, dies or breaks its device loses its row.
 
-All make themselves ready at once, and then one at a time runs once more, in turn, so that what else the machine does is
-spread over all. A method's work is queued behind a pause on the GPU and timed there by events, so that what Python
-takes to launch it, which a large batch hides, is not in its time; that is measured by itself, as `launch ms`. Caches
-are as the contestant before left them. Peak memory is what PyTorch's allocator has held above the inputs.
+All prepare at the same time and then run in turn, once per round, so that whatever else the machine does is spread
+over all. A method's work is queued behind a pause on the GPU and timed there by events, so that the time to launch it
+from Python, which a large batch hides, is left out; that is measured by itself, as `launch ms`. Caches are as the
+method before left them. Peak memory is what PyTorch's allocator has held beyond the inputs.
 """
 
 import statistics
@@ -30,7 +30,7 @@ from relattn import backends, relative_attention
 PLAIN = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION, "plain": None}
 OLD_TILES = "triton old tiles"
 PASSES = ("forward", "forward + backward")
-CYCLES = 2e9  # of the GPU's clock a second, or fewer
+CYCLES = 2e9  # of the GPU's clock per second, at most
 LONGEST = 0.05  # seconds of a pause
 REPEATS, SECONDS = 5, 0.15  # timed repeats of a method: so many, and more while they take no longer
 START, PATIENCE = 60.0, 45.0  # seconds for a process to start, and for a method to make itself ready or to run

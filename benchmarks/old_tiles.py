@@ -84,7 +84,6 @@ operator, *_ = fused.register("triton_old_tiles", forward, backward, NUMBERS.val
 def attend(case: Case, query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor, rel_value: Tensor) -> Tensor:
     call = Call(
         query, key, value, rel_key, rel_value,
-        relations=None, query_offsets=None, key_lengths=None, query_lengths=None, mask=None, seed=None, query_offset=0,
-        left=case.left, right=case.right, clips=True, is_causal=case.is_causal, dropout_p=0.0, scale=case.dim**-0.5,
+        left=case.left, right=case.right, is_causal=case.is_causal, scale=case.dim**-0.5,
     )  # fmt: skip
     return fused.attend(positions.without_unused_rows(call, (0, 0)), operator, return_lse=False)[0]

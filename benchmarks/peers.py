@@ -66,8 +66,8 @@ class Peer:
     same: Callable[..., Any]  # `relative_attention`, called so that it computes what the peer does
     lopsided: bool  # left ≠ right can be asked for
     vectors: Literal["pairs", "diagonals"]  # what a query is multiplied with, a table: n or 2n − 1 vectors
-    gathers: tuple[int, int]  # peak memory, forward and with backward, in arrays of a vector a pair, n × n × dim,
-    scores: tuple[int, int]  # and of a number a pair and head, batch × heads × n × n
+    gathers: tuple[int, int]  # peak memory, forward and with backward, in arrays of one vector per pair, n × n × dim,
+    scores: tuple[int, int]  # and of one number per pair and head, batch × heads × n × n
 
     def memory(self, case: Case, backward: bool) -> int:
         """Bytes that it was seen to need beyond its inputs."""

@@ -1,7 +1,7 @@
 """What relative positions cost a whole training step, beside sinusoids: the paper's 7 per cent, measured here.
 
 The paper's base model (6 + 6 layers, d = 512, feed-forward 1024, 8 heads, k = 16) takes a step of teacher forcing,
-backward pass and Adam on sentences of n pieces a side; the schemes alternate, everything else is the same.
+backward pass and Adam on sentences of n pieces per side; the schemes alternate, everything else is the same.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def prepare(
     autocast: torch.dtype | None = None,
     compiles: bool = False,
 ) -> Callable[[], object]:
-    """A training step on `tokens` pieces a side, in sentences of n."""
+    """A training step on `tokens` pieces per side, in sentences of n."""
     torch.manual_seed(0)
     model = Transformer(config, VOCABULARY).to(device)
     run = cast("Transformer", torch.compile(model)) if compiles else model
@@ -83,8 +83,8 @@ def prepare(
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.train_step", description=__doc__)
-    parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS), help="pieces a sentence, n")
-    parser.add_argument("--tokens", type=int, default=TOKENS, help="pieces a side in a step")
+    parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS), help="pieces per sentence, n")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="pieces per side in a step")
     parser.add_argument("--layers", type=int, default=6, help="layers of the encoder, and of the decoder")
     parser.add_argument("--repeats", type=int, default=7, help="timed steps of each scheme")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "train-step-cpu.csv")
@@ -94,7 +94,9 @@ def main() -> None:
     print("; ".join(f"{name} {value}" for name, value in held.items()))
     layers, tokens = arguments.layers, arguments.tokens
     size = replace(SIZES["base"], layers=layers)
-    print(f"{layers} + {layers} layers, d = 512, {tokens} pieces a side, vocabulary {VOCABULARY}, float32, dropout 0.1")
+    print(
+        f"{layers} + {layers} layers, d = 512, {tokens} pieces per side, vocabulary {VOCABULARY}, float32, dropout 0.1"
+    )
     print(f"{'n':>5}  {'positions':<11}  {'ms':>9}  {'middle half':>19}  ratio")
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     with arguments.out.open("w", newline="", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Work in processes of its own: one that dies, hangs or breaks its device takes nothing else with it.
+"""Work in separate processes: one that dies, hangs or breaks its device takes nothing else with it.
 
 With a GPU they are started afresh, not forked: CUDA does not survive a fork once anything has asked it for devices.
 """
@@ -44,7 +44,7 @@ class Worker:
             self.connection.send((function, arguments))
 
     def receive(self, seconds: float) -> Any:
-        """What the function gave, or a `Failure`; one of the process closes the worker."""
+        """What the function gave, or a `Failure`; where it is the process that failed, the worker is closed."""
         if self.closed:
             return Failure("its process is gone")
         if not self.connection.poll(max(0.0, seconds)):

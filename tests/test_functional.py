@@ -1,14 +1,21 @@
 """The contract: its algebra, its messages, and the machinery of PyTorch it works under."""
 
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.export import Dim, export
 from torch.utils.checkpoint import checkpoint
 
-from relattn import backends, relation_attention, relative_attention
+from relattn import RelativePositionTable, backends, relation_attention, relative_attention
 from relattn.positions import distances, labels
 from relattn.testing import SHAPES, error, make_inputs, outputs_and_gradients, widest
 
@@ -397,6 +404,108 @@ def test_messages_about_relations(change, message):
     relation_attention(**good)
     with pytest.raises(ValueError, match=message):
         relation_attention(**{**good, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"rel_key": RelativePositionTable(2, 3)},
+            "rel_key is a RelativePositionTable, and not a tensor: pass its weight",
+        ),
+        ({"query": numpy.zeros((2, 4, 5, 3))}, "query is a ndarray, and not a tensor"),
+        ({"key_lengths": [5, 4]}, "key_lengths is a list, and not a tensor"),
+        ({"mask": True}, "mask is a bool, and not a tensor"),
+    ],
+)
+def test_what_is_no_tensor_is_said_so(change, message):
+    with pytest.raises(TypeError, match=f"^{message}$"):
+        relative_attention(**{**GOOD, **change})
+
+
+@BACKENDS
+def test_integers_of_any_type_will_do(backend):
+    inputs = make_inputs(SHAPES["self"], dtype=widest(backend))
+    lengths, offsets = torch.tensor([13, 5]), torch.tensor([0, 2])
+    options = {"clip": 4, "is_causal": True, "backend": backend}
+    want = relative_attention(**inputs, key_lengths=lengths, query_lengths=lengths, query_offset=offsets, **options)
+    labels_ = torch.randint(0, 9, (2, 1, 13, 13), generator=torch.Generator().manual_seed(0))
+    related = relation_attention(**inputs, relations=labels_, backend=backend)
+    for kind in (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32):
+        given = {"key_lengths": lengths.to(kind), "query_lengths": lengths.to(kind), "query_offset": offsets.to(kind)}
+        assert torch.equal(relative_attention(**inputs, **given, **options), want)
+        assert torch.equal(relation_attention(**inputs, relations=labels_.to(kind), backend=backend), related)
+    for clip in (numpy.int64(4), (numpy.uint8(4), 4), [4, numpy.int16(4)]):
+        assert torch.equal(
+            relative_attention(**inputs, clip=clip, query_offset=numpy.int32(0), backend=backend),
+            relative_attention(**inputs, clip=4, backend=backend),
+        )
+
+
+def test_the_rows_say_the_clip():
+    inputs = make_inputs(SHAPES["self"])
+    assert torch.equal(relative_attention(**inputs), relative_attention(**inputs, clip=4))
+    query, key, value, rel_key, rel_value = inputs.values()
+    assert torch.equal(relative_attention(query, key, value), relative_attention(query, key, value, clip=7))
+    with pytest.raises(ValueError, match="clip is not given, and 8 rows a table"):
+        relative_attention(query, key, value, rel_key[:8], rel_value[:8])
+
+
+@BACKENDS
+@pytest.mark.parametrize("beyond", ["clip", "zero"])
+@CAUSAL
+def test_a_clip_far_wider_than_the_sequence_costs_no_more(backend, beyond, causal):
+    """2,000,001 rows, of which 25 can be met: scores by label for all of them would take half a gigabyte, twice."""
+    inputs = make_inputs(SHAPES["self"], dtype=widest(backend))
+    wide = {name: x for name, x in inputs.items() if not name.startswith("rel")}
+    tables = make_inputs(replace(SHAPES["self"], left=12, right=12), dtype=widest(backend))
+    narrow = wide | {name: tables[name] for name in ("rel_key", "rel_value")}
+    rows = {name: F.pad(narrow[name], (0, 0, 10**6 - 12, 10**6 - 12)) for name in ("rel_key", "rel_value")}
+    options = {"beyond": beyond, "is_causal": causal, "backend": backend}
+    want = relative_attention(**narrow, clip=12, **options)
+    close(relative_attention(**wide, **rows, clip=10**6, **options), want)
+    for offset in (-5, 30, torch.tensor([-5, 30])):
+        close(
+            relative_attention(**wide, **rows, clip=10**6, query_offset=offset, **options),
+            relative_attention(**wide, **{k: x[10**6 - 60 : 10**6 + 61] for k, x in rows.items()}, clip=60,
+                               query_offset=offset, **options),
+        )  # fmt: skip
+
+
+@BACKENDS
+@pytest.mark.parametrize("beyond", ["clip", "zero"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_positions_as_far_off_as_they_may_be(backend, beyond, sign):
+    inputs = make_inputs(SHAPES["self"], dtype=widest(backend))
+    options = {"clip": 4, "beyond": beyond, "backend": backend, "is_causal": sign > 0}
+    want = relative_attention(**inputs, **options, query_offset=sign * 100)
+    close(relative_attention(**inputs, **options, query_offset=sign * 2**62), want)
+    close(relative_attention(**inputs, **options, query_offset=torch.tensor([sign * 2**62, sign * 100])), want)
+    for offset in (sign * 2**62 + sign, torch.tensor([0, sign * 2**62 + sign])):
+        with pytest.raises(ValueError, match=r"query_offset .*within 2\^62 of zero"):
+            relative_attention(**inputs, **options, query_offset=offset)
+
+
+@BACKENDS
+@CAUSAL
+def test_lengths_that_pad_nothing_change_nothing(backend, causal):
+    inputs = make_inputs(SHAPES["more queries"], dtype=widest(backend))  # 13 queries on 5 keys
+    options = {"clip": (3, 2), "is_causal": causal, "query_offset": 0, "backend": backend}
+    want = outputs_and_gradients(relative_attention, inputs, **options)
+    full = {"key_lengths": torch.full((2,), 5), "query_lengths": torch.full((2,), 13)}
+    for given in (full, {"key_lengths": full["key_lengths"]}, {"query_lengths": full["query_lengths"]}):
+        all_close(outputs_and_gradients(relative_attention, inputs, **options, **given), want)
+
+
+def test_what_a_machine_has_and_what_the_documents_say_of_it():
+    """`python -m relattn.backends` prints what each backend declares, and docs/backends.md says the same."""
+    outside = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "relattn.backends"]
+    printed = subprocess.run(command, env=outside, capture_output=True, text=True, check=True).stdout
+    documents = (Path(__file__).parent.parent / "docs" / "backends.md").read_text(encoding="utf-8")
+    for name in backends.NAMES:
+        declared = re.search(rf"^{name}: (.*) \(.+\)$", printed, re.MULTILINE)[1]
+        assert re.search(rf"^\| `{name}` \|.*\| {re.escape(declared)} \|$", documents, re.MULTILINE), declared
 
 
 def test_an_unknown_backend_has_no_reason():

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ import relattn
 from benchmarks import gpu, gpu_check, gpu_times, gpu_train, measure, workers
 from benchmarks.peers import Case
 from relattn import backends
+from relattn.testing import Shape, error, make_inputs
 
 ROOT = Path(__file__).parents[1]
 COLUMNS = (*gpu.KEY, "heads", "commit", "device", "torch", "triton", "system")
@@ -67,7 +67,7 @@ def test_core(core):
 
 
 def test_all(everything):
-    rows, methods = table(everything[0] / "attention-gpu.csv"), ("plain", "triton", "merged", "dense")
+    rows, methods = table(everything[0] / "attention-gpu.csv"), ("plain", "triton", "dense")
     found = [(row["n"], row["pass"], row["method"]) for row in rows if row["method"] in methods]
     assert found == [(n, name, method) for n in ("8", "16") for name in gpu.PASSES for method in methods]
     assert all(row[name] for row in rows for name in COLUMNS)
@@ -171,7 +171,7 @@ def starts(method):
 
 
 def stalls_once(method, *rest):
-    if method == "merged":
+    if method == "native":
         time.sleep(60)
     gpu_times.get_ready(method, *rest)
 
@@ -186,7 +186,7 @@ def dies_once(method):
 def processes(monkeypatch):
     measure.preload(["benchmarks.gpu_times"])
     monkeypatch.setattr(gpu_times, "SECONDS", 0.0)
-    started = gpu_times.Processes(("plain", "merged", "unheard", "dense", "reference"), end=math.inf)
+    started = gpu_times.Processes(("plain", "native", "unheard", "dense", "reference"), end=math.inf)
     yield started
     started.close()
 
@@ -211,7 +211,7 @@ def test_a_method_loses_its_own_row_alone(monkeypatch, processes):
     again = gpu_times.time_pass(case, methods, "cpu", True, processes)
     assert [row["note"] for row in again] == ["", "", unknown, "", ""]
     assert [row["ms"] != "" for row in again] == [True, True, False, True, True]
-    processes.stalls["merged"] += 1
+    processes.stalls["native"] += 1
     third = gpu_times.time_pass(case, methods[:2], "cpu", False, processes)
     assert [(row["note"], row["ms"] != "") for row in third] == [("", True), ("not run: it stalled before", False)]
 
@@ -241,30 +241,26 @@ def test_a_process_lets_go_of_its_work():
 
 def test_old_tiles_are_taken_where_they_are_asked_for(monkeypatch):
     from benchmarks import old_tiles  # with Triton, which the processes above do not need
-    from relattn.backends.triton import operators, plan
+    from relattn.backends.triton.plan import plan
 
-    taken, launch, today = [], operators.launch, plan.tiles_of
-    monkeypatch.setattr(operators, "launch", lambda *given, **more: (taken.append(given[2]), launch(*given, **more)))
-    old = (16, 32, 16, 8, 1)
-    monkeypatch.setattr(old_tiles, "HOPPER", {(4, 64): dict.fromkeys(old_tiles.KERNELS, old)})
-    case = Case(1, 1, 40, 8, 2, 2, False)
-    for method in (gpu_times.OLD_TILES, "triton"):
-        gpu_times.start(method)
-        gpu_times.get_ready(method, case, "cpu", False)
-    assert taken[0][:5] == old
-    assert taken[1][:3] != old[:3]
-    gpu_times.warm(gpu_times.OLD_TILES, replace(case, n=16), "cpu")
-    assert plan.tiles_of is today
+    asked, config = [], old_tiles.config
+    monkeypatch.setattr(old_tiles, "config", lambda *given: (asked.append(given[0]), config(*given))[1])
+    plan.cache_clear()
+    case = Case(1, 1, 40, 8, 2, 2, True)
+    gpu_times.get_ready("triton", case, "cpu", True)
+    assert asked == []
+    gpu_times.get_ready(gpu_times.OLD_TILES, case, "cpu", True)
+    assert set(asked) == {"forward", "backward_query", "backward_key", "whole"}
+    inputs = list(make_inputs(Shape(1, 1, 1, 40, 40, 8, 8, 2, 2), dtype=torch.float32).values())
+    old, today = (gpu_times.attention(method, case, "cpu")(*inputs) for method in (gpu_times.OLD_TILES, "triton"))
+    assert error(old, today) < 1e-5
 
 
-def test_old_tiles_are_of_the_kernels_there_were(monkeypatch):
+def test_old_tiles_are_of_the_kernels_there_were():
     from benchmarks import old_tiles
 
-    cpu = torch.device("cpu")
-    assert old_tiles.config("forward", cpu, torch.bfloat16, 64)[:5] == (128, 64, 32, 8, 2)
-    assert old_tiles.config("forward", cpu, torch.bfloat16, 256)[:5] == old_tiles.SMALL
-    monkeypatch.setattr(old_tiles, "tiles_of_today", lambda *given: given)
-    assert old_tiles.tiles_of("a later kernel", None) == ("a later kernel", None)
+    assert old_tiles.config("forward", 9, torch.bfloat16, 64)[:5] == (128, 64, 32, 8, 2)
+    assert old_tiles.config("forward", 9, torch.bfloat16, 256)[:5] == old_tiles.SMALL
 
 
 def test_a_model_that_fails_is_a_row():

@@ -5,11 +5,10 @@ from itertools import count
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from benchmarks import gpu_check
-from relattn import backends
-from relattn.backends import triton
-from relattn.call import Attended
+from relattn.backends import dense, triton
 from relattn.testing import equations_keeping
 
 
@@ -17,12 +16,12 @@ from relattn.testing import equations_keeping
 def test_a_wrong_kernel_is_seen(monkeypatch, check):
     """One that adds noise: not within budget, and never the same."""
 
-    def noisy(call):
-        attended = backends.load("dense").relative_attention(call)
-        attended.output.data += torch.rand_like(attended.output)
-        return attended
+    def noisy(call, return_lse):
+        output, lse = dense.attend(call, return_lse)
+        output.data += torch.rand_like(output)
+        return output, lse
 
-    monkeypatch.setattr(triton, "relative_attention", noisy)
+    monkeypatch.setattr(triton, "attend", noisy)
     with pytest.raises(AssertionError, match="output"):
         check(gpu_check.Check(17, "float32", dim=8, k=3), "cpu")
 
@@ -40,20 +39,22 @@ NUMBERS = count()
 
 
 def explicit(seeds, back, dropped, scaled):
-    """Dropout by the equations in the place of the kernels: `seeds` draws pairs forward, and `back` on the way back."""
+    """Dropout by the equations in place of the kernels: `seeds` draws the pairs forward, and `back` backward."""
 
-    def relative_attention(call):
+    def attend(call, return_lse):
         seed = int(torch.randint(2**31, ()))
 
         def keeping(number):
             generator = torch.Generator().manual_seed(number)
             kept = torch.rand(*call.query.shape[:3], call.query.shape[2], generator=generator) >= dropped
-            return equations_keeping(kept, **vars(call), clip=call.left)
+            unused = (0, 0, 0, call.left - call.right)  # rows for later keys, where the call is causal
+            tables = {name: F.pad(getattr(call, name), unused) for name in ("rel_key", "rel_value")}
+            return equations_keeping(kept, **{**call._asdict(), **tables}, clip=call.left)
 
         (output, lse), (other, _) = keeping(seeds(seed)), keeping(back(seed))
-        return Attended(scaled * (output.detach() + other - other.detach()), lse if call.return_lse else None)
+        return scaled * (output.detach() + other - other.detach()), lse if return_lse else None
 
-    return relative_attention
+    return attend
 
 
 def given(seed):
@@ -75,7 +76,7 @@ def given(seed):
 @pytest.mark.parametrize("causal", [False, True])
 def test_wrong_dropout_is_seen(monkeypatch, change, seen, causal):
     kernels = explicit(**{"seeds": given, "back": given, "dropped": 0.3, "scaled": 1.0} | change)
-    monkeypatch.setattr(triton, "relative_attention", kernels)
+    monkeypatch.setattr(triton, "attend", kernels)
     case = gpu_check.Check(33, "float32", dim=8, k=3, causal=causal)
     if seen is None:
         gpu_check.dropout(case, "cpu")

@@ -16,7 +16,14 @@ from relattn import backends, relation_attention, relative_attention
 from relattn.backends import native
 from relattn.backends.native import library, operators
 from relattn.call import Call
-from relattn.testing import Shape, assert_within_budget, equations_keeping, error, make_inputs, outputs_and_gradients
+from relattn.testing import (
+    Shape,
+    assert_within_budget,
+    equations_keeping,
+    error,
+    make_inputs,
+    outputs_and_gradients,
+)
 
 LEVELS = {"AVX512": ["x86-64-v3", "x86-64-v4"], "AVX2": ["x86-64-v3"]}
 HERE = LEVELS.get(torch.backends.cpu.get_cpu_capability(), [platform.machine()])
@@ -126,15 +133,15 @@ def test_the_number_of_threads_changes_no_bit():
     assert all(torch.equal(results[0][name], other[name]) for other in results[1:] for name in other)
 
 
-def kept_by(n: int, dropout_p: float, seed: int) -> torch.Tensor:
+def kept_by(n: int, dropout_p: float, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """The pairs (2, 3, n, n) that a call keeps, read off its output: equal scores, and values that spell the keys."""
-    zeros, spelling = torch.zeros(2, 3, n, 4), torch.eye(n).expand(2, 3, n, n)
+    zeros, spelling = torch.zeros(2, 3, n, 4, dtype=dtype), torch.eye(n, dtype=dtype).expand(2, 3, n, n)
     torch.manual_seed(seed)
     return relative_attention(zeros, zeros, spelling, clip=2, dropout_p=dropout_p, backend="native") > 0
 
 
 def test_dropout_is_the_explicit_formula_both_ways():
-    """The same pairs are dropped on the way back, for values and aV alike; scores keep the undropped softmax."""
+    """The same pairs are dropped backward, for values and aV alike; scores keep the undropped softmax."""
     n, dropout_p = 70, 0.4
     sizes = Shape(batch=2, heads=3, key_heads=3, queries=n, keys=n, dim=17, value_dim=19, left=3, right=3)
     exact = make_inputs(sizes)
@@ -162,6 +169,14 @@ def test_dropout_draws_anew_for_every_row_head_sequence_and_call():
     assert (kept.double().mean((0, 1, 2)) - 0.5).abs().max() < 5 * 0.5 / 384**0.5
 
 
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("dropout_p", [0.1, 0.5, 1.0])
+def test_dropout_draws_the_same_in_either_precision(dropout_p):
+    kept = kept_by(70, dropout_p, seed=3)
+    assert torch.equal(kept, kept_by(70, dropout_p, seed=3, dtype=torch.float64))
+    assert abs(kept.double().mean() - (1.0 - dropout_p)) < 0.02
+
+
 @pytest.mark.parametrize("name", ["query", "key", "value", "rel_key"])
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_what_is_not_finite_spreads_as_in_plain_attention(name, number):
@@ -181,48 +196,124 @@ def test_labels_out_of_range_are_no_term_where_nobody_looks():
     assert torch.equal(relation_attention(**inputs, relations=wild, backend="native", check=False), want)
 
 
-def arguments(**changes):
-    given = make_inputs(SHAPES["two tiles"], dtype=torch.float32)
-    leaves = [x.requires_grad_() for x in given.values()]
-    rest = {
-        "relations": None,
-        "offsets": torch.zeros(2, dtype=torch.int64),
-        "lengths": None,
-        "mask": None,
-        "seed": None,
-        "offset": 0,
-        "left": 16,
-        "right": 16,
-        "clips": True,
-        "is_causal": True,
-        "dropout_p": 0.0,
-        "scale": 0.25,
-    }
-    return (*leaves, *{**rest, **changes}.values())
+def call(shape: Shape = SHAPES["two tiles"], dtype: torch.dtype = torch.float32, per_head=False, **changes) -> Call:
+    inputs = make_inputs(shape, dtype=dtype, per_head=per_head)
+    return Call(**inputs, **{"left": shape.left, "right": shape.right, "scale": 0.25, **changes})
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"seed": torch.tensor(3), "dropout_p": 0.2}, {"mask": torch.ones(1, 1, 70, 70).bool()}],
-    ids=["plain", "dropout", "mask"],
-)
-def test_the_operators_pass_opcheck(changes):
-    torch.library.opcheck(operators.attention, arguments(**changes))
-    inputs = [x.detach() if isinstance(x, torch.Tensor) else x for x in arguments(**changes)]
-    results = operators.attention(*inputs)
-    torch.library.opcheck(operators.attention_backward, (torch.ones_like(results[0]), *results, *inputs))
+GENERATOR = torch.Generator().manual_seed(4)
+OPTIONS = {
+    "plain": {},
+    "tables per head": {"per_head": True, "clips": False},
+    "causal": {"is_causal": True, "query_offset": 2},
+    "lengths": {
+        "query_offsets": torch.tensor([2, -1]),
+        "key_lengths": torch.tensor([7, 4]),
+        "query_lengths": torch.tensor([5, 3], dtype=torch.int16),
+    },
+    "mask": {"mask": torch.rand(2, 1, 5, 7, generator=GENERATOR) < 0.6},
+    "relations": {"relations": torch.randint(-1, 4, (1, 2, 5, 7), generator=GENERATOR)},
+    "dropout": {"dropout_p": 0.4, "seed": torch.tensor(3)},
+}
+FEW = Shape(batch=2, heads=2, key_heads=1, queries=5, keys=7, dim=3, value_dim=2, left=2, right=1)
 
 
-def test_refusals_say_why(monkeypatch):
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("options", OPTIONS)
+def test_gradients_are_limits_of_differences(options):
+    given = call(FEW, torch.float64, **OPTIONS[options])
+    leaves = [x.requires_grad_() for x in given[:5]]
+    assert torch.autograd.gradcheck(lambda *tensors: operators.attention(*tensors, *given[5:])[0], leaves)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_operators_pass_opcheck(options, dtype):
+    given = call(FEW, dtype, **OPTIONS[options])
+    results = operators.run(*given)
+    torch.library.opcheck(operators.run, given)
+    torch.library.opcheck(operators.run_backward, (torch.ones_like(results[0]), *results, *given))
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_positions_may_be_as_far_off_as_their_differences_fit_64_bits(side, is_causal):
+    far, further = (operators.run(*call(query_offset=side * offset, is_causal=is_causal)) for offset in (10**6, 2**62))
+    each = operators.run(*call(query_offsets=torch.tensor([side * 2**62] * 2), is_causal=is_causal))
+    assert all(torch.equal(x, y) and torch.equal(x, z) for x, y, z in zip(far, further, each, strict=True))
+    assert far[0].count_nonzero() == (0 if is_causal and side < 0 else far[0].numel())
+
+
+DECLARED = """
+typedef struct {
+    void *data;
+    idx batch, head; /* strides; int no[2]; */
+} array;
+
+typedef struct {
+    array query, key;
+    /* tables */
+    const real *rel_key, *rel_value;
+    real scale;
+    uint64_t seed;
+} arguments;
+"""
+
+
+def test_the_arguments_are_read_from_the_header():
+    found = library.structures(DECLARED, ctypes.c_double)
+    array, pointer = found["array"], ctypes.c_void_p
+    assert array._fields_ == [("data", pointer), ("batch", ctypes.c_ssize_t), ("head", ctypes.c_ssize_t)]
+    assert found["arguments"]._fields_ == [
+        *(("query", array), ("key", array), ("rel_key", pointer), ("rel_value", pointer)),
+        *(("scale", ctypes.c_double), ("seed", ctypes.c_uint64)),
+    ]
+    for line in ("idx no[2];", "unsigned idx no;", "idx one two;"):
+        with pytest.raises(ValueError, match="is not understood"):
+            library.structures(f"typedef struct {{ {line} }} array;", ctypes.c_float)
+
+
+@pytest.fixture
+def copies(tmp_path):
+    """A folder with the objects that are used here, and their header."""
+    for path in (library.HERE / "arguments.h", *library.HERE.glob(f"attention-{library.LEVEL}-*.so")):
+        shutil.copy(path, tmp_path)
+    return tmp_path
+
+
+def test_objects_compiled_with_other_arguments_are_not_used(copies):
+    header = copies / "arguments.h"
+    header.write_text(header.read_text(encoding="utf-8").replace("idx batch, heads,", "idx heads, batch,"), "utf-8")
+    kernels, missing = library.load_all(library.LEVEL, copies)
+    assert kernels == {}
+    assert all("was compiled with another arguments.h" in missing[real] for real in EXACT)
+
+
+def compiled_from(text: str, path) -> None:
+    subprocess.run(["cc", "-shared", "-x", "c", "-", "-o", path], input=text.encode(), check=True)
+
+
+BROKEN = {
+    "not there": (lambda path: path.unlink(), "No such file"),
+    "not an object": (lambda path: path.write_bytes(b"nothing"), "file too short"),
+    "another object": (partial(compiled_from, "int nothing;"), "was compiled with another arguments.h"),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_precision_without_kernels_is_left_to_dense(broken, copies, monkeypatch):
+    spoil, reason = BROKEN[broken]
+    spoil(copies / f"attention-{library.LEVEL}-float64.so")
+    kernels, missing = library.load_all(library.LEVEL, copies)
+    assert list(kernels) == [torch.float32]
+    monkeypatch.setattr(library, "KERNELS", kernels)
+    monkeypatch.setattr(library, "MISSING", missing)
+    assert native.installed() == missing[torch.float64]
     inputs = make_inputs(SHAPES["two tiles"])
-    with pytest.raises(ValueError, match=r"native: query has type torch.float64.*use dense"):
+    because = rf"its float64 kernels were not compiled for this machine \(.*{reason}.*\); use dense"
+    with pytest.raises(ValueError, match=f"native: {because}"):
         relative_attention(**inputs, clip=16, backend="native")
-    elsewhere = SimpleNamespace(query=torch.empty(1, device="meta"))
-    assert native.unsupported(elsewhere) == "query is on meta, and these kernels are for CPUs; use dense"
-    monkeypatch.setattr(library, "MISSING", "its kernels were not compiled")
-    single = {name: x.float() for name, x in inputs.items()}
-    with pytest.raises(ValueError, match="native: its kernels were not compiled"):
-        relative_attention(**single, clip=16, backend="native")
-    assert relative_attention(**single, clip=16).shape == (2, 2, 70, 19)
-    with pytest.raises(OSError, match="attention-z80"):
-        library.load("z80")
+    single = call()
+    assert backends.unsupported_reason("native", single) is None
+    assert backends.choose("auto", single) is native
+    assert torch.equal(relative_attention(**inputs, clip=16), relative_attention(**inputs, clip=16, backend="dense"))

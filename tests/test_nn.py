@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from relattn import RelativePositionTable, RelativeSelfAttention, relative_attention
+from relattn import RelativeAttention, RelativePositionTable, RelativeSelfAttention, relative_attention
 
 
 def layer(seed=0, **options):
@@ -52,6 +52,30 @@ def test_the_layer_is_projections_around_the_operator(tables, per_head, bias):
     assert rel_key is None or rel_key.shape == ((3, 7, 5) if per_head else (7, 5))
     want = relative_attention(query, key, value, rel_key, rel_value, clip=(4, 2), backend="reference")
     close(attention(x), attention.out(want.transpose(1, 2).flatten(2)))
+
+
+@pytest.mark.parametrize("tables", ["both", "keys", "values", "neither"])
+@pytest.mark.parametrize("heads", [None, 3])
+def test_tables_and_call_are_the_operator(tables, heads):
+    """Options of the operator pass through, in the place of the module's own."""
+    attention = RelativeAttention(5, (4, 2), heads, tables=tables, beyond="zero", dtype=torch.float64)
+    query, key, value = (torch.randn(2, 3, 7, 5, dtype=torch.float64, generator=torch.manual_seed(i)) for i in range(3))
+    named = dict(attention.named_parameters())
+    rows = [named.get(f"{table}.weight") for table in ("rel_key", "rel_value")]
+    assert [x is not None for x in rows] == [tables in ("both", "keys"), tables in ("both", "values")]
+    assert all(x is None or x.shape == ((7, 5) if heads is None else (3, 7, 5)) for x in rows)
+    options = {"is_causal": True, "key_lengths": torch.tensor([7, 4]), "backend": "reference"}
+    want = relative_attention(query, key, value, *rows, clip=(4, 2), beyond="zero", return_lse=True, **options)
+    for got, right in zip(attention(query, key, value, return_lse=True, **options), want, strict=True):
+        close(got, right)
+    close(attention(query, key, value, **options), want[0])
+
+
+def test_modules_are_made_where_they_are_asked_to_be():
+    for made in (RelativePositionTable(2, 4, device="meta", dtype=torch.bfloat16),
+                 RelativeAttention(4, 2, device="meta", dtype=torch.bfloat16),
+                 RelativeSelfAttention(8, 2, 2, device="meta", dtype=torch.bfloat16)):  # fmt: skip
+        assert {(x.device.type, x.dtype) for x in made.parameters()} == {("meta", torch.bfloat16)}
 
 
 modes = pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
@@ -170,6 +194,10 @@ def test_messages():
         RelativeSelfAttention(16, 3, 4)
     with pytest.raises(ValueError, match="tables is 'none'"):
         RelativeSelfAttention(15, 3, 4, tables="none")
+    with pytest.raises(ValueError, match="tables is 'all'"):
+        RelativeAttention(5, 4, tables="all")
+    with pytest.raises(ValueError, match="beyond is 'wrap'"):
+        RelativeAttention(5, 4, beyond="wrap")
     with pytest.raises(ValueError, match="clip is -1"):
         RelativePositionTable(-1, 4)
     with pytest.raises(ValueError, match="a cache is for causal layers"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -11,9 +12,12 @@ import zipfile
 from email.parser import Parser
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+import hatch_build
 import relattn
 
 ROOT = Path(__file__).parents[1]
@@ -80,14 +84,14 @@ plain = torch.nn.functional.scaled_dot_product_attention(x, x, x)
 print(torch.allclose(relattn.relative_attention(x, x, x, table, table, clip=2), plain, atol=1e-6))
 layer = relattn.RelativeSelfAttention(6, 2, 2)
 layer(torch.randn(1, 4, 6)).sum().backward()
-from relattn.backends.native import library
-print(library.MISSING)
+from relattn.backends import native
+print(*native.installed().split()[:2])
 import relattn.translation
 """
-    where, same, missing = run(clean, script).split()
+    where, same, *installed = run(clean, script).split()
     assert Path(where).is_relative_to(clean.parents[1])
     assert same == "True"
-    assert missing == "None"
+    assert installed == ["compiled", "for"]
 
 
 def test_what_the_toolkit_needs_is_not_there(clean):
@@ -133,3 +137,53 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert {name for name in names if ".dist-info/" not in name} == expected
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert entry_points.split("\n")[:2] == ["[console_scripts]", "relattn = relattn.translation.cli:main"]
+
+
+def compile_kernels(root: Path, source: str) -> tuple[dict[str, Any], list[str]]:
+    """What the build makes of a source in place of the kernels', and its warnings."""
+    folder = root / hatch_build.NATIVE
+    folder.mkdir(parents=True)
+    for name in ("arguments.h", "vectors.h"):
+        shutil.copy(ROOT / hatch_build.NATIVE / name, folder)
+    (folder / "attention.c").write_text(f'#include "arguments.h"\n{source}\n', encoding="utf-8")
+    (folder / f"attention-{min(hatch_build.levels())}-float64.so").touch()  # of an earlier build
+    data: dict[str, Any] = {"artifacts": []}
+    warnings: list[str] = []
+    hook: Any = SimpleNamespace(root=str(root), app=SimpleNamespace(display_warning=warnings.append))
+    hatch_build.CompileKernels.initialize(hook, "standard", data)
+    return data, warnings
+
+
+def objects(*reals: str) -> set[str]:
+    names = (f"attention-{level}-{real}.so" for level in hatch_build.levels() for real in reals)
+    return {f"/{hatch_build.NATIVE}/{name}" for name in names}
+
+
+@pytest.mark.parametrize("compiler", ["cc", "cc -DGIVEN -O1", "{wrapper} cc -DGIVEN"])
+def test_cc_may_hold_flags_and_a_wrapper(compiler, tmp_path, monkeypatch):
+    wrapper = tmp_path / "with a space"
+    wrapper.write_text('#!/bin/sh\nexec "$@"\n', encoding="utf-8")
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("CC", compiler.format(wrapper=f"'{wrapper}'"))
+    given = "#ifndef GIVEN\n#error\n#endif" if "GIVEN" in compiler else ""
+    data, warnings = compile_kernels(tmp_path, f"{given}\nconst uint32_t relattn_checksum = CHECKSUM;")
+    assert warnings == []
+    assert set(data["artifacts"]) == objects("float32", "float64")
+    assert data["tag"].startswith("py3-none-linux")
+
+
+def test_an_object_that_cannot_be_compiled_is_left_out(tmp_path, capfd):
+    data, warnings = compile_kernels(tmp_path, "#ifdef REAL64\n#error as asked\n#endif")
+    assert set(data["artifacts"]) == objects("float32")
+    assert {path.name for path in tmp_path.rglob("*.so")} == {Path(name).name for name in objects("float32")}
+    assert len(warnings) == len(hatch_build.levels())
+    assert all("float64.so could not be compiled" in warning for warning in warnings)
+    assert "as asked" in capfd.readouterr().err
+
+
+def test_without_a_compiler_there_are_no_kernels(tmp_path, monkeypatch):
+    monkeypatch.setenv("CC", "no-such-compiler -O2")
+    data, warnings = compile_kernels(tmp_path, "")
+    assert data == {"artifacts": []}
+    assert len(warnings) == 1
+    assert "no C compiler" in warnings[0]

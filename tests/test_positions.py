@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from relattn.positions import distances, labels, query_positions
+from relattn.call import Call
+from relattn.positions import distances, labels, labels_of_pairs, query_positions, without_unused_rows
 
 CPU = torch.device("cpu")
 
@@ -36,3 +37,23 @@ def test_labels_are_rows_from_the_left(left, right):
 def test_row_zero_is_farthest_left():
     assert labels(torch.tensor(-100), 3, 3, clips=True) == 0
     assert labels(torch.tensor(100), 3, 3, clips=True) == 6
+
+
+@pytest.mark.parametrize("clips", [True, False])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("offsets", [(0, 0), (-30, -30), (40, 40), (-3, 9)])
+@pytest.mark.parametrize(("left", "right"), [(0, 0), (2, 3), (100, 100), (0, 90)])
+def test_rows_that_no_pair_takes_are_left_out_and_no_others(clips, causal, offsets, left, right):
+    queries, keys, rows = 5, 7, torch.arange(left + right + 1.0)[:, None]
+    query, key = torch.zeros(2, 1, queries, 1), torch.zeros(2, 1, keys, 1)
+    where = torch.tensor(offsets)
+    call = Call(query, key, key, rows, rows, left=left, right=right, clips=clips, is_causal=causal, query_offsets=where)
+    cut = without_unused_rows(call, (min(offsets), max(offsets)))
+    before, after = labels_of_pairs(call), labels_of_pairs(cut)
+    seen = (distances(queries, keys, where, CPU) <= 0)[:, None] if causal else torch.ones_like(before, dtype=torch.bool)
+    for table in (cut.rel_key, cut.rel_value):
+        assert table.shape == (cut.left + cut.right + 1, 1)
+        assert torch.equal(table[after[seen], 0].where(after[seen] >= 0, -1), before[seen].float())
+    assert cut.left <= max(0, queries - 1 + max(offsets))
+    assert cut.right <= (0 if causal else max(0, keys - 1 - min(offsets)))
+    assert without_unused_rows(call, None).left == left

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -21,13 +20,13 @@ from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources, PTXASError
 
 from relattn import backends, relative_attention
-from relattn.backends import dense, fused, trial, triton, trust
-from relattn.backends.triton import failures, kinds, operators, verdicts
+from relattn.backends import dense, triton
+from relattn.backends.triton import failures, kinds, operators, trial, trust, verdicts
 from relattn.backends.triton.__main__ import main
-from relattn.backends.triton.backward import LEFT_KINDS
 from relattn.backends.triton.kinds import Kind
+from relattn.backends.triton.numbers import LEFT_NUMBERS, NUMBERS
 from relattn.backends.triton.verdicts import Verdict
-from relattn.call import RelationCall, RelativeCall
+from relattn.call import Call
 
 CPU = torch.device("cpu")
 PLAIN = Kind(torch.float32, 16, 16, relations=False, mask=False, dropout=False, tf32=False)
@@ -46,7 +45,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def forget(monkeypatch):
-    monkeypatch.setattr(verdicts, "MET", {})
+    monkeypatch.setattr(verdicts, "REMEMBERED", {})
     monkeypatch.setattr(failures, "REASONS", {})
     monkeypatch.setattr(trust, "WARNED", set())
 
@@ -58,7 +57,7 @@ def trials(monkeypatch):
 
     def agreed(device, kind):
         found.append(kind)
-        verdicts.keep(device, kind, GOOD)
+        verdicts.record(device, kind, GOOD)
         return GOOD
 
     monkeypatch.setattr(trust, "trial", agreed)
@@ -71,11 +70,11 @@ def call(n=40, k=2, **changes):
         name: torch.zeros(1, 1, n, 16, dtype=torch.float32, requires_grad=True) for name in ("query", "key", "value")
     }
     tensors |= dict.fromkeys(("rel_key", "rel_value"), torch.zeros(2 * k + 1, 16, dtype=torch.float32))
-    rest = {"query_offset": 0, "is_causal": False, "key_lengths": None, "mask": None, "dropout_p": 0.0, "scale": 0.25}
-    given = {**tensors, **rest, "return_lse": False, "left": k, "right": k, "beyond": "clip", **changes}
-    if "relations" in given:
-        return RelationCall(**{name: x for name, x in given.items() if name not in ("left", "right", "beyond")})
-    return RelativeCall(**given)
+    return Call(**{**tensors, "left": k, "right": k, "scale": 0.25, **changes})
+
+
+def tensors_of(of):
+    return {name: x for name, x in of._asdict().items() if isinstance(x, torch.Tensor)}
 
 
 def taken(of=None):
@@ -114,7 +113,7 @@ def steep(kernels, *arguments):
 
 
 def undropped(kernels, *arguments):
-    return kernels(*fused.Arguments(*arguments)._replace(dropout_p=0.0))
+    return kernels(*Call(*arguments)._replace(dropout_p=0.0))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +133,7 @@ def test_kernels_that_are_wrong_are_found_out(monkeypatch, kind, change, words):
     assert words in verdict.words
 
 
-def test_other_trouble_is_told_and_not_kept_for_other_processes(cache, monkeypatch):
+def test_other_trouble_is_told_and_not_recorded(cache, monkeypatch):
     def full(*arguments):
         raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
 
@@ -151,14 +150,12 @@ def test_other_trouble_is_told_and_not_kept_for_other_processes(cache, monkeypat
 def test_auto_tries_a_kind_once(monkeypatch, trials):
     assert [taken(), taken(), taken(call(n=99))] == ["triton"] * 3
     assert trials == [PLAIN]
-    half = {name: x.bfloat16() for name, x in vars(call()).items() if isinstance(x, torch.Tensor)}
-    others = [call(dropout_p=0.1), call(mask=torch.ones(40, 40, dtype=torch.bool)), call(**half)]
+    half = {name: x.bfloat16() for name, x in tensors_of(call()).items()}
+    others = [call(dropout_p=0.1), call(mask=torch.ones(1, 1, 40, 40, dtype=torch.bool)), call(**half)]
     relations = torch.zeros(1, 1, 40, 40, dtype=torch.int64)
     others.append(call(relations=relations))
     others.append(call(value=torch.zeros(1, 1, 40, 33), rel_value=None))
     assert [taken(of) for of in others * 2] == ["triton"] * 10
-    bare = call(relations=relations, rel_key=None, rel_value=None)
-    assert kinds.kind_of_call(bare) == PLAIN  # without tables they are none
     monkeypatch.setattr(kinds, "tensor_floats", lambda: True)
     assert taken() == "triton"
     assert trials == [
@@ -207,7 +204,7 @@ def test_the_trial_disturbs_nothing(monkeypatch):
         ):
             state = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
             with torch.device("cpu"):
-                half = {name: x.bfloat16() for name, x in vars(call()).items() if isinstance(x, torch.Tensor)}
+                half = {name: x.bfloat16() for name, x in tensors_of(call()).items()}
             assert [taken(call(**half, dropout_p=p)) for p in (0.0, 0.1)] == ["triton", "triton"]
             assert state == (
                 torch.is_grad_enabled(),
@@ -226,7 +223,7 @@ def test_no_trial_in_a_capture_or_a_backward_pass(monkeypatch, trials, where):
 
     def twice(_=None):
         found.append(taken())
-        verdicts.keep(CPU, PLAIN, GOOD)
+        verdicts.record(CPU, PLAIN, GOOD)
         found.append(taken())
 
     if where == "capture":
@@ -257,9 +254,9 @@ def test_no_trial_while_compiling(trials):
         return [name for name in names if "relattn" in name]
 
     assert operators_in_graph() == []
-    verdicts.keep(CPU, PLAIN, GOOD)
+    verdicts.record(CPU, PLAIN, GOOD)
     assert operators_in_graph() == ["relattn.triton.default"]
-    verdicts.keep(CPU, PLAIN, BAD)
+    verdicts.record(CPU, PLAIN, BAD)
     with pytest.warns(RuntimeWarning, match="output off by 1.0") as warned:
         assert operators_in_graph() == []
     assert len(warned) == 1
@@ -271,7 +268,7 @@ def test_export_takes_dense(trials):
         def forward(self, x):
             return relative_attention(x, 2 * x, 3 * x, clip=2)
 
-    verdicts.keep(CPU, PLAIN, GOOD)
+    verdicts.record(CPU, PLAIN, GOOD)
     program = torch.export.export(Attend(), (torch.zeros(1, 1, 40, 16),))
     assert "relattn" not in str(program.graph)
     assert trials == []
@@ -302,12 +299,12 @@ def test_a_trial_that_takes_long_is_announced(monkeypatch, trials, caplog):
 
 
 def test_dense_is_taken_where_it_needs_less_memory(trials):
-    """Its arrays of pairs are what PyTorch saves for its backward pass beside the inputs, and `kept`."""
+    """Its arrays of pairs are what PyTorch saves for its backward pass beside inputs and output, and `kept`."""
     for n, dtype in ((8, torch.float32), (64, torch.bfloat16), (200, torch.float32)):
         of = call(n, dropout_p=0.5)
-        tensors = {name: x.to(dtype).detach() for name, x in vars(of).items() if isinstance(x, torch.Tensor)}
+        tensors = {name: x.to(dtype).detach() for name, x in tensors_of(of).items()}
         tensors["query"].requires_grad_()
-        of = replace(of, **tensors)
+        of = of._replace(**tensors)
         saved = {}
 
         def pack(x, saved=saved):
@@ -315,10 +312,11 @@ def test_dense_is_taken_where_it_needs_less_memory(trials):
             return x
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-            output = dense.relative_attention(of).output
-        given = {x.untyped_storage().data_ptr() for x in tensors.values()}
+            output, _ = dense.attend(of, False)
+        given = {x.untyped_storage().data_ptr() for x in (*tensors.values(), output)}
         arrays = sum(size for where, size in saved.items() if where not in given)
-        assert arrays + output.grad_fn.terms.kept.nbytes == backends.bytes_of_dense(of)
+        (terms,) = output.grad_fn.options
+        assert arrays + terms.kept.nbytes == backends.bytes_of_dense(of)
     lengths = [n for n in range(8, 200, 8) if taken(call(n)) == "dense"]
     assert lengths == list(range(8, lengths[-1] + 8, 8))  # up to some length, and from there on no more
     assert (
@@ -328,20 +326,21 @@ def test_dense_is_taken_where_it_needs_less_memory(trials):
 
 
 def test_numbers_of_a_query_are_what_triton_saves():
-    of, saved = call(64), {}  # `LEFT_KINDS` are those that are made backward
+    of, saved = call(64), {}  # backward makes `LEFT_NUMBERS` more
 
     def pack(x):
         saved[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        output = triton.relative_attention(of).output
-    given = {x.untyped_storage().data_ptr() for x in (*vars(of).values(), output) if isinstance(x, torch.Tensor)}
+        output, _ = triton.attend(of, False)
+    given = {x.untyped_storage().data_ptr() for x in (*tensors_of(of).values(), output)}
     numbers = sum(size for where, size in saved.items() if where not in given)
-    assert 4 * 64 <= numbers <= 4 * 64 * (backends.NUMBERS - LEFT_KINDS)
+    assert numbers == 4 * 64 * (1 + NUMBERS.value)  # and the log-sum-exp
+    assert 1 + NUMBERS.value + LEFT_NUMBERS == backends.NUMBERS
 
 
-# what is kept on disk
+# what is recorded on disk
 
 
 def test_a_verdict_is_read_by_other_processes(cache, monkeypatch, trials):
@@ -375,7 +374,7 @@ def test_a_damaged_file_is_no_verdict(cache, monkeypatch, trials, content):
 
 
 @pytest.mark.parametrize("place", ["a file", "no home", "full disk"])
-def test_without_a_place_to_keep_it_a_verdict_is_the_process_own(cache, monkeypatch, trials, place):
+def test_without_a_place_to_record_it_a_process_remembers_a_verdict(cache, monkeypatch, trials, place):
     monkeypatch.chdir(cache.parent.parent)
     if place == "a file":
         cache.parent.write_text("no folder")
@@ -395,15 +394,15 @@ def test_without_a_place_to_keep_it_a_verdict_is_the_process_own(cache, monkeypa
 
 
 def test_processes_may_write_at_once(cache):
-    """Whoever reads in between finds a whole file, and nothing is left beside it."""
+    """A reader finds a whole file at any time, and nothing is left beside it."""
 
-    def keep(number):
+    def record(number):
         for turn in range(100):
-            verdicts.keep(CPU, PLAIN._replace(dim=16 * number), GOOD._replace(words=f"{turn} " * 1000))
+            verdicts.record(CPU, PLAIN._replace(dim=16 * number), GOOD._replace(words=f"{turn} " * 1000))
 
     fork = multiprocessing.get_context("fork")
-    verdicts.keep(CPU, PLAIN, GOOD)
-    writers = [fork.Process(target=keep, args=(number,)) for number in (2, 4)]
+    verdicts.record(CPU, PLAIN, GOOD)
+    writers = [fork.Process(target=record, args=(number,)) for number in (2, 4)]
     for writer in writers:
         writer.start()
     while any(writer.is_alive() for writer in writers):
@@ -453,7 +452,9 @@ def test_a_kernel_that_is_not_compiled_is_named_once_and_then_refused(cache, mon
     assert verdicts.found(CPU, PLAIN) == Verdict(False, words)
     assert attend(*inputs(), backend="triton").shape == (1, 1, 40, 16)  # in the next process a name is obeyed again
 
-    verdicts.keep(CPU, PLAIN, GOOD)  # of an agreement, the call that comes first is told, and `auto` goes on with dense
+    verdicts.record(
+        CPU, PLAIN, GOOD
+    )  # of an agreement, the call that comes first is told, and `auto` goes on with dense
     monkeypatch.setattr(operators, "backward_query", Kernel(PTXASError("`ptxas` failed with error code 1\nlog")))
     with pytest.raises(failures.NotCompiledError, match=r"^triton: could .*: PTXASError: `ptxas` .* 1 \(forward\)$"):
         attend(inputs()[0].requires_grad_(), *inputs()[1:]).sum().backward()
@@ -487,14 +488,14 @@ INNER = CompilationError("def f():\n  pass", None, "a gather along no axis\nmore
         (in_compiler("no such language"), "RuntimeError: "),
     ],
 )
-def test_errors_of_the_compiler_are_told_in_a_line(tmp_path, launch, words):
+def test_errors_of_the_compiler_are_told_in_one_line(tmp_path, launch, words):
     with pytest.raises(failures.NotCompiledError) as raised, failures.compiling(*launched()):
         launch(tmp_path)
     assert words in str(raised.value)
     assert "\n" not in str(raised.value)
     assert raised.value.__cause__ is None
     assert raised.value.__suppress_context__
-    assert triton.unsupported(call()) == str(raised.value).removeprefix("triton: ")
+    assert triton.lacking(call()) == str(raised.value).removeprefix("triton: ")
 
 
 @pytest.mark.parametrize(
@@ -506,7 +507,7 @@ def test_other_errors_are_left_alone(tmp_path, error):
     with pytest.raises(type(error)) as raised, failures.compiling(*launched()):
         raise error
     assert raised.value is error
-    assert triton.unsupported(call()) is None
+    assert triton.lacking(call()) is None
 
 
 def launched():
@@ -537,5 +538,5 @@ def test_the_command_needs_something_to_try_the_kernels_on():
     command = [sys.executable, "-m", "relattn.backends.triton", "--device", "cpu"]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 2
-    assert run.stderr.startswith("nothing to try the kernels on: no GPU is there that PyTorch can use")
+    assert run.stderr.startswith("nothing to try the kernels on: no GPU that PyTorch can use")
     assert run.stderr.count("\n") == 1

@@ -154,7 +154,7 @@ class RelativeSelfAttention(nn.Module):
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.query, self.key, self.value, self.out = (linear(embed_dim, embed_dim, bias, **made) for _ in range(4))
         own = num_heads if per_head else None
-        self.attention = RelativeAttention(
+        self.attention: nn.Module = RelativeAttention(
             self.head_dim, clip, own, tables=tables, beyond=beyond, dropout=dropout, backend=backend, **made
         )
 

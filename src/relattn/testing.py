@@ -147,22 +147,33 @@ def budgets(
 
     The error allowed for each result is `multiple` times the reference's own in that type, and at least `multiple`
     units in the last place of the largest number among them, since a small case may be exact by luck and a small
-    result is made of larger terms. For float64 itself the loss is measured in float32 and scaled by the ratio of the
-    two precisions.
+    result is made of larger terms. For float64 itself there is nothing more exact to hold the reference to: its loss is
+    the largest of three cases of that size in float32, scaled by the ratio of the two precisions, and it is allowed once
+    more, since the numbers compared with have lost as much.
     """
     query = inputs["query"]
     assert query is not None
-    measured = torch.float32 if query.dtype == torch.float64 else query.dtype
-    ratio = torch.finfo(query.dtype).eps / torch.finfo(measured).eps
-    rounded = convert(inputs, measured)
     options = {**options, "backend": "reference"}
-    lost = outputs_and_gradients(operator, rounded, **options)
-    lost_from = outputs_and_gradients(operator, convert(rounded, torch.float64), **options)
     exact = outputs_and_gradients(operator, convert(inputs, torch.float64), **options)
     numbers = torch.cat([want[~want.isinf()].flatten() for want in exact.values()])
     floor = float(numbers.abs().max()) * torch.finfo(query.dtype).eps if numbers.numel() > 0 else 0.0
-    own = {name: error(lost[name], lost_from[name]) * ratio for name in exact}
+    if query.dtype == torch.float64:
+        ratio = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
+        sized = [{name: None if x is None else x * size for name, x in inputs.items()} for size in (1.0, 0.9, 1.1)]
+        losses = [own_loss(operator, convert(x, torch.float32), options) for x in sized]
+        own = {name: ratio * max(loss[name] for loss in losses) for name in exact}
+        return exact, {name: (multiple + 1.0) * max(own[name], floor) for name in exact}
+    own = own_loss(operator, inputs, options)
     return exact, {name: multiple * max(own[name], floor) for name in exact}
+
+
+def own_loss(
+    operator: Callable[..., Any], inputs: dict[str, Tensor | None], options: dict[str, Any]
+) -> dict[str, float]:
+    """How far the reference in the inputs' type is from itself in float64."""
+    lost = outputs_and_gradients(operator, inputs, **options)
+    want = outputs_and_gradients(operator, convert(inputs, torch.float64), **options)
+    return {name: error(lost[name], want[name]) for name in want}
 
 
 def convert(inputs: dict[str, Tensor | None], dtype: torch.dtype) -> dict[str, Tensor | None]:

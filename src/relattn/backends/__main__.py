@@ -1,4 +1,4 @@
-"""What attention runs on here, a line a backend: `python -m relattn.backends`."""
+"""What attention runs on here, one line per backend: `python -m relattn.backends`."""
 
 from relattn.backends import BACKENDS
 

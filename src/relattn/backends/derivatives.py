@@ -1,5 +1,6 @@
 """A function with a gradient of its own, as autograd and `torch.func` take it; its second derivative is an error."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -20,30 +21,11 @@ def differentiable(name: str, forward: Function, backward: Function, tensors: in
         backward: of that result's gradient, all results and all arguments, gives the gradients of the first `INPUTS`
             arguments; any tensor for one that is None.
     """
-
-    def refuse(ctx: Any, *_: Any) -> Any:
-        raise NotImplementedError(
-            f"{name}: it gives first derivatives, by reverse mode; forward mode (torch.func.jvp, dual tensors) and "
-            "higher derivatives are for backend='reference'"
-        )
-
-    class Backward(torch.autograd.Function):
-        @staticmethod
-        def forward(*given: Any) -> tuple[Tensor, ...]:
-            return backward(*given)
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            pass
-
-        backward = jvp = staticmethod(refuse)
-
-        @staticmethod
-        def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[Any, Any]:
-            return one_by_one(Backward.apply, info.batch_size, in_dims, given)
+    last = without_derivative(name, backward)
 
     class Forward(torch.autograd.Function):
         @staticmethod
+        @with_signature
         def forward(*arguments: Any) -> tuple[Tensor, ...]:
             return forward(*arguments)
 
@@ -56,7 +38,7 @@ def differentiable(name: str, forward: Function, backward: Function, tensors: in
         @staticmethod
         def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
             saved = ctx.saved_tensors
-            gradients = backward if torch.compiler.is_compiling() else Backward.apply
+            gradients = backward if torch.compiler.is_compiling() else last
             found = gradients(grad, *saved, *ctx.options)
             inputs = saved[ctx.results : ctx.results + INPUTS]
             needed = (None if x is None else d for x, d in zip(inputs, found, strict=True))
@@ -69,7 +51,7 @@ def differentiable(name: str, forward: Function, backward: Function, tensors: in
     class Eager(Forward):
         """With a word on forward mode, which `torch.compile` would not take whole."""
 
-        jvp = staticmethod(refuse)
+        jvp = staticmethod(refusal(name))
 
     def function(*arguments: Any) -> Any:
         if not torch.compiler.is_compiling():
@@ -81,12 +63,41 @@ def differentiable(name: str, forward: Function, backward: Function, tensors: in
     return function
 
 
-def apart(arguments: tuple[Any, ...]) -> list[Any]:
-    """A tensor that is there twice as a view of itself: Dynamo takes none twice."""
-    found: list[Any] = []
-    for x in arguments:
-        found.append(x.view_as(x) if isinstance(x, Tensor) and any(x is other for other in found) else x)
-    return found
+def without_derivative(name: str, function: Function) -> Callable[..., Any]:
+    """The same function, whose derivative is an error."""
+
+    class Last(torch.autograd.Function):
+        @staticmethod
+        def forward(*given: Any) -> tuple[Tensor, ...]:
+            return function(*given)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            pass
+
+        backward = jvp = staticmethod(refusal(name))
+
+        @staticmethod
+        def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[Any, Any]:
+            return one_by_one(Last.apply, info.batch_size, in_dims, given)
+
+    return Last.apply
+
+
+def with_signature(function: Any) -> Any:
+    """The function, with the signature that `apply` asks of it at every call, and that takes 20 µs to work out."""
+    function.__signature__ = inspect.signature(function)
+    return function
+
+
+def refusal(name: str) -> Callable[..., Any]:
+    def refuse(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError(
+            f"{name}: it gives first derivatives, by reverse mode; forward mode (torch.func.jvp, dual tensors) and "
+            "higher derivatives are for backend='reference'"
+        )
+
+    return refuse
 
 
 def one_by_one(function: Function, size: int, in_dims: tuple[int | None, ...], given: tuple[Any, ...]) -> Any:
@@ -96,3 +107,11 @@ def one_by_one(function: Function, size: int, in_dims: tuple[int | None, ...], g
         each = (x if dim is None else x.select(dim, number) for x, dim in zip(given, in_dims, strict=True))
         results.append(function(*each))
     return tuple(torch.stack(found) for found in zip(*results, strict=True)), (0,) * len(results[0])
+
+
+def apart(arguments: tuple[Any, ...]) -> list[Any]:
+    """A tensor that is there twice as a view of itself: Dynamo takes none twice."""
+    found: list[Any] = []
+    for x in arguments:
+        found.append(x.view_as(x) if isinstance(x, Tensor) and any(x is other for other in found) else x)
+    return found

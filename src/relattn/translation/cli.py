@@ -71,7 +71,7 @@ def evaluate(argv: list[str]) -> None:
     parser = _parser("evaluate", evaluate)
     parser.add_argument("bundle", type=str, help="directory of the trained model")
     parser.add_argument("--src", type=str, default="", help="source lines, plain or .gz")
-    parser.add_argument("--ref", type=str, default="", help="reference translations, a line each")
+    parser.add_argument("--ref", type=str, default="", help="reference translations, one line per sentence")
     parser.add_argument(
         "--embedded", type=str, default="", help="embedded split, instead of files: valid, test or long"
     )

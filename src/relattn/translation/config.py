@@ -53,7 +53,7 @@ class ModelConfig:
         clip: k, the clipping distance of relative positions; the reach to the left when clip_right is given.
         clip_right: the clipping distance to the right; null means the same as clip.
         relative_tables: which learned tables relative positions use: aK and aV, aK only, aV only.
-        tables_per_head: a table a head (the paper's base model) rather than one shared by a layer's heads.
+        tables_per_head: one table per head (the paper's base model) rather than one shared by a layer's heads.
         max_positions: longest sequence, in pieces, that "learned" positions can hold; other schemes have no limit.
     """
 

@@ -17,7 +17,7 @@ from relattn.translation.errors import InputError
 
 @dataclass(frozen=True)
 class Scores:
-    """Corpus scores, from 0 to 100, and how they were computed. `str` gives both, a line each."""
+    """Corpus scores, from 0 to 100, and how they were computed. `str` gives both, one per line."""
 
     bleu: float
     chrf: float

@@ -19,7 +19,7 @@
 #include "forward.h"
 #include "backward.h"
 
-/* Asks for a new result's memory in large pages: 4 KiB at a time, finding it costs as much as a short row's attention. */
+/* Asks for a result's memory in large pages: 4 KiB at a time, finding it costs as much as a short row's attention. */
 static void in_large_pages(const arguments *a, const array *x, idx heads, idx count, idx dim) {
     const uintptr_t page = 1 << 21, start = ((uintptr_t)x->data + page - 1) / page * page;
     const uintptr_t end = ((uintptr_t)x->data + size_of(a->type) * a->batch * heads * count * dim) / page * page;

@@ -1,6 +1,8 @@
 /* Backward: the gradients, from probabilities made again.
 
-   dP_ij = g_i . (v_j + aV_ij), as dropout weighs it      delta_i = g_i . z_i      dS_ij = scale p_ij (dP_ij - delta_i) */
+   dP_ij = g_i . (v_j + aV_ij)      delta_i = g_i . z_i      dS_ij = scale (w_ij dP_ij - p_ij delta_i)
+
+   where w_ij are the weights of the values: p_ij as dropout left them. */
 
 #ifndef RELATTN_BACKWARD_H
 #define RELATTN_BACKWARD_H

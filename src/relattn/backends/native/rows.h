@@ -5,8 +5,8 @@
 
 #include "arguments.h"
 
-enum { ROWS = 64, KEYS = 64 }; /* queries and keys of a tile */
-enum { PADDING = 16 };         /* rows of tables and work space are padded to multiples, as `library.py` knows */
+enum { ROWS = 64, KEYS = 64 };    /* queries and keys of a tile */
+enum { PADDING = 16 };            /* rows of tables and work space are multiples of this, as `library.py` knows */
 enum { REAL, BFLOAT16, FLOAT16 }; /* types of arrays, as `library.py` knows */
 
 INLINE real widened(const void *data, idx i, idx type) {
@@ -110,7 +110,8 @@ INLINE void turn_four(real *to, idx to_row, const real *from, idx from_row) {
 static void turn(real *to, rows from, idx count, idx padded) {
     for (idx j = 0; j < count; j += 4)
         if (count - j >= 4)
-            for (idx d = 0; d < padded; d += 4) turn_four(to + d * KEYS + j, KEYS, from.data + j * from.row + d, from.row);
+            for (idx d = 0; d < padded; d += 4)
+                turn_four(to + d * KEYS + j, KEYS, from.data + j * from.row + d, from.row);
         else
             for (idx d = 0; d < padded; d++)
                 for (idx r = j; r < count; r++) to[d * KEYS + r] = from.data[r * from.row + d];

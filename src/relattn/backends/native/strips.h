@@ -59,8 +59,8 @@ INLINE idx pair_at(const array *x, const place *at, idx r) {
 
 /* A number a label for each row, rows times table, into strips. With 2k + 1 labels there is often one more than fills
    whole vectors; that one is made alone. */
-static void by_label(const arguments *a, real *strips, rows x, idx count, idx dim, const real *table, const real *turned,
-                     real scale) {
+static void by_label(const arguments *a, real *strips, rows x, idx count, idx dim, const real *table,
+                     const real *turned, real scale) {
     const idx width = strip_width(a), deep = up(dim, PADDING), last = a->labels - 1, alone = last % LANES == 0;
     real *labels = strips + margin_of(a);
     product(labels, width, x.data, x.row, 1, turned, up(a->labels, PADDING), count, up(a->labels - alone, LANES), dim,
@@ -166,8 +166,8 @@ INLINE void collapse(const arguments *a, real *strips, idx count) {
     }
 }
 
-/* Makes dS add up to nothing over a row's labels, as it does but for rounding in delta. Spread over many keys that error
-   averages out; on an edge's label, which has most of the keys, it would not. */
+/* Makes dS add up to nothing over a row's labels, as it does but for rounding in delta. Spread over many keys that
+   error averages out; on an edge's label, which has most of the keys, it would not. */
 INLINE void level(const arguments *a, real *ds_masses, const real *masses, idx count) {
     const idx width = strip_width(a);
     for (idx r = 0; r < count; r++, ds_masses += width, masses += width) {

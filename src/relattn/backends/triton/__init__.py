@@ -8,11 +8,7 @@ from torch import Tensor
 
 from relattn.backends import fused
 from relattn.backends.serves import Serves
-from relattn.backends.triton import failures
-from relattn.backends.triton.kinds import kind_of_call
 from relattn.call import Call
-
-OLDEST = (8, 0)  # compute capability
 
 
 def interpreted() -> bool:
@@ -28,20 +24,12 @@ SERVES = Serves(
 
 
 def lacking(call: Call) -> str | None:
-    reason = lacking_for(call.query.device)
+    from relattn.backends.triton import failures, kinds  # and with them torch._dynamo
+
+    reason = failures.lacking_for(call.query.device)
     if reason is None and failures.REASONS:
-        reason = failures.reason(call.query.device, *kind_of_call(call))
+        reason = failures.reason(call.query.device, *kinds.kind_of_call(call))
     return reason
-
-
-@torch.compiler.assume_constant_result
-def lacking_for(device: torch.device) -> str | None:
-    """Why the kernels run for no tensor on a device of a type that they serve, or None where they do."""
-    if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed (pip install triton); use dense"
-    if device.type == "cuda" and (torch.version.hip or torch.cuda.get_device_capability(device) < OLDEST):
-        return f"{torch.cuda.get_device_name(device)} is no NVIDIA GPU of compute capability 8.0 or newer; use dense"
-    return None
 
 
 def installed() -> str:

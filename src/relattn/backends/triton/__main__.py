@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from relattn.backends import triton
-from relattn.backends.triton import trust
+from relattn.backends.triton import failures, trust
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -17,7 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--dims", nargs="+", type=int, default=trust.DIMS, metavar="DIM")
     parser.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args(arguments)
-    reason = triton.lacking_for(options.device)
+    reason = failures.lacking_for(options.device)
     if options.device.type not in triton.SERVES.devices:
         reason = "no GPU that PyTorch can use, nor Triton's interpreter, which TRITON_INTERPRET=1 starts"
     if reason is not None:

@@ -1,6 +1,10 @@
-"""Kernels that the compiler gives up on: the error says so in one line, and calls of the kind are refused after it."""
+"""Why kernels cannot run: no Triton, too old a GPU, or a compiler that gave up on one.
+
+Where it did, the error says so in one line, and calls of the kind are refused from then on.
+"""
 
 import contextlib
+import importlib.util
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +15,18 @@ from torch import Tensor
 from relattn.backends.triton import verdicts
 from relattn.backends.triton.kinds import Kind, kind_of
 
-REASONS: dict[tuple[str, Kind], str] = {}  # by chip and kind, as met by this process
+OLDEST = (8, 0)  # compute capability
+REASONS: dict[tuple[str, Kind], str] = {}  # of the compiler, by chip and kind, as met by this process
+
+
+@torch.compiler.assume_constant_result
+def lacking_for(device: torch.device) -> str | None:
+    """Why the kernels run for no tensor on a device of a type that they serve, or None where they do."""
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed (pip install triton); use dense"
+    if device.type == "cuda" and (torch.version.hip or torch.cuda.get_device_capability(device) < OLDEST):
+        return f"{torch.cuda.get_device_name(device)} is no NVIDIA GPU of compute capability 8.0 or newer; use dense"
+    return None
 
 
 class NotCompiledError(RuntimeError):

@@ -30,8 +30,11 @@ def kind_of(query: Tensor, value: Tensor, *, relations: bool, mask: bool, dropou
 
 
 def kind_of_call(call: Call) -> Kind:
-    given = {"relations": call.relations is not None, "mask": call.mask is not None, "dropout": call.seed is not None}
-    return kind_of(call.query, call.value, **given)
+    dropout = False
+    if call.dropout_p > 0.0:  # a comparison is a symbol to `torch.compile` until something hangs on it
+        dropout = True
+    relations, mask = call.relations is not None, call.mask is not None
+    return kind_of(call.query, call.value, relations=relations, mask=mask, dropout=dropout)
 
 
 def padded(size: int) -> int:

@@ -51,7 +51,8 @@ def offset_of(pairs, b):
     """Position of query 0, in 32 bits: further away than any key can be, all positions are the same."""
     offset = pairs.offset
     if pairs.options.offsets is not None:
-        offset = tl.minimum(tl.maximum(tl.load(pairs.options.offsets + b), -(2**30)), 2**30).to(tl.int32)
+        offset = tl.load(pairs.options.offsets + b).to(tl.int64)
+        offset = tl.minimum(tl.maximum(offset, -(2**30)), 2**30).to(tl.int32)
     return offset
 
 

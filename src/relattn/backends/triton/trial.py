@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from relattn import positions
-from relattn.backends import reference, triton
+from relattn import backends, positions
+from relattn.backends import triton
 from relattn.backends.triton import verdicts
 from relattn.backends.triton.failures import NotCompiledError, first_line
 from relattn.backends.triton.kinds import Kind
@@ -114,7 +114,7 @@ def without_dropout(sizes: Shape, is_causal: bool, kind: Kind, inputs: Inputs) -
     if kind.mask:
         options["mask"] = (torch.rand(pairs, generator=generator, dtype=torch.float32) < 0.7).to(device)
     got = outputs_and_gradients(operator_of(triton), inputs, **options)
-    return got, *budgets(operator_of(reference), inputs, **options)
+    return got, *budgets(operator_of(backends.BACKENDS["reference"]), inputs, **options)
 
 
 def with_dropout(sizes: Shape, is_causal: bool, kind: Kind, inputs: Inputs) -> Compared:
@@ -153,9 +153,9 @@ def operator_of(module: ModuleType, **changes: Any) -> Callable[..., tuple[Tenso
     def operator(
         *, query: Tensor, clip: int, return_lse: bool, backend: str = "", **given: Any
     ) -> tuple[Tensor, Tensor | None]:
-        unset = {**dict.fromkeys(Call._fields), "dropout_p": 0.0, "scale": query.shape[3] ** -0.5}
         window = {"left": clip, "right": clip, "clips": "relations" not in given}
-        return module.attend(Call(**{**unset, **given, "query": query, **window, **changes}), return_lse)
+        call = Call(query, **{**given, **window, "scale": query.shape[3] ** -0.5, **changes})
+        return module.attend(call, return_lse)
 
     return operator
 

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from relattn import RelativeAttention, relative_attention
 from relattn.backends import unsupported_reason
 from relattn.call import Call
-from relattn.functional import Options
 from relattn.translation.config import ModelConfig
 
 
@@ -44,8 +43,16 @@ class PlainAttention(nn.Module):
     ) -> Tensor:  # (rows, heads, queries, head_dim)
         dropout_p = self.dropout if self.training else 0.0
         if unsupported_reason("native", Call(query, key, value)) is None:
-            where: Options = {"query_offset": query_offset, "key_lengths": key_lengths, "query_lengths": query_lengths}
-            return relative_attention(query, key, value, is_causal=is_causal, dropout_p=dropout_p, **where)
+            return relative_attention(
+                query,
+                key,
+                value,
+                query_offset=query_offset,
+                is_causal=is_causal,
+                key_lengths=key_lengths,
+                query_lengths=query_lengths,
+                dropout_p=dropout_p,
+            )
         queries, keys = query.shape[2], key.shape[2]
         offset = keys - queries if query_offset is None else query_offset
         mask = None

@@ -24,7 +24,7 @@ KeysAndValues = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Cache:
-    """What decoding has seen, a row a hypothesis.
+    """What decoding has seen, one row per hypothesis.
 
     A source is held once for `rows / sources` consecutive rows, the beam of a sentence, so reordering a beam copies
     nothing of it.

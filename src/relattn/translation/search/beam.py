@@ -146,7 +146,7 @@ def search(
 ) -> list[list[Finished]]:
     """Search a batch to its end: for each sentence its best `rules.n_best` hypotheses, best first.
 
-    `cache` has one row a sentence; `limits` (sentences,) are the most tokens each may generate. Fewer than n_best are
+    `cache` has one row per sentence; `limits` (sentences,) are the most tokens each may generate. Fewer than n_best are
     returned for a sentence that has fewer complete sequences within its limit.
 
     Raises:

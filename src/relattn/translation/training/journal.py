@@ -63,7 +63,7 @@ class Journal:
         path: the log; rows past `step` (from a session that went on after its last checkpoint) are taken out.
         step: steps taken before this session.
         steps: steps in all.
-        show: whether anything goes to standard error: a bar where that is a terminal, else a line a row.
+        show: whether anything goes to standard error: a bar where that is a terminal, else one line per row.
     """
 
     def __init__(self, path: Path, *, step: int, steps: int, show: bool) -> None:
