@@ -147,9 +147,9 @@ def budgets(
 
     The error allowed for each result is `multiple` times the reference's own in that type, and at least `multiple`
     units in the last place of the largest number among them, since a small case may be exact by luck and a small
-    result is made of larger terms. For float64 itself there is nothing more exact to hold the reference to: its loss is
-    the largest of three cases of that size in float32, scaled by the ratio of the two precisions, and it is allowed once
-    more, since the numbers compared with have lost as much.
+    result is made of larger terms. For float64 itself there is nothing more exact to hold the reference to: its loss
+    is the largest of three cases of that size in float32, scaled by the ratio of the two precisions, and it is allowed
+    once more, since the numbers compared with have lost as much.
     """
     query = inputs["query"]
     assert query is not None

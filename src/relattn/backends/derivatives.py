@@ -1,11 +1,11 @@
 """A function with a gradient of its own, as autograd and `torch.func` take it; its second derivative is an error."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 INPUTS = 5  # arguments with gradients, which come first: query, key, value, rel_key and rel_value
 
@@ -25,7 +25,6 @@ def differentiable(name: str, forward: Function, backward: Function, tensors: in
 
     class Forward(torch.autograd.Function):
         @staticmethod
-        @with_signature
         def forward(*arguments: Any) -> tuple[Tensor, ...]:
             return forward(*arguments)
 
@@ -54,13 +53,20 @@ def differentiable(name: str, forward: Function, backward: Function, tensors: in
         jvp = staticmethod(refusal(name))
 
     def function(*arguments: Any) -> Any:
-        if not torch.compiler.is_compiling():
-            return Eager.apply(*arguments)
-        has_gradients = any(x is not None and x.requires_grad for x in arguments[:INPUTS])
-        traced = Forward.apply if torch.is_grad_enabled() and has_gradients else forward
-        return traced(*apart(arguments))
+        inputs = [x for x in arguments[:INPUTS] if x is not None]
+        has_gradients = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+        if torch.compiler.is_compiling():
+            return (Forward.apply if has_gradients else forward)(*apart(arguments))
+        return (Eager.apply if has_gradients or is_transformed(inputs) else forward)(*arguments)
 
     return function
+
+
+def is_transformed(inputs: list[Tensor]) -> bool:
+    """Whether a transform of `torch.func` or forward mode is under way; without, `apply`, of 40 µs, can be spared."""
+    if torch._C._are_functorch_transforms_active():
+        return True
+    return any(forward_ad.unpack_dual(x).tangent is not None for x in inputs)
 
 
 def without_derivative(name: str, function: Function) -> Callable[..., Any]:
@@ -82,12 +88,6 @@ def without_derivative(name: str, function: Function) -> Callable[..., Any]:
             return one_by_one(Last.apply, info.batch_size, in_dims, given)
 
     return Last.apply
-
-
-def with_signature(function: Any) -> Any:
-    """The function, with the signature that `apply` asks of it at every call, and that takes 20 µs to work out."""
-    function.__signature__ = inspect.signature(function)
-    return function
 
 
 def refusal(name: str) -> Callable[..., Any]:

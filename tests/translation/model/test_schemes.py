@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
-from relattn.backends import native
+from relattn import relative_attention
 from relattn.translation.config import ModelConfig
 from relattn.translation.model.layers import SelfAttention
 from relattn.translation.model.schemes import SCHEMES, PlainAttention
@@ -94,16 +95,18 @@ def test_tables_are_a_layers_own_and_of_the_size_the_paper_says():
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize(("queries", "keys"), [(5, 5), (2, 5), (5, 3)])
 @pytest.mark.parametrize("lengths", [None, [1, 3]])
-def test_plain_attention_is_one_thing_by_the_kernels_and_by_pytorch(monkeypatch, is_causal, queries, keys, lengths):
+def test_plain_attention_is_the_operator_without_tables(is_causal, queries, keys, lengths):
+    """By PyTorch's kernels, and where it drops by the library's, which then drop what the operator drops."""
     generator = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(2, 2, n, 3, generator=generator) for n in (queries, keys, keys))
-    attention = PlainAttention(config()).eval()
-    where = {
-        "query_offset": 2,
-        "is_causal": is_causal,
-        "key_lengths": None if lengths is None else torch.tensor(lengths),
-    }
-    ours = attention(query, key, value, **where)
-    monkeypatch.setattr(native, "lacking", lambda call: "not compiled")
-    theirs = attention(query, key, value, **where)
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    attention = PlainAttention(config(attention_dropout=0.4))
+    where = {"query_offset": 2, "is_causal": is_causal}
+    where["key_lengths"] = None if lengths is None else torch.tensor(lengths)
+    want = relative_attention(query, key, value, **where, backend="reference")
+    torch.testing.assert_close(attention.eval()(query, key, value, **where), want, rtol=1e-5, atol=1e-6)
+    dropped = []
+    for attend in (attention.train(), partial(relative_attention, dropout_p=0.4, backend="native")):
+        torch.manual_seed(1)
+        dropped.append(attend(query, key, value, **where))
+    assert torch.equal(*dropped)
+    assert not torch.allclose(dropped[0], want)

@@ -23,7 +23,7 @@ from relattn.translation.config import ModelConfig
 class PlainAttention(nn.Module):
     """Dot-product attention with no position signal of its own, dropping probabilities while training.
 
-    On CPUs the library's kernels do it: PyTorch has no fast ones there that drop. Elsewhere PyTorch's do.
+    PyTorch does it, but where probabilities are dropped on a CPU: it has no fast kernel for that, and the library has.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -42,7 +42,7 @@ class PlainAttention(nn.Module):
         query_lengths: Tensor | None = None,  # what padding queries get makes no difference
     ) -> Tensor:  # (rows, heads, queries, head_dim)
         dropout_p = self.dropout if self.training else 0.0
-        if unsupported_reason("native", Call(query, key, value)) is None:
+        if dropout_p > 0.0 and unsupported_reason("native", Call(query, key, value)) is None:
             return relative_attention(
                 query,
                 key,
