@@ -6,8 +6,9 @@ values lie in memory as projections make them, (batch, n, heads, dim), for every
 paper: multiply-adds of the matrix products of each method, forward.
 
 Methods are `plain`, `auto` (ours, as a caller gets it), `no tables` (the same without relative terms), a backend's
-name, and the peers of `benchmarks.peers`, which need what that module says and drop nothing. One that does not fit half of the memory there is at some n is left out, and said so. A run
-replaces the rows of the results that it measures again and keeps the others, so that it can be made in pieces.
+name, and the peers of `benchmarks.peers`, which need what that module says and drop nothing. One that does not fit half
+of the memory there is at some n is left out, and said so. A run replaces the rows of the results that it measures again
+and keeps the others, so that it can be made in pieces.
 """
 
 import argparse
@@ -160,7 +161,7 @@ def parse() -> argparse.Namespace:
         default=["auto", *present],
         help="what is timed beside plain attention; by default auto and the peers that are installed",
     )
-    parser.add_argument("--tokens", type=int, default=TOKENS, help="tokens a batch, and one sentence at least")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="tokens per batch, and one sentence at least")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     parser.add_argument("--dropout", type=float, default=0.0, help="share of probabilities dropped")
     parser.add_argument("--repeats", type=int, default=3, help="timed repeats of a method, at least")
@@ -180,7 +181,8 @@ def main() -> None:
     held = conditions()
     print("; ".join(f"{name} {value}" for name, value in held.items()))
     print(
-        f"{HEADS} heads, d = {DIM}, k = {CLIP}, {arguments.tokens} tokens a batch, {arguments.dtype}, dropout {arguments.dropout}"
+        f"{HEADS} heads, d = {DIM}, k = {CLIP}, {arguments.tokens} tokens per batch, {arguments.dtype}, "
+        f"dropout {arguments.dropout}"
     )
     print(
         f"{'n':>5}  {'mask':<6}  {'pass':<18}  {'method':<10}  {'ms':>9}  {'middle half':>19}  {'MiB':>8}  "

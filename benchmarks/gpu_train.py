@@ -7,19 +7,15 @@ one size take steps in turn.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import product
 from typing import Any
-from unittest.mock import patch
 
 import torch
 
 from benchmarks.gpu_times import Row, Work, figures, synchronize
 from benchmarks.measure import Timing, alternate
 from benchmarks.workers import Failure, Worker, close_all
-from relattn import backends
-from relattn.call import Call
 
 SCHEMES = ("sinusoidal", "relative")
 STEP_KEY = ("model", "compiled", "n", "positions")
@@ -35,21 +31,13 @@ class Training:
     step: Work | None = None
 
 
-def triton_first(call: Call) -> tuple[str, ...]:
-    return ("triton", "dense")
-
-
-def preferring_triton(device: str) -> AbstractContextManager[Any]:
-    """On a GPU, `auto` takes the kernels under test at every length: the toolkit's models name no backend."""
-    return patch.object(backends, "order", triton_first) if device == "cuda" else nullcontext()
-
-
 def prepare_steps(size: str, scheme: Any, compiles: bool, n: int, tokens: int, device: str) -> Row:
     """Prepares a training step under bfloat16 autocast and warms it up; gives what its row says of the model."""
     from benchmarks import train_step  # and with it the toolkit
 
     model = train_step.SIZES[size]
-    Training.step = train_step.prepare(model.config(scheme), n, tokens, device, torch.bfloat16, compiles)
+    backend = "triton" if device == "cuda" else "auto"  # the kernels under test, at every length
+    Training.step = train_step.prepare(model.config(scheme), n, tokens, device, torch.bfloat16, compiles, backend)
     run_steps(3, device)
     if device == "cuda":
         torch.cuda.empty_cache()  # the others prepare theirs
@@ -59,13 +47,12 @@ def prepare_steps(size: str, scheme: Any, compiles: bool, n: int, tokens: int, d
 def run_steps(count: int, device: str) -> float:
     """Seconds per step, on the wall clock: launching is a part of training."""
     assert Training.step is not None
-    with preferring_triton(device):
-        synchronize(device)
-        begin = time.perf_counter()
-        for _ in range(count):
-            Training.step()
-        synchronize(device)
-        return (time.perf_counter() - begin) / count
+    synchronize(device)
+    begin = time.perf_counter()
+    for _ in range(count):
+        Training.step()
+    synchronize(device)
+    return (time.perf_counter() - begin) / count
 
 
 def training_rows(models: Sequence[Model], n: int, tokens: int, device: str, until: float) -> Iterator[list[Row]]:

@@ -15,6 +15,7 @@ from typing import cast
 import torch
 
 from benchmarks.measure import alternate, conditions
+from relattn import RelativeAttention
 from relattn.translation.config import ModelConfig, Positions
 from relattn.translation.data.batching import collate
 from relattn.translation.model.transformer import Transformer
@@ -60,10 +61,14 @@ def prepare(
     device: str = "cpu",
     autocast: torch.dtype | None = None,
     compiles: bool = False,
+    backend: str = "auto",
 ) -> Callable[[], object]:
-    """A training step on `tokens` pieces per side, in sentences of n."""
+    """A training step on `tokens` pieces per side, in sentences of n; `backend` is that of relative attention."""
     torch.manual_seed(0)
     model = Transformer(config, VOCABULARY).to(device)
+    for module in model.modules():
+        if isinstance(module, RelativeAttention):
+            module.backend = backend
     run = cast("Transformer", torch.compile(model)) if compiles else model
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     draw = random.Random(0)

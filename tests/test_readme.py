@@ -23,8 +23,9 @@ def test_the_operator_in_your_own_model():
     names: dict[str, object] = {}
     exec(block("python"), names)
     query, key, value = (names[name] for name in ("query", "key", "value"))
-    tables = (names[name]() for name in ("key_table", "value_table"))
-    wanted = relative_attention(query, key, value, *tables, clip=16, is_causal=True, backend="reference")
+    tables = (table.weight for table in (names["attention"].rel_key, names["attention"].rel_value))
+    options = {"clip": 16, "is_causal": True, "key_lengths": torch.tensor([100, 60])}
+    wanted = relative_attention(query, key, value, *tables, **options, backend="reference")
     torch.testing.assert_close(names["out"], wanted)
 
 
