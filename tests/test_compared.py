@@ -193,6 +193,9 @@ def test_derivatives(backend):
     close(torch.func.grad(summed)(query), want)
     stacked = torch.func.vmap(torch.func.grad(summed))(torch.stack([query, 2 * query]))
     close(stacked[0], want)
+    lengths = torch.tensor([[5], [3]])
+    by_length = torch.func.vmap(lambda n: relative_attention(query, key, key, rel_key, key_lengths=n, backend=backend))
+    close(by_length(lengths)[1], relative_attention(query, key, key, rel_key, key_lengths=lengths[1], backend=backend))
     doubled = torch.func.grad(lambda x: torch.func.grad(summed)(x).sum())
     forward_mode = [
         lambda: torch.func.jvp(summed, (query,), (query,)),

@@ -374,6 +374,15 @@ GOOD = {"query": shaped(2, 4, 5, 3), "key": shaped(2, 2, 5, 3), "value": shaped(
         ({"query_offset": 1.5}, r"query_offset is 1.5"),
         ({"mask": shaped(5, 5)}, r"mask has type torch.float32.*torch.bool"),
         ({"mask": shaped(3, 1, 5, 5, dtype=torch.bool)}, r"mask \(3, 1, 5, 5\).*broadcasts.*\(2, 4, 5, 5\)"),
+        ({"rel_key": shaped(5), "clip": None}, r"rel_key \(5,\).*\(labels, 3\), or \(4, labels, 3\)"),
+        ({"rel_key": shaped(0, 3)}, r"rel_key \(0, 3\) has no rows"),
+        ({"rel_key": shaped(5, 3), "rel_value": shaped(7, 7), "clip": None}, r"7 rows; the other table makes 5 labels"),
+        ({"query_lengths": torch.tensor([5, 6])}, r"query_lengths from 5 to 6.*\[0, 5\], the number of queries"),
+        ({"query_lengths": torch.tensor(5)}, r"query_lengths \(\).*\(2,\), one length for each sequence"),
+        ({"value": shaped(2, 2, 5, 0)}, r"value \(2, 2, 5, 0\).*dim >= 1, dimension 3"),
+        ({"query": shaped(2, 4, 5, 0), "key": shaped(2, 2, 5, 0)}, r"query \(2, 4, 5, 0\).*same dim >= 1"),
+        ({"scale": "big"}, r"scale is 'big'; it is a number"),
+        ({"dropout_p": None}, r"dropout_p is None; it is a probability"),
         ({"dropout_p": 1.5}, r"dropout_p is 1.5"),
         (
             {"backend": "fast"},
@@ -447,7 +456,7 @@ def test_the_rows_say_the_clip():
     assert torch.equal(relative_attention(**inputs), relative_attention(**inputs, clip=4))
     query, key, value, rel_key, rel_value = inputs.values()
     assert torch.equal(relative_attention(query, key, value), relative_attention(query, key, value, clip=7))
-    with pytest.raises(ValueError, match="clip is not given, and 8 rows a table"):
+    with pytest.raises(ValueError, match="clip is not given, and 8 rows per table"):
         relative_attention(query, key, value, rel_key[:8], rel_value[:8])
 
 

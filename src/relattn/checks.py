@@ -38,6 +38,13 @@ def check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
         raise ValueError(f"query {show(query)}, key {show(key)}, value {show(value)}: {broken}")
 
 
+def check_numbers(dropout_p: Any, scale: Any) -> None:
+    if not isinstance(dropout_p, float | int) or not 0.0 <= dropout_p <= 1.0:
+        raise ValueError(f"dropout_p is {dropout_p!r}; it is a probability, in [0, 1]")
+    if scale is not None and not isinstance(scale, float | int | torch.SymFloat):
+        raise ValueError(f"scale is {scale!r}; it is a number")
+
+
 def check_types(floats: dict[str, Tensor], others: dict[str, Any]) -> None:
     """One floating type among `floats`, a bool mask, one device for all."""
     kinds = {name: tensor.dtype for name, tensor in floats.items() if tensor is not None}
@@ -62,7 +69,7 @@ def window(
         rows = rows_of(rel_key, rel_value)
         if rows % 2 == 0 and (rel_key is not None or rel_value is not None):
             raise ValueError(
-                f"clip is not given, and {rows} rows a table are no 2 · clip + 1: give it as (left, right)"
+                f"clip is not given, and {rows} rows per table are no 2 · clip + 1: give it as (left, right)"
             )
         return rows // 2, rows // 2
     sides = [whole(side) for side in (clip if isinstance(clip, tuple | list) else (clip, clip))]
@@ -74,10 +81,10 @@ def window(
 def rows_of(rel_key: Tensor | None, rel_value: Tensor | None) -> int:
     """Labels that the tables have rows for, by the first that is there; 0 where none is."""
     table = rel_key if rel_key is not None else rel_value
-    return 0 if table is None or table.dim() < 2 else table.shape[-2]
+    return 0 if table is None else table.shape[-2]
 
 
-def check_tables(floats: dict[str, Tensor], labels: int, because: str) -> None:
+def check_tables(floats: dict[str, Tensor]) -> None:
     query, value = floats["query"], floats["value"]
     heads = query.shape[1]
     for name, dim in (("rel_key", query.shape[3]), ("rel_value", value.shape[3])):
@@ -89,7 +96,12 @@ def check_tables(floats: dict[str, Tensor], labels: int, because: str) -> None:
             raise ValueError(f"{name} {show(table)} with query {show(query)} and value {show(value)}: {rule}")
         if table.shape[-2] == 0:
             raise ValueError(f"{name} {show(table)} has no rows: it has one for every label")
-        if table.shape[-2] != labels:
+
+
+def check_rows(floats: dict[str, Tensor], labels: int, because: str) -> None:
+    for name in ("rel_key", "rel_value"):
+        table = floats[name]
+        if table is not None and table.shape[-2] != labels:
             raise ValueError(f"{name} {show(table)} has {table.shape[-2]} rows; {because} {labels} labels")
 
 
@@ -104,12 +116,11 @@ def relations(query: Tensor, key: Tensor, given: Tensor) -> Tensor:
 
 
 def check_labels(relations: Tensor, labels: int, check: bool | None) -> None:
-    wanted = relations.device.type == "cpu" if check is None else check
-    if not wanted or torch.compiler.is_compiling() or relations.numel() == 0:
+    if not (may_look(relations) if check is None else check and not torch.compiler.is_compiling()):
         return
     least, most = bounds_of(relations)
     if least < -1 or most >= labels:
-        raise ValueError(f"relations from {least} to {most}: labels are in [−1, {labels}), {labels} rows a table")
+        raise ValueError(f"relations from {least} to {most}: labels are in [−1, {labels}), {labels} rows per table")
 
 
 def integers(name: str, x: Tensor) -> Tensor:
@@ -204,8 +215,10 @@ def bounds_of(x: Tensor) -> tuple[int, int]:
 
 
 def may_look(tensor: Tensor) -> bool:
-    """Whether reading values costs no wait for a device and breaks no trace."""
-    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+    """Whether values can be read at no wait for a device, and breaking no trace or `torch.vmap`."""
+    if tensor.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    return not torch._C._functorch.is_batchedtensor(tensor)
 
 
 def show(tensor: Tensor) -> str:

@@ -136,21 +136,21 @@ def attend(
     checks.check_shapes(query, key, value)
     floats = autocast(query=query, key=key, value=value, rel_key=rel_key, rel_value=rel_value)
     checks.check_types(floats, {**others, "query_offset": options["query_offset"]})
+    checks.check_numbers(options["dropout_p"], options["scale"])
+    checks.check_tables(floats)
     has_tables = rel_key is not None or rel_value is not None
     left = right = 0
     if relations is None:
         left, right = checks.window(clip, beyond, rel_key, rel_value)
-        labels = left + right + 1
-        checks.check_tables(floats, labels, f"clip {clip} makes")
+        because = "the other table makes" if clip is None else f"clip {clip} makes"
+        checks.check_rows(floats, left + right + 1, because)
     else:
         relations = checks.relations(query, key, relations)
         labels = checks.rows_of(rel_key, rel_value)
-        checks.check_tables(floats, labels, "the other table makes")
+        checks.check_rows(floats, labels, "the other table makes")
         if has_tables:
             checks.check_labels(relations, labels, check)
     where = checks.where(query, key, options, counts=options["is_causal"] or (has_tables and relations is None))
-    if not 0.0 <= options["dropout_p"] <= 1.0:
-        raise ValueError(f"dropout_p is {options['dropout_p']}; it is a probability, in [0, 1]")
     call = Call(
         **floats,
         relations=relations if has_tables else None,
@@ -162,7 +162,7 @@ def attend(
         left=left,
         right=right,
         clips=beyond == "clip",
-        is_causal=options["is_causal"],
+        is_causal=bool(options["is_causal"]),
         dropout_p=options["dropout_p"],
         scale=query.shape[3] ** -0.5 if options["scale"] is None else options["scale"],
     )

@@ -33,9 +33,12 @@ def differentiable(name: str, forward: Function, backward: Function, tensors: in
             ctx.results, ctx.options = len(output), inputs[tensors:]
             ctx.save_for_backward(*output, *inputs[:tensors])
             ctx.mark_non_differentiable(*output[1:])
+            ctx.set_materialize_grads(False)  # of the other results
 
         @staticmethod
-        def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+            if grad is None:
+                return (None,) * (tensors + len(ctx.options))
             saved = ctx.saved_tensors
             gradients = backward if torch.compiler.is_compiling() else last
             found = gradients(grad, *saved, *ctx.options)

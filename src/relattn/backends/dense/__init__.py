@@ -5,8 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relattn import positions
-from relattn.backends.dense.attention import Terms, differentiable_attention
-from relattn.backends.dense.labels import Labels
+from relattn.backends.dense.attention import differentiable_attention
 from relattn.backends.dense.window import Window, window_of
 from relattn.backends.serves import Serves
 from relattn.call import Call
@@ -23,29 +22,29 @@ def installed() -> str:
 
 
 def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
-    where, key_table, value_table = labelled(call)
     hidden, live = masking(call)
     kept, keep_scale = None, 1.0
     if call.dropout_p > 0.0:
         kept = torch.empty(*call.query.shape[:3], call.key.shape[2], dtype=torch.bool, device=call.query.device)
         kept.bernoulli_(1.0 - call.dropout_p)
         keep_scale = 1.0 / (1.0 - call.dropout_p) if call.dropout_p < 1.0 else 0.0
-    terms = Terms(where, hidden, live, kept, keep_scale, call.scale, return_lse)
-    output, *rest = differentiable_attention(call.query, call.key, call.value, key_table, value_table, terms)
+    tables, label, window = labelled(call)
+    tensors = (call.query, call.key, call.value, *tables, label, hidden, live, kept)
+    has_gradients = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    options = (window, keep_scale, call.scale, return_lse, has_gradients)
+    output, *rest = differentiable_attention(*tensors, *options)
     return output, rest[0].detach() if return_lse else None
 
 
-def labelled(call: Call) -> tuple[Window | Labels, Tensor | None, Tensor | None]:
-    """How numbers by label get to pairs and back, and the tables as that has them, (heads or 1, labels, dim)."""
+def labelled(call: Call) -> tuple[list[Tensor | None], Tensor | None, Window | None]:
+    """The tables, (heads or 1, labels, dim), and how pairs get their rows: by labels, or by a window of distances."""
     tables = [None if x is None else x[None] if x.dim() == 2 else x for x in (call.rel_key, call.rel_value)]
     queries, keys = call.query.shape[2], call.key.shape[2]
     one_by_one = call.relations is not None or call.query_offsets is not None or queries * keys == 0
     if one_by_one or torch.compiler.is_compiling():
-        key_table, value_table = (None if x is None else F.pad(x, (0, 0, 0, 1)) for x in tables)
-        return Labels(positions.labels_of_pairs(call)), key_table, value_table
+        return [None if x is None else F.pad(x, (0, 0, 0, 1)) for x in tables], positions.labels_of_pairs(call), None
     window, rows = window_of(call)
-    key_table, value_table = (None if x is None else x[:, rows] for x in tables)
-    return window, key_table, value_table
+    return [None if x is None else x[:, rows] for x in tables], None, window
 
 
 def masking(call: Call) -> tuple[Tensor | None, Tensor | None]:

@@ -7,8 +7,7 @@ On CPU a few heads are worked at a time, so that arrays of pairs stay in the cac
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,144 +21,152 @@ PAIRS_AT_A_TIME = 2**19  # for each thread: two megabytes of float32
 EVERY = slice(None)
 
 
-@dataclass(frozen=True)
-class Terms:
-    """What an attention is made of besides the tensors with gradients. Masks are (batch or 1, heads or 1, …)."""
+class Inputs(NamedTuple):
+    """What an attention is made of, tensors first. Masks and labels are (batch or 1, heads or 1, …)."""
 
-    where: Window | Labels
-    hidden: Tensor | None  # (…, queries or 1, keys): True where a query may not attend
+    query: Tensor  # (batch, heads, queries, dim)
+    key: Tensor  # (batch, key_heads, keys, dim)
+    value: Tensor  # (batch, key_heads, keys, value_dim)
+    key_table: Tensor | None  # (heads or 1, labels, dim)
+    value_table: Tensor | None  # (heads or 1, labels, value_dim)
+    label: Tensor | None  # (…, queries, keys), where there is no window
+    hidden: Tensor | None  # (…, queries, keys): True where a query may not attend
     live: Tensor | None  # (…, queries, 1): False for queries whose output is zeros
     kept: Tensor | None  # (…, queries, keys): False for probabilities that are dropped
+    window: Window | None  # where labels are clipped distances
     keep_scale: float  # the factor on those that are kept
     scale: float
     return_lse: bool
+    has_gradients: bool
 
-    def part(self, sentences: slice, heads: slice) -> "Terms":
-        hidden, live, kept = (cut(mask, sentences, heads) for mask in (self.hidden, self.live, self.kept))
-        where = self.where if isinstance(self.where, Window) else self.where.part(sentences, heads)
-        return replace(self, where=where, hidden=hidden, live=live, kept=kept)
+    def part(self, sentences: slice, heads: slice, key_heads: slice) -> "Inputs":
+        return self._replace(
+            query=self.query[sentences, heads],
+            key=self.key[sentences, key_heads],
+            value=self.value[sentences, key_heads],
+            key_table=cut(self.key_table, heads),
+            value_table=cut(self.value_table, heads),
+            label=cut(self.label, sentences, heads),
+            hidden=cut(self.hidden, sentences, heads),
+            live=cut(self.live, sentences, heads),
+            kept=cut(self.kept, sentences, heads),
+        )
+
+    def where(self) -> Window | Labels:
+        """How numbers by label get onto pairs and back."""
+        if self.window is not None:
+            return self.window
+        assert self.label is not None
+        return Labels(self.label)
 
 
-def forward(
-    query: Tensor,  # (batch, heads, queries, dim)
-    key: Tensor,  # (batch, key_heads, keys, dim)
-    value: Tensor,  # (batch, key_heads, keys, value_dim)
-    key_table: Tensor | None,  # (heads or 1, labels, dim)
-    value_table: Tensor | None,  # (heads or 1, labels, value_dim)
-    terms: Terms,
-) -> tuple[Tensor, ...]:
+TENSORS = 9  # of the inputs
+
+
+def forward(*given: Any) -> tuple[Tensor, ...]:
     """The output; the log-sum-exp, where it is asked for; and for the gradients, of each part, the probabilities and,
     where values have a table, these by label."""
+    whole = Inputs(*given)
+    query, value = whole.query, whole.value
     output = query.new_empty(*query.shape[:3], value.shape[3])
-    lse = query.new_empty(query.shape[:3], dtype=exact(query.dtype)) if terms.return_lse else None
+    lse = query.new_empty(query.shape[:3], dtype=exact(query.dtype)) if whole.return_lse else None
     left: list[Tensor] = []
-    for sentences, heads, key_heads in parts(query, key):
-        part = terms.part(sentences, heads)
-        q, k, v = query[sentences, heads], key[sentences, key_heads], value[sentences, key_heads]
-        pairs = scores(q, k, cut(key_table, heads), part)
+    for sentences, heads, key_heads in parts(query, whole.key):
+        part = whole.part(sentences, heads, key_heads)
+        pairs = scores(part)
         if lse is not None:
             part_lse = pairs.to(lse.dtype).logsumexp(-1, keepdim=True)
             part_lse = part_lse if part.live is None else part_lse.masked_fill(~part.live, -torch.inf)
             lse[sentences, heads] = part_lse.squeeze(-1)
         probabilities = torch.softmax(pairs, -1, out=pairs)
-        left.append(probabilities)
         dropped = probabilities if part.kept is None else probabilities * part.kept
         by_label = None
-        if value_table is not None:
-            by_label = part.where.collect(dropped, value_table.shape[1])
-            left.append(by_label)
-        out = output[sentences, heads]
-        weigh(out, dropped, v, by_label, cut(value_table, heads), part.keep_scale)
-        if part.live is not None:
-            out.masked_fill_(~part.live, 0.0)
+        if part.value_table is not None:
+            by_label = part.where().collect(dropped, part.value_table.shape[1])
+        weigh(output[sentences, heads], dropped, by_label, part)
+        if whole.has_gradients:
+            left += [probabilities] if by_label is None else [probabilities, by_label]
     return (output, *left) if lse is None else (output, lse, *left)
 
 
 def backward(grad: Tensor, *given: Any) -> tuple[Tensor, ...]:
     """Gradients of query, key, value and tables, from what `forward` gave and was given; an empty one for no table."""
-    *results, query, key, value, key_table, value_table, terms = given
-    left = results[2 if terms.return_lse else 1 :]
-    d_query, d_key, d_value = (x.new_empty(x.shape) for x in (query, key, value))
-    d_tables = [query.new_empty(0) if x is None else torch.zeros_like(x) for x in (key_table, value_table)]
-    for sentences, heads, key_heads in parts(query, key):
-        part = terms.part(sentences, heads)
-        q, k, v = query[sentences, heads], key[sentences, key_heads], value[sentences, key_heads]
+    whole = Inputs(*given[-len(Inputs._fields) :])
+    left = list(given[2 if whole.return_lse else 1 : -len(Inputs._fields)])
+    tables = (whole.key_table, whole.value_table)
+    d_query, d_key, d_value = (x.new_empty(x.shape) for x in (whole.query, whole.key, whole.value))
+    d_tables = [whole.query.new_empty(0) if x is None else torch.zeros_like(x) for x in tables]
+    for sentences, heads, key_heads in parts(whole.query, whole.key):
+        part = whole.part(sentences, heads, key_heads)
+        probabilities, by_label = left.pop(0), None if part.value_table is None else left.pop(0)
         out = d_query[sentences, heads], d_key[sentences, key_heads], d_value[sentences, key_heads]
-        tables = cut(key_table, heads), cut(value_table, heads)
-        probabilities, by_label = left.pop(0), None if value_table is None else left.pop(0)
-        d_part = gradients_of_part(out, grad[sentences, heads], q, k, v, *tables, probabilities, by_label, part)
-        for whole, share in zip(d_tables, d_part, strict=True):
+        d_part = gradients_of_part(out, grad[sentences, heads], probabilities, by_label, part)
+        for d_table, share in zip(d_tables, d_part, strict=True):
             if share is not None:
-                cut(whole, heads).add_(share)
+                cut(d_table, heads).add_(share)
     return d_query, d_key, d_value, *d_tables
 
 
-differentiable_attention = differentiable("dense", forward, backward, tensors=5)
+differentiable_attention = differentiable("dense", forward, backward, TENSORS)
 
 
-def scores(query: Tensor, key: Tensor, table: Tensor | None, terms: Terms) -> Tensor:
+def scores(part: Inputs) -> Tensor:
     """(batch, heads, queries, keys)."""
+    query, key, table = part.query, part.key, part.key_table
     pairs = query.new_empty(*query.shape[:3], key.shape[2])
-    stacked(pairs, key).baddbmm_(stacked(query, key), stacked(key, key).mT, beta=0, alpha=terms.scale)
+    stacked(pairs, key).baddbmm_(stacked(query, key), stacked(key, key).mT, beta=0, alpha=part.scale)
     if table is not None:
-        terms.where.add(pairs, times_table(query, table.mT * terms.scale))
-    return pairs if terms.hidden is None else pairs.masked_fill_(terms.hidden, -torch.inf)
+        part.where().add(pairs, times_table(query, table.mT * part.scale))
+    return pairs if part.hidden is None else pairs.masked_fill_(part.hidden, -torch.inf)
 
 
-def weigh(
-    out: Tensor, probabilities: Tensor, value: Tensor, by_label: Tensor | None, table: Tensor | None, keep_scale: float
-) -> None:
+def weigh(out: Tensor, probabilities: Tensor, by_label: Tensor | None, part: Inputs) -> None:
     """Writes keep_scale · Σ_j p_ij (v_j + aV_ij) to `out`, (batch, heads, queries, value_dim)."""
-    beta = 0.0
-    if by_label is not None and table is not None:
-        write_times_table(out, by_label, table)
-        beta = keep_scale
-    stacked(out, value).baddbmm_(stacked(probabilities, value), stacked(value, value), beta=beta, alpha=keep_scale)
+    value, beta = part.value, 0.0
+    if part.value_table is not None and by_label is not None:
+        write_times_table(out, by_label, part.value_table)
+        beta = part.keep_scale
+    flat = stacked(out, value)
+    flat.baddbmm_(stacked(probabilities, value), stacked(value, value), beta=beta, alpha=part.keep_scale)
+    if part.live is not None:
+        out.masked_fill_(~part.live, 0.0)
 
 
 def gradients_of_part(
-    out: tuple[Tensor, Tensor, Tensor],
-    grad: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    key_table: Tensor | None,
-    value_table: Tensor | None,
-    probabilities: Tensor,
-    by_label: Tensor | None,
-    terms: Terms,
+    out: tuple[Tensor, Tensor, Tensor], grad: Tensor, probabilities: Tensor, by_label: Tensor | None, part: Inputs
 ) -> tuple[Tensor | None, Tensor | None]:
     """Writes the gradients of query, key and value to `out`, and returns those of the tables."""
+    query, key, value, where = part.query, part.key, part.value, part.where()
     d_query, d_key, d_value = (stacked(x, key) for x in out)
-    if terms.live is not None:
-        grad = grad.masked_fill(~terms.live, 0.0)
-    if terms.kept is not None:
-        grad = grad * terms.keep_scale
+    if part.live is not None:
+        grad = grad.masked_fill(~part.live, 0.0)
+    if part.kept is not None:
+        grad = grad * part.keep_scale
     queries, keys, grads = stacked(query, key), stacked(key, key), stacked(grad, key)
 
     ds = query.new_empty(*query.shape[:3], key.shape[2])  # first dp, the gradient of the probabilities
     flat = stacked(ds, key)
     flat.baddbmm_(grads, stacked(value, key).mT, beta=0)
-    if value_table is not None:
-        terms.where.add(ds, times_table(grad, value_table.mT))
+    if part.value_table is not None:
+        where.add(ds, times_table(grad, part.value_table.mT))
     dropped = probabilities
-    if terms.kept is not None:
-        dropped = probabilities * terms.kept
-        ds *= terms.kept
+    if part.kept is not None:
+        dropped = probabilities * part.kept
+        ds *= part.kept
     d_value.baddbmm_(stacked(dropped, key).mT, grads, beta=0)
     torch._softmax_backward_data(ds, probabilities, -1, ds.dtype, grad_input=ds)
 
-    d_key.baddbmm_(flat.mT, queries, beta=0, alpha=terms.scale)
+    d_key.baddbmm_(flat.mT, queries, beta=0, alpha=part.scale)
     d_key_table = d_value_table = None
     beta = 0.0
-    if key_table is not None:
-        ds_by_label = terms.where.collect(ds, key_table.shape[1])
-        write_times_table(out[0], ds_by_label, key_table)
-        beta = terms.scale
-        d_key_table = table_gradient(ds_by_label, query, key_table) * terms.scale
-    d_query.baddbmm_(flat, keys, beta=beta, alpha=terms.scale)
-    if value_table is not None and by_label is not None:
-        d_value_table = table_gradient(by_label, grad, value_table)
+    if part.key_table is not None:
+        ds_by_label = where.collect(ds, part.key_table.shape[1])
+        write_times_table(out[0], ds_by_label, part.key_table)
+        beta = part.scale
+        d_key_table = table_gradient(ds_by_label, query, part.key_table) * part.scale
+    d_query.baddbmm_(flat, keys, beta=beta, alpha=part.scale)
+    if part.value_table is not None and by_label is not None:
+        d_value_table = table_gradient(by_label, grad, part.value_table)
     return d_key_table, d_value_table
 
 

@@ -13,9 +13,6 @@ class Labels:
 
     label: Tensor  # (batch or 1, heads or 1, queries, keys)
 
-    def part(self, sentences: slice, heads: slice) -> "Labels":
-        return Labels(cut(self.label, sentences, heads))
-
     def add(self, pairs: Tensor, by_label: Tensor) -> None:
         pairs += by_label.gather(-1, self.slots(pairs, by_label.shape[-1]))
 
