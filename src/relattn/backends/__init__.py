@@ -1,7 +1,6 @@
 """The backends by name, which of them `auto` takes, and why one cannot serve a call.
 
-A backend is a module here with `SERVES`, what it serves; `lacking(call)`, why this installation cannot do such a call
-all the same, or None; `installed()`, a line about that; and `attend(call, return_lse)`. `unsupported_reason` serves the
+A backend is a module here with `SERVES`, what it serves, and `attend(call, return_lse)`. `unsupported_reason` serves the
 choice, the error message and the skips of the tests alike. `python -m relattn.backends` prints what there is here.
 """
 
@@ -21,8 +20,7 @@ def unsupported_reason(backend: str, call: Call) -> str | None:
     """Why `backend` cannot serve `call`, or None where it can; ValueError for a name that is not one."""
     if backend not in BACKENDS:
         raise ValueError(f"backend {backend!r} is not known; the backends are {', '.join(NAMES)}, or 'auto'")
-    module = BACKENDS[backend]
-    return module.SERVES.refusal(call) or module.lacking(call)
+    return BACKENDS[backend].SERVES.refusal(call)
 
 
 def choose(backend: str, call: Call) -> ModuleType:

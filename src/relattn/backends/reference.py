@@ -17,14 +17,6 @@ from relattn.call import Call, exact
 SERVES = Serves(is_exported=True)
 
 
-def lacking(call: Call) -> str | None:
-    return None
-
-
-def installed() -> str:
-    return "needs nothing"
-
-
 def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     group = call.query.shape[1] // call.key.shape[1]
     label = positions.labels_of_pairs(call)

@@ -1,5 +1,6 @@
 """What a backend serves, as it declares it: read by the choice, the messages, the documents and the tests."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -17,10 +18,11 @@ class Serves:
     dtypes: tuple[torch.dtype, ...] = DTYPES
     head_dims: int | None = None  # the largest
     is_exported: bool = False  # by torch.export, which takes plain PyTorch operations
-    instead: str = "dense"  # what to ask for where it is none of these
+    lacking: Callable[[Call], str | None] = lambda call: None  # why this installation cannot do such a call
+    installed: Callable[[], str] = lambda: "needs nothing"  # a line about this installation
 
     def refusal(self, call: Call) -> str | None:
-        """Why a call is none of these, or None where it is."""
+        """Why a call cannot be served, or None where it can."""
         query, dims = call.query, (call.query.shape[3], call.value.shape[3])
         reason = None
         if self.devices and query.device.type not in self.devices:
@@ -31,7 +33,7 @@ class Serves:
             reason = f"dim {dims[0]} and value_dim {dims[1]}: they are from 1 to {self.head_dims}"
         elif torch.compiler.is_exporting() and not self.is_exported:
             reason = "torch.export takes plain PyTorch operations"
-        return None if reason is None else f"{reason}; use {self.instead}"
+        return self.lacking(call) if reason is None else f"{reason}; use dense"
 
     def listed_dtypes(self) -> str:
         return ", ".join(str(dtype).removeprefix("torch.") for dtype in self.dtypes)

@@ -13,14 +13,6 @@ from relattn.call import Call
 SERVES = Serves(is_exported=True)
 
 
-def lacking(call: Call) -> str | None:
-    return None
-
-
-def installed() -> str:
-    return "needs nothing"
-
-
 def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     hidden, live = masking(call)
     kept, keep_scale = None, 1.0

@@ -12,8 +12,6 @@ from relattn.backends.native import library, operators
 from relattn.backends.serves import Serves
 from relattn.call import Call, exact
 
-SERVES = Serves(devices=("cpu",))
-
 
 def lacking(call: Call) -> str | None:
     return library.MISSING.get(exact(call.query.dtype))
@@ -21,6 +19,9 @@ def lacking(call: Call) -> str | None:
 
 def installed() -> str:
     return "; ".join(library.MISSING.values()) or f"compiled for {library.LEVEL}"
+
+
+SERVES = Serves(devices=("cpu",), lacking=lacking, installed=installed)
 
 
 def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:

@@ -16,13 +16,6 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
 
 
-SERVES = Serves(
-    devices=("cuda", "cpu") if interpreted() else ("cuda",),
-    dtypes=(torch.float32, torch.bfloat16, torch.float16),
-    head_dims=256,
-)
-
-
 def lacking(call: Call) -> str | None:
     from relattn.backends.triton import failures, kinds  # and with them torch._dynamo
 
@@ -41,6 +34,15 @@ def installed() -> str:
         return f"Triton {triton.__version__}, its interpreter"
     chips = {torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())}
     return f"Triton {triton.__version__}, {' and '.join(sorted(chips)) or 'no GPU that PyTorch can use'}"
+
+
+SERVES = Serves(
+    devices=("cuda", "cpu") if interpreted() else ("cuda",),
+    dtypes=(torch.float32, torch.bfloat16, torch.float16),
+    head_dims=256,
+    lacking=lacking,
+    installed=installed,
+)
 
 
 def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
