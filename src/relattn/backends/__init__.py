@@ -1,7 +1,7 @@
 """The backends by name, which of them `auto` takes, and why one cannot serve a call.
 
-A backend is a module here with `SERVES`, what it serves, and `attend(call, return_lse)`. `unsupported_reason` serves the
-choice, the error message and the skips of the tests alike. `python -m relattn.backends` prints what there is here.
+A backend is a module here with `SERVES`, what it serves, and `attend(call, return_lse)`. The choice, the error message
+and the tests all read `unsupported_reason`. `python -m relattn.backends` prints what there is on a machine.
 """
 
 from types import ModuleType

@@ -1,7 +1,7 @@
 """Fused attention for processors, forward and backward, compiled from `attention.c`: nothing queries × keys in memory.
 
 Every option of both operators, arbitrary relations, masks and dropout included; half types are computed in float32. The
-pairs' terms are made a tile at a time from the query's scores by label, (2k + 1) numbers a row. Probabilities are
+pairs' terms are made a tile at a time from the query's scores by label, (2k + 1) numbers per row. Probabilities are
 dropped by a counter-based generator seeded from PyTorch's, so that backward draws the same numbers again.
 """
 

@@ -19,7 +19,7 @@ typedef struct {
     array query, key, value, output, grad, d_query, d_key, d_value;
     /* (batch, heads, queries) in the build's number */
     array lse;
-    /* (batch, heads, queries, keys), with strides 0 where broadcast and no data where there is none; a byte a pair */
+    /* one byte per pair, (batch, heads, queries, keys), strides 0 where broadcast; no data where there is none */
     array mask;
     /* as the mask; integers of `relations_size` bytes */
     array relations;

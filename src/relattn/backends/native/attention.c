@@ -3,7 +3,7 @@
    e_ij = scale q_i . (k_j + aK_ij)      p_ij = exp(e_ij - lse_i)      z_i = sum_j p_ij (v_j + aV_ij)
 
    Tiles of ROWS queries by KEYS keys, with the softmax kept as it goes (Milakov and Gimelshein 2018; Dao et al. 2022).
-   The relative term of a row comes from a strip of scores, a label each:
+   The relative term of a row comes from a strip of scores, one per label:
 
        strip of a row:   | margin x left edge | labels 0 .. labels - 1 | margin x right edge |
 

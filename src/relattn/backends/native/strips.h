@@ -57,8 +57,8 @@ INLINE idx pair_at(const array *x, const place *at, idx r) {
     return at->b * x->batch + at->h * x->head + (at->first + r) * x->row + at->key;
 }
 
-/* A number a label for each row, rows times table, into strips. With 2k + 1 labels there is often one more than fills
-   whole vectors; that one is made alone. */
+/* One number per label for each row, rows times table, into strips. With 2k + 1 labels there is often one more than
+   fills whole vectors; that one is made alone. */
 static void by_label(const arguments *a, real *strips, rows x, idx count, idx dim, const real *table,
                      const real *turned, real scale) {
     const idx width = strip_width(a), deep = up(dim, PADDING), last = a->labels - 1, alone = last % LANES == 0;
