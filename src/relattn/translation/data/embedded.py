@@ -1,6 +1,6 @@
 """The embedded corpus: real strings in any pair of locales, with nothing to download.
 
-A line joins items (`kinds`), each said in both locales. Which split an item belongs to is decided by a hash of
+A line joins items (`items.py`), each said in both locales. Which split an item belongs to is decided by a hash of
 (kind, value) before any line is made, so no split shares a value with another, whatever the locales, the sizes and
 the seed; units, currencies and names of months are carriers and appear in all. A corpus is a pure function of its
 arguments, the same on every platform.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 
-from relattn.translation.data.kinds import KINDS, Kind, Voice, plain_spaces, voice
+from relattn.translation.data.items import KINDS, ItemKind, Voice, plain_spaces, voice
 from relattn.translation.errors import InputError
 
 ITEM_SEPARATOR = "; "
@@ -92,7 +92,7 @@ class _Source:
         self.styles = {(kind.name, carrier): self._common(kind, carrier) for kind in KINDS for carrier in kind.carriers}
         self.kinds = [kind for kind in KINDS if any(self.styles[kind.name, carrier] for carrier in kind.carriers)]
 
-    def _common(self, kind: Kind, carrier: str) -> list[str]:
+    def _common(self, kind: ItemKind, carrier: str) -> list[str]:
         """The styles that both sides have for a carrier."""
         return [s for s in kind.styles if kind.has(carrier, s, self.src) and kind.has(carrier, s, self.tgt)]
 

@@ -58,7 +58,7 @@ class Voice:
 
 
 @dataclass(frozen=True)
-class Kind:
+class ItemKind:
     """A kind of item.
 
     Attributes:
@@ -190,16 +190,16 @@ def _one(size: int) -> dict[str, int]:
 
 
 KINDS = (
-    Kind("date", _DAYS, _one(_DAYS), ("long", "full", "medium"), _always, _say_date),
-    Kind("month", 2400, _one(2400), ("yMMMM",), _has_skeleton, _say_month),
-    Kind("day", 366, _one(366), ("MMMMd",), _has_skeleton, _say_day),
-    Kind("time", 1440, _one(1440), ("short",), _always, _say_minute),
-    Kind("clock", 86400, _one(86400), ("medium",), _always, _say_second),
-    Kind("span", 59, _LARGEST_COUNT, ("ahead", "ago"), _always, _say_span),
-    Kind("measure", 9999, dict.fromkeys(_UNITS, 9999), ("long", "short"), _has_unit, _say_measure),
-    Kind("money", 999_999, dict.fromkeys(_CURRENCIES, 999_999), ("standard", "name"), _always, _say_money),
-    Kind("percent", 999, _one(999), ("",), _always, _say_percent),
-    Kind("decimal", 999_999, _one(999_999), ("",), _always, _say_decimal),
-    Kind("number", _SPELLED, _one(_SPELLED), ("cardinal", "ordinal", "ordinal_num"), _has_words, _say_words),
-    Kind("year", len(_YEARS), _one(len(_YEARS)), ("year",), _has_words, _say_words),
+    ItemKind("date", _DAYS, _one(_DAYS), ("long", "full", "medium"), _always, _say_date),
+    ItemKind("month", 2400, _one(2400), ("yMMMM",), _has_skeleton, _say_month),
+    ItemKind("day", 366, _one(366), ("MMMMd",), _has_skeleton, _say_day),
+    ItemKind("time", 1440, _one(1440), ("short",), _always, _say_minute),
+    ItemKind("clock", 86400, _one(86400), ("medium",), _always, _say_second),
+    ItemKind("span", 59, _LARGEST_COUNT, ("ahead", "ago"), _always, _say_span),
+    ItemKind("measure", 9999, dict.fromkeys(_UNITS, 9999), ("long", "short"), _has_unit, _say_measure),
+    ItemKind("money", 999_999, dict.fromkeys(_CURRENCIES, 999_999), ("standard", "name"), _always, _say_money),
+    ItemKind("percent", 999, _one(999), ("",), _always, _say_percent),
+    ItemKind("decimal", 999_999, _one(999_999), ("",), _always, _say_decimal),
+    ItemKind("number", _SPELLED, _one(_SPELLED), ("cardinal", "ordinal", "ordinal_num"), _has_words, _say_words),
+    ItemKind("year", len(_YEARS), _one(len(_YEARS)), ("year",), _has_words, _say_words),
 )
