@@ -5,7 +5,6 @@ from statistics import median
 
 import pytest
 
-from relattn.translation.data import items
 from relattn.translation.data.embedded import (
     ITEM_SEPARATOR,
     TRAIN_MARKS,
@@ -14,7 +13,7 @@ from relattn.translation.data.embedded import (
     marks,
     split_of,
 )
-from relattn.translation.data.items import KINDS
+from relattn.translation.data.items import KINDS, plain_spaces, voice
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 
@@ -32,12 +31,12 @@ def items():
 
 def test_the_strings_are_those_of_the_two_languages():
     """Spot checks against how English and German are written, not against this code's output."""
-    en, de = items.voice("en"), items.voice("de")
+    en, de = voice("en"), voice("de")
     by_name = {kind.name: kind for kind in KINDS}
 
     def both(name, value, carrier, style):
         say = by_name[name].say
-        return tuple(items.plain_spaces(say(value, carrier, style, voice)) for voice in (en, de))
+        return tuple(plain_spaces(say(value, carrier, style, speaker)) for speaker in (en, de))
 
     day = 365 * 149 + 37 + 107  # leap days from 1900 to 2048, then the 107th day of 2049
     assert both("date", day, "", "long") == ("April 17, 2049", "17. April 2049")
