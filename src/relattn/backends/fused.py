@@ -13,12 +13,12 @@ KINDS = {Tensor: "Tensor", Tensor | None: "Tensor?", int: "SymInt", bool: "bool"
 ARGUMENTS = ", ".join(f"{KINDS[kind]} {name}" for name, kind in Call.__annotations__.items())
 TENSORS = ARGUMENTS.count("Tensor")
 
-Results = tuple[Tensor, Tensor, Tensor]
+Attended = tuple[Tensor, Tensor, Tensor]  # the output, the log-sum-exp and other numbers of each query
 Operator = Callable[..., Any]
 
 
 def register(
-    name: str, forward: Callable[[Call], Results], backward: Callable[..., tuple[Tensor, ...]], numbers: int
+    name: str, forward: Callable[[Call], Attended], backward: Callable[..., tuple[Tensor, ...]], numbers: int
 ) -> tuple[Operator, Operator, Operator]:
     """A backend's two functions of a call as operators, `relattn::NAME` and `relattn::NAME_backward`.
 
@@ -34,7 +34,7 @@ def register(
     saved = "Tensor grad, Tensor output, Tensor lse, Tensor numbers"
 
     @torch.library.custom_op(f"relattn::{name}", mutates_args=(), schema=f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor)")
-    def run(*fields: Any) -> Results:
+    def run(*fields: Any) -> Attended:
         return forward(Call(*fields))
 
     @torch.library.custom_op(
@@ -46,7 +46,7 @@ def register(
         return backward(Call(*fields), grad, output, lse, left)
 
     @run.register_fake
-    def _(*fields: Any) -> Results:
+    def _(*fields: Any) -> Attended:
         output, lse = new_results(Call(*fields))
         return output, lse, new_numbers(lse, numbers)
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relattn.backends.fused import Results, new_numbers, new_results, register, with_contiguous_rows
+from relattn.backends.fused import Attended, new_numbers, new_results, register, with_contiguous_rows
 from relattn.backends.native import library
 from relattn.call import Call, exact
 
@@ -19,7 +19,7 @@ SHARES = 64  # of the batch's heads, each with gradients of the tables of its ow
 DRAWS = 2**24  # numbers that dropout draws from, as in `strips.h`
 
 
-def forward(call: Call) -> Results:
+def forward(call: Call) -> Attended:
     """The output, the log-sum-exp (batch, heads, queries), and nothing else of a query."""
     task = Task(call)
     output, lse = new_results(call)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relattn.backends.fused import Results, new_numbers, new_results, register, with_contiguous_rows
+from relattn.backends.fused import Attended, new_numbers, new_results, register, with_contiguous_rows
 from relattn.backends.triton import failures
 from relattn.backends.triton.arrays import Array
 from relattn.backends.triton.backward import backward_key, backward_query
@@ -55,7 +55,7 @@ def launched(tiles: Config | None, arguments: dict[str, Any]) -> dict[str, Any]:
 Launch = Callable[..., None]
 
 
-def run_forward(call: Call, launch: Launch = launch, tiles_of: TilesOf = tiles_of) -> Results:
+def run_forward(call: Call, launch: Launch = launch, tiles_of: TilesOf = tiles_of) -> Attended:
     """The output, the log-sum-exp, and the numbers of each query that the backward pass reads."""
     problem = Problem(call, tiles_of)
     plan, query = problem.plan, problem.query

@@ -8,7 +8,7 @@ import triton.language as tl
 from relattn.backends.triton.arrays import laid_out_as_product, places
 
 
-class Options(NamedTuple):
+class PairOptions(NamedTuple):
     """Of a call. Capitals are known when a kernel is compiled."""
 
     relations: Any  # Array of labels, or None where distances j − i tell: those in `start` … `stop` are in the window
@@ -43,7 +43,7 @@ class Pairs(NamedTuple):
     queries: Any
     keys: Any
     offset: Any  # position of query 0, where there are no `offsets`
-    options: Options
+    options: PairOptions
 
 
 @triton.jit

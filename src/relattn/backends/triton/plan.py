@@ -13,7 +13,7 @@ from triton.language import constexpr
 
 from relattn.backends.triton.configs import Config, config, generation_of, labels_at_once
 from relattn.backends.triton.kinds import padded, tensor_floats
-from relattn.backends.triton.pairs import Options
+from relattn.backends.triton.pairs import PairOptions
 from relattn.call import Call
 
 FEW = 16  # at so many queries or fewer, their keys are split among programs
@@ -64,7 +64,7 @@ TilesOf = Callable[[str, Sizes], Config]  # of a kernel
 
 @dataclass(frozen=True)
 class Plan:
-    options: Options  # without its tensors
+    options: PairOptions  # without its tensors
     tiles: dict[str, Config]
     blocks: dict[str, int]  # programs per head, each with a block of queries, or of keys in `backward_key`
     table_rows: int  # of a part of a table's gradient
@@ -130,7 +130,7 @@ def plan(sizes: Sizes, tiles_of: TilesOf) -> Plan:
     )
 
 
-def labelled(sizes: Sizes) -> Options:
+def labelled(sizes: Sizes) -> PairOptions:
     """Distances start … stop are in the window, whose labels begin at row `shift` of the tables. Where the edges have
     rows of their own, the window is what lies between them; under causality no key is after it."""
     edges = sizes.clips and sizes.table_rows is not None
@@ -147,7 +147,7 @@ def labelled(sizes: Sizes) -> Options:
     after = edges and not sizes.is_causal
     at_once = labels_at_once(labels + after)
     keep_p = 1.0 - sizes.dropout_p
-    return Options(
+    return PairOptions(
         relations=None,
         mask=None,
         offsets=None,
