@@ -12,14 +12,16 @@ INPUTS = 5  # arguments with gradients, which come first: query, key, value, rel
 Function = Callable[..., tuple[Tensor, ...]]
 
 
-def differentiable(name: str, forward: Function, backward: Function, tensors: int) -> Callable[..., Any]:
+def differentiable(
+    name: str, forward: Function, backward: Function, *, tensors: int, unread: int = 0
+) -> Callable[..., Any]:
     """`forward` with gradients.
 
     Args:
         name: of the backend, for messages.
         forward: of arguments whose first `tensors` are tensors or None; its first result alone has a gradient.
-        backward: of that result's gradient, all results and all arguments, gives the gradients of the first `INPUTS`
-            arguments; any tensor for one that is None.
+        backward: of that result's gradient, the results but the first `unread`, and all arguments, gives the gradients
+            of the first `INPUTS` arguments; any tensor for one that is None.
     """
     last = without_derivative(name, backward)
 
@@ -30,8 +32,8 @@ def differentiable(name: str, forward: Function, backward: Function, tensors: in
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-            ctx.results, ctx.options = len(output), inputs[tensors:]
-            ctx.save_for_backward(*output, *inputs[:tensors])
+            ctx.results, ctx.options = len(output) - unread, inputs[tensors:]
+            ctx.save_for_backward(*output[unread:], *inputs[:tensors])
             ctx.mark_non_differentiable(*output[1:])
             ctx.set_materialize_grads(False)  # of the other results
 

@@ -57,7 +57,7 @@ def register(
         return (*like, *(grad.new_empty(0) if x is None else x.new_empty(x.shape) for x in tables))
 
     plain, backward_of_it = (getattr(torch.ops.relattn, found).default for found in (name, f"{name}_backward"))
-    return differentiable(name, plain, backward_of_it, TENSORS), plain, backward_of_it
+    return differentiable(name, plain, backward_of_it, tensors=TENSORS), plain, backward_of_it
 
 
 def attend(call: Call, operator: Operator, return_lse: bool) -> tuple[Tensor, Tensor | None]:

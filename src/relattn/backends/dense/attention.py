@@ -90,9 +90,10 @@ def forward(*given: Any) -> tuple[Tensor, ...]:
 
 
 def backward(grad: Tensor, *given: Any) -> tuple[Tensor, ...]:
-    """Gradients of query, key, value and tables, from what `forward` gave and was given; an empty one for no table."""
+    """Gradients of query, key, value and tables, an empty one for no table; from what `forward` was given, and gave
+    beside the output."""
     whole = Inputs(*given[-len(Inputs._fields) :])
-    left = list(given[2 if whole.return_lse else 1 : -len(Inputs._fields)])
+    left = list(given[1 if whole.return_lse else 0 : -len(Inputs._fields)])
     tables = (whole.key_table, whole.value_table)
     d_query, d_key, d_value = (x.new_empty(x.shape) for x in (whole.query, whole.key, whole.value))
     d_tables = [whole.query.new_empty(0) if x is None else torch.zeros_like(x) for x in tables]
@@ -107,7 +108,7 @@ def backward(grad: Tensor, *given: Any) -> tuple[Tensor, ...]:
     return d_query, d_key, d_value, *d_tables
 
 
-differentiable_attention = differentiable("dense", forward, backward, TENSORS)
+differentiable_attention = differentiable("dense", forward, backward, tensors=TENSORS, unread=1)
 
 
 def scores(part: Inputs) -> Tensor:
