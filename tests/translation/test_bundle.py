@@ -97,6 +97,16 @@ def test_a_tensor_used_twice_is_stored_once(tmp_path, tokenizer):
     assert all(torch.equal(tensor, tied(1).state_dict()[name]) for name, tensor in other.state_dict().items())
 
 
+def test_tables_may_have_the_names_they_had_before(tokenizer):
+    """As in `encoder.0.self_attention.attention.key_table.weight`."""
+    model, other = make_model(tokenizer, 1), make_model(tokenizer, 2)
+    former = {name.replace(".rel_", ".").replace("key.w", "key_table.w").replace("value.w", "value_table.w")
+              if ".rel_" in name else name: x for name, x in model.state_dict().items()}  # fmt: skip
+    assert sum(".key_table." in name for name in former) == sum(".rel_key." in name for name in model.state_dict()) > 0
+    bundle.load_weights(other, former, source="it")
+    assert all(torch.equal(x, model.state_dict()[name]) for name, x in other.state_dict().items())
+
+
 def test_a_bundle_is_replaced_by_another(saved, tokenizer):
     bundle.save(saved, model=make_model(tokenizer, 2), recipe=RECIPE, tokenizer=tokenizer, card="second")
     assert (saved / "README.md").read_text() == "second"

@@ -11,6 +11,7 @@ A bundle is written beside its place, synced, and renamed into it, so one that c
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import types
 import typing
@@ -34,6 +35,7 @@ from relattn.translation.search.translator import Translator
 
 FORMAT = "relattn bundle"
 VERSION = 1
+_FORMER_NAMES = re.compile(r"\.(key|value)_table\.")  # of the tables in bundles made before November 2026
 CONFIG, WEIGHTS, TOKENIZER, CARD = "config.yaml", "model.safetensors", "tokenizer.model", "README.md"
 
 _MOST_NAMED = 5  # tensors named in one message
@@ -143,6 +145,7 @@ def load_weights(model: Transformer, state: dict[str, Tensor], *, source: str | 
     Raises:
         InputError: names or shapes differ; all differences are told at once, and the model is left as it was.
     """
+    state = {_FORMER_NAMES.sub(lambda found: f".rel_{found[1]}.", name): x for name, x in state.items()}
     tensors = _tensors(model)
     wrong = [f"{name} is missing" for name in tensors if name not in state]
     wrong += [f"{name} is not in the model" for name in state if name not in tensors]

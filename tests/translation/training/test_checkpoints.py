@@ -36,7 +36,7 @@ def test_what_is_loaded_is_what_was_saved(tmp_path):
     (path,) = save(tmp_path / "new" / "directory", 7)
     content = checkpoints.load(path)
     assert torch.equal(content["model"].pop("weight"), CONTENT["model"]["weight"])
-    assert content == {"format": 1, "step": 7, "model": {}, "position": (3, 5), "best": 1.5}
+    assert content == {"format": 2, "step": 7, "model": {}, "position": (3, 5), "best": 1.5}
 
 
 def test_the_checksum_is_what_sha256sum_reads(tmp_path):
@@ -117,19 +117,19 @@ class Bomb:
 )
 def test_code_in_a_checkpoint_is_not_run(tmp_path, write):
     (path,) = save(tmp_path, 2)
-    write({"format": 1, "model": Bomb(tmp_path / "went off")}, path)
+    write({"format": 2, "model": Bomb(tmp_path / "went off")}, path)
     sign(path)
     with pytest.raises(InputError, match=r"step-00000002.ckpt: not a checkpoint of tensors and plain values alone"):
         checkpoints.load(path)
     assert not (tmp_path / "went off").exists()
 
 
-@pytest.mark.parametrize("content", [{"format": 2}, {}, [1, 2]])
+@pytest.mark.parametrize("content", [{"format": 1}, {}, [1, 2]])
 def test_another_format_is_refused(tmp_path, content):
     (path,) = save(tmp_path, 2)
     torch.save(content, path)
     sign(path)
-    with pytest.raises(InputError, match=r"checkpoint format (2|None), this version reads 1"):
+    with pytest.raises(InputError, match=r"checkpoint format (1|None), this version reads 2"):
         checkpoints.load(path)
 
 

@@ -18,7 +18,7 @@ import torch
 from relattn.translation.errors import InputError
 from relattn.translation.files import write_atomically
 
-FORMAT = 1
+FORMAT = 2
 
 
 def checkpoint_path(directory: Path, step: int) -> Path:
