@@ -157,23 +157,21 @@ def budgets(
     exact = outputs_and_gradients(operator, convert(inputs, torch.float64), **options)
     numbers = torch.cat([want[~want.isinf()].flatten() for want in exact.values()])
     floor = float(numbers.abs().max()) * torch.finfo(query.dtype).eps if numbers.numel() > 0 else 0.0
-    if query.dtype == torch.float64:
-        ratio = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
-        sized = [{name: None if x is None else x * size for name, x in inputs.items()} for size in (1.0, 0.9, 1.1)]
-        losses = [own_loss(operator, convert(x, torch.float32), options) for x in sized]
-        own = {name: ratio * max(loss[name] for loss in losses) for name in exact}
-        return exact, {name: (multiple + 1.0) * max(own[name], floor) for name in exact}
-    own = own_loss(operator, inputs, options)
-    return exact, {name: multiple * max(own[name], floor) for name in exact}
+    if query.dtype != torch.float64:
+        own = differences(outputs_and_gradients(operator, inputs, **options), exact)
+        return exact, {name: multiple * max(own[name], floor) for name in exact}
+    losses = []
+    for size in (1.0, 0.9, 1.1):
+        sized = {name: None if x is None else (x * size).float() for name, x in inputs.items()}
+        lost = outputs_and_gradients(operator, sized, **options)
+        losses.append(differences(lost, outputs_and_gradients(operator, convert(sized, torch.float64), **options)))
+    ratio = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
+    own = {name: ratio * max(loss[name] for loss in losses) for name in exact}
+    return exact, {name: (multiple + 1.0) * max(own[name], floor) for name in exact}
 
 
-def own_loss(
-    operator: Callable[..., Any], inputs: dict[str, Tensor | None], options: dict[str, Any]
-) -> dict[str, float]:
-    """How far the reference in the inputs' type is from itself in float64."""
-    lost = outputs_and_gradients(operator, inputs, **options)
-    want = outputs_and_gradients(operator, convert(inputs, torch.float64), **options)
-    return {name: error(lost[name], want[name]) for name in want}
+def differences(got: Results, want: Results) -> dict[str, float]:
+    return {name: error(got[name], want[name]) for name in want}
 
 
 def convert(inputs: dict[str, Tensor | None], dtype: torch.dtype) -> dict[str, Tensor | None]:
@@ -186,6 +184,6 @@ def assert_within_budget(
     """A backend's output, log-sum-exp and gradients are within the error that their type allows of the equations."""
     exact, allowed = budgets(operator, inputs, **options)
     got = outputs_and_gradients(operator, inputs, backend=backend, **options)
-    wrong = {name: error(got[name], want) for name, want in exact.items() if error(got[name], want) > allowed[name]}
+    wrong = {name: off for name, off in differences(got, exact).items() if off > allowed[name]}
     listed = "; ".join(f"{name} off by {off:.1e}, allowed {allowed[name]:.1e}" for name, off in wrong.items())
     assert not wrong, f"{backend} against the reference: {listed}"
