@@ -200,5 +200,8 @@ def test_messages():
         RelativeAttention(5, 4, beyond="wrap")
     with pytest.raises(ValueError, match="clip is -1"):
         RelativePositionTable(-1, 4)
+    for module in (RelativePositionTable, lambda clip, dim: RelativeAttention(dim, clip)):
+        with pytest.raises(ValueError, match="clip is None; it is one integer"):
+            module(None, 4)
     with pytest.raises(ValueError, match="a cache is for causal layers"):
         layer()(sentences(1, 2), cache=layer().empty_cache(1))

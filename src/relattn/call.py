@@ -39,6 +39,19 @@ class Call(NamedTuple):
         return self.query_offset if self.query_offsets is None else self.query_offsets
 
 
+DRAWS = 2**24  # numbers that the kernels' dropout draws from, as in `native/strips.h` and `triton/pairs.py`
+
+
+def keep_threshold(dropout_p: float) -> int:
+    """The draws of pairs that dropout keeps are below it: one number, so that all kernels drop the same pairs."""
+    return int((1.0 - dropout_p) * DRAWS)
+
+
+def keep_scale(dropout_p: float) -> float:
+    """What kept probabilities are multiplied by; 0 where none is kept."""
+    return 1.0 / (1.0 - dropout_p) if dropout_p < 1.0 else 0.0
+
+
 def exact(dtype: torch.dtype) -> torch.dtype:
     """The type of log-sum-exps: float32 for half types."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

@@ -59,19 +59,20 @@ def check_types(floats: dict[str, Tensor], others: dict[str, Any]) -> None:
         raise ValueError(", ".join(f"{name} on {x.device}" for name, x in tensors.items()) + ": all are on one device")
 
 
-def window(
-    clip: Any, beyond: str = "clip", rel_key: Tensor | None = None, rel_value: Tensor | None = None
-) -> tuple[int, int]:
-    """A clipping distance, or one each way, as (left, right); where none is given, that of the tables' rows."""
+def check_beyond(beyond: Any) -> None:
     if beyond not in ("clip", "zero"):
         raise ValueError(f"beyond is {beyond!r}; it is 'clip' or 'zero'")
-    if clip is None:
-        rows = rows_of(rel_key, rel_value)
-        if rows % 2 == 0 and (rel_key is not None or rel_value is not None):
-            raise ValueError(
-                f"clip is not given, and {rows} rows per table are no 2 · clip + 1: give it as (left, right)"
-            )
-        return rows // 2, rows // 2
+
+
+def window_of_rows(rows: int) -> tuple[int, int]:
+    """The window, as (left, right), that so many rows of a table say; none for no rows, which are of no table."""
+    if rows > 0 and rows % 2 == 0:
+        raise ValueError(f"clip is not given, and {rows} rows per table are no 2 · clip + 1: give it as (left, right)")
+    return rows // 2, rows // 2
+
+
+def window(clip: Any) -> tuple[int, int]:
+    """A clipping distance, or one each way, as (left, right)."""
     sides = [whole(side) for side in (clip if isinstance(clip, tuple | list) else (clip, clip))]
     if len(sides) != 2 or any(side is None or side < 0 for side in sides):
         raise ValueError(f"clip is {clip!r}; it is one integer >= 0, or a pair of them (left, right)")

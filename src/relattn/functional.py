@@ -139,15 +139,17 @@ def attend(
     checks.check_numbers(options["dropout_p"], options["scale"])
     checks.check_tables(floats)
     has_tables = rel_key is not None or rel_value is not None
+    labels, because = checks.rows_of(rel_key, rel_value), "the other table makes"
     left = right = 0
     if relations is None:
-        left, right = checks.window(clip, beyond, rel_key, rel_value)
-        because = "the other table makes" if clip is None else f"clip {clip} makes"
+        checks.check_beyond(beyond)
+        left, right = checks.window_of_rows(labels) if clip is None else checks.window(clip)
+        if clip is not None:
+            because = f"clip {clip} makes"
         checks.check_rows(floats, left + right + 1, because)
     else:
         relations = checks.relations(query, key, relations)
-        labels = checks.rows_of(rel_key, rel_value)
-        checks.check_rows(floats, labels, "the other table makes")
+        checks.check_rows(floats, labels, because)
         if has_tables:
             checks.check_labels(relations, labels, check)
     where = checks.where(query, key, options, counts=options["is_causal"] or (has_tables and relations is None))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from relattn.cache import AttentionCache
 from relattn.call import Beyond
-from relattn.checks import window
+from relattn.checks import check_beyond, window
 from relattn.functional import Options, relative_attention
 
 Tables = Literal["both", "keys", "values", "neither"]
@@ -89,7 +89,8 @@ class RelativeAttention(nn.Module):
         super().__init__()
         if tables not in ("both", "keys", "values", "neither"):
             raise ValueError(f"tables is {tables!r}; it is 'both', 'keys', 'values' or 'neither'")
-        self.clip, self.beyond = window(clip, beyond), beyond
+        check_beyond(beyond)
+        self.clip, self.beyond = window(clip), beyond
         self.dropout, self.backend = dropout, backend
 
         def table(there: bool) -> RelativePositionTable | None:

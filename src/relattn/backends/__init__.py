@@ -9,6 +9,7 @@ from types import ModuleType
 import torch
 
 from relattn.backends import dense, native, reference, triton
+from relattn.backends.derivatives import has_gradients
 from relattn.call import Call
 
 BACKENDS: dict[str, ModuleType] = {"native": native, "triton": triton, "dense": dense, "reference": reference}
@@ -62,8 +63,7 @@ def saves_memory(call: Call) -> bool:
     Without gradients it always does: `dense` makes an array of pairs all the same, and `triton` makes nothing.
     """
     tensors = (call.query, call.key, call.value, call.rel_key, call.rel_value)
-    has_gradients = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    return not has_gradients or bytes_of_triton(call) < bytes_of_dense(call)
+    return not has_gradients(tensors) or bytes_of_triton(call) < bytes_of_dense(call)
 
 
 def bytes_of_dense(call: Call) -> int:

@@ -1,6 +1,6 @@
 """A function with a gradient of its own, as autograd and `torch.func` take it; its second derivative is an error."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -58,20 +58,24 @@ def differentiable(
         jvp = staticmethod(refusal(name))
 
     def function(*arguments: Any) -> Any:
-        inputs = [x for x in arguments[:INPUTS] if x is not None]
-        has_gradients = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+        inputs = arguments[:INPUTS]
         if torch.compiler.is_compiling():
-            return (Forward.apply if has_gradients else forward)(*apart(arguments))
-        return (Eager.apply if has_gradients or is_transformed(inputs) else forward)(*arguments)
+            return (Forward.apply if has_gradients(inputs) else forward)(*apart(arguments))
+        return (Eager.apply if has_gradients(inputs) or is_transformed(inputs) else forward)(*arguments)
 
     return function
 
 
-def is_transformed(inputs: list[Tensor]) -> bool:
+def has_gradients(tensors: Iterable[Tensor | None]) -> bool:
+    """Whether autograd will want the gradient of any."""
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+
+def is_transformed(inputs: Iterable[Tensor | None]) -> bool:
     """Whether a transform of `torch.func` or forward mode is under way; without, `apply`, of 40 µs, can be spared."""
     if torch._C._are_functorch_transforms_active():
         return True
-    return any(forward_ad.unpack_dual(x).tangent is not None for x in inputs)
+    return any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in inputs)
 
 
 def without_derivative(name: str, function: Function) -> Callable[..., Any]:

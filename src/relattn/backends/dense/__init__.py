@@ -7,23 +7,22 @@ from torch import Tensor
 from relattn import positions
 from relattn.backends.dense.attention import differentiable_attention
 from relattn.backends.dense.window import Window, window_of
+from relattn.backends.derivatives import has_gradients
 from relattn.backends.serves import Serves
-from relattn.call import Call
+from relattn.call import Call, keep_scale
 
 SERVES = Serves(is_exported=True)
 
 
 def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     hidden, live = masking(call)
-    kept, keep_scale = None, 1.0
+    kept = None
     if call.dropout_p > 0.0:
         kept = torch.empty(*call.query.shape[:3], call.key.shape[2], dtype=torch.bool, device=call.query.device)
         kept.bernoulli_(1.0 - call.dropout_p)
-        keep_scale = 1.0 / (1.0 - call.dropout_p) if call.dropout_p < 1.0 else 0.0
     tables, label, window = labelled(call)
     tensors = (call.query, call.key, call.value, *tables, label, hidden, live, kept)
-    has_gradients = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    options = (window, keep_scale, call.scale, return_lse, has_gradients)
+    options = (window, keep_scale(call.dropout_p), call.scale, return_lse, has_gradients(tensors))
     output, *rest = differentiable_attention(*tensors, *options)
     return output, rest[0].detach() if return_lse else None
 

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from relattn.backends.fused import Attended, new_numbers, new_results, register, with_contiguous_rows
 from relattn.backends.native import library
-from relattn.call import Call, exact
+from relattn.call import Call, exact, keep_scale, keep_threshold
 
 SHARES = 64  # of the batch's heads, each with gradients of the tables of its own
-DRAWS = 2**24  # numbers that dropout draws from, as in `strips.h`
 
 
 def forward(call: Call) -> Attended:
@@ -76,9 +75,9 @@ class Task:
             left=call.left,
             clips=call.clips and call.relations is None,
             is_causal=call.is_causal,
-            keep_threshold=int((1.0 - call.dropout_p) * DRAWS),
+            keep_threshold=keep_threshold(call.dropout_p),
             scale=call.scale,
-            keep_scale=1.0 / (1.0 - call.dropout_p) if call.dropout_p < 1.0 else 0.0,
+            keep_scale=keep_scale(call.dropout_p),
             seed=0 if call.seed is None else int(call.seed),
         )
         self.tensors: dict[str, Tensor] = {}

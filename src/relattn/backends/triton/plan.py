@@ -14,7 +14,7 @@ from triton.language import constexpr
 from relattn.backends.triton.configs import Config, config, generation_of, labels_at_once
 from relattn.backends.triton.kinds import padded, tensor_floats
 from relattn.backends.triton.pairs import PairOptions
-from relattn.call import Call
+from relattn.call import Call, keep_scale, keep_threshold
 
 FEW = 16  # at so many queries or fewer, their keys are split among programs
 SHARE = 256  # keys of such a program, at least
@@ -146,7 +146,6 @@ def labelled(sizes: Sizes) -> PairOptions:
         labels = sizes.table_rows
     after = edges and not sizes.is_causal
     at_once = labels_at_once(labels + after)
-    keep_p = 1.0 - sizes.dropout_p
     return PairOptions(
         relations=None,
         mask=None,
@@ -160,8 +159,8 @@ def labelled(sizes: Sizes) -> PairOptions:
         stop=stop,
         labels=labels,
         shift=shift,
-        keep_threshold=int(keep_p * 2**24),
-        keep_scale=1.0 / keep_p if keep_p > 0.0 else 0.0,
+        keep_threshold=keep_threshold(sizes.dropout_p),
+        keep_scale=keep_scale(sizes.dropout_p),
         GROUP=fixed(sizes.heads // sizes.key_heads),
         CHUNK=fixed(at_once),
         ONE_CHUNK=fixed(labels + after <= at_once),

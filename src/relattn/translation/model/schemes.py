@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from relattn import RelativeAttention, relative_attention
 from relattn.backends import unsupported_reason
 from relattn.call import Call
+from relattn.positions import visible
 from relattn.translation.config import ModelConfig
 
 
@@ -56,11 +57,9 @@ class PlainAttention(nn.Module):
         queries, keys = query.shape[2], key.shape[2]
         offset = keys - queries if query_offset is None else query_offset
         mask = None
-        if key_lengths is not None:
-            mask = (torch.arange(keys, device=query.device) < key_lengths[:, None])[:, None, None, :]
-        if is_causal and (offset != 0 or mask is not None):
-            causal = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(offset)
-            mask, is_causal = causal if mask is None else causal & mask, False
+        if offset != 0 or key_lengths is not None:  # what PyTorch has no other word for
+            call = Call(query, key, value, query_offset=offset, is_causal=is_causal, key_lengths=key_lengths)
+            mask, is_causal = visible(call), False
         return F.scaled_dot_product_attention(query, key, value, mask, dropout_p, is_causal)
 
 
