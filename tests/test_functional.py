@@ -185,6 +185,26 @@ def test_the_log_sum_exp_carries_no_gradient():
         assert not lse.requires_grad
 
 
+class Stop(torch.autograd.Function):
+    """The input, of which no gradient comes back: not zeros but none."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None
+
+
+@BACKENDS
+def test_where_no_gradient_comes_back_none_goes_on(backend):
+    inputs = make_inputs(SHAPES["self"], dtype=torch.float32)
+    leaves = [x.requires_grad_() for x in inputs.values()]
+    output = Stop.apply(relative_attention(**inputs, backend=backend))
+    assert torch.autograd.grad(output.sum(), leaves, allow_unused=True) == (None,) * 5
+
+
 @BACKENDS
 def test_autocast_casts_once(backend):
     inputs = make_inputs(SHAPES["self"], dtype=torch.float32)
