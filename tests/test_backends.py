@@ -1,6 +1,7 @@
-"""Every backend against the paper's equations: outputs, log-sum-exps and all five gradients."""
+"""Every backend against the paper's equations: outputs, log-sum-exps and all gradients, of a `rel_query` too."""
 
 import itertools
+import random
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ FAST = ["native", "dense", pytest.param("triton", marks=SAMPLED)]
 EVERY = ["native", pytest.param("triton", marks=SAMPLED), "dense", "reference"]
 TABLES = ("both", "keys", "values", "neither")
 OFFSETS = ("default", "one", "ragged")
+REL_DIMS = (None, None, 1, 3, 19)  # None: the query itself
 MASKS = list(itertools.product([False, True], repeat=3))  # causal, lengths, mask
 
 
@@ -53,13 +55,16 @@ def cases():
         tables = TABLES[number // 6 % 4] if number % 5 == 0 else "both"
         given = "+".join(word for word, on in zip(("causal", "lengths", "mask"), masks, strict=True) if on) or "all"
         name = f"{shape}-{offset}-{given}-{beyond}"
-        yield pytest.param(shape, offset, masks, beyond, tables, number % 2 == 0, number, id=name)
+        rel_dim = random.Random(number).choice(REL_DIMS)
+        yield pytest.param(shape, offset, masks, beyond, tables, number % 2 == 0, rel_dim, number, id=name)
 
 
 @pytest.mark.parametrize(("backend", "dtype"), PRECISIONS)
-@pytest.mark.parametrize(("shape", "offset", "masks", "beyond", "tables", "per_head", "seed"), list(cases()))
-def test_relative_attention_is_the_equations(backend, dtype, shape, offset, masks, beyond, tables, per_head, seed):
-    inputs = make_inputs(SHAPES[shape], tables=tables, per_head=per_head, dtype=dtype, seed=seed)
+@pytest.mark.parametrize(("shape", "offset", "masks", "beyond", "tables", "per_head", "rel_dim", "seed"), list(cases()))
+def test_relative_attention_is_the_equations(
+    backend, dtype, shape, offset, masks, beyond, tables, per_head, rel_dim, seed
+):
+    inputs = make_inputs(SHAPES[shape], tables=tables, per_head=per_head, rel_dim=rel_dim, dtype=dtype, seed=seed)
     options = restrictions(SHAPES[shape], offset, *masks, seed)
     clip = (SHAPES[shape].left, SHAPES[shape].right)
     assert_within_budget(relative_attention, inputs, backend, clip=clip, beyond=beyond, **options)
@@ -67,10 +72,10 @@ def test_relative_attention_is_the_equations(backend, dtype, shape, offset, mask
 
 @pytest.mark.parametrize(("backend", "dtype"), PRECISIONS)
 @pytest.mark.parametrize("per_head", [False, True])
-@pytest.mark.parametrize("tables", TABLES)
+@pytest.mark.parametrize(("tables", "rel_dim"), [*((tables, None) for tables in TABLES), ("both", 2), ("keys", 1)])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_tables_of_every_kind(backend, dtype, per_head, tables, shape):
-    inputs = make_inputs(SHAPES[shape], tables=tables, per_head=per_head, dtype=dtype)
+def test_tables_of_every_kind(backend, dtype, per_head, tables, rel_dim, shape):
+    inputs = make_inputs(SHAPES[shape], tables=tables, per_head=per_head, rel_dim=rel_dim, dtype=dtype)
     clip = (SHAPES[shape].left, SHAPES[shape].right)
     assert_within_budget(relative_attention, inputs, backend, clip=clip, scale=0.7)
 
@@ -83,7 +88,8 @@ def test_relation_attention_is_the_equations(backend, dtype, relations_have, mas
     sizes = SHAPES[shape]
     seed = 4 * list(SHAPES).index(shape) + 2 * masks[0] + masks[1]
     tables = TABLES[seed % 4]
-    inputs = make_inputs(sizes, tables=tables, per_head=relations_have in ("heads", "both"), dtype=dtype, seed=seed)
+    per_head, rel_dim = relations_have in ("heads", "both"), REL_DIMS[seed % 5]
+    inputs = make_inputs(sizes, tables=tables, per_head=per_head, rel_dim=rel_dim, dtype=dtype, seed=seed)
     lead = {"nothing": (1, 1), "batch": (sizes.batch, 1), "heads": (1, sizes.heads), "both": (sizes.batch, sizes.heads)}
     relations = torch.randint(
         -1, sizes.labels, (*lead[relations_have], sizes.queries, sizes.keys), generator=torch.Generator().manual_seed(5)
@@ -98,7 +104,7 @@ def test_relation_attention_is_the_equations(backend, dtype, relations_have, mas
 def test_half_precision_loses_no_more_than_the_reference(backend, dtype, shape):
     sizes = SHAPES[shape]
     options = restrictions(sizes, "default", True, True, False, 3)
-    inputs = make_inputs(sizes, dtype=dtype)
+    inputs = make_inputs(sizes, rel_dim=3, dtype=dtype)
     assert_within_budget(relative_attention, inputs, backend, clip=(sizes.left, sizes.right), **options)
     lse = outputs_and_gradients(relative_attention, inputs, clip=(sizes.left, sizes.right), backend=backend)["lse"]
     assert lse.dtype == torch.float32
@@ -165,9 +171,9 @@ def test_strides_do_not_matter(backend):
 
 
 @pytest.mark.parametrize("backend", backends.NAMES)
-@pytest.mark.parametrize("wanted", ["query", "key", "value", "rel_key", "rel_value"])
+@pytest.mark.parametrize("wanted", ["query", "key", "value", "rel_key", "rel_value", "rel_query"])
 def test_gradient_of_one_input_alone(backend, wanted):
-    inputs = make_inputs(SHAPES["one key head"], dtype=widest(backend))
+    inputs = make_inputs(SHAPES["one key head"], rel_dim=3, dtype=widest(backend))
     want = outputs_and_gradients(relative_attention, inputs, clip=(2, 0), backend=backend)
     inputs[wanted].requires_grad_()
     output = relative_attention(**inputs, clip=(2, 0), backend=backend)

@@ -17,8 +17,9 @@ class Call(NamedTuple):
     query: Tensor  # (batch, heads, queries, dim)
     key: Tensor  # (batch, key_heads, keys, dim)
     value: Tensor  # (batch, key_heads, keys, value_dim)
-    rel_key: Tensor | None = None  # (labels, dim) or (heads, labels, dim)
+    rel_key: Tensor | None = None  # (labels, rel_dim) or (heads, labels, rel_dim)
     rel_value: Tensor | None = None  # (labels, value_dim) or (heads, labels, value_dim)
+    rel_query: Tensor | None = None  # (batch, heads, queries, rel_dim); the query where there is none, rel_dim == dim
     relations: Tensor | None = None  # (batch or 1, heads or 1, queries, keys) labels; −1 says that a pair has no term
     query_offsets: Tensor | None = None  # (batch,) positions of query 0 on the key axis, where sequences have their own
     key_lengths: Tensor | None = None  # (batch,) valid keys

@@ -85,16 +85,30 @@ def rows_of(rel_key: Tensor | None, rel_value: Tensor | None) -> int:
     return 0 if table is None else table.shape[-2]
 
 
+def check_rel_query(floats: dict[str, Tensor]) -> None:
+    rel_query, query = floats["rel_query"], floats["query"]
+    if rel_query is None:
+        return
+    if rel_query.dim() != 4 or rel_query.shape[:3] != query.shape[:3] or rel_query.shape[3] == 0:
+        batch, heads, queries = query.shape[:3]
+        rule = f"it is ({batch}, {heads}, {queries}, rel_dim), as the query but for a dim >= 1 of its own"
+        raise ValueError(f"rel_query {show(rel_query)} with query {show(query)}: {rule}")
+    if floats["rel_key"] is None:
+        raise ValueError(f"rel_query {show(rel_query)} without rel_key: it is what rows of rel_key are multiplied by")
+
+
 def check_tables(floats: dict[str, Tensor]) -> None:
     query, value = floats["query"], floats["value"]
+    asks = "query" if floats["rel_query"] is None else "rel_query"
     heads = query.shape[1]
-    for name, dim in (("rel_key", query.shape[3]), ("rel_value", value.shape[3])):
+    for name, dim in (("rel_key", floats[asks].shape[3]), ("rel_value", value.shape[3])):
         table = floats[name]
         if table is None:
             continue
         if table.dim() not in (2, 3) or table.shape[-1] != dim or (table.dim() == 3 and table.shape[0] != heads):
             rule = f"it is (labels, {dim}), or ({heads}, labels, {dim}) for one table per head"
-            raise ValueError(f"{name} {show(table)} with query {show(query)} and value {show(value)}: {rule}")
+            beside = f"{asks} {show(floats[asks])} and value {show(value)}"
+            raise ValueError(f"{name} {show(table)} with {beside}: {rule}")
         if table.shape[-2] == 0:
             raise ValueError(f"{name} {show(table)} has no rows: it has one for every label")
 

@@ -1,7 +1,8 @@
 """The public operators: their contract, and a call made of what they are given.
 
-    e_ij = scale · q_i · (k_j + aK_ij)        α_i = softmax_j e_ij        z_i = Σ_j α_ij (v_j + aV_ij)
+    e_ij = scale · (q_i · k_j + r_i · aK_ij)        α_i = softmax_j e_ij        z_i = Σ_j α_ij (v_j + aV_ij)
 
+where r_i is q_i, as in the paper, or a vector of its own, which makes this the attention of a family (docs/family.md).
 `relative_attention` takes aK_ij and aV_ij from tables by clip(j − i), key position minus query position (Shaw,
 Uszkoreit, Vaswani 2018, section 3.2); `relation_attention` by a label of the caller's for every pair (section 3.1).
 """
@@ -21,6 +22,7 @@ Clip = int | tuple[int, int] | None
 class Options(TypedDict, total=False):
     """What both operators take by name, as `relative_attention` documents it."""
 
+    rel_query: Tensor | None
     query_offset: int | Tensor | None
     is_causal: bool
     key_lengths: Tensor | None
@@ -43,9 +45,10 @@ def relative_attention(
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 def relative_attention(
     query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor | None = None, rel_value: Tensor | None = None, *,
-    clip: Clip = None, beyond: Beyond = "clip", query_offset: int | Tensor | None = None, is_causal: bool = False,
-    key_lengths: Tensor | None = None, query_lengths: Tensor | None = None, mask: Tensor | None = None,
-    dropout_p: float = 0.0, scale: float | None = None, backend: str = "auto", return_lse: bool = False,
+    rel_query: Tensor | None = None, clip: Clip = None, beyond: Beyond = "clip",
+    query_offset: int | Tensor | None = None, is_causal: bool = False, key_lengths: Tensor | None = None,
+    query_lengths: Tensor | None = None, mask: Tensor | None = None, dropout_p: float = 0.0,
+    scale: float | None = None, backend: str = "auto", return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """Attention with clipped relative position representations, or without where there are no tables.
 
@@ -54,7 +57,10 @@ def relative_attention(
         key: (batch, key_heads, keys, dim), where heads % key_heads == 0: heads of a group share keys.
         value: (batch, key_heads, keys, value_dim).
         rel_key: wK, (labels, dim) for all heads or (heads, labels, dim); row 0 is for keys farthest to the left.
+            With a `rel_query`, (labels, rel_dim) or (heads, labels, rel_dim).
         rel_value: wV, (labels, value_dim) or (heads, labels, value_dim).
+        rel_query: r, (batch, heads, queries, rel_dim): what a query brings to the relative term, by default itself.
+            With q + v, and q + u for a query, scores are Transformer-XL's; with ones of one dim, `rel_key` is a bias.
         clip: k, or (left, right) where the window is lopsided; labels == left + right + 1. By default what the rows
             of the tables say, 2k + 1 of them.
         beyond: pairs outside the window take the edge row ("clip", the paper) or have no relative term ("zero").
@@ -82,8 +88,8 @@ def relative_attention(
         ValueError, TypeError: shapes, types or options that break a rule above; the message restates them.
     """
     options = {
-        "query_offset": query_offset, "is_causal": is_causal, "key_lengths": key_lengths, "mask": mask, "scale": scale,
-        "query_lengths": query_lengths, "dropout_p": dropout_p, "backend": backend,
+        "rel_query": rel_query, "query_offset": query_offset, "is_causal": is_causal, "key_lengths": key_lengths,
+        "query_lengths": query_lengths, "mask": mask, "dropout_p": dropout_p, "scale": scale, "backend": backend,
     }  # fmt: skip
     return attend(query, key, value, None, rel_key, rel_value, clip, beyond, None, return_lse, options)
 
@@ -102,7 +108,8 @@ def relation_attention(
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 def relation_attention(
     query: Tensor, key: Tensor, value: Tensor, relations: Tensor, rel_key: Tensor | None = None,
-    rel_value: Tensor | None = None, *, query_offset: int | Tensor | None = None, is_causal: bool = False,
+    rel_value: Tensor | None = None, *, rel_query: Tensor | None = None,
+    query_offset: int | Tensor | None = None, is_causal: bool = False,
     key_lengths: Tensor | None = None, query_lengths: Tensor | None = None, mask: Tensor | None = None,
     dropout_p: float = 0.0, scale: float | None = None, backend: str = "auto", return_lse: bool = False,
     check: bool | None = None,
@@ -117,8 +124,8 @@ def relation_attention(
     The other arguments, what is returned and what is raised are those of `relative_attention`.
     """
     options = {
-        "query_offset": query_offset, "is_causal": is_causal, "key_lengths": key_lengths, "mask": mask, "scale": scale,
-        "query_lengths": query_lengths, "dropout_p": dropout_p, "backend": backend,
+        "rel_query": rel_query, "query_offset": query_offset, "is_causal": is_causal, "key_lengths": key_lengths,
+        "query_lengths": query_lengths, "mask": mask, "dropout_p": dropout_p, "scale": scale, "backend": backend,
     }  # fmt: skip
     if relations is None:
         raise TypeError("relations is None: it is a tensor of labels; relative_attention labels pairs by position")
@@ -132,11 +139,14 @@ def attend(
     """Either operator; `relations` says which."""
     others = {"key_lengths": options["key_lengths"], "query_lengths": options["query_lengths"], "mask": options["mask"]}
     others["relations"] = relations
-    checks.check_tensors(query=query, key=key, value=value, rel_key=rel_key, rel_value=rel_value, **others)
+    floats: dict[str, Any] = {"query": query, "key": key, "value": value, "rel_key": rel_key, "rel_value": rel_value}
+    floats["rel_query"] = options["rel_query"]
+    checks.check_tensors(**floats, **others)
     checks.check_shapes(query, key, value)
-    floats = autocast(query=query, key=key, value=value, rel_key=rel_key, rel_value=rel_value)
+    floats = autocast(floats)
     checks.check_types(floats, {**others, "query_offset": options["query_offset"]})
     checks.check_numbers(options["dropout_p"], options["scale"])
+    checks.check_rel_query(floats)
     checks.check_tables(floats)
     has_tables = rel_key is not None or rel_value is not None
     labels, because = checks.rows_of(rel_key, rel_value), "the other table makes"
@@ -174,7 +184,7 @@ def attend(
     return output if lse is None else (output, lse)
 
 
-def autocast(**floats: Any) -> dict[str, Any]:
+def autocast(floats: dict[str, Any]) -> dict[str, Any]:
     """Under autocast, the tensors in its type, float64 excepted, as it does for PyTorch's own attention."""
     device = floats["query"].device.type
     if not casts(device):

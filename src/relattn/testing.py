@@ -15,7 +15,6 @@ from torch import Tensor
 
 from relattn import backends
 
-FLOATS = ("query", "key", "value", "rel_key", "rel_value")
 Results = dict[str, Tensor]
 
 
@@ -64,24 +63,31 @@ def make_inputs(
     *,
     tables: Literal["both", "keys", "values", "neither"] = "both",
     per_head: bool = False,
+    rel_dim: int | None = None,
     dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
     seed: int = 0,
 ) -> dict[str, Tensor | None]:
-    """Standard normal query, key, value and tables of a shape, made in float64 on CPU and rounded to `dtype`."""
+    """Standard normal query, key, value and tables of a shape, made in float64 on CPU and rounded to `dtype`.
+
+    With a `rel_dim` there is a `rel_query` of so many dimensions too, where keys have a table.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*sizes: int) -> Tensor:
         return torch.randn(*sizes, dtype=torch.float64, generator=generator).to(device, dtype)
 
     lead = (shape.heads,) if per_head else ()
-    return {
+    inputs = {
         "query": normal(shape.batch, shape.heads, shape.queries, shape.dim),
         "key": normal(shape.batch, shape.key_heads, shape.keys, shape.dim),
         "value": normal(shape.batch, shape.key_heads, shape.keys, shape.value_dim),
-        "rel_key": normal(*lead, shape.labels, shape.dim) if tables in ("both", "keys") else None,
+        "rel_key": normal(*lead, shape.labels, rel_dim or shape.dim) if tables in ("both", "keys") else None,
         "rel_value": normal(*lead, shape.labels, shape.value_dim) if tables in ("both", "values") else None,
     }
+    if rel_dim is not None and inputs["rel_key"] is not None:
+        inputs["rel_query"] = normal(shape.batch, shape.heads, shape.queries, rel_dim)
+    return inputs
 
 
 def outputs_and_gradients(

@@ -62,7 +62,7 @@ def saves_memory(call: Call) -> bool:
 
     Without gradients it always does: `dense` makes an array of pairs all the same, and `triton` makes nothing.
     """
-    tensors = (call.query, call.key, call.value, call.rel_key, call.rel_value)
+    tensors = (call.query, call.key, call.value, call.rel_key, call.rel_value, call.rel_query)
     return not has_gradients(tensors) or bytes_of_triton(call) < bytes_of_dense(call)
 
 

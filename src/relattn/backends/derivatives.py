@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-INPUTS = 5  # arguments with gradients, which come first: query, key, value, rel_key and rel_value
+INPUTS = 6  # arguments with gradients, which come first: query, key, value, rel_key, rel_value and rel_query
 
 Function = Callable[..., tuple[Tensor, ...]]
 

@@ -25,8 +25,8 @@ def register(
     Args:
         forward: of a call, gives the output, the log-sum-exp (batch, heads, queries), natural, and what else the
             backward pass reads of each query: so many `numbers` of it, as `new_numbers` has room for.
-        backward: of a call, the output's gradient and those three, gives the gradients of query, key, value, rel_key
-            and rel_value; an empty tensor for a table that is not there.
+        backward: of a call, the output's gradient and those three, gives the gradients of query, key, value, rel_key,
+            rel_value and rel_query; an empty tensor for one that is not there.
 
     Returns:
         The first with gradients, and the two, all of a call's fields.
@@ -40,7 +40,7 @@ def register(
     @torch.library.custom_op(
         f"relattn::{name}_backward",
         mutates_args=(),
-        schema=f"({saved}, {ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+        schema=f"({saved}, {ARGUMENTS}) -> ({', '.join(['Tensor'] * INPUTS)})",
     )
     def run_backward(grad: Tensor, output: Tensor, lse: Tensor, left: Tensor, *fields: Any) -> tuple[Tensor, ...]:
         return backward(Call(*fields), grad, output, lse, left)
@@ -52,9 +52,7 @@ def register(
 
     @run_backward.register_fake
     def _(grad: Tensor, output: Tensor, lse: Tensor, left: Tensor, *fields: Any) -> tuple[Tensor, ...]:
-        query, key, value, *tables = fields[:INPUTS]
-        like = (torch.empty_like(with_contiguous_rows(x)) for x in (query, key, value))
-        return (*like, *(grad.new_empty(0) if x is None else x.new_empty(x.shape) for x in tables))
+        return tuple(new_gradient(x, grad) for x in fields[:INPUTS])
 
     plain, backward_of_it = (getattr(torch.ops.relattn, found).default for found in (name, f"{name}_backward"))
     return differentiable(name, plain, backward_of_it, tensors=TENSORS), plain, backward_of_it
@@ -80,6 +78,13 @@ def new_numbers(lse: Tensor, numbers: int) -> Tensor:
     """Room for some numbers of each query: (numbers, batch, heads, a multiple of 16 that queries fit in)."""
     batch, heads, queries = lse.shape
     return lse.new_empty(numbers, batch, heads, (queries + 15) // 16 * 16)
+
+
+def new_gradient(x: Tensor | None, grad: Tensor) -> Tensor:
+    """Room for the gradient of an argument: laid out as the argument is, tables without gaps; empty for none."""
+    if x is None:
+        return grad.new_empty(0)
+    return torch.empty_like(with_contiguous_rows(x)) if x.dim() == 4 else x.new_empty(x.shape)
 
 
 def with_contiguous_rows(x: Tensor) -> Tensor:

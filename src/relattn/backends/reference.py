@@ -1,9 +1,9 @@
 """The paper's equations, line by line: the oracle every other backend is held to.
 
-    e_ij = scale · q_i · (k_j + aK_ij)        α_i = softmax_j e_ij        z_i = Σ_j α_ij (v_j + aV_ij)
+    e_ij = scale · (q_i · k_j + r_i · aK_ij)        α_i = softmax_j e_ij        z_i = Σ_j α_ij (v_j + aV_ij)
 
-with q = x W^Q, k = x W^K, v = x W^V given, and aK_ij, aV_ij gathered for every pair, n × n × d of them: any device
-and any floating type, for reading and for checking, not for speed.
+with q = x W^Q, k = x W^K, v = x W^V given, r = q unless it is given too, and aK_ij, aV_ij gathered for every pair,
+n × n × d of them: any device and any floating type, for reading and for checking, not for speed.
 """
 
 import torch
@@ -27,7 +27,8 @@ def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     e = torch.einsum("bhid,bhjd->bhij", q, k)
     if call.rel_key is not None:
         a_key = vectors_of_pairs(call.rel_key, label)
-        e = e + (q[:, :, :, None, :] * a_key).sum(-1)
+        r = q if call.rel_query is None else call.rel_query
+        e = e + (r[:, :, :, None, :] * a_key).sum(-1)
     e = call.scale * e
 
     e = e.to(exact(e.dtype))

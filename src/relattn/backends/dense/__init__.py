@@ -21,7 +21,7 @@ def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
         kept = torch.empty(*call.query.shape[:3], call.key.shape[2], dtype=torch.bool, device=call.query.device)
         kept.bernoulli_(1.0 - call.dropout_p)
     tables, label, window = labelled(call)
-    tensors = (call.query, call.key, call.value, *tables, label, hidden, live, kept)
+    tensors = (call.query, call.key, call.value, *tables, call.rel_query, label, hidden, live, kept)
     options = (window, keep_scale(call.dropout_p), call.scale, return_lse, has_gradients(tensors))
     output, *rest = differentiable_attention(*tensors, *options)
     return output, rest[0].detach() if return_lse else None

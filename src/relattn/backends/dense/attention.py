@@ -1,7 +1,7 @@
 """Attention in O(n²) work space and never O(n² · d): every feature of the contract, on any device.
 
-A score is q_i · k_j + q_i · aK_ij, and its second term depends on the pair's label alone: one product of queries and
-table makes it for every label, and it is then *added* onto the pairs. The probabilities go the other way: they are
+A score is q_i · k_j + r_i · aK_ij, and its second term depends on the pair's label alone: one product of the r_i and
+the table makes it for every label, and it is then *added* onto the pairs. The probabilities go the other way: they are
 *collected* by label, for one product with the other table, Σ_j α_ij aV_ij. The gradients take the same two ways back.
 On CPU a few heads are worked at a time, so that arrays of pairs stay in the cache.
 """
@@ -27,8 +27,9 @@ class Inputs(NamedTuple):
     query: Tensor  # (batch, heads, queries, dim)
     key: Tensor  # (batch, key_heads, keys, dim)
     value: Tensor  # (batch, key_heads, keys, value_dim)
-    key_table: Tensor | None  # (heads or 1, labels, dim)
+    key_table: Tensor | None  # (heads or 1, labels, rel_dim)
     value_table: Tensor | None  # (heads or 1, labels, value_dim)
+    rel_query: Tensor | None  # (batch, heads, queries, rel_dim); the query where there is none
     label: Tensor | None  # (…, queries, keys), where there is no window
     hidden: Tensor | None  # (…, queries, keys): True where a query may not attend
     live: Tensor | None  # (…, queries, 1): False for queries whose output is zeros
@@ -46,6 +47,7 @@ class Inputs(NamedTuple):
             value=self.value[sentences, key_heads],
             key_table=cut(self.key_table, heads),
             value_table=cut(self.value_table, heads),
+            rel_query=None if self.rel_query is None else self.rel_query[sentences, heads],
             label=cut(self.label, sentences, heads),
             hidden=cut(self.hidden, sentences, heads),
             live=cut(self.live, sentences, heads),
@@ -60,7 +62,7 @@ class Inputs(NamedTuple):
         return Labels(self.label)
 
 
-TENSORS = 9  # of the inputs
+TENSORS = 10  # of the inputs
 
 
 def forward(*given: Any) -> tuple[Tensor, ...]:
@@ -90,22 +92,28 @@ def forward(*given: Any) -> tuple[Tensor, ...]:
 
 
 def backward(grad: Tensor, *given: Any) -> tuple[Tensor, ...]:
-    """Gradients of query, key, value and tables, an empty one for no table; from what `forward` was given, and gave
-    beside the output."""
+    """Gradients of query, key, value, tables and rel_query, an empty one for what is not there; from what `forward`
+    was given, and gave beside the output."""
     whole = Inputs(*given[-len(Inputs._fields) :])
     left = list(given[1 if whole.return_lse else 0 : -len(Inputs._fields)])
     tables = (whole.key_table, whole.value_table)
     d_query, d_key, d_value = (x.new_empty(x.shape) for x in (whole.query, whole.key, whole.value))
+    d_rel_query = None if whole.rel_query is None else whole.rel_query.new_empty(whole.rel_query.shape)
     d_tables = [whole.query.new_empty(0) if x is None else torch.zeros_like(x) for x in tables]
     for sentences, heads, key_heads in parts(whole.query, whole.key):
         part = whole.part(sentences, heads, key_heads)
         probabilities, by_label = left.pop(0), None if part.value_table is None else left.pop(0)
-        out = d_query[sentences, heads], d_key[sentences, key_heads], d_value[sentences, key_heads]
+        out = (
+            d_query[sentences, heads],
+            d_key[sentences, key_heads],
+            d_value[sentences, key_heads],
+            None if d_rel_query is None else d_rel_query[sentences, heads],
+        )
         d_part = gradients_of_part(out, grad[sentences, heads], probabilities, by_label, part)
         for d_table, share in zip(d_tables, d_part, strict=True):
             if share is not None:
                 cut(d_table, heads).add_(share)
-    return d_query, d_key, d_value, *d_tables
+    return d_query, d_key, d_value, *d_tables, grad.new_empty(0) if d_rel_query is None else d_rel_query
 
 
 differentiable_attention = differentiable("dense", forward, backward, tensors=TENSORS, unread=1)
@@ -117,7 +125,8 @@ def scores(part: Inputs) -> Tensor:
     pairs = query.new_empty(*query.shape[:3], key.shape[2])
     stacked(pairs, key).baddbmm_(stacked(query, key), stacked(key, key).mT, beta=0, alpha=part.scale)
     if table is not None:
-        part.where().add(pairs, times_table(query, table.mT * part.scale))
+        rel_query = query if part.rel_query is None else part.rel_query
+        part.where().add(pairs, times_table(rel_query, table.mT * part.scale))
     return pairs if part.hidden is None else pairs.masked_fill_(part.hidden, -torch.inf)
 
 
@@ -134,11 +143,15 @@ def weigh(out: Tensor, probabilities: Tensor, by_label: Tensor | None, part: Inp
 
 
 def gradients_of_part(
-    out: tuple[Tensor, Tensor, Tensor], grad: Tensor, probabilities: Tensor, by_label: Tensor | None, part: Inputs
+    out: tuple[Tensor, Tensor, Tensor, Tensor | None],
+    grad: Tensor,
+    probabilities: Tensor,
+    by_label: Tensor | None,
+    part: Inputs,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Writes the gradients of query, key and value to `out`, and returns those of the tables."""
+    """Writes the gradients of query, key, value and rel_query to `out`, and returns those of the tables."""
     query, key, value, where = part.query, part.key, part.value, part.where()
-    d_query, d_key, d_value = (stacked(x, key) for x in out)
+    d_query, d_key, d_value = (stacked(x, key) for x in out[:3])
     if part.live is not None:
         grad = grad.masked_fill(~part.live, 0.0)
     if part.kept is not None:
@@ -162,9 +175,13 @@ def gradients_of_part(
     beta = 0.0
     if part.key_table is not None:
         ds_by_label = where.collect(ds, part.key_table.shape[1])
-        write_times_table(out[0], ds_by_label, part.key_table)
-        beta = part.scale
-        d_key_table = table_gradient(ds_by_label, query, part.key_table) * part.scale
+        if part.rel_query is None or out[3] is None:
+            write_times_table(out[0], ds_by_label, part.key_table)
+            d_key_table = table_gradient(ds_by_label, query, part.key_table) * part.scale
+            beta = part.scale
+        else:
+            write_times_table(out[3], ds_by_label, part.key_table * part.scale)
+            d_key_table = table_gradient(ds_by_label, part.rel_query, part.key_table) * part.scale
     d_query.baddbmm_(flat, keys, beta=beta, alpha=part.scale)
     if part.value_table is not None and by_label is not None:
         d_value_table = table_gradient(by_label, grad, part.value_table)

@@ -44,7 +44,7 @@ def backward(call: Call, grad: Tensor, output: Tensor, lse: Tensor, numbers: Ten
     )
     tables = ((d_rel_key, call.rel_key), (d_rel_value, call.rel_value))
     d_tables = (grad.new_empty(0) if table is None else summed(shares, table) for shares, table in tables)
-    return d_query, d_key, d_value, *d_tables
+    return d_query, d_key, d_value, *d_tables, grad.new_empty(0)
 
 
 class Task:

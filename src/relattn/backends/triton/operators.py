@@ -152,7 +152,7 @@ def run_backward(
         grad.new_empty(0) if part is None else sum_of_parts(part, table)
         for part, table in zip(parts, tables, strict=True)
     )
-    return d_query, d_key, d_value, *d_tables
+    return d_query, d_key, d_value, *d_tables, grad.new_empty(0)
 
 
 class Problem:
