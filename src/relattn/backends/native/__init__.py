@@ -14,8 +14,6 @@ from relattn.call import Call, exact
 
 
 def lacking(call: Call) -> str | None:
-    if call.rel_query is not None:
-        return "it does not take rel_query yet; use dense"
     return library.MISSING.get(exact(call.query.dtype))
 
 

@@ -15,24 +15,23 @@ typedef struct {
 } array;
 
 typedef struct {
-    /* (batch, heads, rows, dim) in `type`; key and value have key_heads heads */
-    array query, key, value, output, grad, d_query, d_key, d_value;
+    /* (batch, heads, rows, dim) in `type`; key and value have key_heads heads; a rel_query may have no data */
+    array query, key, value, rel_query, output, grad, d_query, d_key, d_value, d_rel_query;
+    /* (1, heads, labels, rel_dim) and (1, heads, labels, value_dim) in `type`, stride 0 where heads share one; no data
+       where there is none */
+    array rel_key, rel_value;
     /* (batch, heads, queries) in the build's number */
     array lse;
     /* one byte per pair, (batch, heads, queries, keys), strides 0 where broadcast; no data where there is none */
     array mask;
     /* as the mask; integers of `relations_size` bytes */
     array relations;
-    /* tables in the build's number: as they are, (heads or 1, labels, padded dim), and turned, the first one times
-       scale, (heads or 1, dim, padded labels); NULL where there is none */
-    const real *rel_key, *rel_key_t, *rel_value, *rel_value_t;
-    /* (shares, heads or 1, labels, padded dim), zeros at first */
+    /* (shares, heads, labels, padded dim) in the build's number, zeros at first */
     real *d_rel_key, *d_rel_value;
     /* (batch,), or NULL */
     const int64_t *query_offsets, *key_lengths, *query_lengths;
-    idx batch, heads, key_heads, queries, keys, dim, value_dim, labels;
-    idx rel_key_heads, rel_value_heads, relations_size, type, threads;
-    /* parts of the batch's heads with gradients of the tables of their own */
+    idx batch, heads, key_heads, queries, keys, dim, value_dim, rel_dim, labels, relations_size, type, threads;
+    /* parts of the batch whose heads have gradients of the tables of their own */
     idx shares;
     idx query_offset, left, clips, is_causal;
     /* a pair is kept where its draw from [0, 2^24) is below the threshold, and multiplied by the scale: 1 / (1 - p) */

@@ -11,8 +11,10 @@
 #include "threads.h"
 
 typedef struct {
-    real *keys_t, *values_t, *keys, *query, *grad, *scores, *ds, *d_query, *d_keys, *d_values;
+    real *keys_t, *values_t, *keys, *query, *rel_query, *grad, *scores, *ds, *d_query, *d_rel_query, *d_keys, *d_values;
     real *terms, *dp_terms, *masses, *ds_masses, *delta, *lse;
+    table rel_key, rel_value;
+    run labels; /* those that the tables hold */
 } backward_space;
 
 /* One row of a tile: its scores become the weights of values, and in `ds` the products of g and values become dS. */
@@ -20,8 +22,8 @@ INLINE void backward_row(const arguments *a, const place *at, idx r, idx positio
     const idx width = strip_width(a);
     real *scores = w->scores + r * KEYS, *ds = w->ds + r * KEYS;
     real space[KEYS], dp_space[KEYS];
-    const real *terms = a->rel_key ? terms_of(a, at, r, w->terms + r * width, position, space) : NULL;
-    const real *dp_terms = a->rel_value ? terms_of(a, at, r, w->dp_terms + r * width, position, dp_space) : NULL;
+    const real *terms = a->rel_key.data ? terms_of(a, at, r, w->terms + r * width, position, space) : NULL;
+    const real *dp_terms = a->rel_value.data ? terms_of(a, at, r, w->dp_terms + r * width, position, dp_space) : NULL;
     complete(a, at, r, position, scores, terms);
 
     const vec lse = splat(w->lse[r]), delta = splat(w->delta[r]);
@@ -35,19 +37,24 @@ INLINE void backward_row(const arguments *a, const place *at, idx r, idx positio
         AT(scores + v * LANES) = weight;
         AT(ds + v * LANES) = (weight * dp - p * delta) * a->scale;
     }
-    if (a->rel_key) onto_labels(a, at, r, position, ds, w->ds_masses + r * width);
-    if (a->rel_key || a->rel_value) onto_labels(a, at, r, position, scores, w->masses + r * width);
+    if (a->rel_key.data) onto_labels(a, at, r, position, ds, w->ds_masses + r * width);
+    if (a->rel_value.data || at->repeats) onto_labels(a, at, r, position, scores, w->masses + r * width);
+}
+
+/* The rows of a result of the queries: zeros from `live` on. */
+static void write_gradients(const arguments *a, const array *x, const place *at, idx live, rows from, idx dim) {
+    for (idx r = 0; r < at->rows; r++) {
+        if (r >= live) write_zeros(x, at->b, at->h, at->first + r, dim, a->type);
+        else if (!in_place(a, x, dim))
+            write_row(x, at->b, at->h, at->first + r, from.data + r * from.row, dim, 1, a->type);
+    }
 }
 
 /* ROWS queries of a head against all of its keys; adds to the gradients of keys, values and tables. */
 static void backward_rows(const arguments *a, place at, idx live, idx share, rows keys, rows d_keys, rows d_values,
                           const backward_space *w) {
     const idx dim = a->dim, value_dim = a->value_dim, deep = up(dim, PADDING), wide = up(value_dim, PADDING);
-    const idx width = strip_width(a), margin = margin_of(a), labels = up(a->labels, PADDING);
-    const idx table = at.h % a->rel_key_heads, value_table = at.h % a->rel_value_heads;
-    const real *rel_key = a->rel_key + table * a->labels * deep, *rel_key_t = a->rel_key_t + table * dim * labels;
-    const real *rel_value = a->rel_value + value_table * a->labels * wide;
-    const real *rel_value_t = a->rel_value_t + value_table * value_dim * labels;
+    const idx width = strip_width(a), margin = margin_of(a), across = up(a->rel_dim, PADDING);
     const idx position = position_of(a, at.b, at.first), visible = visible_keys(a, at.b, position, live);
 
     const rows query = rows_of(a, &a->query, at.b, at.h, at.first, live, dim, w->query);
@@ -62,16 +69,19 @@ static void backward_rows(const arguments *a, place at, idx live, idx share, row
         const real x = lse.data[r * lse.row];
         w->lse[r] = x == -INFINITY ? INFINITY : x; /* a row that sees nothing: e^(x - inf) = 0 */
     }
-    if (a->rel_key) {
-        by_label(a, w->terms, query, live, dim, rel_key, rel_key_t, a->scale);
-        extend(a, w->terms, live);
-        memset(w->ds_masses, 0, sizeof(real) * live * width);
+    const rows rel_query = rel_query_of(a, &at, live, query, w->rel_query);
+    at.labels = reached_by_rows(a, position, visible, w->labels);
+    if (a->rel_key.data) {
+        by_label(a, w->terms, rel_query, live, a->rel_dim, &w->rel_key, &at);
+        extend(a, w->terms, live, &at);
+        clear(a, w->ds_masses, live, &at);
     }
-    if (a->rel_value) {
-        by_label(a, w->dp_terms, grad, live, value_dim, rel_value, rel_value_t, 1);
-        extend(a, w->dp_terms, live);
+    if (a->rel_value.data) {
+        by_label(a, w->dp_terms, grad, live, value_dim, &w->rel_value, &at);
+        extend(a, w->dp_terms, live, &at);
     }
-    if (a->rel_key || a->rel_value) memset(w->masses, 0, sizeof(real) * live * width);
+    at.repeats = a->rel_key.data && repeats(a, position, visible);
+    if (a->rel_value.data || at.repeats) clear(a, w->masses, live, &at);
     const rows d_query = room_for(a, &a->d_query, at.b, at.h, at.first, dim, w->d_query);
 
     for (at.key = 0; at.key < visible; at.key += KEYS) {
@@ -89,27 +99,31 @@ static void backward_rows(const arguments *a, place at, idx live, idx share, row
                 at.keys, at.key > 0);
     }
 
-    if (a->rel_key && visible > 0) {
-        level(a, w->ds_masses, w->masses, live);
-        collapse(a, w->ds_masses, live);
-        real *d_rows = a->d_rel_key + (share * a->rel_key_heads + table) * a->labels * deep;
-        product(d_query.data, d_query.row, w->ds_masses + margin, width, 1, rel_key, deep, live, deep, a->labels, 1);
-        product(d_rows, deep, w->ds_masses + margin, 1, width, query.data, query.row, a->labels, deep, live, 1);
+    const idx tables = share * a->heads + at.h; /* gradients of tables before this head's */
+    const int own = a->rel_query.data != NULL;
+    rows d_rel_query = d_query;
+    if (own) d_rel_query = room_for(a, &a->d_rel_query, at.b, at.h, at.first, a->rel_dim, w->d_rel_query);
+    if (a->rel_key.data && visible > 0) {
+        if (at.repeats) level(a, w->ds_masses, w->masses, live, &at);
+        collapse(a, w->ds_masses, live, &at);
+        const rows table = rows_at(&w->rel_key, at.labels.first);
+        real *d_rows = a->d_rel_key + (tables * a->labels + at.labels.first) * across;
+        product(d_rel_query.data, d_rel_query.row, w->ds_masses + margin, width, 1, table.data, table.row, live, across,
+                at.labels.count, !own);
+        product(d_rows, across, w->ds_masses + margin, 1, width, rel_query.data, rel_query.row, at.labels.count, across,
+                live, 1);
     }
-    if (a->rel_value && visible > 0) {
-        collapse(a, w->masses, live);
-        real *d_rows = a->d_rel_value + (share * a->rel_value_heads + value_table) * a->labels * wide;
-        product(d_rows, wide, w->masses + margin, 1, width, grad.data, grad.row, a->labels, wide, live, 1);
+    if (a->rel_value.data && visible > 0) {
+        collapse(a, w->masses, live, &at);
+        real *d_rows = a->d_rel_value + (tables * a->labels + at.labels.first) * wide;
+        product(d_rows, wide, w->masses + margin, 1, width, grad.data, grad.row, at.labels.count, wide, live, 1);
     }
-    for (idx r = 0; r < at.rows; r++) {
-        if (r >= live || visible == 0) write_zeros(&a->d_query, at.b, at.h, at.first + r, dim, a->type);
-        else if (!in_place(a, &a->d_query, dim))
-            write_row(&a->d_query, at.b, at.h, at.first + r, d_query.data + r * d_query.row, dim, 1, a->type);
-    }
+    write_gradients(a, &a->d_query, &at, visible > 0 ? live : 0, d_query, dim);
+    if (own) write_gradients(a, &a->d_rel_query, &at, visible > 0 ? live : 0, d_rel_query, a->rel_dim);
 }
 
 /* All heads that share a head of keys. */
-static void backward_head(const arguments *a, idx b, idx kv, idx share, const backward_space *w) {
+static void backward_head(const arguments *a, idx b, idx kv, idx share, backward_space *w) {
     const idx dim = a->dim, value_dim = a->value_dim, deep = up(dim, PADDING), wide = up(value_dim, PADDING);
     const idx valid = valid_keys(a, b), group = a->heads / a->key_heads;
     const rows keys = rows_of(a, &a->key, b, kv, 0, valid, dim, w->keys);
@@ -122,12 +136,18 @@ static void backward_head(const arguments *a, idx b, idx kv, idx share, const ba
     const rows d_values = room_for(a, &a->d_value, b, kv, 0, value_dim, w->d_values);
     for (idx j = 0; j < valid; j++) memset(d_keys.data + j * d_keys.row, 0, sizeof(real) * deep);
     for (idx j = 0; j < valid; j++) memset(d_values.data + j * d_values.row, 0, sizeof(real) * wide);
-    for (idx h = kv * group; h < (kv + 1) * group; h++)
+    const idx position = position_of(a, b, 0), live = live_rows(a, b, 0, a->queries);
+    const run labels = reached(a, position, up(a->queries, ROWS), visible_keys(a, b, position, live));
+    w->labels = to_hold(w->labels, labels);
+    for (idx h = kv * group; h < (kv + 1) * group; h++) {
+        hold(a, &w->rel_key, &a->rel_key, h, w->labels, a->rel_dim);
+        hold(a, &w->rel_value, &a->rel_value, h, w->labels, value_dim);
         for (idx first = 0; first < a->queries; first += ROWS) {
             const idx count = a->queries - first < ROWS ? a->queries - first : ROWS;
             const place at = {.b = b, .h = h, .first = first, .rows = count};
             backward_rows(a, at, live_rows(a, b, first, count), share, keys, d_keys, d_values, w);
         }
+    }
     for (idx j = 0; j < a->keys; j++) {
         if (j >= valid) {
             write_zeros(&a->d_key, b, kv, j, dim, a->type);
@@ -146,7 +166,8 @@ static void backward_worker(void *data) {
     const idx deep = up(a->dim, PADDING), wide = up(a->value_dim, PADDING), width = strip_width(a),
               all = up(a->keys, KEYS);
     const int values_apart = !in_place(a, &a->value, a->value_dim) || !in_place(a, &a->d_value, a->value_dim);
-    backward_space w;
+    const idx labels = up(most_labels(a, a->queries), KEYS), across = up(a->rel_dim, PADDING);
+    backward_space w = {.rel_key.head = -1, .rel_value.head = -1};
     const piece pieces[] = {
         {&w.keys_t, all * deep},
         {&w.values_t, all * wide},
@@ -154,24 +175,31 @@ static void backward_worker(void *data) {
         {&w.d_keys, in_place(a, &a->d_key, a->dim) ? 0 : all * deep},
         {&w.d_values, values_apart ? all * wide : 0}, /* and before it, the values */
         {&w.query, ROWS * deep},
+        {&w.rel_query, a->rel_query.data ? ROWS * across : 0},
+        {&w.d_rel_query, a->rel_query.data ? ROWS * across : 0},
+        {&w.rel_key.space, !a->rel_key.data || in_place(a, &a->rel_key, a->rel_dim) ? 0 : labels * across},
+        {&w.rel_key.turned, a->rel_key.data ? labels * across : 0},
+        {&w.rel_value.space, !a->rel_value.data || in_place(a, &a->rel_value, a->value_dim) ? 0 : labels * wide},
+        {&w.rel_value.turned, a->rel_value.data ? labels * wide : 0},
         {&w.grad, ROWS * wide},
         {&w.d_query, ROWS * (deep > wide ? deep : wide)}, /* and before it, the output */
         {&w.scores, ROWS * KEYS},
         {&w.ds, ROWS * KEYS},
-        {&w.terms, a->rel_key ? ROWS * width : 0},
-        {&w.dp_terms, a->rel_value ? ROWS * width : 0},
-        {&w.masses, a->rel_key || a->rel_value ? ROWS * width : 0},
-        {&w.ds_masses, a->rel_key ? ROWS * width : 0},
+        {&w.terms, a->rel_key.data ? ROWS * width : 0},
+        {&w.dp_terms, a->rel_value.data ? ROWS * width : 0},
+        {&w.masses, a->rel_key.data || a->rel_value.data ? ROWS * width : 0},
+        {&w.ds_masses, a->rel_key.data ? ROWS * width : 0},
         {&w.delta, ROWS},
         {&w.lse, ROWS},
     };
     real *block = carve(work, pieces, sizeof pieces / sizeof *pieces);
     if (!block) return;
 
-    const idx tasks = a->batch * a->key_heads;
-    for (idx share; (share = next_task(work)) < a->shares;)
-        for (idx task = share * tasks / a->shares; task < (share + 1) * tasks / a->shares; task++)
-            backward_head(a, task / a->key_heads, task % a->key_heads, share, &w);
+    for (idx task; (task = next_task(work)) < a->shares * a->key_heads;) {
+        const idx share = task % a->shares, kv = task / a->shares;
+        for (idx b = share * a->batch / a->shares; b < (share + 1) * a->batch / a->shares; b++)
+            backward_head(a, b, kv, share, &w);
+    }
     free(block);
 }
 

@@ -6,20 +6,21 @@
 #include "strips.h"
 #include "threads.h"
 
-enum { FEW = 4 };
 enum { TASK_ROWS = 8 * ROWS }; /* queries of a task */
 
 typedef struct {
-    real *keys, *values, *space, *query, *scores, *output, *terms, *masses, *highest, *total;
+    real *keys, *values, *space, *query, *rel_query, *scores, *output, *terms, *masses, *highest, *total;
+    table rel_key, rel_value;
+    run labels; /* those that the tables hold */
     idx packed; /* the head whose keys and values are here, -1 for none */
 } forward_space;
 
 /* One row of a tile: its scores become probabilities under the highest score so far. Whether it sees anything. */
 INLINE int forward_row(const arguments *a, const place *at, idx r, idx position, rows out, const forward_space *w) {
-    const idx width = strip_width(a), wide = up(a->value_dim, PADDING);
+    const idx width = strip_width(a), used = used_of(a, at), wide = up(a->value_dim, PADDING);
     real *scores = w->scores + r * KEYS, *output = out.data + r * out.row, *masses = w->masses + r * width;
     real space[KEYS];
-    const real *terms = a->rel_key ? terms_of(a, at, r, w->terms + r * width, position, space) : NULL;
+    const real *terms = a->rel_key.data ? terms_of(a, at, r, w->terms + r * width, position, space) : NULL;
     const int seen = complete(a, at, r, position, scores, terms);
 
     vec high = splat(-INFINITY);
@@ -34,8 +35,8 @@ INLINE int forward_row(const arguments *a, const place *at, idx r, idx position,
         w->total[r] *= shrink;
         if (at->key > 0) {
             for (idx i = 0; i < wide; i += LANES) AT(output + i) *= shrink;
-            if (a->rel_value)
-                for (idx i = 0; i < width; i += LANES) AT(masses + i) *= shrink;
+            if (a->rel_value.data)
+                for (idx i = 0; i < used; i += LANES) AT(masses + i) *= shrink;
         }
     }
     const vec base = splat(w->highest[r] == -INFINITY ? 0 : w->highest[r]);
@@ -49,7 +50,7 @@ INLINE int forward_row(const arguments *a, const place *at, idx r, idx position,
         AT(scores + v * LANES) = p;
     }
     w->total[r] += sum_of(total);
-    if (a->rel_value) onto_labels(a, at, r, position, scores, masses);
+    if (a->rel_value.data) onto_labels(a, at, r, position, scores, masses);
     return seen;
 }
 
@@ -67,20 +68,18 @@ static void few_products(real *scores, rows query, idx live, rows keys, const pl
 /* ROWS queries of a head against all of its keys, which are turned to columns or, for FEW queries, are not. */
 static void forward_rows(const arguments *a, place at, idx live, rows keys, rows values, const forward_space *w) {
     const idx dim = a->dim, deep = up(dim, PADDING), wide = up(a->value_dim, PADDING);
-    const idx width = strip_width(a), margin = margin_of(a), labels = up(a->labels, PADDING);
-    const idx table = at.h % a->rel_key_heads, value_table = at.h % a->rel_value_heads;
-    const real *rel_key = a->rel_key + table * a->labels * deep, *rel_key_t = a->rel_key_t + table * dim * labels;
-    const real *rel_value = a->rel_value + value_table * a->labels * wide;
     const idx position = position_of(a, at.b, at.first), visible = visible_keys(a, at.b, position, live);
     char seen[ROWS] = {0};
 
     const rows query = rows_of(a, &a->query, at.b, at.h, at.first, live, dim, w->query);
     const rows out = room_for(a, &a->output, at.b, at.h, at.first, a->value_dim, w->output);
-    if (a->rel_key) {
-        by_label(a, w->terms, query, live, dim, rel_key, rel_key_t, a->scale);
-        extend(a, w->terms, live);
+    at.labels = reached_by_rows(a, position, visible, w->labels);
+    if (a->rel_key.data) {
+        const rows x = rel_query_of(a, &at, live, query, w->rel_query);
+        by_label(a, w->terms, x, live, a->rel_dim, &w->rel_key, &at);
+        extend(a, w->terms, live, &at);
     }
-    if (a->rel_value) memset(w->masses, 0, sizeof(real) * live * width);
+    if (a->rel_value.data) clear(a, w->masses, live, &at);
     for (idx r = 0; r < live; r++) w->highest[r] = -INFINITY, w->total[r] = 0;
 
     for (at.key = 0; at.key < visible; at.key += KEYS) {
@@ -95,9 +94,11 @@ static void forward_rows(const arguments *a, place at, idx live, rows keys, rows
                 at.keys, at.key > 0);
     }
 
-    if (a->rel_value && visible > 0) {
-        collapse(a, w->masses, live);
-        product(out.data, out.row, w->masses + margin, width, 1, rel_value, wide, live, wide, a->labels, 1);
+    if (a->rel_value.data && visible > 0) {
+        const rows table = rows_at(&w->rel_value, at.labels.first);
+        collapse(a, w->masses, live, &at);
+        product(out.data, out.row, w->masses + margin_of(a), strip_width(a), 1, table.data, table.row, live, wide,
+                at.labels.count, 1);
     }
     const rows lse = lying(&a->lse, at.b, at.h, at.first);
     for (idx r = 0; r < at.rows; r++) {
@@ -115,26 +116,33 @@ static void forward_worker(void *data) {
     const arguments *a = work->a;
     const idx deep = up(a->dim, PADDING), wide = up(a->value_dim, PADDING), width = strip_width(a),
               all = up(a->keys, KEYS);
-    forward_space w = {.packed = -1};
+    const idx labels = up(most_labels(a, TASK_ROWS), KEYS), across = up(a->rel_dim, PADDING);
+    forward_space w = {.packed = -1, .rel_key.head = -1, .rel_value.head = -1};
     const piece pieces[] = {
         {&w.keys, a->queries < FEW ? 0 : all * deep},
         {&w.values, in_place(a, &a->value, a->value_dim) ? 0 : all * wide},
         {&w.space, in_place(a, &a->key, a->dim) ? 0 : (a->queries < FEW ? all : KEYS) * deep},
         {&w.query, ROWS * deep},
+        {&w.rel_query, a->rel_query.data ? ROWS * across : 0},
+        {&w.rel_key.space, !a->rel_key.data || in_place(a, &a->rel_key, a->rel_dim) ? 0 : labels * across},
+        {&w.rel_key.turned, a->rel_key.data && a->queries >= FEW ? labels * across : 0},
+        {&w.rel_value.space, !a->rel_value.data || in_place(a, &a->rel_value, a->value_dim) ? 0 : labels * wide},
         {&w.scores, ROWS * KEYS},
         {&w.output, ROWS * wide},
-        {&w.terms, a->rel_key ? ROWS * width : 0},
-        {&w.masses, a->rel_value ? ROWS * width : 0},
+        {&w.terms, a->rel_key.data ? ROWS * width : 0},
+        {&w.masses, a->rel_value.data ? ROWS * width : 0},
         {&w.highest, ROWS},
         {&w.total, ROWS},
     };
     real *block = carve(work, pieces, sizeof pieces / sizeof *pieces);
     if (!block) return;
+    if (a->queries < FEW) w.rel_key.turned = NULL;
 
     const idx parts = (a->queries + TASK_ROWS - 1) / TASK_ROWS, group = a->heads / a->key_heads;
     rows keys = {0}, values = {0};
     for (idx task; (task = next_task(work)) < a->batch * a->heads * parts;) {
-        const idx b = task / parts / a->heads, h = task / parts % a->heads, kv = h / group;
+        const idx h = task / parts % group + task / parts / group / a->batch * group, kv = h / group;
+        const idx b = task / parts / group % a->batch;
         if (w.packed != b * a->key_heads + kv) {
             const idx valid = valid_keys(a, b);
             if (a->queries < FEW) keys = rows_of(a, &a->key, b, kv, 0, valid, a->dim, w.space);
@@ -147,6 +155,11 @@ static void forward_worker(void *data) {
         }
         const idx start = task % parts * TASK_ROWS,
                   end = start + TASK_ROWS < a->queries ? start + TASK_ROWS : a->queries;
+        const idx position = position_of(a, b, start);
+        const idx visible = visible_keys(a, b, position, live_rows(a, b, start, end - start));
+        w.labels = to_hold(w.labels, reached(a, position, up(end - start, ROWS), visible));
+        hold(a, &w.rel_key, &a->rel_key, h, w.labels, a->rel_dim);
+        hold(a, &w.rel_value, &a->rel_value, h, w.labels, a->value_dim);
         for (idx first = start; first < end; first += ROWS) {
             const idx count = end - first < ROWS ? end - first : ROWS;
             const place at = {.b = b, .h = h, .first = first, .rows = count};

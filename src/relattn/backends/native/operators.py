@@ -1,21 +1,21 @@
 """The kernels as functions of PyTorch tensors, and as operators: `relattn::native` and `relattn::native_backward`.
 
-Gradients of the tables are summed over a fixed number of shares of the batch, so that they depend on the numbers given
-and not on the number of threads.
+Gradients of the tables are summed over heads and over shares of the batch, whose number follows from the sizes of a
+call, so that they depend on the numbers given and not on the number of threads.
 """
 
 import ctypes
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from relattn.backends.fused import Attended, new_numbers, new_results, register, with_contiguous_rows
+from relattn.backends.fused import Attended, new_gradient, new_numbers, new_results, register, with_contiguous_rows
 from relattn.backends.native import library
 from relattn.call import Call, exact, keep_scale, keep_threshold
 
-SHARES = 64  # of the batch's heads, each with gradients of the tables of its own
+SHARES = 64  # of all heads of the batch, each with gradients of the tables of its own
+MOST_BYTES = 2**24  # of these
 
 
 def forward(call: Call) -> Attended:
@@ -27,10 +27,13 @@ def forward(call: Call) -> Attended:
 
 
 def backward(call: Call, grad: Tensor, output: Tensor, lse: Tensor, numbers: Tensor) -> tuple[Tensor, ...]:
-    """Gradients of query, key, value, rel_key and rel_value; an empty one for a table that is not there."""
+    """Gradients of query, key, value, rel_key, rel_value and rel_query; an empty one for what is not there."""
     task = Task(call)
-    d_query, d_key, d_value = (torch.empty_like(task.tensors[name]) for name in ("query", "key", "value"))
-    d_rel_key, d_rel_value = (task.new_shares(name) for name in ("rel_key", "rel_value"))
+    d_query, d_key, d_value, d_rel_query = (
+        new_gradient(task.tensors.get(name), grad) for name in ("query", "key", "value", "rel_query")
+    )
+    tables = (call.rel_key, call.rel_value)
+    d_rel_key, d_rel_value = (task.new_shares(table) for table in tables)
     task.run(
         "backward",
         grad=with_contiguous_rows(grad),
@@ -39,12 +42,15 @@ def backward(call: Call, grad: Tensor, output: Tensor, lse: Tensor, numbers: Ten
         d_query=d_query,
         d_key=d_key,
         d_value=d_value,
+        d_rel_query=d_rel_query,
         d_rel_key=d_rel_key,
         d_rel_value=d_rel_value,
     )
-    tables = ((d_rel_key, call.rel_key), (d_rel_value, call.rel_value))
-    d_tables = (grad.new_empty(0) if table is None else summed(shares, table) for shares, table in tables)
-    return d_query, d_key, d_value, *d_tables, grad.new_empty(0)
+    d_tables = (
+        new_gradient(table, grad) if table is None else summed(shares, table)
+        for shares, table in zip((d_rel_key, d_rel_value), tables, strict=True)
+    )
+    return d_query, d_key, d_value, *d_tables, d_rel_query
 
 
 class Task:
@@ -64,13 +70,12 @@ class Task:
             keys=keys,
             dim=dim,
             value_dim=value_dim,
+            rel_dim=dim if call.rel_query is None else call.rel_query.shape[3],
             labels=tables[0].shape[-2] if tables else 1,
-            rel_key_heads=heads_of(call.rel_key),
-            rel_value_heads=heads_of(call.rel_value),
             relations_size=0 if call.relations is None else call.relations.element_size(),
             type=library.TYPES[call.query.dtype],
             threads=torch.get_num_threads(),
-            shares=min(SHARES, batch * key_heads),
+            shares=shares_of(batch, heads, tables),
             query_offset=call.query_offset,
             left=call.left,
             clips=call.clips and call.relations is None,
@@ -81,7 +86,7 @@ class Task:
             seed=0 if call.seed is None else int(call.seed),
         )
         self.tensors: dict[str, Tensor] = {}
-        self.point(**tensors_of(call, self.real))
+        self.point(**tensors_of(call))
 
     def point(self, **tensors: Tensor | None) -> None:
         """Makes arguments point to the tensors that are there."""
@@ -91,10 +96,13 @@ class Task:
                 where = x.data_ptr()
                 setattr(self.arguments, name, (where, *x.stride()[:3]) if name in self.kernels.arrays else where)
 
-    def new_shares(self, name: str) -> Tensor:
-        """Zeros to which each share of the batch adds its gradient of a table; empty where there is none."""
-        sizes = self.tensors[name].shape if name in self.tensors else (0,)
-        return torch.zeros(self.arguments.shares, *sizes, dtype=self.real)
+    def new_shares(self, table: Tensor | None) -> Tensor:
+        """Zeros to which each share of the batch adds its gradient of a table, per head; empty where there is none."""
+        if table is None:
+            return torch.empty(0)
+        labels, dim = table.shape[-2:]
+        sizes = (self.arguments.shares, self.arguments.heads, labels, dim + -dim % library.PADDING)
+        return torch.zeros(sizes, dtype=self.real)
 
     def run(self, kernel: str, **tensors: Tensor) -> None:
         """Runs a kernel; MemoryError where it cannot get its work space."""
@@ -104,19 +112,23 @@ class Task:
             raise MemoryError(f"no memory for the work space of {sizes}")
 
 
-def tensors_of(call: Call, real: torch.dtype) -> dict[str, Tensor | None]:
+def shares_of(batch: int, heads: int, tables: list[Tensor]) -> int:
+    """Parts of the batch with gradients of the tables of their own: no more than are needed to keep threads busy, and
+    than fit in `MOST_BYTES`; by sizes alone."""
+    each = sum(heads * table.shape[-2] * table.shape[-1] * 4 for table in tables)
+    return max(1, min(batch, SHARES // max(1, heads), MOST_BYTES // max(1, each)))
+
+
+def tensors_of(call: Call) -> dict[str, Tensor | None]:
     """The tensors of a call as the kernels read them, by the names of their arguments."""
-    pairs = (*call.query.shape[:3], call.key.shape[2])
-    rel_key, rel_key_t = both_ways(call.rel_key, call.scale, real)
-    rel_value, rel_value_t = both_ways(call.rel_value, 1.0, real)
+    heads, pairs = call.query.shape[1], (*call.query.shape[:3], call.key.shape[2])
     return {
         "query": with_contiguous_rows(call.query),
         "key": with_contiguous_rows(call.key),
         "value": with_contiguous_rows(call.value),
-        "rel_key": rel_key,
-        "rel_key_t": rel_key_t,
-        "rel_value": rel_value,
-        "rel_value_t": rel_value_t,
+        "rel_query": None if call.rel_query is None else with_contiguous_rows(call.rel_query),
+        "rel_key": of_heads(call.rel_key, heads),
+        "rel_value": of_heads(call.rel_value, heads),
         "relations": on_pairs(call.relations, pairs),
         "mask": on_pairs(call.mask, pairs),
         "query_offsets": int64(call.query_offsets),
@@ -125,21 +137,9 @@ def tensors_of(call: Call, real: torch.dtype) -> dict[str, Tensor | None]:
     }
 
 
-def heads_of(table: Tensor | None) -> int:
-    return table.shape[0] if table is not None and table.dim() == 3 else 1
-
-
-def both_ways(table: Tensor | None, scale: float, real: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-    """A table as (heads or 1, labels, dim), and `scale` times it as (heads or 1, dim, labels), both padded."""
-    if table is None:
-        return None, None
-    table = table.to(real) if table.dim() == 3 else table.to(real)[None]
-    return padded(table), padded(scale * table.mT)
-
-
-def padded(x: Tensor) -> Tensor:
-    short = -x.shape[-1] % library.PADDING
-    return F.pad(x, (0, short)) if short > 0 else x.contiguous()
+def of_heads(table: Tensor | None, heads: int) -> Tensor | None:
+    """A table as (1, heads, labels, dim): a view of stride 0 where heads share it."""
+    return None if table is None else with_contiguous_rows(table).expand(1, heads, *table.shape[-2:])
 
 
 def on_pairs(x: Tensor | None, pairs: tuple[int, ...]) -> Tensor | None:
@@ -153,7 +153,8 @@ def int64(x: Tensor | None) -> Tensor | None:
 
 def summed(shares: Tensor, table: Tensor) -> Tensor:
     """The sum of the shares, in a table's own shape and type."""
-    return shares.sum(0)[..., : table.shape[-1]].reshape(table.shape).to(table.dtype).contiguous()
+    total = shares.sum((0, 1)) if table.dim() == 2 else shares[0] if len(shares) == 1 else shares.sum(0)
+    return total[..., : table.shape[-1]].to(table.dtype).contiguous()
 
 
 attention, run, run_backward = register("native", forward, backward, numbers=0)

@@ -6,8 +6,8 @@
 #include "arguments.h"
 
 enum { ROWS = 64, KEYS = 64 };    /* queries and keys of a tile */
-enum { PADDING = 16 };            /* rows of tables and work space are multiples of this, as `library.py` knows */
-enum { REAL, BFLOAT16, FLOAT16 }; /* types of arrays, as `library.py` knows */
+enum { PADDING = 16 };            /* rows of work space and of tables' gradients are multiples of this: `library.py` */
+enum { REAL, BFLOAT16, FLOAT16 }; /* types of arrays: `library.py` */
 
 INLINE real widened(const void *data, idx i, idx type) {
     if (type == REAL) return ((const real *)data)[i];
@@ -66,6 +66,8 @@ static void write_zeros(const array *x, idx b, idx h, idx row, idx dim, idx type
     memset((char *)x->data + size_of(type) * start, 0, size_of(type) * dim);
 }
 
+enum { FEW = 4 }; /* queries for which turning what they are multiplied by to columns would cost more */
+
 typedef struct {
     real *data;
     idx row;
@@ -120,5 +122,39 @@ static void turn(real *to, rows from, idx count, idx padded) {
 
 /* Rows of a head from `first` on, as many as are left or KEYS of them. */
 INLINE idx lot(idx first, idx count) { return count - first < KEYS ? count - first : KEYS; }
+
+typedef struct { /* labels in a row */
+    idx first, count;
+} run;
+
+typedef struct {  /* what a thread holds of a table */
+    idx head;     /* -1 for none */
+    run labels;   /* of that head */
+    rows rows;    /* theirs */
+    real *space;  /* for the rows, where they do not lie ready */
+    real *turned; /* KEYS of them at a time, turned to columns; NULL where nothing reads that */
+} table;
+
+/* Labels to hold where `labels` are needed: those held before, if these are among them, some multiple of KEYS on. */
+INLINE run to_hold(run held, run labels) {
+    const idx ahead = labels.first - held.first;
+    return ahead >= 0 && ahead % KEYS == 0 && ahead + labels.count <= held.count ? held : labels;
+}
+
+/* Has a table, where there is one, hold these labels of a head. */
+static void hold(const arguments *a, table *t, const array *x, idx h, run labels, idx dim) {
+    const idx head = x->head == 0 ? 0 : h, deep = up(dim, PADDING);
+    if (!x->data || (t->head == head && t->labels.first == labels.first && t->labels.count == labels.count)) return;
+    t->head = head;
+    t->labels = labels;
+    t->rows = rows_of(a, x, 0, head, labels.first, labels.count, dim, t->space);
+    for (idx l = 0; t->turned && l < labels.count; l += KEYS)
+        turn(t->turned + l * deep, (rows){t->rows.data + l * t->rows.row, t->rows.row}, lot(l, labels.count), deep);
+}
+
+/* The rows that a table holds, from a label on. */
+INLINE rows rows_at(const table *t, idx label) {
+    return (rows){t->rows.data + (label - t->labels.first) * t->rows.row, t->rows.row};
+}
 
 #endif

@@ -12,10 +12,22 @@ typedef struct {     /* where a task works */
     idx first, rows; /* queries */
     idx key, keys;   /* the tile's keys */
     idx vecs;        /* vectors that hold them */
+    run labels;      /* of the strips: those that the queries reach */
+    int repeats;     /* several keys of a query may have one label */
 } place;
 
 INLINE idx margin_of(const arguments *a) { return a->keys < KEYS ? up(a->keys, PADDING) : KEYS; }
-INLINE idx strip_width(const arguments *a) { return up(a->labels, PADDING) + 2 * margin_of(a); }
+
+/* The most labels that so many queries reach, from where KEYS of them begin; by relations all. */
+INLINE idx most_labels(const arguments *a, idx queries) {
+    const idx most = a->keys + up(queries, ROWS) + KEYS;
+    return a->relations.data || a->labels < most ? a->labels : most;
+}
+
+INLINE idx strip_width(const arguments *a) { return up(most_labels(a, ROWS), PADDING) + 2 * margin_of(a); }
+
+/* As much of a strip as is used. */
+INLINE idx used_of(const arguments *a, const place *at) { return up(at->labels.count, PADDING) + 2 * margin_of(a); }
 INLINE idx valid_keys(const arguments *a, idx b) {
     return a->key_lengths ? clamped(a->key_lengths[b], 0, a->keys) : a->keys;
 }
@@ -36,9 +48,30 @@ INLINE idx visible_keys(const arguments *a, idx b, idx position, idx live) {
     return a->is_causal ? clamped(position + live, 0, valid) : valid;
 }
 
+/* The labels that queries from a position on take with the keys before `visible`; of a wide table far from all. */
+INLINE run reached(const arguments *a, idx position, idx queries, idx visible) {
+    if (a->relations.data) return (run){0, a->labels};
+    const idx first = clamped(a->left - (position + queries - 1), 0, a->labels - 1);
+    return (run){first, clamped(a->left + visible - position, first + 1, a->labels) - first};
+}
+
+/* Whether several keys of one of these queries may have the same label: by relations, or past an edge. */
+INLINE int repeats(const arguments *a, idx position, idx visible) {
+    if (a->relations.data) return 1;
+    return a->clips && (position + ROWS - 1 > a->left || a->left + visible - position > a->labels);
+}
+
+/* Those of ROWS queries, from one on where KEYS of a table's begin that holds `held`. */
+INLINE run reached_by_rows(const arguments *a, idx position, idx visible, run held) {
+    const run labels = reached(a, position, ROWS, visible);
+    const idx back = (labels.first - held.first) % KEYS;
+    return (run){labels.first - back, labels.count + back};
+}
+
 /* Where in a strip the run of the tile's keys starts. */
-INLINE idx run_of(const arguments *a, idx key, idx position) {
-    return clamped(key - position + a->left + margin_of(a), 0, a->labels + margin_of(a));
+INLINE idx run_of(const arguments *a, const place *at, idx position) {
+    const idx margin = margin_of(a);
+    return clamped(at->key - position + a->left - at->labels.first + margin, 0, at->labels.count + margin);
 }
 
 /* A pair's label; -1, no term, where it is out of range. */
@@ -57,26 +90,34 @@ INLINE idx pair_at(const array *x, const place *at, idx r) {
     return at->b * x->batch + at->h * x->head + (at->first + r) * x->row + at->key;
 }
 
+/* What the queries bring to the relative terms. */
+INLINE rows rel_query_of(const arguments *a, const place *at, idx live, rows query, real *space) {
+    return a->rel_query.data ? rows_of(a, &a->rel_query, at->b, at->h, at->first, live, a->rel_dim, space) : query;
+}
+
 /* One number per label for each row, rows times table, into strips. With 2k + 1 labels there is often one more than
-   fills whole vectors; that one is made alone. */
-static void by_label(const arguments *a, real *strips, rows x, idx count, idx dim, const real *table,
-                     const real *turned, real scale) {
-    const idx width = strip_width(a), deep = up(dim, PADDING), last = a->labels - 1, alone = last % LANES == 0;
-    real *labels = strips + margin_of(a);
-    product(labels, width, x.data, x.row, 1, turned, up(a->labels, PADDING), count, up(a->labels - alone, LANES), dim,
-            0);
-    for (idx r = 0; r < count && alone; r++) {
-        vec sum = splat(0);
-        for (idx i = 0; i < deep; i += LANES) sum += AT(x.data + r * x.row + i) * AT(table + last * deep + i);
-        labels[r * width + last] = sum_of(sum) * scale;
-    }
+   fills whole vectors; that one is made alone, and so are all of FEW rows. */
+static void by_label(const arguments *a, real *strips, rows x, idx count, idx dim, const table *t, const place *at) {
+    const idx width = strip_width(a), deep = up(dim, PADDING), skipped = at->labels.first - t->labels.first;
+    const idx labels = at->labels.count, products = !t->turned ? 0 : labels % LANES == 1 ? labels - 1 : labels;
+    real *strip = strips + margin_of(a);
+    for (idx l = 0; l < products; l += KEYS)
+        product(strip + l, width, x.data, x.row, 1, t->turned + (skipped + l) * deep, KEYS, count,
+                up(lot(l, products), LANES), dim, 0);
+    for (idx r = 0; r < count; r++)
+        for (idx l = products; l < labels; l++) {
+            const real *row = t->rows.data + (skipped + l) * t->rows.row;
+            vec sum = splat(0);
+            for (idx i = 0; i < deep; i += LANES) sum += AT(x.data + r * x.row + i) * AT(row + i);
+            strip[r * width + l] = sum_of(sum);
+        }
 }
 
 /* Scores by label to strips: edges repeated on both sides, or zeros; the slot before label 0 is zero for relations. */
-INLINE void extend(const arguments *a, real *strips, idx count) {
+INLINE void extend(const arguments *a, real *strips, idx count, const place *at) {
     const idx width = strip_width(a), margin = margin_of(a);
     for (idx r = 0; r < count; r++) {
-        real *strip = strips + r * width, *labels = strip + margin, *end = labels + a->labels;
+        real *strip = strips + r * width, *labels = strip + margin, *end = labels + at->labels.count;
         const vec before = splat(a->clips ? labels[0] : 0), after = splat(a->clips ? end[-1] : 0);
         for (idx i = 0; i < margin; i += LANES) AT(strip + i) = before;
         for (idx i = 0; i < margin; i += LANES) AT(end + i) = after;
@@ -85,19 +126,19 @@ INLINE void extend(const arguments *a, real *strips, idx count) {
 
 /* The relative terms of a row's keys, from its strip. */
 INLINE const real *terms_of(const arguments *a, const place *at, idx r, const real *strip, idx position, real *space) {
-    if (!a->relations.data) return strip + run_of(a, at->key, position);
+    if (!a->relations.data) return strip + run_of(a, at, position);
     const idx start = pair_at(&a->relations, at, r);
     for (idx j = 0; j < at->keys; j++) space[j] = strip[margin_of(a) + label_at(a, start + j)];
     for (idx j = at->keys; j < at->vecs * LANES; j++) space[j] = 0;
     return space;
 }
 
-/* Scales a row of scores and adds its relative terms; -inf where the row may not look. Whether it may look anywhere. */
+/* Adds a row's relative terms to its scores and scales both; -inf where it may not look. Whether it looks anywhere. */
 INLINE int complete(const arguments *a, const place *at, idx r, idx position, real *scores, const real *terms) {
     idx allowed = at->keys;
     if (a->is_causal) allowed = clamped(position + 1 - at->key, 0, allowed);
     for (idx v = 0; v < at->vecs; v++)
-        AT(scores + v * LANES) = AT(scores + v * LANES) * a->scale + (terms ? AT(terms + v * LANES) : splat(0));
+        AT(scores + v * LANES) = (AT(scores + v * LANES) + (terms ? AT(terms + v * LANES) : splat(0))) * a->scale;
     for (idx v = allowed / LANES; v < at->vecs; v++)
         AT(scores + v * LANES) =
             pick(lanes_from((integer)(v * LANES)) < (integer)allowed, AT(scores + v * LANES), splat(-INFINITY));
@@ -141,23 +182,27 @@ INLINE ivec is_kept(const arguments *a, uint32_t number, idx key) {
 
 /* ---- masses: sums by label of probabilities, or of the scores' gradients ---- */
 
+INLINE void clear(const arguments *a, real *strips, idx count, const place *at) {
+    for (idx r = 0; r < count; r++) memset(strips + r * strip_width(a), 0, sizeof(real) * used_of(a, at));
+}
+
 /* Adds a row of numbers to the row's strip, each at its label or on an edge's repetitions. */
 INLINE void onto_labels(const arguments *a, const place *at, idx r, idx position, const real *numbers, real *strip) {
     if (a->relations.data) {
         const idx start = pair_at(&a->relations, at, r);
         for (idx j = 0; j < at->keys; j++) strip[margin_of(a) + label_at(a, start + j)] += numbers[j];
     } else {
-        real *run = strip + run_of(a, at->key, position);
+        real *run = strip + run_of(a, at, position);
         for (idx v = 0; v < at->vecs; v++) AT(run + v * LANES) += AT(numbers + v * LANES);
     }
 }
 
 /* The edges' repetitions added onto the edges: the gradient of `extend`. */
-INLINE void collapse(const arguments *a, real *strips, idx count) {
+INLINE void collapse(const arguments *a, real *strips, idx count, const place *at) {
     if (!a->clips) return;
     const idx width = strip_width(a), margin = margin_of(a);
     for (idx r = 0; r < count; r++) {
-        real *strip = strips + r * width, *labels = strip + margin, *end = labels + a->labels;
+        real *strip = strips + r * width, *labels = strip + margin, *end = labels + at->labels.count;
         vec before = splat(0), after = splat(0);
         for (idx i = 0; i < margin; i += LANES) before += AT(strip + i);
         for (idx i = 0; i < margin; i += LANES) after += AT(end + i);
@@ -168,13 +213,13 @@ INLINE void collapse(const arguments *a, real *strips, idx count) {
 
 /* Makes dS add up to nothing over a row's labels, as it does but for rounding in delta. Spread over many keys that
    error averages out; on an edge's label, which has most of the keys, it would not. */
-INLINE void level(const arguments *a, real *ds_masses, const real *masses, idx count) {
-    const idx width = strip_width(a);
+INLINE void level(const arguments *a, real *ds_masses, const real *masses, idx count, const place *at) {
+    const idx width = strip_width(a), used = used_of(a, at);
     for (idx r = 0; r < count; r++, ds_masses += width, masses += width) {
         vec excess = splat(0), mass = splat(0);
-        for (idx i = 0; i < width; i += LANES) excess += AT(ds_masses + i), mass += AT(masses + i);
+        for (idx i = 0; i < used; i += LANES) excess += AT(ds_masses + i), mass += AT(masses + i);
         const real total = sum_of(mass), share = total > 0 ? sum_of(excess) / total : 0;
-        for (idx i = 0; i < width; i += LANES) AT(ds_masses + i) -= share * AT(masses + i);
+        for (idx i = 0; i < used; i += LANES) AT(ds_masses + i) -= share * AT(masses + i);
     }
 }
 
