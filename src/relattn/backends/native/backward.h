@@ -195,10 +195,13 @@ static void backward_worker(void *data) {
     real *block = carve(work, pieces, sizeof pieces / sizeof *pieces);
     if (!block) return;
 
-    for (idx task; (task = next_task(work)) < a->shares * a->key_heads;) {
-        const idx share = task % a->shares, kv = task / a->shares;
+    /* heads of a sequence, which lie side by side, go to one thread where that leaves enough for all */
+    const idx parts = a->shares >= 4 * a->threads ? 1 : a->key_heads;
+    for (idx task; (task = next_task(work)) < a->shares * parts;) {
+        const idx share = task / parts, part = task % parts;
         for (idx b = share * a->batch / a->shares; b < (share + 1) * a->batch / a->shares; b++)
-            backward_head(a, b, kv, share, &w);
+            for (idx kv = part * a->key_heads / parts; kv < (part + 1) * a->key_heads / parts; kv++)
+                backward_head(a, b, kv, share, &w);
     }
     free(block);
 }

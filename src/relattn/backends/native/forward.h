@@ -141,8 +141,7 @@ static void forward_worker(void *data) {
     const idx parts = (a->queries + TASK_ROWS - 1) / TASK_ROWS, group = a->heads / a->key_heads;
     rows keys = {0}, values = {0};
     for (idx task; (task = next_task(work)) < a->batch * a->heads * parts;) {
-        const idx h = task / parts % group + task / parts / group / a->batch * group, kv = h / group;
-        const idx b = task / parts / group % a->batch;
+        const idx b = task / parts / a->heads, h = task / parts % a->heads, kv = h / group;
         if (w.packed != b * a->key_heads + kv) {
             const idx valid = valid_keys(a, b);
             if (a->queries < FEW) keys = rows_of(a, &a->key, b, kv, 0, valid, a->dim, w.space);

@@ -108,7 +108,7 @@ INLINE void turn_four(real *to, idx to_row, const real *from, idx from_row) {
     *(four *)(to + 3 * to_row) = __builtin_shufflevector(ab2, cd2, 2, 3, 6, 7);
 }
 
-/* KEYS rows, or the last few, turned to columns: (padded, KEYS), with zeros past the last row. */
+/* KEYS rows, or the last few, turned to columns: (padded, KEYS), zeros past the last to the end of a vector. */
 static void turn(real *to, rows from, idx count, idx padded) {
     for (idx j = 0; j < count; j += 4)
         if (count - j >= 4)
@@ -117,7 +117,8 @@ static void turn(real *to, rows from, idx count, idx padded) {
         else
             for (idx d = 0; d < padded; d++)
                 for (idx r = j; r < count; r++) to[d * KEYS + r] = from.data[r * from.row + d];
-    for (idx d = 0; d < padded && count < KEYS; d++) memset(to + d * KEYS + count, 0, sizeof(real) * (KEYS - count));
+    const idx short_of = up(count, LANES) - count;
+    for (idx d = 0; d < padded && short_of > 0; d++) memset(to + d * KEYS + count, 0, sizeof(real) * short_of);
 }
 
 /* Rows of a head from `first` on, as many as are left or KEYS of them. */
@@ -135,6 +136,9 @@ typedef struct {  /* what a thread holds of a table */
     real *turned; /* KEYS of them at a time, turned to columns; NULL where nothing reads that */
 } table;
 
+/* With 2k + 1 labels there is often one more than fills whole vectors: that one is no part of the products. */
+INLINE idx in_products(idx labels) { return labels % LANES == 1 ? labels - 1 : labels; }
+
 /* Labels to hold where `labels` are needed: those held before, if these are among them, some multiple of KEYS on. */
 INLINE run to_hold(run held, run labels) {
     const idx ahead = labels.first - held.first;
@@ -148,8 +152,9 @@ static void hold(const arguments *a, table *t, const array *x, idx h, run labels
     t->head = head;
     t->labels = labels;
     t->rows = rows_of(a, x, 0, head, labels.first, labels.count, dim, t->space);
-    for (idx l = 0; t->turned && l < labels.count; l += KEYS)
-        turn(t->turned + l * deep, (rows){t->rows.data + l * t->rows.row, t->rows.row}, lot(l, labels.count), deep);
+    const idx turned = t->turned ? in_products(labels.count) : 0;
+    for (idx l = 0; l < turned; l += KEYS)
+        turn(t->turned + l * deep, (rows){t->rows.data + l * t->rows.row, t->rows.row}, lot(l, turned), deep);
 }
 
 /* The rows that a table holds, from a label on. */

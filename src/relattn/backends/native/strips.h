@@ -95,11 +95,10 @@ INLINE rows rel_query_of(const arguments *a, const place *at, idx live, rows que
     return a->rel_query.data ? rows_of(a, &a->rel_query, at->b, at->h, at->first, live, a->rel_dim, space) : query;
 }
 
-/* One number per label for each row, rows times table, into strips. With 2k + 1 labels there is often one more than
-   fills whole vectors; that one is made alone, and so are all of FEW rows. */
+/* One number per label for each row, rows times table, into strips; labels one by one where no products make them. */
 static void by_label(const arguments *a, real *strips, rows x, idx count, idx dim, const table *t, const place *at) {
     const idx width = strip_width(a), deep = up(dim, PADDING), skipped = at->labels.first - t->labels.first;
-    const idx labels = at->labels.count, products = !t->turned ? 0 : labels % LANES == 1 ? labels - 1 : labels;
+    const idx labels = at->labels.count, products = t->turned ? in_products(labels) : 0;
     real *strip = strips + margin_of(a);
     for (idx l = 0; l < products; l += KEYS)
         product(strip + l, width, x.data, x.row, 1, t->turned + (skipped + l) * deep, KEYS, count,
