@@ -26,6 +26,9 @@ static void in_large_pages(const arguments *a, const array *x, idx heads, idx co
     if (end > start) madvise((void *)start, end - start, MADV_HUGEPAGE);
 }
 
+/* Whether this system runs these kernels. */
+int relattn_usable(void) { return may_multiply(); }
+
 int relattn_forward(const arguments *a) {
     in_large_pages(a, &a->output, a->heads, a->queries, a->value_dim);
     return together(a, forward_worker);

@@ -7,12 +7,14 @@
 #ifndef RELATTN_BACKWARD_H
 #define RELATTN_BACKWARD_H
 
+#include "products.h"
 #include "strips.h"
 #include "threads.h"
 
 typedef struct {
-    real *keys_t, *values_t, *keys, *query, *rel_query, *grad, *scores, *ds, *d_query, *d_rel_query, *d_keys, *d_values;
+    real *space, *columns, *keys, *query, *rel_query, *grad, *scores, *ds, *d_query, *d_rel_query, *d_keys, *d_values;
     real *terms, *dp_terms, *masses, *ds_masses, *delta, *lse;
+    number *key_columns, *value_columns, *key_pairs, *query_left, *grad_left, *query_right, *grad_right, *tile_left;
     table rel_key, rel_value;
     run labels; /* those that the tables hold */
 } backward_space;
@@ -51,7 +53,7 @@ static void write_gradients(const arguments *a, const array *x, const place *at,
 }
 
 /* ROWS queries of a head against all of its keys; adds to the gradients of keys, values and tables. */
-static void backward_rows(const arguments *a, place at, idx live, idx share, rows keys, rows d_keys, rows d_values,
+static void backward_rows(const arguments *a, place at, idx live, idx share, right keys, rows d_keys, rows d_values,
                           const backward_space *w) {
     const idx dim = a->dim, value_dim = a->value_dim, deep = up(dim, PADDING), wide = up(value_dim, PADDING);
     const idx width = strip_width(a), margin = margin_of(a), across = up(a->rel_dim, PADDING);
@@ -82,21 +84,28 @@ static void backward_rows(const arguments *a, place at, idx live, idx share, row
     }
     at.repeats = a->rel_key.data && repeats(a, position, visible);
     if (a->rel_value.data || at.repeats) clear(a, w->masses, live, &at);
+    const left query_left = left_of(query, live, deep, w->query_left);
+    const left grad_left = left_of(grad, live, wide, w->grad_left);
+    const right query_right = right_of(query, live, deep, w->query_right);
+    const right grad_right = right_of(grad, live, wide, w->grad_right);
     const rows d_query = room_for(a, &a->d_query, at.b, at.h, at.first, dim, w->d_query);
 
     for (at.key = 0; at.key < visible; at.key += KEYS) {
         at.keys = lot(at.key, visible);
         at.vecs = (at.keys + LANES - 1) / LANES;
         const idx n = at.vecs * LANES;
-        product(w->scores, KEYS, query.data, query.row, 1, w->keys_t + at.key * deep, KEYS, live, n, dim, 0);
-        product(w->ds, KEYS, grad.data, grad.row, 1, w->values_t + at.key * wide, KEYS, live, n, value_dim, 0);
+        const right key_columns = {w->key_columns + at.key * packed(deep), KEYS};
+        const right value_columns = {w->value_columns + at.key * packed(wide), KEYS};
+        multiply(w->scores, KEYS, query_left, key_columns, live, n, dim, 0);
+        multiply(w->ds, KEYS, grad_left, value_columns, live, n, value_dim, 0);
         for (idx r = 0; r < live; r++) backward_row(a, &at, r, position + r, w);
-        product(d_values.data + at.key * d_values.row, d_values.row, w->scores, 1, KEYS, grad.data, grad.row, at.keys,
-                wide, live, 1);
-        product(d_keys.data + at.key * d_keys.row, d_keys.row, w->ds, 1, KEYS, query.data, query.row, at.keys, deep,
-                live, 1);
-        product(d_query.data, d_query.row, w->ds, KEYS, 1, keys.data + at.key * keys.row, keys.row, live, deep,
-                at.keys, at.key > 0);
+        const rows weights = {w->scores, KEYS}, ds = {w->ds, KEYS};
+        multiply(d_values.data + at.key * d_values.row, d_values.row,
+                 left_of_turned(weights, at.keys, live, w->tile_left), grad_right, at.keys, wide, live, 1);
+        multiply(d_keys.data + at.key * d_keys.row, d_keys.row, left_of_turned(ds, at.keys, live, w->tile_left),
+                 query_right, at.keys, deep, live, 1);
+        multiply(d_query.data, d_query.row, left_of(ds, live, n, w->tile_left), rights_from(keys, at.key), live, deep,
+                 at.keys, at.key > 0);
     }
 
     const idx tables = share * a->heads + at.h; /* gradients of tables before this head's */
@@ -126,12 +135,14 @@ static void backward_rows(const arguments *a, place at, idx live, idx share, row
 static void backward_head(const arguments *a, idx b, idx kv, idx share, backward_space *w) {
     const idx dim = a->dim, value_dim = a->value_dim, deep = up(dim, PADDING), wide = up(value_dim, PADDING);
     const idx valid = valid_keys(a, b), group = a->heads / a->key_heads;
-    const rows keys = rows_of(a, &a->key, b, kv, 0, valid, dim, w->keys);
-    const rows values = rows_of(a, &a->value, b, kv, 0, valid, value_dim, w->d_values);
     for (idx j = 0; j < valid; j += KEYS) {
-        turn(w->keys_t + j * deep, (rows){keys.data + j * keys.row, keys.row}, lot(j, valid), deep);
-        turn(w->values_t + j * wide, (rows){values.data + j * values.row, values.row}, lot(j, valid), wide);
+        const idx some = lot(j, valid);
+        const rows key = rows_of(a, &a->key, b, kv, j, some, dim, w->space);
+        columns_of(w->key_columns + j * packed(deep), key, some, deep, w->columns);
+        const rows value = rows_of(a, &a->value, b, kv, j, some, value_dim, w->space);
+        columns_of(w->value_columns + j * packed(wide), value, some, wide, w->columns);
     }
+    const right keys = all_rows(a, &a->key, b, kv, valid, dim, w->keys, w->key_pairs);
     const rows d_keys = room_for(a, &a->d_key, b, kv, 0, dim, w->d_keys);
     const rows d_values = room_for(a, &a->d_value, b, kv, 0, value_dim, w->d_values);
     for (idx j = 0; j < valid; j++) memset(d_keys.data + j * d_keys.row, 0, sizeof(real) * deep);
@@ -165,15 +176,24 @@ static void backward_worker(void *data) {
     const arguments *a = work->a;
     const idx deep = up(a->dim, PADDING), wide = up(a->value_dim, PADDING), width = strip_width(a),
               all = up(a->keys, KEYS);
-    const int values_apart = !in_place(a, &a->value, a->value_dim) || !in_place(a, &a->d_value, a->value_dim);
+    const idx widest = deep > wide ? deep : wide;
+    const int pairs = TOGETHER > 1;
     const idx labels = up(most_labels(a, a->queries), KEYS), across = up(a->rel_dim, PADDING);
     backward_space w = {.rel_key.head = -1, .rel_value.head = -1};
     const piece pieces[] = {
-        {&w.keys_t, all * deep},
-        {&w.values_t, all * wide},
-        {&w.keys, in_place(a, &a->key, a->dim) ? 0 : all * deep},
+        {&w.space, KEYS * widest},
+        {&w.columns, pairs ? KEYS * widest : 0},
+        {&w.key_columns, all * packed(deep)},
+        {&w.value_columns, all * packed(wide)},
+        {&w.keys, in_place(a, &a->key, a->dim) ? 0 : (pairs ? KEYS : all) * deep},
+        {&w.key_pairs, pairs ? all * deep / TOGETHER : 0},
+        {&w.query_left, pairs ? ROWS * packed(deep) : 0},
+        {&w.grad_left, pairs ? ROWS * packed(wide) : 0},
+        {&w.query_right, pairs ? packed(ROWS) * deep : 0},
+        {&w.grad_right, pairs ? packed(ROWS) * wide : 0},
+        {&w.tile_left, pairs ? ROWS * packed(KEYS) : 0},
         {&w.d_keys, in_place(a, &a->d_key, a->dim) ? 0 : all * deep},
-        {&w.d_values, values_apart ? all * wide : 0}, /* and before it, the values */
+        {&w.d_values, in_place(a, &a->d_value, a->value_dim) ? 0 : all * wide},
         {&w.query, ROWS * deep},
         {&w.rel_query, a->rel_query.data ? ROWS * across : 0},
         {&w.d_rel_query, a->rel_query.data ? ROWS * across : 0},
@@ -182,7 +202,7 @@ static void backward_worker(void *data) {
         {&w.rel_value.space, !a->rel_value.data || in_place(a, &a->rel_value, a->value_dim) ? 0 : labels * wide},
         {&w.rel_value.turned, a->rel_value.data ? labels * wide : 0},
         {&w.grad, ROWS * wide},
-        {&w.d_query, ROWS * (deep > wide ? deep : wide)}, /* and before it, the output */
+        {&w.d_query, ROWS * widest}, /* and before it, the output */
         {&w.scores, ROWS * KEYS},
         {&w.ds, ROWS * KEYS},
         {&w.terms, a->rel_key.data ? ROWS * width : 0},
@@ -194,6 +214,7 @@ static void backward_worker(void *data) {
     };
     real *block = carve(work, pieces, sizeof pieces / sizeof *pieces);
     if (!block) return;
+    begin_products();
 
     /* heads of a sequence, which lie side by side, go to one thread where that leaves enough for all */
     const idx parts = a->shares >= 4 * a->threads ? 1 : a->key_heads;
@@ -203,6 +224,7 @@ static void backward_worker(void *data) {
             for (idx kv = part * a->key_heads / parts; kv < (part + 1) * a->key_heads / parts; kv++)
                 backward_head(a, b, kv, share, &w);
     }
+    end_products();
     free(block);
 }
 

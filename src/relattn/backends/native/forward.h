@@ -3,13 +3,15 @@
 #ifndef RELATTN_FORWARD_H
 #define RELATTN_FORWARD_H
 
+#include "products.h"
 #include "strips.h"
 #include "threads.h"
 
 enum { TASK_ROWS = 8 * ROWS }; /* queries of a task */
 
 typedef struct {
-    real *keys, *values, *space, *query, *rel_query, *scores, *output, *terms, *masses, *highest, *total;
+    real *space, *columns, *query, *rel_query, *values, *scores, *output, *terms, *masses, *highest, *total;
+    number *keys, *value_pairs, *query_left, *scores_left; /* as they are multiplied */
     table rel_key, rel_value;
     run labels; /* those that the tables hold */
     idx packed; /* the head whose keys and values are here, -1 for none */
@@ -66,12 +68,13 @@ static void few_products(real *scores, rows query, idx live, rows keys, const pl
 }
 
 /* ROWS queries of a head against all of its keys, which are turned to columns or, for FEW queries, are not. */
-static void forward_rows(const arguments *a, place at, idx live, rows keys, rows values, const forward_space *w) {
+static void forward_rows(const arguments *a, place at, idx live, rows keys, right values, const forward_space *w) {
     const idx dim = a->dim, deep = up(dim, PADDING), wide = up(a->value_dim, PADDING);
     const idx position = position_of(a, at.b, at.first), visible = visible_keys(a, at.b, position, live);
     char seen[ROWS] = {0};
 
     const rows query = rows_of(a, &a->query, at.b, at.h, at.first, live, dim, w->query);
+    const left query_left = left_of(query, live, deep, w->query_left);
     const rows out = room_for(a, &a->output, at.b, at.h, at.first, a->value_dim, w->output);
     at.labels = reached_by_rows(a, position, visible, w->labels);
     if (a->rel_key.data) {
@@ -86,12 +89,13 @@ static void forward_rows(const arguments *a, place at, idx live, rows keys, rows
         at.keys = lot(at.key, visible);
         at.vecs = (at.keys + LANES - 1) / LANES;
         if (a->queries < FEW) few_products(w->scores, query, live, keys, &at, deep);
-        else
-            product(w->scores, KEYS, query.data, query.row, 1, w->keys + at.key * deep, KEYS, live, at.vecs * LANES,
-                    dim, 0);
+        else {
+            const right columns = {w->keys + at.key * packed(deep), KEYS};
+            multiply(w->scores, KEYS, query_left, columns, live, at.vecs * LANES, dim, 0);
+        }
         for (idx r = 0; r < live; r++) seen[r] |= (char)forward_row(a, &at, r, position + r, out, w);
-        product(out.data, out.row, w->scores, KEYS, 1, values.data + at.key * values.row, values.row, live, wide,
-                at.keys, at.key > 0);
+        const left weights = left_of((rows){w->scores, KEYS}, live, at.vecs * LANES, w->scores_left);
+        multiply(out.data, out.row, weights, rights_from(values, at.key), live, wide, at.keys, at.key > 0);
     }
 
     if (a->rel_value.data && visible > 0) {
@@ -119,9 +123,13 @@ static void forward_worker(void *data) {
     const idx labels = up(most_labels(a, TASK_ROWS), KEYS), across = up(a->rel_dim, PADDING);
     forward_space w = {.packed = -1, .rel_key.head = -1, .rel_value.head = -1};
     const piece pieces[] = {
-        {&w.keys, a->queries < FEW ? 0 : all * deep},
-        {&w.values, in_place(a, &a->value, a->value_dim) ? 0 : all * wide},
+        {&w.keys, a->queries < FEW ? 0 : all * packed(deep)},
+        {&w.values, in_place(a, &a->value, a->value_dim) ? 0 : (TOGETHER > 1 ? KEYS : all) * wide},
+        {&w.value_pairs, TOGETHER > 1 ? all * wide / TOGETHER : 0},
+        {&w.query_left, TOGETHER > 1 ? ROWS * packed(deep) : 0},
+        {&w.scores_left, TOGETHER > 1 ? ROWS * packed(KEYS) : 0},
         {&w.space, in_place(a, &a->key, a->dim) ? 0 : (a->queries < FEW ? all : KEYS) * deep},
+        {&w.columns, TOGETHER > 1 ? KEYS * deep : 0},
         {&w.query, ROWS * deep},
         {&w.rel_query, a->rel_query.data ? ROWS * across : 0},
         {&w.rel_key.space, !a->rel_key.data || in_place(a, &a->rel_key, a->rel_dim) ? 0 : labels * across},
@@ -136,10 +144,12 @@ static void forward_worker(void *data) {
     };
     real *block = carve(work, pieces, sizeof pieces / sizeof *pieces);
     if (!block) return;
+    begin_products();
     if (a->queries < FEW) w.rel_key.turned = NULL;
 
     const idx parts = (a->queries + TASK_ROWS - 1) / TASK_ROWS, group = a->heads / a->key_heads;
-    rows keys = {0}, values = {0};
+    rows keys = {0};
+    right values = {0};
     for (idx task; (task = next_task(work)) < a->batch * a->heads * parts;) {
         const idx b = task / parts / a->heads, h = task / parts % a->heads, kv = h / group;
         if (w.packed != b * a->key_heads + kv) {
@@ -147,9 +157,9 @@ static void forward_worker(void *data) {
             if (a->queries < FEW) keys = rows_of(a, &a->key, b, kv, 0, valid, a->dim, w.space);
             for (idx j = 0; j < valid && a->queries >= FEW; j += KEYS) {
                 const rows part = rows_of(a, &a->key, b, kv, j, lot(j, valid), a->dim, w.space);
-                turn(w.keys + j * deep, part, lot(j, valid), deep);
+                columns_of(w.keys + j * packed(deep), part, lot(j, valid), deep, w.columns);
             }
-            values = rows_of(a, &a->value, b, kv, 0, valid, a->value_dim, w.values);
+            values = all_rows(a, &a->value, b, kv, valid, a->value_dim, w.values, w.value_pairs);
             w.packed = b * a->key_heads + kv;
         }
         const idx start = task % parts * TASK_ROWS,
@@ -165,6 +175,7 @@ static void forward_worker(void *data) {
             forward_rows(a, at, live_rows(a, b, first, count), keys, values, &w);
         }
     }
+    end_products();
     free(block);
 }
 

@@ -14,8 +14,8 @@ typedef struct {
 } crew;
 
 typedef struct {
-    real **field;
-    idx size;
+    void *field; /* a pointer */
+    idx size;    /* of what it is to point to, in the build's numbers */
 } piece;
 
 /* One block of memory, cut up for the fields; to be freed. NULL where there is none, which the crew is told. */
@@ -24,7 +24,7 @@ static real *carve(crew *work, const piece *pieces, idx count) {
     for (idx i = 0; i < count; i++) total += up(pieces[i].size, PADDING);
     real *block = aligned_alloc(64, sizeof(real) * (total + PADDING)), *left = block;
     for (idx i = 0; block && i < count; i++) {
-        *pieces[i].field = left;
+        memcpy(pieces[i].field, &left, sizeof left);
         left += up(pieces[i].size, PADDING);
     }
     if (!block) __atomic_store_n(&work->failed, 1, __ATOMIC_RELAXED);
