@@ -146,7 +146,8 @@ def compile_kernels(root: Path, source: str) -> tuple[dict[str, Any], list[str]]
     for name in ("arguments.h", "vectors.h"):
         shutil.copy(ROOT / hatch_build.NATIVE / name, folder)
     (folder / "attention.c").write_text(f'#include "arguments.h"\n{source}\n', encoding="utf-8")
-    (folder / f"attention-{min(hatch_build.levels())}-float64.so").touch()  # of an earlier build
+    for level in hatch_build.at_hand().compilers if hatch_build.at_hand() else ():
+        (folder / f"attention-{level}-float64.so").touch()  # of an earlier build
     data: dict[str, Any] = {"artifacts": []}
     warnings: list[str] = []
     hook: Any = SimpleNamespace(root=str(root), app=SimpleNamespace(display_warning=warnings.append))

@@ -18,7 +18,11 @@ def lacking(call: Call) -> str | None:
 
 
 def installed() -> str:
-    return "; ".join(library.MISSING.values()) or f"compiled for {library.LEVEL}"
+    used = {kernels.level for kernels in library.KERNELS.values()}
+    compiled = f"compiled for {' and '.join(sorted(used))}"
+    if used and used != {library.SERVED[0]}:
+        compiled += f", not for this processor's {library.SERVED[0]}"
+    return "; ".join([compiled] * bool(used) + list(library.MISSING.values()))
 
 
 SERVES = Serves(devices=("cpu",), lacking=lacking, installed=installed)
