@@ -6,7 +6,7 @@ export XDG_CACHE_HOME := $(CURDIR)/.cache
 export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check format clean
+.PHONY: demo test check format wheels clean
 
 demo: .venv/installed  ## train a relative-position Transformer on the embedded corpus and show what it learned
 	$(BIN)/relattn demo
@@ -23,6 +23,9 @@ format: .venv/installed  ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format --quiet
 	$(BIN)/ruff check --fix --quiet
 
+wheels: .venv/wheels  ## build the source distribution and, from it, the wheels for every machine, into dist/
+	$(BIN)/python wheels.py
+
 clean:  ## remove all that these commands made, runs excepted
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache build dist
 
@@ -31,4 +34,8 @@ clean:  ## remove all that these commands made, runs excepted
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip setuptools hatchling editables
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[translation,dev]'
+	touch $@
+
+.venv/wheels: .venv/installed  # a compiler for other machines, and what reads off which systems a wheel runs on
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt auditwheel ziglang
 	touch $@

@@ -83,13 +83,13 @@ def in_zig(flag: str) -> str:
 
 
 def commands(folder: Path, target: Target) -> dict[Path, list[str]]:
-    """How each object is compiled."""
+    """How each object is compiled, in that folder: a name in place of a path, since macOS writes it into the object."""
     checksum = zlib.crc32((folder / "arguments.h").read_bytes())
     found = {}
     for (level, compiler), (real, defines) in product(target.compilers.items(), REALS.items()):
         made = folder / f"attention-{level}-{real}.so"
-        given = [*FLAGS, *QUIET, *defines, f"-DCHECKSUM={checksum}u", str(folder / "attention.c"), *LIBRARIES]
-        found[made] = [*compiler, *given, "-o", str(made)]
+        given = [*FLAGS, *QUIET, *defines, f"-DCHECKSUM={checksum}u", "attention.c", *LIBRARIES]
+        found[made] = [*compiler, *given, "-o", made.name]
     return found
 
 
@@ -106,7 +106,7 @@ class CompileKernels(BuildHookInterface):
         running = {}
         for made, command in commands(Path(self.root) / NATIVE, target).items():
             made.unlink(missing_ok=True)
-            running[made] = subprocess.Popen(command)
+            running[made] = subprocess.Popen(command, cwd=made.parent)
         compiled = {made.name: process.wait() == 0 for made, process in running.items()}
         for name in compiled:
             if compiled[name]:

@@ -157,7 +157,7 @@ def without_a_pool(tmp_path_factory):
     (folder / "attention.c").rename(folder / "kernels.c")
     (folder / "attention.c").write_text(WITHOUT_A_POOL, encoding="utf-8")
     command = hatch_build.commands(folder, hatch_build.at_hand())[folder / f"attention-{level}-float32.so"]
-    subprocess.run(command, check=True)
+    subprocess.run(command, cwd=folder, check=True)
     return library.load(level, torch.float32, folder)
 
 
