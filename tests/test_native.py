@@ -165,9 +165,9 @@ def without_a_pool(tmp_path_factory):
 def test_where_there_is_no_pool_kernels_run_on_as_many_new_threads_as_there_are(
     most, started, without_a_pool, monkeypatch
 ):
+    monkeypatch.setitem(library.KERNELS, torch.float32, without_a_pool)
     inputs = make_inputs(SHAPES["grouped"], dtype=torch.float32)
     want = outputs_and_gradients(relative_attention, inputs, clip=(5, 0), backend="native")
-    monkeypatch.setitem(library.KERNELS, torch.float32, without_a_pool)
     count = ctypes.c_int.in_dll(without_a_pool.library, "started")
     ctypes.c_int.in_dll(without_a_pool.library, "most").value = most
     threads = torch.get_num_threads()

@@ -1,5 +1,6 @@
-"""The processors that the kernels are compiled for: for `hatch_build.py`, which compiles them where no torch is, and for
-`library.py`, which chooses among them."""
+"""The processors that the kernels are compiled for.
+
+`hatch_build.py`, which compiles them, reads this where there is no torch; `library.py` chooses by it."""
 
 from typing import NamedTuple
 

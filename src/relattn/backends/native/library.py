@@ -20,7 +20,7 @@ PADDING = 16  # of the last dimension of tables, as in `rows.h`
 
 
 class Kernels(NamedTuple):
-    """An object, the level that it is for, the structure of its arguments, and which of them are tensors with strides."""
+    """An object: its level of processor, the structure of its arguments, and which of them are tensors with strides."""
 
     level: str
     library: ctypes.CDLL
@@ -95,10 +95,8 @@ def load_best(served: list[str], real: torch.dtype, folder: Path) -> Kernels:
         raise OSError("; ".join(reasons))
     there = sorted(path.name.split("-", 1)[1].rsplit("-", 1)[0] for path in folder.glob(f"attention-*-{number}.so"))
     processor = served[0] if served else MACHINE
-    raise OSError(
-        f"no {number} kernels for {processor} on {platform.system()} in this installation, which has "
-        + (f"those for {', '.join(there)}" if there else "none")
-    )
+    but_for = f", but for {', '.join(there)}" if there else ""
+    raise OSError(f"none in this installation for {processor} on {platform.system()}{but_for}")
 
 
 def load_all(served: list[str], folder: Path = HERE) -> tuple[dict[torch.dtype, Kernels], dict[torch.dtype, str]]:
@@ -109,7 +107,7 @@ def load_all(served: list[str], folder: Path = HERE) -> tuple[dict[torch.dtype, 
         try:
             kernels[real] = load_best(served, real, folder)
         except OSError as error:
-            missing[real] = f"{error}; use dense"
+            missing[real] = str(error)
     return kernels, missing
 
 
