@@ -11,8 +11,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 demo: .venv/installed  ## train a relative-position Transformer on the embedded corpus and show what it learned
 	$(BIN)/relattn demo
 
-test: .venv/installed  ## run the tests
-	$(BIN)/pytest
+test: .venv/installed  ## run the tests, or some: make test TESTS=tests/test_native.py
+	$(BIN)/pytest $(TESTS)
 
 check: .venv/installed  ## format, lint, types
 	$(BIN)/ruff format --check --quiet
