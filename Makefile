@@ -29,7 +29,7 @@ wheels: .venv/wheels  ## build the source distribution and, from it, the wheels 
 clean:  ## remove all that these commands made, runs excepted
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache build dist
 
-.venv/installed: pyproject.toml constraints.txt hatch_build.py $(wildcard src/relattn/backends/native/*.[ch])
+.venv/installed: pyproject.toml constraints.txt hatch_build.py src/relattn/backends/native/levels.py $(wildcard src/relattn/backends/native/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "relattn needs Python >= 3.11; name one with: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip setuptools hatchling editables

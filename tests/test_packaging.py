@@ -248,6 +248,14 @@ def test_a_target_has_a_tag_that_an_index_takes_and_its_machines_levels(target, 
     assert processors == {f"-march={level.replace('-', '_')}" for level in expected if "x86" in level}  # zig's names
 
 
+def test_a_mac_compiles_the_one_level_of_its_processor_for_itself(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    monkeypatch.setattr(sysconfig, "get_platform", lambda: "macosx-11.0-universal2")  # Python's, for both its machines
+    found = hatch_build.at_hand()
+    assert (found.tag, list(found.compilers)) == ("macosx_11_0_arm64", ["aarch64"])
+
+
 @pytest.mark.parametrize("target", ["x86_64-linux-gnu", "x86_64-macos.11.0", "linux", "aarch64-linux-gnu.2.28.1"])
 def test_a_target_that_is_none_is_an_error(target, monkeypatch):
     with pytest.raises(SystemExit, match=f"RELATTN_TARGET is '{target}', not "):
@@ -273,11 +281,14 @@ def test_no_kernels_may_be_asked_for(tmp_path, monkeypatch):
     assert compile_kernels(tmp_path, "#error") == ({"artifacts": []}, [])
 
 
-def test_wheels_are_held_to_their_targets(wheel, pure):
-    """A machine's own wheel is none for an index."""
+def test_wheels_are_held_to_their_targets(wheel, pure, tmp_path, monkeypatch):
+    """A machine's own wheel is none for an index, and a tag alone makes none for a machine."""
+    monkeypatch.setattr(hatch_build, "find_spec", lambda name: name == "ziglang")
     assert wheels.checked(pure, "none") == []
-    with pytest.raises(SystemExit, match="is to be tagged any and hold"):
-        wheels.checked(wheel, "none")
+    tagged = shutil.copy(pure, tmp_path / pure.name.replace("any", "macosx_11_0_arm64"))
+    for path, target in ((wheel, "none"), (pure, "aarch64-macos.11.0"), (tagged, "aarch64-macos.11.0")):
+        with pytest.raises(SystemExit, match=r"is to be tagged .* and hold"):
+            wheels.checked(path, target)
 
 
 AUDIT = """
