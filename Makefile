@@ -6,13 +6,13 @@ export XDG_CACHE_HOME := $(CURDIR)/.cache
 export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check format clean
+.PHONY: demo test check format wheels clean
 
 demo: .venv/installed  ## train a relative-position Transformer on the embedded corpus and show what it learned
 	$(BIN)/relattn demo
 
-test: .venv/installed  ## run the tests
-	$(BIN)/pytest
+test: .venv/installed  ## run the tests, or some: make test TESTS=tests/test_native.py
+	$(BIN)/pytest $(TESTS)
 
 check: .venv/installed  ## format, lint, types
 	$(BIN)/ruff format --check --quiet
@@ -23,12 +23,19 @@ format: .venv/installed  ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format --quiet
 	$(BIN)/ruff check --fix --quiet
 
+wheels: .venv/wheels  ## build the source distribution and, from it, the wheels for every machine, into dist/
+	$(BIN)/python wheels.py
+
 clean:  ## remove all that these commands made, runs excepted
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache build dist
 
-.venv/installed: pyproject.toml constraints.txt hatch_build.py $(wildcard src/relattn/backends/native/*.[ch])
+.venv/installed: pyproject.toml constraints.txt hatch_build.py src/relattn/backends/native/levels.py $(wildcard src/relattn/backends/native/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "relattn needs Python >= 3.11; name one with: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip setuptools hatchling editables
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[translation,dev]'
+	touch $@
+
+.venv/wheels: .venv/installed  # a compiler for other machines, and what reads off which systems a wheel runs on
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt auditwheel ziglang
 	touch $@

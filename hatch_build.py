@@ -1,74 +1,120 @@
-"""Builds the compiled kernels into the wheel by the C compiler at hand: for each level of processor a shared object
-that computes in float32 and one that computes in float64.
+"""Builds the compiled kernels into the wheel: for each level of processor a shared object that computes in float32 and
+one that computes in float64.
 
-The objects know nothing of Python or PyTorch versions. Where there is no C compiler, or no Linux, the package is
-whole without them: the other backends do their work.
+They are compiled for the machine at hand by its own C compiler; or for the machine and system that RELATTN_TARGET
+names, by `ziglang`, a compiler for all of them that the package index has:
+
+    x86_64-linux-gnu.2.28, aarch64-linux-gnu.2.28     Linux with a C library (glibc) of at least that version
+    aarch64-macos.11.0                                macOS on ARM, from that version on
+    none                                              no kernels, for all other machines
+
+The objects know nothing of Python or PyTorch versions. Where there is no C compiler, the package is whole without
+them: the other backends do their work.
 """
 
 import os
 import platform
+import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
 import zlib
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 NATIVE = Path("src/relattn/backends/native")
+PROCESSORS = runpy.run_path(str(Path(__file__).parent / NATIVE / "levels.py"))
 FLAGS = ["-O3", "-std=gnu11", "-shared", "-fPIC", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
 QUIET = ["-Wno-psabi", "-Wno-unknown-warning-option"]  # vectors wider than a processor's are taken apart: as intended
+LIBRARIES = ["-lm", "-ldl", "-lpthread"]
 REALS: dict[str, list[str]] = {"float32": [], "float64": ["-DREAL64"]}  # numbers to compute in
 
 
-def levels() -> dict[str, list[str]]:
-    """The processors to compile for, with the flags that name them."""
-    match platform.machine():
-        case "x86_64" | "AMD64":
-            return {"x86-64-v3": ["-march=x86-64-v3"], "x86-64-v4": ["-march=x86-64-v4"]}
-        case "aarch64":
-            return {"aarch64": []}
-    return {}
+class Target(NamedTuple):
+    """What the wheel is for: its platform tag, and for each level of processor the command that compiles for it."""
+
+    tag: str
+    compilers: dict[str, list[str]]
 
 
-def compiler() -> list[str]:
-    """The compiler that CC names, perhaps by a wrapper and with flags; nothing where it is not there."""
-    command = shlex.split(os.environ.get("CC", "")) or ["cc"]
-    return command if shutil.which(command[0]) else []
+def levels(machine: str, is_macos: bool) -> list[Any]:
+    """The processors to compile for. Apple's are of one level, the lowest."""
+    found = PROCESSORS["LEVELS"].get(PROCESSORS["machine_of"](machine), ())
+    return list(found[-1:] if is_macos else found)
 
 
-def commands(folder: Path) -> dict[Path, list[str]]:
-    """How each object is compiled."""
+def at_hand() -> Target | None:
+    """This machine, by the compiler that CC names, perhaps by a wrapper and with flags; None where it is not there."""
+    compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
+    if sys.platform not in ("linux", "darwin") or not shutil.which(compiler[0]):
+        return None
+    found = levels(platform.machine(), sys.platform == "darwin")
+    tag = re.sub(r"\W", "_", sysconfig.get_platform()).replace("universal2", platform.machine())
+    return Target(tag, {level.name: [*compiler, *level.flags] for level in found})
+
+
+def named(target: str) -> Target | None:
+    """What RELATTN_TARGET says; None for no kernels."""
+    if target == "none":
+        return None
+    found = re.fullmatch(r"(x86_64|aarch64)-linux-gnu\.(\d+)\.(\d+)|(aarch64)-macos\.(\d+)\.(\d+)", target)
+    if not found:
+        raise SystemExit(f"RELATTN_TARGET is {target!r}, not MACHINE-linux-gnu.X.Y, aarch64-macos.X.Y or none")
+    if not find_spec("ziglang"):
+        raise SystemExit(f"RELATTN_TARGET={target} is compiled by ziglang, which is not there: pip install ziglang")
+    machine, major, minor = (group for group in found.groups() if group)
+    is_macos = "macos" in target
+    tag = f"macosx_{major}_{minor}_arm64" if is_macos else f"manylinux_{major}_{minor}_{machine}"
+    compiler = [sys.executable, "-m", "ziglang", "cc", "-target", target, "-s"]
+    return Target(tag, {level.name: [*compiler, *map(in_zig, level.flags)] for level in levels(machine, is_macos)})
+
+
+def in_zig(flag: str) -> str:
+    """A compiler's flag as zig takes it, which has _ for - in the names of processors."""
+    name, equals, value = flag.partition("=")
+    return name + equals + value.replace("-", "_")
+
+
+def commands(folder: Path, target: Target) -> dict[Path, list[str]]:
+    """How each object is compiled, in that folder: a name in place of a path, since macOS writes it into the object."""
     checksum = zlib.crc32((folder / "arguments.h").read_bytes())
-    start = [*compiler(), *FLAGS, *QUIET, f"-DCHECKSUM={checksum}u", str(folder / "attention.c"), "-lm", "-ldl"]
     found = {}
-    for (level, flags), (real, defines) in product(levels().items(), REALS.items()):
-        target = folder / f"attention-{level}-{real}.so"
-        found[target] = [*start, *flags, *defines, "-o", str(target)]
+    for (level, compiler), (real, defines) in product(target.compilers.items(), REALS.items()):
+        made = folder / f"attention-{level}-{real}.so"
+        given = [*FLAGS, *QUIET, *defines, f"-DCHECKSUM={checksum}u", "attention.c", *LIBRARIES]
+        found[made] = [*compiler, *given, "-o", made.name]
     return found
 
 
 class CompileKernels(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if sys.platform != "linux" or not compiler():
-            self.app.display_warning(
-                "relattn: no C compiler for the kernels of backend 'native'; going on without them"
-            )
+        asked = os.environ.get("RELATTN_TARGET", "")
+        target = named(asked) if asked else at_hand()
+        if target is None:
+            if not asked:
+                self.app.display_warning(
+                    "relattn: no C compiler for the kernels of backend 'native'; going on without them"
+                )
             return
         running = {}
-        for target, command in commands(Path(self.root) / NATIVE).items():
-            target.unlink(missing_ok=True)
-            running[target] = subprocess.Popen(command)
-        compiled = {target.name: process.wait() == 0 for target, process in running.items()}
+        for made, command in commands(Path(self.root) / NATIVE, target).items():
+            made.unlink(missing_ok=True)
+            running[made] = subprocess.Popen(command, cwd=made.parent)
+        compiled = {made.name: process.wait() == 0 for made, process in running.items()}
         for name in compiled:
             if compiled[name]:
                 build_data["artifacts"].append(f"/{NATIVE}/{name}")
+            elif asked:
+                raise SystemExit(f"relattn: {name} could not be compiled for {asked}")
             else:
                 self.app.display_warning(f"relattn: {name} could not be compiled; going on without it")
         if any(compiled.values()):
             build_data["pure_python"] = False
-            build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_')}"  # no Python of its own inside
+            build_data["tag"] = f"py3-none-{target.tag}"  # no Python of its own inside

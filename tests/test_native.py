@@ -2,7 +2,6 @@
 
 import ctypes
 import itertools
-import platform
 import shutil
 import subprocess
 from functools import partial
@@ -10,9 +9,10 @@ from functools import partial
 import pytest
 import torch
 
+import hatch_build
 from benchmarks import errors
 from benchmarks.peers import Case
-from relattn import backends, relation_attention, relative_attention
+from relattn import relation_attention, relative_attention
 from relattn.backends import native
 from relattn.backends.native import library, operators
 from relattn.call import Call
@@ -25,8 +25,6 @@ from relattn.testing import (
     outputs_and_gradients,
 )
 
-LEVELS = {"AVX512": ["x86-64-v3", "x86-64-v4"], "AVX2": ["x86-64-v3"]}
-HERE = LEVELS.get(torch.backends.cpu.get_cpu_capability(), [platform.machine()])
 EXACT = [torch.float32, torch.float64]
 
 # tiles are 64 × 64 and a task has 512 queries; dimensions are no multiples of a vector
@@ -49,16 +47,16 @@ def _poison():
     torch.use_deterministic_algorithms(False)
 
 
-@pytest.fixture(params=HERE)
+@pytest.fixture(params=library.SERVED)
 def level(request, monkeypatch):
-    kernels, missing = library.load_all(request.param)
+    kernels, missing = library.load_all([request.param])
     assert missing == {}
     monkeypatch.setattr(library, "KERNELS", kernels)
 
 
 def test_the_kernels_are_compiled_where_tests_run():
     assert library.MISSING == {}
-    assert native.installed() == f"compiled for {HERE[-1]}"
+    assert native.installed() == f"compiled for {library.SERVED[0]}"
 
 
 @pytest.mark.usefixtures("_poison", "level")
@@ -131,6 +129,58 @@ def test_the_number_of_threads_changes_no_bit():
         results.append(outputs_and_gradients(relative_attention, inputs, clip=(5, 0), backend="native"))
     torch.set_num_threads(threads)
     assert all(torch.equal(results[0][name], other[name]) for other in results[1:] for name in other)
+
+
+WITHOUT_A_POOL = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+
+int started, most;
+
+static int start(pthread_t *new, const pthread_attr_t *how, void *(*worker)(void *), void *data) {
+    return started < most ? started++, pthread_create(new, how, worker, data) : 11;
+}
+
+#define dlsym(where, name) NULL
+#define pthread_create start
+#include "kernels.c"
+"""
+
+
+@pytest.fixture(scope="module")
+def without_a_pool(tmp_path_factory):
+    """The kernels as they are where no pool of threads is found; `most` is how many threads there are to be had."""
+    level = library.SERVED[0]
+    folder = tmp_path_factory.mktemp("kernels") / "native"
+    shutil.copytree(library.HERE, folder, ignore=shutil.ignore_patterns("*.so"))
+    (folder / "attention.c").rename(folder / "kernels.c")
+    (folder / "attention.c").write_text(WITHOUT_A_POOL, encoding="utf-8")
+    command = hatch_build.commands(folder, hatch_build.at_hand())[folder / f"attention-{level}-float32.so"]
+    subprocess.run(command, cwd=folder, check=True)
+    return library.load(level, torch.float32, folder)
+
+
+@pytest.mark.parametrize(("most", "started"), [(9, 2), (1, 1), (0, 0)])
+def test_where_there_is_no_pool_kernels_run_on_as_many_new_threads_as_there_are(
+    most, started, without_a_pool, monkeypatch
+):
+    monkeypatch.setitem(library.KERNELS, torch.float32, without_a_pool)
+    inputs = make_inputs(SHAPES["grouped"], dtype=torch.float32)
+    want = outputs_and_gradients(relative_attention, inputs, clip=(5, 0), backend="native")
+    count = ctypes.c_int.in_dll(without_a_pool.library, "started")
+    ctypes.c_int.in_dll(without_a_pool.library, "most").value = most
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        count.value = 0
+        relative_attention(**inputs, clip=(5, 0), backend="native")
+        assert count.value == started
+        count.value = 0
+        got = outputs_and_gradients(relative_attention, inputs, clip=(5, 0), backend="native")
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(got[name], want[name]) for name in want)
 
 
 def kept_by(n: int, dropout_p: float, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -271,49 +321,3 @@ def test_the_arguments_are_read_from_the_header():
     for line in ("idx no[2];", "unsigned idx no;", "idx one two;"):
         with pytest.raises(ValueError, match="is not understood"):
             library.structures(f"typedef struct {{ {line} }} array;", ctypes.c_float)
-
-
-@pytest.fixture
-def copies(tmp_path):
-    """A folder with the objects that are used here, and their header."""
-    for path in (library.HERE / "arguments.h", *library.HERE.glob(f"attention-{library.LEVEL}-*.so")):
-        shutil.copy(path, tmp_path)
-    return tmp_path
-
-
-def test_objects_compiled_with_other_arguments_are_not_used(copies):
-    header = copies / "arguments.h"
-    header.write_text(header.read_text(encoding="utf-8").replace("idx batch, heads,", "idx heads, batch,"), "utf-8")
-    kernels, missing = library.load_all(library.LEVEL, copies)
-    assert kernels == {}
-    assert all("was compiled with another arguments.h" in missing[real] for real in EXACT)
-
-
-def compiled_from(text: str, path) -> None:
-    subprocess.run(["cc", "-shared", "-x", "c", "-", "-o", path], input=text.encode(), check=True)
-
-
-BROKEN = {
-    "not there": (lambda path: path.unlink(), "No such file"),
-    "not an object": (lambda path: path.write_bytes(b"nothing"), "file too short"),
-    "another object": (partial(compiled_from, "int nothing;"), "was compiled with another arguments.h"),
-}
-
-
-@pytest.mark.parametrize("broken", BROKEN)
-def test_a_precision_without_kernels_is_left_to_dense(broken, copies, monkeypatch):
-    spoil, reason = BROKEN[broken]
-    spoil(copies / f"attention-{library.LEVEL}-float64.so")
-    kernels, missing = library.load_all(library.LEVEL, copies)
-    assert list(kernels) == [torch.float32]
-    monkeypatch.setattr(library, "KERNELS", kernels)
-    monkeypatch.setattr(library, "MISSING", missing)
-    assert native.installed() == missing[torch.float64]
-    inputs = make_inputs(SHAPES["two tiles"])
-    because = rf"its float64 kernels were not compiled for this machine \(.*{reason}.*\); use dense"
-    with pytest.raises(ValueError, match=f"native: {because}"):
-        relative_attention(**inputs, clip=16, backend="native")
-    single = call()
-    assert backends.unsupported_reason("native", single) is None
-    assert backends.choose("auto", single) is native
-    assert torch.equal(relative_attention(**inputs, clip=16), relative_attention(**inputs, clip=16, backend="dense"))

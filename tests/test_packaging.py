@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import re
 import shutil
 import subprocess
@@ -19,6 +21,7 @@ import pytest
 
 import hatch_build
 import relattn
+import wheels
 
 ROOT = Path(__file__).parents[1]
 
@@ -139,6 +142,46 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert entry_points.split("\n")[:2] == ["[console_scripts]", "relattn = relattn.translation.cli:main"]
 
 
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution."""
+    directory = tmp_path_factory.mktemp("source")
+    command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", str(directory), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True)
+    (path,) = directory.glob("*.tar.gz")
+    return path
+
+
+@pytest.fixture(scope="module")
+def pure(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel without kernels, built from the source distribution."""
+    directory = tmp_path_factory.mktemp("pure")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(directory), str(source)]
+    subprocess.run(command, check=True, capture_output=True, env=os.environ | {"RELATTN_TARGET": "none"})
+    (path,) = directory.glob("*.whl")
+    return path
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    """A wheel's files but for what names them: its objects, its tags and its list of files."""
+    with zipfile.ZipFile(wheel) as archive:
+        found = {name: archive.read(name) for name in archive.namelist()}
+    return {name: data for name, data in found.items() if not name.endswith((".so", "/WHEEL", "/RECORD"))}
+
+
+def test_the_source_distribution_builds_the_same(wheel, pure):
+    assert contents(pure) == contents(wheel)
+
+
+def test_the_wheel_without_kernels_is_for_every_machine(pure):
+    assert pure.name == f"relattn-{relattn.__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(pure) as archive:
+        assert [name for name in archive.namelist() if name.endswith(".so")] == []
+
+
+LEVELS = [level.name for level in hatch_build.levels(platform.machine(), sys.platform == "darwin")]
+
+
 def compile_kernels(root: Path, source: str) -> tuple[dict[str, Any], list[str]]:
     """What the build makes of a source in place of the kernels', and its warnings."""
     folder = root / hatch_build.NATIVE
@@ -146,7 +189,7 @@ def compile_kernels(root: Path, source: str) -> tuple[dict[str, Any], list[str]]
     for name in ("arguments.h", "vectors.h"):
         shutil.copy(ROOT / hatch_build.NATIVE / name, folder)
     (folder / "attention.c").write_text(f'#include "arguments.h"\n{source}\n', encoding="utf-8")
-    (folder / f"attention-{min(hatch_build.levels())}-float64.so").touch()  # of an earlier build
+    (folder / f"attention-{LEVELS[0]}-float64.so").touch()  # of an earlier build
     data: dict[str, Any] = {"artifacts": []}
     warnings: list[str] = []
     hook: Any = SimpleNamespace(root=str(root), app=SimpleNamespace(display_warning=warnings.append))
@@ -155,8 +198,7 @@ def compile_kernels(root: Path, source: str) -> tuple[dict[str, Any], list[str]]
 
 
 def objects(*reals: str) -> set[str]:
-    names = (f"attention-{level}-{real}.so" for level in hatch_build.levels() for real in reals)
-    return {f"/{hatch_build.NATIVE}/{name}" for name in names}
+    return {f"/{hatch_build.NATIVE}/attention-{level}-{real}.so" for level in LEVELS for real in reals}
 
 
 @pytest.mark.parametrize("compiler", ["cc", "cc -DGIVEN -O1", "{wrapper} cc -DGIVEN"])
@@ -169,14 +211,14 @@ def test_cc_may_hold_flags_and_a_wrapper(compiler, tmp_path, monkeypatch):
     data, warnings = compile_kernels(tmp_path, f"{given}\nconst uint32_t relattn_checksum = CHECKSUM;")
     assert warnings == []
     assert set(data["artifacts"]) == objects("float32", "float64")
-    assert data["tag"].startswith("py3-none-linux")
+    assert data["tag"].startswith("py3-none-" + {"linux": "linux", "darwin": "macosx"}[sys.platform])
 
 
 def test_an_object_that_cannot_be_compiled_is_left_out(tmp_path, capfd):
     data, warnings = compile_kernels(tmp_path, "#ifdef REAL64\n#error as asked\n#endif")
     assert set(data["artifacts"]) == objects("float32")
     assert {path.name for path in tmp_path.rglob("*.so")} == {Path(name).name for name in objects("float32")}
-    assert len(warnings) == len(hatch_build.levels())
+    assert len(warnings) == len(LEVELS)
     assert all("float64.so could not be compiled" in warning for warning in warnings)
     assert "as asked" in capfd.readouterr().err
 
@@ -187,3 +229,77 @@ def test_without_a_compiler_there_are_no_kernels(tmp_path, monkeypatch):
     assert data == {"artifacts": []}
     assert len(warnings) == 1
     assert "no C compiler" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("target", "tag", "expected"),
+    [
+        ("x86_64-linux-gnu.2.28", "manylinux_2_28_x86_64", ["x86-64-v4", "x86-64-v3", "x86-64"]),
+        ("aarch64-linux-gnu.2.34", "manylinux_2_34_aarch64", ["aarch64-sve256", "aarch64"]),
+        ("aarch64-macos.11.0", "macosx_11_0_arm64", ["aarch64"]),
+    ],
+)
+def test_a_target_has_a_tag_that_an_index_takes_and_its_machines_levels(target, tag, expected, monkeypatch):
+    monkeypatch.setattr(hatch_build, "find_spec", lambda name: name == "ziglang")
+    found = hatch_build.named(target)
+    assert (found.tag, list(found.compilers)) == (tag, expected)
+    assert all(" ".join(command).split(" -m ")[1].startswith("ziglang cc") for command in found.compilers.values())
+    processors = {flag for command in found.compilers.values() for flag in command if flag.startswith("-march")}
+    assert processors == {f"-march={level.replace('-', '_')}" for level in expected if "x86" in level}  # zig's names
+
+
+def test_a_mac_compiles_the_one_level_of_its_processor_for_itself(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    monkeypatch.setattr(sysconfig, "get_platform", lambda: "macosx-11.0-universal2")  # Python's, for both its machines
+    found = hatch_build.at_hand()
+    assert (found.tag, list(found.compilers)) == ("macosx_11_0_arm64", ["aarch64"])
+
+
+@pytest.mark.parametrize("target", ["x86_64-linux-gnu", "x86_64-macos.11.0", "linux", "aarch64-linux-gnu.2.28.1"])
+def test_a_target_that_is_none_is_an_error(target, monkeypatch):
+    with pytest.raises(SystemExit, match=f"RELATTN_TARGET is '{target}', not "):
+        hatch_build.named(target)
+
+
+def test_a_target_needs_its_compiler(monkeypatch):
+    monkeypatch.setattr(hatch_build, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match=r"compiled by ziglang, which is not there: pip install ziglang"):
+        hatch_build.named("x86_64-linux-gnu.2.28")
+
+
+def test_a_target_has_all_of_its_kernels_or_is_an_error(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("RELATTN_TARGET", "a target")
+    monkeypatch.setattr(hatch_build, "named", lambda target: hatch_build.at_hand())
+    with pytest.raises(SystemExit, match=r"attention-.*-float64\.so could not be compiled for a target"):
+        compile_kernels(tmp_path, "#ifdef REAL64\n#error as asked\n#endif")
+    assert "as asked" in capfd.readouterr().err
+
+
+def test_no_kernels_may_be_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("RELATTN_TARGET", "none")
+    assert compile_kernels(tmp_path, "#error") == ({"artifacts": []}, [])
+
+
+def test_wheels_are_held_to_their_targets(wheel, pure, tmp_path, monkeypatch):
+    """A machine's own wheel is none for an index, and a tag alone makes none for a machine."""
+    monkeypatch.setattr(hatch_build, "find_spec", lambda name: name == "ziglang")
+    assert wheels.checked(pure, "none") == []
+    tagged = shutil.copy(pure, tmp_path / pure.name.replace("any", "macosx_11_0_arm64"))
+    for path, target in ((wheel, "none"), (pure, "aarch64-macos.11.0"), (tagged, "aarch64-macos.11.0")):
+        with pytest.raises(SystemExit, match=r"is to be tagged .* and hold"):
+            wheels.checked(path, target)
+
+
+AUDIT = """
+WHEEL is consistent with
+the following platform tag: "manylinux_2_27_x86_64".
+"""
+
+
+def test_wheels_need_no_more_than_their_tags_say(monkeypatch):
+    monkeypatch.setattr(wheels.subprocess, "run", lambda *args, **kwargs: SimpleNamespace(stdout=AUDIT, stderr=""))
+    assert wheels.audited(Path("relattn-0-py3-none-manylinux_2_28_x86_64.whl")) == "manylinux_2_27_x86_64"
+    for name in ("relattn-0-py3-none-manylinux_2_17_x86_64.whl", "relattn-0-py3-none-linux_x86_64.whl"):
+        with pytest.raises(SystemExit, match="its objects are not what its tag says"):
+            wheels.audited(Path(name))

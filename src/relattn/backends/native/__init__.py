@@ -5,6 +5,7 @@ pairs' terms are made a tile at a time from the query's scores by label, (2k + 1
 dropped by a counter-based generator seeded from PyTorch's, so that backward draws the same numbers again.
 """
 
+import torch
 from torch import Tensor
 
 from relattn.backends import fused
@@ -14,11 +15,26 @@ from relattn.call import Call, exact
 
 
 def lacking(call: Call) -> str | None:
-    return library.MISSING.get(exact(call.query.dtype))
+    real = exact(call.query.dtype)
+    return f"{missing(real)}; use dense" if real in library.MISSING else None
+
+
+def missing(*reals: torch.dtype) -> str:
+    """Why there are no kernels of some numbers, for one reason."""
+    return f"{' and '.join(map(library.name_of, reals))} kernels: {library.MISSING[reals[0]]}"
 
 
 def installed() -> str:
-    return "; ".join(library.MISSING.values()) or f"compiled for {library.LEVEL}"
+    """For what level of processor there are kernels, and why not for a better one or for a number."""
+    used = {kernels.level for kernels in library.KERNELS.values()}
+    said = [f"compiled for {' and '.join(sorted(used))}"] if used else []
+    if used and used != {library.SERVED[0]}:
+        said[0] += f", not for this processor's {library.SERVED[0]}"
+    reasons = library.MISSING
+    said += [
+        missing(*(real for real in reasons if reasons[real] == reason)) for reason in dict.fromkeys(reasons.values())
+    ]
+    return "; ".join(said)
 
 
 SERVES = Serves(devices=("cpu",), lacking=lacking, installed=installed)

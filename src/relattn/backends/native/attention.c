@@ -14,16 +14,20 @@
 
    All arithmetic is in the build's number. Half types are widened as they are read and rounded as they are written. */
 
+#define _GNU_SOURCE /* RTLD_DEFAULT in older C libraries */
 #include <sys/mman.h>
 
 #include "forward.h"
 #include "backward.h"
 
-/* Asks for a result's memory in large pages: 4 KiB at a time, finding it costs as much as a short row's attention. */
+/* Asks for a result's memory in large pages, where a program can (Linux): 4 KiB at a time, finding it costs as much as
+   a short row's attention. */
 static void in_large_pages(const arguments *a, const array *x, idx heads, idx count, idx dim) {
     const uintptr_t page = 1 << 21, start = ((uintptr_t)x->data + page - 1) / page * page;
     const uintptr_t end = ((uintptr_t)x->data + size_of(a->type) * a->batch * heads * count * dim) / page * page;
+#ifdef MADV_HUGEPAGE
     if (end > start) madvise((void *)start, end - start, MADV_HUGEPAGE);
+#endif
 }
 
 /* Whether this system runs these kernels. */

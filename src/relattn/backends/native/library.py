@@ -9,17 +9,20 @@ from typing import Any, NamedTuple
 
 import torch
 
+from relattn.backends.native import levels
+
 HERE = Path(__file__).parent
-LEVELS = {"AVX512": "x86-64-v4", "AVX2": "x86-64-v3"}  # by what PyTorch says of the processor
-LEVEL = LEVELS.get(torch.backends.cpu.get_cpu_capability(), platform.machine())
+MACHINE = levels.machine_of(platform.machine())
+SERVED = [level.name for level in levels.served(MACHINE, torch.backends.cpu.get_cpu_capability())]
 REALS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}  # the number that an object computes in
 TYPES = {torch.float32: 0, torch.float64: 0, torch.bfloat16: 1, torch.float16: 2}  # of arrays, as in `rows.h`
 PADDING = 16  # of the last dimension of tables, as in `rows.h`
 
 
 class Kernels(NamedTuple):
-    """An object, the structure of its arguments, and which of them are tensors with strides."""
+    """An object: its level of processor, the structure of its arguments, and which of them are tensors with strides."""
 
+    level: str
     library: ctypes.CDLL
     arguments: type[ctypes.Structure]
     arrays: frozenset[str]
@@ -42,34 +45,70 @@ def structures(header: str, real: Any) -> dict[str, Any]:
     return kinds
 
 
+def object_of(level: str, number: str, folder: Path) -> Path:
+    return folder / f"attention-{level}-{number}.so"
+
+
 def load(level: str, real: torch.dtype, folder: Path = HERE) -> Kernels:
     """The kernels compiled for a level of processor; OSError where they are not there or not of this version."""
-    name = f"attention-{level}-{str(real).removeprefix('torch.')}.so"
-    library = ctypes.CDLL(str(folder / name))
+    path = object_of(level, name_of(real), folder)
+    machine = machine_in(path)
+    if machine not in (None, MACHINE):
+        raise OSError(f"{path.name} was compiled for {machine}")
+    library = ctypes.CDLL(str(path))
     header = (folder / "arguments.h").read_bytes()
     if not hasattr(library, "relattn_checksum") or checksum_of(library) != zlib.crc32(header):
-        raise OSError(f"{name} was compiled with another arguments.h")
+        raise OSError(f"{path.name} was compiled with another arguments.h")
     declared = structures(header.decode(), REALS[real])
     arguments = declared["arguments"]
     arrays = frozenset(name for name, kind in arguments._fields_ if kind is declared["array"])
-    return Kernels(library, arguments, arrays)
+    return Kernels(level, library, arguments, arrays)
+
+
+def name_of(real: torch.dtype) -> str:
+    return str(real).removeprefix("torch.")
 
 
 def checksum_of(library: ctypes.CDLL) -> int:
     return ctypes.c_uint32.in_dll(library, "relattn_checksum").value
 
 
-def load_all(level: str, folder: Path = HERE) -> tuple[dict[torch.dtype, Kernels], dict[torch.dtype, str]]:
+def machine_in(path: Path) -> str | None:
+    """The machine that an object says it is for: loading another machine's, Linux says that there is no such file."""
+    start = path.read_bytes()[:20]
+    if start[:4] == b"\x7fELF":
+        number = int.from_bytes(start[18:20], "little")
+        return {62: "x86_64", 183: "aarch64"}.get(number, f"another machine (ELF's number {number})")
+    return None
+
+
+def load_best(served: list[str], real: torch.dtype, folder: Path) -> Kernels:
+    """The kernels of the best level that a processor can run and that is there; OSError says why there are none."""
+    number, reasons = name_of(real), []
+    for level in served:
+        if object_of(level, number, folder).exists():
+            try:
+                return load(level, real, folder)
+            except OSError as error:
+                reasons.append(str(error))
+    if reasons:
+        raise OSError("; ".join(reasons))
+    there = sorted(path.name.split("-", 1)[1].rsplit("-", 1)[0] for path in folder.glob(f"attention-*-{number}.so"))
+    processor = served[0] if served else MACHINE
+    but_for = f", but for {', '.join(there)}" if there else ""
+    raise OSError(f"none in this installation for {processor} on {platform.system()}{but_for}")
+
+
+def load_all(served: list[str], folder: Path = HERE) -> tuple[dict[torch.dtype, Kernels], dict[torch.dtype, str]]:
     """The kernels of each number, or why they are not there."""
     kernels: dict[torch.dtype, Kernels] = {}
     missing: dict[torch.dtype, str] = {}
     for real in REALS:
         try:
-            kernels[real] = load(level, real, folder)
+            kernels[real] = load_best(served, real, folder)
         except OSError as error:
-            name = str(real).removeprefix("torch.")
-            missing[real] = f"its {name} kernels were not compiled for this machine ({error}); use dense"
+            missing[real] = str(error)
     return kernels, missing
 
 
-KERNELS, MISSING = load_all(LEVEL)
+KERNELS, MISSING = load_all(SERVED)

@@ -4,12 +4,14 @@
 #define RELATTN_THREADS_H
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "rows.h"
 
 typedef struct {
     const arguments *a;
+    void (*worker)(void *);
     idx next, failed; /* shared: the next task, whether memory ran out */
 } crew;
 
@@ -33,13 +35,28 @@ static real *carve(crew *work, const piece *pieces, idx count) {
 
 INLINE idx next_task(crew *work) { return __atomic_fetch_add(&work->next, 1, __ATOMIC_RELAXED); }
 
-/* Runs a worker on each thread of the pool that PyTorch uses (GNU OpenMP's), or on this one alone. */
+static void *thread(void *work) {
+    ((crew *)work)->worker(work);
+    return NULL;
+}
+
+/* Runs the crew's worker on this thread and on new ones, as many as the system gives of those asked for. */
+static void on_new_threads(crew *work) {
+    pthread_t others[work->a->threads];
+    idx count = 0;
+    while (count + 1 < work->a->threads && pthread_create(&others[count], NULL, thread, work) == 0) count++;
+    work->worker(work);
+    while (count > 0) pthread_join(others[--count], NULL);
+}
+
+/* Runs a worker on each thread of the pool that PyTorch uses, GNU OpenMP's, or on new threads where that is not in the
+   process (macOS, and builds on other pools). */
 static int together(const arguments *a, void (*worker)(void *)) {
     typedef void (*start)(void (*)(void *), void *, unsigned, unsigned);
-    crew work = {.a = a};
+    crew work = {.a = a, .worker = worker};
     start parallel = a->threads > 1 ? (start)dlsym(RTLD_DEFAULT, "GOMP_parallel") : NULL;
     if (parallel) parallel(worker, &work, (unsigned)a->threads, 0);
-    else worker(&work);
+    else on_new_threads(&work);
     return (int)work.failed;
 }
 
