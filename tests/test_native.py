@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 import torch
 
+import hatch_build
 from benchmarks import errors
 from benchmarks.peers import Case
 from relattn import backends, relation_attention, relative_attention
@@ -271,6 +272,45 @@ def test_the_arguments_are_read_from_the_header():
     for line in ("idx no[2];", "unsigned idx no;", "idx one two;"):
         with pytest.raises(ValueError, match="is not understood"):
             library.structures(f"typedef struct {{ {line} }} array;", ctypes.c_float)
+
+
+ASKING = """
+#include <stdio.h>
+#include "arguments.h"
+#define PLACE(kind, field) printf(#kind "." #field " %zu %zu\\n", offsetof(kind, field), sizeof(((kind *)0)->field));
+int main(void) {{ {places} }}
+"""
+
+
+def misplaced(kinds, real, folder):
+    """Fields of structures, by name, that are not where C has them: (offset, size) in Python and in C."""
+    fields = [(name, kind, field) for name, kind in kinds.items() for field, _ in kind._fields_]
+    here = {f"{name}.{field}": (getattr(kind, field).offset, getattr(kind, field).size) for name, kind, field in fields}
+    text = ASKING.format(places=" ".join(f"PLACE({name}, {field})" for name, _, field in fields))
+    defines = hatch_build.REALS[str(real).removeprefix("torch.")]
+    options = [*hatch_build.QUIET, *defines, f"-I{library.HERE}", "-x", "c", "-", "-o", folder / "asking"]
+    subprocess.run([*hatch_build.compiler(), *options], input=text.encode(), check=True)
+    lines = subprocess.run([folder / "asking"], capture_output=True, text=True, check=True).stdout.splitlines()
+    there = {name: (int(offset), int(size)) for name, offset, size in map(str.split, lines)}
+    assert len(there) == len(fields)
+    return {name: (here[name], there[name]) for name in here if here[name] != there[name]}
+
+
+@pytest.mark.parametrize("real", EXACT)
+def test_every_argument_lies_where_c_has_it(real, tmp_path):
+    arguments = library.KERNELS[real].arguments
+    kinds = {"arguments": arguments, "array": dict(arguments._fields_)["query"]}
+    assert all(len(kind._fields_) > 3 for kind in kinds.values())
+    assert misplaced(kinds, real, tmp_path) == {}
+
+
+@pytest.mark.parametrize("real", EXACT)
+def test_two_arguments_of_one_size_that_change_places_are_named(real, tmp_path):
+    header = (library.HERE / "arguments.h").read_text(encoding="utf-8")
+    for kind, (first, second) in {"arguments": ("queries", "keys"), "array": ("batch", "head")}.items():
+        swapped = library.structures(header.replace(f"{first}, {second}", f"{second}, {first}"), library.REALS[real])
+        wrong = misplaced({kind: swapped[kind]}, real, tmp_path)
+        assert set(wrong) == {f"{kind}.{first}", f"{kind}.{second}"}
 
 
 @pytest.fixture
