@@ -22,6 +22,8 @@ enum { MANTISSA = 23, BIAS = 127 };
 
 #if defined(__AVX512F__)
 enum { BYTES = 64, TILE_ROWS = 6, TILE_VECS = 4 };
+#elif __ARM_FEATURE_SVE_BITS == 256
+enum { BYTES = 32, TILE_ROWS = 6, TILE_VECS = 4 };
 #elif defined(__AVX2__) || defined(REAL64) /* four numbers at least */
 enum { BYTES = 32, TILE_ROWS = 6, TILE_VECS = 2 };
 #else
