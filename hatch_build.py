@@ -1,5 +1,5 @@
 """Builds the compiled kernels into the wheel: for each level of processor a shared object that computes in float32 and
-one that computes in float64.
+one that computes in float64, or one for bfloat16 where it has instructions for that.
 
 They are compiled for the machine at hand by its own C compiler; or for the machine and system that RELATTN_TARGET
 names, by `ziglang`, a compiler for all of them that the package index has:
@@ -23,7 +23,6 @@ import sys
 import sysconfig
 import zlib
 from importlib.util import find_spec
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +33,12 @@ PROCESSORS = runpy.run_path(str(Path(__file__).parent / NATIVE / "levels.py"))
 FLAGS = ["-O3", "-std=gnu11", "-shared", "-fPIC", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
 QUIET = ["-Wno-psabi", "-Wno-unknown-warning-option"]  # vectors wider than a processor's are taken apart: as intended
 LIBRARIES = ["-lm", "-ldl", "-lpthread"]
-REALS: dict[str, list[str]] = {"float32": [], "float64": ["-DREAL64"]}  # numbers to compute in
+DEFINES: dict[str, list[str]] = {
+    "float32": [],
+    "float64": ["-DREAL64"],
+    "bfloat16": ["-DPAIRS"],
+}  # numbers to compute in
+NUMBERS = {level.name: level.numbers for levels in PROCESSORS["LEVELS"].values() for level in levels}
 
 
 class Target(NamedTuple):
@@ -50,14 +54,18 @@ def levels(machine: str, is_macos: bool) -> list[Any]:
     return list(found[-1:] if is_macos else found)
 
 
+def compiler() -> list[str]:
+    """The compiler that CC names, perhaps by a wrapper and with flags."""
+    return shlex.split(os.environ.get("CC", "")) or ["cc"]
+
+
 def at_hand() -> Target | None:
-    """This machine, by the compiler that CC names, perhaps by a wrapper and with flags; None where it is not there."""
-    compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
-    if sys.platform not in ("linux", "darwin") or not shutil.which(compiler[0]):
+    """This machine, by its compiler; None where that is not there."""
+    if sys.platform not in ("linux", "darwin") or not shutil.which(compiler()[0]):
         return None
     found = levels(platform.machine(), sys.platform == "darwin")
     tag = re.sub(r"\W", "_", sysconfig.get_platform()).replace("universal2", platform.machine())
-    return Target(tag, {level.name: [*compiler, *level.flags] for level in found})
+    return Target(tag, {level.name: [*compiler(), *level.flags] for level in found})
 
 
 def named(target: str) -> Target | None:
@@ -72,8 +80,8 @@ def named(target: str) -> Target | None:
     machine, major, minor = (group for group in found.groups() if group)
     is_macos = "macos" in target
     tag = f"macosx_{major}_{minor}_arm64" if is_macos else f"manylinux_{major}_{minor}_{machine}"
-    compiler = [sys.executable, "-m", "ziglang", "cc", "-target", target, "-s"]
-    return Target(tag, {level.name: [*compiler, *map(in_zig, level.flags)] for level in levels(machine, is_macos)})
+    start = [sys.executable, "-m", "ziglang", "cc", "-target", target, "-s"]
+    return Target(tag, {level.name: [*start, *map(in_zig, level.flags)] for level in levels(machine, is_macos)})
 
 
 def in_zig(flag: str) -> str:
@@ -86,10 +94,11 @@ def commands(folder: Path, target: Target) -> dict[Path, list[str]]:
     """How each object is compiled, in that folder: a name in place of a path, since macOS writes it into the object."""
     checksum = zlib.crc32((folder / "arguments.h").read_bytes())
     found = {}
-    for (level, compiler), (real, defines) in product(target.compilers.items(), REALS.items()):
-        made = folder / f"attention-{level}-{real}.so"
-        given = [*FLAGS, *QUIET, *defines, f"-DCHECKSUM={checksum}u", "attention.c", *LIBRARIES]
-        found[made] = [*compiler, *given, "-o", made.name]
+    for level, start in target.compilers.items():
+        for number in NUMBERS[level]:
+            made = folder / f"attention-{level}-{number}.so"
+            given = [*FLAGS, *QUIET, *DEFINES[number], f"-DCHECKSUM={checksum}u", "attention.c", *LIBRARIES]
+            found[made] = [*start, *given, "-o", made.name]
     return found
 
 

@@ -15,7 +15,7 @@ from relattn.backends.native import levels, library
 from relattn.call import Call
 from relattn.testing import Shape, make_inputs
 
-BEST = library.SERVED[0]
+BEST = library.SERVED["float32"][0]
 SHAPE = Shape(batch=2, heads=2, key_heads=1, queries=5, keys=7, dim=3, value_dim=2, left=2, right=1)
 
 
@@ -33,8 +33,22 @@ SHAPE = Shape(batch=2, heads=2, key_heads=1, queries=5, keys=7, dim=3, value_dim
     ],
 )
 def test_the_machine_comes_first_and_then_what_the_processor_has(machine, capability, expected):
-    found = levels.served(levels.machine_of(machine), capability)
-    assert [level.name for level in found] == expected
+    for number in levels.EXACT:
+        assert levels.served(levels.machine_of(machine), capability, {}, number) == expected
+
+
+@pytest.mark.parametrize(
+    ("machine", "capability", "others", "expected"),
+    [
+        ("x86_64", "AVX512", {"avx512_bf16": True, "amx_bf16": True}, ["x86-64-v4-amx", "x86-64-v4-bf16"]),
+        ("x86_64", "AVX512", {"avx512_bf16": True, "amx_bf16": False, "avx2": True}, ["x86-64-v4-bf16"]),
+        ("x86_64", "AVX512", {}, []),
+        ("x86_64", "AVX2", {"avx512_bf16": True, "amx_bf16": True}, []),  # ATEN_CPU_CAPABILITY=avx2
+        ("aarch64", "DEFAULT", {"bf16": True}, []),
+    ],
+)
+def test_bfloat16_has_levels_where_processors_multiply_it(machine, capability, others, expected):
+    assert levels.served(machine, capability, others, "bfloat16") == expected
 
 
 def test_the_lowest_level_of_a_machine_needs_nothing_and_each_name_is_one_levels():
@@ -51,8 +65,9 @@ def installation(tmp_path):
     return tmp_path
 
 
-def found_in(folder, monkeypatch, served=library.SERVED):
-    """What this library finds in an installation; from here on it works with that."""
+def found_in(folder, monkeypatch, served=(BEST,), pairs=()):
+    """What this library finds in an installation for levels of processor; from here on it works with that."""
+    served = {number: list(served) for number in levels.EXACT} | {"bfloat16": list(pairs)}
     monkeypatch.setattr(library, "SERVED", served)
     for name, value in zip(("KERNELS", "MISSING"), library.load_all(served, folder), strict=True):
         monkeypatch.setattr(library, name, value)

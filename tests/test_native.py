@@ -14,7 +14,7 @@ from benchmarks import errors
 from benchmarks.peers import Case
 from relattn import relation_attention, relative_attention
 from relattn.backends import native
-from relattn.backends.native import library, operators
+from relattn.backends.native import levels, library, operators
 from relattn.call import Call
 from relattn.testing import (
     Shape,
@@ -47,16 +47,18 @@ def _poison():
     torch.use_deterministic_algorithms(False)
 
 
-@pytest.fixture(params=library.SERVED)
+@pytest.fixture(params=library.SERVED["float32"])
 def level(request, monkeypatch):
-    kernels, missing = library.load_all([request.param])
+    kernels, missing = library.load_all({number: [request.param] for number in levels.EXACT} | {"bfloat16": []})
     assert missing == {}
     monkeypatch.setattr(library, "KERNELS", kernels)
 
 
 def test_the_kernels_are_compiled_where_tests_run():
     assert library.MISSING == {}
-    assert native.installed() == f"compiled for {library.SERVED[0]}"
+    best = {number: library.SERVED[number][:1] for number in ("float32", "bfloat16")}
+    said = [f"{word} for {levels}" for word, (levels,) in zip(("compiled", "bfloat16"), best.values(), strict=True)]
+    assert native.installed() == "; ".join(said)
 
 
 @pytest.mark.usefixtures("_poison", "level")
@@ -151,7 +153,7 @@ static int start(pthread_t *new, const pthread_attr_t *how, void *(*worker)(void
 @pytest.fixture(scope="module")
 def without_a_pool(tmp_path_factory):
     """The kernels as they are where no pool of threads is found; `most` is how many threads there are to be had."""
-    level = library.SERVED[0]
+    level = library.SERVED["float32"][0]
     folder = tmp_path_factory.mktemp("kernels") / "native"
     shutil.copytree(library.HERE, folder, ignore=shutil.ignore_patterns("*.so"))
     (folder / "attention.c").rename(folder / "kernels.c")
@@ -321,3 +323,42 @@ def test_the_arguments_are_read_from_the_header():
     for line in ("idx no[2];", "unsigned idx no;", "idx one two;"):
         with pytest.raises(ValueError, match="is not understood"):
             library.structures(f"typedef struct {{ {line} }} array;", ctypes.c_float)
+
+
+ASKING = """
+#include <stdio.h>
+#include "arguments.h"
+#define PLACE(kind, field) printf(#kind "." #field " %zu %zu\\n", offsetof(kind, field), sizeof(((kind *)0)->field));
+int main(void) {{ {places} }}
+"""
+
+
+def misplaced(kinds, real, folder):
+    """Fields of structures, by name, that are not where C has them: (offset, size) in Python and in C."""
+    fields = [(name, kind, field) for name, kind in kinds.items() for field, _ in kind._fields_]
+    here = {f"{name}.{field}": (getattr(kind, field).offset, getattr(kind, field).size) for name, kind, field in fields}
+    text = ASKING.format(places=" ".join(f"PLACE({name}, {field})" for name, _, field in fields))
+    defines = hatch_build.DEFINES[str(real).removeprefix("torch.")]
+    options = [*hatch_build.QUIET, *defines, f"-I{library.HERE}", "-x", "c", "-", "-o", folder / "asking"]
+    subprocess.run([*hatch_build.compiler(), *options], input=text.encode(), check=True)
+    lines = subprocess.run([folder / "asking"], capture_output=True, text=True, check=True).stdout.splitlines()
+    there = {name: (int(offset), int(size)) for name, offset, size in map(str.split, lines)}
+    assert len(there) == len(fields)
+    return {name: (here[name], there[name]) for name in here if here[name] != there[name]}
+
+
+@pytest.mark.parametrize("real", EXACT)
+def test_every_argument_lies_where_c_has_it(real, tmp_path):
+    arguments = library.KERNELS[real].arguments
+    kinds = {"arguments": arguments, "array": dict(arguments._fields_)["query"]}
+    assert all(len(kind._fields_) > 3 for kind in kinds.values())
+    assert misplaced(kinds, real, tmp_path) == {}
+
+
+@pytest.mark.parametrize("real", EXACT)
+def test_two_arguments_of_one_size_that_change_places_are_named(real, tmp_path):
+    header = (library.HERE / "arguments.h").read_text(encoding="utf-8")
+    for kind, (first, second) in {"arguments": ("queries", "keys"), "array": ("batch", "head")}.items():
+        swapped = library.structures(header.replace(f"{first}, {second}", f"{second}, {first}"), library.REALS[real])
+        wrong = misplaced({kind: swapped[kind]}, real, tmp_path)
+        assert set(wrong) == {f"{kind}.{first}", f"{kind}.{second}"}

@@ -179,7 +179,7 @@ def test_the_wheel_without_kernels_is_for_every_machine(pure):
         assert [name for name in archive.namelist() if name.endswith(".so")] == []
 
 
-LEVELS = [level.name for level in hatch_build.levels(platform.machine(), sys.platform == "darwin")]
+LEVELS = hatch_build.levels(platform.machine(), sys.platform == "darwin")
 
 
 def compile_kernels(root: Path, source: str) -> tuple[dict[str, Any], list[str]]:
@@ -189,7 +189,7 @@ def compile_kernels(root: Path, source: str) -> tuple[dict[str, Any], list[str]]
     for name in ("arguments.h", "vectors.h"):
         shutil.copy(ROOT / hatch_build.NATIVE / name, folder)
     (folder / "attention.c").write_text(f'#include "arguments.h"\n{source}\n', encoding="utf-8")
-    (folder / f"attention-{LEVELS[0]}-float64.so").touch()  # of an earlier build
+    (folder / f"attention-{LEVELS[-1].name}-float64.so").touch()  # of an earlier build
     data: dict[str, Any] = {"artifacts": []}
     warnings: list[str] = []
     hook: Any = SimpleNamespace(root=str(root), app=SimpleNamespace(display_warning=warnings.append))
@@ -198,7 +198,8 @@ def compile_kernels(root: Path, source: str) -> tuple[dict[str, Any], list[str]]
 
 
 def objects(*reals: str) -> set[str]:
-    return {f"/{hatch_build.NATIVE}/attention-{level}-{real}.so" for level in LEVELS for real in reals}
+    made = ((level.name, real) for level in LEVELS for real in reals if real in level.numbers)
+    return {f"/{hatch_build.NATIVE}/attention-{level}-{real}.so" for level, real in made}
 
 
 @pytest.mark.parametrize("compiler", ["cc", "cc -DGIVEN -O1", "{wrapper} cc -DGIVEN"])
@@ -210,15 +211,16 @@ def test_cc_may_hold_flags_and_a_wrapper(compiler, tmp_path, monkeypatch):
     given = "#ifndef GIVEN\n#error\n#endif" if "GIVEN" in compiler else ""
     data, warnings = compile_kernels(tmp_path, f"{given}\nconst uint32_t relattn_checksum = CHECKSUM;")
     assert warnings == []
-    assert set(data["artifacts"]) == objects("float32", "float64")
+    assert set(data["artifacts"]) == objects("float32", "float64", "bfloat16")
     assert data["tag"].startswith("py3-none-" + {"linux": "linux", "darwin": "macosx"}[sys.platform])
 
 
 def test_an_object_that_cannot_be_compiled_is_left_out(tmp_path, capfd):
     data, warnings = compile_kernels(tmp_path, "#ifdef REAL64\n#error as asked\n#endif")
-    assert set(data["artifacts"]) == objects("float32")
-    assert {path.name for path in tmp_path.rglob("*.so")} == {Path(name).name for name in objects("float32")}
-    assert len(warnings) == len(LEVELS)
+    assert set(data["artifacts"]) == objects("float32", "bfloat16")
+    made = {Path(name).name for name in objects("float32", "bfloat16")}
+    assert {path.name for path in tmp_path.rglob("*.so")} == made
+    assert len(warnings) == len(objects("float64"))
     assert all("float64.so could not be compiled" in warning for warning in warnings)
     assert "as asked" in capfd.readouterr().err
 
@@ -234,7 +236,11 @@ def test_without_a_compiler_there_are_no_kernels(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("target", "tag", "expected"),
     [
-        ("x86_64-linux-gnu.2.28", "manylinux_2_28_x86_64", ["x86-64-v4", "x86-64-v3", "x86-64"]),
+        (
+            "x86_64-linux-gnu.2.28",
+            "manylinux_2_28_x86_64",
+            ["x86-64-v4-amx", "x86-64-v4-bf16", "x86-64-v4", "x86-64-v3", "x86-64"],
+        ),
         ("aarch64-linux-gnu.2.34", "manylinux_2_34_aarch64", ["aarch64-sve256", "aarch64"]),
         ("aarch64-macos.11.0", "macosx_11_0_arm64", ["aarch64"]),
     ],
@@ -245,7 +251,9 @@ def test_a_target_has_a_tag_that_an_index_takes_and_its_machines_levels(target, 
     assert (found.tag, list(found.compilers)) == (tag, expected)
     assert all(" ".join(command).split(" -m ")[1].startswith("ziglang cc") for command in found.compilers.values())
     processors = {flag for command in found.compilers.values() for flag in command if flag.startswith("-march")}
-    assert processors == {f"-march={level.replace('-', '_')}" for level in expected if "x86" in level}  # zig's names
+    assert processors == {
+        f"-march={name.replace('-', '_')}" for name in ("x86-64-v4", "x86-64-v3", "x86-64") if name in expected
+    }
 
 
 def test_a_mac_compiles_the_one_level_of_its_processor_for_itself(monkeypatch):

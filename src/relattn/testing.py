@@ -184,12 +184,20 @@ def convert(inputs: dict[str, Tensor | None], dtype: torch.dtype) -> dict[str, T
     return {name: None if x is None else x.to(dtype) for name, x in inputs.items()}
 
 
+def measured(
+    operator: Callable[..., Any], inputs: dict[str, Tensor | None], backend: str, **options: Any
+) -> dict[str, tuple[float, float]]:
+    """How far a backend's output, log-sum-exp and gradients are from the equations, and how far they may be."""
+    exact, allowed = budgets(operator, inputs, **options)
+    got = outputs_and_gradients(operator, inputs, backend=backend, **options)
+    return {name: (off, allowed[name]) for name, off in differences(got, exact).items()}
+
+
 def assert_within_budget(
     operator: Callable[..., Any], inputs: dict[str, Tensor | None], backend: str, **options: Any
 ) -> None:
     """A backend's output, log-sum-exp and gradients are within the error that their type allows of the equations."""
-    exact, allowed = budgets(operator, inputs, **options)
-    got = outputs_and_gradients(operator, inputs, backend=backend, **options)
-    wrong = {name: off for name, off in differences(got, exact).items() if off > allowed[name]}
-    listed = "; ".join(f"{name} off by {off:.1e}, allowed {allowed[name]:.1e}" for name, off in wrong.items())
+    found = measured(operator, inputs, backend, **options)
+    wrong = {name: (off, allowed) for name, (off, allowed) in found.items() if off > allowed}
+    listed = "; ".join(f"{name} off by {off:.1e}, allowed {allowed:.1e}" for name, (off, allowed) in wrong.items())
     assert not wrong, f"{backend} against the reference: {listed}"

@@ -1,6 +1,7 @@
 """Fused attention for processors, forward and backward, compiled from `attention.c`: nothing queries × keys in memory.
 
-Every option of both operators, arbitrary relations, masks and dropout included; half types are computed in float32. The
+Every option of both operators, arbitrary relations, masks and dropout included. Half types are computed in float32; on
+processors that multiply bfloat16, its products of queries, keys, values and weights are theirs, summed in float32. The
 pairs' terms are made a tile at a time from the query's scores by label, (2k + 1) numbers per row. Probabilities are
 dropped by a counter-based generator seeded from PyTorch's, so that backward draws the same numbers again.
 """
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from relattn.backends import fused
-from relattn.backends.native import library, operators
+from relattn.backends.native import levels, library, operators
 from relattn.backends.serves import Serves
 from relattn.call import Call, exact
 
@@ -26,10 +27,14 @@ def missing(*reals: torch.dtype) -> str:
 
 def installed() -> str:
     """For what level of processor there are kernels, and why not for a better one or for a number."""
-    used = {kernels.level for kernels in library.KERNELS.values()}
-    said = [f"compiled for {' and '.join(sorted(used))}"] if used else []
-    if used and used != {library.SERVED[0]}:
-        said[0] += f", not for this processor's {library.SERVED[0]}"
+    said = []
+    for numbers, before in ((levels.EXACT, "compiled for "), (levels.PAIRS, "bfloat16 for ")):
+        used = {kernels.level for real, kernels in library.KERNELS.items() if library.name_of(real) in numbers}
+        best = library.SERVED[numbers[0]][:1]
+        if used:
+            said.append(before + " and ".join(sorted(used)))
+            if used != set(best):
+                said[-1] += f", not for this processor's {best[0]}"
     reasons = library.MISSING
     said += [
         missing(*(real for real in reasons if reasons[real] == reason)) for reason in dict.fromkeys(reasons.values())

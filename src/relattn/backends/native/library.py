@@ -4,17 +4,23 @@ import ctypes
 import platform
 import re
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from relattn.backends.native import levels
+from relattn.call import exact
 
 HERE = Path(__file__).parent
 MACHINE = levels.machine_of(platform.machine())
-SERVED = [level.name for level in levels.served(MACHINE, torch.backends.cpu.get_cpu_capability())]
-REALS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}  # the number that an object computes in
+OTHERS: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+SERVED = {
+    number: levels.served(MACHINE, torch.backends.cpu.get_cpu_capability(), OTHERS, number)
+    for number in (*levels.EXACT, *levels.PAIRS)
+}
+REALS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double, torch.bfloat16: ctypes.c_float}  # of an object
 TYPES = {torch.float32: 0, torch.float64: 0, torch.bfloat16: 1, torch.float16: 2}  # of arrays, as in `rows.h`
 PADDING = 16  # of the last dimension of tables, as in `rows.h`
 
@@ -59,6 +65,8 @@ def load(level: str, real: torch.dtype, folder: Path = HERE) -> Kernels:
     header = (folder / "arguments.h").read_bytes()
     if not hasattr(library, "relattn_checksum") or checksum_of(library) != zlib.crc32(header):
         raise OSError(f"{path.name} was compiled with another arguments.h")
+    if not library.relattn_usable():
+        raise OSError(f"this system does not run {path.name}")
     declared = structures(header.decode(), REALS[real])
     arguments = declared["arguments"]
     arrays = frozenset(name for name, kind in arguments._fields_ if kind is declared["array"])
@@ -99,16 +107,25 @@ def load_best(served: list[str], real: torch.dtype, folder: Path) -> Kernels:
     raise OSError(f"none in this installation for {processor} on {platform.system()}{but_for}")
 
 
-def load_all(served: list[str], folder: Path = HERE) -> tuple[dict[torch.dtype, Kernels], dict[torch.dtype, str]]:
-    """The kernels of each number, or why they are not there."""
+def load_all(
+    served: dict[str, list[str]], folder: Path = HERE
+) -> tuple[dict[torch.dtype, Kernels], dict[torch.dtype, str]]:
+    """The kernels of each number, or why they are not there; those of bfloat16 where the processor has levels."""
     kernels: dict[torch.dtype, Kernels] = {}
     missing: dict[torch.dtype, str] = {}
     for real in REALS:
-        try:
-            kernels[real] = load_best(served, real, folder)
-        except OSError as error:
-            missing[real] = str(error)
+        number = name_of(real)
+        if number in levels.EXACT or served[number]:
+            try:
+                kernels[real] = load_best(served[number], real, folder)
+            except OSError as error:
+                missing[real] = str(error)
     return kernels, missing
 
 
 KERNELS, MISSING = load_all(SERVED)
+
+
+def kernels_of(dtype: torch.dtype) -> Kernels:
+    """Those that compute a call of a type: half types in float32 where they have none of their own."""
+    return KERNELS[dtype if dtype in KERNELS else exact(dtype)]

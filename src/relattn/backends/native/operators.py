@@ -61,7 +61,7 @@ class Task:
         _, key_heads, keys, value_dim = call.value.shape
         tables = [x for x in (call.rel_key, call.rel_value) if x is not None]
         self.real = exact(call.query.dtype)
-        self.kernels = library.KERNELS[self.real]
+        self.kernels = library.kernels_of(call.query.dtype)
         self.arguments: Any = self.kernels.arguments(
             batch=batch,
             heads=heads,
