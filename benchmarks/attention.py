@@ -6,9 +6,10 @@ values lie in memory as projections make them, (batch, n, heads, dim), for every
 paper: multiply-adds of the matrix products of each method, forward.
 
 Methods are `plain`, `auto` (ours, as a caller gets it), `no tables` (the same without relative terms), a backend's
-name, and the peers of `benchmarks.peers`, which need what that module says and drop nothing. One that does not fit half
-of the memory there is at some n is left out, and said so. A run replaces the rows of the results that it measures again
-and keeps the others, so that it can be made in pieces.
+name, the forms of `benchmarks.forms` (Transformer-XL's and T5's, ours and by a mask), and the peers of
+`benchmarks.peers`, which need what that module says and drop nothing. One that does not fit half of the memory there is
+at some n is left out, and said so. A run replaces the rows of the results that it measures again and keeps the others,
+so that it can be made in pieces.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import relattn
-from benchmarks import peers
+from benchmarks import forms, peers
 from benchmarks.measure import alternate, available_memory, conditions, keep, peak_memory, preload
 from benchmarks.peers import PEERS, Attend, Case
 from relattn import backends, relative_attention
@@ -32,15 +33,18 @@ from relattn.call import Call
 
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 NO_TABLES = "no tables"
-METHODS = ("plain", "auto", NO_TABLES, *backends.NAMES, *PEERS)
+METHODS = ("plain", "auto", NO_TABLES, *backends.NAMES, *forms.METHODS, *PEERS)
+PYTORCH = ("plain", *forms.BY_MASK)
 HEADS, DIM, CLIP, TOKENS = 8, 64, 16, 8192
 KEY = ("n", "causal", "pass", "method", "dtype", "tokens", "dropout")
 
 
-def operations(method: str, n: int) -> int:
+def operations(method: str, n: int) -> float:
     """Multiply-adds of one sentence and head, forward: two products of plain attention, and those with the tables."""
-    products, vectors = 2, min(2 * CLIP + 1, 2 * n - 1)  # ours: each row of a table once, however many pairs share it
-    if method in ("plain", NO_TABLES):
+    products, vectors = 2.0, float(min(2 * CLIP + 1, 2 * n - 1))  # ours: a row once, however many pairs share it
+    if method in forms.METHODS:
+        products, vectors = 1, forms.vectors(method, n)
+    elif method in ("plain", NO_TABLES):
         products = 0
     elif method == "reference":
         vectors = n
@@ -52,6 +56,8 @@ def operations(method: str, n: int) -> int:
 def attention(method: str, case: Case) -> Attend:
     if method in PEERS:
         return peers.load(method, case)
+    if method in forms.METHODS:
+        return forms.attention(method, case)
     options: dict[str, Any] = {"is_causal": case.is_causal, "dropout_p": case.dropout_p}
     if method == "plain":
         return partial(F.scaled_dot_product_attention, **options)
@@ -63,6 +69,9 @@ def inputs_of(method: str, case: Case, requires_grad: bool) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     tables = 0 if method in ("plain", NO_TABLES) else PEERS[method].tables if method in PEERS else 2
     made = [torch.randn(case.batch, case.n, case.heads, case.dim, generator=generator).transpose(1, 2) for _ in "qkv"]
+    if method in forms.METHODS:
+        made += forms.others(method, case, generator)
+        return [x.to(case.dtype).requires_grad_(requires_grad) for x in made]
     made += [torch.randn(2 * CLIP + 1, case.dim, generator=generator) for _ in range(tables)]
     return [x.to(case.dtype).requires_grad_(requires_grad) for x in made]
 
@@ -90,7 +99,7 @@ def backend_of(method: str, case: Case) -> str:
     query = torch.empty((), dtype=case.dtype).expand(case.batch, case.heads, case.n, case.dim)
     table = torch.empty((), dtype=case.dtype).expand(2 * CLIP + 1, case.dim)
     call = Call(query, query, query, table, table, left=CLIP, right=CLIP, is_causal=case.is_causal)
-    return backends.choose("auto" if method == NO_TABLES else method, call).__name__.rpartition(".")[2]
+    return backends.choose(method if method in backends.NAMES else "auto", call).__name__.rpartition(".")[2]
 
 
 def memory_needed(method: str, case: Case, backward: bool) -> int:
@@ -99,6 +108,8 @@ def memory_needed(method: str, case: Case, backward: bool) -> int:
         return PEERS[method].memory(case, backward)
     if method == "plain":
         return 0
+    if method in forms.METHODS:
+        return forms.memory(method, case, backward)
     scores = case.batch * case.heads * case.n * case.n * case.dtype.itemsize
     match backend_of(method, case):
         case "reference":
@@ -124,8 +135,8 @@ def measure(
             "dtype": str(case.dtype).removeprefix("torch."),
             "tokens": case.batch * case.n,
             "dropout": case.dropout_p,
-            "package": f"torch {torch.__version__}" if method == "plain" else package,
-            "backend": "" if method == "plain" or method in PEERS else backend_of(method, case),
+            "package": f"torch {torch.__version__}" if method in PYTORCH else package,
+            "backend": "" if method in PYTORCH or method in PEERS else backend_of(method, case),
             "ms": round(1e3 * time.median, 3),
             "ms low": round(1e3 * time.low, 3),
             "ms high": round(1e3 * time.high, 3),

@@ -35,6 +35,12 @@ SHAPES = {
     "wide window": Shape(batch=1, heads=1, key_heads=1, queries=200, keys=200, dim=5, value_dim=7, left=90, right=70),
     "one label": Shape(batch=1, heads=2, key_heads=1, queries=130, keys=66, dim=5, value_dim=7, left=0, right=0),
     "three queries": Shape(batch=2, heads=2, key_heads=1, queries=3, keys=140, dim=33, value_dim=16, left=9, right=2),
+    "every distance": Shape(
+        batch=2, heads=2, key_heads=1, queries=150, keys=150, dim=19, value_dim=5, left=149, right=149
+    ),
+    "two tasks of every distance": Shape(
+        batch=1, heads=1, key_heads=1, queries=550, keys=560, dim=3, value_dim=2, left=559, right=549
+    ),
     "two tasks": Shape(batch=1, heads=1, key_heads=1, queries=530, keys=40, dim=3, value_dim=2, left=3, right=30),
 }
 
@@ -77,7 +83,7 @@ def test_tiles_are_the_equations(shape, beyond, masks, dtype):
         options["query_offset"] = torch.tensor([-3, 40])[: sizes.batch]
     if mask:
         options["mask"] = torch.rand(1, sizes.heads, sizes.queries, sizes.keys, generator=generator) < 0.6
-    inputs = make_inputs(sizes, dtype=dtype, per_head=mask)
+    inputs = make_inputs(sizes, dtype=dtype, per_head=mask, rel_dim=17 if causal == lengths else None)
     assert_within_budget(relative_attention, inputs, "native", clip=(sizes.left, sizes.right), beyond=beyond, **options)
 
 
@@ -91,12 +97,49 @@ def test_tiles_of_relations_are_the_equations(kind, dtype):
     assert_within_budget(relation_attention, inputs, "native", relations=relations, is_causal=True)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_types_lose_no_more_than_the_reference(dtype):
-    inputs = make_inputs(SHAPES["two tiles"], dtype=dtype)
+@pytest.fixture(params=["float32", *library.SERVED["bfloat16"]])
+def products(request, monkeypatch):
+    """By what bfloat16 is multiplied: as float32, or by instructions of the processor's own."""
+    kernels = {real: library.KERNELS[real] for real in EXACT}
+    if request.param != "float32":
+        kernels[torch.bfloat16] = library.load(request.param, torch.bfloat16)
+    monkeypatch.setattr(library, "KERNELS", kernels)
+
+
+@pytest.mark.usefixtures("_poison", "products")
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rel_dim", [None, 7])
+def test_tiles_of_bfloat16_lose_no_more_than_the_reference(shape, rel_dim):
+    sizes = SHAPES[shape]
+    options = {"query_offset": sizes.keys - sizes.queries, "clip": (sizes.left, sizes.right)}
+    inputs = make_inputs(sizes, dtype=torch.bfloat16, rel_dim=rel_dim)
+    assert_within_budget(relative_attention, inputs, "native", **options)
+    mask = torch.rand(1, sizes.heads, sizes.queries, sizes.keys, generator=torch.Generator().manual_seed(1)) < 0.6
+    lengths = {"key_lengths": torch.tensor([sizes.keys - 9, 3])[: sizes.batch], "query_offset": -3}
+    options |= {"mask": mask, "is_causal": True, "beyond": "zero", **lengths}
+    assert_within_budget(relative_attention, inputs, "native", **options)
+
+
+def test_float16_loses_no_more_than_the_reference():
+    inputs = make_inputs(SHAPES["two tiles"], dtype=torch.float16)
     assert_within_budget(relative_attention, inputs, "native", clip=16, is_causal=True)
 
 
+def test_each_way_to_multiply_bfloat16_is_taken_where_it_is_asked_for():
+    """Their sums are rounded each in its own way."""
+    inputs = make_inputs(SHAPES["exact tiles"], dtype=torch.bfloat16)
+    ways = {}
+    for level in ("float32", *library.SERVED["bfloat16"]):
+        real = torch.float32 if level == "float32" else torch.bfloat16
+        kernels = library.KERNELS[real] if level == "float32" else library.load(level, real)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(library, "KERNELS", {torch.float32: kernels, torch.bfloat16: kernels})
+            got = outputs_and_gradients(relative_attention, inputs, clip=(7, 8), backend="native")
+        ways[level] = torch.cat([got[name].flatten() for name in ("d query", "d key", "d value")])
+    assert all(not torch.equal(ways[a], ways[b]) for a, b in itertools.combinations(ways, 2) if "float32" in (a, b))
+
+
+@pytest.mark.usefixtures("products")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_long_sequences_lose_no_more_than_twice_what_plain_attention_loses(dtype):
     case = Case(batch=1, heads=2, n=1024, dim=64, left=16, right=16, is_causal=True, dtype=dtype)

@@ -15,7 +15,7 @@ from relattn.backends.native import library
 from relattn.call import Call, exact, keep_scale, keep_threshold
 
 SHARES = 64  # of all heads of the batch, each with gradients of the tables of its own
-MOST_BYTES = 2**24  # of these
+MOST_BYTES = 2**21  # of these, past a single share
 
 
 def forward(call: Call) -> Attended:

@@ -1,0 +1,116 @@
+"""Transformer-XL's form and T5's bias, by `relative_attention` and as models have them: a bias of all pairs, which goes
+to PyTorch's own attention as a mask.
+
+    Transformer-XL   scale · (q_i · k_j + r_i · R_{j−i}), one row of R for every distance and head, a query r of its own
+    T5               scale · (q_i · k_j + b_{j−i}), one number for every head and distance, all the same from 128 on
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.peers import Attend, Case
+from relattn import relative_attention
+from relattn.functional import Options
+from relattn.positions import distances, labels
+
+FURTHEST = 128  # distance at which T5's buckets end
+
+
+@dataclass(frozen=True)
+class Form:
+    """Attention over queries, keys, values and what `others` makes."""
+
+    others: Callable[[Case, torch.Generator], list[Tensor]]
+    ours: Callable[[Case], Attend]
+    by_mask: Callable[[Case], Attend]
+    vectors: tuple[Callable[[int], float], Callable[[int], float]]  # multiplied with a query, ours and by a mask
+    scores: tuple[int, int]  # arrays of pairs that a mask is made by, forward and with backward
+
+
+def xl_others(case: Case, generator: torch.Generator) -> list[Tensor]:
+    table = torch.randn(case.heads, 2 * case.n - 1, case.dim, generator=generator)
+    return [table, torch.randn(case.batch, case.n, case.heads, case.dim, generator=generator).transpose(1, 2)]
+
+
+def xl(case: Case) -> Attend:
+    def attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor, rel_query: Tensor) -> Tensor:
+        options: Options = {"rel_query": rel_query, "is_causal": case.is_causal, "dropout_p": case.dropout_p}
+        return relative_attention(query, key, value, table, clip=case.n - 1, **options)
+
+    return attend
+
+
+def xl_by_mask(case: Case) -> Attend:
+    def attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor, rel_query: Tensor) -> Tensor:
+        by_label = rel_query @ (table * case.dim**-0.5).mT  # (batch, heads, n, 2n − 1), at label j − i + n − 1
+        flat = by_label.flatten(-2)[..., case.n - 1 : case.n - 1 + case.n * (2 * case.n - 2)]
+        bias = flat.unflatten(-1, (case.n, 2 * case.n - 2))[..., : case.n]
+        return with_bias(case, query, key, value, bias)
+
+    return attend
+
+
+def t5_others(case: Case, generator: torch.Generator) -> list[Tensor]:
+    return [torch.randn(case.heads, 2 * min(case.n - 1, FURTHEST) + 1, 1, generator=generator)]
+
+
+def t5(case: Case) -> Attend:
+    def attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> Tensor:
+        ones = torch.ones_like(query[..., :1])
+        options: Options = {"rel_query": ones, "is_causal": case.is_causal, "dropout_p": case.dropout_p}
+        return relative_attention(query, key, value, table, **options)
+
+    return attend
+
+
+def t5_by_mask(case: Case) -> Attend:
+    clip = min(case.n - 1, FURTHEST)
+    label = labels(distances(case.n, case.n, 0, torch.device("cpu")), clip, clip, clips=True)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> Tensor:
+        bias = F.embedding(label, (table[..., 0] * case.dim**-0.5).mT).permute(2, 0, 1)[None]
+        return with_bias(case, query, key, value, bias)
+
+    return attend
+
+
+def with_bias(case: Case, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+    if case.is_causal:
+        bias = bias.masked_fill(torch.ones(case.n, case.n, dtype=torch.bool).triu(1), -torch.inf)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=case.dropout_p)
+
+
+def nothing(n: int) -> float:
+    return 0.0
+
+
+FORMS = {
+    "Transformer-XL": Form(xl_others, xl, xl_by_mask, (lambda n: n + 64.0, lambda n: 2.0 * n - 1), (5, 9)),
+    "T5": Form(t5_others, t5, t5_by_mask, (nothing, nothing), (3, 5)),
+}
+BY_MASK = {f"{name} by mask": name for name in FORMS}
+METHODS = (*FORMS, *BY_MASK)
+
+
+def attention(method: str, case: Case) -> Attend:
+    form = FORMS[BY_MASK.get(method, method)]
+    return form.by_mask(case) if method in BY_MASK else form.ours(case)
+
+
+def others(method: str, case: Case, generator: torch.Generator) -> list[Tensor]:
+    return FORMS[BY_MASK.get(method, method)].others(case, generator)
+
+
+def vectors(method: str, n: int) -> float:
+    return FORMS[BY_MASK.get(method, method)].vectors[method in BY_MASK](n)
+
+
+def memory(method: str, case: Case, backward: bool) -> int:
+    """Bytes beyond the inputs that a mask takes."""
+    if method not in BY_MASK:
+        return 0
+    return FORMS[BY_MASK[method]].scores[backward] * case.batch * case.heads * case.n * case.n * case.dtype.itemsize
