@@ -139,10 +139,10 @@ typedef struct {  /* what a thread holds of a table */
 /* With 2k + 1 labels there is often one more than fills whole vectors: that one is no part of the products. */
 INLINE idx in_products(idx labels) { return labels % LANES == 1 ? labels - 1 : labels; }
 
-/* Labels to hold where `labels` are needed: those held before, if these are among them, some multiple of KEYS on. */
+/* Labels to hold where `labels` are needed: those held before, if these are among them. */
 INLINE run to_hold(run held, run labels) {
     const idx ahead = labels.first - held.first;
-    return ahead >= 0 && ahead % KEYS == 0 && ahead + labels.count <= held.count ? held : labels;
+    return ahead >= 0 && ahead + labels.count <= held.count ? held : labels;
 }
 
 /* Has a table, where there is one, hold these labels of a head. */
