@@ -64,6 +64,32 @@ def test_keys_alone_are_a_bias_to_plain_attention(backend, causal):
 
 
 @BACKENDS
+@CAUSAL
+def test_a_rel_query_that_is_the_query_shares_its_gradient(backend, causal):
+    inputs = make_inputs(SHAPES["grouped"], dtype=widest(backend))
+    options = {"clip": 2, "is_causal": causal, "backend": backend}
+    want = outputs_and_gradients(relative_attention, inputs, **options)
+    got = outputs_and_gradients(relative_attention, inputs | {"rel_query": inputs["query"].clone()}, **options)
+    got["d query"] = got["d query"] + got.pop("d rel_query")
+    all_close(got, want)
+
+
+@BACKENDS
+def test_ones_of_one_dim_make_a_table_a_bias(backend):
+    """Also as a view of a single number, and with a gradient of every number of it."""
+    inputs = make_inputs(SHAPES["self"], tables="neither", dtype=widest(backend))
+    query, key, value = (inputs[name] for name in ("query", "key", "value"))
+    table = torch.randn(3, 9, 1, dtype=query.dtype)
+    one = torch.ones(1, 1, 1, 1, dtype=query.dtype).expand(2, 3, 13, 1)
+    label = distances(13, 13, 0, query.device).clamp(-4, 4) + 4
+    want = F.scaled_dot_product_attention(query, key, value, attn_mask=table[:, label, 0] * 5**-0.5)
+    close(relative_attention(query, key, value, table, rel_query=one, backend=backend), want)
+    given = {"query": query, "key": key, "value": value, "rel_key": table, "rel_value": None}
+    apart = outputs_and_gradients(relative_attention, given | {"rel_query": one.contiguous()}, clip=4, backend=backend)
+    all_close(outputs_and_gradients(relative_attention, given | {"rel_query": one}, clip=4, backend=backend), apart)
+
+
+@BACKENDS
 def test_a_window_past_the_ends_is_no_clipping(backend):
     inputs = make_inputs(SHAPES["window past the ends"], dtype=widest(backend))
     want = relative_attention(**inputs, clip=(6, 8), backend=backend)
@@ -236,7 +262,7 @@ def test_activation_checkpointing_with_dropout(backend, tables):
 @BACKENDS
 @pytest.mark.parametrize("restricted", [False, True])
 def test_compiles_whole(backend, restricted):
-    inputs = make_inputs(SHAPES["self"], dtype=widest(backend))
+    inputs = make_inputs(SHAPES["self"], dtype=widest(backend), rel_dim=3 if restricted else None)
     options = {"key_lengths": torch.tensor([13, 4]), "mask": torch.rand(13, 13) < 0.7} if restricted else {}
 
     def attend(**tensors):
@@ -266,7 +292,7 @@ def test_one_tensor_for_all_compiles_whole(backend):
 @TRACES
 @BACKENDS
 def test_relations_compile_whole(backend):
-    inputs = make_inputs(SHAPES["self"], dtype=widest(backend))
+    inputs = make_inputs(SHAPES["self"], dtype=widest(backend), rel_dim=3)
     relations = torch.randint(-1, 9, (2, 1, 13, 13))
 
     def attend(return_lse, **tensors):
@@ -284,7 +310,9 @@ class Attend(torch.nn.Module):
 
     def forward(self, query, key, value, rel_key, rel_value, key_lengths):
         lengths = key_lengths if self.options.get("padded") else None
-        options = {name: option for name, option in self.options.items() if name != "padded"}
+        options = {name: option for name, option in self.options.items() if name not in ("padded", "own")}
+        if self.options.get("own"):
+            options["rel_query"], rel_key = value[..., :2], rel_key[:, :2]
         return relative_attention(query, key, value, rel_key, rel_value, key_lengths=lengths, **options)
 
 
@@ -297,8 +325,9 @@ class Attend(torch.nn.Module):
         {"clip": 4, "is_causal": True},
         {"clip": 4, "padded": True},
         {"clip": 4, "padded": True, "is_causal": True, "beyond": "zero"},
+        {"clip": 4, "own": True},
     ],
-    ids=["all", "causal", "lengths", "causal lengths zero"],
+    ids=["all", "causal", "lengths", "causal lengths zero", "rel_query"],
 )
 def test_exports_with_any_batch_and_length(strict, options):
     def arguments(batch, n):
@@ -381,6 +410,22 @@ GOOD = {"query": shaped(2, 4, 5, 3), "key": shaped(2, 2, 5, 3), "value": shaped(
         ({"rel_value": shaped(4, 6, 7)}, r"rel_value \(4, 6, 7\) has 6 rows; clip 2 makes 5 labels"),
         ({"rel_key": shaped(5, 7)}, r"rel_key \(5, 7\).*\(labels, 3\), or \(4, labels, 3\)"),
         ({"rel_value": shaped(2, 5, 7)}, r"rel_value \(2, 5, 7\).*\(4, labels, 7\)"),
+        ({"rel_key": shaped(5, 1)}, r"rel_key \(5, 1\) .*; another dim needs a rel_query of that dim"),
+        (
+            {"rel_key": shaped(5, 3), "rel_query": shaped(2, 4, 5, 2)},
+            r"rel_key \(5, 3\) with rel_query \(2, 4, 5, 2\) .*: it is \(labels, 2\), or \(4, labels, 2\)",
+        ),
+        (
+            {"rel_key": shaped(5, 1), "rel_query": shaped(1, 1, 1, 1)},
+            r"rel_query \(1, 1, 1, 1\) with query \(2, 4, 5, 3\): it is \(2, 4, 5, rel_dim\), as the query but",
+        ),
+        ({"rel_key": shaped(5, 3), "rel_query": shaped(4, 5, 3)}, r"rel_query \(4, 5, 3\).*\(2, 4, 5, rel_dim\)"),
+        ({"rel_key": shaped(5, 0), "rel_query": shaped(2, 4, 5, 0)}, r"rel_query \(2, 4, 5, 0\).*a dim >= 1"),
+        ({"rel_value": shaped(5, 7), "rel_query": shaped(2, 4, 5, 3)}, r"rel_query \(2, 4, 5, 3\) without rel_key"),
+        (
+            {"rel_key": shaped(5, 3), "rel_query": shaped(2, 4, 5, 3, dtype=torch.float16)},
+            r"query float32.*rel_query float16: all have one floating-point type",
+        ),
         ({"rel_key": shaped(5, 3, dtype=torch.float64)}, r"query float32.*rel_key float64.*one floating-point type"),
         ({"key_lengths": torch.tensor([5])}, r"key_lengths \(1,\).*\(2,\)"),
         ({"key_lengths": torch.tensor([5, 6])}, r"key_lengths from 5 to 6.*\[0, 5\]"),
@@ -443,6 +488,7 @@ def test_messages_about_relations(change, message):
             "rel_key is a RelativePositionTable, and not a tensor: pass its weight",
         ),
         ({"query": numpy.zeros((2, 4, 5, 3))}, "query is a ndarray, and not a tensor"),
+        ({"rel_query": [1.0]}, "rel_query is a list, and not a tensor"),
         ({"key_lengths": [5, 4]}, "key_lengths is a list, and not a tensor"),
         ({"mask": True}, "mask is a bool, and not a tensor"),
     ],

@@ -14,6 +14,7 @@ from benchmarks import errors
 from benchmarks.peers import Case
 from relattn import relation_attention, relative_attention
 from relattn.backends import native
+from relattn.backends.derivatives import INPUTS
 from relattn.backends.native import levels, library, operators
 from relattn.call import Call
 from relattn.testing import (
@@ -305,8 +306,10 @@ def test_labels_out_of_range_are_no_term_where_nobody_looks():
     assert torch.equal(relation_attention(**inputs, relations=wild, backend="native", check=False), want)
 
 
-def call(shape: Shape = SHAPES["two tiles"], dtype: torch.dtype = torch.float32, per_head=False, **changes) -> Call:
-    inputs = make_inputs(shape, dtype=dtype, per_head=per_head)
+def call(
+    shape: Shape = SHAPES["two tiles"], dtype: torch.dtype = torch.float32, per_head=False, rel_dim=None, **changes
+) -> Call:
+    inputs = make_inputs(shape, dtype=dtype, per_head=per_head, rel_dim=rel_dim)
     return Call(**inputs, **{"left": shape.left, "right": shape.right, "scale": 0.25, **changes})
 
 
@@ -323,6 +326,7 @@ OPTIONS = {
     "mask": {"mask": torch.rand(2, 1, 5, 7, generator=GENERATOR) < 0.6},
     "relations": {"relations": torch.randint(-1, 4, (1, 2, 5, 7), generator=GENERATOR)},
     "dropout": {"dropout_p": 0.4, "seed": torch.tensor(3)},
+    "a query of its own": {"rel_dim": 4, "is_causal": True},
 }
 FEW = Shape(batch=2, heads=2, key_heads=1, queries=5, keys=7, dim=3, value_dim=2, left=2, right=1)
 
@@ -331,8 +335,9 @@ FEW = Shape(batch=2, heads=2, key_heads=1, queries=5, keys=7, dim=3, value_dim=2
 @pytest.mark.parametrize("options", OPTIONS)
 def test_gradients_are_limits_of_differences(options):
     given = call(FEW, torch.float64, **OPTIONS[options])
-    leaves = [x.requires_grad_() for x in given[:5]]
-    assert torch.autograd.gradcheck(lambda *tensors: operators.attention(*tensors, *given[5:])[0], leaves)
+    inputs = given[: INPUTS if "rel_dim" in OPTIONS[options] else INPUTS - 1]
+    leaves, rest = [x.requires_grad_() for x in inputs], given[len(inputs) :]
+    assert torch.autograd.gradcheck(lambda *tensors: operators.attention(*tensors, *rest)[0], leaves)
 
 
 @pytest.mark.parametrize("options", OPTIONS)

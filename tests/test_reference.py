@@ -13,8 +13,10 @@ TINY = Shape(batch=2, heads=4, key_heads=2, queries=3, keys=5, dim=3, value_dim=
 
 
 def by_loops(inputs, label, sees, scale):
-    """Equations (3) and (4) of the paper in Python's own numbers. `label` and `sees` are functions of b, h, i, j."""
+    """Equations (3) and (4) of the paper in Python's own numbers, with a `rel_query` for its second x W^Q if there is
+    one. `label` and `sees` are functions of b, h, i, j."""
     q, k, v = (inputs[name].tolist() for name in ("query", "key", "value"))
+    r = inputs.get("rel_query", inputs["query"]).tolist()
     a_key, a_value = (inputs[name].tolist() for name in ("rel_key", "rel_value"))
     group = TINY.heads // TINY.key_heads
     z = torch.zeros(TINY.batch, TINY.heads, TINY.queries, TINY.value_dim, dtype=torch.float64)
@@ -25,9 +27,8 @@ def by_loops(inputs, label, sees, scale):
             if not sees(b, h, i, j):
                 continue
             row = label(b, h, i, j)
-            e = sum(
-                q[b][h][i][c] * (k[b][h // group][j][c] + (a_key[row][c] if row >= 0 else 0.0)) for c in range(TINY.dim)
-            )
+            e = sum(q[b][h][i][c] * k[b][h // group][j][c] for c in range(TINY.dim))
+            e += sum(x * a for x, a in zip(r[b][h][i], a_key[row], strict=True)) if row >= 0 else 0.0
             weights[j] = math.exp(scale * e)
         if not weights:
             continue
@@ -45,8 +46,9 @@ def by_loops(inputs, label, sees, scale):
 
 @pytest.mark.parametrize("beyond", ["clip", "zero"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_reference_is_the_loops(beyond, causal):
-    inputs = make_inputs(TINY)
+@pytest.mark.parametrize("rel_dim", [None, 4])
+def test_reference_is_the_loops(beyond, causal, rel_dim):
+    inputs = make_inputs(TINY, rel_dim=rel_dim)
     offsets, lengths = [2, -1], [4, 5]
 
     def label(b, h, i, j):
@@ -74,8 +76,9 @@ def test_reference_is_the_loops(beyond, causal):
     torch.testing.assert_close(lse, log_sum, rtol=1e-13, atol=1e-13)
 
 
-def test_reference_is_the_loops_for_any_relation():
-    inputs = make_inputs(TINY)
+@pytest.mark.parametrize("rel_dim", [None, 4])
+def test_reference_is_the_loops_for_any_relation(rel_dim):
+    inputs = make_inputs(TINY, rel_dim=rel_dim)
     relations = torch.randint(-1, TINY.labels, (2, 4, 3, 5), generator=torch.Generator().manual_seed(0))
     mask = torch.rand(2, 4, 3, 5, generator=torch.Generator().manual_seed(1)) < 0.5
     z, log_sum = by_loops(
@@ -88,11 +91,14 @@ def test_reference_is_the_loops_for_any_relation():
 
 @pytest.mark.parametrize("per_head", [False, True])
 def test_gradients_are_finite_differences(per_head):
-    inputs = {name: x.requires_grad_() for name, x in make_inputs(TINY, per_head=per_head).items()}
+    made = make_inputs(TINY, per_head=per_head, rel_dim=2 if per_head else None)
+    inputs = {name: x.requires_grad_() for name, x in made.items()}
     lengths, offset = torch.tensor([5, 3]), torch.tensor([2, 0])
 
     def attend(*tensors):
         options = {"is_causal": True, "key_lengths": lengths, "query_offset": offset}
-        return relative_attention(*tensors, clip=(TINY.left, TINY.right), **options, backend="reference")
+        return relative_attention(
+            **dict(zip(inputs, tensors, strict=True)), clip=(TINY.left, TINY.right), **options, backend="reference"
+        )
 
     assert torch.autograd.gradcheck(attend, tuple(inputs.values()))

@@ -107,6 +107,8 @@ def check_tables(floats: dict[str, Tensor]) -> None:
             continue
         if table.dim() not in (2, 3) or table.shape[-1] != dim or (table.dim() == 3 and table.shape[0] != heads):
             rule = f"it is (labels, {dim}), or ({heads}, labels, {dim}) for one table per head"
+            if name == "rel_key" and asks == "query":
+                rule += "; another dim needs a rel_query of that dim"
             beside = f"{asks} {show(floats[asks])} and value {show(value)}"
             raise ValueError(f"{name} {show(table)} with {beside}: {rule}")
         if table.shape[-2] == 0:

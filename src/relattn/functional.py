@@ -62,7 +62,7 @@ def relative_attention(
         rel_query: r, (batch, heads, queries, rel_dim): what a query brings to the relative term, by default itself.
             With q + v, and q + u for a query, scores are Transformer-XL's; with ones of one dim, `rel_key` is a bias.
         clip: k, or (left, right) where the window is lopsided; labels == left + right + 1. By default what the rows
-            of the tables say, 2k + 1 of them.
+            of the tables say, 2k + 1 of them; a table of one side alone, as causal schemes have, needs (rows − 1, 0).
         beyond: pairs outside the window take the edge row ("clip", the paper) or have no relative term ("zero").
         query_offset: position of the first query on the key axis, one or (batch,) integers. By default the queries are
             the last of the keys. It must be given with `key_lengths` where queries ≠ keys and positions matter.
@@ -73,7 +73,8 @@ def relative_attention(
         mask: bool, broadcastable to (batch, heads, queries, keys); True may attend. All masks given are applied.
         dropout_p: share of probabilities dropped, after normalising; the kept ones are scaled up. A caller that
             evaluates passes 0.0.
-        scale: multiplies both terms of the score; dim ** -0.5 by default.
+        scale: multiplies both terms of the score; dim ** -0.5 by default. A bias that is not to be scaled is divided
+            by it beforehand.
         backend: "auto", or one of `relattn.backends.NAMES`; one that cannot serve the call is an error. On a GPU "auto"
             tries "triton" first when it meets a new kind of call, and trusts it or not from then on (docs/backends.md).
         return_lse: also return the log-sum-exp of the scores.
