@@ -75,12 +75,19 @@ AMPERE: Tiles = {  # and Ada, and unknown generations: these need the least shar
 }
 
 
-def config(kernel: str, generation: int, dtype: torch.dtype, dim: int) -> Config:
-    """For heads of `dim`, the larger of those of keys and values, padded."""
+HOPPER_REL_QUERY: Tiles = {  # where a rel_query is too much for those above
+    (2, 256): {"backward_query": Config(32, 32, 16, 4, 1)},
+    (4, 64): {"backward_query": Config(32, 32, 16, 4, 1)},
+}
+
+
+def config(kernel: str, generation: int, dtype: torch.dtype, dim: int, has_rel_query: bool = False) -> Config:
+    """For heads of `dim`, the largest of those of keys, values and a rel_query, padded."""
     table = HOPPER if generation in (9, 10) else AMPERE
-    for (size, most), tiles in table.items():
-        if dtype.itemsize == size and dim <= most:
-            return tiles[kernel]
+    for sizes, tiles in table.items():
+        if dtype.itemsize == sizes[0] and dim <= sizes[1]:
+            instead = HOPPER_REL_QUERY.get(sizes, {}) if table is HOPPER and has_rel_query else {}
+            return instead.get(kernel, tiles[kernel])
     return SMALL
 
 

@@ -33,7 +33,7 @@ class Sizes(NamedTuple):
     keys: int
     dim: int
     value_dim: int
-    rel_dim: int  # of what the table of keys is multiplied by
+    rel_dim: int | None  # of a rel_query
     table_rows: int | None
     has_offsets: bool
     has_relations: bool
@@ -52,7 +52,8 @@ def tiles_of(kernel: str, sizes: Sizes, generation: int | None = None) -> Config
     products on the matrix units wait for one another. The generation of GPU is the device's by default."""
     if generation is None:
         generation = generation_of(sizes.device)
-    tiles = config(kernel, generation, sizes.dtype, padded(max(sizes.dim, sizes.value_dim, sizes.rel_dim)))
+    dim = padded(max(sizes.dim, sizes.value_dim, sizes.rel_dim or 0))
+    tiles = config(kernel, generation, sizes.dtype, dim, sizes.rel_dim is not None)
     rows, cols = min(tiles.rows, padded(sizes.queries)), min(tiles.cols, padded(max(sizes.keys, FEWEST)))
     steps_of_keys = kernel != "backward_key"
     warps = min(tiles.warps, max(4, (rows if steps_of_keys else cols) // 16))
@@ -93,7 +94,7 @@ def plan_of(call: Call, tiles_of: TilesOf = tiles_of) -> Plan:
             keys,
             dim,
             value_dim,
-            dim if call.rel_query is None else call.rel_query.shape[3],
+            None if call.rel_query is None else call.rel_query.shape[3],
             None if table is None else table.shape[-2],
             call.query_offsets is not None,
             call.relations is not None,
