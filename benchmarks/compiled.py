@@ -5,8 +5,9 @@ are the assembler's own counts: registers per thread, bytes of shared memory, an
 In the machine code of the loops through far and near tiles are counted the instructions that a warp issues per step
 where no pair is hidden, exponentials over pairs in the tile (2: every pair is computed twice), and loads and stores of
 spilled registers. Exits 1 where the assembler remarks that it made products on the matrix units wait for one another
-(C75…). Nothing is run, so no GPU is needed; but Triton must not be in its interpreter (TRITON_INTERPRET unset). For
-another Triton than the installed one: `pip install --target FOLDER triton==3.6.0` and PYTHONPATH=FOLDER.
+(C75…), and where the compiler made of a kernel nothing but a trap. Nothing is run, so no GPU is needed; but Triton must
+not be in its interpreter (TRITON_INTERPRET unset). For another Triton than the installed one: `pip install --target
+FOLDER triton==3.6.0` and PYTHONPATH=FOLDER.
 """
 
 import argparse
@@ -133,11 +134,12 @@ def assembled(compiled: Any, target: int) -> dict[str, Any]:
         command = [tools.nvdisasm.path, "-c", "kernel.cubin"]
         code = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
     (registers,) = re.findall(r"Used (\d+) registers", said)
+    remarks = {*re.findall(r"\bC75\d\d\b", said), *re.findall(r"\btrap\b", compiled.asm["ptx"])}
     return {
         "registers": int(registers),
         "shared": compiled.metadata.shared,
         "spilled": sum(int(size) for size in re.findall(r"(\d+) bytes spill", said)),
-        "remarks": " ".join(sorted(set(re.findall(r"\bC75\d\d\b", said)))),
+        "remarks": " ".join(sorted(remarks)),
         "loops": loops_of(code),
     }
 
@@ -229,7 +231,7 @@ def main() -> None:
                 remarks.append(show(row))
         keep(options.out, found, KEY)
     if remarks:
-        sys.exit("products on the matrix units wait for one another:\n" + "\n".join(remarks))
+        sys.exit("products on the matrix units wait for one another, or there is a trap:\n" + "\n".join(remarks))
 
 
 def show(row: dict[str, Any]) -> str:

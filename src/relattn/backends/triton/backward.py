@@ -3,8 +3,9 @@
     p_ij = 2^(e_ij − lse_i)    dp_ij = g_i · (v_j + aV_ij)    ds_ij = p_ij (dp_ij − delta_i)    delta_i = g_i · z_i
 
 `backward_query` gives dq and dr, and each of its programs a part of the gradients of the tables: the sums of ds and p
-by label, times r and g. Where there is no r, it is q, and dq has both shares. It leaves numbers of its queries to `backward_key`, which gives dk and dv. Where one program has
-all queries of a head, WHOLE, it gives those too. No two programs write to the same place, so there are no atomics.
+by label, times r and g. Where there is no r, it is q, and dq has both shares. It leaves numbers of its queries to
+`backward_key`, which gives dk and dv. Where one program has all queries of a head, WHOLE, it gives those too. No two
+programs write to the same place, so there are no atomics.
 """
 
 import triton
@@ -83,9 +84,9 @@ def add_relative(sums, rows, dq, dr, rel_query, pairs):
 
 
 @triton.jit(do_not_specialize=["batch", "queries", "keys", "offset", "blocks", "members"])
-def backward_query(query, key, value, rel_key, rel_value, rel_query, output, grad, numbers, left_numbers, d_query, d_key,
-                   d_value, d_rel_key, d_rel_value, d_rel_query, given, batch, queries, keys, offset, scale, scale2,
-                   blocks, members, WHOLE: tl.constexpr, SEVERAL: tl.constexpr,
+def backward_query(query, key, value, rel_key, rel_value, rel_query, output, grad, numbers, left_numbers, d_query,
+                   d_key, d_value, d_rel_key, d_rel_value, d_rel_query, given, batch, queries, keys, offset, scale,
+                   scale2, blocks, members, WHOLE: tl.constexpr, SEVERAL: tl.constexpr,
                    ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
     work_of_queries(query, key, value, rel_key, rel_value, rel_query, output, grad, numbers, left_numbers, d_query,
                     d_key, d_value, d_rel_key, d_rel_value, d_rel_query, Pairs(batch, queries, keys, offset, given),

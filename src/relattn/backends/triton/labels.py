@@ -162,8 +162,8 @@ def first_label(pairs, last):
 
 @triton.jit
 def store_chunk(x, part, h, chunk, sums, rows, factor, pairs, adds, begin):
-    """A program's part, from the label `begin` on, of the gradient of a chunk of a table; it replaces what was there, or
-    is added to it."""
+    """A program's part of the gradient of a chunk of a table; it replaces what was there, or is added to it. The part
+    has labels from `begin` on."""
     row = tl.arange(0, pairs.options.CHUNK) + pairs.options.shift + chunk * pairs.options.CHUNK - begin
     found = tl.trans(product(tl.trans(rows), sums.to(rows.dtype), pairs.options.PRECISION))
     store_part(x, part, h, row, pairs.options.shift + pairs.options.labels - begin, factor * found, adds)
