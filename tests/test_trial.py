@@ -352,6 +352,20 @@ def test_numbers_of_a_query_are_what_triton_saves():
     assert 1 + NUMBERS.value + LEFT_NUMBERS == backends.NUMBERS
 
 
+@pytest.mark.parametrize("k", [16, 999])
+def test_bytes_of_triton_are_those_of_the_parts_of_the_tables_gradients(k):
+    """About: blocks are taken to have 64 queries. A block has room for the labels it reaches, not for all of 1,999."""
+    of, parts = call(1000, k), {}
+
+    def launch(kernel, *_, **arguments):
+        parts.update({name: arguments[name].data for name in ("d_rel_key", "d_rel_value") if name in arguments})
+
+    results = operators.run_forward(of, launch)
+    operators.run_backward(of, results[0], *results, launch)
+    had = 4 * sum(part.numel() for part in parts.values())
+    assert backends.bytes_of_triton(of) - 4 * 1000 * backends.NUMBERS == pytest.approx(had, rel=0.1)
+
+
 # what is recorded on disk
 
 

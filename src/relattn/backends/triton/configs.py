@@ -53,6 +53,14 @@ HOPPER: Tiles = {  # `whole` has as many rows as there are queries: here are the
         "whole": Config(64, 32, 16, 4, 1),
     },
 }
+BLACKWELL: Tiles = {  # as Hopper's, but for one of which the compiler makes a trap
+    **HOPPER,
+    (4, 64): {**HOPPER[4, 64], "backward_key": Config(32, 32, 16, 4, 1)},
+}
+REL_QUERY: Tiles = {  # on both, where a rel_query is too much for the tiles above
+    (2, 256): {"backward_query": Config(32, 32, 16, 4, 1)},
+    (4, 64): {"backward_query": Config(32, 32, 16, 4, 1)},
+}
 AMPERE: Tiles = {  # and Ada, and unknown generations: these need the least shared memory
     (2, 64): {
         "forward": Config(128, 64, 32, 8, 2),
@@ -72,16 +80,6 @@ AMPERE: Tiles = {  # and Ada, and unknown generations: these need the least shar
         "backward_key": Config(32, 32, 16, 4, 1),
         "whole": Config(32, 32, 16, 4, 1),
     },
-}
-
-
-BLACKWELL: Tiles = {  # of Hopper's tile the compiler makes a kernel that traps
-    **HOPPER,
-    (4, 64): {**HOPPER[4, 64], "backward_key": Config(32, 32, 16, 4, 1)},
-}
-REL_QUERY: Tiles = {  # on both, where a rel_query is too much for the tiles above
-    (2, 256): {"backward_query": Config(32, 32, 16, 4, 1)},
-    (4, 64): {"backward_query": Config(32, 32, 16, 4, 1)},
 }
 
 

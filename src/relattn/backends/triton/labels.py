@@ -153,7 +153,8 @@ def edge_columns(before, after, dtype: tl.constexpr):
 
 @triton.jit
 def first_label(pairs, last):
-    """The label that the part of a block begins with, whose last query is at position `last`: one that it reaches."""
+    """The label that a program's part of a table's gradient begins with: that of the first chunk which its queries
+    reach, the last of which is at position `last`."""
     label = 0
     if pairs.options.reach is not None:
         label = tl.maximum(-last - pairs.options.start, 0) // pairs.options.CHUNK * pairs.options.CHUNK

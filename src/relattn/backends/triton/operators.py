@@ -214,8 +214,8 @@ class Problem:
         return new(sizes, dtype=torch.float32, device=table.device)
 
     def in_rows_of_table(self, parts: Tensor, sequences: int, kernel: str) -> Tensor:
-        """Parts with a row for each row of the table: where they had those that a block of queries reaches, one part,
-        the sum of all."""
+        """Parts with a row for each row of the table. Where theirs were those alone that a block of queries reaches,
+        there is one part left, the sum of all."""
         options, rows, shift = self.options, self.plan.tiles[kernel].rows, self.options.shift
         if options.reach is None:
             return parts
