@@ -223,10 +223,10 @@ class Problem:
         before, window, after = blocks.split((shift, options.reach, parts.shape[2] - shift - options.reach), dim=2)
         total = parts.new_zeros(parts.shape[1], options.labels, parts.shape[3])
         for block, part in enumerate(window):
-            begin = first_label(options, (block + 1) * rows - 1 + self.offset)
-            reached = total[:, begin : begin + options.reach]
-            reached += part[:, : reached.shape[1]]
-        return torch.cat((before.sum(0), total, after.sum(0)), dim=1)[None]
+            begin = min(first_label(options, (block + 1) * rows - 1 + self.offset), options.labels)
+            reached = min(options.reach, options.labels - begin)
+            total.narrow(1, begin, reached).add_(part.narrow(1, 0, reached))
+        return torch.cat((before.sum(0), total, after.sum(0)), dim=1).unsqueeze(0)
 
 
 def lengths_of(call: Call) -> tuple[Tensor | None, Tensor | None]:
