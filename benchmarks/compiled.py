@@ -5,8 +5,9 @@ are the assembler's own counts: registers per thread, bytes of shared memory, an
 In the machine code of the loops through far and near tiles are counted the instructions that a warp issues per step
 where no pair is hidden, exponentials over pairs in the tile (2: every pair is computed twice), and loads and stores of
 spilled registers. Exits 1 where the assembler remarks that it made products on the matrix units wait for one another
-(C75…). Nothing is run, so no GPU is needed; but Triton must not be in its interpreter (TRITON_INTERPRET unset). For
-another Triton than the installed one: `pip install --target FOLDER triton==3.6.0` and PYTHONPATH=FOLDER.
+(C75…), and where the compiler made of a kernel nothing but a trap. Nothing is run, so no GPU is needed; but Triton must
+not be in its interpreter (TRITON_INTERPRET unset). For another Triton than the installed one: `pip install --target
+FOLDER triton==3.6.0` and PYTHONPATH=FOLDER.
 """
 
 import argparse
@@ -33,13 +34,13 @@ from relattn.backends.triton.plan import tiles_of
 from relattn.call import Call
 
 TARGETS = (80, 90, 100)
-WITH = ("mask", "relations", "grouped", "offsets", "lengths", "keys alone", "values alone")  # what a case may have
+WITH = ("mask", "relations", "grouped", "offsets", "lengths", "keys alone", "values alone", "rel_query", "bias")
 KEY = ("triton", "target", "dtype", "dim", "clip", "n", "queries", "causal", "dropout", "given", "kernel")
 
 
 @dataclass(frozen=True)
 class Case:
-    """Self-attention over sentences of one length, both tables given."""
+    """Self-attention over sentences of one length, both tables given. A bias is a rel_query of ones, of one dim."""
 
     dtype: str
     dim: int
@@ -59,13 +60,18 @@ class Case:
             return torch.empty(batch, length, heads, self.dim, dtype=getattr(torch, self.dtype)).transpose(1, 2)
 
         query, key_heads, pairs = rows(queries, heads), 1 if "grouped" in given else heads, (batch, 1, queries, self.n)
-        table, each = query.new_empty(self.clip + right + 1, self.dim), torch.zeros(batch, dtype=torch.int64)
+        rel_query = rows(queries, heads) if "rel_query" in given else None
+        if "bias" in given:
+            rel_query = query.new_ones(1, 1, 1, 1).expand(batch, heads, queries, 1)
+        rel_dim, labels = self.dim if rel_query is None else rel_query.shape[3], self.clip + right + 1
+        each = torch.zeros(batch, dtype=torch.int64)
         return Call(
             query,
             key=rows(self.n, key_heads),
             value=rows(self.n, key_heads),
-            rel_key=None if "values alone" in given else table,
-            rel_value=None if "keys alone" in given else table,
+            rel_key=None if "values alone" in given else query.new_empty(labels, rel_dim),
+            rel_value=None if "keys alone" in given else query.new_empty(labels, self.dim),
+            rel_query=rel_query,
             relations=torch.zeros(pairs, dtype=torch.int64) if "relations" in given else None,
             query_offsets=each if "offsets" in given else None,
             key_lengths=each if "lengths" in given else None,
@@ -92,7 +98,8 @@ CASES = (
     *(Case("float16", 64, 16, n) for n in (64, 2048)),
     *(Case("float32", 64, 16, n) for n in (64, 2048)),
     *(Case("bfloat16", 64, 16, 2048, given=given) for given in WITH),
-    *(Case("bfloat16", 64, 16, 64, given=given) for given in ("mask", "relations")),
+    *(Case("bfloat16", 64, 16, 64, given=given) for given in ("mask", "relations", "rel_query")),
+    Case("bfloat16", 64, 2047, 2048, given="keys alone+rel_query"),  # Transformer-XL's form
     Case("bfloat16", 64, 16, 2048, True, 0.1, "mask+grouped+offsets+lengths"),
     Case("float32", 64, 16, 2048, True, 0.1, "relations+mask+grouped+lengths"),
     Case("bfloat16", 64, 16, 4096, queries=1),
@@ -127,11 +134,12 @@ def assembled(compiled: Any, target: int) -> dict[str, Any]:
         command = [tools.nvdisasm.path, "-c", "kernel.cubin"]
         code = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
     (registers,) = re.findall(r"Used (\d+) registers", said)
+    remarks = {*re.findall(r"\bC75\d\d\b", said), *re.findall(r"\btrap\b", compiled.asm["ptx"])}
     return {
         "registers": int(registers),
         "shared": compiled.metadata.shared,
         "spilled": sum(int(size) for size in re.findall(r"(\d+) bytes spill", said)),
-        "remarks": " ".join(sorted(set(re.findall(r"\bC75\d\d\b", said)))),
+        "remarks": " ".join(sorted(remarks)),
         "loops": loops_of(code),
     }
 
@@ -186,7 +194,7 @@ def rows(target: int, case: Case) -> list[dict[str, Any]]:
     """What each kernel of a call needs, forward and backward."""
     found: list[dict[str, Any]] = []
 
-    def compile_only(kernel: Any, programs: int, tiles: Any, on: Tensor, **arguments: Any) -> None:
+    def compile_only(kernel: Any, programs: int, tiles: Any, call: Call, **arguments: Any) -> None:
         if tiles is None:
             return  # a join of few numbers
         compiled = kernel.warmup(**operators.launched(tiles, arguments), grid=(programs,))
@@ -223,7 +231,7 @@ def main() -> None:
                 remarks.append(show(row))
         keep(options.out, found, KEY)
     if remarks:
-        sys.exit("products on the matrix units wait for one another:\n" + "\n".join(remarks))
+        sys.exit("products on the matrix units wait for one another, or there is a trap:\n" + "\n".join(remarks))
 
 
 def show(row: dict[str, Any]) -> str:

@@ -34,6 +34,7 @@ class Check:
     queries: int | None = None
     dim: int = 64
     value_dim: int | None = None
+    rel_dim: int | None = None  # of a rel_query
     batch: int = 2
     heads: int = 2
     key_heads: int | None = None
@@ -70,7 +71,12 @@ class Check:
 
     def inputs(self, device: str) -> dict[str, Tensor | None]:
         made = make_inputs(
-            self.shape, tables=self.tables, per_head=self.per_head, dtype=getattr(torch, self.dtype), device=device
+            self.shape,
+            tables=self.tables,
+            per_head=self.per_head,
+            rel_dim=self.rel_dim,
+            dtype=getattr(torch, self.dtype),
+            device=device,
         )
         if self.as_projected:
             for name in ("query", "key", "value"):
@@ -137,6 +143,9 @@ CHECKS = (
     *(Check(n, dtype, relations=True) for n in (100, 300) for dtype in ("bfloat16", "float32")),
     Check(300, relations=True, k=100, per_head=True, causal=True, lengths=True),
     Check(300, relations=True, tables="values", mask=True),
+    *(Check(n, dtype, rel_dim=64, tables="keys", k=n - 1) for n in (100, 300) for dtype in ("bfloat16", "float32")),
+    *(Check(n, rel_dim=rel_dim, causal=causal) for n in (100, 300) for rel_dim in (1, 80) for causal in (False, True)),
+    Check(300, rel_dim=24, relations=True, per_head=True, lengths=True),
 )
 
 FIRST = 23  # checks of every type and of causality at the plainest sizes
@@ -148,6 +157,7 @@ TINY = (
     Check(20, "float32", dim=8, k=2, queries=9, offset="each", lengths=True, query_lengths=True),
     Check(16, "float32", dim=8, k=2, batch=1, relations=True),
     Check(16, dim=8, k=2, batch=1),
+    Check(17, "float32", dim=8, k=2, batch=1, rel_dim=3),
 )
 
 

@@ -9,7 +9,6 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -32,6 +31,7 @@ CPU = torch.device("cpu")
 PLAIN = Kind(torch.float32, 16, 16, relations=False, mask=False, dropout=False, tf32=False)
 MIXED = Kind(torch.bfloat16, 16, 16, relations=True, mask=True, dropout=False, tf32=False)
 DROPPING = PLAIN._replace(dtype=torch.bfloat16, dropout=True)
+ASKING = PLAIN._replace(rel_dim=32)  # of a rel_query
 GOOD, BAD = Verdict(True, "agreed"), Verdict(False, "disagreed with the equations: output off by 1.0, allowed 0.1")
 
 
@@ -93,7 +93,9 @@ def attend(query, key, value, rel_key, rel_value, backend="auto", **options):
 # what a trial finds
 
 
-@pytest.mark.parametrize("kind", [PLAIN, MIXED, MIXED._replace(dropout=True)], ids=str)
+@pytest.mark.parametrize(
+    "kind", [PLAIN, MIXED, MIXED._replace(dropout=True), ASKING, ASKING._replace(dropout=True)], ids=str
+)
 def test_kernels_agree(cache, kind):
     verdict = trial.trial(CPU, kind)
     assert verdict.agreed, verdict.words
@@ -112,6 +114,11 @@ def steep(kernels, *arguments):
     return 2 * output - output.detach(), *rest
 
 
+def unasked(kernels, *arguments):
+    call = Call(*arguments)
+    return kernels(*call._replace(rel_query=0 * call.rel_query))
+
+
 def undropped(kernels, *arguments):
     return kernels(*Call(*arguments)._replace(dropout_p=0.0))
 
@@ -122,6 +129,8 @@ def undropped(kernels, *arguments):
         (PLAIN, noisy, "output off by"),
         (PLAIN, steep, "d query off by"),
         (DROPPING, steep, "d query off by"),
+        (ASKING, unasked, "output off by"),
+        (ASKING._replace(dropout=True), unasked, "output off by"),
         (DROPPING, undropped, "dropout keeps 1.000 of the pairs, and should keep 0.700"),
     ],
 )
@@ -155,7 +164,8 @@ def test_auto_tries_a_kind_once(monkeypatch, trials):
     relations = torch.zeros(1, 1, 40, 40, dtype=torch.int64)
     others.append(call(relations=relations))
     others.append(call(value=torch.zeros(1, 1, 40, 33), rel_value=None))
-    assert [taken(of) for of in others * 2] == ["triton"] * 10
+    others += [call(rel_query=torch.zeros(1, 1, 40, dim), rel_key=torch.zeros(5, dim)) for dim in (1, 16, 17)]
+    assert [taken(of) for of in others * 2] == ["triton"] * 16
     monkeypatch.setattr(kinds, "tensor_floats", lambda: True)
     assert taken() == "triton"
     assert trials == [
@@ -165,6 +175,8 @@ def test_auto_tries_a_kind_once(monkeypatch, trials):
         PLAIN._replace(dtype=torch.bfloat16),
         PLAIN._replace(relations=True),
         PLAIN._replace(value_dim=64),
+        PLAIN._replace(rel_dim=16),
+        PLAIN._replace(rel_dim=32),
         PLAIN._replace(tf32=True),
     ]
 
@@ -340,6 +352,20 @@ def test_numbers_of_a_query_are_what_triton_saves():
     assert 1 + NUMBERS.value + LEFT_NUMBERS == backends.NUMBERS
 
 
+@pytest.mark.parametrize("k", [16, 999])
+def test_bytes_of_triton_are_those_of_the_parts_of_the_tables_gradients(k):
+    """About: blocks are taken to have 64 queries. A block has room for the labels it reaches, not for all of 1,999."""
+    of, parts = call(1000, k), {}
+
+    def launch(kernel, *_, **arguments):
+        parts.update({name: arguments[name].data for name in ("d_rel_key", "d_rel_value") if name in arguments})
+
+    results = operators.run_forward(of, launch)
+    operators.run_backward(of, results[0], *results, launch)
+    had = 4 * sum(part.numel() for part in parts.values())
+    assert backends.bytes_of_triton(of) - 4 * 1000 * backends.NUMBERS == pytest.approx(had, rel=0.1)
+
+
 # what is recorded on disk
 
 
@@ -512,9 +538,7 @@ def test_other_errors_are_left_alone(tmp_path, error):
 
 def launched():
     """What a launch tells `compiling`."""
-    of = call()
-    pairs = SimpleNamespace(relations=None, mask=None, seed=None)
-    return Kernel(None), of.query, {"given": pairs, "value": SimpleNamespace(data=of.value)}
+    return Kernel(None), call()
 
 
 # the command
@@ -528,9 +552,9 @@ def test_the_command_reports_every_kind(monkeypatch, capsys, verdict):
     assert list(told)[:6] == ["chip", "driver", "torch", "Triton", "relattn", "Python"]
     assert told["torch"] == torch.__version__
     kind = "bfloat16, dim 16, value_dim 16, "
-    pairs = ("positions", "positions, mask", "relations")
-    assert list(told)[6:] == [kind + pairs + dropout for pairs in pairs for dropout in ("", ", dropout")]
-    assert [told[name] for name in list(told)[6:]] == [GOOD.words, verdict.words] * 3
+    traits = ("positions", "positions, mask", "relations", "rel_dim 16, positions")
+    assert list(told)[6:] == [kind + traits + dropout for traits in traits for dropout in ("", ", dropout")]
+    assert [told[name] for name in list(told)[6:]] == [GOOD.words, verdict.words] * 4
 
 
 def test_the_command_needs_something_to_try_the_kernels_on():

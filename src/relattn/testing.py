@@ -123,13 +123,14 @@ def kept_pairs(attend: Callable[..., Tensor], inputs: dict[str, Tensor | None]) 
 
 def equations_keeping(
     kept: Tensor, query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor, rel_value: Tensor, *,
-    clip: int, dropout_p: float, is_causal: bool = False, **_: Any,
+    clip: int, dropout_p: float, rel_query: Tensor | None = None, is_causal: bool = False, **_: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The paper's equations where dropout keeps the pairs `kept`, (batch, heads, n, n) of bool: its oracle."""
     distance = torch.arange(query.shape[2], device=query.device)
     distance = distance - distance[:, None]
     label = distance.clamp(-clip, clip) + clip
-    scores = (query @ key.mT + torch.einsum("bhid,ijd->bhij", query, rel_key[label])) * query.shape[3] ** -0.5
+    r = query if rel_query is None else rel_query
+    scores = (query @ key.mT + torch.einsum("bhid,ijd->bhij", r, rel_key[label])) * query.shape[3] ** -0.5
     if is_causal:
         scores = scores.masked_fill(distance > 0, -torch.inf)
     weights = scores.softmax(-1) * kept / (1.0 - dropout_p)

@@ -76,7 +76,10 @@ def bytes_of_dense(call: Call) -> int:
 
 def bytes_of_triton(call: Call) -> int:
     """The most that `triton` has of a head for its gradients: numbers of each query, and backward, which `dense` is not
-    charged for, the gradients of the tables for each block of about 64 queries. All are float32."""
-    queries, tables = call.query.shape[2], (call.rel_key, call.rel_value)
-    of_tables = sum(table.shape[-2] * table.shape[-1] for table in tables if table is not None)
+    charged for, the gradients of the tables for each block of about 64 queries: of all rows, or, where labels are by
+    position, of about as many as there are keys and queries of a block. All are float32."""
+    queries, tables = call.query.shape[2], [table for table in (call.rel_key, call.rel_value) if table is not None]
+    of_tables = sum(table.shape[-2] * table.shape[-1] for table in tables)
+    if call.relations is None and call.query_offsets is None:
+        of_tables = min(of_tables, sum((call.key.shape[2] + 64) * table.shape[-1] for table in tables))
     return 4 * (queries * NUMBERS + max(queries, 64) * of_tables // 64)

@@ -23,14 +23,17 @@ class Serves:
 
     def refusal(self, call: Call) -> str | None:
         """Why a call cannot be served, or None where it can."""
-        query, dims = call.query, (call.query.shape[3], call.value.shape[3])
+        query, dims = call.query, {"dim": call.query.shape[3], "value_dim": call.value.shape[3]}
+        if call.rel_query is not None:
+            dims["rel_dim"] = call.rel_query.shape[3]
         reason = None
         if self.devices and query.device.type not in self.devices:
             reason = f"query is on {query.device}, and it runs on {' and '.join(self.devices)}"
         elif query.dtype not in self.dtypes:
             reason = f"query has type {query.dtype}, and it takes {self.listed_dtypes()}"
-        elif self.head_dims is not None and not (1 <= dims[0] <= self.head_dims and 1 <= dims[1] <= self.head_dims):
-            reason = f"dim {dims[0]} and value_dim {dims[1]}: they are from 1 to {self.head_dims}"
+        elif self.head_dims is not None and not all(1 <= dim <= self.head_dims for dim in dims.values()):
+            listed = " and ".join(f"{name} {dim}" for name, dim in dims.items())
+            reason = f"{listed}: they are from 1 to {self.head_dims}"
         elif torch.compiler.is_exporting() and not self.is_exported:
             reason = "torch.export takes plain PyTorch operations"
         return self.lacking(call) if reason is None else f"{reason}; use dense"

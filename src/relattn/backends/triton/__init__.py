@@ -53,4 +53,7 @@ def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
 
 def of_positive_scale(call: Call) -> Call:
     """The same attention with a scale >= 0: the kernels take the largest product for the largest score."""
-    return call if call.scale >= 0.0 else call._replace(query=-call.query, scale=-call.scale)
+    if call.scale >= 0.0:
+        return call
+    rel_query = None if call.rel_query is None else -call.rel_query
+    return call._replace(query=-call.query, rel_query=rel_query, scale=-call.scale)

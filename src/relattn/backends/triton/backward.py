@@ -2,9 +2,10 @@
 
     p_ij = 2^(e_ij − lse_i)    dp_ij = g_i · (v_j + aV_ij)    ds_ij = p_ij (dp_ij − delta_i)    delta_i = g_i · z_i
 
-`backward_query` gives dq, and each of its programs a part of the gradients of the tables: the sums of ds and p by
-label, times q and g. It leaves numbers of its queries to `backward_key`, which gives dk and dv. Where one program has
-all queries of a head, WHOLE, it gives those too. No two programs write to the same place, so there are no atomics.
+`backward_query` gives dq and dr, and each of its programs a part of the gradients of the tables: the sums of ds and p
+by label, times r and g. Where there is no r, it is q, and dq has both shares. It leaves numbers of its queries to
+`backward_key`, which gives dk and dv. Where one program has all queries of a head, WHOLE, it gives those too. No two
+programs write to the same place, so there are no atomics.
 """
 
 import triton
@@ -19,6 +20,8 @@ from relattn.backends.triton.labels import (
     edge_columns,
     edge_rows,
     edge_terms,
+    first_label,
+    rel_queries,
     store_chunk,
     store_edges,
     terms,
@@ -70,38 +73,48 @@ def kept_and_ds(p, dp, delta, less, pairs, draw, key):
     return p_kept, ds
 
 
+@triton.jit
+def add_relative(sums, rows, dq, dr, rel_query, pairs):
+    """dq and dr, with the products of ds by label and rows of the table added to one: to dr where there is an r."""
+    if rel_query is None:
+        dq = add_product(sums, rows, dq, pairs.options.PRECISION)
+    else:
+        dr = add_product(sums, rows, dr, pairs.options.PRECISION)
+    return dq, dr
+
+
 @triton.jit(do_not_specialize=["batch", "queries", "keys", "offset", "blocks", "members"])
-def backward_query(query, key, value, rel_key, rel_value, output, grad, numbers, left_numbers, d_query, d_key, d_value,
-                   d_rel_key, d_rel_value, given, batch, queries, keys, offset, scale, scale2, blocks, members,
-                   WHOLE: tl.constexpr, SEVERAL: tl.constexpr,
+def backward_query(query, key, value, rel_key, rel_value, rel_query, output, grad, numbers, left_numbers, d_query,
+                   d_key, d_value, d_rel_key, d_rel_value, d_rel_query, given, batch, queries, keys, offset, scale,
+                   scale2, blocks, members, WHOLE: tl.constexpr, SEVERAL: tl.constexpr,
                    ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
-    work_of_queries(query, key, value, rel_key, rel_value, output, grad, numbers, left_numbers, d_query, d_key, d_value,
-                    d_rel_key, d_rel_value, Pairs(batch, queries, keys, offset, given), scale, scale2, blocks,
-                    members, WHOLE, SEVERAL, ROWS, COLS, NEAR)  # fmt: skip
+    work_of_queries(query, key, value, rel_key, rel_value, rel_query, output, grad, numbers, left_numbers, d_query,
+                    d_key, d_value, d_rel_key, d_rel_value, d_rel_query, Pairs(batch, queries, keys, offset, given),
+                    scale, scale2, blocks, members, WHOLE, SEVERAL, ROWS, COLS, NEAR)  # fmt: skip
 
 
 @triton.jit
-def work_of_queries(query, key, value, rel_key, rel_value, output, grad, numbers, left_numbers, d_query, d_key,
-                    d_value, d_rel_key, d_rel_value, pairs, scale, scale2, blocks, members,
+def work_of_queries(query, key, value, rel_key, rel_value, rel_query, output, grad, numbers, left_numbers, d_query,
+                    d_key, d_value, d_rel_key, d_rel_value, d_rel_query, pairs, scale, scale2, blocks, members,
                     WHOLE: tl.constexpr, SEVERAL: tl.constexpr,
                     ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
     """A block of queries, or all queries of SEVERAL sequences, over which gradients of the tables are added up."""
     block, part, h, _ = place(pairs, blocks)
     if SEVERAL:
         for member in tl.range(0, tl.minimum(members, pairs.batch - part * members), disable_licm=True):
-            block_of_queries(query, key, value, rel_key, rel_value, output, grad, numbers, left_numbers, d_query, d_key,
-                             d_value, d_rel_key, d_rel_value, pairs, scale, scale2, block, part * members + member, h,
-                             part, member > 0, WHOLE, ROWS, COLS, NEAR)  # fmt: skip
+            block_of_queries(query, key, value, rel_key, rel_value, rel_query, output, grad, numbers, left_numbers,
+                             d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, pairs, scale, scale2, block,
+                             part * members + member, h, part, member > 0, WHOLE, ROWS, COLS, NEAR)  # fmt: skip
             tl.debug_barrier()  # before other threads of the program read its parts of the tables' gradients
     else:
-        block_of_queries(query, key, value, rel_key, rel_value, output, grad, numbers, left_numbers, d_query, d_key,
-                         d_value, d_rel_key, d_rel_value, pairs, scale, scale2, block, part, h,
-                         part * blocks + block, False, WHOLE, ROWS, COLS, NEAR)  # fmt: skip
+        block_of_queries(query, key, value, rel_key, rel_value, rel_query, output, grad, numbers, left_numbers,
+                         d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, pairs, scale, scale2, block,
+                         part, h, part * blocks + block, False, WHOLE, ROWS, COLS, NEAR)  # fmt: skip
 
 
 @triton.jit
-def block_of_queries(query, key, value, rel_key, rel_value, output, grad, numbers, left_numbers, d_query, d_key,
-                     d_value, d_rel_key, d_rel_value, pairs, scale, scale2, block, b, h, part, adds,
+def block_of_queries(query, key, value, rel_key, rel_value, rel_query, output, grad, numbers, left_numbers, d_query,
+                     d_key, d_value, d_rel_key, d_rel_value, d_rel_query, pairs, scale, scale2, block, b, h, part, adds,
                      WHOLE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
     key_head = h // pairs.options.GROUP
     offset = offset_of(pairs, b)
@@ -114,13 +127,15 @@ def block_of_queries(query, key, value, rel_key, rel_value, output, grad, number
     if WHOLE:  # every key is near, and has a gradient to be written
         left, resume, seen_until = 0, pairs.keys, stop
     WAITS: tl.constexpr = pairs.options.ONE_CHUNK and pairs.options.relations is None
+    begin = first_label(pairs, block * ROWS + ROWS - 1 + offset)
 
     q = load_rows(query, b, h, row, pairs.queries)
+    r = rel_queries(q, rel_query, pairs, b, h, row)
     g = load_rows(grad, b, h, row, pairs.queries)
     z = load_rows(output, b, h, row, pairs.queries)
     log_sum = load_number(numbers, LOG_SUM, b, h, row, pairs, float("inf"))
     delta = tl.sum(g.to(tl.float32) * z.to(tl.float32), 1)
-    key_before, key_after = edge_terms(q, rel_key, pairs, b, h)
+    key_before, key_after = edge_terms(r, rel_key, pairs, b, h)
     value_before, value_after = edge_terms(g, rel_value, pairs, b, h)
     log_before, log_after = log_sum - scale2 * key_before, log_sum - scale2 * key_after
     delta_before = delta - pairs.options.keep_scale * value_before
@@ -140,7 +155,7 @@ def block_of_queries(query, key, value, rel_key, rel_value, output, grad, number
         store_number(left_numbers, DRAW, b, h, row, pairs, draw.to(tl.float32, bitcast=True))
     draw = draw[:, None]
 
-    dq = tl.zeros([ROWS, query.PADDED], tl.float32)
+    dq, dr = tl.zeros([ROWS, query.PADDED], tl.float32), tl.zeros([ROWS, r.shape[1]], tl.float32)
     ds_by_label = tl.zeros([ROWS, pairs.options.CHUNK], tl.float32)
     mass_by_label = ds_by_label  # of kept probabilities
     # sums per query: of ds, over all pairs, those before and in the window; of kept probabilities in the window
@@ -165,9 +180,9 @@ def block_of_queries(query, key, value, rel_key, rel_value, output, grad, number
             ds_sum += found
             ds_before += tl.where(is_before, found, 0.0)
 
-    key_terms, value_terms = q, g
+    key_terms, value_terms = r, g
     if pairs.options.ONE_CHUNK:
-        key_terms = terms_by_label(q, rel_key, pairs, b, h, 0, False)
+        key_terms = terms_by_label(r, rel_key, pairs, b, h, 0, False)
         value_terms = terms_by_label(g, rel_value, pairs, b, h, 0, False)
     for step in tl.range((resume - left + NEAR - 1) // NEAR, disable_licm=True):  # near
         first_key = left + step * NEAR
@@ -176,7 +191,7 @@ def block_of_queries(query, key, value, rel_key, rel_value, output, grad, number
         low, high = first_key - last - pairs.options.start, first_key + NEAR - 1 - first - pairs.options.start
         label = labels_of(pairs, b, h, row[:, None], position[:, None], column[None, :])
         is_before = column[None, :] < (position + pairs.options.start)[:, None]
-        e = terms(q, rel_key, key_terms, key_before, pairs, b, h, label, is_before, low, high, False)
+        e = terms(r, rel_key, key_terms, key_before, pairs, b, h, label, is_before, low, high, False)
         e = add_product(q, tl.trans(k), e, pairs.options.PRECISION)
         may_hide = (first_key + NEAR > seen_until) | (pairs.options.CAUSAL & (first_key + NEAR - 1 > first))
         e = hide(e, pairs, b, h, row[:, None], position[:, None], column[None, :], seen_until, may_hide)
@@ -196,13 +211,13 @@ def block_of_queries(query, key, value, rel_key, rel_value, output, grad, number
                 for chunk in tl.range(first_chunk, stop_chunk, disable_licm=True):
                     sums = by_label(ds, pairs, label, position, first_key, chunk)
                     rows = chunk_rows(rel_key, pairs, b, h, chunk, False)
-                    dq = add_product(sums.to(rows.dtype), rows, dq, pairs.options.PRECISION)
-                    store_chunk(d_rel_key, part, h, chunk, sums, q, scale, pairs, True)
+                    dq, dr = add_relative(sums.to(rows.dtype), rows, dq, dr, rel_query, pairs)
+                    store_chunk(d_rel_key, part, h, chunk, sums, r, scale, pairs, True, begin)
                     ds_in += tl.sum(sums, 1)
             if rel_value is not None:
                 for chunk in tl.range(first_chunk, stop_chunk, disable_licm=True):
                     sums = by_label(p_kept, pairs, label, position, first_key, chunk)
-                    store_chunk(d_rel_value, part, h, chunk, sums, g, pairs.options.keep_scale, pairs, True)
+                    store_chunk(d_rel_value, part, h, chunk, sums, g, pairs.options.keep_scale, pairs, True, begin)
         ds_sum += tl.sum(ds, 1)
         if pairs.options.BEFORE and rel_key is not None:
             if pairs.options.AFTER:
@@ -226,8 +241,8 @@ def block_of_queries(query, key, value, rel_key, rel_value, output, grad, number
             if rel_value is not None:
                 ds_by_label -= mass_by_label * level[:, None]
             rows = chunk_rows(rel_key, pairs, b, h, 0, False)
-            dq = add_product(ds_by_label.to(rows.dtype), rows, dq, pairs.options.PRECISION)
-            store_chunk(d_rel_key, part, h, 0, ds_by_label, q, scale, pairs, adds)
+            dq, dr = add_relative(ds_by_label.to(rows.dtype), rows, dq, dr, rel_query, pairs)
+            store_chunk(d_rel_key, part, h, 0, ds_by_label, r, scale, pairs, adds, begin)
         if pairs.options.BEFORE:
             ds_after = tl.zeros([ROWS], tl.float32)
             if pairs.options.AFTER:
@@ -237,27 +252,29 @@ def block_of_queries(query, key, value, rel_key, rel_value, output, grad, number
                 ds_before = ds_sum - ds_in - (mass_before - mass_in) * level
             rows = edge_rows(rel_key, pairs, b, h)
             columns = edge_columns(ds_before, ds_after, rows.dtype)
-            dq = add_product(columns, rows, dq, pairs.options.PRECISION)
-            store_edges(d_rel_key, part, h, columns, q, scale, pairs, adds)
+            dq, dr = add_relative(columns, rows, dq, dr, rel_query, pairs)
+            store_edges(d_rel_key, part, h, columns, r, scale, pairs, adds)
     if rel_value is not None:
         if WAITS:
-            store_chunk(d_rel_value, part, h, 0, mass_by_label, g, pairs.options.keep_scale, pairs, adds)
+            store_chunk(d_rel_value, part, h, 0, mass_by_label, g, pairs.options.keep_scale, pairs, adds, begin)
         if pairs.options.BEFORE:
             columns = edge_columns(mass_before, mass_after, g.dtype)
             store_edges(d_rel_value, part, h, columns, g, pairs.options.keep_scale, pairs, adds)
     store_rows(d_query, b, h, row, pairs.queries, scale * dq)
+    if rel_query is not None:
+        store_rows(d_rel_query, b, h, row, pairs.queries, scale * dr)
 
 
 @triton.jit(do_not_specialize=["batch", "queries", "keys", "offset", "blocks"])
-def backward_key(query, key, value, rel_key, rel_value, grad, left_numbers, d_key, d_value, given,
+def backward_key(query, key, value, rel_key, rel_value, rel_query, grad, left_numbers, d_key, d_value, given,
                  batch, queries, keys, offset, scale, scale2, blocks,
                  ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
-    block_of_keys(query, key, value, rel_key, rel_value, grad, left_numbers, d_key, d_value,
+    block_of_keys(query, key, value, rel_key, rel_value, rel_query, grad, left_numbers, d_key, d_value,
                   Pairs(batch, queries, keys, offset, given), scale, scale2, blocks, ROWS, COLS, NEAR)  # fmt: skip
 
 
 @triton.jit
-def block_of_keys(query, key, value, rel_key, rel_value, grad, left_numbers, d_key, d_value, pairs, scale,
+def block_of_keys(query, key, value, rel_key, rel_value, rel_query, grad, left_numbers, d_key, d_value, pairs, scale,
                   scale2, blocks, ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
     block, head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
     b, key_head = head // pairs.options.key_heads, head % pairs.options.key_heads
@@ -311,11 +328,12 @@ def block_of_keys(query, key, value, rel_key, rel_value, grad, left_numbers, d_k
                 key_before = load_left(left_numbers, KEY_BEFORE, b, h, row, pairs)
                 value_before = load_left(left_numbers, VALUE_BEFORE, b, h, row, pairs)
             is_before = column[:, None] < (position + pairs.options.start)[None, :]
-            key_terms, value_terms = q, g
+            r = rel_queries(q, rel_query, pairs, b, h, row)
+            key_terms, value_terms = r, g
             if pairs.options.ONE_CHUNK:
-                key_terms = terms_by_label(q, rel_key, pairs, b, h, 0, True)
+                key_terms = terms_by_label(r, rel_key, pairs, b, h, 0, True)
                 value_terms = terms_by_label(g, rel_value, pairs, b, h, 0, True)
-            e = terms(q, rel_key, key_terms, key_before, pairs, b, h, label, is_before, low, high, True)
+            e = terms(r, rel_key, key_terms, key_before, pairs, b, h, label, is_before, low, high, True)
             e = add_product(k, tl.trans(q), e, pairs.options.PRECISION)
             may_hide = (last >= valid_keys) | (pairs.options.CAUSAL & (last > first_row + offset))
             e = hide(e, pairs, b, h, row[None, :], position[None, :], column[:, None], valid_keys, may_hide)

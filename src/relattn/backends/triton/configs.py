@@ -3,7 +3,7 @@
 None has been timed on a GPU. They are chosen by the machine code of the kernels' loops (`python -m
 benchmarks.compiled`), on every version of Triton that is supported:
 
-1. No product on the matrix units waits for another: the assembler makes no remark C75….
+1. No product on the matrix units waits for another: the assembler makes no remark C75…. No kernel is a trap.
 2. Redundancy is about 1: no pair is computed twice. Products want 16 rows per warp: 8 warps for 128 rows, 4 for 64.
 3. The loop through far tiles loads and stores no spilled registers. Outside of loops spills cost next to nothing, and
    in near tiles little.
@@ -27,7 +27,7 @@ Tiles = dict[tuple[int, int], dict[str, Config]]  # by bytes per number and by t
 
 SMALL = Config(16, 16, 16, 4, 1)
 
-HOPPER: Tiles = {  # and Blackwell; `whole` has as many rows as there are queries: here are the most it is taken for
+HOPPER: Tiles = {  # `whole` has as many rows as there are queries: here are the most it is taken for
     (2, 64): {
         "forward": Config(128, 128, 32, 8, 2),
         "backward_query": Config(128, 64, 32, 8, 2),
@@ -53,6 +53,14 @@ HOPPER: Tiles = {  # and Blackwell; `whole` has as many rows as there are querie
         "whole": Config(64, 32, 16, 4, 1),
     },
 }
+BLACKWELL: Tiles = {  # as Hopper's, but for one of which the compiler makes a trap
+    **HOPPER,
+    (4, 64): {**HOPPER[4, 64], "backward_key": Config(32, 32, 16, 4, 1)},
+}
+REL_QUERY: Tiles = {  # on both, where a rel_query is too much for the tiles above
+    (2, 256): {"backward_query": Config(32, 32, 16, 4, 1)},
+    (4, 64): {"backward_query": Config(32, 32, 16, 4, 1)},
+}
 AMPERE: Tiles = {  # and Ada, and unknown generations: these need the least shared memory
     (2, 64): {
         "forward": Config(128, 64, 32, 8, 2),
@@ -75,12 +83,13 @@ AMPERE: Tiles = {  # and Ada, and unknown generations: these need the least shar
 }
 
 
-def config(kernel: str, generation: int, dtype: torch.dtype, dim: int) -> Config:
-    """For heads of `dim`, the larger of those of keys and values, padded."""
-    table = HOPPER if generation in (9, 10) else AMPERE
-    for (size, most), tiles in table.items():
-        if dtype.itemsize == size and dim <= most:
-            return tiles[kernel]
+def config(kernel: str, generation: int, dtype: torch.dtype, dim: int, has_rel_query: bool = False) -> Config:
+    """For heads of `dim`, the largest of those of keys, values and a rel_query, padded."""
+    table = {9: HOPPER, 10: BLACKWELL}.get(generation, AMPERE)
+    for sizes, tiles in table.items():
+        if dtype.itemsize == sizes[0] and dim <= sizes[1]:
+            instead = REL_QUERY.get(sizes, {}) if has_rel_query and table is not AMPERE else {}
+            return instead.get(kernel, tiles[kernel])
     return SMALL
 
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from relattn.backends.triton import verdicts
-from relattn.backends.triton.kinds import Kind, kind_of
+from relattn.backends.triton.kinds import Kind, kind_of_call
+from relattn.call import Call
 
 OLDEST = (8, 0)  # compute capability
 REASONS: dict[tuple[str, Kind], str] = {}  # of the compiler, by chip and kind, as met by this process
@@ -34,26 +34,20 @@ class NotCompiledError(RuntimeError):
 
 
 @contextlib.contextmanager
-def compiling(kernel: Any, on: Tensor, arguments: dict[str, Any]) -> Iterator[None]:
-    """Around the launch of a kernel: where the compiler fails, `NotCompiledError` says so, and calls of the kind are
-    refused with the same words from then on. `on` is the query, or like it in type and head dim."""
+def compiling(kernel: Any, call: Call) -> Iterator[None]:
+    """Around the launch of a kernel of a call: where the compiler fails, `NotCompiledError` says so, and calls of the
+    kind are refused with the same words from then on."""
     try:
         yield
     except Exception as error:
         if not of_compiler(error):
             raise
-        name, of = verdicts.chip(on.device), verdicts.triton_version()
+        device, kind = call.query.device, kind_of_call(call)
+        name, of = verdicts.chip(device), verdicts.triton_version()
         why = f"could not be compiled for {name} by Triton {of}: {first_line(error)} ({kernel.__name__})"
-        kind = kind_of_launch(on, arguments)
         REASONS[name, kind] = why
-        verdicts.record(on.device, kind, verdicts.Verdict(False, why))
+        verdicts.record(device, kind, verdicts.Verdict(False, why))
         raise NotCompiledError(f"triton: {why}") from None
-
-
-def kind_of_launch(on: Tensor, arguments: dict[str, Any]) -> Kind:
-    options, values = arguments["given"], arguments["output" if "output" in arguments else "value"].data
-    given = {name: getattr(options, name) is not None for name in ("relations", "mask")}
-    return kind_of(on, values, **given, dropout=options.seed is not None)
 
 
 @torch.compiler.assume_constant_result

@@ -17,6 +17,7 @@ from relattn.backends.triton.labels import (
     edge_columns,
     edge_rows,
     edge_terms,
+    rel_queries,
     terms,
     terms_by_label,
     where_met,
@@ -46,14 +47,14 @@ def place(pairs, blocks):
 
 
 @triton.jit(do_not_specialize=["batch", "queries", "keys", "offset", "blocks", "splits"])
-def forward(query, key, value, rel_key, rel_value, output, lse, numbers, given, batch, queries, keys, offset, scale2,
-            blocks, splits, ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
-    attend(query, key, value, rel_key, rel_value, output, lse, numbers, Pairs(batch, queries, keys, offset, given),
-           scale2, blocks, splits, ROWS, COLS, NEAR)  # fmt: skip
+def forward(query, key, value, rel_key, rel_value, rel_query, output, lse, numbers, given, batch, queries, keys, offset,
+            scale2, blocks, splits, ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
+    attend(query, key, value, rel_key, rel_value, rel_query, output, lse, numbers,
+           Pairs(batch, queries, keys, offset, given), scale2, blocks, splits, ROWS, COLS, NEAR)  # fmt: skip
 
 
 @triton.jit
-def attend(query, key, value, rel_key, rel_value, output, lse, numbers, pairs, scale2, blocks, splits,
+def attend(query, key, value, rel_key, rel_value, rel_query, output, lse, numbers, pairs, scale2, blocks, splits,
            ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
     """A block of queries of a head, on a part of its keys."""
     block, b, h, split = place(pairs, blocks)
@@ -71,7 +72,8 @@ def attend(query, key, value, rel_key, rel_value, output, lse, numbers, pairs, s
     WAITS: tl.constexpr = pairs.options.ONE_CHUNK and pairs.options.relations is None and rel_value is not None
 
     q = load_rows(query, b, h, row, pairs.queries)
-    before, after = edge_terms(q, rel_key, pairs, b, h)
+    r = rel_queries(q, rel_query, pairs, b, h, row)
+    before, after = edge_terms(r, rel_key, pairs, b, h)
     number = row_numbers(pairs, b, h, row)[:, None]
 
     z = tl.zeros([ROWS, value.PADDED], tl.float32)
@@ -101,9 +103,9 @@ def attend(query, key, value, rel_key, rel_value, output, lse, numbers, pairs, s
             mass_before = mass_before * shrink + tl.where(is_before, found, 0.0)
         z = add_product(p.to(v.dtype), v, z * shrink[:, None], pairs.options.PRECISION)
 
-    terms_of_query = q
+    terms_of_query = r
     if pairs.options.ONE_CHUNK:
-        terms_of_query = terms_by_label(q, rel_key, pairs, b, h, 0, False)
+        terms_of_query = terms_by_label(r, rel_key, pairs, b, h, 0, False)
     for step in tl.range((resume - left + NEAR - 1) // NEAR, disable_licm=True):  # near
         first_key = left + step * NEAR
         column = first_key + tl.arange(0, NEAR)
@@ -111,7 +113,7 @@ def attend(query, key, value, rel_key, rel_value, output, lse, numbers, pairs, s
         low, high = first_key - last - pairs.options.start, first_key + NEAR - 1 - first - pairs.options.start
         label = labels_of(pairs, b, h, row[:, None], position[:, None], column[None, :])
         is_before = column[None, :] < (position + pairs.options.start)[:, None]
-        e = terms(q, rel_key, terms_of_query, before, pairs, b, h, label, is_before, low, high, False)
+        e = terms(r, rel_key, terms_of_query, before, pairs, b, h, label, is_before, low, high, False)
         e = add_product(q, tl.trans(k), e, pairs.options.PRECISION)
         may_hide = (first_key + NEAR > resume) | (pairs.options.CAUSAL & (first_key + NEAR - 1 > first))
         e = hide(e, pairs, b, h, row[:, None], position[:, None], column[None, :], resume, may_hide)

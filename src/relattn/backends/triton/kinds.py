@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from relattn.call import Call
 
@@ -16,25 +15,32 @@ class Kind(NamedTuple):
     mask: bool
     dropout: bool
     tf32: bool  # products of float32 are rounded to it
+    rel_dim: int | None = None  # of rel_query, padded; None where there is none
 
     def __str__(self) -> str:
         dtype = "float32 as tf32" if self.tf32 else str(self.dtype).removeprefix("torch.")
         traits = "relations" if self.relations else "positions"
         traits += ", mask" * self.mask + ", dropout" * self.dropout
-        return f"{dtype}, dim {self.dim}, value_dim {self.value_dim}, {traits}"
-
-
-def kind_of(query: Tensor, value: Tensor, *, relations: bool, mask: bool, dropout: bool) -> Kind:
-    tf32 = query.dtype == torch.float32 and tensor_floats()
-    return Kind(query.dtype, padded(query.shape[3]), padded(value.shape[3]), relations, mask, dropout, tf32)
+        dims = f"dim {self.dim}, value_dim {self.value_dim}"
+        if self.rel_dim is not None:
+            dims += f", rel_dim {self.rel_dim}"
+        return f"{dtype}, {dims}, {traits}"
 
 
 def kind_of_call(call: Call) -> Kind:
-    dropout = False
+    dtype, rel_query, dropout = call.query.dtype, call.rel_query, False
     if call.dropout_p > 0.0:  # a comparison is a symbol to `torch.compile` until something hangs on it
         dropout = True
-    relations, mask = call.relations is not None, call.mask is not None
-    return kind_of(call.query, call.value, relations=relations, mask=mask, dropout=dropout)
+    return Kind(
+        dtype,
+        dim=padded(call.query.shape[3]),
+        value_dim=padded(call.value.shape[3]),
+        relations=call.relations is not None,
+        mask=call.mask is not None,
+        dropout=dropout,
+        tf32=dtype == torch.float32 and tensor_floats(),
+        rel_dim=None if rel_query is None else padded(rel_query.shape[3]),
+    )
 
 
 def padded(size: int) -> int:

@@ -4,13 +4,23 @@ Labels in the window are worked off CHUNK at a time. One product gives a query's
 gather takes each pair's from there: for positions a shear. The sums by label reverse the shear, since a query meets
 such a label at one key only. An edge's term is one number per query, and its sum one sum over the query's keys; both
 edges go through products of 16 columns. In `terms`, the edge after the window is one more label of the gather, which
-takes every label past the last as the last. Programs store their parts of the tables' gradients each by itself.
+takes every label past the last as the last. Programs store their parts of the tables' gradients each by itself; where
+the window is as wide as the sequence, a part has rows for the labels alone that the program's queries reach.
 """
 
 import triton
 import triton.language as tl
 
 from relattn.backends.triton.arrays import load_rows, product, store_rows
+
+
+@triton.jit
+def rel_queries(q, rel_query, pairs, b, h, row):
+    """r_i, what the rows of the keys' table are multiplied by: the queries themselves where there is nothing else."""
+    r = q
+    if rel_query is not None:
+        r = load_rows(rel_query, b, h, row, pairs.queries)
+    return r
 
 
 @triton.jit
@@ -142,17 +152,30 @@ def edge_columns(before, after, dtype: tl.constexpr):
 
 
 @triton.jit
-def store_chunk(x, part, h, chunk, sums, rows, factor, pairs, adds):
-    """A program's part of the gradient of a chunk of a table; it replaces what was there, or is added to it."""
-    row = tl.arange(0, pairs.options.CHUNK) + pairs.options.shift + chunk * pairs.options.CHUNK
+def first_label(pairs, last):
+    """The label that a program's part of a table's gradient begins with: that of the first chunk which its queries
+    reach, the last of which is at position `last`."""
+    label = 0
+    if pairs.options.reach is not None:
+        label = tl.maximum(-last - pairs.options.start, 0) // pairs.options.CHUNK * pairs.options.CHUNK
+    return label
+
+
+@triton.jit
+def store_chunk(x, part, h, chunk, sums, rows, factor, pairs, adds, begin):
+    """A program's part of the gradient of a chunk of a table; it replaces what was there, or is added to it. The part
+    has labels from `begin` on."""
+    row = tl.arange(0, pairs.options.CHUNK) + pairs.options.shift + chunk * pairs.options.CHUNK - begin
     found = tl.trans(product(tl.trans(rows), sums.to(rows.dtype), pairs.options.PRECISION))
-    store_part(x, part, h, row, pairs.options.shift + pairs.options.labels, factor * found, adds)
+    store_part(x, part, h, row, pairs.options.shift + pairs.options.labels - begin, factor * found, adds)
 
 
 @triton.jit
 def store_edges(x, part, h, columns, rows, factor, pairs, adds):
     """A program's part of the gradients of both edges' rows."""
     last = pairs.options.shift + pairs.options.labels
+    if pairs.options.reach is not None:
+        last = pairs.options.shift + pairs.options.reach
     found = tl.trans(product(tl.trans(rows), columns, pairs.options.PRECISION))
     found = factor * tl.sum(tl.reshape(found, [8, 2, x.PADDED]), 0)
     store_part(x, part, h, tl.arange(0, 2) * last, last + pairs.options.AFTER, found, adds)

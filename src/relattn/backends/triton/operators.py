@@ -23,18 +23,18 @@ from relattn.backends.triton.configs import Config
 from relattn.backends.triton.forward import forward, join
 from relattn.backends.triton.kinds import padded
 from relattn.backends.triton.numbers import LEFT_NUMBERS, NUMBERS
-from relattn.backends.triton.plan import TilesOf, dims, fixed, plan_of, tiles_of
+from relattn.backends.triton.plan import TilesOf, dims, first_label, fixed, plan_of, tiles_of
 from relattn.call import Call
 
 FURTHEST = 2**30  # a position further away than any key
 LEAST = 1e-37  # the smallest scale that the kernels take, so that they never multiply zero by −∞
 
 
-def launch(kernel: Any, programs: int, tiles: Config | None, on: Tensor, **arguments: Any) -> None:
-    """Runs a kernel on the device of `on`."""
+def launch(kernel: Any, programs: int, tiles: Config | None, call: Call, **arguments: Any) -> None:
+    """Runs a kernel of a call, on the call's device."""
     if programs == 0:
         return
-    with failures.compiling(kernel, on, arguments), device_of(on):
+    with failures.compiling(kernel, call), device_of(call.query):
         kernel[(programs,)](**launched(tiles, arguments))
 
 
@@ -58,7 +58,7 @@ Launch = Callable[..., None]
 def run_forward(call: Call, launch: Launch = launch, tiles_of: TilesOf = tiles_of) -> Attended:
     """The output, the log-sum-exp, and the numbers of each query that the backward pass reads."""
     problem = Problem(call, tiles_of)
-    plan, query = problem.plan, problem.query
+    plan = problem.plan
     output, lse = new_results(call)
     batch, heads, queries = lse.shape
     numbers = new_numbers(lse, NUMBERS.value)
@@ -75,7 +75,7 @@ def run_forward(call: Call, launch: Launch = launch, tiles_of: TilesOf = tiles_o
         forward,
         splits * blocks * batch * heads,
         plan.tiles["forward"],
-        query,
+        call,
         **problem.inputs(),
         output=array(parts[0]),
         lse=parts[1],
@@ -88,7 +88,7 @@ def run_forward(call: Call, launch: Launch = launch, tiles_of: TilesOf = tiles_o
             join,
             batch * heads * queries,
             None,
-            query,
+            call,
             parts=parts[0],
             part_numbers=parts[2],
             output=array(output),
@@ -105,11 +105,12 @@ def run_backward(
     call: Call, grad: Tensor, output: Tensor, lse: Tensor, numbers: Tensor, launch: Launch = launch,
     tiles_of: TilesOf = tiles_of,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Gradients of query, key, value, rel_key and rel_value; an empty one for a table that is not there."""
+    """Gradients of query, key, value, rel_key, rel_value and rel_query; an empty one for one that is not there."""
     problem = Problem(call, tiles_of)
-    plan, query = problem.plan, problem.query
+    plan = problem.plan
     batch, heads, _ = lse.shape
-    d_query, d_key, d_value = (torch.empty_like(x) for x in (query, problem.key, problem.value))
+    d_query, d_key, d_value = (torch.empty_like(x) for x in (problem.query, problem.key, problem.value))
+    d_rel_query = None if problem.rel_query is None else torch.empty_like(problem.rel_query)
     kernel = "whole" if plan.whole else "backward_query"
     blocks, sequences = plan.blocks[kernel], -(-batch // plan.members)
     tables = (call.rel_key, call.rel_value)
@@ -126,13 +127,14 @@ def run_backward(
         backward_query,
         sequences * heads * blocks,
         plan.tiles[kernel],
-        query,
+        call,
         **shared,
         output=array(output),
         numbers=numbers,
         d_query=array(d_query),
         d_rel_key=None if parts[0] is None else array(parts[0]),
         d_rel_value=None if parts[1] is None else array(parts[1]),
+        d_rel_query=None if d_rel_query is None else array(d_rel_query),
         blocks=blocks,
         members=plan.members,
         WHOLE=plan.whole,
@@ -144,15 +146,15 @@ def run_backward(
             backward_key,
             batch * plan.options.key_heads * blocks,
             plan.tiles["backward_key"],
-            query,
+            call,
             **shared,
             blocks=blocks,
         )
     d_tables = (
-        grad.new_empty(0) if part is None else sum_of_parts(part, table)
+        grad.new_empty(0) if part is None else sum_of_parts(problem.in_rows_of_table(part, sequences, kernel), table)
         for part, table in zip(parts, tables, strict=True)
     )
-    return d_query, d_key, d_value, *d_tables, grad.new_empty(0)
+    return d_query, d_key, d_value, *d_tables, grad.new_empty(0) if d_rel_query is None else d_rel_query
 
 
 class Problem:
@@ -161,6 +163,7 @@ class Problem:
     def __init__(self, call: Call, tiles_of: TilesOf) -> None:
         self.plan = plan_of(call, tiles_of)
         self.query, self.key, self.value = (with_contiguous_rows(x) for x in (call.query, call.key, call.value))
+        self.rel_query = None if call.rel_query is None else with_contiguous_rows(call.rel_query)
         self.rel_key, self.rel_value, self.scale = call.rel_key, call.rel_value, max(call.scale, LEAST)
         self.offset = max(-FURTHEST, min(call.query_offset, FURTHEST))
         key_lengths, query_lengths = lengths_of(call)
@@ -197,6 +200,7 @@ class Problem:
             "value": array(self.value),
             "rel_key": None if self.rel_key is None else array_of_table(self.rel_key),
             "rel_value": None if self.rel_value is None else array_of_table(self.rel_value),
+            "rel_query": None if self.rel_query is None else array(self.rel_query),
             **self.sizes(),
             "scale2": self.scale / math.log(2.0),  # of scores to base two
         }
@@ -205,9 +209,24 @@ class Problem:
         """Room for the parts of a table's gradient, (programs per head, heads, rows, dim)."""
         if table is None:
             return None
-        sizes = (programs, self.query.shape[1], self.plan.table_rows, table.shape[-1])
+        sizes = (programs, self.query.shape[1], self.plan.part_rows, table.shape[-1])
         new = torch.zeros if self.plan.adds else torch.empty
         return new(sizes, dtype=torch.float32, device=table.device)
+
+    def in_rows_of_table(self, parts: Tensor, sequences: int, kernel: str) -> Tensor:
+        """Parts with a row for each row of the table. Where theirs were those alone that a block of queries reaches,
+        there is one part left, the sum of all."""
+        options, rows, shift = self.options, self.plan.tiles[kernel].rows, self.options.shift
+        if options.reach is None:
+            return parts
+        blocks = parts.unflatten(0, (sequences, self.plan.blocks[kernel])).sum(0)
+        before, window, after = blocks.split((shift, options.reach, parts.shape[2] - shift - options.reach), dim=2)
+        total = parts.new_zeros(parts.shape[1], options.labels, parts.shape[3])
+        for block, part in enumerate(window):
+            begin = min(first_label(options, (block + 1) * rows - 1 + self.offset), options.labels)
+            reached = min(options.reach, options.labels - begin)
+            total.narrow(1, begin, reached).add_(part.narrow(1, 0, reached))
+        return torch.cat((before.sum(0), total, after.sum(0)), dim=1).unsqueeze(0)
 
 
 def lengths_of(call: Call) -> tuple[Tensor | None, Tensor | None]:

@@ -23,6 +23,7 @@ class PairOptions(NamedTuple):
     stop: Any
     labels: Any  # rows of a table for pairs in the window, of which the first is row `shift`
     shift: Any
+    reach: Any  # labels that a block of queries reaches, where that is fewer; None where it may be all
     keep_threshold: Any  # a pair is kept whose draw, of 2 ** 24, is below
     keep_scale: Any  # what kept probabilities are multiplied by: 1 / (1 − p), or 0 where p is 1
     GROUP: Any  # heads that share a head of keys

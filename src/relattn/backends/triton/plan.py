@@ -33,7 +33,9 @@ class Sizes(NamedTuple):
     keys: int
     dim: int
     value_dim: int
+    rel_dim: int | None  # of a rel_query
     table_rows: int | None
+    has_offsets: bool
     has_relations: bool
     has_mask: bool
     left: int
@@ -50,7 +52,8 @@ def tiles_of(kernel: str, sizes: Sizes, generation: int | None = None) -> Config
     products on the matrix units wait for one another. The generation of GPU is the device's by default."""
     if generation is None:
         generation = generation_of(sizes.device)
-    tiles = config(kernel, generation, sizes.dtype, max(padded(sizes.dim), padded(sizes.value_dim)))
+    dim = padded(max(sizes.dim, sizes.value_dim, sizes.rel_dim or 0))
+    tiles = config(kernel, generation, sizes.dtype, dim, sizes.rel_dim is not None)
     rows, cols = min(tiles.rows, padded(sizes.queries)), min(tiles.cols, padded(max(sizes.keys, FEWEST)))
     steps_of_keys = kernel != "backward_key"
     warps = min(tiles.warps, max(4, (rows if steps_of_keys else cols) // 16))
@@ -67,7 +70,7 @@ class Plan:
     options: PairOptions  # without its tensors
     tiles: dict[str, Config]
     blocks: dict[str, int]  # programs per head, each with a block of queries, or of keys in `backward_key`
-    table_rows: int  # of a part of a table's gradient
+    part_rows: int  # of a part of a table's gradient
     adds: bool  # a program adds to its part of the tables' gradients several times
     whole: bool  # backward, one program has all of a head
     members: int  # sequences that such a program has, one after the other
@@ -91,7 +94,9 @@ def plan_of(call: Call, tiles_of: TilesOf = tiles_of) -> Plan:
             keys,
             dim,
             value_dim,
+            None if call.rel_query is None else call.rel_query.shape[3],
             None if table is None else table.shape[-2],
+            call.query_offsets is not None,
             call.relations is not None,
             call.mask is not None,
             call.left,
@@ -108,7 +113,6 @@ def plan_of(call: Call, tiles_of: TilesOf = tiles_of) -> Plan:
 @lru_cache(maxsize=4096)
 def plan(sizes: Sizes, tiles_of: TilesOf) -> Plan:
     options = labelled(sizes)
-    at_once = options.CHUNK.value
     tiles = {kernel: tiles_of(kernel, sizes) for kernel in ("forward", "backward_query", "backward_key", "whole")}
     blocks = {kernel: -(-sizes.queries // tiles[kernel].rows) for kernel in ("forward", "backward_query")}
     blocks |= {"backward_key": -(-sizes.keys // tiles["backward_key"].cols), "whole": 1}
@@ -118,16 +122,38 @@ def plan(sizes: Sizes, tiles_of: TilesOf) -> Plan:
     splits = 1
     if 0 < sizes.queries <= FEW and programs > 0:
         splits = max(1, min(sizes.keys // SHARE, ENOUGH // programs))
+    of_parts = tiles["whole" if whole else "backward_query"]
+    reach = labels_reached(sizes, of_parts, options.CHUNK.value)
+    if not sizes.has_relations and not sizes.has_offsets and reach < options.labels:
+        options = options._replace(reach=reach)
+    of_window = options.labels if options.reach is None else options.reach
     return Plan(
         options=options,
         tiles=tiles,
         blocks=blocks,
-        table_rows=options.shift + options.labels + options.AFTER.value,
-        adds=sizes.has_relations or options.labels > at_once,
+        part_rows=options.shift + of_window + options.AFTER.value,
+        adds=sizes.has_relations or options.labels > options.CHUNK.value,
         whole=whole,
         members=max(1, programs // MANY) if whole else 1,
         splits=splits,
     )
+
+
+def labels_reached(sizes: Sizes, tiles: Config, at_once: int) -> int:
+    """Labels that the tiles of a block of queries have: one for each key and for each query but one, in whole chunks
+    wherever they begin. A window as wide as the sequence has about twice as many."""
+    keys = up_to(sizes.keys, tiles.near)
+    return up_to(keys + tiles.rows - 1 + at_once - 1, at_once)
+
+
+def up_to(number: int, step: int) -> int:
+    """The next multiple of a step."""
+    return -(-number // step) * step
+
+
+def first_label(options: PairOptions, last: int) -> int:
+    """As the function of this name in `labels.py`."""
+    return max(-last - options.start, 0) // options.CHUNK.value * options.CHUNK.value
 
 
 def labelled(sizes: Sizes) -> PairOptions:
@@ -159,6 +185,7 @@ def labelled(sizes: Sizes) -> PairOptions:
         stop=stop,
         labels=labels,
         shift=shift,
+        reach=None,
         keep_threshold=keep_threshold(sizes.dropout_p),
         keep_scale=keep_scale(sizes.dropout_p),
         GROUP=fixed(sizes.heads // sizes.key_heads),

@@ -88,7 +88,8 @@ def worst_share(case: Case, kind: Kind, device: torch.device) -> float:
         left=case.clip,
         right=case.clip,
     )
-    inputs = make_inputs(sizes, dtype=kind.dtype, device=device)
+    rel_dim = None if kind.rel_dim is None else kind.rel_dim - 3 * case.is_causal
+    inputs = make_inputs(sizes, rel_dim=rel_dim, dtype=kind.dtype, device=device)
     results, exact, allowed = (with_dropout if kind.dropout else without_dropout)(sizes, case.is_causal, kind, inputs)
     off = {name: error(results[name], want) for name, want in exact.items()}
     wrong = [f"{name} off by {off[name]:.1e}, allowed {most:.1e}" for name, most in allowed.items() if off[name] > most]

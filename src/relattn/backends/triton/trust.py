@@ -87,11 +87,12 @@ def tried(device: torch.device, kind: Kind) -> Verdict:
 def kinds(dtypes: Iterable[str] = DTYPES, dims: Iterable[int] = DIMS) -> list[Kind]:
     """The kinds of calls with these types and head dims."""
     found = []
-    for width, dtype, pairs, dropout in product(
-        sorted({padded(dim) for dim in dims}), dtypes, ("positions", "mask", "relations"), (False, True)
+    for width, dtype, given, dropout in product(
+        sorted({padded(dim) for dim in dims}), dtypes, ("positions", "mask", "relations", "rel_query"), (False, True)
     ):
-        tf32 = dtype == "float32" and tensor_floats()
-        found.append(Kind(getattr(torch, dtype), width, width, pairs == "relations", pairs == "mask", dropout, tf32))
+        tf32, rel_dim = dtype == "float32" and tensor_floats(), width if given == "rel_query" else None
+        traits = given == "relations", given == "mask", dropout, tf32, rel_dim
+        found.append(Kind(getattr(torch, dtype), width, width, *traits))
     return found
 
 
