@@ -94,14 +94,11 @@ def test_bool_mask(backend):
 
 @BACKENDS
 def test_additive_mask(backend):
-    """One more dim of ones in the queries, and a table with the biases in it: zeros in keys leave the rest alone."""
+    """A table of one dim has the biases, and a `rel_query` of ones asks for them; both terms are scaled."""
     query, key, value = (normal(1, 2, 5, 4, seed=seed) for seed in range(3))
     relations, biases = torch.randint(0, 3, (1, 1, 5, 5), generator=torch.Generator().manual_seed(3)), normal(3, seed=4)
-    one = torch.ones(1, 2, 5, 1)
-    table = torch.cat([torch.zeros(3, 4), biases[:, None]], -1)
-    ours = relation_attention(
-        torch.cat([query, one], -1), torch.cat([key, 0 * one], -1), value, relations, table, scale=0.5, backend=backend
-    )
+    asking = {"rel_query": torch.ones(1, 2, 5, 1), "scale": 0.5, "backend": backend}
+    ours = relation_attention(query, key, value, relations, biases[:, None], **asking)
     close(ours, F.scaled_dot_product_attention(query, key, value, 0.5 * biases[relations]))
     with pytest.raises(ValueError, match="mask has type"):
         relative_attention(query, key, value, mask=biases[relations])
