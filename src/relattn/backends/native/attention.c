@@ -1,18 +1,21 @@
 /* Relation-aware attention for processors: one pass forward, one pass backward, nothing queries x keys in memory.
 
-   e_ij = scale q_i . (k_j + aK_ij)      p_ij = exp(e_ij - lse_i)      z_i = sum_j p_ij (v_j + aV_ij)
+   e_ij = scale (q_i . k_j + r_i . aK_ij)      p_ij = exp(e_ij - lse_i)      z_i = sum_j p_ij (v_j + aV_ij)
+
+   where r_i is q_i unless it is given.
 
    Tiles of ROWS queries by KEYS keys, with the softmax kept as it goes (Milakov and Gimelshein 2018; Dao et al. 2022).
    The relative term of a row comes from a strip of scores, one per label:
 
-       strip of a row:   | margin x left edge | labels 0 .. labels - 1 | margin x right edge |
+       strip of a row:   | margin x left edge | labels that ROWS queries reach | margin x right edge |
 
-   with margins as wide as a tile. The terms of a tile's keys are one contiguous run of it, wherever the tile stands,
+   with margins as wide as a tile. Those reached are all of a narrow window, and about one for each key of a wide one. The terms of a tile's keys are one contiguous run of it, wherever the tile stands,
    since a step to the next key is a step to the next label and edges repeat. Probabilities are added onto the same
    runs, into a strip of masses. Labels of the caller's (relations) are read and added one by one in the same strips;
    the slot before label 0 is for pairs that have none.
 
-   All arithmetic is in the build's number. Half types are widened as they are read and rounded as they are written. */
+   All arithmetic is in the build's number, but for the products that `products.h` makes of bfloat16. Half types are
+   widened as they are read and rounded as they are written. */
 
 #define _GNU_SOURCE /* RTLD_DEFAULT in older C libraries */
 #include <sys/mman.h>

@@ -28,6 +28,7 @@ INLINE idx strip_width(const arguments *a) { return up(most_labels(a, ROWS), PAD
 
 /* As much of a strip as is used. */
 INLINE idx used_of(const arguments *a, const place *at) { return up(at->labels.count, PADDING) + 2 * margin_of(a); }
+
 INLINE idx valid_keys(const arguments *a, idx b) {
     return a->key_lengths ? clamped(a->key_lengths[b], 0, a->keys) : a->keys;
 }
@@ -48,7 +49,7 @@ INLINE idx visible_keys(const arguments *a, idx b, idx position, idx live) {
     return a->is_causal ? clamped(position + live, 0, valid) : valid;
 }
 
-/* The labels that queries from a position on take with the keys before `visible`; of a wide table far from all. */
+/* The labels that queries from a position on take with the keys before `visible`, by relations all. */
 INLINE run reached(const arguments *a, idx position, idx queries, idx visible) {
     if (a->relations.data) return (run){0, a->labels};
     const idx first = clamped(a->left - (position + queries - 1), 0, a->labels - 1);
@@ -61,7 +62,7 @@ INLINE int repeats(const arguments *a, idx position, idx visible) {
     return a->clips && (position + ROWS - 1 > a->left || a->left + visible - position > a->labels);
 }
 
-/* Those of ROWS queries, from one on where KEYS of a table's begin that holds `held`. */
+/* Those of ROWS queries, from one on where KEYS labels begin that are turned together in a table that holds `held`. */
 INLINE run reached_by_rows(const arguments *a, idx position, idx visible, run held) {
     const run labels = reached(a, position, ROWS, visible);
     const idx back = (labels.first - held.first) % KEYS;
