@@ -2,6 +2,8 @@
 
 import shutil
 import subprocess
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -63,6 +65,24 @@ def test_whose_threads_a_call_is_run_by_is_seen(machine, monkeypatch, tmp_path):
     monkeypatch.setattr(operators.Task, "run", lambda task, *rest, **tensors: machine.run(task, *rest, **tensors))
     with pytest.raises(AssertionError, match="depend on whose threads"):
         results(torch.float32)
+
+
+def test_what_would_not_run_there_is_left_out():
+    """Tests, by how their names start; cases of other backends and levels, and of this processor's own bfloat16."""
+    source = (Path(__file__).parent / "test_native.py").read_text(encoding="utf-8")
+    assert all(f"def {name}" in source for name in emulated.LEFT_OUT)
+    best = library.SERVED["float32"][0]
+    given = [
+        {},
+        {"level": best, "dtype": torch.bfloat16},
+        {"level": "x86-64-v2"},
+        {"backend": "dense"},
+        {"products": "float32"},
+        {"products": "x86-64-v4-amx"},
+    ]
+    items = [SimpleNamespace(nodeid="a test", callspec=SimpleNamespace(params=params)) for params in given]
+    emulated.Sample(None, share=1).pytest_collection_modifyitems(items)
+    assert [item.callspec.params for item in items] == [*given[:2], given[4]]
 
 
 def test_a_kernel_that_fails_is_an_error(machine, monkeypatch):

@@ -15,7 +15,7 @@ from relattn.call import exact
 
 HERE = Path(__file__).parent
 MACHINE = levels.machine_of(platform.machine())
-OTHERS: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+OTHERS: Mapping[str, object] = torch.cpu.get_capabilities()
 SERVED = {
     number: levels.served(MACHINE, torch.backends.cpu.get_cpu_capability(), OTHERS, number)
     for number in (*levels.EXACT, *levels.PAIRS)

@@ -94,7 +94,7 @@ INLINE left left_of(rows a, idx m, idx inner, number *space) {
     return (left){space, row};
 }
 
-/* Of the transpose of rows: pairs of these, turned. */
+/* Of the transpose of rows: pairs of these, turned, and zeros after `m` rows: what they are added onto may go on. */
 INLINE left left_of_turned(rows a, idx m, idx inner, number *space) {
     number pairs[ROWS / 2 * KEYS];
     const right b = right_of(a, inner, up(m, LANES), pairs);
@@ -102,6 +102,7 @@ INLINE left left_of_turned(rows a, idx m, idx inner, number *space) {
     for (idx k = 0; k < row; k += 4)
         for (idx i = 0; i < m; i += 4)
             turn_four((real *)(space + i * row + k), row, (const real *)(b.data + k * b.row + i), b.row);
+    memset(space + m * row, 0, sizeof(number) * row * (up(m, 32) - m));
     return (left){space, row};
 }
 
