@@ -96,11 +96,16 @@ def outputs_and_gradients(
     """The output, the log-sum-exp and the gradients of every input given, under a random cotangent from `seed`."""
     leaves = {name: None if x is None else x.detach().requires_grad_() for name, x in inputs.items()}
     output, lse = operator(**leaves, **options, return_lse=True)
-    cotangent = torch.randn(output.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    cotangent = cotangent_of(output, seed)
     given = {name: x for name, x in leaves.items() if x is not None}
     gradients = torch.autograd.grad(output, list(given.values()), cotangent.to(output))
     named = {f"d {name}": gradient for name, gradient in zip(given, gradients, strict=True)}
     return {"output": output.detach(), "lse": lse, **named}
+
+
+def cotangent_of(output: Tensor, seed: int = 1) -> Tensor:
+    """What gradients are taken under, float64 on CPU."""
+    return torch.randn(output.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def kept_pairs(attend: Callable[..., Tensor], inputs: dict[str, Tensor | None]) -> Tensor:
@@ -153,16 +158,19 @@ def budgets(
     """What the reference gives for `inputs` in float64, and how far from it arithmetic in their type may be.
 
     The error allowed for each result is `multiple` times the reference's own in that type, and at least `multiple`
-    units in the last place of the largest number among them, since a small case may be exact by luck and a small
-    result is made of larger terms. For float64 itself there is nothing more exact to hold the reference to: its loss
-    is the largest of three cases of that size in float32, scaled by the ratio of the two precisions, and it is allowed
-    once more, since the numbers compared with have lost as much.
+    units in the last place of the largest number among them and the products g · z of cotangent and output, since a
+    small case may be exact by luck and a small result is made of larger terms: any backward pass that makes the
+    probabilities again subtracts g · z. For float64 itself there is nothing more exact to hold the reference to: its
+    loss is the largest of three cases of that size in float32, scaled by the ratio of the two precisions, and it is
+    allowed once more, since the numbers compared with have lost as much.
     """
     query = inputs["query"]
     assert query is not None
     options = {**options, "backend": "reference"}
     exact = outputs_and_gradients(operator, convert(inputs, torch.float64), **options)
-    numbers = torch.cat([want[~want.isinf()].flatten() for want in exact.values()])
+    output = exact["output"]
+    subtracted = (cotangent_of(output).to(output) * output).sum(-1)
+    numbers = torch.cat([want[~want.isinf()].flatten() for want in (*exact.values(), subtracted)])
     floor = float(numbers.abs().max()) * torch.finfo(query.dtype).eps if numbers.numel() > 0 else 0.0
     if query.dtype != torch.float64:
         own = differences(outputs_and_gradients(operator, inputs, **options), exact)
