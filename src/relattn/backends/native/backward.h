@@ -147,18 +147,20 @@ static void backward_head(const arguments *a, idx b, idx kv, idx share, backward
     const rows d_values = room_for(a, &a->d_value, b, kv, 0, value_dim, w->d_values);
     for (idx j = 0; j < valid; j++) memset(d_keys.data + j * d_keys.row, 0, sizeof(real) * deep);
     for (idx j = 0; j < valid; j++) memset(d_values.data + j * d_values.row, 0, sizeof(real) * wide);
-    const idx position = position_of(a, b, 0), live = live_rows(a, b, 0, a->queries);
-    const run labels = reached(a, position, up(a->queries, ROWS), visible_keys(a, b, position, live));
-    w->labels = to_hold(w->labels, labels);
-    for (idx h = kv * group; h < (kv + 1) * group; h++) {
-        hold(a, &w->rel_key, &a->rel_key, h, w->labels, a->rel_dim);
-        hold(a, &w->rel_value, &a->rel_value, h, w->labels, value_dim);
+    for (idx h = kv * group; h < (kv + 1) * group; h++)
         for (idx first = 0; first < a->queries; first += ROWS) {
+            if (first % TASK_ROWS == 0) {
+                const idx rest = a->queries - first, several = rest < TASK_ROWS ? rest : TASK_ROWS;
+                const idx position = position_of(a, b, first), live = live_rows(a, b, first, several);
+                const idx visible = visible_keys(a, b, position, live);
+                w->labels = to_hold(w->labels, reached(a, position, up(several, ROWS), visible));
+                hold(a, &w->rel_key, &a->rel_key, h, w->labels, a->rel_dim);
+                hold(a, &w->rel_value, &a->rel_value, h, w->labels, value_dim);
+            }
             const idx count = a->queries - first < ROWS ? a->queries - first : ROWS;
             const place at = {.b = b, .h = h, .first = first, .rows = count};
             backward_rows(a, at, live_rows(a, b, first, count), share, keys, d_keys, d_values, w);
         }
-    }
     for (idx j = 0; j < a->keys; j++) {
         if (j >= valid) {
             write_zeros(&a->d_key, b, kv, j, dim, a->type);
@@ -178,7 +180,7 @@ static void backward_worker(void *data) {
               all = up(a->keys, KEYS);
     const idx widest = deep > wide ? deep : wide;
     const int pairs = TOGETHER > 1;
-    const idx labels = up(most_labels(a, a->queries), KEYS), across = up(a->rel_dim, PADDING);
+    const idx labels = up(most_labels(a, TASK_ROWS), KEYS), across = up(a->rel_dim, PADDING);
     backward_space w = {.rel_key.head = -1, .rel_value.head = -1};
     const piece pieces[] = {
         {&w.space, KEYS * widest},
@@ -207,7 +209,7 @@ static void backward_worker(void *data) {
         {&w.ds, ROWS * KEYS},
         {&w.terms, a->rel_key.data ? ROWS * width : 0},
         {&w.dp_terms, a->rel_value.data ? ROWS * width : 0},
-        {&w.masses, a->rel_key.data || a->rel_value.data ? ROWS * width : 0},
+        {&w.masses, a->rel_value.data || (a->rel_key.data && may_repeat(a)) ? ROWS * width : 0},
         {&w.ds_masses, a->rel_key.data ? ROWS * width : 0},
         {&w.delta, ROWS},
         {&w.lse, ROWS},

@@ -7,8 +7,6 @@
 #include "strips.h"
 #include "threads.h"
 
-enum { TASK_ROWS = 8 * ROWS }; /* queries of a task */
-
 typedef struct {
     real *space, *columns, *query, *rel_query, *values, *scores, *output, *terms, *masses, *highest, *total;
     number *keys, *value_pairs, *query_left, *scores_left; /* as they are multiplied */

@@ -6,6 +6,7 @@
 #include "arguments.h"
 
 enum { ROWS = 64, KEYS = 64 };    /* queries and keys of a tile */
+enum { TASK_ROWS = 8 * ROWS };    /* queries for which the labels that they reach are held at once */
 enum { PADDING = 16 };            /* rows of work space and of tables' gradients are multiples of this: `library.py` */
 enum { REAL, BFLOAT16, FLOAT16 }; /* types of arrays: `library.py` */
 

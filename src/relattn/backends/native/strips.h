@@ -62,6 +62,13 @@ INLINE int repeats(const arguments *a, idx position, idx visible) {
     return a->clips && (position + ROWS - 1 > a->left || a->left + visible - position > a->labels);
 }
 
+/* Whether that may be so of any. */
+INLINE int may_repeat(const arguments *a) {
+    if (a->relations.data || (a->clips && a->query_offsets)) return 1;
+    return a->clips && (a->query_offset + up(a->queries, ROWS) - 1 > a->left ||
+                        a->left + a->keys - a->query_offset > a->labels);
+}
+
 /* Those of ROWS queries, from one on where KEYS labels begin that are turned together in a table that holds `held`. */
 INLINE run reached_by_rows(const arguments *a, idx position, idx visible, run held) {
     const run labels = reached(a, position, ROWS, visible);
