@@ -33,11 +33,7 @@ PROCESSORS = runpy.run_path(str(Path(__file__).parent / NATIVE / "levels.py"))
 FLAGS = ["-O3", "-std=gnu11", "-shared", "-fPIC", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
 QUIET = ["-Wno-psabi", "-Wno-unknown-warning-option"]  # vectors wider than a processor's are taken apart: as intended
 LIBRARIES = ["-lm", "-ldl", "-lpthread"]
-DEFINES: dict[str, list[str]] = {
-    "float32": [],
-    "float64": ["-DREAL64"],
-    "bfloat16": ["-DPAIRS"],
-}  # numbers to compute in
+DEFINES: dict[str, list[str]] = {"float32": [], "float64": ["-DREAL64"], "bfloat16": ["-DPAIRS"]}  # by number
 NUMBERS = {level.name: level.numbers for levels in PROCESSORS["LEVELS"].values() for level in levels}
 
 

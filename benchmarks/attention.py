@@ -71,8 +71,8 @@ def inputs_of(method: str, case: Case, requires_grad: bool) -> list[Tensor]:
     made = [torch.randn(case.batch, case.n, case.heads, case.dim, generator=generator).transpose(1, 2) for _ in "qkv"]
     if method in forms.METHODS:
         made += forms.others(method, case, generator)
-        return [x.to(case.dtype).requires_grad_(requires_grad) for x in made]
-    made += [torch.randn(2 * CLIP + 1, case.dim, generator=generator) for _ in range(tables)]
+    else:
+        made += [torch.randn(2 * CLIP + 1, case.dim, generator=generator) for _ in range(tables)]
     return [x.to(case.dtype).requires_grad_(requires_grad) for x in made]
 
 

@@ -30,6 +30,7 @@ from torch import Tensor
 import hatch_build
 from relattn import testing
 from relattn.backends.native import levels, library, operators
+from relattn.backends.native.library import name_of
 from relattn.call import exact
 
 SOURCE = Path(__file__).with_suffix(".c")
@@ -66,10 +67,6 @@ LEVELS = {
     "aarch64-sve256": Level(ARM, (*EMULATOR, "max,sve-default-vector-length=32"), r"\bfm(la|ad)\s+z"),
 }
 FLAGS = {level.name: level.flags for of_machine in levels.LEVELS.values() for level in of_machine}
-
-
-def name_of(real: torch.dtype) -> str:
-    return str(real).removeprefix("torch.")
 
 
 def missing(level: Level) -> list[str]:

@@ -45,11 +45,13 @@ def xl(case: Case) -> Attend:
 
 
 def xl_by_mask(case: Case) -> Attend:
+    seen = case.causal_mask()
+
     def attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor, rel_query: Tensor) -> Tensor:
         by_label = rel_query @ (table * case.dim**-0.5).mT  # (batch, heads, n, 2n − 1), at label j − i + n − 1
         flat = by_label.flatten(-2)[..., case.n - 1 : case.n - 1 + case.n * (2 * case.n - 2)]
         bias = flat.unflatten(-1, (case.n, 2 * case.n - 2))[..., : case.n]
-        return with_bias(case, query, key, value, bias)
+        return with_bias(case, seen, query, key, value, bias)
 
     return attend
 
@@ -70,17 +72,18 @@ def t5(case: Case) -> Attend:
 def t5_by_mask(case: Case) -> Attend:
     clip = min(case.n - 1, FURTHEST)
     label = labels(distances(case.n, case.n, 0, torch.device("cpu")), clip, clip, clips=True)
+    seen = case.causal_mask()
 
     def attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> Tensor:
         bias = F.embedding(label, (table[..., 0] * case.dim**-0.5).mT).permute(2, 0, 1)[None]
-        return with_bias(case, query, key, value, bias)
+        return with_bias(case, seen, query, key, value, bias)
 
     return attend
 
 
-def with_bias(case: Case, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-    if case.is_causal:
-        bias = bias.masked_fill(torch.ones(case.n, case.n, dtype=torch.bool).triu(1), -torch.inf)
+def with_bias(case: Case, seen: Tensor | None, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+    if seen is not None:
+        bias = bias.where(seen[:1], -torch.inf)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=case.dropout_p)
 
 

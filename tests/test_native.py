@@ -406,7 +406,7 @@ def misplaced(kinds, real, folder):
     fields = [(name, kind, field) for name, kind in kinds.items() for field, _ in kind._fields_]
     here = {f"{name}.{field}": (getattr(kind, field).offset, getattr(kind, field).size) for name, kind, field in fields}
     text = ASKING.format(places=" ".join(f"PLACE({name}, {field})" for name, _, field in fields))
-    defines = hatch_build.DEFINES[str(real).removeprefix("torch.")]
+    defines = hatch_build.DEFINES[library.name_of(real)]
     options = [*hatch_build.QUIET, *defines, f"-I{library.HERE}", "-x", "c", "-", "-o", folder / "asking"]
     subprocess.run([*hatch_build.compiler(), *options], input=text.encode(), check=True)
     lines = subprocess.run([folder / "asking"], capture_output=True, text=True, check=True).stdout.splitlines()

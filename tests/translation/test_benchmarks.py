@@ -7,8 +7,9 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
 
-from benchmarks import attention, errors, length, measure, peers, picture, train_step
+from benchmarks import attention, errors, forms, length, measure, peers, picture, train_step
 from relattn import relative_attention
 
 
@@ -40,6 +41,21 @@ def stand_in(monkeypatch):
         return lambda *inputs: relative_attention(*inputs, **options, backend="dense")
 
     monkeypatch.setitem(peers.PEERS, "VITS", replace(peers.PEERS["VITS"], package="torch", make=make))
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("form", forms.FORMS)
+@pytest.mark.parametrize("n", [5, 140])
+def test_a_form_is_the_same_by_a_mask(form, is_causal, n):
+    """Ours and PyTorch's with a bias of all pairs: outputs and gradients of all inputs, past T5's last bucket too."""
+    case = peers.Case(2, 3, n, 8, 16, 16, is_causal, torch.float64)
+    found = []
+    for method in (form, f"{form} by mask"):
+        inputs = attention.inputs_of(method, case, True)
+        output = attention.attention(method, case)(*inputs)
+        found.append([output, *torch.autograd.grad(output.square().sum(), inputs)])
+    for ours, by_mask in zip(*found, strict=True):
+        torch.testing.assert_close(ours, by_mask, rtol=1e-11, atol=1e-11)
 
 
 def test_attention(measured):

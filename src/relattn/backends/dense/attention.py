@@ -47,12 +47,16 @@ class Inputs(NamedTuple):
             value=self.value[sentences, key_heads],
             key_table=cut(self.key_table, heads),
             value_table=cut(self.value_table, heads),
-            rel_query=None if self.rel_query is None else self.rel_query[sentences, heads],
+            rel_query=cut(self.rel_query, sentences, heads),
             label=cut(self.label, sentences, heads),
             hidden=cut(self.hidden, sentences, heads),
             live=cut(self.live, sentences, heads),
             kept=cut(self.kept, sentences, heads),
         )
+
+    def asking(self) -> Tensor:
+        """What queries bring to the relative term."""
+        return self.query if self.rel_query is None else self.rel_query
 
     def where(self) -> Window | Labels:
         """How numbers by label get onto pairs and back."""
@@ -125,8 +129,7 @@ def scores(part: Inputs) -> Tensor:
     pairs = query.new_empty(*query.shape[:3], key.shape[2])
     stacked(pairs, key).baddbmm_(stacked(query, key), stacked(key, key).mT, beta=0, alpha=part.scale)
     if table is not None:
-        rel_query = query if part.rel_query is None else part.rel_query
-        part.where().add(pairs, times_table(rel_query, table.mT * part.scale))
+        part.where().add(pairs, times_table(part.asking(), table.mT * part.scale))
     return pairs if part.hidden is None else pairs.masked_fill_(part.hidden, -torch.inf)
 
 
@@ -175,13 +178,12 @@ def gradients_of_part(
     beta = 0.0
     if part.key_table is not None:
         ds_by_label = where.collect(ds, part.key_table.shape[1])
-        if part.rel_query is None or out[3] is None:
+        d_key_table = table_gradient(ds_by_label, part.asking(), part.key_table) * part.scale
+        if out[3] is None:
             write_times_table(out[0], ds_by_label, part.key_table)
-            d_key_table = table_gradient(ds_by_label, query, part.key_table) * part.scale
             beta = part.scale
         else:
             write_times_table(out[3], ds_by_label, part.key_table * part.scale)
-            d_key_table = table_gradient(ds_by_label, part.rel_query, part.key_table) * part.scale
     d_query.baddbmm_(flat, keys, beta=beta, alpha=part.scale)
     if part.value_table is not None and by_label is not None:
         d_value_table = table_gradient(by_label, grad, part.value_table)

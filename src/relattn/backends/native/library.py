@@ -4,7 +4,6 @@ import ctypes
 import platform
 import re
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,12 +14,15 @@ from relattn.call import exact
 
 HERE = Path(__file__).parent
 MACHINE = levels.machine_of(platform.machine())
-OTHERS: Mapping[str, object] = torch.cpu.get_capabilities()
 SERVED = {
-    number: levels.served(MACHINE, torch.backends.cpu.get_cpu_capability(), OTHERS, number)
+    number: levels.served(MACHINE, torch.backends.cpu.get_cpu_capability(), torch.cpu.get_capabilities(), number)
     for number in (*levels.EXACT, *levels.PAIRS)
 }
-REALS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double, torch.bfloat16: ctypes.c_float}  # of an object
+REALS = {
+    torch.float32: ctypes.c_float,
+    torch.float64: ctypes.c_double,
+    torch.bfloat16: ctypes.c_float,
+}  # C's, by number
 TYPES = {torch.float32: 0, torch.float64: 0, torch.bfloat16: 1, torch.float16: 2}  # of arrays, as in `rows.h`
 PADDING = 16  # of the last dimension of tables, as in `rows.h`
 

@@ -19,6 +19,12 @@ enum { TOGETHER = 1, INNER = 1 };
 /* Numbers that so many along `inner` are. */
 INLINE idx packed(idx inner) { return up(inner, INNER) / TOGETHER; }
 
+#ifndef __AMX_BF16__
+static int may_multiply(void) { return 1; }
+INLINE void begin_products(void) {}
+INLINE void end_products(void) {}
+#endif
+
 #ifndef PAIRS
 
 typedef real number;
@@ -32,10 +38,6 @@ typedef struct {
     const number *data;
     idx row;
 } right;
-
-static int may_multiply(void) { return 1; }
-INLINE void begin_products(void) {}
-INLINE void end_products(void) {}
 
 /* Operands of rows: as they are, `a` (m, inner) or of its transpose, and `b` (inner, n). */
 INLINE left left_of(rows a, idx m, idx inner, number *space) { return (left){a.data, a.row, 1}; }
@@ -83,7 +85,7 @@ INLINE right right_of(rows b, idx inner, idx n, number *space) {
 
 /* Rows of numbers as rows of pairs; `inner` is a multiple of LANES. */
 INLINE left left_of(rows a, idx m, idx inner, number *space) {
-    const idx row = up(inner, INNER) / 2;
+    const idx row = packed(inner);
     for (idx i = 0; i < m; i++)
         for (idx k = 0; k < inner; k += INNER) {
             const real *from = a.data + i * a.row + k;
@@ -98,7 +100,7 @@ INLINE left left_of(rows a, idx m, idx inner, number *space) {
 INLINE left left_of_turned(rows a, idx m, idx inner, number *space) {
     number pairs[ROWS / 2 * KEYS];
     const right b = right_of(a, inner, up(m, LANES), pairs);
-    const idx row = up(inner, INNER) / 2;
+    const idx row = packed(inner);
     for (idx k = 0; k < row; k += 4)
         for (idx i = 0; i < m; i += 4)
             turn_four((real *)(space + i * row + k), row, (const real *)(b.data + k * b.row + i), b.row);
@@ -181,10 +183,6 @@ enum { STEP = 32 }; /* rows at a time */
 
 #else
 
-static int may_multiply(void) { return 1; }
-INLINE void begin_products(void) {}
-INLINE void end_products(void) {}
-
 /* 8 rows by one or two vectors. */
 INLINE void tiles(const int wide, real *c, idx ldc, left a, right b, idx inner, int add) {
     __m512 sums[8][2];
@@ -193,7 +191,7 @@ INLINE void tiles(const int wide, real *c, idx ldc, left a, right b, idx inner, 
 #pragma GCC unroll 2
         for (int v = 0; v <= wide; v++)
             sums[i][v] = add ? _mm512_loadu_ps(c + i * ldc + v * LANES) : _mm512_setzero_ps();
-    for (idx k = 0; k < up(inner, INNER) / 2; k++) {
+    for (idx k = 0; k < packed(inner); k++) {
         __m512i bs[2];
 #pragma GCC unroll 2
         for (int v = 0; v <= wide; v++) bs[v] = _mm512_loadu_si512(b.data + k * b.row + v * LANES);

@@ -64,9 +64,8 @@ INLINE int repeats(const arguments *a, idx position, idx visible) {
 
 /* Whether that may be so of any. */
 INLINE int may_repeat(const arguments *a) {
-    if (a->relations.data || (a->clips && a->query_offsets)) return 1;
-    return a->clips && (a->query_offset + up(a->queries, ROWS) - 1 > a->left ||
-                        a->left + a->keys - a->query_offset > a->labels);
+    const idx last = a->query_offset + up(a->queries, ROWS) - ROWS;
+    return (a->clips && a->query_offsets) || repeats(a, last, 0) || repeats(a, a->query_offset, a->keys);
 }
 
 /* Those of ROWS queries, from one on where KEYS labels begin that are turned together in a table that holds `held`. */
