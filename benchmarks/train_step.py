@@ -19,7 +19,7 @@ from relattn import RelativeAttention
 from relattn.translation.config import ModelConfig, Positions
 from relattn.translation.data.batching import collate
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.training.task import summed_loss
+from relattn.translation.training.loop import summed_loss
 
 SCHEMES: tuple[Positions, ...] = ("sinusoidal", "relative")
 LENGTHS = (32, 64, 256, 1024)

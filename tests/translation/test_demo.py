@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from relattn.translation import cli, demo
-from relattn.translation.data import datamodule
+from relattn.translation.data import prepare
 from relattn.translation.errors import InputError
 from relattn.translation.evaluation import item_accuracy
 
@@ -30,7 +30,7 @@ def small(monkeypatch):
 
     monkeypatch.setattr(demo, "recipe", recipe)
     monkeypatch.setattr(demo, "SPLITS", {"test": 6, "long": 2})
-    monkeypatch.setattr(datamodule, "VALID_LINES", 2)
+    monkeypatch.setattr(prepare, "VALID_LINES", 2)
 
 
 @pytest.mark.filterwarnings("ignore:positions. none:UserWarning")  # the baseline warns, as it should

@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
             sys.stdout.flush()
     except Interrupted as stop:
         print(f"relattn: {stop}", file=sys.stderr)
-        return 130
+        return 128 + stop.number
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -58,8 +58,8 @@ def train(argv: list[str]) -> None:
     resume = arguments.pop("resume")
     recipe = Recipe(**arguments)
 
+    from relattn.translation.training.run import first_process
     from relattn.translation.training.run import train as run
-    from relattn.translation.training.task import first_process
 
     path = run(recipe, resume=resume)
     if first_process():

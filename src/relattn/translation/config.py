@@ -146,7 +146,8 @@ class TrainConfig:
         gradient_clip: largest gradient norm; 0 leaves gradients alone.
         precision: arithmetic of the forward and backward passes; weights stay in fp32.
         accelerator: where to train.
-        devices: processes, one a device.
+        devices: processes on each node, one a device.
+        nodes: machines that train together; torchrun or SLURM starts the processes.
         threads: CPU threads of a process; null leaves torch's choice.
         log_every: steps between rows of log.csv.
         valid_every: steps between validations (loss and BLEU).
@@ -166,6 +167,7 @@ class TrainConfig:
     precision: Literal["fp32", "bf16-mixed"] = "fp32"
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: int = 1
+    nodes: int = 1
     threads: int | None = None
     log_every: int = 50
     valid_every: int = 1000
@@ -177,8 +179,8 @@ class TrainConfig:
     init_from: str = ""
 
     def __post_init__(self) -> None:
-        _require_at_least(self, 1, "steps", "warmup_steps", "devices", "threads", "log_every", "valid_every")
-        _require_at_least(self, 1, "checkpoint_every", "keep", "average")
+        _require_at_least(self, 1, "steps", "warmup_steps", "devices", "nodes", "threads", "log_every")
+        _require_at_least(self, 1, "valid_every", "checkpoint_every", "keep", "average")
         _require_at_least(self, 0, "gradient_clip", "valid_bleu_lines", "patience")
         _require_fraction(self, "label_smoothing")
         _require(self.learning_rate > 0, f"learning_rate must be positive, got {self.learning_rate}")

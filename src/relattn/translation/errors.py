@@ -1,4 +1,6 @@
-"""The one error a user of the toolkit meets: a line that says what is wrong and where."""
+"""What a user of the toolkit is told: a line that says what is wrong and where, or that a run was stopped."""
+
+import signal
 
 
 class InputError(ValueError):
@@ -8,5 +10,14 @@ class InputError(ValueError):
     """
 
 
-class Interrupted(Exception):
-    """Training was asked to stop and did, after a step, with a checkpoint to go on from."""
+class Interrupted(KeyboardInterrupt):
+    """A run was asked to stop and did; the command line prints why and exits with 128 + the signal.
+
+    Args:
+        message: where it stopped, and how to go on.
+        number: the signal.
+    """
+
+    def __init__(self, message: str, number: int = signal.SIGINT) -> None:
+        super().__init__(message)
+        self.number = number

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from relattn.translation.data.batching import Batch, StepStream, collate, eval_batches, plan_epoch
+from relattn.translation.data.batching import Batch, collate, eval_batches, places_of, plan_epoch
+from relattn.translation.data.batching import steps as steps_of
 from relattn.translation.data.tokenizer import Tokenizer
 
 PAD, BOS, EOS = Tokenizer.pad_id, Tokenizer.bos_id, Tokenizer.eos_id
@@ -17,7 +18,9 @@ def lengths(sentences, longest=60, seed=0):
 
 
 def plan(src, tgt, *, max_tokens=512, accumulate=1, ranks=1, seed=3, epoch=0):
-    return plan_epoch(src, tgt, max_tokens=max_tokens, accumulate=accumulate, ranks=ranks, seed=seed, epoch=epoch)
+    """Steps, each a list of ranks, each a list of micro-batches."""
+    whole = plan_epoch(src, tgt, max_tokens=max_tokens, parts=accumulate * ranks, seed=seed, epoch=epoch)
+    return [[[step[place] for place in places_of(rank, ranks, step)] for rank in range(ranks)] for step in whole]
 
 
 def step_sets(steps):
@@ -117,15 +120,14 @@ def test_collate_takes_arrays_and_nothing_at_all():
 
 
 def test_batch_and_step_move_as_a_whole():
-    stream = StepStream([[4]], [[5, 6]], max_tokens=8, accumulate=1, ranks=1, rank=0, seed=1)
-    step = next(iter(stream)).to("meta")
+    step = next(steps_of([[4]], [[5, 6]], max_tokens=8, accumulate=1, seed=1)).to("meta")
     assert all(tensor.device.type == "meta" for batch in step.micro_batches for tensor in vars(batch).values())
     assert (step.epoch, step.index, step.target_tokens) == (0, 0, 3)
 
 
 def stream(src, tgt, **arguments):
     defaults = {"max_tokens": 128, "accumulate": 2, "ranks": 1, "rank": 0, "seed": 5}
-    return iter(StepStream(ids_of(src), ids_of(tgt), **{**defaults, **arguments}))
+    return steps_of(ids_of(src), ids_of(tgt), **{**defaults, **arguments})
 
 
 def content(step):
@@ -158,6 +160,19 @@ def test_ranks_are_disjoint_complete_and_agree_on_the_tokens():
         assert tokens == sum(int((batch.tgt_out != PAD).sum()) for batch in whole.micro_batches)
 
 
+def test_several_ranks_compute_what_one_does():
+    """The same micro-batches, in the same places of the step, whatever ranks they are dealt to."""
+    src, tgt = lengths(53)
+    alone = stream(src, tgt, max_tokens=32, accumulate=6)
+    ranks = [stream(src, tgt, max_tokens=32, accumulate=2, ranks=3, rank=rank) for rank in range(3)]
+    for _ in range(20):
+        whole, shares = next(alone), [next(rank) for rank in ranks]
+        dealt = {
+            p: b.src.tolist() for s in shares for p, b in zip(s.places, s.micro_batches, strict=True) if len(b.src)
+        }
+        assert dealt == {p: b.src.tolist() for p, b in zip(whole.places, whole.micro_batches, strict=True)}
+
+
 def test_a_rank_without_sentences_still_has_a_batch():
     ranks = [stream([3], [4], ranks=4, rank=rank) for rank in range(4)]
     steps = [next(rank) for rank in ranks]
@@ -168,9 +183,9 @@ def test_a_rank_without_sentences_still_has_a_batch():
 
 def test_a_stream_needs_sentences():
     with pytest.raises(ValueError, match="at least one"):
-        StepStream([], [], max_tokens=8, accumulate=1, ranks=1, rank=0, seed=1)
+        next(steps_of([], [], max_tokens=8, accumulate=1, seed=1))
     with pytest.raises(ValueError, match="as many source as target"):
-        StepStream([[4]], [[4], [5]], max_tokens=8, accumulate=1, ranks=1, rank=0, seed=1)
+        next(steps_of([[4]], [[4], [5]], max_tokens=8, accumulate=1, seed=1))
 
 
 def test_evaluation_batches_hold_every_sentence_once_within_the_budget():

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from relattn.translation.config import ModelConfig
 from relattn.translation.data.batching import collate
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.training.task import summed_loss
+from relattn.translation.training.loop import summed_loss
 
 VOCAB, ROWS, SRC, TGT = 23, 5, 7, 6
 LENGTHS = torch.tensor([7, 1, 4, 6, 2])

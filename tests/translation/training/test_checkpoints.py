@@ -36,7 +36,7 @@ def test_what_is_loaded_is_what_was_saved(tmp_path):
     (path,) = save(tmp_path / "new" / "directory", 7)
     content = checkpoints.load(path)
     assert torch.equal(content["model"].pop("weight"), CONTENT["model"]["weight"])
-    assert content == {"format": 2, "step": 7, "model": {}, "position": (3, 5), "best": 1.5}
+    assert content == {"format": 3, "step": 7, "model": {}, "position": (3, 5), "best": 1.5}
 
 
 def test_the_checksum_is_what_sha256sum_reads(tmp_path):
@@ -129,7 +129,7 @@ def test_another_format_is_refused(tmp_path, content):
     (path,) = save(tmp_path, 2)
     torch.save(content, path)
     sign(path)
-    with pytest.raises(InputError, match=r"checkpoint format (1|None), this version reads 2"):
+    with pytest.raises(InputError, match=r"checkpoint format (1|None), this version reads 3"):
         checkpoints.load(path)
 
 
@@ -146,6 +146,13 @@ def test_a_save_that_fails_keeps_what_there_was(tmp_path, monkeypatch, failing):
         save(tmp_path, 6, keep=1)
     monkeypatch.undo()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_checksum_that_is_missing_is_told(tmp_path):
+    (path,) = save(tmp_path, 2)
+    path.with_suffix(".sha256").unlink()
+    with pytest.raises(InputError, match=r"step-00000002\.ckpt: its checksum, step-00000002\.sha256, is missing$"):
+        checkpoints.load(path)
 
 
 def test_a_disk_that_is_full_keeps_what_there_was(tmp_path):

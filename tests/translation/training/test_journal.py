@@ -5,13 +5,19 @@ from __future__ import annotations
 import csv
 import math
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+from lightning.fabric import Fabric
 
 from relattn.translation.errors import InputError
 from relattn.translation.training import journal as module
 from relattn.translation.training.journal import Journal, read_log
+
+
+def begun(tmp_path: Path, *, steps: int = 9, show: bool = False) -> Journal:
+    return Journal(Fabric(accelerator="cpu", devices=1), tmp_path / "log.csv", steps=steps, show=show)
 
 
 @pytest.fixture
@@ -26,21 +32,22 @@ def clock(monkeypatch):
 
 
 def test_a_row_is_over_the_steps_since_the_one_before(tmp_path, clock):
-    journal = Journal(tmp_path / "log.csv", step=0, steps=9, show=False)
-    for loss, tokens in ((3.0, 100), (2.0, 300)):
+    journal = begun(tmp_path)
+    with journal.opened(0):
+        for step, loss, tokens in ((1, 3.0, 100), (2, 2.0, 300)):
+            journal.start_clock()
+            clock.now += 2
+            journal.count(step, torch.tensor(loss), tokens)
+        journal.settle()
+        clock.now += 50  # validation and saving
+        row = journal.row(2, 0.5, 1.25, 30.0)
+        assert (row.step, row.loss, row.tokens_per_second, row.learning_rate) == (2, 2.25, 100.0, 0.5)
+        assert (row.seconds, row.valid_loss, row.valid_bleu) == (4.0, 1.25, 30.0)
         journal.start_clock()
-        clock.now += 2
-        journal.count(torch.tensor(loss), tokens)
-    journal.stop_clock()
-    clock.now += 50  # validation and saving
-    row = journal.row(2, 0.5, 1.25, 30.0)
-    assert (row.step, row.loss, row.tokens_per_second, row.learning_rate) == (2, 2.25, 100.0, 0.5)
-    assert (row.seconds, row.valid_loss, row.valid_bleu) == (4.0, 1.25, 30.0)
-    journal.start_clock()
-    clock.now += 1
-    journal.count(torch.tensor(1.0), 50)
-    journal.stop_clock()
-    journal.row(3, 0.25)
+        clock.now += 1
+        journal.count(3, torch.tensor(1.0), 50)
+        journal.settle()
+        journal.row(3, 0.25)
     assert [(r.step, r.loss, r.tokens_per_second, r.seconds, r.valid_loss) for r in read_log(tmp_path / "log.csv")] == [
         (2, 2.25, 100.0, 4.0, 1.25),
         (3, 1.0, 50.0, 5.0, None),
@@ -48,44 +55,81 @@ def test_a_row_is_over_the_steps_since_the_one_before(tmp_path, clock):
 
 
 def test_a_later_session_goes_on_from_its_checkpoint(tmp_path, clock):
-    path = tmp_path / "log.csv"
-    journal = Journal(path, step=0, steps=9, show=False)
-    for step in (2, 4, 6):
-        journal.start_clock()
+    """Its first row is over all steps since the last one that is kept, whoever took them."""
+    journal = begun(tmp_path)
+    with journal.opened(0):
+        for step in (1, 2, 3, 4, 5, 6):
+            journal.start_clock()
+            clock.now += 3
+            journal.count(step, torch.tensor(float(step)), 10)
+            if step == 5:
+                journal.settle()
+                kept = journal.loss, journal.tokens, journal.seconds, journal.last_row_at
+            if step % 2 == 0:
+                journal.settle()
+                journal.row(step, 0.1)
+    later = begun(tmp_path)
+    later.loss, later.tokens, later.seconds, later.last_row_at = kept
+    with later.opened(5):
+        assert [row.step for row in read_log(later.path)] == [2, 4]
+        later.start_clock()
         clock.now += 3
-        journal.count(torch.tensor(1.0), 10)
-        journal.stop_clock()
-        journal.row(step, 0.1)
-    Journal(path, step=4, steps=9, show=False).row(6, 0.2)
-    rows = read_log(path)
-    assert [row.step for row in rows] == [2, 4, 6]
-    assert rows[2].seconds == 6.0
-    assert math.isnan(rows[2].loss)  # no step was counted
+        later.count(6, torch.tensor(6.0), 10)
+        later.settle()
+        later.row(6, 0.1)
+    rows = read_log(later.path)
+    assert [(row.step, row.loss, row.seconds) for row in rows] == [(2, 1.5, 6.0), (4, 3.5, 12.0), (6, 5.5, 18.0)]
+    assert rows[2].tokens_per_second == rows[1].tokens_per_second
+
+
+def test_a_line_cut_short_by_a_kill_is_no_row(tmp_path):
+    rows = "2,1.5,9,0.1,6,,\n4,1.25,9,0.1,12,,\n"
+    path = tmp_path / "log.csv"
+    for cut in range(1, len("4,1.25,9,0.1,12,,\n")):
+        path.write_text("step,loss,tokens_per_second,learning_rate,seconds,valid_loss,valid_bleu\n" + rows[:-cut])
+        assert [row.step for row in read_log(path)] == [2]
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_ends_the_run_by_its_step(tmp_path, loss):
+    journal = begun(tmp_path)
+    for step, value in ((7, 1.0), (8, loss), (9, math.nan)):
+        journal.count(step, torch.tensor(value), 5)
+    with pytest.raises(InputError, match=f"^training diverged: the loss of step 8 is {loss}$"):
+        journal.settle()
 
 
 def test_the_columns_are_named(tmp_path):
-    Journal(tmp_path / "log.csv", step=0, steps=9, show=False)
-    with open(tmp_path / "log.csv", newline="") as file:
+    with begun(tmp_path).opened(0), open(tmp_path / "log.csv", newline="") as file:
         names = ["step", "loss", "tokens_per_second", "learning_rate", "seconds", "valid_loss", "valid_bleu"]
         assert list(csv.reader(file)) == [names]
 
 
 def test_a_file_that_is_no_log_is_refused(tmp_path):
-    (tmp_path / "log.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(InputError, match=r"log.csv: not a training log: its columns are \['a', 'b'\]"):
-        Journal(tmp_path / "log.csv", step=0, steps=9, show=False)
+    columns = b"step,loss,tokens_per_second,learning_rate,seconds,valid_loss,valid_bleu\n"
+    for content, reason in (
+        (b"a,b\n1,2\n", r"its columns are \['a', 'b'\]"),
+        (b"", r"its columns are \[\]"),
+        (columns + b"1,2\n", "zip"),
+        (columns + b"1,2,x,3,4,,\n", "could not convert string to float: 'x'"),
+        (columns + b"1,2,\xff,3,4,,\n", f"not UTF-8 at byte {len(columns) + 4}"),
+    ):
+        (tmp_path / "log.csv").write_bytes(content)
+        with pytest.raises(InputError, match=f"log.csv: not a training log: {reason}"), begun(tmp_path).opened(0):
+            pass
+        assert (tmp_path / "log.csv").read_bytes() == content
 
 
 def test_lines_where_there_is_no_terminal_and_a_bar_where_there_is(tmp_path, capsys, monkeypatch, clock):
     def session() -> str:
-        journal = Journal(tmp_path / "log.csv", step=0, steps=2, show=True)
-        for step in (1, 2):
-            journal.start_clock()
-            clock.now += 2
-            journal.count(torch.tensor(1.5), 400)
-            journal.stop_clock()
-            journal.row(step, 0.001, *((0.75, 12.34) if step == 2 else ()))
-        journal.close()
+        journal = begun(tmp_path, steps=2, show=True)
+        with journal.opened(0):
+            for step in (1, 2):
+                journal.start_clock()
+                clock.now += 2
+                journal.count(step, torch.tensor(1.5), 400)
+                journal.settle()
+                journal.row(step, 0.001, *((0.75, 12.34) if step == 2 else ()))
         return capsys.readouterr().err
 
     assert session().splitlines() == [

@@ -1,20 +1,21 @@
-"""Token-budget batches as a pure function of (seed, epoch, index, rank).
+"""Token-budget batches as a pure function of (seed, epoch, index).
 
 A step is a set of sentences of similar length whose padded size, sentences × longest side, stays within
 B = max_tokens · accumulate · ranks; an epoch is a shuffled list of steps that holds every sentence exactly once. Steps
-depend on B alone, so splitting B otherwise among micro-batches and ranks trains on the same steps; and nothing depends
-on what was drawn before, so a stream can start anywhere.
+depend on B alone, so splitting B otherwise among micro-batches and ranks trains on the same steps. Their micro-batches
+depend on max_tokens and accumulate · ranks, and are dealt to the ranks in turn, so several ranks compute what one
+would. Nothing depends on what was drawn before: a stream can start anywhere.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset
 
 from relattn.translation.data.tokenizer import Tokenizer
 
@@ -51,14 +52,11 @@ class Batch:
     tgt_lengths: torch.Tensor
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch on device."""
-        return Batch(
-            src=self.src.to(device),
-            src_lengths=self.src_lengths.to(device),
-            tgt_in=self.tgt_in.to(device),
-            tgt_out=self.tgt_out.to(device),
-            tgt_lengths=self.tgt_lengths.to(device),
-        )
+        """The same batch on device; a GPU copies it while its queue is worked on."""
+        tensors = (getattr(self, field.name) for field in fields(self))
+        if torch.device(device).type == "cuda":
+            return Batch(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors))
+        return Batch(*(tensor.to(device) for tensor in tensors))
 
     @property
     def target_tokens(self) -> int:
@@ -74,17 +72,19 @@ class Step:
         epoch: passes over the data before this one.
         index: steps of this epoch before this one.
         micro_batches: this rank's batches, at least one; a batch may hold zero sentences.
+        places: the place of each of them in the whole step, over all ranks.
         target_tokens: tokens of tgt_out in the whole step, over all ranks and micro-batches.
     """
 
     epoch: int
     index: int
     micro_batches: list[Batch]
+    places: list[int]
     target_tokens: int
 
     def to(self, device: torch.device | str) -> Step:
         """The same step on device."""
-        return Step(self.epoch, self.index, [batch.to(device) for batch in self.micro_batches], self.target_tokens)
+        return replace(self, micro_batches=[batch.to(device) for batch in self.micro_batches])
 
 
 def collate(src_ids: Sentences, tgt_ids: Sentences) -> Batch:
@@ -114,35 +114,27 @@ def _padded(ids: Sentences, lengths: np.ndarray) -> np.ndarray:
 
 
 def plan_epoch(
-    src_lengths: np.ndarray,
-    tgt_lengths: np.ndarray,
-    *,
-    max_tokens: int,
-    accumulate: int,
-    ranks: int,
-    seed: int,
-    epoch: int,
-) -> list[list[list[np.ndarray]]]:
-    """Which sentences make which step, on which rank, in which micro-batch.
+    src_lengths: np.ndarray, tgt_lengths: np.ndarray, *, max_tokens: int, parts: int, seed: int, epoch: int
+) -> list[list[np.ndarray]]:
+    """Which sentences make which step, in which micro-batch.
 
-    A step has sentences × longest <= max_tokens · accumulate · ranks and a micro-batch sentences × longest <=
-    max_tokens, "longest" being the longest row of either side, unless it is one sentence. A rank's share is cut into
-    the fewest even micro-batches that fit: usually accumulate of them. A rank left without sentences has one empty
-    micro-batch.
+    A step has sentences × longest <= max_tokens · parts and a micro-batch sentences × longest <= max_tokens, "longest"
+    being the longest row of either side, unless it is one sentence. A step is cut into `parts` even micro-batches, or
+    the first multiple of it that fits; where there are fewer sentences, the last ones are empty.
 
     Args:
         src_lengths: (sentences,) tokens a source row holds, eos counted.
         tgt_lengths: (sentences,) the same of the target.
+        parts: micro-batches of a step, over all ranks: accumulate · ranks.
 
     Returns:
-        steps, each a list of ranks, each a list of micro-batches, each an array of sentence indices.
+        steps, each a list of micro-batches, each an array of sentence indices.
     """
     longest = np.maximum(src_lengths, tgt_lengths)
     random = np.random.default_rng([seed, epoch])
     order = _by_blurred_length(src_lengths, tgt_lengths, random)
-    steps = _cut(order, longest, max_tokens * accumulate * ranks)
-    shuffled = [steps[i] for i in random.permutation(len(steps))]
-    return [[_micro_batches(step[rank::ranks], longest, max_tokens) for rank in range(ranks)] for step in shuffled]
+    steps = _cut(order, longest, max_tokens * parts)
+    return [_micro_batches(steps[i], longest, max_tokens, parts) for i in random.permutation(len(steps))]
 
 
 def _by_blurred_length(src_lengths: np.ndarray, tgt_lengths: np.ndarray, random: np.random.Generator) -> np.ndarray:
@@ -167,24 +159,38 @@ def _cut(order: np.ndarray, longest: np.ndarray, budget: int) -> list[np.ndarray
     return runs
 
 
-def _micro_batches(share: np.ndarray, longest: np.ndarray, max_tokens: int) -> list[np.ndarray]:
-    """A rank's share, longest sentences last, in the fewest even parts that fit max_tokens."""
-    if len(share) == 0:
-        return [share]
-    share = share[np.argsort(longest[share], kind="stable")]
-    for parts in range(1, len(share) + 1):
-        micro_batches = np.array_split(share, parts)
-        if all(len(part) * longest[part[-1]] <= max_tokens for part in micro_batches):
+def _micro_batches(step: np.ndarray, longest: np.ndarray, max_tokens: int, parts: int) -> list[np.ndarray]:
+    """A step, longest sentences last, in even parts that fit max_tokens: so many, or the first multiple that fits."""
+    step = step[np.argsort(longest[step], kind="stable")]
+    for count in itertools.count(parts, parts):
+        micro_batches = np.array_split(step, count)
+        if all(len(part) <= 1 or len(part) * longest[part[-1]] <= max_tokens for part in micro_batches):
             break
     return micro_batches
 
 
-class StepStream(IterableDataset):
-    """An endless stream of one rank's steps, from (epoch, index) on.
+def places_of(rank: int, ranks: int, micro_batches: list[np.ndarray]) -> list[int]:
+    """Which micro-batches of a step a rank computes: every ranks-th that is not empty, or one that is."""
+    return [place for place in range(rank, len(micro_batches), ranks) if len(micro_batches[place])] or [rank]
+
+
+def steps(
+    src_ids: Sentences,
+    tgt_ids: Sentences,
+    *,
+    max_tokens: int,
+    accumulate: int,
+    ranks: int = 1,
+    rank: int = 0,
+    seed: int,
+    epoch: int = 0,
+    index: int = 0,
+) -> Iterator[Step]:
+    """One rank's steps from (epoch, index) on, without end.
 
     Args:
-        src_ids: source sentences as pieces, without begin or end.
-        tgt_ids: target sentences, likewise.
+        src_ids: source sentences as pieces, without begin or end, at least one.
+        tgt_ids: target sentences, as many.
         max_tokens: padded tokens (of the longer side) in a micro-batch.
         accumulate: micro-batches of a step on a rank.
         ranks: processes that train together.
@@ -193,48 +199,23 @@ class StepStream(IterableDataset):
         epoch: where to start: the epoch …
         index: … and the steps of it to skip.
     """
-
-    def __init__(
-        self,
-        src_ids: Sentences,
-        tgt_ids: Sentences,
-        *,
-        max_tokens: int,
-        accumulate: int,
-        ranks: int,
-        rank: int,
-        seed: int,
-        epoch: int = 0,
-        index: int = 0,
-    ) -> None:
-        super().__init__()
-        if len(src_ids) == 0 or len(src_ids) != len(tgt_ids):
-            raise ValueError(f"need as many source as target sentences, at least one: {len(src_ids)}, {len(tgt_ids)}")
-        self.src_ids, self.tgt_ids = src_ids, tgt_ids
-        self.max_tokens, self.accumulate, self.ranks, self.rank, self.seed = max_tokens, accumulate, ranks, rank, seed
-        self.epoch, self.index = epoch, index
-        self._src_lengths, self._tgt_lengths = _row_lengths(src_ids), _row_lengths(tgt_ids)
-
-    def __iter__(self) -> Iterator[Step]:
-        epoch, first = self.epoch, self.index
-        while True:
-            plan = plan_epoch(
-                self._src_lengths,
-                self._tgt_lengths,
-                max_tokens=self.max_tokens,
-                accumulate=self.accumulate,
-                ranks=self.ranks,
-                seed=self.seed,
+    if len(src_ids) == 0 or len(src_ids) != len(tgt_ids):
+        raise ValueError(f"need as many source as target sentences, at least one: {len(src_ids)}, {len(tgt_ids)}")
+    src_lengths, tgt_lengths = _row_lengths(src_ids), _row_lengths(tgt_ids)
+    while True:
+        plan = plan_epoch(
+            src_lengths, tgt_lengths, max_tokens=max_tokens, parts=accumulate * ranks, seed=seed, epoch=epoch
+        )
+        for number, parts in enumerate(plan[index:], start=index):
+            places = places_of(rank, ranks, parts)
+            yield Step(
                 epoch=epoch,
+                index=number,
+                micro_batches=[_gather(src_ids, tgt_ids, parts[place]) for place in places],
+                places=places,
+                target_tokens=sum(int(tgt_lengths[part].sum()) for part in parts),
             )
-            for index in range(first, len(plan)):
-                yield self._step(epoch, index, plan[index])
-            epoch, first = epoch + 1, 0
-
-    def _step(self, epoch: int, index: int, ranks: list[list[np.ndarray]]) -> Step:
-        tokens = sum(int(self._tgt_lengths[part].sum()) for parts in ranks for part in parts)
-        batches = [_gather(self.src_ids, self.tgt_ids, part) for part in ranks[self.rank]]
-        return Step(epoch=epoch, index=index, micro_batches=batches, target_tokens=tokens)
+        epoch, index = epoch + 1, 0
 
 
 def eval_batches(src_ids: Sentences, tgt_ids: Sentences, max_tokens: int) -> Iterator[Batch]:

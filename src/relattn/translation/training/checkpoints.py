@@ -18,7 +18,7 @@ import torch
 from relattn.translation.errors import InputError
 from relattn.translation.files import write_atomically
 
-FORMAT = 2
+FORMAT = 3
 
 
 def checkpoint_path(directory: Path, step: int) -> Path:
@@ -67,6 +67,8 @@ def load(path: Path) -> dict[str, Any]:
         InputError: it is missing, damaged, or of another format.
     """
     try:
+        if not _checksum(path).exists():
+            raise InputError(f"{path}: its checksum, {_checksum(path).name}, is missing")
         recorded = _checksum(path).read_bytes().split()
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()

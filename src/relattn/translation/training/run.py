@@ -1,46 +1,51 @@
-"""A run, from a recipe to a bundle, in a directory of its own.
-
-    out/recipe.yaml  out/tokenizer.model  out/log.csv  out/data/  out/checkpoints/  out/bundle/
-
-Lightning has the loop, the devices and the precision; `watch.py` is all that happens between steps.
-"""
+"""A run, from a recipe to a bundle, in a directory of its own: what `relattn train` does."""
 
 from __future__ import annotations
 
-import fcntl
 import importlib.util
 import logging
 import os
-import shutil
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
-import lightning
 import torch
 import yaml
+from lightning.fabric import Fabric
+from lightning.fabric.loggers import TensorBoardLogger
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from relattn.translation import bundle
 from relattn.translation.config import Recipe, TrainConfig, as_dict, differences, dump, from_dict
-from relattn.translation.data.datamodule import TranslationData
+from relattn.translation.data.prepare import TOKENIZER, prepare
 from relattn.translation.data.tokenizer import Tokenizer
-from relattn.translation.errors import InputError, Interrupted
+from relattn.translation.errors import InputError
 from relattn.translation.evaluation import score
-from relattn.translation.files import write_atomically
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.search.translator import Translator
 from relattn.translation.training import checkpoints
 from relattn.translation.training.averaging import average
-from relattn.translation.training.task import TranslationTask, first_process
-from relattn.translation.training.watch import Watch
-
-RESUMABLE_CHANGES = ("out: ", "train.steps: ", "train.threads: ", "train.log_every: ")  # they do not touch the model
+from relattn.translation.training.directory import (
+    BUNDLE,
+    CHECKPOINTS,
+    RECIPE,
+    begun,
+    locked,
+    newest_checkpoint,
+    require_same_run,
+)
+from relattn.translation.training.loop import fit
+from relattn.translation.training.stop import Stop
 
 
 def train(recipe: Recipe, *, resume: bool = False, show: bool = True) -> Path:
     """Train what the recipe says and return the directory of the finished bundle.
+
+    With several devices or nodes, every process calls it. The first one alone writes; it prepares the data before it
+    joins the others. Where nothing else starts them (torchrun, SLURM), the first starts the others itself, by running
+    the command it was started with.
 
     Args:
         recipe: the run.
@@ -48,33 +53,50 @@ def train(recipe: Recipe, *, resume: bool = False, show: bool = True) -> Path:
         show: progress on standard error.
 
     Raises:
-        InputError: the recipe, its files or its directory will not do.
+        InputError: the recipe, its files or its directory will not do, or training diverged.
         Interrupted: a signal stopped it; resumed, it goes on as if it had not been.
     """
-    out = Path(recipe.out)
-    show = show and first_process()
+    out, first = Path(recipe.out), first_process()
     _require_devices(recipe.train)
-    if recipe.train.threads is not None:
-        torch.set_num_threads(recipe.train.threads)
-        os.environ["OMP_NUM_THREADS"] = str(recipe.train.threads)  # or Lightning takes a number of its own
-    with _quiet_libraries(), _run_directory(out, recipe, resume=resume) as state:
-        data, model = _prepare(recipe, out, state, show=show)
-        task = TranslationTask(recipe, model)
-        if state is not None:
-            task.load(state)
-            data.position = task.position
-        watch = Watch(task, data, out, state, show=show)
-        if task.step < recipe.train.steps and not watch.out_of_patience:
-            trainer = _trainer(recipe, out, watch, recipe.train.steps - task.step)
-            with watch.stopping_on_signals():
-                trainer.fit(task, datamodule=data)
-        if not first_process():
-            return out / "bundle"
-        if watch.stopped or watch.stop_asked:
-            raise Interrupted(f"stopped after step {task.step}; the same command with --resume goes on from there")
-        paths = checkpoints.listed(out / "checkpoints")[-recipe.train.average :]
-        write_bundle(recipe, paths, data.tokenizer, data.valid_pairs, out / "bundle")
-    return out / "bundle"
+    with ExitStack() as stack, Stop() as stop:
+        stack.enter_context(_quiet_libraries())
+        stack.enter_context(_settings_kept())
+        stop.at_once("stopped before the first step; the same command begins again")
+        fabric = _fabric(recipe, out)
+        if first:
+            if resume:
+                require_same_run(read_recipe(out), recipe)
+            stack.enter_context(locked(out) if resume else begun(recipe))
+        else:
+            _launch(fabric, recipe.train)  # waits for the first process, which comes when the data are there
+        start = _start(recipe)
+        data = prepare(
+            recipe.data, out, seed=recipe.seed, tokenizer=None if start is None else start.tokenizer, check=first
+        )
+        torch.manual_seed(recipe.seed)
+        model = Transformer(recipe.model, data.tokenizer.vocab_size)
+        if start is not None:
+            bundle.load_weights(model, start.state, source=recipe.train.init_from)
+        state = newest_checkpoint(out, warn=first) if resume else None
+        left_out = ", ".join(f"{count:,} ({reason})" for reason, count in data.dropped.items() if count)
+        if show and first and left_out:
+            print(f"training pairs left out: {left_out}", file=sys.stderr)
+        if first:
+            stack.enter_context(_children_ended(fabric))
+            _launch(fabric, recipe.train)
+        stop.when_agreed()
+        steps = fit(fabric, recipe, data, model, state, stop, show=show)
+        if not first:
+            return out / BUNDLE
+        stop.at_once(f"stopped after step {steps}; the same command with --resume goes on from there")
+        paths = checkpoints.listed(out / CHECKPOINTS)[-recipe.train.average :]
+        write_bundle(recipe, paths, data.tokenizer, data.valid_pairs, out / BUNDLE)
+    return out / BUNDLE
+
+
+def first_process() -> bool:
+    """Whether this is the one training process that writes files, which is so before others are started too."""
+    return rank_zero_only.rank == 0  # type: ignore[attr-defined]
 
 
 def write_bundle(
@@ -82,14 +104,14 @@ def write_bundle(
 ) -> None:
     """Average checkpoints into a bundle at `path`, with its scores on the validation pairs in its card."""
     model = Transformer(recipe.model, tokenizer.vocab_size)
-    model.load_state_dict(average(checkpoints.load(checkpoint)["model"] for checkpoint in paths))
+    mean = average(checkpoints.load(checkpoint)["model"] for checkpoint in paths)
+    bundle.load_weights(model, mean, source=f"the mean of {', '.join(path.name for path in paths)}")
     card = _card(recipe, paths)
-    bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card=card)
     if valid_pairs:
-        translator = bundle.load(path)
-        scores = score(translator.translate([src for src, _ in valid_pairs]), [tgt for _, tgt in valid_pairs])
+        translations = Translator(model, tokenizer, recipe.search).translate([src for src, _ in valid_pairs])
+        scores = score(translations, [tgt for _, tgt in valid_pairs])
         card += f"\n## Scores\n\nOn the {scores.sentences} validation sentences:\n\n{scores}\n"
-        write_atomically(path / "README.md", card.encode())
+    bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card=card)
 
 
 def average_run(run: str | Path, last: int, path: str | Path) -> None:
@@ -100,10 +122,10 @@ def average_run(run: str | Path, last: int, path: str | Path) -> None:
     """
     run = Path(run)
     recipe = read_recipe(run)
-    paths = checkpoints.listed(run / "checkpoints")
+    paths = checkpoints.listed(run / CHECKPOINTS)
     if not 1 <= last <= len(paths):
         raise InputError(f"{run}: cannot average the last {last} checkpoints, it holds {len(paths)}")
-    write_bundle(recipe, paths[-last:], Tokenizer.load(run / "tokenizer.model"), [], Path(path))
+    write_bundle(recipe, paths[-last:], Tokenizer.load(run / TOKENIZER), [], Path(path))
 
 
 def read_recipe(run: Path) -> Recipe:
@@ -112,10 +134,10 @@ def read_recipe(run: Path) -> Recipe:
     Raises:
         InputError: the directory holds no run, or its recipe was changed by hand into something else.
     """
-    if not (run / "recipe.yaml").exists():
+    if not (run / RECIPE).exists():
         raise InputError(f"{run}: holds no run: there is no recipe.yaml")
     try:
-        return from_dict(yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8")))
+        return from_dict(yaml.safe_load((run / RECIPE).read_text(encoding="utf-8")))
     except (yaml.YAMLError, AttributeError, TypeError) as error:
         raise InputError(f"{run / 'recipe.yaml'}: is not as this version writes it: {error}") from error
 
@@ -133,85 +155,15 @@ def _card(recipe: Recipe, paths: list[Path]) -> str:
     )
 
 
-@contextmanager
-def _run_directory(out: Path, recipe: Recipe, *, resume: bool) -> Iterator[dict[str, Any] | None]:
-    """Yield the checkpoint to go on from, or None to start; a directory made here in vain is taken away again."""
-    if not first_process():  # the first process has seen to it
-        yield checkpoints.newest(out / "checkpoints")[1] if checkpoints.listed(out / "checkpoints") else None
-        return
-    if resume:
-        began = read_recipe(out)
-        with _alone_in(out):
-            yield _resumed(out, began, recipe)
-        return
-    if (out / "recipe.yaml").exists():
-        raise InputError(f"{out}: holds a run already; give --resume to go on with it, or another directory as out")
-    fresh = not out.exists()
-    if not fresh and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out}: is not an empty directory; give another as out")
-    out.mkdir(parents=True, exist_ok=True)
-    with _alone_in(out):
-        try:
-            yield None
-        finally:
-            if not (out / "recipe.yaml").exists():
-                shutil.rmtree(out)
-                if not fresh:
-                    out.mkdir()
-
-
-@contextmanager
-def _alone_in(out: Path) -> Iterator[None]:
-    """Keep a second process from training the same run; the lock ends with this one, however it ends."""
-    handle = os.open(out, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(f"{out}: another process is training this run") from error
-        yield
-    finally:
-        os.close(handle)
-
-
-def _resumed(out: Path, began: Recipe, recipe: Recipe) -> dict[str, Any] | None:
-    lines = differences(as_dict(began), as_dict(recipe))
-    changed = [line for line in lines if not line.startswith(RESUMABLE_CHANGES)]
-    if changed:
-        raise InputError(f"{out}: the recipe has changed since this run began: {'; '.join(changed)}")
-    if not checkpoints.listed(out / "checkpoints"):
+def _start(recipe: Recipe) -> bundle.Parts | None:
+    """The bundle that training starts from, if the recipe names one."""
+    if not recipe.train.init_from:
         return None
-    path, state, passed_over = checkpoints.newest(out / "checkpoints")
-    for line in passed_over:
-        print(f"relattn: warning: {line}; going on from {path.name}", file=sys.stderr)
-    return state
-
-
-def _prepare(
-    recipe: Recipe, out: Path, state: dict[str, Any] | None, *, show: bool
-) -> tuple[TranslationData, Transformer]:
-    """The data and a model with its first weights; the directory then counts as a run."""
-    start = bundle.load(recipe.train.init_from) if recipe.train.init_from else None
-    data = TranslationData(
-        recipe.data, seed=recipe.seed, cache_dir=out / "data", tokenizer=None if start is None else start.tokenizer
-    )
-    data.prepare_data()
-    data.setup("fit")
-    torch.manual_seed(recipe.seed)
-    model = Transformer(recipe.model, data.tokenizer.vocab_size)
-    if start is not None:
-        changed = differences(as_dict(start.model.config), as_dict(recipe.model))
-        changed = [line for line in changed if "dropout" not in line]
-        if changed:
-            raise InputError(f"{recipe.train.init_from}: is another model than the recipe's: {'; '.join(changed)}")
-        model.load_state_dict(start.model.state_dict())
-    if state is None and first_process():
-        write_atomically(out / "tokenizer.model", data.tokenizer.model_bytes)
-        write_atomically(out / "recipe.yaml", dump(recipe).encode())
-    left_out = ", ".join(f"{count:,} ({reason})" for reason, count in data.dropped.items() if count)
-    if show and left_out:
-        print(f"training pairs left out: {left_out}", file=sys.stderr)
-    return data, model
+    start = bundle.load_parts(recipe.train.init_from)
+    changed = [line for line in differences(as_dict(start.model), as_dict(recipe.model)) if "dropout" not in line]
+    if changed:
+        raise InputError(f"{recipe.train.init_from}: is another model than the recipe's: {'; '.join(changed)}")
+    return start
 
 
 def _require_devices(train: TrainConfig) -> None:
@@ -221,26 +173,54 @@ def _require_devices(train: TrainConfig) -> None:
         raise InputError(f"devices is {train.devices}, but the GPUs here are {gpus} (accelerator {train.accelerator})")
 
 
-def _trainer(recipe: Recipe, out: Path, watch: Watch, steps: int) -> lightning.Trainer:
-    logger: Any = False
-    if any(importlib.util.find_spec(name) for name in ("tensorboard", "tensorboardX")):
-        logger = lightning.pytorch.loggers.TensorBoardLogger(out, name="tensorboard", version="")
+def _fabric(recipe: Recipe, out: Path) -> Fabric:
     train = recipe.train
-    return lightning.Trainer(
+    known = any(importlib.util.find_spec(name) for name in ("tensorboard", "tensorboardX"))
+    return Fabric(
         accelerator=train.accelerator,
         devices=train.devices,
-        strategy="ddp" if train.devices > 1 else "auto",
+        num_nodes=train.nodes,
+        strategy="ddp" if train.devices * train.nodes > 1 else "auto",
         precision="32-true" if train.precision == "fp32" else "bf16-mixed",
-        max_steps=steps,
-        logger=logger,
-        callbacks=[watch],
-        default_root_dir=out,
-        use_distributed_sampler=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
+        loggers=TensorBoardLogger(out, name="tensorboard", version="") if known else None,
     )
+
+
+def _launch(fabric: Fabric, train: TrainConfig) -> None:
+    """Join the other processes; the first one starts them where nothing else did."""
+    try:
+        fabric.launch()
+    except ValueError as error:  # such as another number of processes than the recipe says
+        raise InputError(f"devices {train.devices}, nodes {train.nodes}: {' '.join(str(error).split())}") from error
+    if train.threads is not None:
+        torch.set_num_threads(train.threads)
+
+
+@contextmanager
+def _children_ended(fabric: Fabric) -> Iterator[None]:
+    """End the processes that this one started when it fails: they would wait for it."""
+    try:
+        yield
+    except BaseException:
+        for process in getattr(fabric.strategy.launcher, "procs", ()):
+            process.kill()
+        raise
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+@contextmanager
+def _settings_kept() -> Iterator[None]:
+    """Leave the caller's environment and number of threads as they were: starting processes sets both."""
+    environment, threads = dict(os.environ), torch.get_num_threads()
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        os.environ.update(environment)
+        torch.set_num_threads(threads)
 
 
 @contextmanager

@@ -1,14 +1,17 @@
+import gzip
 import os
 import subprocess
 import sys
 from itertools import islice
+from pathlib import Path
 
 import pyarrow
 import pytest
 import torch
 
 from relattn.translation.config import DataConfig
-from relattn.translation.data.datamodule import TranslationData
+from relattn.translation.data import corpora
+from relattn.translation.data.prepare import prepare
 from relattn.translation.data.storage import open_pairs, write_pairs
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
@@ -35,10 +38,7 @@ def files(tmp_path):
 
 def made(tmp_path, *, tokenizer=None, seed=1, **fields):
     config = DataConfig(**{"vocab_size": 400, "max_tokens": 100, **fields})
-    data = TranslationData(config, seed=seed, cache_dir=tmp_path / "cache", tokenizer=tokenizer)
-    data.prepare_data()
-    data.setup("fit")
-    return data
+    return prepare(config, tmp_path / "run", seed=seed, tokenizer=tokenizer)
 
 
 def texts(data, steps):
@@ -46,7 +46,7 @@ def texts(data, steps):
     decode = data.tokenizer.decode
     return [
         (decode(src), decode(tgt))
-        for step in islice(data.train_dataloader(), steps)
+        for step in islice(data.steps(), steps)
         for batch in step.micro_batches
         for src, tgt in zip(batch.src.tolist(), batch.tgt_out.tolist(), strict=True)
     ]
@@ -54,13 +54,13 @@ def texts(data, steps):
 
 def test_an_epoch_is_the_text_that_was_given(files, tmp_path):
     data = made(tmp_path, **files, max_length=60)
-    epoch = next(i for i, step in enumerate(data.train_dataloader()) if step.epoch == 1)
+    epoch = next(i for i, step in enumerate(data.steps()) if step.epoch == 1)
     pairs = list(zip(SRC, TGT, strict=True))
     kept = [*pairs[:40], pairs[41], pairs[44]]
     assert sorted(texts(data, epoch)) == sorted(kept)
     assert data.dropped == {"empty": 2, "max_words": 0, "max_length": 1}
     assert data.valid_pairs == pairs[:7]
-    rows = [row for batch in data.valid_batches() for row in batch.tgt_out.tolist()]
+    rows = [row for batch in data.valid_batches for row in batch.tgt_out.tolist()]
     assert sorted(map(data.tokenizer.decode, rows)) == sorted(TGT[:7])
 
 
@@ -75,37 +75,82 @@ def test_max_words_keeps_short_pairs_and_their_characters_alone(files, tmp_path)
     ] == [1, 2]
 
 
-def test_the_loader_starts_at_its_position(files, tmp_path):
+def test_steps_start_at_their_position(files, tmp_path):
     data = made(tmp_path, **files)
-    whole = list(islice(data.train_dataloader(), 30))
-    data.position = (whole[17].epoch, whole[17].index)
-    for expected, step in zip(whole[17:], data.train_dataloader(), strict=False):
+    whole = list(islice(data.steps(), 30))
+    for expected, step in zip(whole[17:], data.steps((whole[17].epoch, whole[17].index)), strict=False):
         assert (step.epoch, step.index, step.target_tokens) == (expected.epoch, expected.index, expected.target_tokens)
         for a, b in zip(expected.micro_batches, step.micro_batches, strict=True):
             assert torch.equal(a.src, b.src)
             assert torch.equal(a.tgt_out, b.tgt_out)
 
 
-def test_a_second_run_opens_what_the_first_wrote_and_a_changed_one_does_not(files, tmp_path):
+def written(directory: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in directory.rglob("*")}
+
+
+def test_a_later_session_opens_what_the_first_wrote(files, tmp_path):
     first = made(tmp_path, **files)
-    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()}
+    before = written(tmp_path / "run")
     again = made(tmp_path, **files)
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()} == written
+    assert written(tmp_path / "run") == before
     assert texts(again, 20) == texts(first, 20)
     assert again.dropped == first.dropped
 
-    with open(files["train_src"], "r+", encoding="utf-8") as stream:
+
+def test_the_same_text_by_another_path_is_the_same_text(files, tmp_path):
+    first = made(tmp_path, **files)
+    before = written(tmp_path / "run")
+    moved = {}
+    for name, path in files.items():
+        moved[name] = str(tmp_path / f"{name}.moved.gz")
+        Path(moved[name]).write_bytes(gzip.compress(Path(path).read_bytes()))
+        Path(path).unlink()
+    again = made(tmp_path, **moved)
+    assert written(tmp_path / "run") == before
+    assert texts(again, 20) == texts(first, 20)
+
+
+@pytest.mark.parametrize("name", ["train_src", "train_tgt", "valid_src", "valid_tgt"])
+def test_a_text_that_changed_is_refused_by_its_name(files, tmp_path, name):
+    made(tmp_path, **files)
+    before = written(tmp_path / "run")
+    with open(files[name], "r+", encoding="utf-8") as stream:
         stream.write("ONE")  # the same size, other text
-    changed = made(tmp_path, **files)
-    assert any(src.startswith("ONE cat") for src, _ in texts(changed, 40))
-    assert not any(path.name.endswith(".part") for path in (tmp_path / "cache").iterdir())
+    with pytest.raises(InputError, match=f"^data.{name}: {files[name]} is not the text that this run began with$"):
+        made(tmp_path, **files)
+    assert written(tmp_path / "run") == before
+
+
+def test_text_is_read_once_and_once_more_to_learn_from(files, tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr(
+        corpora, "_open", lambda path, really=corpora._open: (opened.append(str(path)), really(path))[1]
+    )
+    first = made(tmp_path, **files)
+    sides = ("train_src", "train_tgt")
+    assert sorted(opened) == sorted([*files.values(), *(files[side] for side in sides)])
+    opened.clear()
+    made(tmp_path, **files)
+    assert sorted(opened) == sorted(files.values())
+    opened.clear()
+    made(tmp_path / "given", **files, tokenizer=first.tokenizer)
+    assert sorted(opened) == sorted(files.values())
+
+
+def test_a_process_that_only_opens_reads_no_training_text(files, tmp_path):
+    made(tmp_path, **files)
+    for side in ("train_src", "train_tgt"):
+        Path(files[side]).unlink()
+    config = DataConfig(vocab_size=400, max_tokens=100, **files)
+    assert texts(prepare(config, tmp_path / "run", seed=1, check=False), 5)
 
 
 def test_a_given_tokenizer_is_used_and_no_other_is_learned(files, tmp_path):
     tokenizer = Tokenizer.train(["other text 0123456789"] * 5, 300, seed=1)
     data = made(tmp_path, **files, tokenizer=tokenizer)
     assert data.tokenizer is tokenizer
-    assert not list((tmp_path / "cache").glob("*.model"))
+    assert (tmp_path / "run" / "tokenizer.model").read_bytes() == tokenizer.model_bytes
     assert ("short", "kurz") in texts(data, 60)
 
 
@@ -113,13 +158,13 @@ def test_the_embedded_corpus_brings_its_own_validation(tmp_path):
     data = made(tmp_path, embedded_lines=200, vocab_size=600)
     assert len(data.valid_pairs) == 500
     assert sum(data.dropped.values()) == 0
-    assert sum(len(batch.src) for batch in data.valid_batches()) == 500
+    assert sum(len(batch.src) for batch in data.valid_batches) == 500
 
 
 def test_no_validation_text_is_no_validation(files, tmp_path):
     data = made(tmp_path, train_src=files["train_src"], train_tgt=files["train_tgt"])
     assert data.valid_pairs == []
-    assert data.valid_batches() == []
+    assert data.valid_batches == []
 
 
 @pytest.mark.parametrize("side", ["train_src", "train_tgt", "valid_src", "valid_tgt"])
@@ -142,23 +187,14 @@ def test_bad_text_is_told_by_file_and_leaves_nothing_half_written(files, tmp_pat
     path.mkdir()
     with pytest.raises(InputError, match=f"{side}: (cannot be read: Is|is) a directory"):
         made(tmp_path, **files)
-    left = list((tmp_path / "cache").iterdir()) if (tmp_path / "cache").exists() else []
-    assert not left or side.startswith("valid")
-    assert not any(path.suffix == ".part" for path in left)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_corpus_with_nothing_to_keep_is_refused(files, tmp_path):
     with pytest.raises(InputError, match="no training pair is left; left out: 2 empty, 0 max_words, 43 max_length"):
         made(tmp_path, **files, max_length=1)
-    assert not list((tmp_path / "cache").glob("train-*"))
-
-
-def test_before_set_up_there_is_nothing(tmp_path):
-    data = TranslationData(DataConfig(), seed=1, cache_dir=tmp_path)
-    with pytest.raises(RuntimeError, match="setup"):
-        _ = data.tokenizer
-    with pytest.raises(RuntimeError, match="setup"):
-        data.train_dataloader()
+    assert [path.name for path in (tmp_path / "run").iterdir() if path.is_file()] == ["tokenizer.model"]
+    assert list((tmp_path / "run" / "data").iterdir()) == []
 
 
 def test_stored_pairs_come_back_across_chunks(tmp_path, monkeypatch):
@@ -204,14 +240,13 @@ def test_nothing_is_written_in_the_home_directory(files, tmp_path):
     script = (
         "import sys; from pathlib import Path\n"
         "from relattn.translation.config import DataConfig\n"
-        "from relattn.translation.data.datamodule import TranslationData\n"
+        "from relattn.translation.data.prepare import prepare\n"
         "config = DataConfig(train_src=sys.argv[1], train_tgt=sys.argv[2], vocab_size=400)\n"
-        "data = TranslationData(config, seed=1, cache_dir=Path(sys.argv[3]))\n"
-        "data.prepare_data(); data.setup('fit'); print(next(iter(data.train_dataloader())).target_tokens)\n"
+        "print(next(prepare(config, Path(sys.argv[3]), seed=1).steps()).target_tokens)\n"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_"))}
     environment["MPLCONFIGDIR"] = str(tmp_path / "matplotlib")  # Lightning imports it, and it caches its fonts
-    command = [sys.executable, "-c", script, files["train_src"], files["train_tgt"], str(tmp_path / "cache")]
+    command = [sys.executable, "-c", script, files["train_src"], files["train_tgt"], str(tmp_path / "run")]
     done = subprocess.run(
         command, env={**environment, "HOME": str(home)}, cwd=tmp_path, capture_output=True, text=True, check=True
     )

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from relattn.translation.config import ModelConfig, Recipe, dump
 from relattn.translation.data.batching import collate
-from relattn.translation.data.datamodule import TranslationData
+from relattn.translation.data.prepare import TranslationData, prepare
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.training import checkpoints, task
+from relattn.translation.training import checkpoints, loop
+from relattn.translation.training.loop import seed_dropout, summed_loss
 from relattn.translation.training.run import train
 from relattn.translation.training.schedule import learning_rate
-from relattn.translation.training.task import seed_dropout, summed_loss
 
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
 STEPS = 3
@@ -69,10 +69,10 @@ def test_dropout_is_a_function_of_all_its_keys():
 
 def test_dropout_is_seeded_afresh_in_every_micro_batch_of_every_step(tmp_path, make_recipe, monkeypatch):
     keys = []
-    monkeypatch.setattr(task, "seed_dropout", lambda *key: keys.append(key))
+    monkeypatch.setattr(loop, "seed_dropout", lambda *key: keys.append(key))
     train(make_recipe(tmp_path / "run", data={"max_tokens": 32, "accumulate": 3}, train={"steps": 4}), show=False)
     assert len(set(keys)) == len(keys) > 4
-    assert {(seed, step, rank) for seed, step, _, rank in keys} == {(1, step, 0) for step in range(4)}
+    assert {(seed, step) for seed, step, _ in keys} == {(1, step) for step in range(4)}
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,7 @@ def recipe_of(make_recipe: Callable[..., Recipe]) -> Callable[..., Recipe]:
 
 
 def data_of(recipe: Recipe) -> TranslationData:
-    data = TranslationData(recipe.data, seed=recipe.seed, cache_dir=Path(recipe.out) / "data")
-    data.prepare_data()
-    data.setup("fit")
-    return data
+    return prepare(recipe.data, Path(recipe.out) / "again", seed=recipe.seed)
 
 
 def by_hand(recipe: Recipe) -> Trained:
@@ -127,7 +124,7 @@ def by_hand(recipe: Recipe) -> Trained:
     model = Transformer(recipe.model, data.tokenizer.vocab_size).double()
     names, parameters = zip(*model.named_parameters(), strict=True)
     mean, square = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
-    for t, step in enumerate(islice(data.train_dataloader(), STEPS), start=1):
+    for t, step in enumerate(islice(data.steps(), STEPS), start=1):
         (batch,) = step.micro_batches
         logits = model(batch.src, batch.src_lengths, batch.tgt_in)
         loss = formula(logits, batch.tgt_out, recipe.train.label_smoothing) / (batch.tgt_out != 0).sum()
@@ -177,7 +174,7 @@ def test_unsplit_it_is_the_papers_step(whole):
 def test_a_step_is_the_same_however_it_is_accumulated(tmp_path, recipe_of, whole, max_tokens, accumulate):
     clip, exact = whole
     recipe = recipe_of(tmp_path / "run", max_tokens, accumulate, clip=clip)
-    assert max(len(step.micro_batches) for step in islice(data_of(recipe).train_dataloader(), STEPS)) == accumulate
+    assert max(len(step.micro_batches) for step in islice(data_of(recipe).steps(), STEPS)) == accumulate
     train(replace(recipe, out=str(tmp_path / "split")), show=False)
     exact.assert_reached(replace(recipe, out=str(tmp_path / "split")))
 
@@ -186,7 +183,7 @@ def test_a_step_is_the_same_on_two_ranks(tmp_path, recipe_of):
     """Of steps so small that a rank is at times left without a sentence."""
     whole = recipe_of(tmp_path / "whole", 16)
     exact = Exact.of(whole)
-    sizes = [len(step.micro_batches[0].src) for step in islice(data_of(whole).train_dataloader(), STEPS)]
+    sizes = [len(step.micro_batches[0].src) for step in islice(data_of(whole).steps(), STEPS)]
     assert 1 in sizes
     assert max(sizes) >= 2
     recipe = recipe_of(tmp_path / "run", 8, devices=2)

@@ -1,0 +1,116 @@
+"""A run's directory: whose it is, whether a run may begin or go on there, and that a beginning in vain leaves nothing.
+
+    out/recipe.yaml  out/tokenizer.model  out/data/  out/log.csv  out/tensorboard/  out/checkpoints/  out/bundle/
+
+The recipe is written first. From then on the directory holds a run, which `--resume` goes on with, even if the process
+was killed before it came to anything else.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from relattn.translation.config import Recipe, as_dict, differences, dump
+from relattn.translation.data.prepare import prepared
+from relattn.translation.errors import InputError
+from relattn.translation.files import write_atomically
+from relattn.translation.training import checkpoints
+
+RECIPE, CHECKPOINTS, BUNDLE = "recipe.yaml", "checkpoints", "bundle"
+_LOCK = ".lock"
+_KILLED = {_LOCK, f".{RECIPE}.part"}  # what a process that is killed at the very beginning may leave
+
+_FREE = ("out", "train.steps", "train.threads", "train.log_every")  # may change when a run goes on: not the model's
+_PATHS = ("data.train_src", "data.train_tgt", "data.valid_src", "data.valid_tgt")  # neither: the text itself is held to
+
+
+@contextmanager
+def begun(recipe: Recipe) -> Iterator[None]:
+    """The recipe's directory, made and locked for a new run; whatever fails before its data are there leaves nothing.
+
+    Raises:
+        InputError: something stands there already, or another process begins a run there.
+    """
+    out = Path(recipe.out)
+    _require_free(out)
+    made = [path for path in (out, *out.parents) if not path.exists()]
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        with locked(out):
+            _require_free(out)
+            try:
+                write_atomically(out / RECIPE, dump(recipe).encode())
+                yield
+            finally:
+                if not prepared(out):
+                    _empty(out)
+    finally:
+        for path in made:
+            with suppress(OSError):
+                path.rmdir()  # none that holds anything
+
+
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Keep a second process from training the same run; the lock ends with this one, however it ends."""
+    lock = FileLock(out / _LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise InputError(f"{out}: another process is training this run") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            (out / _LOCK).unlink()  # while it is held: one who waits for it sees that it is gone
+        lock.release()
+
+
+def require_same_run(began: Recipe, recipe: Recipe) -> None:
+    """Refuse to go on with a run by another recipe than it began with.
+
+    Raises:
+        InputError: a setting that shapes the model differs; the message names all of them.
+    """
+    changed = []
+    for line in differences(as_dict(began), as_dict(recipe)):
+        name, _, change = line.partition(": ")
+        moved = name in _PATHS and not change.startswith(" →") and not change.endswith("→ ")
+        if name not in _FREE and not moved:
+            changed.append(line)
+    if changed:
+        raise InputError(f"{recipe.out}: the recipe has changed since this run began: {'; '.join(changed)}")
+
+
+def newest_checkpoint(out: Path, *, warn: bool = True) -> dict[str, Any] | None:
+    """Content of the newest sound checkpoint, or None; says which damaged ones were passed over."""
+    if not checkpoints.listed(out / CHECKPOINTS):
+        return None
+    path, state, passed_over = checkpoints.newest(out / CHECKPOINTS)
+    for line in passed_over if warn else ():
+        print(f"relattn: warning: {line}; going on from {path.name}", file=sys.stderr)
+    return state
+
+
+def _require_free(out: Path) -> None:
+    if (out / RECIPE).exists():
+        raise InputError(f"{out}: holds a run already; give --resume to go on with it, or another directory as out")
+    if out.exists() and (not out.is_dir() or any(entry.name not in _KILLED for entry in out.iterdir())):
+        raise InputError(f"{out}: is not an empty directory; give another as out")
+
+
+def _empty(out: Path) -> None:
+    """Take out all that a beginning made. An error here must not hide the one that led here."""
+    for entry in out.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        elif entry.name != _LOCK:
+            with suppress(OSError):
+                entry.unlink()

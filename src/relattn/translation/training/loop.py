@@ -1,0 +1,203 @@
+"""The training loop: from a batch to new weights, and what happens between two steps, in the order it happens.
+
+The loss of an optimiser step is one loss, however it is split: the sum over its target tokens divided by their number,
+over all micro-batches and ranks. The batch planner puts that number in the step, so each micro-batch's sum is divided
+by it, and the mean that distributed training takes over ranks is undone. Dropout is seeded from (seed, step, place of
+the micro-batch in the whole step): there is no random state to save, a resumed run is the same run, and several ranks
+drop what one would.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from lightning.fabric import Fabric
+from lightning.fabric.wrappers import _FabricModule
+from torch import Tensor, nn
+
+from relattn.translation.config import Recipe, as_dict
+from relattn.translation.data.batching import Batch, Step
+from relattn.translation.data.prepare import TranslationData
+from relattn.translation.data.tokenizer import Tokenizer
+from relattn.translation.errors import InputError
+from relattn.translation.evaluation import score
+from relattn.translation.model.transformer import Transformer
+from relattn.translation.search.translator import Translator
+from relattn.translation.training import checkpoints
+from relattn.translation.training.journal import Journal
+from relattn.translation.training.schedule import learning_rate
+from relattn.translation.training.stop import Stop
+
+
+@dataclass
+class Progress:
+    """How far a run has come: with the journal's counts, the weights and the optimiser, what a checkpoint holds."""
+
+    step: int = 0  # optimiser steps taken, over all sessions
+    position: tuple[int, int] = (0, 0)  # (epoch, index) of the next step of data
+    best: float = math.inf  # validation loss
+    waited: int = 0  # validations since then
+
+
+def fit(
+    fabric: Fabric,
+    recipe: Recipe,
+    data: TranslationData,
+    model: Transformer,
+    state: dict[str, Any] | None,
+    stop: Stop,
+    *,
+    show: bool,
+) -> int:
+    """Train to the recipe's last step, or until patience or a signal ends it; returns the steps taken in all sessions.
+
+    Args:
+        fabric: launched: devices, ranks and precision are its business.
+        recipe: the run.
+        data: its data.
+        model: with its first weights; trained in place.
+        state: content of the checkpoint to go on from, or None.
+        stop: whether a signal asks for an end; the step in hand is finished and a checkpoint written first.
+        show: progress on standard error.
+
+    Raises:
+        InputError: training diverged, the checkpoint is another model's, or a file of the run cannot be written.
+    """
+    train = recipe.train
+    trained = fabric.setup_module(model)  # on its device; runs in the recipe's precision, ranks share gradients
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    journal = Journal(fabric, Path(recipe.out) / "log.csv", steps=train.steps, show=show)
+    progress = Progress() if state is None else _restore(state, model, optimizer, journal, out=recipe.out)
+    if progress.step >= train.steps or 0 < train.patience <= progress.waited:
+        return progress.step
+    with journal.opened(progress.step):
+        for batch in data.steps(progress.position, ranks=fabric.world_size, rank=fabric.global_rank):
+            journal.start_clock()
+            loss = take_step(fabric, trained, optimizer, batch.to(fabric.device), recipe, progress.step)
+            progress.step, progress.position = progress.step + 1, (batch.epoch, batch.index + 1)
+            journal.count(progress.step, loss, batch.target_tokens)
+
+            done = progress.step >= train.steps
+            validating = progress.step % train.valid_every == 0 or done
+            if progress.step % train.log_every == 0 or validating:
+                journal.settle()
+                valid_loss = valid_bleu = None
+                if validating and data.valid_batches:
+                    valid_loss, valid_bleu = validate(model, data, recipe, fabric.device)
+                    progress.waited = 0 if valid_loss < progress.best else progress.waited + 1
+                    progress.best = min(progress.best, valid_loss)
+                journal.row(progress.step, optimizer.param_groups[0]["lr"], valid_loss, valid_bleu)
+
+            ending = stop.agreed(fabric) or done or 0 < train.patience <= progress.waited
+            if progress.step % train.checkpoint_every == 0 or ending:
+                journal.settle()
+                _save(fabric, recipe, progress, journal, model, optimizer)
+            if ending:
+                break
+    return progress.step
+
+
+def take_step(
+    fabric: Fabric, model: _FabricModule, optimizer: torch.optim.Optimizer, batch: Step, recipe: Recipe, steps: int
+) -> Tensor:
+    """One optimiser step after `steps` others; returns this rank's share of its loss, nats a target token, a scalar."""
+    train = recipe.train
+    optimizer.zero_grad()
+    total = torch.zeros((), device=fabric.device)
+    for place, part in zip(batch.places, batch.micro_batches, strict=True):
+        seed_dropout(recipe.seed, steps, place)
+        with fabric.no_backward_sync(model, enabled=place != batch.places[-1]):  # ranks meet once a step
+            loss = summed_loss(model, part, train.label_smoothing) / batch.target_tokens
+            fabric.backward(loss * fabric.world_size)
+        total += loss.detach()
+    if train.gradient_clip > 0:
+        nn.utils.clip_grad_norm_(model.parameters(), train.gradient_clip)
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate(
+            steps + 1, dim=recipe.model.dim, warmup_steps=train.warmup_steps, factor=train.learning_rate
+        )
+    optimizer.step()
+    return total
+
+
+def summed_loss(model: nn.Module, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+    """Cross entropy summed over the target tokens of a batch, in nats; a scalar."""
+    logits = model(batch.src, batch.src_lengths, batch.tgt_in).float()
+    return F.cross_entropy(
+        logits.flatten(0, 1),
+        batch.tgt_out.flatten(),
+        ignore_index=Tokenizer.pad_id,
+        label_smoothing=label_smoothing,
+        reduction="sum",
+    )
+
+
+def seed_dropout(*key: int) -> None:
+    """Seed torch's generators from a tuple of non-negative integers."""
+    high, low = np.random.SeedSequence(key).generate_state(2)
+    torch.manual_seed((int(high) << 31) ^ int(low))
+
+
+def validate(
+    model: Transformer, data: TranslationData, recipe: Recipe, device: torch.device
+) -> tuple[float, float | None]:
+    """Loss in nats a target token, and BLEU of greedy translations of the first validation lines, where wanted."""
+    model.eval()
+    with torch.inference_mode():
+        losses = sum(float(summed_loss(model, batch.to(device))) for batch in data.valid_batches)
+        loss = losses / sum(batch.target_tokens for batch in data.valid_batches)
+        pairs = data.valid_pairs[: recipe.train.valid_bleu_lines]
+        bleu = None
+        if pairs:
+            translator = Translator(model, data.tokenizer, replace(recipe.search, beam_size=1), device=device)
+            bleu = score(translator.translate([src for src, _ in pairs]), [tgt for _, tgt in pairs]).bleu
+    model.train()
+    return loss, bleu
+
+
+def _save(
+    fabric: Fabric,
+    recipe: Recipe,
+    progress: Progress,
+    journal: Journal,
+    model: Transformer,
+    optimizer: torch.optim.Optimizer,
+) -> None:
+    """Write a checkpoint of a run as it stands."""
+    if not all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
+        raise InputError(f"training diverged: step {progress.step} made weights that are not finite numbers")
+    if fabric.is_global_zero:
+        content = {
+            "recipe": as_dict(recipe),
+            "position": progress.position,
+            "best": progress.best,
+            "waited": progress.waited,
+            "unlogged": (journal.loss, journal.tokens),
+            "clock": (journal.seconds, journal.last_row_at),
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+        }
+        directory, train = Path(recipe.out) / "checkpoints", recipe.train
+        checkpoints.save(directory, progress.step, content, keep=train.keep, every=train.checkpoint_every)
+
+
+def _restore(
+    state: dict[str, Any], model: Transformer, optimizer: torch.optim.Optimizer, journal: Journal, *, out: str
+) -> Progress:
+    """Take up where a checkpoint's content left off."""
+    try:
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        journal.loss, journal.tokens = state["unlogged"]
+        journal.seconds, journal.last_row_at = state["clock"]
+        epoch, index = state["position"]
+        return Progress(state["step"], (epoch, index), state["best"], state["waited"])
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{out}: the checkpoint of step {state['step']} is not one of this run: {reason}") from error
