@@ -43,3 +43,9 @@ def test_states_of_different_models_are_refused(other):
 def test_nothing_has_no_mean():
     with pytest.raises(InputError, match="no checkpoint to average"):
         average([])
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_have_no_mean(wrong):
+    with pytest.raises(InputError, match=r"checkpoint 2 to be averaged holds b that is not finite: it diverged$"):
+        average([{"a": torch.zeros(3), "b": torch.zeros(2)}, {"a": torch.zeros(3), "b": torch.tensor([1.0, wrong])}])

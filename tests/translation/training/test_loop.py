@@ -18,6 +18,7 @@ from relattn.translation.data.batching import collate
 from relattn.translation.data.prepare import TranslationData, prepare
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, loop
+from relattn.translation.training.journal import read_log
 from relattn.translation.training.loop import seed_dropout, summed_loss
 from relattn.translation.training.run import train
 from relattn.translation.training.schedule import learning_rate
@@ -179,6 +180,16 @@ def test_a_step_is_the_same_however_it_is_accumulated(tmp_path, recipe_of, whole
     exact.assert_reached(replace(recipe, out=str(tmp_path / "split")))
 
 
+def on_two_ranks(recipe: Recipe, path: Path) -> None:
+    """Train a recipe with devices: 2, from the command line."""
+    path.write_text(dump(recipe))
+    command = [sys.executable, "-m", "relattn.translation.cli", "train", str(path)]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == f"{recipe.out}/bundle\n"  # the first process alone speaks
+    assert [line.split()[1] for line in run.stderr.splitlines()] == ["2", str(STEPS)], run.stderr
+
+
 def test_a_step_is_the_same_on_two_ranks(tmp_path, recipe_of):
     """Of steps so small that a rank is at times left without a sentence."""
     whole = recipe_of(tmp_path / "whole", 16)
@@ -187,10 +198,41 @@ def test_a_step_is_the_same_on_two_ranks(tmp_path, recipe_of):
     assert 1 in sizes
     assert max(sizes) >= 2
     recipe = recipe_of(tmp_path / "run", 8, devices=2)
-    (tmp_path / "recipe.yaml").write_text(dump(recipe))
-    command = [sys.executable, "-m", "relattn.translation.cli", "train", str(tmp_path / "recipe.yaml")]
-    run = subprocess.run(command, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout == f"{recipe.out}/bundle\n"  # the first process alone speaks
-    assert [line.split()[1] for line in run.stderr.splitlines()] == ["2", str(STEPS)], run.stderr
+    on_two_ranks(recipe, tmp_path / "recipe.yaml")
     exact.assert_reached(recipe)
+
+
+def test_two_ranks_drop_what_one_does(tmp_path, make_recipe):
+    """Dropout is drawn by micro-batch: dealt to two ranks or computed by one, they give the same losses."""
+    settings = {"steps": STEPS, "valid_bleu_lines": 0}
+    one = make_recipe(tmp_path / "one", data={"max_tokens": 48, "accumulate": 2}, train=settings)
+    two = make_recipe(tmp_path / "two", data={"max_tokens": 48}, train={**settings, "devices": 2})
+    train(one, show=False)
+    on_two_ranks(two, tmp_path / "recipe.yaml")
+    ours, theirs = (read_log(Path(recipe.out) / "log.csv") for recipe in (two, one))
+    assert [row.loss for row in ours] == pytest.approx([row.loss for row in theirs], rel=1e-5)
+    assert [row.valid_loss for row in ours] == pytest.approx([row.valid_loss for row in theirs], rel=1e-5)
+    undropped = replace(one, out=str(tmp_path / "undropped"), model=replace(one.model, dropout=0.0))
+    train(undropped, show=False)  # it does matter what is dropped
+    assert read_log(tmp_path / "undropped" / "log.csv")[-1].loss != pytest.approx(theirs[-1].loss, rel=1e-3)
+
+
+def test_nothing_is_read_from_the_device_at_a_step_that_does_not_log(tmp_path, make_recipe, monkeypatch):
+    """On a GPU, whoever reads a tensor waits for all that was asked of the device before."""
+    steps, read = [], []
+    for name in ("item", "tolist", "numpy", "__float__", "__int__", "__bool__"):
+        really = getattr(torch.Tensor, name)
+
+        def note(tensor: Tensor, *args: object, name: str = name, really: Callable = really) -> object:
+            if tensor.requires_grad or (
+                steps and sys._getframe(1).f_globals["__name__"].startswith("relattn.translation")
+            ):
+                read.append((len(steps), name))
+            return really(tensor, *args)
+
+        monkeypatch.setattr(torch.Tensor, name, note)
+    take = loop.take_step
+    monkeypatch.setattr(loop, "take_step", lambda *args: (steps.append(None), take(*args))[1])
+    few = {"steps": 12, "log_every": 4, "valid_every": 8, "checkpoint_every": 6, "valid_bleu_lines": 0}
+    train(make_recipe(tmp_path / "run", train={**few, "gradient_clip": 1.0}), show=False)
+    assert {step for step, _ in read} == {4, 6, 8, 12}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -22,11 +25,11 @@ from relattn.translation import bundle, cli
 from relattn.translation.config import Recipe, as_dict, dump
 from relattn.translation.data.corpora import read_parallel
 from relattn.translation.data.tokenizer import Tokenizer
-from relattn.translation.errors import InputError
+from relattn.translation.errors import InputError, Interrupted
 from relattn.translation.evaluation import score
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.translator import Translator
-from relattn.translation.training import checkpoints
+from relattn.translation.training import checkpoints, loop
 from relattn.translation.training.averaging import average
 from relattn.translation.training.journal import Row, read_log
 from relattn.translation.training.run import average_run, read_recipe, train
@@ -133,26 +136,36 @@ def test_a_disk_that_fills_leaves_the_checkpoint_before(tmp_path, whole, monkeyp
     assert_same(content(recipe, 9), content(whole, 9))
 
 
-def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(tmp_path, make_recipe, whole):
+def started(recipe: Recipe, path: Path) -> subprocess.Popen[str]:
+    """`relattn train` on a recipe, in a process of its own."""
+    path.write_text(dump(recipe))
+    command = [sys.executable, "-m", "relattn.translation.cli", "train", str(path)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_until(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_a_checkpoint_to_go_on_from(tmp_path, make_recipe, whole, number):
     """Interrupted in a process of its own, after some step or other; then resumed."""
     recipe = replace(
         whole, out=str(tmp_path / "run"), train=replace(whole.train, checkpoint_every=10_000, steps=10_000)
     )
-    (tmp_path / "recipe.yaml").write_text(dump(recipe))
-    command = [sys.executable, "-m", "relattn.translation.cli", "train", str(tmp_path / "recipe.yaml")]
     log = tmp_path / "run" / "log.csv"
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 60
-        while not (log.exists() and log.read_text().count("\n") > 3):
-            assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
+    with started(recipe, tmp_path / "recipe.yaml") as process:
+        wait_until(process, lambda: log.exists() and log.read_text().count("\n") > 3)
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
     (path,) = checkpoints.listed(tmp_path / "run" / "checkpoints")
     stopped = checkpoints.load(path)["step"]
     last = f"relattn: stopped after step {stopped}; the same command with --resume goes on from there"
-    assert (process.returncode, out, err.splitlines()[-1]) == (130, "", last)
+    assert (process.returncode, out, err.splitlines()[-1]) == (128 + number, "", last)
     assert not (tmp_path / "run" / "bundle").exists()
 
     steps = stopped + 2
@@ -161,6 +174,148 @@ def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(tmp_path, make_recipe, whole):
     train(again, show=False)
     assert_same(content(recipe, steps), content(again, steps))
     assert validation_losses(recipe) == validation_losses(again)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_first_step_leaves_nothing(tmp_path, make_recipe, number):
+    """While it waits for text that does not come."""
+    os.mkfifo(tmp_path / "endless")
+    recipe = make_recipe(tmp_path / "p" / "run", data={"train_src": str(tmp_path / "endless")})
+    with started(recipe, tmp_path / "recipe.yaml") as process:
+        wait_until(process, (tmp_path / "p" / "run" / "recipe.yaml").exists)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    last = "relattn: stopped before the first step; the same command begins again\n"
+    assert (process.returncode, out, err) == (128 + number, "", last)
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize("where", ["checkpoint", "bundle"])
+def test_a_signal_at_the_very_end(tmp_path, whole, monkeypatch, where):
+    """While the last checkpoint is written, or the bundle: the run is not done, and says so."""
+    recipe = replace(whole, out=str(tmp_path / "run"))
+    module, name = (checkpoints, "save") if where == "checkpoint" else (bundle, "save")
+    really = getattr(module, name)
+
+    def save(*args: Any, **kwargs: Any) -> Any:
+        if where == "bundle" or args[1] == 9:
+            signal.raise_signal(signal.SIGTERM)
+        return really(*args, **kwargs)
+
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, save)
+        with pytest.raises(Interrupted, match=r"^stopped after step 9; the same command with --resume") as stop:
+            train(recipe, show=False)
+    assert stop.value.number == signal.SIGTERM
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert not (tmp_path / "run" / "bundle").exists()
+    train(recipe, resume=True, show=False)
+    assert_same(content(recipe, 9), content(whole, 9))
+    assert (tmp_path / "run" / "bundle").exists()
+
+
+def test_killed_at_its_very_beginning_a_run_begins_or_goes_on(tmp_path, finished, monkeypatch):
+    """Whatever the moment: what is left is taken for no run at all, or for one to go on with."""
+    recipe = replace(finished, out=str(tmp_path / "run"))
+    for left in ([], [".lock"], [".lock", ".recipe.yaml.part"]):
+        (tmp_path / "run").mkdir()
+        for name in left:
+            (tmp_path / "run" / name).write_text("half")
+        train(recipe, show=False)
+        assert_same(content(recipe, 6), content(finished, 6))
+        shutil.rmtree(tmp_path / "run")
+    for more in ([], ["tokenizer.model"], ["tokenizer.model", "data/.train.arrow.part"]):
+        (tmp_path / "run" / "data").mkdir(parents=True)
+        (tmp_path / "run" / "recipe.yaml").write_text(dump(recipe))
+        for name in more:
+            (tmp_path / "run" / name).write_text("half")
+        train(recipe, resume=True, show=False)
+        assert_same(content(recipe, 6), content(finished, 6))
+        shutil.rmtree(tmp_path / "run")
+
+
+def test_a_run_resumed_between_rows_logs_what_one_never_stopped_does(tmp_path, whole):
+    settings = {"log_every": 4, "valid_every": 8, "checkpoint_every": 2, "steps": 12}
+    once = replace(whole, out=str(tmp_path / "once"), train=replace(whole.train, **settings))
+    train(once, show=False)
+    again = replace(once, out=str(tmp_path / "again"))
+    for stop in (2, 6):
+        killed_after(again, stop)
+    train(again, resume=True, show=False)
+    ours, theirs = (read_log(Path(recipe.out) / "log.csv") for recipe in (again, once))
+    timeless = {"tokens_per_second": 0.0, "seconds": 0.0}
+    assert [replace(row, **timeless) for row in ours] == [replace(row, **timeless) for row in theirs]
+    rate = [row.tokens_per_second for row in ours]
+    assert max(rate) < 100 * min(rate)  # the time of all its steps counts
+
+
+def killed_after(recipe: Recipe, step: int) -> None:
+    """Train on, and end as if killed right after the checkpoint of a step."""
+    save = checkpoints.save
+
+    def last(*args: Any, **kwargs: Any) -> Any:
+        save(*args, **kwargs)
+        if args[1] == step:
+            raise RuntimeError("killed")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoints, "save", last)
+        with pytest.raises(RuntimeError, match="killed"):
+            train(recipe, resume=Path(recipe.out).exists(), show=False)
+
+
+@pytest.mark.parametrize(
+    ("rate", "every", "message"),
+    [
+        (1e30, 9, "training diverged: the loss of step 6 is nan"),
+        (1e30, 1, "training diverged: the loss of step 6 is nan"),
+        (math.inf, 1, "training diverged: step 5 made weights that are not finite numbers"),
+    ],
+)
+def test_a_run_that_diverges_is_an_error_and_no_bundle(tmp_path, whole, monkeypatch, rate, every, message):
+    monkeypatch.setattr(loop, "learning_rate", lambda step, **_: rate if step == 5 else 1e-3)
+    settings = {"checkpoint_every": every, "valid_every": 9, "log_every": 9}
+    recipe = replace(whole, out=str(tmp_path / "run"), train=replace(whole.train, **settings))
+    with pytest.raises(InputError, match=f"^{message}$"):
+        train(recipe, show=False)
+    assert not (tmp_path / "run" / "bundle").exists()
+    for path in checkpoints.listed(tmp_path / "run" / "checkpoints"):
+        assert all(tensor.isfinite().all() for tensor in checkpoints.load(path)["model"].values())
+
+
+def test_a_text_that_changed_since_a_run_began_is_refused(tmp_path, make_recipe, text):
+    changed = tmp_path / "changed.src"
+    changed.write_text(Path(text["train_src"]).read_text().replace("one", "One"))
+    recipe = make_recipe(tmp_path / "run")
+    train(replace(recipe, train=replace(recipe.train, steps=4)), show=False)
+    other = replace(recipe, data=replace(recipe.data, train_src=str(changed)))
+    with pytest.raises(InputError, match=rf"^data\.train_src: {changed} is not the text that this run began with$"):
+        train(other, resume=True, show=False)
+    changed.write_text(Path(text["train_src"]).read_text())
+    train(other, resume=True, show=False)
+    assert [step for step, _ in validation_losses(recipe)] == [2, 4, 6]
+
+
+@pytest.mark.parametrize("wrong", [{"model": {}}, {"optimizer": 3}, {"position": (1,)}, {"unlogged": None}])
+def test_a_checkpoint_with_another_content_is_told(tmp_path, finished, wrong):
+    shutil.copytree(finished.out, tmp_path / "run")
+    path = checkpoints.checkpoint_path(tmp_path / "run" / "checkpoints", 6)
+    found = {name: value for name, value in checkpoints.load(path).items() if name not in ("format", "step")}
+    checkpoints.save(path.parent, 6, {**found, **wrong}, keep=3)
+    with pytest.raises(InputError, match=r"run: the checkpoint of step 6 is not one of this run: ") as error:
+        train(replace(finished, out=str(tmp_path / "run")), resume=True, show=False)
+    assert "\n" not in str(error.value)
+
+
+def test_the_callers_settings_are_left_alone(tmp_path, make_recipe):
+    environment, threads = dict(os.environ), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        train(make_recipe(tmp_path / "run", train={"threads": 1, "steps": 2}), show=False)
+        assert (dict(os.environ), torch.get_num_threads()) == (environment, 2)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_a_finished_run_is_finished_again_and_can_be_given_more_steps(tmp_path, make_recipe):
@@ -347,6 +502,32 @@ def test_what_cannot_be_trained_leaves_nothing(tmp_path, make_recipe, changes, m
     with pytest.raises(InputError, match=message):
         train(recipe, show=False)
     assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_what_cannot_be_trained_leaves_directories_as_they_were(tmp_path, make_recipe, monkeypatch):
+    """However the place is named: new parents go, a link, a mode and the working directory stay."""
+    (tmp_path / "real").mkdir(mode=0o750)
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.chdir(tmp_path / "real")
+    for out in (tmp_path / "p" / "q" / "r", tmp_path / "link", tmp_path / "real", Path(".")):
+        with pytest.raises(InputError, match="no such file"):
+            train(make_recipe(out, data={"train_tgt": "missing.de"}), show=False)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
+        assert (tmp_path / "link").is_symlink()
+        assert list((tmp_path / "real").iterdir()) == []
+        assert stat.S_IMODE((tmp_path / "real").stat().st_mode) == 0o750
+
+
+def test_cleaning_up_does_not_hide_what_was_wrong(tmp_path, make_recipe, monkeypatch):
+    unlink = Path.unlink
+
+    def refuse(path: Path, **_: Any) -> None:
+        raise OSError(errno.EBUSY, "a mount point", str(path))
+
+    monkeypatch.setattr(Path, "rmdir", refuse)
+    monkeypatch.setattr(Path, "unlink", lambda path, **o: (unlink if path.suffix == ".part" else refuse)(path, **o))
+    with pytest.raises(InputError, match=r"missing\.en: no such file"):
+        train(make_recipe(tmp_path / "run", data={"train_src": "missing.en"}), show=False)
 
 
 def test_a_directory_that_is_not_its_own_is_left_alone(tmp_path, make_recipe, finished):
