@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -16,6 +19,7 @@ from torch import Tensor
 from relattn.translation.config import ModelConfig, Recipe, dump
 from relattn.translation.data.batching import collate
 from relattn.translation.data.prepare import TranslationData, prepare
+from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, loop
 from relattn.translation.training.journal import read_log
@@ -236,3 +240,43 @@ def test_nothing_is_read_from_the_device_at_a_step_that_does_not_log(tmp_path, m
     few = {"steps": 12, "log_every": 4, "valid_every": 8, "checkpoint_every": 6, "valid_bleu_lines": 0}
     train(make_recipe(tmp_path / "run", train={**few, "gradient_clip": 1.0}), show=False)
     assert {step for step, _ in read} == {4, 6, 8, 12}
+
+
+def test_torchrun_starts_the_processes(tmp_path, recipe_of):
+    """And another number of them than the recipe's is refused before anything is made."""
+    recipe = recipe_of(tmp_path / "run", 8, devices=2)
+    (tmp_path / "recipe.yaml").write_text(dump(recipe))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node"]
+    command = ["-m", "relattn.translation.cli", "train", str(tmp_path / "recipe.yaml")]
+    run = subprocess.run([*torchrun, "3", *command], capture_output=True, text=True)
+    told = [line for line in run.stderr.splitlines() if line.startswith("relattn: ")]
+    assert set(told) == {"relattn: error: devices is 2 and nodes 1, but 3 processes were started"}
+    assert not (tmp_path / "run").exists()
+    run = subprocess.run([*torchrun, "2", *command], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == f"{recipe.out}/bundle\n"
+
+
+def test_several_nodes_need_who_starts_them(tmp_path, recipe_of):
+    recipe = recipe_of(tmp_path / "run", 8)
+    with pytest.raises(InputError, match="^nodes is 2: start the processes on all of them by torchrun or srun$"):
+        train(replace(recipe, train=replace(recipe.train, nodes=2)), show=False)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_when_one_of_two_processes_is_killed_the_other_ends(tmp_path, recipe_of, which):
+    recipe = recipe_of(tmp_path / "run", 8, devices=2)
+    (tmp_path / "recipe.yaml").write_text(dump(replace(recipe, train=replace(recipe.train, steps=100_000))))
+    command = [sys.executable, "-m", "relattn.translation.cli", "train", str(tmp_path / "recipe.yaml")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        log = tmp_path / "run" / "log.csv"
+        deadline = time.monotonic() + 60
+        while not (log.exists() and log.read_text().count("\n") > 3):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill([process.pid, *map(int, children)][which], signal.SIGKILL)
+        process.communicate(timeout=60)  # both hold standard error open
+    assert process.returncode != 0

@@ -6,6 +6,8 @@ import importlib.util
 import logging
 import os
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -39,6 +41,8 @@ from relattn.translation.training.directory import (
 from relattn.translation.training.loop import fit
 from relattn.translation.training.stop import Stop
 
+_PARENT = "RELATTN_FIRST_PROCESS"  # in the environment of processes that it starts
+
 
 def train(recipe: Recipe, *, resume: bool = False, show: bool = True) -> Path:
     """Train what the recipe says and return the directory of the finished bundle.
@@ -68,6 +72,7 @@ def train(recipe: Recipe, *, resume: bool = False, show: bool = True) -> Path:
                 require_same_run(read_recipe(out), recipe)
             stack.enter_context(locked(out) if resume else begun(recipe))
         else:
+            _end_with_parent()
             _launch(fabric, recipe.train)  # waits for the first process, which comes when the data are there
         start = _start(recipe)
         data = prepare(
@@ -83,6 +88,7 @@ def train(recipe: Recipe, *, resume: bool = False, show: bool = True) -> Path:
             print(f"training pairs left out: {left_out}", file=sys.stderr)
         if first:
             stack.enter_context(_children_ended(fabric))
+            os.environ[_PARENT] = str(os.getpid())
             _launch(fabric, recipe.train)
         stop.when_agreed()
         steps = fit(fabric, recipe, data, model, state, stop, show=show)
@@ -171,10 +177,15 @@ def _require_devices(train: TrainConfig) -> None:
     on_gpus = train.accelerator == "gpu" or (train.accelerator == "auto" and gpus > 0)
     if on_gpus and train.devices > gpus:
         raise InputError(f"devices is {train.devices}, but the GPUs here are {gpus} (accelerator {train.accelerator})")
+    if train.nodes > 1 and not any(name in os.environ for name in ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS")):
+        raise InputError(f"nodes is {train.nodes}: start the processes on all of them by torchrun or srun")
 
 
 def _fabric(recipe: Recipe, out: Path) -> Fabric:
     train = recipe.train
+    started = int(os.environ.get("WORLD_SIZE", train.devices * train.nodes))  # by torchrun
+    if started != train.devices * train.nodes:
+        raise InputError(f"devices is {train.devices} and nodes {train.nodes}, but {started} processes were started")
     known = any(importlib.util.find_spec(name) for name in ("tensorboard", "tensorboardX"))
     return Fabric(
         accelerator=train.accelerator,
@@ -188,10 +199,7 @@ def _fabric(recipe: Recipe, out: Path) -> Fabric:
 
 def _launch(fabric: Fabric, train: TrainConfig) -> None:
     """Join the other processes; the first one starts them where nothing else did."""
-    try:
-        fabric.launch()
-    except ValueError as error:  # such as another number of processes than the recipe says
-        raise InputError(f"devices {train.devices}, nodes {train.nodes}: {' '.join(str(error).split())}") from error
+    fabric.launch()
     if train.threads is not None:
         torch.set_num_threads(train.threads)
 
@@ -208,6 +216,19 @@ def _children_ended(fabric: Fabric) -> Iterator[None]:
     finally:
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
+
+
+def _end_with_parent() -> None:
+    """Let a process that the first one started end when that one is gone: it would wait for it, for half an hour."""
+    parent = os.environ.get(_PARENT)
+
+    def watch() -> None:
+        while str(os.getppid()) == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    if parent is not None:
+        threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager

@@ -1,0 +1,146 @@
+"""Kill a small training at random moments, go on with it each time, and hold it to one that was never killed.
+
+    python -m benchmarks.kills --kills 20
+
+Runs of one process and of two are killed (SIGKILL, to any one of a run's processes), four times each, wherever they
+are: importing, learning a vocabulary, between steps, in the midst of a checkpoint. Weights, optimiser and log, but for
+times, must be the same to the last bit as those of the run never killed. Exits with 1 where they are not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from relattn.translation import bundle
+from relattn.translation.config import DataConfig, ModelConfig, Recipe, TrainConfig, dump
+from relattn.translation.training import checkpoints
+from relattn.translation.training.journal import read_log
+
+KILLS_A_RUN = 4
+STEPS = 60
+
+
+def recipe(out: Path, processes: int) -> Recipe:
+    """With dropout, rows between checkpoints, and several epochs."""
+    return Recipe(
+        out=str(out),
+        model=ModelConfig(dim=32, heads=4, feed_forward_dim=64, encoder_layers=1, decoder_layers=1, clip=4),
+        data=DataConfig(embedded_lines=300, vocab_size=600, max_tokens=400, accumulate=2),
+        train=TrainConfig(
+            steps=STEPS,
+            warmup_steps=20,
+            accelerator="cpu",
+            devices=processes,
+            threads=1,
+            log_every=4,
+            valid_every=30,
+            valid_bleu_lines=5,
+            checkpoint_every=5,
+            keep=3,
+            average=2,
+        ),
+    )
+
+
+def begin(run: Recipe, *, resume: bool) -> subprocess.Popen[str]:
+    path = Path(run.out).with_suffix(".yaml")
+    path.write_text(dump(run), encoding="utf-8")
+    command = [sys.executable, "-m", "relattn.translation.cli", "train", str(path), *(["--resume"] if resume else [])]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def finish(run: Recipe, *, resume: bool) -> None:
+    process = begin(run, resume=resume)
+    _, err = process.communicate()
+    if process.returncode != 0:
+        raise SystemExit(f"{run.out}: exit code {process.returncode}: {err.splitlines()[-1]}")
+
+
+def family(pid: int) -> list[int]:
+    """A process and those it started."""
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    return [pid, *(int(child) for child in children.read_text().split())] if children.exists() else [pid]
+
+
+def kill(process: subprocess.Popen[str], draw: random.Random) -> None:
+    """Kill any one of a run's processes; the others must end by themselves, or as Lightning ends them."""
+    os.kill(draw.choice(family(process.pid)), signal.SIGKILL)
+    process.communicate(timeout=120)
+
+
+def content(run: Recipe) -> list[Any]:
+    """What a run came to, without times and places: its log, its last checkpoint's leaves, its bundle."""
+    out = Path(run.out)
+    rows = [replace(row, tokens_per_second=0.0, seconds=0.0) for row in read_log(out / "log.csv")]
+    state = checkpoints.newest(out / "checkpoints")[1]
+    del state["recipe"], state["clock"]
+    return [rows, state, bundle.load_parts(out / "bundle").state]
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal to the last bit."""
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+def killed_runs(directory: Path, processes: int, kills: int, draw: random.Random) -> bool:
+    """Runs killed so many times in all; whether each came to what the one never killed did."""
+    whole = recipe(directory / f"whole-{processes}", processes)
+    start = time.monotonic()
+    finish(whole, resume=False)
+    length = time.monotonic() - start
+    expected, good, done = content(whole), True, 0
+    for number in range(1, kills + 1):
+        run = recipe(directory / f"run-{processes}-{number}", processes)
+        moments: list[str] = []
+        while len(moments) < KILLS_A_RUN and done < kills:
+            process = begin(run, resume=(Path(run.out) / "recipe.yaml").exists())
+            time.sleep(draw.uniform(0, length))
+            if process.poll() is not None:
+                process.communicate()
+                break  # it came to its end before
+            kill(process, draw)
+            found = checkpoints.listed(Path(run.out) / "checkpoints")
+            moments.append(f"step {checkpoints.step_of(found[-1])}" if found else "before any")
+            done += 1
+        finish(run, resume=(Path(run.out) / "recipe.yaml").exists())
+        equal = same(content(run), expected)
+        good &= equal
+        print(
+            f"{processes} process{'es' if processes > 1 else ''}, run {number}: killed {len(moments)} times, "
+            f"last checkpoints then: {', '.join(moments)}: {'the same bits' if equal else 'NOT THE SAME'}",
+            flush=True,
+        )
+        if done == kills:
+            break
+    return good
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20, help="of runs of one process, and again of two")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments")
+    arguments = parser.parse_args()
+    draw = random.Random(arguments.seed)
+    with tempfile.TemporaryDirectory() as directory:
+        good = [killed_runs(Path(directory), processes, arguments.kills, draw) for processes in (1, 2)]
+    sys.exit(0 if all(good) else 1)
+
+
+if __name__ == "__main__":
+    main()
