@@ -89,10 +89,11 @@ def _model_card(parts: bundle.Parts, license: str) -> str:
     card = ModelCard(text if text.startswith("---\n") else f"---\n{{}}\n---\n\n{text}")
     locales = [re.split("[-_]", locale)[0].lower() for locale in (parts.src_lang, parts.tgt_lang)]
     codes = [code for code in dict.fromkeys(locales) if re.fullmatch("[a-z]{2,3}", code)]  # ISO 639, as the hub asks
-    card.data.language = card.data.language or codes or None
-    card.data.library_name = card.data.library_name or "relattn"
-    card.data.tags = card.data.tags or ["translation"]
-    card.data.license = license or card.data.license
+    ours = {"language": codes or None, "library_name": "relattn", "tags": ["translation"], "license": None}
+    for name, value in ours.items():
+        card.data[name] = card.data.get(name) or value
+    if license:
+        card.data["license"] = license
     return str(card)
 
 
