@@ -67,6 +67,7 @@ class Hub(ThreadingHTTPServer):
         self.asked: list[str] = []  # method and path of every request
         self.agents: set[str] = set()
         self.failing: dict[str, int] = {}  # a part of a path, and the status that requests with it get
+        self.gated = False
         self.cut = 0  # bytes of the weights that are not sent
 
 
@@ -112,6 +113,8 @@ class Answers(BaseHTTPRequestHandler):
         repository = hub.repositories.get(name)
         if repository is None or (repository.private and token not in hub.tokens):
             return self.refuse(404, "RepoNotFound", "Repository not found")
+        if hub.gated:
+            return self.refuse(403, "GatedRepo", f"Access to model {name} is restricted")
         if self.command == "POST":
             return self.change(name, repository, verb, body)
         sha = repository.branches.get(unquote(revision), revision)
@@ -267,7 +270,9 @@ def test_a_directory_here_wins(held, model, tmp_path, monkeypatch):
     assert held.asked == []
 
 
-@pytest.mark.parametrize("path", ["name", "a/b/c", "/org/name", "./name", "../name", "org/", "org/na me", "org/name@"])
+@pytest.mark.parametrize(
+    "path", ["name", "a/b/c", "/org/name", "./name", "../name", "org/", "org/na me", "org/näme", "org/name@"]
+)
 def test_what_is_no_name_is_not_asked_for(held, path):
     assert refusal(relattn.translation.load, path) == f"{Path(path)}: no such directory; a bundle is a directory"
     assert held.asked == []
@@ -326,6 +331,11 @@ def test_a_model_that_is_not_there_is_said(held):
     )
 
 
+def test_a_model_one_has_to_ask_for_is_said(held):
+    held.gated = True
+    assert refusal(hub.resolve, "org/name").endswith(f"from the hub: Access to model org/name is restricted; {LOG_IN}")
+
+
 def test_a_private_model_is_for_those_who_may(held, monkeypatch):
     held.repositories["org/name"].private = True
     assert hub.resolve("org/name").is_dir()
@@ -363,6 +373,9 @@ def test_a_transfer_that_is_cut_off_leaves_nothing_behind(held, model, monkeypat
     said = refusal(hub.resolve, "org/name")
     assert said.startswith("org/name: no such directory here, and from the hub: peer closed connection")
     assert not list((tmp_path / "cache").rglob("model.safetensors"))
+    with monkeypatch.context() as patch:
+        go_away(held, patch, "offline")
+        assert "from the hub: not in the cache, and Cannot reach" in refusal(hub.resolve, "org/name")
     held.cut = 0
     assert relattn.translation.load("org/name").translate(LINES) == bundle.load(model).translate(LINES)
 
@@ -515,12 +528,16 @@ def test_a_push_that_is_refused_is_said(server, model, monkeypatch):
 def test_commands_take_names(server, model, capsys, tmp_path):
     assert cli.main(["push", str(model), "org/name", "--private", "--license", "mit"]) == 0
     assert capsys.readouterr() == (f"{server.url}/org/name\n", "")
+    repository = server.repositories["org/name"]
+    assert repository.private
+    assert b"license: mit" in repository.commits[repository.branches["main"]]["README.md"]
     for side in ("src", "ref"):
         (tmp_path / side).write_text("".join(f"{line}\n" for line in LINES))
     given = ["--src", str(tmp_path / "src"), "--ref", str(tmp_path / "ref"), "--output"]
     assert cli.main(["evaluate", "org/name", *given, str(tmp_path / "there")]) == 0
     assert cli.main(["evaluate", str(model), *given, str(tmp_path / "here")]) == 0
     assert (tmp_path / "there").read_bytes() == (tmp_path / "here").read_bytes()
+    assert cli.main(["evaluate", "org/name", "--embedded", "test", "--lines", "1"]) == 0
     capsys.readouterr()
     assert cli.main(["translate", "org/other"]) == 2
     said = f"org/other: no such directory here, and from the hub: no such model, or a private one; {LOG_IN}"
