@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 import resource
 import shutil
 import sys
@@ -287,10 +288,11 @@ def test_a_file_is_not_taken_for_a_name(held, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("gone", ["offline", "refused", "broken"])
-def test_what_was_fetched_loads_with_the_hub_out_of_reach(held, model, monkeypatch, gone):
+def test_what_was_fetched_loads_with_the_hub_out_of_reach(held, model, monkeypatch, caplog, gone):
     hub.resolve("org/name")
     go_away(held, monkeypatch, gone)
     assert relattn.translation.load("org/name").translate(LINES) == bundle.load(model).translate(LINES)
+    assert not caplog.records
 
 
 def go_away(server: Hub, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
@@ -367,11 +369,12 @@ def test_what_is_fetched_is_checked_as_any_bundle(held):
     assert "model.safetensors: truncated, damaged, or not a safetensors file" in said
 
 
-def test_a_transfer_that_is_cut_off_leaves_nothing_behind(held, model, monkeypatch, tmp_path):
+def test_a_transfer_that_is_cut_off_leaves_nothing_behind(held, model, monkeypatch, tmp_path, caplog):
     held.cut = 1000
     monkeypatch.setattr("time.sleep", lambda _: None)  # between the attempts of huggingface_hub
     said = refusal(hub.resolve, "org/name")
     assert said.startswith("org/name: no such directory here, and from the hub: peer closed connection")
+    assert not caplog.records
     assert not list((tmp_path / "cache").rglob("model.safetensors"))
     with monkeypatch.context() as patch:
         go_away(held, patch, "offline")
@@ -405,13 +408,15 @@ def test_a_disk_that_will_not_do_is_said_beforehand(held, monkeypatch):
     assert "from the hub: Not enough free disk space to download the file." in refusal(hub.resolve, "org/name")
 
 
-def test_nothing_about_the_system_is_told(held, model):
+def test_nothing_about_the_system_is_told(held, model, caplog):
+    caplog.set_level(logging.INFO, logger="huggingface_hub")
     hub.resolve("org/name")
     hub.push(model, "org/new")
     python = ".".join(map(str, sys.version_info[:3]))
     assert held.agents == {f"relattn/{relattn.__version__}; hf_hub/{huggingface_hub.__version__}; python/{python}"}
     assert {asked.split("/")[-1] for asked in held.asked if "/org/" not in asked} == {"validate-yaml", "create"}
     assert constants.HF_HUB_DISABLE_TELEMETRY is False  # as the caller had it
+    assert logging.getLogger("huggingface_hub").level == logging.INFO
 
 
 def test_without_huggingface_hub_its_extra_is_named(model, monkeypatch):

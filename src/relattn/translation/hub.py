@@ -5,6 +5,7 @@ What is fetched is kept in the cache of `huggingface_hub` (under HF_HOME), and l
 
 from __future__ import annotations
 
+import logging
 import re
 import warnings
 from collections.abc import Iterator
@@ -101,13 +102,17 @@ def _model_card(parts: bundle.Parts, license: str) -> str:
 def _hub(doing: str) -> Iterator[HfApi]:
     """The hub's interface; whatever goes wrong while it is used is an InputError that begins with `doing`.
 
-    Requests tell the versions of relattn, huggingface_hub and Python, and nothing else about the system.
+    Requests tell the versions of relattn, huggingface_hub and Python, and nothing else about the system. The library's
+    own warnings, a line for each attempt to connect, are not shown: what matters of them is in the error.
     """
     try:
         from huggingface_hub import HfApi, constants
     except ImportError as error:
         raise InputError(f'{doing}: needs huggingface_hub: pip install "relattn[hub]"') from error
-    telemetry, constants.HF_HUB_DISABLE_TELEMETRY = constants.HF_HUB_DISABLE_TELEMETRY, True
+    log = logging.getLogger("huggingface_hub")
+    level, telemetry = log.level, constants.HF_HUB_DISABLE_TELEMETRY
+    log.setLevel(logging.ERROR)
+    constants.HF_HUB_DISABLE_TELEMETRY = True
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", "Not enough free disk space")
@@ -117,6 +122,7 @@ def _hub(doing: str) -> Iterator[HfApi]:
     except Exception as error:  # of many families: HTTP's, the system's, the hub's own, those of its storage
         raise InputError(f"{doing}: {_reason(error)}") from error
     finally:
+        log.setLevel(level)
         constants.HF_HUB_DISABLE_TELEMETRY = telemetry
 
 
