@@ -110,7 +110,7 @@ class Answers(BaseHTTPRequestHandler):
             org, name, verb, revision, *_ = [*path.removeprefix("/api/models/").split("/"), "revision", "main"]
         else:
             org, name, verb, revision, *_ = [*path[1:].split("/"), "", ""]
-        name = f"{org}/{name.removesuffix('.git')}"
+        name = f"{org}/{name}"
         repository = hub.repositories.get(name)
         if repository is None or (repository.private and token not in hub.tokens):
             return self.refuse(404, "RepoNotFound", "Repository not found")
