@@ -106,7 +106,7 @@ def reading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
 def test_without_a_command_all_are_shown(relattn, arguments):
     result = relattn(*arguments)
     assert (result.code, result.err) == (0, "")
-    assert all(f"\n  {name} " in result.out for name in ("demo", "train", "evaluate", "translate", "average"))
+    assert all(f"\n  {name} " in result.out for name in ("demo", "train", "evaluate", "translate", "average", "push"))
 
 
 @pytest.mark.parametrize("command", list(cli.COMMANDS))
@@ -142,7 +142,7 @@ def test_help_loads_nothing_that_only_work_needs():
 
 
 def test_an_unknown_command(relattn):
-    commands = "demo, train, evaluate, translate, average"
+    commands = "demo, train, evaluate, translate, average, push"
     assert_refused(relattn("trian", "x"), f"there is no command 'trian'; the commands are {commands}")
 
 

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def load(path: str | Path, *, device: str = "cpu") -> Translator:
-    """A translator from a bundle: ``load("my-bundle").translate(["A sentence."])``. See `bundle.load`."""
-    from relattn.translation import bundle
+    """A translator from a bundle: ``load("my-bundle").translate(["A sentence."])``. See `bundle.load`.
 
-    return bundle.load(path, device=device)
+    `path` is a directory, or a name on the Hugging Face hub: ``load("org/name")``. See `hub.resolve`.
+    """
+    from relattn.translation import bundle, hub
+
+    return bundle.load(hub.resolve(path), device=device)

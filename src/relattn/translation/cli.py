@@ -69,7 +69,7 @@ def train(argv: list[str]) -> None:
 def evaluate(argv: list[str]) -> None:
     """Score a model on text files or the embedded corpus: relattn evaluate BUNDLE --src FILE --ref FILE"""
     parser = _parser("evaluate", evaluate)
-    parser.add_argument("bundle", type=str, help="directory of the trained model")
+    parser.add_argument("bundle", type=str, help="directory of the trained model, or its name on the hub")
     parser.add_argument("--src", type=str, default="", help="source lines, plain or .gz")
     parser.add_argument("--ref", type=str, default="", help="reference translations, one line per sentence")
     parser.add_argument(
@@ -111,7 +111,7 @@ def evaluate(argv: list[str]) -> None:
 def translate(argv: list[str]) -> None:
     """Translate lines from standard input to standard output: relattn translate BUNDLE < in.txt > out.txt"""
     parser = _parser("translate", translate)
-    parser.add_argument("bundle", type=str, help="directory of the trained model")
+    parser.add_argument("bundle", type=str, help="directory of the trained model, or its name on the hub")
     parser.add_argument("--n_best", type=int, default=0, help="write so many a line: number ||| translation ||| score")
     _add_search(parser)
     arguments = parser.parse_args(argv)
@@ -142,6 +142,20 @@ def average(argv: list[str]) -> None:
     average_run(arguments.run, arguments.last, arguments.out)
 
 
+def push(argv: list[str]) -> None:
+    """Put a bundle on the Hugging Face hub: relattn push BUNDLE ORG/NAME"""
+    parser = _parser("push", push)
+    parser.add_argument("bundle", type=str, help="directory of the trained model")
+    parser.add_argument("name", type=str, help="its name on the hub: a user or an organisation, /, the model")
+    parser.add_argument("--private", action="store_true", help="the repository is to be private")
+    parser.add_argument("--license", type=str, default="", help="the model's licence, by the hub's name for it: mit, …")
+    arguments = parser.parse_args(argv)
+
+    from relattn.translation import hub
+
+    print(hub.push(arguments.bundle, arguments.name, private=arguments.private, license=arguments.license))
+
+
 def demo(argv: list[str]) -> None:
     """Train on the embedded corpus, with nothing to download, and show what was learned: relattn demo"""
     parser = _parser("demo", demo)
@@ -166,7 +180,7 @@ def demo(argv: list[str]) -> None:
     )
 
 
-COMMANDS = {"demo": demo, "train": train, "evaluate": evaluate, "translate": translate, "average": average}
+COMMANDS = {command.__name__: command for command in (demo, train, evaluate, translate, average, push)}
 
 
 def _usage() -> str:
@@ -189,7 +203,7 @@ def _add_search(parser: ArgumentParser) -> None:
 def _load(arguments: Any) -> Any:
     import torch
 
-    from relattn.translation import bundle
+    from relattn.translation import bundle, hub
 
     if arguments.threads is not None:
         if arguments.threads < 1:
@@ -199,6 +213,7 @@ def _load(arguments: Any) -> Any:
         torch.empty(0, device=arguments.device)
     except (RuntimeError, AssertionError) as error:  # PyTorch without CUDA asserts
         raise InputError(f"device {arguments.device} cannot be used here: {str(error).splitlines()[0]}") from error
+    arguments.bundle = hub.resolve(arguments.bundle)
     translator = bundle.load(arguments.bundle, device=arguments.device)
     given = {name: arguments[name] for name in ("beam_size", "alpha") if arguments[name] is not None}
     translator.search = replace(translator.search, **given)
