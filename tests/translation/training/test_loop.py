@@ -259,7 +259,7 @@ def test_torchrun_starts_the_processes(tmp_path, recipe_of):
 
 def test_several_nodes_need_who_starts_them(tmp_path, recipe_of):
     recipe = recipe_of(tmp_path / "run", 8)
-    with pytest.raises(InputError, match="^nodes is 2: start the processes on all of them by torchrun or srun$"):
+    with pytest.raises(InputError, match=r"^nodes is 2: start the processes on all of them by torchrun or srun$"):
         train(replace(recipe, train=replace(recipe.train, nodes=2)), show=False)
     assert not (tmp_path / "run").exists()
 

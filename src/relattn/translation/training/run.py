@@ -19,7 +19,7 @@ from lightning.fabric import Fabric
 from lightning.fabric.loggers import TensorBoardLogger
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
-from relattn.translation import bundle
+from relattn.translation import bundle, hub
 from relattn.translation.config import Recipe, TrainConfig, as_dict, differences, dump, from_dict
 from relattn.translation.data.prepare import TOKENIZER, prepare
 from relattn.translation.data.tokenizer import Tokenizer
@@ -165,7 +165,7 @@ def _start(recipe: Recipe) -> bundle.Parts | None:
     """The bundle that training starts from, if the recipe names one."""
     if not recipe.train.init_from:
         return None
-    start = bundle.load_parts(recipe.train.init_from)
+    start = bundle.load_parts(hub.resolve(recipe.train.init_from))
     changed = [line for line in differences(as_dict(start.model), as_dict(recipe.model)) if "dropout" not in line]
     if changed:
         raise InputError(f"{recipe.train.init_from}: is another model than the recipe's: {'; '.join(changed)}")
