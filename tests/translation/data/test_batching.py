@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from relattn.translation.data.batching import Batch, collate, eval_batches, places_of, plan_epoch
+from relattn.translation.data.batching import Batch, collate, eval_batches, places_of, plan_epoch, runs
 from relattn.translation.data.batching import steps as steps_of
 from relattn.translation.data.tokenizer import Tokenizer
 
@@ -197,3 +197,19 @@ def test_evaluation_batches_hold_every_sentence_once_within_the_budget():
     assert [batch.src.tolist() for batch in eval_batches(ids_of(src), ids_of(tgt), 150)] == [
         batch.src.tolist() for batch in batches
     ]
+
+
+@pytest.mark.parametrize("falling", [False, True])
+@pytest.mark.parametrize("most", [None, 1, 7, 128])
+def test_runs_hold_every_sentence_once_within_their_bounds(falling, most):
+    longest = np.random.default_rng(1).choice([1, 5, 30, 5000], 1000)
+    order = np.argsort(-longest if falling else longest, kind="stable")
+    cut = runs(order, longest, 4096, most)
+    assert np.concatenate(cut).tolist() == order.tolist()
+    for i, run in enumerate(cut):
+        assert len(run) == 1 or len(run) * longest[run].max() <= 4096
+        assert len(run) <= (most or 4096)
+        assert len(run) < 8 or len(run) % 8 == 0
+        if i + 1 < len(cut) and len(run) + 8 <= (most or 4096):  # one that could have held 8 more would be too small
+            more = order[sum(map(len, cut[:i])) :][: len(run) + 8]
+            assert len(more) * longest[more].max() > 4096 or len(more) < len(run) + 8

@@ -236,17 +236,6 @@ def test_n_best_of_lines_as_they_arrive(trained):
     assert scores == pytest.approx([best.score for found in whole for best in found], abs=1e-5)  # what is promised
 
 
-def test_batches_hold_every_line_once_within_their_bounds():
-    lengths = {i: random.Random(i).choice([1, 5, 30, 5000]) for i in range(0, 2000, 2)}
-    batches = list(module._batches(lengths))
-    assert sorted(i for batch in batches for i in batch) == sorted(lengths)
-    for batch in batches:
-        tokens = len(batch) * (max(lengths[i] for i in batch) + 1)
-        assert len(batch) <= module.MAX_SENTENCES
-        assert tokens <= module.MAX_TOKENS or len(batch) == 1
-    assert len(batches) < 1000 / 3
-
-
 def test_progress_goes_to_standard_error_and_only_when_asked_for(trained, capfd):
     translator(trained).translate(["5 6", "", "7"])
     assert capfd.readouterr() == ("", "")

@@ -133,7 +133,7 @@ def plan_epoch(
     longest = np.maximum(src_lengths, tgt_lengths)
     random = np.random.default_rng([seed, epoch])
     order = _by_blurred_length(src_lengths, tgt_lengths, random)
-    steps = _cut(order, longest, max_tokens * parts)
+    steps = runs(order, longest, max_tokens * parts)
     return [_micro_batches(steps[i], longest, max_tokens, parts) for i in random.permutation(len(steps))]
 
 
@@ -144,19 +144,27 @@ def _by_blurred_length(src_lengths: np.ndarray, tgt_lengths: np.ndarray, random:
     return np.lexsort((both, np.floor(longer)))
 
 
-def _cut(order: np.ndarray, longest: np.ndarray, budget: int) -> list[np.ndarray]:
-    """order cut into runs of sentences × longest <= budget, in multiples of _GROUP where there are so many."""
-    runs = []
+def runs(order: np.ndarray, longest: np.ndarray, max_tokens: int, max_sentences: int | None = None) -> list[np.ndarray]:
+    """Sentences in the given order, cut into runs of sentences × longest <= max_tokens (or one sentence).
+
+    Args:
+        order: (sentences,) indices, such as those that sort by length.
+        longest: (sentences,) padded tokens a sentence needs, by index.
+        max_tokens: of a run.
+        max_sentences: of a run. Where there are 8 or more, they come in multiples of 8, so that they split evenly.
+    """
+    cut = []
     start = 0
     while start < len(order):
-        window = order[start : start + max(1, budget // int(longest[order[start]]) + 1)]
+        most = max(1, max_tokens // int(longest[order[start]]))
+        window = order[start : start + min(most, max_sentences or most)]
         sizes = np.maximum.accumulate(longest[window]) * np.arange(1, len(window) + 1)
-        count = max(1, int(np.searchsorted(sizes, budget, side="right")))
+        count = max(1, int(np.searchsorted(sizes, max_tokens, side="right")))
         if count >= _GROUP:
             count -= count % _GROUP
-        runs.append(order[start : start + count])
+        cut.append(order[start : start + count])
         start += count
-    return runs
+    return cut
 
 
 def _micro_batches(step: np.ndarray, longest: np.ndarray, max_tokens: int, parts: int) -> list[np.ndarray]:
@@ -221,7 +229,7 @@ def steps(
 def eval_batches(src_ids: Sentences, tgt_ids: Sentences, max_tokens: int) -> Iterator[Batch]:
     """Every sentence once, shortest first, in batches of sentences × longest <= max_tokens (or one sentence)."""
     longest = np.maximum(_row_lengths(src_ids), _row_lengths(tgt_ids))
-    for indices in _cut(np.argsort(longest, kind="stable"), longest, max_tokens):
+    for indices in runs(np.argsort(longest, kind="stable"), longest, max_tokens):
         yield _gather(src_ids, tgt_ids, indices)
 
 

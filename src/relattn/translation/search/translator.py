@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from relattn.translation.config import SearchConfig
+from relattn.translation.data.batching import runs
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Cache, Transformer
@@ -127,7 +129,10 @@ class Translator:
                 raise InputError(
                     f"line {first_line + i} has {len(ids)} pieces, but this model reads at most {longest - 1}"
                 )
-        for batch in _batches({i: len(ids) for i, ids in pieces.items()}):
+        numbers = np.array(list(pieces), dtype=np.int64)
+        lengths = np.array([len(ids) + 1 for ids in pieces.values()], dtype=np.int64)
+        for indices in runs(np.argsort(-lengths, kind="stable"), lengths, MAX_TOKENS, MAX_SENTENCES):
+            batch = numbers[indices].tolist()
             for i, found in zip(batch, self._search_batch([pieces[i] for i in batch], n), strict=True):
                 results[i] = [Hypothesis(self.tokenizer.decode(f.tokens), f.score, f.tokens) for f in found]
                 self._warn_if_closed(first_line + i, len(pieces[i]), found[0])
@@ -170,17 +175,3 @@ class Translator:
         limit = self._limit(src_pieces)
         if limit < self._own_limit(src_pieces) and len(best.tokens) + 1 == limit:
             _log.warning("line %d: its translation was closed at %d pieces, the most this model can hold", line, limit)
-
-
-def _batches(lengths: dict[int, int]) -> Iterator[list[int]]:
-    """Lines (by number, with their source pieces) in batches of similar length, longest first."""
-    batch: list[int] = []
-    longest = 0
-    for i in sorted(lengths, key=lambda i: -lengths[i]):
-        if batch and (len(batch) == MAX_SENTENCES or (len(batch) + 1) * longest > MAX_TOKENS):
-            yield batch
-            batch = []
-        longest = longest if batch else lengths[i] + 1
-        batch.append(i)
-    if batch:
-        yield batch
