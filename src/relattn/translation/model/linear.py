@@ -61,7 +61,7 @@ def use_products(model: Transformer, name: str) -> None:
 
 def onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """F.linear, by oneDNN where `suits` says so: (…, inputs), (outputs, inputs), (outputs,) -> (…, outputs)."""
-    return _Product.apply(x, weight, bias) if suits(x, weight, bias) else F.linear(x, weight, bias)
+    return _Product.apply(x.contiguous(), weight, bias) if suits(x, weight, bias) else F.linear(x, weight, bias)
 
 
 PRODUCTS: dict[str, Callable[..., Tensor]] = {"torch": F.linear, "onednn": onednn}
@@ -86,6 +86,7 @@ def suits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         and (bias is None or bias.shape == weight.shape[:1])
         and all(type(t) in (Tensor, nn.Parameter) and t.dtype == torch.float32 for t in tensors)
         and all(t.is_cpu and t.layout == torch.strided for t in tensors)
+        and weight.is_contiguous()
         and bool(torch.backends.mkldnn.enabled)
         and not torch.is_autocast_enabled("cpu")
         and not is_transformed(tensors)
@@ -93,7 +94,10 @@ def suits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 
 class _Product(torch.autograd.Function):
-    """x Wᵀ + b. Its gradients, dx = g W and dW = gᵀ x, are products of the same kind, second derivatives included."""
+    """x Wᵀ + b. Its gradients, dx = g W and dW = gᵀ x, are products of the same kind, second derivatives included.
+
+    x is contiguous, W is that or its transpose is: oneDNN is slow where neither is so.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -104,9 +108,10 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         (x, weight), (x_needed, weight_needed, bias_needed) = ctx.saved_tensors, ctx.needs_input_grad
+        grad = grad.contiguous()
         rows = grad.flatten(0, -2)  # (rows, outputs)
         return (
             _Product.apply(grad, weight.t(), None) if x_needed else None,
-            _Product.apply(rows.t(), x.flatten(0, -2).t(), None) if weight_needed else None,
+            _Product.apply(rows.t().contiguous(), x.flatten(0, -2).t(), None) if weight_needed else None,
             rows.sum(0) if bias_needed else None,
         )
