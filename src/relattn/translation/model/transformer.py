@@ -63,6 +63,8 @@ class Transformer(nn.Module):
         vocab_size: pieces of the shared vocabulary.
     """
 
+    products: str  # those of its linear maps, by their name in `linear.PRODUCTS`; `use_products` changes them
+
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
         warn_if_blind(config)
@@ -76,7 +78,6 @@ class Transformer(nn.Module):
             nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity() for _ in range(2)
         )
         self.dropout = nn.Dropout(config.dropout)
-        self.products = "torch"
         use_products(self, fastest())
 
     @property
