@@ -41,7 +41,6 @@ def processor_time(run: Callable[[], object]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.linear", description=__doc__)
-    parser.add_argument("--rows", type=int, nargs="+", help="rows, for 512 inputs and outputs alone")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=9, help="timed runs of each, at least")
     parser.add_argument("--seconds", type=float, default=0.5, help="more runs of each while they take no longer")
@@ -57,8 +56,7 @@ def main() -> None:
     print(
         f"{'rows':>5} {'inputs':>6} {'outputs':>7}  {'pass':<18}  {'torch':>7}  {'oneDNN':>7} GFLOP/s  ratio of times"
     )
-    cases = CASES if arguments.rows is None else [(rows, 512, 512) for rows in arguments.rows]
-    for rows, inputs, outputs in dict.fromkeys(cases):
+    for rows, inputs, outputs in dict.fromkeys(CASES):
         for name, count in PASSES.items():
             works = {way: work(rows, inputs, outputs, way, count > 1) for way in linear.PRODUCTS}
             times = alternate(works, arguments.repeats, arguments.seconds, clock)
