@@ -18,6 +18,7 @@ from benchmarks.measure import alternate, conditions
 from relattn import RelativeAttention
 from relattn.translation.config import ModelConfig, Positions
 from relattn.translation.data.batching import collate
+from relattn.translation.model.linear import PRODUCTS, fastest, use_products
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training.loop import summed_loss
 
@@ -62,10 +63,16 @@ def prepare(
     autocast: torch.dtype | None = None,
     compiles: bool = False,
     backend: str = "auto",
+    products: str | None = None,
 ) -> Callable[[], object]:
-    """A training step on `tokens` pieces per side, in sentences of n; `backend` is that of relative attention."""
+    """A training step on `tokens` pieces per side, in sentences of n.
+
+    `backend` is that of relative attention, `products` those of linear maps, where it is not for the machine to say.
+    """
     torch.manual_seed(0)
     model = Transformer(config, VOCABULARY).to(device)
+    if products is not None:
+        use_products(model, products)
     for module in model.modules():
         if isinstance(module, RelativeAttention):
             module.backend = backend
@@ -92,6 +99,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=TOKENS, help="pieces per side in a step")
     parser.add_argument("--layers", type=int, default=6, help="layers of the encoder, and of the decoder")
     parser.add_argument("--repeats", type=int, default=7, help="timed steps of each scheme")
+    parser.add_argument("--products", nargs="+", choices=PRODUCTS, default=[fastest()], help="of linear maps, in turn")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "train-step-cpu.csv")
     arguments = parser.parse_args()
 
@@ -102,20 +110,26 @@ def main() -> None:
     print(
         f"{layers} + {layers} layers, d = 512, {tokens} pieces per side, vocabulary {VOCABULARY}, float32, dropout 0.1"
     )
-    print(f"{'n':>5}  {'positions':<11}  {'ms':>9}  {'middle half':>19}  ratio")
+    print(f"{'n':>5}  {'positions':<11}  {'products':<8}  {'ms':>9}  {'middle half':>19}  ratio")
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     with arguments.out.open("w", newline="", encoding="utf-8") as file:
-        names = ["n", "positions", "ms", "ms low", "ms high", "ratio", "layers", "tokens", "repeats", *held]
+        names = ["n", "positions", "products", "ms", "ms low", "ms high", "ratio", "layers", "tokens", "repeats", *held]
         writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()
         for n in arguments.lengths:
-            steps: dict[str, Callable[[], object]] = {name: prepare(size.config(name), n, tokens) for name in SCHEMES}
+            ways = {f"{scheme}, {way}": (scheme, way) for way in arguments.products for scheme in SCHEMES}
+            steps = {
+                name: prepare(size.config(scheme), n, tokens, products=way) for name, (scheme, way) in ways.items()
+            }
             times = alternate(steps, arguments.repeats)
-            for scheme, time in times.items():
+            for name, time in times.items():
+                scheme, way = ways[name]
                 ms, low, high = (1e3 * value for value in (time.median, time.low, time.high))
-                ratio = time.median / times["sinusoidal"].median
-                print(f"{n:>5}  {scheme:<11}  {ms:>9.1f}  {low:>8.1f} – {high:<8.1f}  {ratio:.3f}", flush=True)
-                row = [n, scheme, round(ms, 2), round(low, 2), round(high, 2), round(ratio, 4)]
+                ratio = time.median / times[f"sinusoidal, {way}"].median
+                print(
+                    f"{n:>5}  {scheme:<11}  {way:<8}  {ms:>9.1f}  {low:>8.1f} – {high:<8.1f}  {ratio:.3f}", flush=True
+                )
+                row = [n, scheme, way, round(ms, 2), round(low, 2), round(high, 2), round(ratio, 4)]
                 writer.writerow(
                     dict(zip(names, [*row, layers, tokens, arguments.repeats, *held.values()], strict=True))
                 )

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks import attention, errors, forms, length, measure, peers, picture, train_step
+from benchmarks import attention, errors, forms, length, linear, measure, peers, picture, train_step
 from relattn import relative_attention
 
 
@@ -164,6 +164,38 @@ def test_train_step(tmp_path, monkeypatch):
     rows = table(tmp_path / "t.csv")
     assert [row["positions"] for row in rows] == ["sinusoidal", "relative"]
     assert float(rows[1]["ratio"]) == pytest.approx(float(rows[1]["ms"]) / float(rows[0]["ms"]), rel=1e-2)
+
+
+def test_train_step_with_products_by_name(tmp_path, monkeypatch):
+    taken = []
+    monkeypatch.setattr(train_step, "use_products", lambda model, name: taken.append(name))
+    command = ["train_step", "--lengths", "4", "--tokens", "8", "--layers", "1", "--repeats", "1"]
+    monkeypatch.setattr(sys, "argv", [*command, "--products", "onednn", "torch", "--out", str(tmp_path / "t.csv")])
+    train_step.main()
+    rows = [(row["products"], row["positions"], row["ratio"]) for row in table(tmp_path / "t.csv")]
+    assert [row[:2] for row in rows] == [(way, name) for way in ("onednn", "torch") for name in train_step.SCHEMES]
+    assert [row[2] for row in rows[::2]] == ["1.0", "1.0"]
+    assert taken == ["onednn", "onednn", "torch", "torch"]
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_linear(tmp_path, monkeypatch, threads):
+    monkeypatch.setattr(linear, "CASES", ((307, 61, 67),))
+    monkeypatch.setattr(linear.linear, "LEAST", 256)  # put back afterwards
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    command = ["linear", "--repeats", "1", "--seconds", "0", "--threads", threads]
+    monkeypatch.setattr(sys, "argv", [*command, "--out", str(tmp_path / "l.csv")])
+    linear.main()
+    linear.main()
+    rows = table(tmp_path / "l.csv")
+    assert [(row["rows"], row["inputs"], row["outputs"], row["pass"]) for row in rows] == [
+        ("307", "61", "67", "forward"),
+        ("307", "61", "67", "forward + backward"),
+    ]
+    for row, products in zip(rows, (1, 3), strict=True):
+        for way in ("torch", "onednn"):
+            rate = 2e-6 * products * 307 * 61 * 67 / float(row[f"{way} ms"])
+            assert float(row[f"{way} GFLOP/s"]) == pytest.approx(rate, rel=0.1)
 
 
 def test_length(finished, text, tmp_path, monkeypatch, capsys):

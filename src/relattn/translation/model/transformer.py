@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from relattn import AttentionCache
 from relattn.translation.config import ModelConfig
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer
+from relattn.translation.model.linear import PRODUCTS, fastest, use_products
 from relattn.translation.model.schemes import SCHEMES, NoPositions, warn_if_blind
 
 KeysAndValues = tuple[Tensor, Tensor]
@@ -62,6 +63,8 @@ class Transformer(nn.Module):
         vocab_size: pieces of the shared vocabulary.
     """
 
+    products: str  # those of its linear maps, by their name in `linear.PRODUCTS`; `use_products` changes them
+
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
         warn_if_blind(config)
@@ -75,6 +78,7 @@ class Transformer(nn.Module):
             nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity() for _ in range(2)
         )
         self.dropout = nn.Dropout(config.dropout)
+        use_products(self, fastest())
 
     @property
     def max_length(self) -> int | None:
@@ -116,7 +120,7 @@ class Transformer(nn.Module):
     def step(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
         """(rows, new) target pieces after those in the cache -> logits (rows, new, vocab) of what follows each."""
         hidden, cache = self.decode(tokens, cache)
-        return F.linear(hidden, self.embedding), cache
+        return PRODUCTS[self.products](hidden, self.embedding), cache
 
     def forward(self, src: Tensor, src_lengths: Tensor, tgt_in: Tensor) -> Tensor:
         """Teacher forcing: logits (rows, tgt_len, vocab) of what follows each of (rows, tgt_len) target pieces."""
@@ -124,4 +128,4 @@ class Transformer(nn.Module):
         x = self.embed(tgt_in, self.tgt_positions, 0)
         for layer in cast("Iterable[DecoderLayer]", self.decoder):
             x, _ = layer(x, layer.cross_attention.project(memory), src_lengths)
-        return F.linear(self.decoder_norm(x), self.embedding)
+        return PRODUCTS[self.products](self.decoder_norm(x), self.embedding)

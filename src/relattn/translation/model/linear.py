@@ -1,0 +1,117 @@
+"""Linear maps in float32 at the processor's speed: who multiplies the matrices of a model on a CPU.
+
+    torch     F.linear as it is; PyTorch's builds for x86 have MKL multiply float32
+    onednn    oneDNN, a part of the same PyTorch, for large maps in plain float32; F.linear for all others
+
+On AMD processors with AVX-512 MKL reaches half of oneDNN's speed, on Intel's it is the faster, and PyTorch has no
+setting for it (docs/backends.md). The two differ in the last digits. So a model has what is faster on the machine that
+makes it, by a rule and not by a trial; what it has can be read from `model.products` and set by `use_products`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from relattn.backends.derivatives import is_transformed
+
+if TYPE_CHECKING:
+    from relattn.translation.model.transformer import Transformer
+
+LEAST = 256  # of rows, of inputs and of outputs, from which on a map is large
+CPUINFO = Path("/proc/cpuinfo")
+
+
+def fastest() -> str:
+    """The name of the faster products on this machine, as far as that was measured."""
+    amd = CPUINFO.exists() and "AuthenticAMD" in CPUINFO.read_text()
+    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return "onednn" if amd and wide and torch.backends.mkl.is_available() and has_onednn() else "torch"
+
+
+def has_onednn() -> bool:
+    """Whether this PyTorch has oneDNN, and the operator that leads to it, which is none of its public ones."""
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def use_products(model: Transformer, name: str) -> None:
+    """Have a model take other products: in each module that is an nn.Linear, subclasses excepted, and its output layer.
+
+    Where this PyTorch has no oneDNN, a warning says so, and the model has "torch".
+
+    Raises:
+        ValueError: `name` is none of `PRODUCTS`.
+    """
+    if name not in PRODUCTS:
+        raise ValueError(f"products are {' or '.join(map(repr, PRODUCTS))}, not {name!r}")
+    if name == "onednn" and not has_onednn():
+        warnings.warn("products by oneDNN: this PyTorch has none; its own differ in the last digits", stacklevel=2)
+        name = "torch"
+    model.products = name
+    for module in model.modules():
+        if type(module) in (nn.Linear, OneDNNLinear):
+            module.__class__ = nn.Linear if name == "torch" else OneDNNLinear
+
+
+def onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """F.linear, by oneDNN where `suits` says so: (…, inputs), (outputs, inputs), (outputs,) -> (…, outputs)."""
+    return _Product.apply(x.contiguous(), weight, bias) if suits(x, weight, bias) else F.linear(x, weight, bias)
+
+
+PRODUCTS: dict[str, Callable[..., Tensor]] = {"torch": F.linear, "onednn": onednn}
+
+
+class OneDNNLinear(nn.Linear):
+    """What `use_products` makes of an nn.Linear: the same in all but its products."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return onednn(x, self.weight, self.bias)
+
+
+def suits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether a map is large, in plain float32 on a CPU, and not compiled, exported, autocast or transformed."""
+    if torch.compiler.is_compiling():  # first, since sizes may be symbols
+        return False
+    tensors = [x, weight] if bias is None else [x, weight, bias]
+    return (
+        min(weight.shape) >= LEAST
+        and x.numel() >= LEAST * x.shape[-1]
+        and x.shape[-1:] == weight.shape[1:]  # where shapes do not fit, F.linear has words for it
+        and (bias is None or bias.shape == weight.shape[:1])
+        and all(type(t) in (Tensor, nn.Parameter) and t.dtype == torch.float32 for t in tensors)
+        and all(t.is_cpu and t.layout == torch.strided for t in tensors)
+        and weight.is_contiguous()
+        and bool(torch.backends.mkldnn.enabled)
+        and not torch.is_autocast_enabled("cpu")
+        and not is_transformed(tensors)
+    )
+
+
+class _Product(torch.autograd.Function):
+    """x Wᵀ + b. Its gradients, dx = g W and dW = gᵀ x, are products of the same kind, second derivatives included.
+
+    x is contiguous, W is that or its transpose is: oneDNN is slow where neither is so.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        bias = None if bias is None else bias.contiguous()  # the operator takes it for that
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        (x, weight), (x_needed, weight_needed, bias_needed) = ctx.saved_tensors, ctx.needs_input_grad
+        grad = grad.contiguous()
+        rows = grad.flatten(0, -2)  # (rows, outputs)
+        return (
+            _Product.apply(grad, weight.t(), None) if x_needed else None,
+            _Product.apply(rows.t().contiguous(), x.flatten(0, -2).t(), None) if weight_needed else None,
+            rows.sum(0) if bias_needed else None,
+        )
