@@ -27,6 +27,7 @@ from relattn.translation.data.prepare import TranslationData
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.evaluation import score
+from relattn.translation.model.linear import use_products
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.translator import Translator
 from relattn.translation.training import checkpoints
@@ -180,6 +181,7 @@ def _save(
             "waited": progress.waited,
             "unlogged": (journal.loss, journal.tokens),
             "clock": (journal.seconds, journal.last_row_at),
+            "products": model.products,
             "model": model.state_dict(),
             "optimizer": optimizer.state_dict(),
         }
@@ -192,6 +194,7 @@ def _restore(
 ) -> Progress:
     """Take up where a checkpoint's content left off."""
     try:
+        use_products(model, state["products"])
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         journal.loss, journal.tokens = state["unlogged"]
