@@ -264,19 +264,40 @@ def test_several_nodes_need_who_starts_them(tmp_path, recipe_of):
     assert not (tmp_path / "run").exists()
 
 
+def begun(tmp_path: Path) -> subprocess.Popen[str]:
+    """A run of two processes that has come to its first rows."""
+    command = [sys.executable, "-m", "relattn.translation.cli", "train", str(tmp_path / "recipe.yaml")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    log, deadline = tmp_path / "run" / "log.csv", time.monotonic() + 60
+    while not (log.exists() and log.read_text().count("\n") > 3):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return process
+
+
+def processes(first: subprocess.Popen[str]) -> list[int]:
+    return [first.pid, *map(int, Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split())]
+
+
 @pytest.mark.parametrize("which", [0, 1])
 def test_when_one_of_two_processes_is_killed_the_other_ends(tmp_path, recipe_of, which):
     recipe = recipe_of(tmp_path / "run", 8, devices=2)
     (tmp_path / "recipe.yaml").write_text(dump(replace(recipe, train=replace(recipe.train, steps=100_000))))
-    command = [sys.executable, "-m", "relattn.translation.cli", "train", str(tmp_path / "recipe.yaml")]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        log = tmp_path / "run" / "log.csv"
-        deadline = time.monotonic() + 60
-        while not (log.exists() and log.read_text().count("\n") > 3):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        os.kill([process.pid, *map(int, children)][which], signal.SIGKILL)
+    with begun(tmp_path) as process:
+        os.kill(processes(process)[which], signal.SIGKILL)
         process.communicate(timeout=60)  # both hold standard error open
     assert process.returncode != 0
+
+
+def test_a_signal_to_one_process_stops_all_of_them(tmp_path, recipe_of):
+    recipe = recipe_of(tmp_path / "run", 8, devices=2)
+    (tmp_path / "recipe.yaml").write_text(dump(replace(recipe, train=replace(recipe.train, steps=100_000))))
+    with begun(tmp_path) as process:
+        os.kill(processes(process)[1], signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    step = checkpoints.newest(tmp_path / "run" / "checkpoints")[1]["step"]
+    assert (
+        err.splitlines()[-1] == f"relattn: stopped after step {step}; the same command with --resume goes on from there"
+    )
+    assert process.returncode == 128 + signal.SIGTERM
