@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from relattn.translation import cli, demo
+from relattn.translation import bundle, cli, demo
 from relattn.translation.data import prepare
+from relattn.translation.data.embedded import embedded
 from relattn.translation.errors import InputError
-from relattn.translation.evaluation import item_accuracy
+from relattn.translation.search.translator import Translator
+from relattn.translation.teacher_forcing import by_position
 
 
 @pytest.fixture
@@ -29,7 +31,8 @@ def small(monkeypatch):
         )
 
     monkeypatch.setattr(demo, "recipe", recipe)
-    monkeypatch.setattr(demo, "SPLITS", {"test": 6, "long": 2})
+    monkeypatch.setattr(demo, "LINES", 6)
+    monkeypatch.setattr(demo, "WIDTH", 4)
     monkeypatch.setattr(prepare, "VALID_LINES", 2)
 
 
@@ -40,8 +43,16 @@ def test_the_demo_trains_compares_and_shows(small, tmp_path, capsys):
     first = capsys.readouterr().out
     with open(tmp_path / "results.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    found = [(row["positions"], row["split"], row["lines"]) for row in rows]
-    assert found == [(scheme, *split) for scheme in ("relative", "none") for split in (("test", "6"), ("long", "2"))]
+    assert [row["positions"] for row in rows] == ["relative", "none"]
+    for row in rows:
+        translator = bundle.load(tmp_path / row["positions"] / "bundle")
+        bins = by_position(translator, embedded("long", lines=6), width=4)
+        assert any(b.pieces < 6 for b in bins)
+        measured = {b.label: f"{100 * b.right:.0f} %" for b in bins if b.pieces >= 6}
+        names = ["positions", "items right", "lines right", "BLEU", "training", *measured, "signature"]
+        assert (list(row), {name: row[name] for name in measured}) == (names, measured)
+    longest = max(len(translator.tokenizer.encode(tgt)) for _, tgt in embedded("train", lines=60))
+    assert f"the longest target trained on has {longest} pieces" in first
     assert all(row["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|") for row in rows)
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert f"translate {tmp_path / 'relative' / 'bundle'}" in first
@@ -51,10 +62,19 @@ def test_the_demo_trains_compares_and_shows(small, tmp_path, capsys):
     assert "seed: 1 → 2" in capsys.readouterr().err
 
 
-def test_accuracy_by_length_is_that_of_the_lines_of_each_length():
-    pairs = [("", "a; b"), ("", "c"), ("", "d; e")]
-    result = demo.Result("relative", "test", pairs, ["a; b", "x", "d"], [3, 12, 9], 0.0)
-    assert result.by_length() == [(5.0, item_accuracy(["a; b", "d"], ["a; b", "d; e"]).items), (15.0, 0.0)]
+def test_the_demo_says_what_is_right_and_what_is_wrong(small, tmp_path, capsys, monkeypatch):
+    (wrong, reference), *others = embedded("test", lines=6)
+    answers = {wrong: "falsch", **dict(others)}
+    monkeypatch.setattr(Translator, "translate", lambda _, lines: [answers.get(line, "") for line in lines])
+    assert cli.main(["demo", "--out", str(tmp_path), "--steps", "1"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    items = [len(tgt.split("; ")) for tgt in (reference, *answers.values())]
+    right = 100 * sum(items[2:]) / (items[0] + sum(items[2:]))
+    assert ["relative", f"{right:.1f}", "%", f"{100 * 5 / 6:.1f}", "%"] in [line[:5] for line in lines]
+    at = lines.index(["src.", *wrong.split()])
+    assert lines[at + 1 : at + 4] == [["WRONG", "falsch"], ["ref.", *reference.split()], []]
+    src, tgt = others[0]
+    assert lines[at + 4 : at + 7] == [["src.", *src.split()], ["right", *tgt.split()], []]
 
 
 def test_locales_that_are_not_spoken_leave_nothing(small, tmp_path):

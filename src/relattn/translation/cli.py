@@ -76,7 +76,22 @@ def evaluate(argv: list[str]) -> None:
         "--embedded", type=str, default="", help="embedded split, instead of files: valid, test or long"
     )
     parser.add_argument("--lines", type=int, default=500, help="lines of the embedded corpus")
-    parser.add_argument("--output", type=str, default="", help="file for the translations")
+    parser.add_argument("--output", type=str, default="", help="file for the translations, or the table by position")
+    parser.add_argument(
+        "--by_position",
+        type=int | None,
+        default=None,
+        metavar="WIDTH",
+        help="translate nothing; for every WIDTH target positions, the share of the reference's pieces predicted right "
+        "and nats a piece, each given those before it (teacher forcing); the ends of sentence come last; "
+        "--output keeps the table as CSV, and a picture beside it as .png",
+    )
+    parser.add_argument(
+        "--trained",
+        type=int | None,
+        default=None,
+        help="pieces of the longest target trained on, to be marked in the picture",
+    )
     _add_search(parser)
     arguments = parser.parse_args(argv)
 
@@ -86,6 +101,12 @@ def evaluate(argv: list[str]) -> None:
 
     if bool(arguments.embedded) == bool(arguments.src) or bool(arguments.src) != bool(arguments.ref):
         raise InputError("evaluate needs --src and --ref, or --embedded")
+    if arguments.trained is not None and (arguments.by_position is None or not arguments.output):
+        raise InputError("--trained marks the picture that --by_position draws beside --output")
+    if arguments.trained is not None and arguments.trained < 1:
+        raise InputError(f"trained must be at least 1, got {arguments.trained}")
+    if arguments.by_position is not None and Path(arguments.output).suffix == ".png":
+        raise InputError("--output names the table; its picture is put beside it, as .png")
     translator = _load(arguments)
     if arguments.embedded:
         from relattn.translation import bundle
@@ -97,6 +118,14 @@ def evaluate(argv: list[str]) -> None:
         )
     else:
         pairs = list(read_parallel(arguments.src, arguments.ref))
+    if arguments.by_position is not None:
+        from relattn.translation import teacher_forcing
+
+        bins = teacher_forcing.by_position(translator, pairs, width=arguments.by_position)
+        print(teacher_forcing.table(bins))
+        if arguments.output:
+            teacher_forcing.write(Path(arguments.output), bins, trained=arguments.trained)
+        return
     src, references = [a for a, _ in pairs], [b for _, b in pairs]
     translations = translator.translate(src, progress=sys.stderr.isatty())
     scores = score(translations, references)
