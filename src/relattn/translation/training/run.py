@@ -21,10 +21,10 @@ from typing import Any
 
 import lightning
 import torch
-import yaml
 
 from relattn.translation import bundle
-from relattn.translation.config import Recipe, TrainConfig, as_dict, differences, dump, from_dict
+from relattn.translation.config import Recipe, TrainConfig, as_dict, differences, dump
+from relattn.translation.config import read_recipe as read_recipe_file
 from relattn.translation.data.datamodule import TranslationData
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError, Interrupted
@@ -112,12 +112,14 @@ def read_recipe(run: Path) -> Recipe:
     Raises:
         InputError: the directory holds no run, or its recipe was changed by hand into something else.
     """
-    if not (run / "recipe.yaml").exists():
+    path = run / "recipe.yaml"
+    if not path.exists():
         raise InputError(f"{run}: holds no run: there is no recipe.yaml")
     try:
-        return from_dict(yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8")))
-    except (yaml.YAMLError, AttributeError, TypeError) as error:
-        raise InputError(f"{run / 'recipe.yaml'}: is not as this version writes it: {error}") from error
+        return read_recipe_file(path)
+    except InputError as error:
+        fault = str(error).removeprefix(f"{path}: ")
+        raise InputError(f"{path}: is not as this version writes it: {fault}") from error
 
 
 def _card(recipe: Recipe, paths: list[Path]) -> str:
