@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_origin, get_type_hints
 
 import yaml
 
@@ -45,11 +45,15 @@ def _require(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
+@dataclass(frozen=True, kw_only=True)
 class _Config:
-    """What every config is held to when it is made: the rules that stand with its fields, and text that can be kept."""
+    """What every config is held to when it is made: the rules that stand with its fields, and text that can be kept.
+
+    It is a dataclass itself, for jsonargparse takes a class with any other base as the name of a class to import.
+    """
 
     def __post_init__(self) -> None:
-        for setting in fields(cast(Any, self)):
+        for setting in fields(self):
             name, value = setting.name, getattr(self, setting.name)
             for what, holds in setting.metadata.get("rules", ()) if value is not None else ():
                 _require(holds(value), f"{name} must be {what}, got {one_line(value, 40)}")

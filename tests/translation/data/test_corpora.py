@@ -39,7 +39,8 @@ def test_what_is_not_utf8_is_told_by_file_and_byte(tmp_path, name, content, offs
     path = write(tmp_path / name, content)
     with pytest.raises(InputError) as caught:
         list(read_lines(path))
-    assert str(caught.value).startswith(f"{path}: not UTF-8 at byte {offset}: ")
+    line = content[:offset].count(b"\n") + 1
+    assert str(caught.value) == f"{path}: not UTF-8 at byte {offset}, in line {line}: 0x{content[offset]:02x}"
     assert content[offset] >= 0x80
 
 

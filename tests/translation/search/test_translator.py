@@ -14,10 +14,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from relattn import AttentionCache
 from relattn.translation.config import ModelConfig, SearchConfig
+from relattn.translation.data.corpora import arriving_lines
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search import translator as module
-from relattn.translation.search.arriving import arriving_lines
 from relattn.translation.search.translator import Hypothesis, Translator
 
 VOCAB = 40
