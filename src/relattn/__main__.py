@@ -1,0 +1,74 @@
+"""The command `relattn`, and `python -m relattn`: what a process has to settle before the toolkit is imported.
+
+Text is UTF-8 whatever the locale; files never get the numbers of standard streams that are closed; Ctrl-C is one line at
+any time, imports included; and where the toolkit's libraries are not installed, one line says what to install.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from io import TextIOWrapper
+
+from relattn import __version__
+
+
+def main() -> int:
+    """Run the command that the process was given; returns the exit code: 0, 2 for a mistake, 130 for Ctrl-C."""
+    _speak_utf_8()
+    _fill_standard_streams()
+    if sys.argv[1:] == ["--version"]:
+        print(f"relattn {__version__}")
+        return 0
+    interrupted = False
+
+    def interrupt(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as in the background
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        from relattn.translation.cli import main as command
+
+        return command()
+    except BaseException as error:
+        if interrupted:  # whatever a library has made of it
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            print("relattn: interrupted", file=sys.stderr)
+            return 130
+        if isinstance(error, ModuleNotFoundError) and not f"{error.name}.".startswith("relattn."):
+            need = f'{error.name} is not installed; the commands need: pip install "relattn[translation]"'
+            print(f"relattn: error: {need}", file=sys.stderr)
+            return 2
+        raise
+    finally:
+        if interrupted:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _speak_utf_8() -> None:
+    """Start the process again in Python's UTF-8 mode where paths would be something else; streams need no such thing."""
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    for stream, errors in ((sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors=errors)
+
+
+def _fill_standard_streams() -> None:
+    """Give numbers 0, 1 and 2 to nothing at all where they are closed; what would be said on standard error is lost."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+
+
+if __name__ == "__main__":
+    sys.exit(main())
