@@ -1,7 +1,7 @@
 """The command `relattn`, and `python -m relattn`: what a process has to settle before the toolkit is imported.
 
-Text is UTF-8 whatever the locale; files never get the numbers of standard streams that are closed; Ctrl-C is one line at
-any time, imports included; and where the toolkit's libraries are not installed, one line says what to install.
+Text is UTF-8 whatever the locale; files never get the numbers of standard streams that are closed; Ctrl-C is one line
+at any time, imports included; and where the toolkit's libraries are not installed, one line says what to install.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def _speak_utf_8() -> None:
-    """Start the process again in Python's UTF-8 mode where paths would be something else; streams need no such thing."""
+    """Start again in Python's UTF-8 mode where paths would be something else; for streams that is not needed."""
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         os.environ["PYTHONUTF8"] = "1"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

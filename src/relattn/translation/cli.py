@@ -17,7 +17,6 @@ from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser
 
-from relattn import __version__
 from relattn.translation.config import Positions, Recipe, TrainConfig, recipe_flags
 from relattn.translation.errors import InputError, Interrupted, one_line
 
@@ -53,8 +52,6 @@ def main(argv: list[str] | None = None) -> int:
 def _command(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(_usage())
-    elif argv[0] == "--version":
-        print(f"relattn {__version__}")
     elif argv[0] not in COMMANDS:
         raise InputError(f"there is no command '{one_line(argv[0], 40)}'; the commands are {', '.join(COMMANDS)}")
     else:
@@ -244,7 +241,7 @@ def _load(arguments: Any) -> Any:
         torch.ones(1, device=arguments.device).item()
     except Exception as error:  # of many kinds; "meta" makes tensors and has no numbers
         fault = one_line(str(error).partition("\n")[0], 120)
-        raise InputError(f"device {one_line(arguments.device, 40)} cannot be used here: {fault}") from error
+        raise InputError(f"device {arguments.device} cannot be used here: {fault}") from error
     parts = bundle.load_parts(arguments.bundle)
     translator = parts.translator(device=arguments.device)
     given = {name: arguments[name] for name in ("beam_size", "alpha") if arguments[name] is not None}
