@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from io import TextIOWrapper
+from types import FrameType
 
 from relattn import __version__
 
@@ -21,32 +22,36 @@ def main() -> int:
     if sys.argv[1:] == ["--version"]:
         print(f"relattn {__version__}")
         return 0
-    interrupted = False
-
-    def interrupt(*_: object) -> None:
-        nonlocal interrupted
-        interrupted = True
-        raise KeyboardInterrupt
-
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as in the background
-        signal.signal(signal.SIGINT, interrupt)
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         from relattn.translation.cli import main as command
 
         return command()
-    except BaseException as error:
-        if interrupted:  # whatever a library has made of it
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            print("relattn: interrupted", file=sys.stderr)
-            return 130
-        if isinstance(error, ModuleNotFoundError) and not f"{error.name}.".startswith("relattn."):
-            need = f'{error.name} is not installed; the commands need: pip install "relattn[translation]"'
-            print(f"relattn: error: {need}", file=sys.stderr)
-            return 2
-        raise
+    except KeyboardInterrupt:
+        return 130
+    except ModuleNotFoundError as error:
+        if f"{error.name}.".startswith("relattn."):
+            raise
+        need = f'{error.name} is not installed; the commands need: pip install "relattn[translation]"'
+        print(f"relattn: error: {need}", file=sys.stderr)
+        return 2
     finally:
-        if interrupted:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is left is to exit
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """On Ctrl-C say so and unwind; on a second one, or while something is imported, end here and now.
+
+    An exception that is raised under an import of compiled code may be lost there, or abort the process.
+    """
+    signal.signal(number, lambda *_: os._exit(130))
+    os.write(2, b"relattn: interrupted\n")
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            os._exit(130)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def _speak_utf_8() -> None:

@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     except Interrupted as stop:
         return _told(f"relattn: {stop}", 130)
     except KeyboardInterrupt:
-        return _told("relattn: interrupted", 130)
+        return 130
     except BrokenPipeError:
         return 0
     except (InputError, ArgumentError, OSError) as error:
@@ -119,17 +119,15 @@ def evaluate(argv: list[str]) -> None:
         raise InputError("evaluate needs --src and --ref, or --embedded")
     if not 1 <= arguments.lines <= 10**9:
         raise InputError(f"lines must be at least 1 and at most 1,000,000,000, got {arguments.lines}")
-    with output(Path(arguments.output)) if arguments.output else nullcontext() as write:
-        parts, translator = _load(arguments)
-        if arguments.embedded:
-            from relattn.translation.data.embedded import embedded
+    parts, translator = _load(arguments)
+    if arguments.embedded:
+        from relattn.translation.data.embedded import embedded
 
-            pairs = embedded(
-                arguments.embedded, src_lang=parts.src_lang, tgt_lang=parts.tgt_lang, lines=arguments.lines
-            )
-        else:
-            pairs = list(read_parallel(arguments.src, arguments.ref))
-        src, references = [a for a, _ in pairs], [b for _, b in pairs]
+        pairs = embedded(arguments.embedded, src_lang=parts.src_lang, tgt_lang=parts.tgt_lang, lines=arguments.lines)
+    else:
+        pairs = list(read_parallel(arguments.src, arguments.ref))
+    src, references = [a for a, _ in pairs], [b for _, b in pairs]
+    with output(Path(arguments.output)) if arguments.output else nullcontext() as write:
         translations = translator.translate(src, progress=sys.stderr.isatty())
         print(score(translations, references))
         if write:

@@ -1,4 +1,5 @@
 import io
+import random
 
 import pytest
 import sentencepiece
@@ -119,3 +120,38 @@ def test_what_goes_wrong_in_reading_keeps_its_own_words():
 
     with pytest.raises(InputError, match=r"^text\.en: not UTF-8 at byte 17"):
         Tokenizer.train(lines(), 340, seed=1)
+
+
+def test_a_bit_that_is_wrong_is_found_or_does_no_harm(tokenizer):
+    """A model that is taken spells every text; what its scores are worth is for a bundle's digest to say."""
+    source, texts = random.Random(1), [*LINES[:4], *TEXTS]
+    refused = 0
+    for _ in range(300):
+        damaged = bytearray(tokenizer.model_bytes)
+        at = source.randrange(8 * len(damaged))
+        damaged[at // 8] ^= 1 << at % 8
+        try:
+            taken = Tokenizer(bytes(damaged))
+        except InputError as error:
+            refused += 1
+            assert "\n" not in str(error)
+            continue
+        ids = taken.encode_lines(texts)
+        assert max(map(max, filter(None, ids))) < taken.vocab_size == tokenizer.vocab_size
+        assert [taken.decode(row) for row in ids] == texts
+    assert refused > 150
+
+
+def test_a_long_line_is_learned_from():
+    line = "the cat sat on mats " * 500  # SentencePiece would leave out more than 4,192 bytes
+    assert Tokenizer.train([line], 300, seed=1).encode("the cat") == Tokenizer.train([line], 300, seed=1).encode(
+        "the cat"
+    )
+
+
+def test_what_cannot_fit_is_told_without_encoding(tokenizer):
+    longest = max(len(tokenizer.decode([i])) for i in range(4, tokenizer.vocab_size))
+    for text in [*LINES[:4], *TEXTS, "the cat " * 50]:
+        pieces = len(tokenizer.encode(text))
+        assert tokenizer.may_fit(text, pieces)
+        assert not tokenizer.may_fit(text + "x" * 2 * longest * (pieces + 1), pieces)

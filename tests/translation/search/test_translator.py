@@ -318,3 +318,13 @@ def test_an_unreadable_descriptor_is_reported(tmp_path):
     descriptor = os.open(tmp_path, os.O_RDONLY)
     with pytest.raises(InputError, match="standard input: cannot be read: Is a directory"):
         next(arriving_lines(descriptor))
+
+
+def test_a_line_too_long_to_translate_is_refused_by_number_before_it_is_encoded(trained):
+    translate = translator(trained)
+    monster = "5 " * (module.LONGEST_LINE // 2)
+    chunks = [["5"], ["6", monster + "7"]]
+    found = translate.stream_n_best(chunks, 1)
+    assert next(found)[0].text
+    with pytest.raises(InputError, match=r"^line 3 has 65,537 characters; at most 65,536 are read$"):
+        next(found)
