@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -287,3 +288,68 @@ relattn.translation.load(sys.argv[1]).translate(["one apple"])
 assert not {"lightning", "datasets", "sacrebleu", "matplotlib"} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", script, str(saved)], check=True)
+
+
+@pytest.mark.parametrize("name", sorted(FILES - {"README.md"}))
+def test_whatever_happens_to_a_file_it_is_read_or_refused_in_one_line(saved, tokenizer, name):
+    """Bits turned, bytes lost, bytes put in: a tokenizer is the same or refused, all else translates."""
+    source, whole = random.Random(name), (saved / name).read_bytes()
+    refused = 0
+    for turn in range(24):
+        damaged = bytearray(whole)
+        at = source.randrange(len(whole) if turn % 4 else min(len(whole), 1500))
+        if turn % 3 == 0:
+            del damaged[at:]
+        elif turn % 3 == 1:
+            damaged[at : at + source.randrange(20)] = source.randbytes(source.randrange(20))
+        else:
+            damaged[at] ^= 1 << source.randrange(8)
+        (saved / name).write_bytes(damaged)
+        told: InputError | None = None
+        try:
+            loaded = bundle.load(saved)
+        except InputError as error:
+            told = error
+        if told:
+            refused += 1
+            assert str(told).startswith(f"{saved}/")
+            assert "\n" not in str(told)
+            assert len(str(told)) < 1500
+        else:
+            assert loaded.tokenizer.model_bytes == tokenizer.model_bytes
+    assert refused > 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dim": 1_000_000, "heads": 1}, r"config\.yaml: dim must be at most 65,536, got 1000000$"),
+        ({"decoder_layers": 10**6}, r"config\.yaml: decoder_layers must be at most 1,000, got 1000000$"),
+        ({"dim": 60_000}, r"model\.safetensors: the weights do not fit the model: .*; and \d+ more$"),
+        (
+            {"encoder_layers": 999},
+            r"model\.safetensors: the weights do not fit the model: \d+ tensors for 1001 layers$",
+        ),
+        ({"feed_forward_dim": 2**20}, r"the weights do not fit the model: .* is \(20,\), the model has \(1048576,\)"),
+    ],
+)
+def test_no_room_is_made_for_a_model_that_the_weights_are_not_of(saved, monkeypatch, changes, message):
+    change_config(saved, lambda config: config["model"].update(changes))
+    monkeypatch.setattr(bundle, "load_weights", None)  # what a model with room for its weights would be given to
+    with pytest.raises(InputError, match=message):
+        bundle.load(saved)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64])
+def test_weights_that_are_no_real_numbers_are_refused(saved, dtype):
+    change_weights(saved, lambda state: state.update(embedding=state["embedding"].to(dtype)))
+    kind = str(dtype).removeprefix("torch.")
+    with pytest.raises(InputError, match=rf"not fit the model: embedding is {kind}, weights are floating point$"):
+        bundle.load(saved)
+
+
+def test_a_tokenizer_of_other_weights_is_refused(saved, tokenizer):
+    other = Tokenizer.train(["three plums", "drei Pflaumen", *LINES[2:]] * 5, tokenizer.vocab_size, seed=1)
+    (saved / "tokenizer.model").write_bytes(other.model_bytes)
+    with pytest.raises(InputError, match=r"tokenizer\.model: damaged, or not the one these weights were trained with$"):
+        bundle.load(saved)

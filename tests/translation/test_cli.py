@@ -20,6 +20,7 @@ from relattn.translation.config import Recipe, SearchConfig, dump
 from relattn.translation.data.corpora import read_parallel
 from relattn.translation.errors import Interrupted
 from relattn.translation.evaluation import score
+from relattn.translation.search.translator import Translator
 from relattn.translation.training import run
 
 LINES = ["one cat sat", "", "on two mat and one cat", "   ", "two", "one cat sat"]
@@ -303,6 +304,45 @@ def test_evaluate_needs_one_text(relattn, model, arguments):
     assert_refused(relattn("evaluate", model, *arguments), "evaluate needs --src and --ref, or --embedded")
 
 
+def test_the_devices_message_is_short(relattn, model):
+    result = relattn("translate", model, "--device", "xla")
+    assert result.err.startswith("relattn: error: device xla cannot be used here: ")
+    assert len(result.err) < 200
+    message = "device meta cannot be used here: Tensor.item() cannot be called on meta tensors"
+    assert_refused(relattn("translate", model, "--device", "meta"), message)
+
+
+@pytest.mark.parametrize("command", [("demo",), ("average", "run")])
+def test_an_empty_place_is_refused(relattn, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    assert_refused(relattn(*command, "--out="), "out must name a directory")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_that_does_not_suffice_is_one_line_and_a_bug_is_a_traceback(relattn, monkeypatch):
+    monkeypatch.setattr(run, "train", lambda *_, **__: torch.empty(2**50))
+    result = relattn("train")
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert result.err.startswith("relattn: error: not enough memory: ")
+    monkeypatch.setattr(run, "train", lambda *_, **__: torch.empty(2, 3) @ torch.empty(2, 3))
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        relattn("train")
+
+
+@pytest.mark.parametrize("value", [0, -3, 10**10])
+def test_lines_of_the_embedded_corpus_have_a_range(relattn, model, value):
+    message = f"lines must be at least 1 and at most 1,000,000,000, got {value}"
+    assert_refused(relattn("evaluate", model, "--embedded", "test", "--lines", value), message)
+
+
+def test_an_output_that_will_not_do_is_refused_before_translating(relattn, tmp_path, model, monkeypatch):
+    monkeypatch.setattr(Translator, "translate", None)
+    path = tmp_path / "nowhere" / "out.txt"
+    result = relattn("evaluate", model, "--embedded", "test", "--lines", 2, "--output", path)
+    message = f"{path}: cannot be written: No such file or directory; what was there before is kept"
+    assert_refused(result, message)
+
+
 def test_averages_that_will_not_do(relattn, tmp_path, finished):
     out = ("--out", tmp_path / "mean")
     assert_refused(relattn("average", tmp_path, *out), f"{tmp_path}: holds no run: there is no recipe.yaml")
@@ -435,10 +475,14 @@ def test_evaluate_gives_scores_with_their_signatures(relattn, tmp_path, model, t
     assert (tmp_path / "out.txt").read_text().splitlines() == translations
 
 
-def test_evaluate_on_the_embedded_corpus(relattn, model):
+def test_evaluate_on_the_embedded_corpus(relattn, model, monkeypatch):
+    read: list[object] = []
+    load_parts = bundle.load_parts
+    monkeypatch.setattr(bundle, "load_parts", lambda path: read.append(path) or load_parts(path))
     result = relattn("evaluate", model, "--embedded", "long", "--lines", 2, "--beam_size", 1)
     assert (result.code, result.err) == (0, "")
     assert [line.split()[0] for line in result.out.splitlines()] == ["BLEU", "chrF", "items"]
+    assert read == [model]
 
 
 def test_average(relattn, tmp_path, finished):

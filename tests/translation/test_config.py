@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -242,11 +243,14 @@ def test_whatever_a_recipe_says_it_is_a_recipe_or_one_line(tmp_path, seed):
             elif source.random() < 0.3:
                 lines.append(f"{name}: {source.choice(values)}")
         (tmp_path / "recipe.yaml").write_text("\n".join(lines), encoding="utf-8")
+        told: InputError | None = None
         try:
             recipe = read_recipe(tmp_path / "recipe.yaml")
         except InputError as error:
-            assert str(error).startswith(f"{tmp_path}/recipe.yaml: ")
-            assert_one_line(error)
+            told = error
+        if told:
+            assert str(told).startswith(f"{tmp_path}/recipe.yaml: ")
+            assert_one_line(told)
         else:
             (tmp_path / "again.yaml").write_text(dump(recipe), encoding="utf-8")
             assert read_recipe(tmp_path / "again.yaml") == recipe
@@ -261,9 +265,7 @@ def test_any_text_comes_back(tmp_path, text):
     assert read_recipe(tmp_path / "recipe.yaml") == recipe
 
 
-LAUGHS = "a: &a [x, x]\n" + "".join(
-    f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefghi", "bcdefghij")
-)
+LAUGHS = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in pairwise("abcdefghij"))
 
 
 @pytest.mark.parametrize(
@@ -273,7 +275,7 @@ LAUGHS = "a: &a [x, x]\n" + "".join(
         ("model: {dim: 8, heads: 2, dim: 16}", "dim is given twice, again in line 1$"),
         (LAUGHS, "unknown setting a$"),
         ("[" * 5000, "not YAML: maximum recursion depth"),
-        ("model: " * 1 + "{model: " * 5000, "not YAML: "),
+        ("{model: " * 5000, "not YAML: "),
         ("model: &m {dim: *m}", r"model\.dim must be one value$"),
         ("? [a]\n: 3", "unknown setting a list or a group$"),
         ("seed: '3'", "Parser key \"seed\": Expected a <class 'int'>. Got value: 3$"),

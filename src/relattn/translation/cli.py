@@ -42,7 +42,9 @@ def main(argv: list[str] | None = None) -> int:
     except (InputError, ArgumentError, OSError) as error:
         return _told(f"relattn: error: {one_line(error)}", 2)
     except (MemoryError, RuntimeError) as error:
-        if not (isinstance(error, MemoryError) or re.search("out of memory|allocate memory", str(error))):
+        if not (
+            isinstance(error, MemoryError) or re.search("out of memory|not enough memory|allocate memory", str(error))
+        ):
             raise
         return _told(f"relattn: error: not enough memory: {one_line(error, 200)}", 2)
     finally:

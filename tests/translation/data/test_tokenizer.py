@@ -132,9 +132,8 @@ def test_a_bit_that_is_wrong_is_found_or_does_no_harm(tokenizer):
         damaged[at // 8] ^= 1 << at % 8
         try:
             taken = Tokenizer(bytes(damaged))
-        except InputError as error:
+        except InputError:
             refused += 1
-            assert "\n" not in str(error)
             continue
         ids = taken.encode_lines(texts)
         assert max(map(max, filter(None, ids))) < taken.vocab_size == tokenizer.vocab_size
