@@ -315,6 +315,8 @@ def test_the_devices_message_is_short(relattn, model):
 @pytest.mark.parametrize("command", [("demo",), ("average", "run")])
 def test_an_empty_place_is_refused(relattn, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("relattn.translation.demo.demo", None)
+    monkeypatch.setattr(run, "average_run", None)
     assert_refused(relattn(*command, "--out="), "out must name a directory")
     assert list(tmp_path.iterdir()) == []
 

@@ -257,7 +257,7 @@ def test_whatever_a_recipe_says_it_is_a_recipe_or_one_line(tmp_path, seed):
 
 
 @pytest.mark.parametrize(
-    "text", ["no", "1e-4", "null", "~", "'", '"', "a: b", "- x", "# x", " x ", "é\u2028", "\t", "[", "*a"]
+    "text", ["no", "NO", "1e-4", "null", "~", "'", '"', "a: b", "- x", "# x", " x ", "é\u2028", "\t", "[", "*a"]
 )
 def test_any_text_comes_back(tmp_path, text):
     recipe = Recipe(out=text, data=DataConfig(src_lang=text, train_src=text, train_tgt=text))

@@ -141,6 +141,21 @@ def test_a_bit_that_is_wrong_is_found_or_does_no_harm(tokenizer):
     assert refused > 150
 
 
+@pytest.mark.parametrize("piece", ["e", "<0x41>"])
+def test_a_piece_of_another_kind_is_refused(tokenizer, piece):
+    """Letters that are a byte, or a byte that is letters, in what SentencePiece itself loads."""
+    at = tokenizer.model_bytes.index(f"{piece}\x15".encode()) + len(piece) + 5  # past the tag and the score
+    damaged = bytearray(tokenizer.model_bytes)
+    if piece == "e":
+        damaged[at:at] = b"\x18\x06"
+        damaged[at - len(piece) - 8] += 2  # bytes of the piece's record
+    else:
+        assert damaged[at : at + 2] == b"\x18\x06"
+        damaged[at + 1] = 1
+    with pytest.raises(InputError, match="not a SentencePiece model"):
+        Tokenizer(bytes(damaged))
+
+
 def test_a_long_line_is_learned_from():
     line = "the cat sat on mats " * 500  # SentencePiece would leave out more than 4,192 bytes
     assert Tokenizer.train([line], 300, seed=1).encode("the cat") == Tokenizer.train([line], 300, seed=1).encode(
