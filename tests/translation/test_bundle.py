@@ -353,3 +353,12 @@ def test_a_tokenizer_of_other_weights_is_refused(saved, tokenizer):
     (saved / "tokenizer.model").write_bytes(other.model_bytes)
     with pytest.raises(InputError, match=r"tokenizer\.model: damaged, or not the one these weights were trained with$"):
         bundle.load(saved)
+
+
+def test_the_same_model_is_the_same_files(tmp_path, tokenizer):
+    made = []
+    for turn in range(12):
+        path = tmp_path / str(turn)
+        bundle.save(path, model=make_model(tokenizer), recipe=RECIPE, tokenizer=tokenizer, card="")
+        made.append({file.name: file.read_bytes() for file in path.iterdir()})
+    assert all(files == made[0] for files in made)

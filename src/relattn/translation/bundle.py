@@ -37,7 +37,9 @@ _FORMER_NAMES = re.compile(r"\.(key|value)_table\.")  # of the tables in bundles
 CONFIG, WEIGHTS, TOKENIZER, CARD = "config.yaml", "model.safetensors", "tokenizer.model", "README.md"
 
 _MOST_NAMED = 5  # tensors named in one message
-_TOKENIZER_OF = "tokenizer"  # in the metadata of the weights: the SHA-256 of the tokenizer they were trained with
+# In the metadata of the weights, the SHA-256 of the tokenizer they were trained with. It stands there alone, for
+# safetensors writes several entries in any order, and the same model is to give the same file.
+_TOKENIZER_OF = "tokenizer"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +95,7 @@ def save(path: str | Path, *, model: Transformer, recipe: Recipe, tokenizer: Tok
         (aside / CONFIG).write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")
         (aside / TOKENIZER).write_bytes(tokenizer.model_bytes)
         (aside / CARD).write_text(card, encoding="utf-8")
-        metadata = {"format": "pt", _TOKENIZER_OF: _digest(tokenizer)}
-        (aside / WEIGHTS).write_bytes(safetensors.torch.save(weights, metadata=metadata))
+        (aside / WEIGHTS).write_bytes(safetensors.torch.save(weights, metadata={_TOKENIZER_OF: _digest(tokenizer)}))
 
 
 def load(path: str | Path, *, device: str = "cpu") -> Translator:

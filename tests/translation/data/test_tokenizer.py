@@ -152,9 +152,7 @@ def test_a_vocabulary_that_has_lost_its_space_is_refused(tokenizer):
 
 def test_a_long_line_is_learned_from():
     line = "the cat sat on mats " * 500  # SentencePiece by default leaves out more than 4,192 bytes
-    assert Tokenizer.train([line], 300, seed=1).encode("the cat") == Tokenizer.train([line], 300, seed=1).encode(
-        "the cat"
-    )
+    assert len(Tokenizer.train([line], 300, seed=1).encode("the cat")) < len("the cat")
 
 
 def test_what_cannot_fit_is_told_without_encoding(tokenizer):

@@ -326,5 +326,5 @@ def test_a_line_too_long_to_translate_is_refused_by_number_before_it_is_encoded(
     chunks = [["5"], ["6", monster + "7"]]
     found = translate.stream_n_best(chunks, 1)
     assert next(found)[0].text
-    with pytest.raises(InputError, match=r"^line 3 has 65,537 characters; at most 65,536 are read$"):
+    with pytest.raises(InputError, match=r"^line 3 has 16,385 characters; at most 16,384 are read$"):
         next(found)

@@ -28,7 +28,7 @@ from relattn.translation.search.scoring import length_penalty
 
 MAX_SENTENCES = 128  # in a batch, times the beam: enough to keep the arithmetic busy
 MAX_TOKENS = 4096  # padded source pieces in a batch, so that long lines do not exhaust memory
-LONGEST_LINE = 1 << 16  # characters, for which time and memory stay within reason
+LONGEST_LINE = 1 << 14  # characters, some thousand pieces: attention takes time by the square of them
 CHUNK = 256  # lines that `Translator.stream` holds at a time
 
 _log = logging.getLogger(__name__)
