@@ -139,7 +139,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert any(name.endswith(".so") for name in expected)
     assert {name for name in names if ".dist-info/" not in name} == expected
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    assert entry_points.split("\n")[:2] == ["[console_scripts]", "relattn = relattn.translation.cli:main"]
+    assert entry_points.split("\n")[:2] == ["[console_scripts]", "relattn = relattn.__main__:main"]
 
 
 @pytest.fixture(scope="module")

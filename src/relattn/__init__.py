@@ -1,8 +1,17 @@
-"""Attention with relative position representations (Shaw, Uszkoreit, Vaswani 2018), exact, for any PyTorch model."""
+"""Attention with relative position representations (Shaw, Uszkoreit, Vaswani 2018), exact, for any PyTorch model.
 
-from relattn.cache import AttentionCache
-from relattn.functional import relation_attention, relative_attention
-from relattn.nn import RelativeAttention, RelativePositionTable, RelativeSelfAttention
+PyTorch is imported when one of the names is first used, so that the command line answers at once.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from relattn.cache import AttentionCache
+    from relattn.functional import relation_attention, relative_attention
+    from relattn.nn import RelativeAttention, RelativePositionTable, RelativeSelfAttention
 
 __version__ = "0.1.0"
 
@@ -14,3 +23,17 @@ __all__ = [
     "relation_attention",
     "relative_attention",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for module in map(import_module, ("relattn.cache", "relattn.functional", "relattn.nn")):
+            globals().update({public: getattr(module, public) for public in __all__ if hasattr(module, public)})
+        return globals()[name]
+    if name in ("backends", "cache", "functional", "nn", "positions"):
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -20,6 +20,7 @@ from relattn.translation.config import Recipe, SearchConfig, dump
 from relattn.translation.data.corpora import read_parallel
 from relattn.translation.errors import Interrupted
 from relattn.translation.evaluation import score
+from relattn.translation.search.translator import Translator
 from relattn.translation.training import run
 
 LINES = ["one cat sat", "", "on two mat and one cat", "   ", "two", "one cat sat"]
@@ -217,7 +218,7 @@ TEXT = b"one cat\nsat on\ntwo mat\n" * 20
         (TEXT, TEXT[:-8], "the two sides differ in length: {src} has 60 lines, {tgt} has 59"),
         (TEXT, None, "{tgt}: no such file"),
         (b"", TEXT, "{src}: the file is empty"),
-        (TEXT, TEXT[:13] + b"\xff" + TEXT[13:], "{tgt}: not UTF-8 at byte 13: invalid start byte"),
+        (TEXT, TEXT[:13] + b"\xff" + TEXT[13:], "{tgt}: not UTF-8 at byte 13, in line 2: 0xff"),
     ],
     ids=["different lengths", "missing", "empty", "not UTF-8"],
 )
@@ -301,6 +302,47 @@ def test_a_device_that_is_not_there(relattn, model, device):
 )
 def test_evaluate_needs_one_text(relattn, model, arguments):
     assert_refused(relattn("evaluate", model, *arguments), "evaluate needs --src and --ref, or --embedded")
+
+
+def test_the_devices_message_is_short(relattn, model):
+    result = relattn("translate", model, "--device", "xla")
+    assert result.err.startswith("relattn: error: device xla cannot be used here: ")
+    assert len(result.err) < 200
+    message = "device meta cannot be used here: Tensor.item() cannot be called on meta tensors"
+    assert_refused(relattn("translate", model, "--device", "meta"), message)
+
+
+@pytest.mark.parametrize("command", [("demo",), ("average", "run")])
+def test_an_empty_place_is_refused(relattn, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("relattn.translation.demo.demo", None)
+    monkeypatch.setattr(run, "average_run", None)
+    assert_refused(relattn(*command, "--out="), "out must name a directory")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_that_does_not_suffice_is_one_line_and_a_bug_is_a_traceback(relattn, monkeypatch):
+    monkeypatch.setattr(run, "train", lambda *_, **__: torch.empty(2**50))
+    result = relattn("train")
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert result.err.startswith("relattn: error: not enough memory: ")
+    monkeypatch.setattr(run, "train", lambda *_, **__: torch.empty(2, 3) @ torch.empty(2, 3))
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        relattn("train")
+
+
+@pytest.mark.parametrize("value", [0, -3, 10**10])
+def test_lines_of_the_embedded_corpus_have_a_range(relattn, model, value):
+    message = f"lines must be at least 1 and at most 1,000,000,000, got {value}"
+    assert_refused(relattn("evaluate", model, "--embedded", "test", "--lines", value), message)
+
+
+def test_an_output_that_will_not_do_is_refused_before_translating(relattn, tmp_path, model, monkeypatch):
+    monkeypatch.setattr(Translator, "translate", None)
+    path = tmp_path / "nowhere" / "out.txt"
+    result = relattn("evaluate", model, "--embedded", "test", "--lines", 2, "--output", path)
+    message = f"{path}: cannot be written: No such file or directory; what was there before is kept"
+    assert_refused(result, message)
 
 
 def test_averages_that_will_not_do(relattn, tmp_path, finished):
@@ -435,10 +477,14 @@ def test_evaluate_gives_scores_with_their_signatures(relattn, tmp_path, model, t
     assert (tmp_path / "out.txt").read_text().splitlines() == translations
 
 
-def test_evaluate_on_the_embedded_corpus(relattn, model):
+def test_evaluate_on_the_embedded_corpus(relattn, model, monkeypatch):
+    read: list[object] = []
+    load_parts = bundle.load_parts
+    monkeypatch.setattr(bundle, "load_parts", lambda path: read.append(path) or load_parts(path))
     result = relattn("evaluate", model, "--embedded", "long", "--lines", 2, "--beam_size", 1)
     assert (result.code, result.err) == (0, "")
     assert [line.split()[0] for line in result.out.splitlines()] == ["BLEU", "chrF", "items"]
+    assert list(map(str, read)) == [model]
 
 
 def test_average(relattn, tmp_path, finished):

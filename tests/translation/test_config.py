@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import random
 from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from relattn.translation.config import (
     as_dict,
     differences,
     dump,
+    read_recipe,
     recipe_flags,
 )
 from relattn.translation.errors import InputError
@@ -157,7 +161,7 @@ def test_what_is_dumped_is_read_back(tmp_path):
         ("words", "a recipe is a list of names and values, this is 'words'"),
         ("model: {", "not YAML: "),
         ("a: b: c", "not YAML: "),
-        (b"seed: \xff", "not YAML: .*utf-8"),
+        (b"seed: \xff", "not UTF-8 at byte 6$"),
         (b"seed: \x00", "not YAML: "),
     ],
 )
@@ -184,3 +188,110 @@ def test_differences_are_named_by_their_path():
     ]
     assert differences(as_dict(old), as_dict(Recipe())) == []
     assert differences({"a": {"b": 1}}, {"a": {}, "c": 2}) == ["a.b: 1 → None", "c: None → 2"]
+
+
+CONFIGS = (ModelConfig, DataConfig, TrainConfig, SearchConfig, Recipe)
+SETTINGS = [(kind, setting.name) for kind in CONFIGS for setting in fields(kind)]
+
+
+def assert_one_line(error: InputError) -> None:
+    assert "\n" not in str(error)
+    assert len(str(error)) < 1000
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), 2**63, float("inf"), float("-inf"), float("nan"), 1e300])
+def test_every_number_has_a_range(value):
+    numbers = [(kind, name) for kind, name in SETTINGS if type(getattr(kind(), name)) in (int, float)]
+    optional = [(ModelConfig, "clip_right"), (DataConfig, "max_words"), (TrainConfig, "threads")]
+    assert len(numbers) == 34
+    for kind, name in numbers + optional:
+        with pytest.raises(InputError, match=rf"^{name} must be ") as error:
+            kind(**{name: value})
+        assert_one_line(error.value)
+
+
+@pytest.mark.parametrize("value", ["runs/\udcff", "runs/\0"])
+def test_text_that_cannot_be_kept_never_makes_a_config(value):
+    texts = [(kind, name) for kind, name in SETTINGS if isinstance(getattr(kind(), name), str)]
+    for kind, name in texts:
+        with pytest.raises(InputError, match=rf"^{name} must be UTF-8 without NUL, got ") as error:
+            kind(**{name: value})
+        assert_one_line(error.value)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_whatever_a_recipe_says_it_is_a_recipe_or_one_line(tmp_path, seed):
+    source = random.Random(seed)
+    values = ["0", "-1", "1e999", ".nan", "9" * 5000, "0x1F", "1:30", "null", "", "true", "no", "'3'", "[1]", "{a: 1}"]
+    values += [
+        "*a",
+        "&a 3",
+        "!!int 3",
+        "!!python/name:os.system",
+        "2020-01-01",
+        '"\\0"',
+        '"\\ud800"',
+        "|\n  x",
+        "é",
+        "3 #",
+    ]
+    for _ in range(8):
+        lines = []
+        for name, default in as_dict(Recipe()).items():
+            if isinstance(default, dict):
+                lines += [f"{name}:", *(f"  {key}: {source.choice(values)}" for key in source.sample(list(default), 2))]
+            elif source.random() < 0.3:
+                lines.append(f"{name}: {source.choice(values)}")
+        (tmp_path / "recipe.yaml").write_text("\n".join(lines), encoding="utf-8")
+        told: InputError | None = None
+        try:
+            recipe = read_recipe(tmp_path / "recipe.yaml")
+        except InputError as error:
+            told = error
+        if told:
+            assert str(told).startswith(f"{tmp_path}/recipe.yaml: ")
+            assert_one_line(told)
+        else:
+            (tmp_path / "again.yaml").write_text(dump(recipe), encoding="utf-8")
+            assert read_recipe(tmp_path / "again.yaml") == recipe
+
+
+@pytest.mark.parametrize(
+    "text", ["no", "NO", "1e-4", "null", "~", "'", '"', "a: b", "- x", "# x", " x ", "é\u2028", "\t", "[", "*a"]
+)
+def test_any_text_comes_back(tmp_path, text):
+    recipe = Recipe(out=text, data=DataConfig(src_lang=text, train_src=text, train_tgt=text))
+    (tmp_path / "recipe.yaml").write_text(dump(recipe), encoding="utf-8")
+    assert read_recipe(tmp_path / "recipe.yaml") == recipe
+
+
+LAUGHS = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in pairwise("abcdefghij"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed: 1\nseed: 2", "seed is given twice, again in line 2$"),
+        ("model: {dim: 8, heads: 2, dim: 16}", "dim is given twice, again in line 1$"),
+        (LAUGHS, "unknown setting a$"),
+        ("[" * 5000, "not YAML: maximum recursion depth"),
+        ("{model: " * 5000, "not YAML: "),
+        ("model: &m {dim: *m}", r"model\.dim must be one value$"),
+        ("? [a]\n: 3", "unknown setting a list or a group$"),
+        ("seed: '3'", "Parser key \"seed\": Expected a <class 'int'>. Got value: 3$"),
+        ("model: {clip_right: 'null'}", 'Parser key "model.clip_right": '),
+        ('out: "a\\0b"', "out must be UTF-8 without NUL"),
+        ("x" * (1 << 20) + "x", "too large for settings: more than 1,048,576 bytes$"),
+        ("seed: 1\n---\nseed: 2", "not YAML: "),
+    ],
+)
+def test_what_yaml_allows_and_a_recipe_does_not(tmp_path, text, message):
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(InputError, match=rf"recipe\.yaml: {message}") as error:
+        read_recipe(tmp_path / "recipe.yaml")
+    assert_one_line(error.value)
+
+
+def test_quotes_are_no_matter_where_text_is_meant(tmp_path):
+    (tmp_path / "recipe.yaml").write_text(json.dumps({"out": "x", "model": {"norm": "post", "dim": 64}}))
+    assert read_recipe(tmp_path / "recipe.yaml") == Recipe(out="x", model=ModelConfig(norm="post", dim=64))

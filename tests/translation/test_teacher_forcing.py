@@ -189,10 +189,10 @@ def test_the_command_refuses_in_a_line(evaluate, arguments, message):
     assert (code, out, err) == (2, "", f"relattn: error: {message}\n")
 
 
-def test_a_table_that_cannot_be_kept_is_printed(evaluate, tmp_path):
-    code, out, err = evaluate(
-        "--embedded", "test", "--lines", 2, "--by_position", 50, "--output", tmp_path / "no/t.csv"
-    )
-    assert (code, out.splitlines()[-1].split()[0]) == (2, "end")
-    assert err.startswith(f"relattn: error: {tmp_path / 'no/t.csv'}: cannot be written: No such file or directory")
+def test_a_place_that_cannot_be_written_is_refused_before_measuring(evaluate, tmp_path, monkeypatch):
+    monkeypatch.setattr(teacher_forcing, "by_position", None)
+    path = tmp_path / "no" / "t.csv"
+    code, out, err = evaluate("--embedded", "test", "--lines", 2, "--by_position", 50, "--output", path)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"relattn: error: {path}: cannot be written: No such file or directory")
     assert list(tmp_path.iterdir()) == []

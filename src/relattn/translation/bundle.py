@@ -10,26 +10,24 @@ A bundle is written beside its place, synced, and renamed into it, so one that c
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-import shutil
-import types
-import typing
-import uuid
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
 
 import safetensors
 import safetensors.torch
+import torch
 import yaml
 from torch import Tensor
 
-from relattn.translation.config import ModelConfig, Recipe, SearchConfig, as_dict
+from relattn.translation.config import ModelConfig, Recipe, SearchConfig, as_dict, read_yaml, to_config
 from relattn.translation.data.tokenizer import Tokenizer
-from relattn.translation.errors import InputError
-from relattn.translation.files import sync_directory
+from relattn.translation.errors import InputError, one_line, reading
+from relattn.translation.files import putting
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.translator import Translator
 
@@ -39,7 +37,19 @@ _FORMER_NAMES = re.compile(r"\.(key|value)_table\.")  # of the tables in bundles
 CONFIG, WEIGHTS, TOKENIZER, CARD = "config.yaml", "model.safetensors", "tokenizer.model", "README.md"
 
 _MOST_NAMED = 5  # tensors named in one message
-_Config = TypeVar("_Config", ModelConfig, SearchConfig)
+# In the metadata of the weights, the SHA-256 of the tokenizer they were trained with. It stands there alone, for
+# safetensors writes several entries in any order, and the same model is to give the same file.
+_TOKENIZER_OF = "tokenizer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Description:
+    """What config.yaml says of a bundle, all of it, beside the format and its version."""
+
+    src_lang: str
+    tgt_lang: str
+    model: ModelConfig = field(default_factory=ModelConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
 
 
 @dataclass(frozen=True)
@@ -56,8 +66,7 @@ class Parts:
 
     def translator(self, *, device: str = "cpu") -> Translator:
         """The model made, ready to translate. Raises InputError when the weights do not fit it."""
-        model = Transformer(self.model, self.tokenizer.vocab_size)
-        load_weights(model, self.state, source=self.path / WEIGHTS)
+        model = make_model(self.model, self.tokenizer.vocab_size, self.state, source=self.path / WEIGHTS)
         return Translator(model, self.tokenizer, self.search, device=device)
 
 
@@ -80,22 +89,13 @@ def save(path: str | Path, *, model: Transformer, recipe: Recipe, tokenizer: Tok
         "model": as_dict(recipe.model),
         "search": as_dict(recipe.search),
     }
-    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
-    try:
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in _tensors(model).items()}
+    with putting(path) as aside:
         aside.mkdir(parents=True)
         (aside / CONFIG).write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")
         (aside / TOKENIZER).write_bytes(tokenizer.model_bytes)
         (aside / CARD).write_text(card, encoding="utf-8")
-        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in _tensors(model).items()}
-        (aside / WEIGHTS).write_bytes(safetensors.torch.save(weights, metadata={"format": "pt"}))
-        for file in aside.iterdir():
-            _sync_file(file)
-        sync_directory(aside)
-        _swap(aside, path)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise InputError(f"{path}: cannot be written: {error}; what was there before is kept") from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        (aside / WEIGHTS).write_bytes(safetensors.torch.save(weights, metadata={_TOKENIZER_OF: _digest(tokenizer)}))
 
 
 def load(path: str | Path, *, device: str = "cpu") -> Translator:
@@ -115,28 +115,46 @@ def load_parts(path: str | Path) -> Parts:
     missing = [name for name in (CONFIG, WEIGHTS, TOKENIZER) if not (path / name).is_file()]
     if missing:
         raise InputError(f"{path}: not a complete bundle: it has no {', no '.join(missing)}")
-    config = _read_yaml(path / CONFIG)
-    where = str(path / CONFIG)
-    if config.get("format") != FORMAT:
-        raise InputError(f"{where}: not the configuration of a bundle: format is {config.get('format')!r}")
-    if config.get("version") != VERSION:
-        raise InputError(f"{where}: version {config.get('version')!r}; this relattn reads version {VERSION}")
-    _require_names(config, {"format", "version", "src_lang", "tgt_lang", "model", "search"}, where)
-    for name in ("src_lang", "tgt_lang"):
-        _require_type(config[name], str, name, where)
-    try:
-        state = safetensors.torch.load_file(path / WEIGHTS)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise InputError(f"{path / WEIGHTS}: truncated, damaged, or not a safetensors file: {error}") from error
+    where = path / CONFIG
+    content = read_yaml(where, "a bundle's configuration")
+    if (found := content.pop("format", None)) != FORMAT:
+        raise InputError(f"{where}: not the configuration of a bundle: format is {found and one_line(found, 40)!r}")
+    if (found := content.pop("version", None)) != str(VERSION):
+        raise InputError(f"{where}: version {found and one_line(found, 40)}; this relattn reads version {VERSION}")
+    config = to_config(_Description, content, where, whole=True)
+    tokenizer = Tokenizer.load(path / TOKENIZER)
+    damaged = reading(path / WEIGHTS, "truncated, damaged, or not a safetensors file")
+    with damaged, safetensors.safe_open(path / WEIGHTS, framework="pt") as file:
+        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        belongs = (file.metadata() or {}).get(_TOKENIZER_OF)
+    if belongs is not None and belongs != _digest(tokenizer):
+        raise InputError(f"{path / TOKENIZER}: damaged, or not the one these weights were trained with")
     return Parts(
         path=path,
-        model=_to_config(ModelConfig, config["model"], "model", where),
-        search=_to_config(SearchConfig, config["search"], "search", where),
-        src_lang=config["src_lang"],
-        tgt_lang=config["tgt_lang"],
+        model=config.model,
+        search=config.search,
+        src_lang=config.src_lang,
+        tgt_lang=config.tgt_lang,
         state=state,
-        tokenizer=Tokenizer.load(path / TOKENIZER),
+        tokenizer=tokenizer,
     )
+
+
+def make_model(config: ModelConfig, vocab_size: int, state: dict[str, Tensor], *, source: str | Path) -> Transformer:
+    """A model with the weights `state`, which it is compared with before room is made for it.
+
+    Raises:
+        InputError: as `load_weights`, or there are fewer weights than layers.
+    """
+    layers = config.encoder_layers + config.decoder_layers
+    if layers > len(state):
+        raise InputError(f"{source}: the weights do not fit the model: {len(state)} tensors for {layers} layers")
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what a model warns of when it is made, it says below
+        _require_fit(Transformer(config, vocab_size), _renamed(state), source)
+    model = Transformer(config, vocab_size)
+    load_weights(model, state, source=source)
+    return model
 
 
 def load_weights(model: Transformer, state: dict[str, Tensor], *, source: str | Path) -> None:
@@ -145,19 +163,33 @@ def load_weights(model: Transformer, state: dict[str, Tensor], *, source: str | 
     Raises:
         InputError: names or shapes differ; all differences are told at once, and the model is left as it was.
     """
-    state = {_FORMER_NAMES.sub(lambda found: f".rel_{found[1]}.", name): x for name, x in state.items()}
+    state = _renamed(state)
+    _require_fit(model, state, source)
+    for name, tensor in _tensors(model).items():
+        tensor.detach().copy_(state[name])
+
+
+def _renamed(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {_FORMER_NAMES.sub(lambda found: f".rel_{found[1]}.", name): tensor for name, tensor in state.items()}
+
+
+def _require_fit(model: Transformer, state: dict[str, Tensor], source: str | Path) -> None:
     tensors = _tensors(model)
     wrong = [f"{name} is missing" for name in tensors if name not in state]
-    wrong += [f"{name} is not in the model" for name in state if name not in tensors]
+    wrong += [f"{one_line(name, 80)} is not in the model" for name in state if name not in tensors]
     for name in tensors.keys() & state.keys():
         if tensors[name].shape != state[name].shape:
             wrong.append(f"{name} is {tuple(state[name].shape)}, the model has {tuple(tensors[name].shape)}")
+        elif not state[name].is_floating_point():
+            wrong.append(f"{name} is {str(state[name].dtype).removeprefix('torch.')}, weights are floating point")
     if wrong:
         named = sorted(wrong)[:_MOST_NAMED]
         more = f"; and {len(wrong) - len(named)} more" if len(wrong) > len(named) else ""
         raise InputError(f"{source}: the weights do not fit the model: {'; '.join(named)}{more}")
-    for name, tensor in tensors.items():
-        tensor.detach().copy_(state[name])
+
+
+def _digest(tokenizer: Tokenizer) -> str:
+    return hashlib.sha256(tokenizer.model_bytes).hexdigest()
 
 
 def _tensors(model: Transformer) -> dict[str, Tensor]:
@@ -175,77 +207,3 @@ def _require_replaceable(path: Path) -> None:
     strangers = sorted(entry.name for entry in path.iterdir() if entry.name not in (CONFIG, WEIGHTS, TOKENIZER, CARD))
     if strangers:
         raise InputError(f"{path}: not overwritten, for it holds more than a bundle: {strangers[0]}")
-
-
-def _swap(aside: Path, path: Path) -> None:
-    """Put the directory `aside` at `path`; what stood there goes when the new one is in place, or comes back."""
-    old = aside.with_suffix(".old")
-    had_one = path.exists()
-    if had_one:
-        path.rename(old)
-    try:
-        aside.rename(path)
-    except OSError:
-        if had_one:
-            old.rename(path)
-        raise
-    sync_directory(path.parent)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _sync_file(path: Path) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 at byte {error.start}") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: expected names with values, got {type(content).__name__}")
-    return content
-
-
-def _to_config(kind: type[_Config], values: Any, section: str, where: str) -> _Config:
-    """A config dataclass from what YAML gave for it: every name known and of its type, values checked by the class."""
-    if not isinstance(values, dict):
-        raise InputError(f"{where}: {section} must be names with values, got {values!r}")
-    hints = typing.get_type_hints(kind)
-    _require_names(values, set(hints), f"{where}: {section}")
-    for name, value in values.items():
-        _require_type(value, hints[name], f"{section}.{name}", where)
-    try:
-        return kind(**values)
-    except InputError as error:
-        raise InputError(f"{where}: {section}: {error}") from error
-
-
-def _require_names(values: dict[str, Any], names: set[str], where: str) -> None:
-    unknown, missing = sorted(map(str, values.keys() - names)), sorted(names - values.keys())
-    if unknown:
-        raise InputError(f"{where}: unknown: {', '.join(unknown)}")
-    if missing:
-        raise InputError(f"{where}: missing: {', '.join(missing)}")
-
-
-def _require_type(value: Any, hint: Any, name: str, where: str) -> None:
-    """Refuse a value YAML read as something else, such as a bare `no` that is meant as Norwegian."""
-    if not _is_a(value, hint):
-        expected = hint.__name__ if isinstance(hint, type) else str(hint).removeprefix("typing.")
-        raise InputError(f"{where}: {name} must be {expected}, got {value!r}")
-
-
-def _is_a(value: Any, hint: Any) -> bool:
-    if typing.get_origin(hint) is typing.Literal:
-        return value in typing.get_args(hint)
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return any(_is_a(value, option) for option in typing.get_args(hint))
-    if isinstance(value, bool):
-        return hint is bool
-    return isinstance(value, int | float) if hint is float else isinstance(value, hint)

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import tempfile
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser
 
-from relattn.translation.config import Positions, Recipe, recipe_flags
-from relattn.translation.errors import InputError, Interrupted
+from relattn.translation.config import Positions, Recipe, TrainConfig, recipe_flags
+from relattn.translation.errors import InputError, Interrupted, one_line
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -26,25 +28,56 @@ def main(argv: list[str] | None = None) -> int:
     # Lightning imports matplotlib, which keeps a cache: not in the user's home.
     os.environ.setdefault("MPLCONFIGDIR", str(Path(tempfile.gettempdir()) / f"relattn-matplotlib-{os.getuid()}"))
     try:
-        if not argv or argv[0] in ("-h", "--help"):
-            print(_usage())
-        elif argv[0] not in COMMANDS:
-            raise InputError(f"there is no command '{argv[0]}'; the commands are {', '.join(COMMANDS)}")
-        else:
-            COMMANDS[argv[0]](argv[1:])
-            sys.stdout.flush()
+        if sys.stdout is None:
+            raise InputError("standard output is closed")
+        code = _command(argv)
+        sys.stdout.flush()
+        return code
     except Interrupted as stop:
-        print(f"relattn: {stop}", file=sys.stderr)
-        return 128 + stop.number
+        return _told(f"relattn: {stop}", 128 + stop.number)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader has gone: point standard output elsewhere, so that Python's own last flush finds no broken pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (InputError, ArgumentError, OSError) as error:
-        print(f"relattn: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return _told(f"relattn: error: {one_line(error)}", 2)
+    except (MemoryError, RuntimeError) as error:
+        if not (
+            isinstance(error, MemoryError) or re.search("out of memory|not enough memory|allocate memory", str(error))
+        ):
+            raise
+        return _told(f"relattn: error: not enough memory: {one_line(error, 200)}", 2)
+    finally:
+        _settle_output()
+
+
+def _command(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        print(_usage())
+    elif argv[0] not in COMMANDS:
+        raise InputError(f"there is no command '{one_line(argv[0], 40)}'; the commands are {', '.join(COMMANDS)}")
+    else:
+        try:
+            COMMANDS[argv[0]](argv[1:])
+        except SystemExit as stop:  # after --help
+            return int(stop.code or 0)
     return 0
+
+
+def _told(line: str, code: int) -> int:
+    """The exit code, after a line on standard error, or as much of it as can be written."""
+    with suppress(OSError):
+        print(line, file=sys.stderr)
+    return code
+
+
+def _settle_output() -> None:
+    """Point standard output elsewhere when it cannot be written, so that Python's own last flush finds no fault."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def train(argv: list[str]) -> None:
@@ -97,7 +130,7 @@ def evaluate(argv: list[str]) -> None:
 
     from relattn.translation.data.corpora import read_parallel
     from relattn.translation.evaluation import item_accuracy, score
-    from relattn.translation.files import write_atomically
+    from relattn.translation.files import output
 
     if bool(arguments.embedded) == bool(arguments.src) or bool(arguments.src) != bool(arguments.ref):
         raise InputError("evaluate needs --src and --ref, or --embedded")
@@ -107,31 +140,33 @@ def evaluate(argv: list[str]) -> None:
         raise InputError(f"trained must be at least 1, got {arguments.trained}")
     if arguments.by_position is not None and Path(arguments.output).suffix == ".png":
         raise InputError("--output names the table; its picture is put beside it, as .png")
-    translator = _load(arguments)
+    if not 1 <= arguments.lines <= 10**9:
+        raise InputError(f"lines must be at least 1 and at most 1,000,000,000, got {arguments.lines}")
+    parts, translator = _load(arguments)
     if arguments.embedded:
-        from relattn.translation import bundle
         from relattn.translation.data.embedded import embedded
 
-        languages = bundle.load_parts(arguments.bundle)
-        pairs = embedded(
-            arguments.embedded, src_lang=languages.src_lang, tgt_lang=languages.tgt_lang, lines=arguments.lines
-        )
+        pairs = embedded(arguments.embedded, src_lang=parts.src_lang, tgt_lang=parts.tgt_lang, lines=arguments.lines)
     else:
         pairs = list(read_parallel(arguments.src, arguments.ref))
-    if arguments.by_position is not None:
-        from relattn.translation import teacher_forcing
+    with ExitStack() as places:  # refused before anything is measured
+        path = Path(arguments.output)
+        write = places.enter_context(output(path)) if arguments.output else None
+        if arguments.by_position is not None:
+            from relattn.translation import teacher_forcing
 
-        bins = teacher_forcing.by_position(translator, pairs, width=arguments.by_position)
-        print(teacher_forcing.table(bins))
-        if arguments.output:
-            teacher_forcing.write(Path(arguments.output), bins, trained=arguments.trained)
-        return
-    src, references = [a for a, _ in pairs], [b for _, b in pairs]
-    translations = translator.translate(src, progress=sys.stderr.isatty())
-    scores = score(translations, references)
-    if arguments.output:
-        write_atomically(Path(arguments.output), "".join(f"{line}\n" for line in translations).encode())
-    print(scores)
+            draw = places.enter_context(output(path.with_suffix(".png"))) if write else None
+            bins = teacher_forcing.by_position(translator, pairs, width=arguments.by_position)
+            print(teacher_forcing.table(bins))
+            if write and draw:
+                write(teacher_forcing.as_csv(bins).encode())
+                draw(teacher_forcing.as_png({path.stem: bins}, trained=arguments.trained))
+            return
+        src, references = [a for a, _ in pairs], [b for _, b in pairs]
+        translations = translator.translate(src, progress=sys.stderr.isatty())
+        print(score(translations, references))
+        if write:
+            write("".join(f"{line}\n" for line in translations).encode())
     if arguments.embedded:
         accuracy = item_accuracy(translations, references)
         print(f"items {100 * accuracy.items:.1f} %  lines {100 * accuracy.lines:.1f} %")
@@ -145,9 +180,11 @@ def translate(argv: list[str]) -> None:
     _add_search(parser)
     arguments = parser.parse_args(argv)
 
-    from relattn.translation.search.arriving import arriving_lines
+    from relattn.translation.data.corpora import arriving_lines
 
-    translator = _load(arguments)
+    if sys.stdin is None:
+        raise InputError("standard input is closed")
+    _, translator = _load(arguments)
     lines = arriving_lines(sys.stdin.fileno())
     for number, found in enumerate(
         translator.stream_n_best(lines, arguments.n_best or 1, progress=sys.stderr.isatty())
@@ -165,6 +202,8 @@ def average(argv: list[str]) -> None:
     parser.add_argument("--last", type=int, default=5, help="checkpoints to average")
     parser.add_argument("--out", type=str, required=True, help="directory of the new bundle")
     arguments = parser.parse_args(argv)
+
+    _require_directory(arguments.out)
 
     from relattn.translation.training.run import average_run
 
@@ -195,6 +234,8 @@ def demo(argv: list[str]) -> None:
     parser.add_argument("--tgt_lang", type=str, default="de", help="target locale")
     parser.add_argument("--out", type=str, default="runs/demo", help="directory for everything the demo makes")
     arguments = parser.parse_args(argv)
+
+    _require_directory(arguments.out)
 
     from relattn.translation.demo import demo as run
 
@@ -229,24 +270,30 @@ def _add_search(parser: ArgumentParser) -> None:
     parser.add_argument("--threads", type=int | None, default=None, help="CPU threads")
 
 
+def _require_directory(out: str) -> None:
+    if not out:
+        raise InputError("out must name a directory")
+
+
 def _load(arguments: Any) -> Any:
+    """The parts of the bundle that is asked for, and a translator made of them."""
     import torch
 
     from relattn.translation import bundle, hub
 
     if arguments.threads is not None:
-        if arguments.threads < 1:
-            raise InputError(f"threads must be at least 1, got {arguments.threads}")
+        TrainConfig(threads=arguments.threads)  # whose range it has
         torch.set_num_threads(arguments.threads)
     try:
-        torch.empty(0, device=arguments.device)
-    except (RuntimeError, AssertionError) as error:  # PyTorch without CUDA asserts
-        raise InputError(f"device {arguments.device} cannot be used here: {str(error).splitlines()[0]}") from error
-    arguments.bundle = hub.resolve(arguments.bundle)
-    translator = bundle.load(arguments.bundle, device=arguments.device)
+        torch.ones(1, device=arguments.device).item()
+    except Exception as error:  # of many kinds; "meta" makes tensors and has no numbers
+        fault = one_line(str(error).partition("\n")[0], 120)
+        raise InputError(f"device {arguments.device} cannot be used here: {fault}") from error
+    parts = bundle.load_parts(hub.resolve(arguments.bundle))
+    translator = parts.translator(device=arguments.device)
     given = {name: arguments[name] for name in ("beam_size", "alpha") if arguments[name] is not None}
     translator.search = replace(translator.search, **given)
-    return translator
+    return parts, translator
 
 
 if __name__ == "__main__":

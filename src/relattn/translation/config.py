@@ -7,15 +7,37 @@ A recipe is a YAML file with the fields of `Recipe`; every field can be overridd
 from __future__ import annotations
 
 import difflib
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, get_origin, get_type_hints
 
 import yaml
 
-from relattn.translation.errors import InputError
+from relattn.translation.errors import InputError, one_line, reading
 
+_C = TypeVar("_C")
+_LARGEST_FILE = 1 << 20  # bytes of YAML
+_DEEPEST = 3  # levels of it that are looked at
 Positions = Literal["relative", "sinusoidal", "learned", "none", "relative+sinusoidal"]
+
+
+_Rule = tuple[str, Callable[[Any], bool]]  # what a value must be, and whether it is
+
+
+def _field(default: Any, *rules: _Rule) -> Any:
+    """A setting with the rules that stand for its values; null needs none."""
+    return field(default=default, metadata={"rules": rules})
+
+
+def _number(default: float | None, least: float, most: float) -> Any:
+    """A setting from `least` to `most`, which lies beyond all use and short of what overflows somewhere."""
+    return _field(default, (f"at least {least}", lambda x: x >= least), (f"at most {most:,}", lambda x: x <= most))
+
+
+def _fraction(default: float) -> Any:
+    return _field(default, ("in [0, 1)", lambda x: 0 <= x < 1))
 
 
 def _require(condition: bool, message: str) -> None:
@@ -23,20 +45,31 @@ def _require(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
-def _require_at_least(config: Any, minimum: float, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        _require(value is None or value >= minimum, f"{name} must be at least {minimum}, got {value}")
+@dataclass(frozen=True, kw_only=True)
+class _Config:
+    """What every config is held to when it is made: the rules that stand with its fields, and text that can be kept.
+
+    It is a dataclass itself, for jsonargparse takes a class with any other base as the name of a class to import.
+    """
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            name, value = setting.name, getattr(self, setting.name)
+            for what, holds in setting.metadata.get("rules", ()) if value is not None else ():
+                _require(holds(value), f"{name} must be {what}, got {one_line(value, 40)}")
+            if isinstance(value, str):
+                _require(_is_text(value), f"{name} must be UTF-8 without NUL, got {one_line(ascii(value), 100)}")
 
 
-def _require_fraction(config: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        _require(0 <= value < 1, f"{name} must be in [0, 1), got {value}")
+def _is_text(value: str) -> bool:
+    try:
+        return b"\0" not in value.encode()
+    except UnicodeEncodeError:  # a surrogate, which stands for a byte of a path that is not UTF-8
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(_Config):
     """An encoder–decoder Transformer (Vaswani et al. 2017) and how it knows about positions.
 
     Args:
@@ -57,27 +90,24 @@ class ModelConfig:
         max_positions: longest sequence, in pieces, that "learned" positions can hold; other schemes have no limit.
     """
 
-    dim: int = 512
-    heads: int = 8
-    feed_forward_dim: int = 2048
-    encoder_layers: int = 6
-    decoder_layers: int = 6
+    dim: int = _number(512, 1, 2**16)
+    heads: int = _number(8, 1, 2**16)
+    feed_forward_dim: int = _number(2048, 1, 2**20)
+    encoder_layers: int = _number(6, 1, 1000)
+    decoder_layers: int = _number(6, 1, 1000)
     norm: Literal["pre", "post"] = "pre"
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    activation_dropout: float = 0.0
+    dropout: float = _fraction(0.1)
+    attention_dropout: float = _fraction(0.1)
+    activation_dropout: float = _fraction(0.0)
     positions: Positions = "relative"
-    clip: int = 16
-    clip_right: int | None = None
+    clip: int = _number(16, 0, 2**16)
+    clip_right: int | None = _number(None, 0, 2**16)
     relative_tables: Literal["both", "keys", "values"] = "both"
     tables_per_head: bool = False
-    max_positions: int = 1024
+    max_positions: int = _number(1024, 1, 2**20)
 
     def __post_init__(self) -> None:
-        _require_at_least(self, 1, "dim", "heads", "feed_forward_dim", "encoder_layers", "decoder_layers")
-        _require_at_least(self, 1, "max_positions")
-        _require_at_least(self, 0, "clip", "clip_right")
-        _require_fraction(self, "dropout", "attention_dropout", "activation_dropout")
+        super().__post_init__()
         _require(self.dim % self.heads == 0, f"heads must divide dim, got heads {self.heads} and dim {self.dim}")
         if "sinusoidal" in self.positions:
             _require(self.dim % 2 == 0, f"sinusoidal positions need an even dim, got {self.dim}")
@@ -89,7 +119,7 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataConfig:
+class DataConfig(_Config):
     """Where sentence pairs come from and how they become batches.
 
     Args:
@@ -113,16 +143,15 @@ class DataConfig:
     train_tgt: str = ""
     valid_src: str = ""
     valid_tgt: str = ""
-    embedded_lines: int = 20_000
-    vocab_size: int = 8000
-    max_tokens: int = 4096
-    accumulate: int = 1
-    max_length: int = 256
-    max_words: int | None = None
+    embedded_lines: int = _number(20_000, 1, 10**9)
+    vocab_size: int = _number(8000, 1, 2**20)
+    max_tokens: int = _number(4096, 1, 10**9)
+    accumulate: int = _number(1, 1, 10**6)
+    max_length: int = _number(256, 1, 10**6)
+    max_words: int | None = _number(None, 1, 10**9)
 
     def __post_init__(self) -> None:
-        _require_at_least(self, 1, "embedded_lines", "vocab_size", "max_tokens", "accumulate", "max_length")
-        _require_at_least(self, 1, "max_words")
+        super().__post_init__()
         for split in ("train", "valid"):
             src, tgt = getattr(self, f"{split}_src"), getattr(self, f"{split}_tgt")
             _require(bool(src) == bool(tgt), f"{split}_src and {split}_tgt go together, got '{src}' and '{tgt}'")
@@ -135,7 +164,7 @@ class DataConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(_Config):
     """How a model is trained: the paper's optimiser and schedule, and what is kept on the way.
 
     Args:
@@ -159,31 +188,27 @@ class TrainConfig:
         init_from: a bundle whose weights and tokenizer training starts from; empty starts afresh.
     """
 
-    steps: int = 100_000
-    warmup_steps: int = 4000
-    learning_rate: float = 1.0
-    label_smoothing: float = 0.1
-    gradient_clip: float = 0.0
+    steps: int = _number(100_000, 1, 10**9)
+    warmup_steps: int = _number(4000, 1, 10**9)
+    learning_rate: float = _field(1.0, ("positive", lambda x: x > 0), ("at most 1e6", lambda x: x <= 1e6))
+    label_smoothing: float = _fraction(0.1)
+    gradient_clip: float = _number(0.0, 0, 10**9)
     precision: Literal["fp32", "bf16-mixed"] = "fp32"
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
-    devices: int = 1
-    nodes: int = 1
-    threads: int | None = None
-    log_every: int = 50
-    valid_every: int = 1000
-    valid_bleu_lines: int = 200
-    checkpoint_every: int = 1000
-    keep: int = 5
-    average: int = 5
-    patience: int = 0
+    devices: int = _number(1, 1, 1024)
+    nodes: int = _number(1, 1, 10_000)
+    threads: int | None = _number(None, 1, 1024)
+    log_every: int = _number(50, 1, 10**9)
+    valid_every: int = _number(1000, 1, 10**9)
+    valid_bleu_lines: int = _number(200, 0, 10**9)
+    checkpoint_every: int = _number(1000, 1, 10**9)
+    keep: int = _number(5, 1, 10**9)
+    average: int = _number(5, 1, 10**9)
+    patience: int = _number(0, 0, 10**9)
     init_from: str = ""
 
     def __post_init__(self) -> None:
-        _require_at_least(self, 1, "steps", "warmup_steps", "devices", "nodes", "threads", "log_every")
-        _require_at_least(self, 1, "valid_every", "checkpoint_every", "keep", "average")
-        _require_at_least(self, 0, "gradient_clip", "valid_bleu_lines", "patience")
-        _require_fraction(self, "label_smoothing")
-        _require(self.learning_rate > 0, f"learning_rate must be positive, got {self.learning_rate}")
+        super().__post_init__()
         _require(
             self.average <= self.keep,
             f"cannot average {self.average} checkpoints when only {self.keep} are kept (keep)",
@@ -191,7 +216,7 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchConfig:
+class SearchConfig(_Config):
     """How translations are searched for.
 
     Args:
@@ -202,20 +227,19 @@ class SearchConfig:
         max_length_extra: … plus this many.
     """
 
-    beam_size: int = 4
+    beam_size: int = _number(4, 1, 1000)
     length_penalty: Literal["gnmt", "average", "none"] = "gnmt"
-    alpha: float = 0.6
-    max_length_ratio: float = 2.0
-    max_length_extra: int = 50
+    alpha: float = _number(0.6, 0, 5)
+    max_length_ratio: float = _number(2.0, 0, 100)
+    max_length_extra: int = _number(50, 0, 10**5)
 
     def __post_init__(self) -> None:
-        _require_at_least(self, 1, "beam_size")
-        _require_at_least(self, 0, "alpha", "max_length_ratio", "max_length_extra")
+        super().__post_init__()
         _require(self.max_length_ratio + self.max_length_extra >= 1, "a translation needs room for at least one piece")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(_Config):
     """Everything that makes a run: the same recipe gives the same model.
 
     Args:
@@ -228,15 +252,15 @@ class Recipe:
     """
 
     out: str = "runs/relattn"
-    seed: int = 1
+    seed: int = _number(1, 0, 2**63 - 1)
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require(bool(self.out), "out must name a directory")
-        _require_at_least(self, 0, "seed")
 
 
 def as_dict(config: Any) -> Any:
@@ -244,12 +268,6 @@ def as_dict(config: Any) -> Any:
     if not is_dataclass(config):
         return config
     return {f.name: as_dict(getattr(config, f.name)) for f in fields(config)}
-
-
-def from_dict(content: dict) -> Recipe:
-    """The recipe that `as_dict` gave as `content`; a TypeError where it is not one's."""
-    groups: dict[str, Any] = {f.name: f.default_factory for f in fields(Recipe) if f.default_factory is not MISSING}
-    return Recipe(**{name: groups[name](**value) if name in groups else value for name, value in content.items()})
 
 
 def differences(old: dict, new: dict, prefix: str = "") -> list[str]:
@@ -269,39 +287,106 @@ def dump(recipe: Recipe) -> str:
     return yaml.safe_dump(as_dict(recipe), sort_keys=False, allow_unicode=True)
 
 
+def read_recipe(path: str | Path) -> Recipe:
+    """The recipe in a file; what the file leaves out is as by default.
+
+    Raises:
+        InputError: as `recipe_flags`, or a value is not of its type or out of its range.
+    """
+    return to_config(Recipe, read_yaml(path, "a recipe"), path)
+
+
 def recipe_flags(path: str | Path) -> list[str]:
     """A recipe's settings as command-line flags (``--model.clip=8``), one parser for both.
 
-    Every value stays the text it is in the file, so that a language called ``no`` is not read as a false.
+    Raises:
+        InputError: as `read_yaml`, or the file names a setting that a recipe does not have.
+    """
+    return _flags(read_yaml(path, "a recipe"), Recipe, path)
+
+
+def read_yaml(path: str | Path, what: str) -> dict[str, Any]:
+    """Names and values of a YAML file, of at most 1 MiB; a group of settings is a dictionary, any other value a `str`.
+
+    Every value stays the text it is in the file, so that a language called ``no`` is not read as a false; text in
+    quotes is `Quoted`. A list, which no setting is, is an empty list. `what` is what messages call the content.
 
     Raises:
-        InputError: the file cannot be read, is not YAML, or names a setting that a recipe does not have.
+        InputError: the file cannot be read, is not YAML, gives a name twice, or holds no names and values.
     """
+    with reading(path, "not YAML"):
+        with open(path, "rb") as file:
+            content = file.read(_LARGEST_FILE + 1)
+        _require(len(content) <= _LARGEST_FILE, f"{path}: too large for settings: more than {_LARGEST_FILE:,} bytes")
+        root = yaml.compose(content.decode("utf-8"), Loader=yaml.BaseLoader)
+        if root is None or root.value in ("", []):
+            return {}
+        if not isinstance(root, yaml.MappingNode):
+            shown = f"'{one_line(root.value, 40)}'" if isinstance(root, yaml.ScalarNode) else "a list"
+            raise InputError(f"{path}: {what} is a list of names and values, this is {shown}")
+        return _plain(root, path, depth=0)
+
+
+class Quoted(str):
+    """A value in quotes: text, whatever it looks like."""
+
+
+def _plain(node: yaml.Node, path: str | Path, depth: int) -> Any:
+    if isinstance(node, yaml.ScalarNode):
+        return node.value if node.style is None else Quoted(node.value)
+    content: dict[str, Any] = {}
+    if isinstance(node, yaml.MappingNode) and depth < _DEEPEST:
+        for key, value in node.value:
+            name = one_line(key.value, 40) if isinstance(key, yaml.ScalarNode) else "a list or a group"
+            _require(name not in content, f"{path}: {name} is given twice, again in line {key.start_mark.line + 1}")
+            content[name] = _plain(value, path, depth + 1)
+        return content
+    return []
+
+
+def to_config(kind: type[_C], content: Any, where: str | Path, *, whole: bool = False) -> _C:
+    """A config from what `read_yaml` gave for it, every value read and checked as on the command line.
+
+    Args:
+        kind: the dataclass.
+        content: names and values.
+        where: what messages begin with.
+        whole: whether a setting that is not given is a mistake; otherwise it is as by default.
+    """
+    from jsonargparse import ArgumentError, ArgumentParser
+
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(kind)
+    flags = _flags(content, kind, where, whole=whole)
     try:
-        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not YAML: {error}") from error
-    if content in (None, ""):
-        return []
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: a recipe is a list of names and values, this is '{content}'")
-    return _flags(content, as_dict(Recipe()), str(path), "")
+        return kind(**parser.instantiate(parser.parse_args(flags)).as_dict())
+    except (ArgumentError, InputError) as error:
+        raise InputError(f"{where}: {one_line(error)}") from error
 
 
-def _flags(content: dict, known: dict, path: str, prefix: str) -> list[str]:
+def _flags(
+    content: dict[str, Any], kind: type, path: str | Path, prefix: str = "", *, whole: bool = False
+) -> list[str]:
+    types = get_type_hints(kind)
     flags = []
     for name, value in content.items():
         key = f"{prefix}{name}"
-        if name not in known:
-            close = difflib.get_close_matches(str(name), known, n=1)
+        if name not in types:
+            close = difflib.get_close_matches(name, types, n=1)
             raise InputError(f"{path}: unknown setting {key}" + (f"; is {prefix}{close[0]} meant?" if close else ""))
-        if isinstance(known[name], dict) != isinstance(value, dict) or isinstance(value, list):
-            raise InputError(
-                f"{path}: {key} must be {'a group of settings' if isinstance(known[name], dict) else 'one value'}"
-            )
-        if value == "" and not isinstance(known[name], str):
-            value = "null"  # "clip_right:" with nothing after it
-        flags += _flags(value, known[name], path, f"{key}.") if isinstance(value, dict) else [f"--{key}={value}"]
+        if is_dataclass(types[name]):
+            _require(isinstance(value, dict), f"{path}: {key} must be a group of settings")
+            flags += _flags(value, types[name], path, f"{key}.", whole=whole)
+        else:
+            _require(isinstance(value, str), f"{path}: {key} must be one value")
+            flags.append(f"--{key}={_as_flag(value, types[name])}")
+    missing = [f"{prefix}{name}" for name in types if name not in content] if whole else []
+    _require(not missing, f"{path}: missing: {', '.join(missing)}")
     return flags
+
+
+def _as_flag(value: str, kind: Any) -> str:
+    """The text of a value on the command line; what is not text stays in its quotes there, and so is refused."""
+    if kind is str or get_origin(kind) is Literal:
+        return value
+    return json.dumps(value) if isinstance(value, Quoted) else value or "null"  # "clip_right:" with nothing after it

@@ -1,6 +1,13 @@
 """What a user of the toolkit is told: a line that says what is wrong and where, or that a run was stopped."""
 
+from __future__ import annotations
+
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_LONGEST = 600  # characters of a message
 
 
 class InputError(ValueError):
@@ -21,3 +28,36 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, message: str, number: int = signal.SIGINT) -> None:
         super().__init__(message)
         self.number = number
+
+
+@contextmanager
+def reading(path: str | Path, fault: str) -> Iterator[None]:
+    """Around the reading of a file that others made: whatever a library makes of it is an InputError naming the file.
+
+    Nothing but the reading belongs inside, so that a bug of ours keeps its traceback.
+
+    Args:
+        path: the file, as messages name it.
+        fault: what is wrong with a file that a library cannot read, such as "not YAML".
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 at byte {error.start}") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {reason(error)}") from error
+    except Exception as error:
+        raise InputError(f"{path}: {fault}: {one_line(error)}") from error
+
+
+def reason(error: OSError) -> str:
+    """Why a file cannot be read or written, in the system's words."""
+    return error.strerror or one_line(error)
+
+
+def one_line(error: object, longest: int = _LONGEST) -> str:
+    """What an error says, in one line of at most so many characters; its name where it says nothing."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= longest else f"{text[: longest - 2]} …"

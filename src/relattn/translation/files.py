@@ -1,35 +1,103 @@
-"""Writing a file so that it is either there in full or not there at all."""
+"""Writing so that a file or a directory is either there in full or not there at all."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import stat
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from relattn.translation.errors import InputError
+from relattn.translation.errors import InputError, reason
+
+
+@contextmanager
+def putting(path: Path) -> Iterator[Path]:
+    """Yield a path beside `path` to make a file or a directory at; at the end it is synced and renamed into place.
+
+    A directory takes the place of another that was there, and a moment without either lies between two renames.
+
+    Raises:
+        InputError: it cannot be written (a full disk, no permission); what stood at `path` before still does.
+    """
+    name = f".{uuid.uuid4().hex[:16]}"  # whatever the length of the other's
+    aside, old = path.with_name(f"{name}.part"), path.with_name(f"{name}.old")
+    try:
+        yield aside
+        _sync(aside)
+        if aside.is_dir():
+            _swap(aside, path, old)
+        else:
+            aside.replace(path)
+        _sync(path.parent, inside=False)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {reason(error)}; what was there before is kept") from error
+    finally:
+        remove(old)
+        remove(aside)
+
+
+def _swap(aside: Path, path: Path, old: Path) -> None:
+    """Put the directory `aside` at `path`; what stood there is at `old` then, or where it was if that fails."""
+    had_one = path.exists()
+    if had_one:
+        path.rename(old)
+    try:
+        aside.rename(path)
+    except OSError:
+        if had_one:
+            old.rename(path)
+        raise
+
+
+def remove(path: Path) -> None:
+    """Take away a file, a link or a directory, as far as it can be; an error here must not hide one that led here."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
 
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
-    """Write a file beside `path`, sync it to disk, then rename it into place.
+    """Write a file as `putting` does."""
+    with putting(path) as aside:
+        aside.write_bytes(content)
+
+
+@contextmanager
+def output(path: Path) -> Iterator[Callable[[bytes], object]]:
+    """Open a file for what is to come and yield what writes it, all at once; a file is replaced as `putting` does.
+
+    What is not a regular file (a device, a pipe, a link) is written through and stays what it is.
 
     Raises:
-        InputError: the file cannot be written (a full disk, no permission); what stood at `path` before still does.
+        InputError: it cannot be opened, told before anything else is done, or not be written.
     """
-    aside = path.with_name(f".{path.name}.part")
-    try:
-        with open(aside, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-        sync_directory(path.parent)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}; what was there before is kept") from error
-    finally:
-        aside.unlink(missing_ok=True)
+    if path.is_symlink() or (path.exists() and not stat.S_ISREG(path.stat().st_mode)):
+        try:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:
+
+                def through(content: bytes) -> None:
+                    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                        file.truncate()
+                    file.write(content)
+
+                yield through
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written: {reason(error)}") from error
+        return
+    with putting(path) as aside, open(aside, "wb") as file:
+        yield file.write
 
 
-def sync_directory(path: Path) -> None:
-    """Make a rename inside a directory durable."""
+def _sync(path: Path, *, inside: bool = True) -> None:
+    """Make a file or a directory durable, with the files in a directory."""
+    if inside and path.is_dir():
+        for file in path.iterdir():
+            _sync(file)
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

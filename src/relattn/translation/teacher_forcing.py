@@ -11,7 +11,6 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from itertools import starmap
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -19,7 +18,6 @@ import torch.nn.functional as F
 
 from relattn.translation.data.batching import eval_batches
 from relattn.translation.errors import InputError
-from relattn.translation.files import write_atomically
 from relattn.translation.search.translator import Translator
 
 if TYPE_CHECKING:
@@ -102,26 +100,26 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def write(path: Path, bins: Sequence[PositionBin], *, trained: int | None) -> None:
-    """Write bins to `path` as CSV and, beside it, as a picture (.png) with the trained length marked.
-
-    Raises:
-        InputError: one of them cannot be written.
-    """
-    from matplotlib.figure import Figure
-
+def as_csv(bins: Sequence[PositionBin]) -> str:
+    """Bins as CSV: first and last position, or "end" twice, pieces, right, nats."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(("first", "last", "pieces", "right", "nats"))
     for b in bins:
         first, last = ("end", "end") if b.positions is None else (b.positions[0], b.positions[-1])
         rows.writerow((first, last, b.pieces, f"{b.right:.6f}", f"{b.nats:.6f}"))
+    return text.getvalue()
+
+
+def as_png(curves: Mapping[str, Sequence[PositionBin]], *, trained: int | None) -> bytes:
+    """What `draw` draws, as a picture of its own."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(6, 4), layout="constrained")
-    draw(figure.subplots(), {path.stem: bins}, trained=trained)
+    draw(figure.subplots(), curves, trained=trained)
     picture = io.BytesIO()
     figure.savefig(picture, dpi=110)
-    write_atomically(path, text.getvalue().encode())
-    write_atomically(path.with_suffix(".png"), picture.getvalue())
+    return picture.getvalue()
 
 
 def draw(axis: Axes, curves: Mapping[str, Sequence[PositionBin]], *, trained: int | None) -> None:

@@ -1,8 +1,11 @@
 import gzip
+import os
+import random
 
 import pytest
 
-from relattn.translation.data.corpora import ParallelFiles, read_lines, read_parallel
+from relattn.translation.data import corpora
+from relattn.translation.data.corpora import ParallelFiles, arriving_lines, read_lines, read_parallel
 from relattn.translation.errors import InputError
 
 LINES = ["a cat", "", "  eine Katze ", "naïve\u2028\u0085 café", "中文 😀"]
@@ -39,7 +42,8 @@ def test_what_is_not_utf8_is_told_by_file_and_byte(tmp_path, name, content, offs
     path = write(tmp_path / name, content)
     with pytest.raises(InputError) as caught:
         list(read_lines(path))
-    assert str(caught.value).startswith(f"{path}: not UTF-8 at byte {offset}: ")
+    line = content[:offset].count(b"\n") + 1
+    assert str(caught.value) == f"{path}: not UTF-8 at byte {offset}, in line {line}: 0x{content[offset]:02x}"
     assert content[offset] >= 0x80
 
 
@@ -101,3 +105,53 @@ def test_sides_of_different_length_are_told_by_count_and_file(tmp_path, src_line
     with pytest.raises(InputError) as caught:
         next(pairs)
     assert str(caught.value) == (f"the two sides differ in length: {src} has {src_lines} lines, {tgt} has {tgt_lines}")
+
+
+def arriving(path, name):
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        yield from (line for chunk in arriving_lines(descriptor, chunk=3, name=name) for line in chunk)
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_file_and_standard_input_are_read_alike(tmp_path, monkeypatch, seed):
+    """The same lines, and then the same message, however the bytes are cut by reading."""
+    source = random.Random(seed)
+    parts = [
+        b"a",
+        "é".encode(),
+        b"\n",
+        b"\r\n",
+        b"\r",
+        b"\xef\xbb\xbf",
+        b"x" * 30,
+        *([b"\xff", b"\xe2\x82"] if seed % 2 else []),
+    ]
+    content = b"".join(source.choices(parts, k=60))
+    monkeypatch.setattr(corpora, "_READ", source.choice([1, 2, 7, 1000]))
+    path = write(tmp_path / "text", content)
+    found = []
+    for lines in (read_lines(path), read_lines(write(tmp_path / "text.gz", content)), arriving(path, path)):
+        read = []
+        try:
+            read += [("line", line) for line in lines]
+        except InputError as error:
+            read.append(("error", str(error).replace("text.gz", "text")))
+        found.append(read)
+    assert found[0][-1:] == found[1][-1:] == found[2][-1:]
+    if found[0][-1][0] == "line":
+        assert found[0] == found[1] == found[2]
+        assert [line for _, line in found[0]] == [
+            line.removesuffix("\r") for line in content.decode("utf-8-sig").removesuffix("\n").split("\n")
+        ]
+
+
+def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpora, "_LONGEST_LINE", 1 << 20)
+    path = write(tmp_path / "text", b"short\n" + b"x" * (1 << 21))
+    for lines in (read_lines(path), arriving(path, path)):
+        assert next(lines) == "short"
+        with pytest.raises(InputError, match=r"text: line 2 is longer than 1 MiB; is this text\?$"):
+            next(lines)

@@ -1,4 +1,5 @@
 import io
+import random
 
 import pytest
 import sentencepiece
@@ -119,3 +120,46 @@ def test_what_goes_wrong_in_reading_keeps_its_own_words():
 
     with pytest.raises(InputError, match=r"^text\.en: not UTF-8 at byte 17"):
         Tokenizer.train(lines(), 340, seed=1)
+
+
+def test_a_bit_that_is_wrong_is_found_or_does_no_harm(tokenizer):
+    """A model that is taken spells every text; what its scores are worth is for a bundle's digest to say."""
+    source, texts = random.Random(1), [*LINES[:4], *TEXTS]
+    refused = 0
+    for _ in range(300):
+        damaged = bytearray(tokenizer.model_bytes)
+        at = source.randrange(8 * len(damaged))
+        damaged[at // 8] ^= 1 << at % 8
+        try:
+            taken = Tokenizer(bytes(damaged))
+        except InputError:
+            refused += 1
+            continue
+        ids = taken.encode_lines(texts)
+        assert max(map(max, filter(None, ids))) < taken.vocab_size == tokenizer.vocab_size
+        assert [taken.decode(row) for row in ids] == texts
+    assert refused > 150
+
+
+def test_a_vocabulary_that_has_lost_its_space_is_refused(tokenizer):
+    """SentencePiece itself loads it, and gives back another text than it was given."""
+    piece = b"\n\x03\xe2\x96\x81\x15"
+    assert tokenizer.model_bytes.count(piece) == 1
+    damaged = tokenizer.model_bytes.replace(piece, b"\n\x03\xe2\x96\x83\x15")
+    with pytest.raises(InputError, match="not a SentencePiece model as this toolkit trains them, or a damaged one"):
+        Tokenizer(damaged)
+
+
+def test_a_long_line_is_learned_from():
+    """SentencePiece by default leaves out lines of more than 4,192 bytes."""
+    long = "the cat sat on жж " * 400
+    assert len(Tokenizer.train([long], 300, seed=1).encode("ж")) == 2  # a space and a letter, not its two bytes
+    assert len(Tokenizer.train([*LINES, long], 300, seed=1).encode("ж")) == 2
+
+
+def test_what_cannot_fit_is_told_without_encoding(tokenizer):
+    longest = max(len(tokenizer.decode([i])) for i in range(4, tokenizer.vocab_size))
+    for text in [*LINES[:4], *TEXTS, "the cat " * 50]:
+        pieces = len(tokenizer.encode(text))
+        assert tokenizer.may_fit(text, pieces)
+        assert not tokenizer.may_fit(text + "x" * 2 * longest * (pieces + 1), pieces)

@@ -14,10 +14,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from relattn import AttentionCache
 from relattn.translation.config import ModelConfig, SearchConfig
+from relattn.translation.data.corpora import arriving_lines
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search import translator as module
-from relattn.translation.search.arriving import arriving_lines
 from relattn.translation.search.translator import Hypothesis, Translator
 
 VOCAB = 40
@@ -307,3 +307,13 @@ def test_an_unreadable_descriptor_is_reported(tmp_path):
     descriptor = os.open(tmp_path, os.O_RDONLY)
     with pytest.raises(InputError, match="standard input: cannot be read: Is a directory"):
         next(arriving_lines(descriptor))
+
+
+def test_a_line_too_long_to_translate_is_refused_by_number_before_it_is_encoded(trained):
+    translate = translator(trained)
+    monster = "5 " * (module.LONGEST_LINE // 2)
+    chunks = [["5"], ["6", monster + "7"]]
+    found = translate.stream_n_best(chunks, 1)
+    assert next(found)[0].text
+    with pytest.raises(InputError, match=r"^line 3 has 16,385 characters; at most 16,384 are read$"):
+        next(found)

@@ -1,29 +1,32 @@
-"""Parallel text in files: line i of one file translates line i of the other.
+"""Lines of text, from files and from standard input; in parallel files, line i of one translates line i of the other.
 
-Files are UTF-8, plain or gzipped (by their name's .gz), and are read as a stream, so their size does not matter.
-Whatever is wrong with one is said in one line that names the file and the place.
+Text is UTF-8, in files plain or gzipped (by their name's .gz), and is read as a stream, so its size does not matter.
+Whatever is wrong with it is said in one line that names the file and the place.
 """
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import hashlib
+import os
 import zlib
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from io import BufferedIOBase
+from itertools import chain, zip_longest
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import Protocol, cast
 
-from relattn.translation.errors import InputError
+from relattn.translation.errors import InputError, reading
+
+_READ = 1 << 16  # bytes asked for at once: what a pipe holds on Linux
+_LONGEST_LINE = 1 << 26  # bytes
 
 
 class Digest(Protocol):
     """What is told the bytes of a file, such as a hash."""
 
     def update(self, data: bytes, /) -> None: ...
-
-
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def read_lines(path: str | Path, digest: Digest | None = None) -> Iterator[str]:
@@ -34,22 +37,48 @@ def read_lines(path: str | Path, digest: Digest | None = None) -> Iterator[str]:
         digest: told every byte that was read, after decompression.
 
     Raises:
-        InputError: the file is missing, a directory, unreadable, empty, truncated or damaged gzip, or not UTF-8
-            (with the offset of the first bad byte, counted after decompression).
+        InputError: the file is missing, a directory, unreadable, empty, truncated or damaged gzip, or a line is longer
+            than 64 MiB or not UTF-8 (with its number, and the offset of the bad byte, counted after decompression).
     """
-    try:
-        with _open(Path(path)) as stream:
-            yield from _decoded(stream, path, digest)
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file") from error
-    except IsADirectoryError as error:
-        raise InputError(f"{path}: is a directory, not a text file") from error
-    except EOFError as error:
-        raise InputError(f"{path}: the gzip file is truncated") from error
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{path}: not a gzip file, or a damaged one: {error}") from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    with reading(path, "cannot be read"):
+        try:
+            with _open(Path(path)) as stream:
+
+                def read() -> bytes:
+                    piece = stream.read1(_READ)
+                    if digest is not None:
+                        digest.update(piece)
+                    return piece
+
+                chunks = _lines(iter(read, b""), path)
+                first = next(chunks, None)
+                if first is None:
+                    raise InputError(f"{path}: the file is empty")
+                yield from first
+                yield from chain.from_iterable(chunks)
+        except FileNotFoundError as error:
+            raise InputError(f"{path}: no such file") from error
+        except IsADirectoryError as error:
+            raise InputError(f"{path}: is a directory, not a text file") from error
+        except EOFError as error:
+            raise InputError(f"{path}: the gzip file is truncated") from error
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise InputError(f"{path}: not a gzip file, or a damaged one: {error}") from error
+
+
+def arriving_lines(descriptor: int, *, chunk: int = 256, name: str = "standard input") -> Iterator[list[str]]:
+    """Lists of at least one and at most `chunk` lines, as they arrive on a pipe, a terminal or a file.
+
+    Reading a descriptor returns what is there and waits only when nothing is. So someone who types a line has it
+    answered at once, a program that writes a line and waits for its translation gets it, and a file is read in large
+    pieces. Lines are as those of `read_lines`, but there may be none; `name` stands for the source in messages.
+
+    Raises:
+        InputError: a line is too long or not UTF-8, as in `read_lines`, or the descriptor cannot be read. Lines before
+            it have been given out.
+    """
+    with reading(name, "cannot be read"):
+        yield from _lines(iter(lambda: os.read(descriptor, _READ), b""), name, chunk=chunk)
 
 
 def read_parallel(
@@ -93,22 +122,37 @@ class ParallelFiles:
         return self._digests
 
 
-def _open(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+def _open(path: Path) -> BufferedIOBase:
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
 
 
-def _decoded(stream: BinaryIO, path: str | Path, digest: Digest | None) -> Iterator[str]:
-    offset = 0
-    for raw in stream:
-        if digest is not None:
-            digest.update(raw)
-        line = raw.removeprefix(_BYTE_ORDER_MARK) if offset == 0 else raw
-        try:
-            text = line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            at = offset + len(raw) - len(line) + error.start
-            raise InputError(f"{path}: not UTF-8 at byte {at}: {error.reason}") from error
-        yield text.removesuffix("\n").removesuffix("\r")
-        offset += len(raw)
-    if offset == 0:
-        raise InputError(f"{path}: the file is empty")
+def _lines(reads: Iterator[bytes], name: str | Path, *, chunk: int = 256) -> Iterator[list[str]]:
+    """Lists of at most `chunk` lines of what is read in pieces, each given out before the next piece is asked for."""
+    rest, number, offset = bytearray(), 0, 0  # what has no end yet, lines before it, bytes before it
+    for read in chain(reads, [b""]):
+        *ended, last = read.split(b"\n")
+        rest += ended[0] if ended else last
+        if len(rest) > _LONGEST_LINE:
+            raise InputError(f"{name}: line {number + 1} is longer than {_LONGEST_LINE >> 20} MiB; is this text?")
+        if ended:
+            ended[0], rest = bytes(rest), bytearray(last)
+        elif not read and rest:
+            ended = [bytes(rest)]
+        lines: list[str] = []
+        for raw in ended:
+            number += 1
+            if number == 1 and raw.startswith(codecs.BOM_UTF8):
+                raw, offset = raw.removeprefix(codecs.BOM_UTF8), len(codecs.BOM_UTF8)
+            try:
+                lines.append(raw.removesuffix(b"\r").decode("utf-8"))
+            except UnicodeDecodeError as error:
+                if lines:
+                    yield lines
+                place = f"byte {offset + error.start}, in line {number}"
+                raise InputError(f"{name}: not UTF-8 at {place}: 0x{raw[error.start]:02x}") from error
+            offset += len(raw) + 1
+            if len(lines) == chunk:
+                yield lines
+                lines = []
+        if lines:
+            yield lines

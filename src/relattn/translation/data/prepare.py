@@ -21,7 +21,7 @@ from relattn.translation.data.batching import Batch, Step, eval_batches, steps
 from relattn.translation.data.corpora import ParallelFiles
 from relattn.translation.data.embedded import embedded
 from relattn.translation.data.storage import IdColumn, open_pairs, write_pairs
-from relattn.translation.data.tokenizer import Tokenizer
+from relattn.translation.data.tokenizer import LONGEST_PIECE, Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.files import write_atomically
 
@@ -103,7 +103,13 @@ def prepare(
     else:
         train = _text(config, "train")
         if tokenizer is None:
-            wanted = (line for pair in train if _unwanted(pair, config.max_words) is None for line in pair)
+            longest = LONGEST_PIECE * config.max_length  # a line past it will be left out, whatever is learned
+            fits = (
+                pair
+                for pair in train
+                if _unwanted(pair, config.max_words) is None and len(max(pair, key=len)) <= longest
+            )
+            wanted = (line for pair in fits for line in pair)
             tokenizer = Tokenizer.train(wanted, config.vocab_size, seed=seed)
         (directory / ENCODED).parent.mkdir(parents=True, exist_ok=True)
         write_atomically(directory / TOKENIZER, tokenizer.model_bytes)
@@ -157,14 +163,13 @@ class _Filter:
         kept = 0
         for pair in pairs:
             reason = _unwanted(pair, self.data.max_words)
-            if reason is None:
+            if reason is None and all(self.tokenizer.may_fit(side, self.data.max_length) for side in pair):
                 src, tgt = self.tokenizer.encode(pair[0]), self.tokenizer.encode(pair[1])
                 if max(len(src), len(tgt)) <= self.data.max_length:
                     kept += 1
                     yield pair, src, tgt
                     continue
-                reason = "max_length"
-            self.dropped[reason] += 1
+            self.dropped[reason or "max_length"] += 1
         if not kept:
             counts = ", ".join(f"{count} {reason}" for reason, count in self.dropped.items())
             raise InputError(f"no {self.purpose} pair is left; left out: {counts}")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from relattn.translation.errors import InputError
+from relattn.translation.files import putting
 
 _ROWS_A_CHUNK = 100_000
 
@@ -47,28 +47,17 @@ class IdColumn:
 
 
 def write_pairs(path: Path, pairs: Iterable[tuple[list[int], list[int]]]) -> None:
-    """Write encoded pairs to path, aside first and then renamed, so that path is whole or absent.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+    """Write encoded pairs to path, which is then whole or absent. Raises InputError when it cannot be written."""
     from datasets import Features, List, Value
     from datasets.arrow_writer import ArrowWriter
 
-    aside = path.with_name(f".{path.name}.part")
     features = Features({"src": List(Value("int32")), "tgt": List(Value("int32"))})
-    try:
+    with putting(path) as aside:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with ArrowWriter(features=features, path=str(aside), writer_batch_size=_ROWS_A_CHUNK) as writer:
-                for src, tgt in pairs:
-                    writer.write({"src": src, "tgt": tgt})
-                writer.finalize()
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+        with ArrowWriter(features=features, path=str(aside), writer_batch_size=_ROWS_A_CHUNK) as writer:
+            for src, tgt in pairs:
+                writer.write({"src": src, "tgt": tgt})
+            writer.finalize()
 
 
 def open_pairs(path: Path) -> tuple[IdColumn, IdColumn]:

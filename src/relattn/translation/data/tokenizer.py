@@ -14,12 +14,14 @@ from pathlib import Path
 
 import sentencepiece
 
-from relattn.translation.errors import InputError
+from relattn.translation.errors import InputError, reading
 
 # SentencePiece writes a space as U+2581, so that character itself would come back as a space. It goes in as a
 # noncharacter no text holds, which comes out as bytes, and those bytes are then put right.
 _SPACE_MARK, _STAND_IN = "\u2581", "\U0010ffff"
 _SAMPLED_LINES = 4_000_000  # lines a vocabulary is learned from, at most
+_LONGEST_LINE = 1 << 30  # bytes, the most SentencePiece takes: it would leave out lines of more than 4,192
+LONGEST_PIECE = 16  # characters of a piece that is learned, at most
 _TRAINING_THREADS = 16  # fixed: the sums of its training, hence the vocabulary, depend on it
 
 
@@ -43,13 +45,26 @@ class Tokenizer:
         self._model = sentencepiece.SentencePieceProcessor()
         try:
             self._model.LoadFromSerializedProto(model_bytes)
-        except RuntimeError as error:
+            self._longest_piece = self._check()
+        except InputError:
+            raise
+        except Exception as error:
             raise InputError("not a SentencePiece model, or a damaged one") from error
-        ids = (self._model.pad_id(), self._model.bos_id(), self._model.eos_id(), self._model.unk_id())
-        if ids != (self.pad_id, self.bos_id, self.eos_id, self.unk_id):
-            raise InputError(f"a SentencePiece model must have pad, bos, eos, unk at 0, 1, 2, 3, got {ids}")
         self._mark_bytes = self._byte_ids(_SPACE_MARK)
         self._stand_in_bytes = self._byte_ids(_STAND_IN)
+
+    def _check(self) -> int:
+        """The characters of the longest piece. Raises where a piece, or what all spell together, is not as trained."""
+        model = self._model
+        ids = (model.pad_id(), model.bos_id(), model.eos_id(), model.unk_id())
+        if ids != (self.pad_id, self.bos_id, self.eos_id, self.unk_id):
+            raise InputError(f"a SentencePiece model must have pad, bos, eos, unk at 0, 1, 2, 3, got {ids}")
+        pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
+        spelt = "".join(pieces).replace(_SPACE_MARK, " ")
+        probe = f"  {spelt}  {spelt[::-1]} {bytes(range(128)).decode()}{_STAND_IN} "
+        if model.decode(model.encode(probe)) != probe:
+            raise InputError("not a SentencePiece model as this toolkit trains them, or a damaged one")
+        return max(map(len, pieces))
 
     @classmethod
     def train(cls, lines: Iterable[str], vocab_size: int, *, seed: int) -> Tokenizer:
@@ -68,12 +83,14 @@ class Tokenizer:
                 vocab_size=vocab_size,
                 hard_vocab_limit=False,
                 model_type="unigram",
+                max_sentencepiece_length=LONGEST_PIECE,
                 normalization_rule_name="identity",
                 remove_extra_whitespaces=False,
                 split_digits=True,
                 byte_fallback=True,
                 character_coverage=0.9999,
                 input_sentence_size=_SAMPLED_LINES,
+                max_sentence_length=_LONGEST_LINE,
                 shuffle_input_sentence=True,
                 num_threads=_TRAINING_THREADS,
                 pad_id=cls.pad_id,
@@ -91,10 +108,8 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
         """Read a model from a file. Raises InputError when it is missing, unreadable or damaged."""
-        try:
+        with reading(path, "cannot be read"):
             model_bytes = Path(path).read_bytes()
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read: {error.strerror}") from error
         try:
             return cls(model_bytes)
         except InputError as error:
@@ -111,6 +126,13 @@ class Tokenizer:
             return self._model.encode(text)
         ids = self._model.encode(text.replace(_SPACE_MARK, _STAND_IN))
         return _replace_run(ids, self._stand_in_bytes, self._mark_bytes)
+
+    def may_fit(self, text: str, most: int) -> bool:
+        """Whether text may have at most so many pieces, told from its length and without encoding it.
+
+        It may have more all the same; false says that it has, for no piece is longer than the vocabulary's longest.
+        """
+        return len(text) <= most * self._longest_piece
 
     def encode_lines(self, lines: list[str]) -> list[list[int]]:
         """The ids of each line, without begin or end."""

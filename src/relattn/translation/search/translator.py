@@ -2,7 +2,8 @@
 
 Lines are translated longest first, in batches of similar length, which costs the least padding; a line's translation
 and score do not depend on the batch it was in. A line has its own limit, max_length_ratio · pieces + max_length_extra
-generated tokens, at which its translation is closed; a line the model cannot read whole is refused by its number.
+generated tokens, at which its translation is closed; a line the model cannot read whole, or of more than LONGEST_LINE
+characters, is refused by its number.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from relattn.translation.search.scoring import length_penalty
 
 MAX_SENTENCES = 128  # in a batch, times the beam: enough to keep the arithmetic busy
 MAX_TOKENS = 4096  # padded source pieces in a batch, so that long lines do not exhaust memory
+LONGEST_LINE = 1 << 14  # characters, some thousand pieces: attention takes time by the square of them
 CHUNK = 256  # lines that `Translator.stream` holds at a time
 
 _log = logging.getLogger(__name__)
@@ -75,7 +77,8 @@ class Translator:
             progress: show a bar of lines done on standard error.
 
         Raises:
-            InputError: a line is longer than the model can read (the message has its number, counted from 1).
+            InputError: a line is longer than the model can read, or than LONGEST_LINE characters (the message has its
+                number, counted from 1).
         """
         return [best.text for (best,) in self.n_best(lines, 1, progress=progress)]
 
@@ -93,7 +96,7 @@ class Translator:
         """Translations of lines that need not end, in order, reading and holding 256 at a time.
 
         It waits for 256 lines or the end. Where lines come one by one and are to be answered at once, as on standard
-        input, use `stream_n_best` on `arriving.arriving_lines`.
+        input, use `stream_n_best` on `corpora.arriving_lines`.
         """
         source = iter(lines)
         chunks = iter(lambda: list(islice(source, CHUNK)), [])
@@ -120,6 +123,11 @@ class Translator:
         """The n best of each line. `first_line` is the number of the first one; `done` is told how many are ready."""
         if not 1 <= n <= self.search.beam_size:
             raise InputError(f"cannot give the {n} best translations with beam_size {self.search.beam_size}")
+        for i, line in enumerate(lines):
+            if len(line) > LONGEST_LINE:
+                raise InputError(
+                    f"line {first_line + i} has {len(line):,} characters; at most {LONGEST_LINE:,} are read"
+                )
         results = [[Hypothesis("", 0.0, [])] for _ in lines]
         pieces = {i: self.tokenizer.encode(line) for i, line in enumerate(lines) if line.strip()}
         done(len(lines) - len(pieces))

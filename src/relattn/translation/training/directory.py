@@ -8,7 +8,6 @@ was killed before it came to anything else.
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,12 +19,11 @@ from filelock import FileLock, Timeout
 from relattn.translation.config import Recipe, as_dict, differences, dump
 from relattn.translation.data.prepare import prepared
 from relattn.translation.errors import InputError
-from relattn.translation.files import write_atomically
+from relattn.translation.files import remove, write_atomically
 from relattn.translation.training import checkpoints
 
 RECIPE, CHECKPOINTS, BUNDLE = "recipe.yaml", "checkpoints", "bundle"
-_LOCK = ".lock"
-_KILLED = {_LOCK, f".{RECIPE}.part"}  # what a process that is killed at the very beginning may leave
+_LOCK, _PART = ".lock", ".*.part"  # what a process that is killed may leave
 
 _FREE = ("out", "train.steps", "train.threads", "train.log_every")  # may change when a run goes on: not the model's
 _PATHS = ("data.train_src", "data.train_tgt", "data.valid_src", "data.valid_tgt")  # neither: the text itself is held to
@@ -66,10 +64,11 @@ def locked(out: Path) -> Iterator[None]:
     except Timeout as error:
         raise InputError(f"{out}: another process is training this run") from error
     try:
+        for part in [*out.glob(_PART), *out.glob(f"*/{_PART}")]:
+            remove(part)
         yield
     finally:
-        with suppress(OSError):
-            (out / _LOCK).unlink()  # while it is held: one who waits for it sees that it is gone
+        remove(out / _LOCK)  # while it is held: one who waits for it sees that it is gone
         lock.release()
 
 
@@ -102,15 +101,17 @@ def newest_checkpoint(out: Path, *, warn: bool = True) -> dict[str, Any] | None:
 def _require_free(out: Path) -> None:
     if (out / RECIPE).exists():
         raise InputError(f"{out}: holds a run already; give --resume to go on with it, or another directory as out")
-    if out.exists() and (not out.is_dir() or any(entry.name not in _KILLED for entry in out.iterdir())):
+    if out.exists() and (not out.is_dir() or not all(_left(entry) for entry in out.iterdir())):
         raise InputError(f"{out}: is not an empty directory; give another as out")
 
 
+def _left(entry: Path) -> bool:
+    """Whether a process that was killed may have left this in a directory that it made for a run."""
+    return entry.name == _LOCK or entry.match(_PART)
+
+
 def _empty(out: Path) -> None:
-    """Take out all that a beginning made. An error here must not hide the one that led here."""
+    """Take out all that a beginning made."""
     for entry in out.iterdir():
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry, ignore_errors=True)
-        elif entry.name != _LOCK:
-            with suppress(OSError):
-                entry.unlink()
+        if entry.name != _LOCK:
+            remove(entry)

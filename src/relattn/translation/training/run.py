@@ -14,13 +14,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
-import yaml
 from lightning.fabric import Fabric
 from lightning.fabric.loggers import TensorBoardLogger
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from relattn.translation import bundle, hub
-from relattn.translation.config import Recipe, TrainConfig, as_dict, differences, dump, from_dict
+from relattn.translation.config import Recipe, TrainConfig, as_dict, differences, dump
+from relattn.translation.config import read_recipe as read_recipe_file
 from relattn.translation.data.prepare import TOKENIZER, prepare
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
@@ -140,12 +140,14 @@ def read_recipe(run: Path) -> Recipe:
     Raises:
         InputError: the directory holds no run, or its recipe was changed by hand into something else.
     """
-    if not (run / RECIPE).exists():
-        raise InputError(f"{run}: holds no run: there is no recipe.yaml")
+    path = run / RECIPE
+    if not path.exists():
+        raise InputError(f"{run}: holds no run: there is no {RECIPE}")
     try:
-        return from_dict(yaml.safe_load((run / RECIPE).read_text(encoding="utf-8")))
-    except (yaml.YAMLError, AttributeError, TypeError) as error:
-        raise InputError(f"{run / 'recipe.yaml'}: is not as this version writes it: {error}") from error
+        return read_recipe_file(path)
+    except InputError as error:
+        fault = str(error).removeprefix(f"{path}: ")
+        raise InputError(f"{path}: is not as this version writes it: {fault}") from error
 
 
 def _card(recipe: Recipe, paths: list[Path]) -> str:
