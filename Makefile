@@ -6,13 +6,16 @@ export XDG_CACHE_HOME := $(CURDIR)/.cache
 export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check format wheels clean
+.PHONY: demo test test-all check format wheels clean
 
 demo: .venv/installed  ## train a relative-position Transformer on the embedded corpus and show what it learned
 	$(BIN)/relattn demo
 
-test: .venv/installed  ## run the tests, or some: make test TESTS=tests/test_native.py
-	$(BIN)/pytest $(TESTS)
+test: .venv/installed  ## run the first tier of tests (tests/conftest.py), or some of it: make test TESTS=tests/test_native.py
+	$(BIN)/pytest --numprocesses auto $(TESTS)
+
+test-all: .venv/installed  ## run all tests, or all of some
+	$(BIN)/pytest --numprocesses auto --all $(TESTS)
 
 check: .venv/installed  ## format, lint, types
 	$(BIN)/ruff format --check --quiet

@@ -1,4 +1,10 @@
-"""One thread a process: the tensors of tests are too small to share out, and threads that wait would only burn.
+"""Two tiers of tests: `make test` runs the first, in three minutes, `make test-all` all of them (`pytest --all`).
+
+The first tier has every test but those marked `whole`, which take long by nature (they install, compile for GPUs, train
+in several processes); and of a test marked `sampled(n)` its first case and every n-th from there on. A case's mark goes
+before its test's, and that before its file's. So there is a case of every kind, Triton's interpreter included.
+
+One thread a process: the tensors of tests are too small to share out, and threads that wait would only burn.
 
 Triton's kernels run in its interpreter, which is all that a machine without a GPU can do with them; on one that has a
 GPU, `python -m benchmarks.gpu core --check-only` runs them compiled.
@@ -13,7 +19,9 @@ import pytest
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported, here and in the processes that tests start
 os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, and kernels are
 
-SHARE = 50  # of the cases marked `sampled`, one in so many is run, and all with WHOLE_GRID=1 in the environment
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run the whole tier, not the first alone")
 
 
 @pytest.fixture(autouse=True)
@@ -28,16 +36,16 @@ def _whole_products(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if os.environ.get("WHOLE_GRID") == "1":
+    if config.getoption("--all"):
         return
-    seen: Counter[str] = Counter()
-    left_out = []
+    cases: Counter[tuple[str, int]] = Counter()
+    chosen, left_out = [], []
     for item in items:
-        if item.get_closest_marker("sampled"):
-            test = item.nodeid.partition("[")[0]
-            if seen[test] % SHARE > 0:
-                left_out.append(item)
-            seen[test] += 1
-    dropped = set(left_out)
-    items[:] = [item for item in items if item not in dropped]
+        sampled = item.get_closest_marker("sampled")
+        share = 1 if sampled is None else sampled.args[0]
+        test = item.nodeid.partition("[")[0], share
+        chosen_now = item.get_closest_marker("whole") is None and cases[test] % share == 0
+        (chosen if chosen_now else left_out).append(item)
+        cases[test] += 1
+    items[:] = chosen
     config.hook.pytest_deselected(items=left_out)

@@ -11,7 +11,9 @@ from relattn import backends, relation_attention, relative_attention
 from relattn.backends.dense.labels import bucket_sum, bucket_sum_by_passes
 from relattn.testing import SHAPES, Shape, assert_within_budget, error, make_inputs, outputs_and_gradients, widest
 
-SAMPLED = pytest.mark.sampled  # Triton's interpreter takes a second a case: conftest.py
+pytestmark = pytest.mark.sampled(8)
+
+SAMPLED = pytest.mark.sampled(100)  # Triton's interpreter takes a second a case: conftest.py
 PRECISIONS = [("native", torch.float64), ("native", torch.float32), ("dense", torch.float64), ("dense", torch.float32)]
 PRECISIONS += [pytest.param("triton", torch.float32, marks=SAMPLED)]
 FAST = ["native", "dense", pytest.param("triton", marks=SAMPLED)]
@@ -182,7 +184,7 @@ def test_gradient_of_one_input_alone(backend, wanted):
     assert error(gradient, want[f"d {wanted}"]) < rounding(backend)
 
 
-@pytest.mark.parametrize("backend", EVERY)
+@pytest.mark.parametrize("backend", [*EVERY[::2], "reference", pytest.param("triton", marks=pytest.mark.whole)])
 def test_gradients_are_the_same_bits_every_time(backend):
     inputs = make_inputs(SHAPES["grouped"], dtype=torch.float32)
     options = restrictions(SHAPES["grouped"], "ragged", True, True, True, 3)

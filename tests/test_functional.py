@@ -19,6 +19,8 @@ from relattn import RelativePositionTable, backends, relation_attention, relativ
 from relattn.positions import distances, labels
 from relattn.testing import SHAPES, error, make_inputs, outputs_and_gradients, widest
 
+pytestmark = pytest.mark.sampled(4)
+
 BACKENDS = pytest.mark.parametrize("backend", backends.NAMES)
 # Dynamo makes an instance of every autograd function that it traces, and PyTorch warns of that
 TRACES = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
@@ -190,6 +192,7 @@ def test_dropout_is_the_explicit_formula():
     close(lse, (scores * 5**-0.5).logsumexp(-1), 100)
 
 
+@pytest.mark.whole
 @BACKENDS
 def test_dropout_keeps_its_share_and_the_mean(backend):
     ones = torch.ones(40, 5, 20, 3)

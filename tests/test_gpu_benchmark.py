@@ -52,6 +52,7 @@ def table(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.whole
 def test_core(core):
     rows, methods = table(core[0] / "attention-gpu.csv"), ("plain", "triton", "triton old tiles")
     found = [(row["n"], row["causal"], row["pass"], row["method"]) for row in rows]
@@ -66,6 +67,7 @@ def test_core(core):
     assert not (core[0] / "train-step-gpu.csv").exists()
 
 
+@pytest.mark.whole
 def test_all(everything):
     rows, methods = table(everything[0] / "attention-gpu.csv"), ("plain", "triton", "dense")
     found = [(row["n"], row["pass"], row["method"]) for row in rows if row["method"] in methods]
@@ -75,6 +77,7 @@ def test_all(everything):
     assert not (everything[0] / "checks-gpu.csv").exists()
 
 
+@pytest.mark.whole
 def test_training_is_timed(everything):
     rows = table(everything[0] / "train-step-gpu.csv")
     assert [(row["model"], row["compiled"], row["positions"], row["dim"]) for row in rows] == [
@@ -85,6 +88,7 @@ def test_training_is_timed(everything):
     assert float(rows[1]["pieces a second"]) == pytest.approx(16e3 / float(rows[1]["ms"]), rel=1e-2)
 
 
+@pytest.mark.whole
 def test_the_important_comes_last(core, everything):
     for (folder, printed), causal in ((core, "True"), (everything, "False")):
         rows = {
@@ -118,6 +122,7 @@ def test_what_cannot_be_run(monkeypatch, capsys, flags, why):
     assert why in printed.err
 
 
+@pytest.mark.whole
 def test_core_needs_torch_and_triton_alone():
     """Nothing else can be imported, but what torch has imported by itself."""
     names = (
@@ -191,6 +196,7 @@ def processes(monkeypatch):
     started.close()
 
 
+@pytest.mark.whole
 def test_a_method_loses_its_own_row_alone(monkeypatch, processes):
     """One that stalls, one that fails, one whose process dies while it is timed; another process does the next pass."""
     case, methods = Case(1, 2, 5, 8, 2, 2, False), tuple(processes.workers)
@@ -263,6 +269,7 @@ def test_old_tiles_are_of_the_kernels_there_were():
     assert old_tiles.config("forward", 9, torch.bfloat16, 256)[:5] == old_tiles.SMALL
 
 
+@pytest.mark.whole
 def test_a_model_that_fails_is_a_row():
     worker = workers.Worker()
     worker.send(gpu_train.prepare_steps, "tiny", "relative", False, 4, 8, "cpu")

@@ -27,6 +27,8 @@ from relattn.testing import (
     outputs_and_gradients,
 )
 
+pytestmark = pytest.mark.sampled(16)
+
 EXACT = [torch.float32, torch.float64]
 
 # tiles are 64 × 64 and a task has 512 queries; dimensions are no multiples of a vector

@@ -93,6 +93,7 @@ def attend(query, key, value, rel_key, rel_value, backend="auto", **options):
 # what a trial finds
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "kind", [PLAIN, MIXED, MIXED._replace(dropout=True), ASKING, ASKING._replace(dropout=True)], ids=str
 )
@@ -123,6 +124,7 @@ def undropped(kernels, *arguments):
     return kernels(*Call(*arguments)._replace(dropout_p=0.0))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("kind", "change", "words"),
     [
@@ -250,6 +252,7 @@ def test_no_trial_in_a_capture_or_a_backward_pass(monkeypatch, trials, where):
     assert trials == []
 
 
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # PyTorch's own, of dense
 def test_no_trial_while_compiling(trials):
     def operators_in_graph():

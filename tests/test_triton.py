@@ -24,6 +24,8 @@ from relattn.backends.triton.configs import Config
 from relattn.call import Call
 from relattn.testing import Shape, assert_within_budget, error, make_inputs, outputs_and_gradients
 
+pytestmark = pytest.mark.sampled(16)  # Triton's interpreter takes a second a case
+
 # tiles are of 16 or 32, and no more than 16 labels are worked off at once
 SHAPES = {
     "far on both sides": Shape(
@@ -153,6 +155,7 @@ def test_a_rel_query_may_have_any_strides(monkeypatch, layout):
 WIDE = Shape(batch=2, heads=2, key_heads=1, queries=52, keys=40, dim=5, value_dim=7, left=60, right=60)
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("_poison")
 @pytest.mark.parametrize(("offset", "beyond"), [(-12, "clip"), (0, "zero"), (7, "clip")])
 @pytest.mark.parametrize(("tables", "per_head", "rel_dim"), [("keys", True, None), ("both", False, 3)])
@@ -262,6 +265,7 @@ def test_padding_of_queries_and_of_keys(monkeypatch, program, causal, offset, le
     assert {(found.whole, found.splits > 1) for found in plans} == {(program == "whole", program == "few queries")}
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("_poison")
 def test_padding_of_queries_beside_relations_a_mask_and_dropout(monkeypatch):
     take(monkeypatch, TILES["small"])
@@ -366,6 +370,7 @@ def test_keys_may_be_split_among_programs(monkeypatch, shape, masks, beyond):
     assert {found.splits for found in plans} == {sizes.keys // 16}
 
 
+@pytest.mark.whole
 def test_split_keys_are_joined_where_there_is_dropout_or_half_types_or_labels(monkeypatch):
     take(monkeypatch, TILES["small"])
     plans = split_keys(monkeypatch)
@@ -463,12 +468,14 @@ def test_dropout_keeps_the_pairs_that_native_keeps(monkeypatch, whole, tables):
     assert_same(found)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("causal", [False, True])
 def test_dropout_beside_a_rel_query(monkeypatch, causal):
     take(monkeypatch, TILES["small"])
     gpu_check.dropout(gpu_check.Check(41, "float32", dim=8, k=3, batch=1, rel_dim=3, causal=causal), "cpu")
 
 
+@pytest.mark.whole
 def test_dropout_of_relations_and_of_more_labels_than_at_once(monkeypatch):
     take(monkeypatch, TILES["small"])
     sizes = SHAPES["more labels than at once"]
@@ -540,6 +547,7 @@ for dimension in range(4):
 """
 
 
+@pytest.mark.whole
 def test_addresses_are_64_bits_wide():
     """In a process of its own: a shorter address would end it."""
     run = subprocess.run([sys.executable, "-c", FAR_APART], capture_output=True, text=True, check=False)
@@ -624,6 +632,7 @@ if sys.argv[1] == "90":
 """
 
 
+@pytest.mark.whole
 def test_kernels_compile_for_gpus_that_are_not_there(tmp_path):
     """In processes without Triton's interpreter: no kernel is a trap, no product on the matrix units waits for another,
     no pair in a far tile is computed twice, the far loop spills no registers, and few variants serve short sentences

@@ -106,6 +106,7 @@ def in_parts(translate: Translator, lines: list[str], order: list[int], size: in
     return [found[i] for i in range(len(lines))]
 
 
+@pytest.mark.whole
 def test_1000_sentences_have_the_same_translations_however_asked(trained):
     lines = random_lines(1000, seed=99)
     translate = translator(trained, beam_size=4, max_length_extra=6)
@@ -117,6 +118,7 @@ def test_1000_sentences_have_the_same_translations_however_asked(trained):
     assert_same(in_parts(translate, lines, list(range(1000)), 1), expected)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize("positions", ["relative", "sinusoidal", "learned", "relative+sinusoidal"])
 def test_every_scheme_translates_alike_alone_and_in_a_batch(positions, beam_size):

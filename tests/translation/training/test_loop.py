@@ -194,6 +194,7 @@ def on_two_ranks(recipe: Recipe, path: Path) -> None:
     assert [line.split()[1] for line in run.stderr.splitlines()] == ["2", str(STEPS)], run.stderr
 
 
+@pytest.mark.whole
 def test_a_step_is_the_same_on_two_ranks(tmp_path, recipe_of):
     """Of steps so small that a rank is at times left without a sentence."""
     whole = recipe_of(tmp_path / "whole", 16)
@@ -242,6 +243,7 @@ def test_nothing_is_read_from_the_device_at_a_step_that_does_not_log(tmp_path, m
     assert {step for step, _ in read} == {4, 6, 8, 12}
 
 
+@pytest.mark.whole
 def test_torchrun_starts_the_processes(tmp_path, recipe_of):
     """And another number of them than the recipe's is refused before anything is made."""
     recipe = recipe_of(tmp_path / "run", 8, devices=2)
@@ -280,6 +282,7 @@ def processes(first: subprocess.Popen[str]) -> list[int]:
     return [first.pid, *map(int, Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split())]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("which", [0, 1])
 def test_when_one_of_two_processes_is_killed_the_other_ends(tmp_path, recipe_of, which):
     recipe = recipe_of(tmp_path / "run", 8, devices=2)
@@ -290,6 +293,7 @@ def test_when_one_of_two_processes_is_killed_the_other_ends(tmp_path, recipe_of,
     assert process.returncode != 0
 
 
+@pytest.mark.whole
 def test_a_process_that_waits_for_the_first_ends_with_it():
     waits = "import time; from relattn.translation.training import run; run._end_with_parent(); time.sleep(600)"
     starts = f"""
@@ -307,6 +311,7 @@ time.sleep(600)
         first.communicate(timeout=60)  # both hold standard output open
 
 
+@pytest.mark.whole
 def test_a_signal_to_one_process_stops_all_of_them(tmp_path, recipe_of):
     recipe = recipe_of(tmp_path / "run", 8, devices=2)
     (tmp_path / "recipe.yaml").write_text(dump(replace(recipe, train=replace(recipe.train, steps=100_000))))

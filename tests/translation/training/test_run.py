@@ -87,6 +87,7 @@ def test_steps_are_counted_through_epochs(whole):
     assert found[0] == (0, 1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("where", ["in an epoch", "between epochs"])
 def test_a_resumed_run_is_the_same_run(tmp_path, whole, where):
     ends = [step for step in range(1, 9) if positions(whole)[step] == (positions(whole)[step - 1][0] + 1, 1)]
@@ -153,7 +154,8 @@ def wait_until(process: subprocess.Popen[str], condition: Callable[[], bool]) ->
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_leaves_a_checkpoint_to_go_on_from(tmp_path, make_recipe, whole, number):
     """Interrupted in a process of its own, after some step or other; then resumed."""
     recipe = replace(
@@ -178,7 +180,9 @@ def test_a_signal_leaves_a_checkpoint_to_go_on_from(tmp_path, make_recipe, whole
     assert validation_losses(recipe) == validation_losses(again)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.whole
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_before_the_first_step_leaves_nothing(tmp_path, make_recipe, number):
     """While it waits for text that does not come."""
     os.mkfifo(tmp_path / "endless")
@@ -299,6 +303,7 @@ def test_a_text_that_changed_since_a_run_began_is_refused(tmp_path, make_recipe,
     assert [step for step, _ in validation_losses(recipe)] == [2, 4, 6]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("began", ["torch", "onednn"])
 def test_a_resumed_run_keeps_its_products_on_another_machine(tmp_path, whole, monkeypatch, began):
     """Who multiplies in float32 is the machine's choice at the beginning, and the run's from then on."""
