@@ -107,7 +107,7 @@ def _measure(scheme: str, translator: Translator, seconds: float, src_lang: str,
 def _longest_target(data: DataConfig, tokenizer: Tokenizer) -> int:
     """Pieces of the longest target trained on."""
     pairs = embedded("train", src_lang=data.src_lang, tgt_lang=data.tgt_lang, lines=data.embedded_lines)
-    return max(len(ids) for ids in tokenizer.encode_lines([tgt for _, tgt in pairs]))
+    return max(len(tokenizer.encode(tgt)) for _, tgt in pairs)
 
 
 Rows = list[tuple[str, ...]]

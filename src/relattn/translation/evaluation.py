@@ -1,4 +1,4 @@
-"""Measures of translations: sacreBLEU with its signatures, the items of lines, and BLEU by length.
+"""Measures of translations: sacreBLEU with its signatures, and the items of lines.
 
 BLEU and chrF are sacreBLEU's, on detokenised text as it is, and never printed without the signature that says how
 they were computed. Where a line is a list of items, items are counted by the longest common subsequence of the two
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 from relattn.translation.errors import InputError
@@ -36,14 +35,6 @@ class ItemAccuracy(NamedTuple):
     lines: float  # lines that equal their reference
 
 
-class LengthBucket(NamedTuple):
-    """BLEU of the sentences of some lengths."""
-
-    label: str
-    sentences: int
-    bleu: float
-
-
 def score(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a") -> Scores:
     """Corpus BLEU and chrF (sacreBLEU's defaults: cased, one reference, exponential smoothing).
 
@@ -57,7 +48,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str
     """
     from sacrebleu.metrics import BLEU, CHRF
 
-    _require_pairs(hypotheses, references)
+    require_pairs(hypotheses, references)
     bleu, chrf = BLEU(tokenize=tokenize), CHRF()
     return Scores(
         bleu=bleu.corpus_score(hypotheses, [references]).score,
@@ -76,7 +67,7 @@ def item_accuracy(hypotheses: Sequence[str], references: Sequence[str]) -> ItemA
     """
     from relattn.translation.data.embedded import ITEM_SEPARATOR
 
-    _require_pairs(hypotheses, references)
+    require_pairs(hypotheses, references)
     found = wanted = exact = 0
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         items = reference.split(ITEM_SEPARATOR)
@@ -84,38 +75,6 @@ def item_accuracy(hypotheses: Sequence[str], references: Sequence[str]) -> ItemA
         wanted += len(items)
         exact += hypothesis == reference
     return ItemAccuracy(found / wanted, exact / len(references))
-
-
-def by_length(
-    hypotheses: Sequence[str], references: Sequence[str], lengths: Sequence[int], edges: Sequence[int]
-) -> list[LengthBucket]:
-    """BLEU of each length bucket, computed as `score` does, with its signature. Buckets without sentences are left out.
-
-    Args:
-        hypotheses: translations.
-        references: one each.
-        lengths: of each sentence, in any unit, at least 1 (commonly: words of the source).
-        edges: the last length of each bucket but the open one at the end: [10, 20] makes 1–10, 11–20 and 21+.
-
-    Raises:
-        InputError: different numbers of each, none, lengths below 1, or edges that do not rise from at least 1.
-    """
-    _require_pairs(hypotheses, references)
-    if len(lengths) != len(references):
-        raise InputError(f"there are {len(lengths)} lengths for {len(references)} references")
-    if min(lengths) < 1:
-        raise InputError(f"lengths start at 1, but there is one of {min(lengths)}")
-    bounds = [0, *edges]
-    if any(low >= high for low, high in pairwise(bounds)):
-        raise InputError(f"length edges must rise, from at least 1, got {list(edges)}")
-    buckets = []
-    for low, high in pairwise([*bounds, max(*lengths, bounds[-1]) + 1]):
-        chosen = [i for i, length in enumerate(lengths) if low < length <= high]
-        if chosen:
-            label = f"{low + 1}+" if low == bounds[-1] else f"{low + 1}–{high}"
-            bleu = score([hypotheses[i] for i in chosen], [references[i] for i in chosen]).bleu
-            buckets.append(LengthBucket(label, len(chosen), bleu))
-    return buckets
 
 
 def common_subsequence(a: Sequence[str], b: Sequence[str]) -> int:
@@ -128,7 +87,8 @@ def common_subsequence(a: Sequence[str], b: Sequence[str]) -> int:
     return row[-1]
 
 
-def _require_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+def require_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    """Refuse different numbers of each, or none, by an InputError."""
     if len(hypotheses) != len(references):
         raise InputError(f"there are {len(hypotheses)} translations for {len(references)} references")
     if not references:

@@ -47,10 +47,6 @@ def test_every_character_of_the_basic_plane_comes_back(tokenizer):
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_encode_lines_is_encode_line_by_line(tokenizer):
-    assert tokenizer.encode_lines(TEXTS) == [tokenizer.encode(text) for text in TEXTS]
-
-
 def test_each_digit_is_a_piece(tokenizer):
     plain = tokenizer.encode("on mats")
     assert len(tokenizer.encode("on 1204 mats")) >= len(plain) + 4
@@ -69,7 +65,7 @@ def test_training_is_deterministic_and_the_bytes_are_the_model(tokenizer):
     again = Tokenizer.train(LINES, 340, seed=1)
     assert again.model_bytes == tokenizer.model_bytes
     restored = Tokenizer(tokenizer.model_bytes)
-    assert restored.encode_lines(LINES) == tokenizer.encode_lines(LINES)
+    assert list(map(restored.encode, LINES)) == list(map(tokenizer.encode, LINES))
     assert restored.vocab_size == tokenizer.vocab_size
 
 
@@ -135,7 +131,7 @@ def test_a_bit_that_is_wrong_is_found_or_does_no_harm(tokenizer):
         except InputError:
             refused += 1
             continue
-        ids = taken.encode_lines(texts)
+        ids = list(map(taken.encode, texts))
         assert max(map(max, filter(None, ids))) < taken.vocab_size == tokenizer.vocab_size
         assert [taken.decode(row) for row in ids] == texts
     assert refused > 150

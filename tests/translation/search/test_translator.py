@@ -188,9 +188,9 @@ def test_a_line_the_model_cannot_read_whole_is_refused_by_number():
         translate.translate(["4", "", "4 5 6 7 8 9", "4 5 6 7 8 9 10"])
 
 
-def test_a_stream_counts_lines_from_its_beginning(monkeypatch):
-    monkeypatch.setattr(module, "CHUNK", 4)
-    stream = translator(small_model("learned", max_positions=6)).stream(["4"] * 9 + ["4 5 6 7 8 9"])
+def test_a_stream_counts_lines_from_its_beginning():
+    chunks = [["4"] * 4, ["4"] * 4, ["4", "4 5 6 7 8 9"]]
+    stream = translator(small_model("learned", max_positions=6)).stream_n_best(chunks, 1)
     assert len([next(stream) for _ in range(8)]) == 8
     with pytest.raises(InputError, match=r"^line 10 has 6 pieces"):
         next(stream)
@@ -209,19 +209,18 @@ def test_n_best_is_at_most_the_beam(trained, n):
         translator(trained).n_best(["5"], n)
 
 
-def test_an_endless_stream_is_translated_a_chunk_at_a_time(trained, monkeypatch):
-    monkeypatch.setattr(module, "CHUNK", 16)
+def test_an_endless_stream_is_translated_a_chunk_at_a_time(trained):
     asked = 0
 
     def endless():
         nonlocal asked
         while True:
-            asked += 1
-            yield "" if asked % 3 == 0 else f"{asked % 20 + 4} 9"
+            asked += 16
+            yield ["" if i % 3 == 0 else f"{i % 20 + 4} 9" for i in range(asked - 15, asked + 1)]
 
     translate = translator(trained, beam_size=1)
-    stream = translate.stream(endless())
-    texts = [next(stream) for _ in range(40)]
+    stream = translate.stream_n_best(endless(), 1)
+    texts = [next(stream)[0].text for _ in range(40)]
     assert asked == 48
     expected = translate.translate(["" if i % 3 == 0 else f"{i % 20 + 4} 9" for i in range(1, 41)])
     assert texts == expected

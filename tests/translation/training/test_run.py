@@ -446,6 +446,23 @@ def test_averaging_afterwards(finished, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+def test_a_tokenizer_that_is_not_the_runs_is_refused(tmp_path, finished):
+    shutil.copytree(finished.out, tmp_path / "run")
+    path = tmp_path / "run" / "tokenizer.model"
+    other = Tokenizer.train(["other text 0123456789"] * 5, Tokenizer.load(path).vocab_size, seed=1)
+    path.write_bytes(other.model_bytes)
+    message = rf"^{path}: is not the tokenizer that this run began with$"
+    with pytest.raises(InputError, match=message):
+        average_run(tmp_path / "run", 2, tmp_path / "mean")
+    with pytest.raises(InputError, match=message):
+        train(replace(finished, out=str(tmp_path / "run")), resume=True, show=False)
+    for content in (b"{", b"[]", b'{"digests": 3}'):
+        (tmp_path / "run" / "data" / "text.json").write_bytes(content)
+        with pytest.raises(InputError, match=r"text\.json: not as this version writes it: "):
+            average_run(tmp_path / "run", 2, tmp_path / "mean")
+    assert not (tmp_path / "mean").exists()
+
+
 def test_training_stops_when_validation_has_not_improved_for_so_long(tmp_path, make_recipe):
     """A learning rate that ruins the model: the loss cannot get better for ever."""
     settings = {**EVERY_STEP, "steps": 500, "patience": 3, "learning_rate": 50.0, "keep": 1}

@@ -11,10 +11,12 @@ A run goes on with these, whatever happens to the text meanwhile; a text that ha
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from relattn.translation.config import DataConfig
 from relattn.translation.data.batching import Batch, Step, eval_batches, steps
@@ -22,7 +24,7 @@ from relattn.translation.data.corpora import ParallelFiles
 from relattn.translation.data.embedded import embedded
 from relattn.translation.data.storage import IdColumn, open_pairs, write_pairs
 from relattn.translation.data.tokenizer import LONGEST_PIECE, Tokenizer
-from relattn.translation.errors import InputError
+from relattn.translation.errors import InputError, reading
 from relattn.translation.files import write_atomically
 
 Text = ParallelFiles | list[tuple[str, str]]
@@ -94,8 +96,8 @@ def prepare(
     valid = _text(config, "valid")
     valid_pairs = list(valid)  # a mistake in these is found before the long work on the others
     if prepared(directory):
-        made = json.loads((directory / TEXT).read_bytes())
-        tokenizer = Tokenizer.load(directory / TOKENIZER)
+        made = _made(directory)
+        tokenizer = tokenizer_of(directory)
         now = _digests(_text(config, "train"), valid) if check and not config.embedded else {}
         for name, digest in now.items():
             if made["digests"].get(name) != digest:
@@ -115,7 +117,8 @@ def prepare(
         write_atomically(directory / TOKENIZER, tokenizer.model_bytes)
         keep = _Filter(config, tokenizer, "training")
         write_pairs(directory / ENCODED, ((src, tgt) for _, src, tgt in keep(train)))
-        made = {"digests": _digests(train, valid), "dropped": keep.dropped}
+        digests = _digests(train, valid) | {TOKENIZER: _digest(tokenizer)}
+        made = {"digests": digests, "dropped": keep.dropped}
     kept = list(_Filter(config, tokenizer, "validation")(valid_pairs)) if valid_pairs else []
     if not prepared(directory):
         write_atomically(directory / TEXT, json.dumps(made).encode())
@@ -128,6 +131,25 @@ def prepare(
         valid_batches=list(eval_batches([src for _, src, _ in kept], [tgt for _, _, tgt in kept], config.max_tokens)),
         dropped=made["dropped"],
     )
+
+
+def tokenizer_of(directory: Path) -> Tokenizer:
+    """The tokenizer of a run that has its data. Raises InputError when it is not the one that made them."""
+    tokenizer = Tokenizer.load(directory / TOKENIZER)
+    if _made(directory)["digests"].get(TOKENIZER) != _digest(tokenizer):
+        raise InputError(f"{directory / TOKENIZER}: is not the tokenizer that this run began with")
+    return tokenizer
+
+
+def _made(directory: Path) -> dict[str, Any]:
+    """What `prepare` noted of the data it made."""
+    with reading(directory / TEXT, "not as this version writes it"):
+        made = json.loads((directory / TEXT).read_bytes())
+        return {name: dict(made[name]) for name in ("digests", "dropped")}
+
+
+def _digest(tokenizer: Tokenizer) -> str:
+    return hashlib.sha256(tokenizer.model_bytes).hexdigest()
 
 
 def _text(config: DataConfig, split: str) -> Text:

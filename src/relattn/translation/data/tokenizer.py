@@ -134,10 +134,6 @@ class Tokenizer:
         """
         return len(text) <= most * self._longest_piece
 
-    def encode_lines(self, lines: list[str]) -> list[list[int]]:
-        """The ids of each line, without begin or end."""
-        return [self.encode(line) for line in lines]
-
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; special ids are dropped, and a line break a model spelt in bytes becomes a space."""
         text = self._model.decode([i for i in ids if i > self.unk_id])

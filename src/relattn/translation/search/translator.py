@@ -12,7 +12,6 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 import torch
@@ -31,7 +30,6 @@ from relattn.translation.search.scoring import length_penalty
 MAX_SENTENCES = 128  # in a batch, times the beam: enough to keep the arithmetic busy
 MAX_TOKENS = 4096  # padded source pieces in a batch, so that long lines do not exhaust memory
 LONGEST_LINE = 1 << 14  # characters, some thousand pieces: attention takes time by the square of them
-CHUNK = 256  # lines that `Translator.stream` holds at a time
 
 _log = logging.getLogger(__name__)
 
@@ -91,17 +89,6 @@ class Translator:
         lines = list(lines)
         with tqdm(total=len(lines), unit="line", file=sys.stderr, disable=not progress) as bar:
             return self._search_lines(lines, n, first_line=1, done=bar.update)
-
-    def stream(self, lines: Iterable[str], *, progress: bool = False) -> Iterator[str]:
-        """Translations of lines that need not end, in order, reading and holding 256 at a time.
-
-        It waits for 256 lines or the end. Where lines come one by one and are to be answered at once, as on standard
-        input, use `stream_n_best` on `corpora.arriving_lines`.
-        """
-        source = iter(lines)
-        chunks = iter(lambda: list(islice(source, CHUNK)), [])
-        for (best,) in self.stream_n_best(chunks, 1, progress=progress):
-            yield best.text
 
     def stream_n_best(
         self, chunks: Iterable[Sequence[str]], n: int, *, progress: bool = False

@@ -21,7 +21,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from relattn.translation import bundle, hub
 from relattn.translation.config import Recipe, TrainConfig, as_dict, differences, dump
 from relattn.translation.config import read_recipe as read_recipe_file
-from relattn.translation.data.prepare import TOKENIZER, prepare
+from relattn.translation.data.prepare import prepare, tokenizer_of
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.evaluation import score
@@ -131,7 +131,7 @@ def average_run(run: str | Path, last: int, path: str | Path) -> None:
     paths = checkpoints.listed(run / CHECKPOINTS)
     if not 1 <= last <= len(paths):
         raise InputError(f"{run}: cannot average the last {last} checkpoints, it holds {len(paths)}")
-    write_bundle(recipe, paths[-last:], Tokenizer.load(run / TOKENIZER), [], Path(path))
+    write_bundle(recipe, paths[-last:], tokenizer_of(run), [], Path(path))
 
 
 def read_recipe(run: Path) -> Recipe:
