@@ -9,7 +9,7 @@ import torch
 
 from relattn import relative_attention
 from relattn.translation import cli
-from relattn.translation.config import recipe_flags
+from relattn.translation.settings import recipe_flags
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 

@@ -21,10 +21,9 @@ from relattn.translation.config import (
     as_dict,
     differences,
     dump,
-    read_recipe,
-    recipe_flags,
 )
 from relattn.translation.errors import InputError
+from relattn.translation.settings import read_recipe, recipe_flags
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ A bundle is written beside its place, synced, and renamed into it, so one that c
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import warnings
@@ -24,12 +23,13 @@ import torch
 import yaml
 from torch import Tensor
 
-from relattn.translation.config import ModelConfig, Recipe, SearchConfig, as_dict, read_yaml, to_config
+from relattn.translation.config import ModelConfig, Recipe, SearchConfig, as_dict
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError, one_line, reading
 from relattn.translation.files import putting
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.translator import Translator
+from relattn.translation.settings import read_yaml, to_config
 
 FORMAT = "relattn bundle"
 VERSION = 1
@@ -95,7 +95,7 @@ def save(path: str | Path, *, model: Transformer, recipe: Recipe, tokenizer: Tok
         (aside / CONFIG).write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")
         (aside / TOKENIZER).write_bytes(tokenizer.model_bytes)
         (aside / CARD).write_text(card, encoding="utf-8")
-        (aside / WEIGHTS).write_bytes(safetensors.torch.save(weights, metadata={_TOKENIZER_OF: _digest(tokenizer)}))
+        (aside / WEIGHTS).write_bytes(safetensors.torch.save(weights, metadata={_TOKENIZER_OF: tokenizer.digest}))
 
 
 def load(path: str | Path, *, device: str = "cpu") -> Translator:
@@ -127,7 +127,7 @@ def load_parts(path: str | Path) -> Parts:
     with damaged, safetensors.safe_open(path / WEIGHTS, framework="pt") as file:
         state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         belongs = (file.metadata() or {}).get(_TOKENIZER_OF)
-    if belongs is not None and belongs != _digest(tokenizer):
+    if belongs is not None and belongs != tokenizer.digest:
         raise InputError(f"{path / TOKENIZER}: damaged, or not the one these weights were trained with")
     return Parts(
         path=path,
@@ -186,10 +186,6 @@ def _require_fit(model: Transformer, state: dict[str, Tensor], source: str | Pat
         named = sorted(wrong)[:_MOST_NAMED]
         more = f"; and {len(wrong) - len(named)} more" if len(wrong) > len(named) else ""
         raise InputError(f"{source}: the weights do not fit the model: {'; '.join(named)}{more}")
-
-
-def _digest(tokenizer: Tokenizer) -> str:
-    return hashlib.sha256(tokenizer.model_bytes).hexdigest()
 
 
 def _tensors(model: Transformer) -> dict[str, Tensor]:

@@ -17,8 +17,9 @@ from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser
 
-from relattn.translation.config import Positions, Recipe, TrainConfig, recipe_flags
+from relattn.translation.config import Positions, Recipe, TrainConfig
 from relattn.translation.errors import InputError, Interrupted, one_line
+from relattn.translation.settings import recipe_flags
 
 
 def main(argv: list[str] | None = None) -> int:

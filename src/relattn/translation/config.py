@@ -1,25 +1,20 @@
 """What a run is made of, as frozen dataclasses: the one definition behind recipes, flags, help and errors.
 
-A recipe is a YAML file with the fields of `Recipe`; every field can be overridden on the command line
-(``--model.clip 8``). Values are checked when a dataclass is made, so an impossible one never reaches a run.
+A recipe is a YAML file with the fields of `Recipe` (`settings.py` reads it); every field can be overridden on the
+command line (``--model.clip 8``). Values are checked when a dataclass is made, so an impossible one never reaches a
+run.
 """
 
 from __future__ import annotations
 
-import difflib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
-from pathlib import Path
-from typing import Any, Literal, TypeVar, get_origin, get_type_hints
+from typing import Any, Literal
 
 import yaml
 
-from relattn.translation.errors import InputError, one_line, reading
+from relattn.translation.errors import InputError, one_line
 
-_C = TypeVar("_C")
-_LARGEST_FILE = 1 << 20  # bytes of YAML
-_DEEPEST = 3  # levels of it that are looked at
 Positions = Literal["relative", "sinusoidal", "learned", "none", "relative+sinusoidal"]
 
 
@@ -40,7 +35,8 @@ def _fraction(default: float) -> Any:
     return _field(default, ("in [0, 1)", lambda x: 0 <= x < 1))
 
 
-def _require(condition: bool, message: str) -> None:
+def require(condition: bool, message: str) -> None:
+    """Raise an InputError unless something holds."""
     if not condition:
         raise InputError(message)
 
@@ -56,9 +52,9 @@ class _Config:
         for setting in fields(self):
             name, value = setting.name, getattr(self, setting.name)
             for what, holds in setting.metadata.get("rules", ()) if value is not None else ():
-                _require(holds(value), f"{name} must be {what}, got {one_line(value, 40)}")
+                require(holds(value), f"{name} must be {what}, got {one_line(value, 40)}")
             if isinstance(value, str):
-                _require(_is_text(value), f"{name} must be UTF-8 without NUL, got {one_line(ascii(value), 100)}")
+                require(_is_text(value), f"{name} must be UTF-8 without NUL, got {one_line(ascii(value), 100)}")
 
 
 def _is_text(value: str) -> bool:
@@ -108,9 +104,9 @@ class ModelConfig(_Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(self.dim % self.heads == 0, f"heads must divide dim, got heads {self.heads} and dim {self.dim}")
+        require(self.dim % self.heads == 0, f"heads must divide dim, got heads {self.heads} and dim {self.dim}")
         if "sinusoidal" in self.positions:
-            _require(self.dim % 2 == 0, f"sinusoidal positions need an even dim, got {self.dim}")
+            require(self.dim % 2 == 0, f"sinusoidal positions need an even dim, got {self.dim}")
 
     @property
     def window(self) -> tuple[int, int]:
@@ -154,8 +150,8 @@ class DataConfig(_Config):
         super().__post_init__()
         for split in ("train", "valid"):
             src, tgt = getattr(self, f"{split}_src"), getattr(self, f"{split}_tgt")
-            _require(bool(src) == bool(tgt), f"{split}_src and {split}_tgt go together, got '{src}' and '{tgt}'")
-        _require(bool(self.train_src) or not self.valid_src, "valid_src is given, but train_src is not")
+            require(bool(src) == bool(tgt), f"{split}_src and {split}_tgt go together, got '{src}' and '{tgt}'")
+        require(bool(self.train_src) or not self.valid_src, "valid_src is given, but train_src is not")
 
     @property
     def embedded(self) -> bool:
@@ -209,7 +205,7 @@ class TrainConfig(_Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(
+        require(
             self.average <= self.keep,
             f"cannot average {self.average} checkpoints when only {self.keep} are kept (keep)",
         )
@@ -235,7 +231,7 @@ class SearchConfig(_Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(self.max_length_ratio + self.max_length_extra >= 1, "a translation needs room for at least one piece")
+        require(self.max_length_ratio + self.max_length_extra >= 1, "a translation needs room for at least one piece")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +256,7 @@ class Recipe(_Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(bool(self.out), "out must name a directory")
+        require(bool(self.out), "out must name a directory")
 
 
 def as_dict(config: Any) -> Any:
@@ -283,110 +279,5 @@ def differences(old: dict, new: dict, prefix: str = "") -> list[str]:
 
 
 def dump(recipe: Recipe) -> str:
-    """The recipe as YAML that `recipe_flags` reads back."""
+    """The recipe as YAML that `settings.read_recipe` reads back."""
     return yaml.safe_dump(as_dict(recipe), sort_keys=False, allow_unicode=True)
-
-
-def read_recipe(path: str | Path) -> Recipe:
-    """The recipe in a file; what the file leaves out is as by default.
-
-    Raises:
-        InputError: as `recipe_flags`, or a value is not of its type or out of its range.
-    """
-    return to_config(Recipe, read_yaml(path, "a recipe"), path)
-
-
-def recipe_flags(path: str | Path) -> list[str]:
-    """A recipe's settings as command-line flags (``--model.clip=8``), one parser for both.
-
-    Raises:
-        InputError: as `read_yaml`, or the file names a setting that a recipe does not have.
-    """
-    return _flags(read_yaml(path, "a recipe"), Recipe, path)
-
-
-def read_yaml(path: str | Path, what: str) -> dict[str, Any]:
-    """Names and values of a YAML file, of at most 1 MiB; a group of settings is a dictionary, any other value a `str`.
-
-    Every value stays the text it is in the file, so that a language called ``no`` is not read as a false; text in
-    quotes is `Quoted`. A list, which no setting is, is an empty list. `what` is what messages call the content.
-
-    Raises:
-        InputError: the file cannot be read, is not YAML, gives a name twice, or holds no names and values.
-    """
-    with reading(path, "not YAML"):
-        with open(path, "rb") as file:
-            content = file.read(_LARGEST_FILE + 1)
-        _require(len(content) <= _LARGEST_FILE, f"{path}: too large for settings: more than {_LARGEST_FILE:,} bytes")
-        root = yaml.compose(content.decode("utf-8"), Loader=yaml.BaseLoader)
-        if root is None or root.value in ("", []):
-            return {}
-        if not isinstance(root, yaml.MappingNode):
-            shown = f"'{one_line(root.value, 40)}'" if isinstance(root, yaml.ScalarNode) else "a list"
-            raise InputError(f"{path}: {what} is a list of names and values, this is {shown}")
-        return _plain(root, path, depth=0)
-
-
-class Quoted(str):
-    """A value in quotes: text, whatever it looks like."""
-
-
-def _plain(node: yaml.Node, path: str | Path, depth: int) -> Any:
-    if isinstance(node, yaml.ScalarNode):
-        return node.value if node.style is None else Quoted(node.value)
-    content: dict[str, Any] = {}
-    if isinstance(node, yaml.MappingNode) and depth < _DEEPEST:
-        for key, value in node.value:
-            name = one_line(key.value, 40) if isinstance(key, yaml.ScalarNode) else "a list or a group"
-            _require(name not in content, f"{path}: {name} is given twice, again in line {key.start_mark.line + 1}")
-            content[name] = _plain(value, path, depth + 1)
-        return content
-    return []
-
-
-def to_config(kind: type[_C], content: Any, where: str | Path, *, whole: bool = False) -> _C:
-    """A config from what `read_yaml` gave for it, every value read and checked as on the command line.
-
-    Args:
-        kind: the dataclass.
-        content: names and values.
-        where: what messages begin with.
-        whole: whether a setting that is not given is a mistake; otherwise it is as by default.
-    """
-    from jsonargparse import ArgumentError, ArgumentParser
-
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(kind)
-    flags = _flags(content, kind, where, whole=whole)
-    try:
-        return kind(**parser.instantiate(parser.parse_args(flags)).as_dict())
-    except (ArgumentError, InputError) as error:
-        raise InputError(f"{where}: {one_line(error)}") from error
-
-
-def _flags(
-    content: dict[str, Any], kind: type, path: str | Path, prefix: str = "", *, whole: bool = False
-) -> list[str]:
-    types = get_type_hints(kind)
-    flags = []
-    for name, value in content.items():
-        key = f"{prefix}{name}"
-        if name not in types:
-            close = difflib.get_close_matches(name, types, n=1)
-            raise InputError(f"{path}: unknown setting {key}" + (f"; is {prefix}{close[0]} meant?" if close else ""))
-        if is_dataclass(types[name]):
-            _require(isinstance(value, dict), f"{path}: {key} must be a group of settings")
-            flags += _flags(value, types[name], path, f"{key}.", whole=whole)
-        else:
-            _require(isinstance(value, str), f"{path}: {key} must be one value")
-            flags.append(f"--{key}={_as_flag(value, types[name])}")
-    missing = [f"{prefix}{name}" for name in types if name not in content] if whole else []
-    _require(not missing, f"{path}: missing: {', '.join(missing)}")
-    return flags
-
-
-def _as_flag(value: str, kind: Any) -> str:
-    """The text of a value on the command line; what is not text stays in its quotes there, and so is refused."""
-    if kind is str or get_origin(kind) is Literal:
-        return value
-    return json.dumps(value) if isinstance(value, Quoted) else value or "null"  # "clip_right:" with nothing after it

@@ -11,7 +11,6 @@ A run goes on with these, whatever happens to the text meanwhile; a text that ha
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -117,7 +116,7 @@ def prepare(
         write_atomically(directory / TOKENIZER, tokenizer.model_bytes)
         keep = _Filter(config, tokenizer, "training")
         write_pairs(directory / ENCODED, ((src, tgt) for _, src, tgt in keep(train)))
-        digests = _digests(train, valid) | {TOKENIZER: _digest(tokenizer)}
+        digests = _digests(train, valid) | {TOKENIZER: tokenizer.digest}
         made = {"digests": digests, "dropped": keep.dropped}
     kept = list(_Filter(config, tokenizer, "validation")(valid_pairs)) if valid_pairs else []
     if not prepared(directory):
@@ -136,7 +135,7 @@ def prepare(
 def tokenizer_of(directory: Path) -> Tokenizer:
     """The tokenizer of a run that has its data. Raises InputError when it is not the one that made them."""
     tokenizer = Tokenizer.load(directory / TOKENIZER)
-    if _made(directory)["digests"].get(TOKENIZER) != _digest(tokenizer):
+    if _made(directory)["digests"].get(TOKENIZER) != tokenizer.digest:
         raise InputError(f"{directory / TOKENIZER}: is not the tokenizer that this run began with")
     return tokenizer
 
@@ -146,10 +145,6 @@ def _made(directory: Path) -> dict[str, Any]:
     with reading(directory / TEXT, "not as this version writes it"):
         made = json.loads((directory / TEXT).read_bytes())
         return {name: dict(made[name]) for name in ("digests", "dropped")}
-
-
-def _digest(tokenizer: Tokenizer) -> str:
-    return hashlib.sha256(tokenizer.model_bytes).hexdigest()
 
 
 def _text(config: DataConfig, split: str) -> Text:

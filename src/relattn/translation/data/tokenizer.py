@@ -7,6 +7,7 @@ in memory; its bytes are what a bundle stores.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 from collections.abc import Iterable, Iterator
@@ -119,6 +120,11 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """Pieces, the four special ones counted."""
         return self._model.get_piece_size()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the model, by which a run's data and a bundle's weights know it."""
+        return hashlib.sha256(self.model_bytes).hexdigest()
 
     def encode(self, text: str) -> list[int]:
         """The ids of one line, without begin or end."""

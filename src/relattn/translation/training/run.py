@@ -20,13 +20,13 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from relattn.translation import bundle, hub
 from relattn.translation.config import Recipe, TrainConfig, as_dict, differences, dump
-from relattn.translation.config import read_recipe as read_recipe_file
 from relattn.translation.data.prepare import prepare, tokenizer_of
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.evaluation import score
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.translator import Translator
+from relattn.translation.settings import read_recipe as read_recipe_file
 from relattn.translation.training import checkpoints
 from relattn.translation.training.averaging import average
 from relattn.translation.training.directory import (
