@@ -105,7 +105,7 @@ def test_no_text_is_refused(make, pairs):
 
 
 def test_a_bin_holds_a_position_at_least(make):
-    with pytest.raises(InputError, match="a bin needs at least 1 position, got 0"):
+    with pytest.raises(InputError, match=r"a bin has from 1 to 1,000,000 positions, got 0"):
         by_position(make(), PAIRS, width=0)
 
 
@@ -180,7 +180,8 @@ def test_the_command_on_the_embedded_corpus(evaluate):
         (("--trained", 5, "--by_position", 5), "--trained marks the picture that --by_position draws beside --output"),
         (("--trained", 5, "--output", "a"), "--trained marks the picture that --by_position draws beside --output"),
         (("--trained", 0, "--by_position", 5, "--output", "a.csv"), "trained must be at least 1, got 0"),
-        (("--by_position", 0), "a bin needs at least 1 position, got 0"),
+        (("--by_position", 0), "a bin has from 1 to 1,000,000 positions, got 0"),
+        (("--by_position", 10**30), f"a bin has from 1 to 1,000,000 positions, got {10**30}"),
         (("--by_position", 5, "--output", "a.png"), "--output names the table; its picture is put beside it, as .png"),
     ],
 )

@@ -23,6 +23,7 @@ from relattn.translation.search.translator import Translator
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+MOST_POSITIONS = 1_000_000  # of a bin
 MAX_TOKENS = 4096  # padded pieces of the longer side in a batch
 
 
@@ -54,11 +55,11 @@ def by_position(translator: Translator, pairs: Sequence[tuple[str, str]], *, wid
         width: positions in a bin.
 
     Raises:
-        InputError: width below 1, no pair with text on both sides, or a line longer than the model can hold (the
+        InputError: width is out of range, no pair with text on both sides, or a line longer than the model can hold (the
             message has its number, counted from 1).
     """
-    if width < 1:
-        raise InputError(f"a bin needs at least 1 position, got {width}")
+    if not 1 <= width <= MOST_POSITIONS:
+        raise InputError(f"a bin has from 1 to {MOST_POSITIONS:,} positions, got {width}")
     kept = [(number, pair) for number, pair in enumerate(pairs, start=1) if pair[0].strip() and pair[1].strip()]
     if not kept:
         raise InputError("there is nothing to score: no line has text on both sides")
