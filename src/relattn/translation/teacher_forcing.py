@@ -55,8 +55,8 @@ def by_position(translator: Translator, pairs: Sequence[tuple[str, str]], *, wid
         width: positions in a bin.
 
     Raises:
-        InputError: width is out of range, no pair with text on both sides, or a line longer than the model can hold (the
-            message has its number, counted from 1).
+        InputError: width is out of range, no pair has text on both sides, or a line is longer than the model can hold
+            (the message has its number, counted from 1).
     """
     if not 1 <= width <= MOST_POSITIONS:
         raise InputError(f"a bin has from 1 to {MOST_POSITIONS:,} positions, got {width}")
