@@ -11,11 +11,13 @@ GPU, `python -m benchmarks.gpu core --check-only` runs them compiled.
 """
 
 import os
+import signal
 import sys
 from collections import Counter
 
 import pytest
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background would have what tests start ignore it
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported, here and in the processes that tests start
 os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, and kernels are
 

@@ -25,7 +25,7 @@ from relattn.translation.config import Recipe, as_dict
 from relattn.translation.data.batching import Batch, Step
 from relattn.translation.data.prepare import TranslationData
 from relattn.translation.data.tokenizer import Tokenizer
-from relattn.translation.errors import InputError
+from relattn.translation.errors import InputError, one_line
 from relattn.translation.evaluation import score
 from relattn.translation.model.linear import use_products
 from relattn.translation.model.transformer import Transformer
@@ -202,5 +202,5 @@ def _restore(
         epoch, index = state["position"]
         return Progress(state["step"], (epoch, index), state["best"], state["waited"])
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{out}: the checkpoint of step {state['step']} is not one of this run: {reason}") from error
+        told = f"{out}: the checkpoint of step {state['step']} is not one of this run: {one_line(error, 200)}"
+        raise InputError(told) from error

@@ -50,13 +50,15 @@ class Stop:
     def agreed(self, fabric: Fabric) -> bool:
         """Whether any rank was asked to end, the same answer on all. Ranks ask each other past their devices' queues,
         so nobody waits for a device."""
-        if fabric.world_size > 1:
-            if self._group is None:
-                self._group = torch.distributed.new_group(backend="gloo")
-            asked = torch.tensor(self.asked or 0)
-            torch.distributed.all_reduce(asked, torch.distributed.ReduceOp.MAX, group=self._group)
-            self.asked = int(asked) or None
-        return self.asked is not None
+        if fabric.world_size == 1:
+            return self.asked is not None
+        if self._group is None:
+            self._group = torch.distributed.new_group(backend="gloo")
+        asked = torch.tensor(self.asked or 0)
+        torch.distributed.all_reduce(asked, torch.distributed.ReduceOp.MAX, group=self._group)
+        if int(asked):
+            self.asked = int(asked)  # one that comes to this rank meanwhile is for the next time
+        return bool(asked)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         self.asked = number
