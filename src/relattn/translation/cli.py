@@ -17,7 +17,7 @@ from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser
 
-from relattn.translation.config import Positions, Recipe, TrainConfig
+from relattn.translation.config import Positions, Recipe, TrainConfig, require
 from relattn.translation.errors import InputError, Interrupted, one_line
 from relattn.translation.settings import recipe_flags
 
@@ -204,7 +204,7 @@ def average(argv: list[str]) -> None:
     parser.add_argument("--out", type=str, required=True, help="directory of the new bundle")
     arguments = parser.parse_args(argv)
 
-    _require_directory(arguments.out)
+    require(bool(arguments.out), "out must name a directory")
 
     from relattn.translation.training.run import average_run
 
@@ -236,7 +236,7 @@ def demo(argv: list[str]) -> None:
     parser.add_argument("--out", type=str, default="runs/demo", help="directory for everything the demo makes")
     arguments = parser.parse_args(argv)
 
-    _require_directory(arguments.out)
+    require(bool(arguments.out), "out must name a directory")
 
     from relattn.translation.demo import demo as run
 
@@ -269,11 +269,6 @@ def _add_search(parser: ArgumentParser) -> None:
     parser.add_argument("--alpha", type=float | None, default=None, help="exponent of the length penalty")
     parser.add_argument("--device", type=str, default="cpu", help="cpu, cuda, cuda:1, …")
     parser.add_argument("--threads", type=int | None, default=None, help="CPU threads")
-
-
-def _require_directory(out: str) -> None:
-    if not out:
-        raise InputError("out must name a directory")
 
 
 def _load(arguments: Any) -> Any:

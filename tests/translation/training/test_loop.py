@@ -249,7 +249,7 @@ def test_torchrun_starts_the_processes(tmp_path, recipe_of):
     recipe = recipe_of(tmp_path / "run", 8, devices=2)
     (tmp_path / "recipe.yaml").write_text(dump(recipe))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node"]
-    command = ["-m", "relattn.translation.cli", "train", str(tmp_path / "recipe.yaml")]
+    command = ["-m", "relattn", "train", str(tmp_path / "recipe.yaml")]
     run = subprocess.run([*torchrun, "3", *command], capture_output=True, text=True)
     told = [line for line in run.stderr.splitlines() if line.startswith("relattn: ")]
     assert set(told) == {"relattn: error: devices is 2 and nodes 1, but 3 processes were started"}

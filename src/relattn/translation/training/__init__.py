@@ -1,1 +1,1 @@
-"""Training: the task Lightning runs, the paper's schedule, checkpoints, and the average of the last of them."""
+"""Training: the loop, the paper's schedule, a run's directory and checkpoints, and the average of the last of them."""

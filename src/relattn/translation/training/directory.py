@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ RECIPE, CHECKPOINTS, BUNDLE = "recipe.yaml", "checkpoints", "bundle"
 _LOCK, _PART = ".lock", ".*.part"  # what a process that is killed may leave
 
 _FREE = ("out", "train.steps", "train.threads", "train.log_every")  # may change when a run goes on: not the model's
-_PATHS = ("data.train_src", "data.train_tgt", "data.valid_src", "data.valid_tgt")  # neither: the text itself is held to
+_PATHS = ("train_src", "train_tgt", "valid_src", "valid_tgt")  # may change too: the text itself is held to
 
 
 @contextmanager
@@ -78,12 +79,10 @@ def require_same_run(began: Recipe, recipe: Recipe) -> None:
     Raises:
         InputError: a setting that shapes the model differs; the message names all of them.
     """
-    changed = []
-    for line in differences(as_dict(began), as_dict(recipe)):
-        name, _, change = line.partition(": ")
-        moved = name in _PATHS and not change.startswith(" →") and not change.endswith("→ ")
-        if name not in _FREE and not moved:
-            changed.append(line)
+    moved = {name: getattr(recipe.data, name) for name in _PATHS if getattr(recipe.data, name)}
+    moved = {name: path for name, path in moved.items() if getattr(began.data, name)}
+    began = replace(began, data=replace(began.data, **moved))
+    changed = [line for line in differences(as_dict(began), as_dict(recipe)) if line.partition(": ")[0] not in _FREE]
     if changed:
         raise InputError(f"{recipe.out}: the recipe has changed since this run began: {'; '.join(changed)}")
 

@@ -18,7 +18,7 @@ from lightning.fabric import Fabric
 from torch import Tensor
 from tqdm import tqdm
 
-from relattn.translation.errors import InputError
+from relattn.translation.errors import InputError, reading
 from relattn.translation.files import write_atomically
 
 
@@ -162,21 +162,17 @@ def read_log(path: Path) -> list[Row]:
     Raises:
         InputError: the file cannot be read, or is not such a log.
     """
-    try:
-        text = path.read_bytes()
-        lines = text[: text.rfind(b"\n") + 1].decode("utf-8").splitlines()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not a training log: not UTF-8 at byte {error.start}") from error
-    names = [f.name for f in fields(Row)]
-    header, *rows = list(csv.reader(lines)) or [[]]
-    if header != names:
-        raise InputError(f"{path}: not a training log: its columns are {header}, expected {names}")
-    try:
+    with reading(path, "not a training log"):
+        content = path.read_bytes()
+        try:
+            lines = content[: content.rfind(b"\n") + 1].decode("utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"not UTF-8 at byte {error.start}") from error
+        names = [f.name for f in fields(Row)]
+        header, *rows = list(csv.reader(lines)) or [[]]
+        if header != names:
+            raise ValueError(f"its columns are {header}, expected {names}")
         return [_parse(dict(zip(names, cells, strict=True))) for cells in rows]
-    except (ValueError, OverflowError) as error:
-        raise InputError(f"{path}: not a training log: {error}") from error
 
 
 def _parse(cells: dict[str, str]) -> Row:

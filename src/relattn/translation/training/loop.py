@@ -21,7 +21,7 @@ from lightning.fabric import Fabric
 from lightning.fabric.wrappers import _FabricModule
 from torch import Tensor, nn
 
-from relattn.translation.config import Recipe, as_dict
+from relattn.translation.config import Recipe, TrainConfig, as_dict
 from relattn.translation.data.batching import Batch, Step
 from relattn.translation.data.prepare import TranslationData
 from relattn.translation.data.tokenizer import Tokenizer
@@ -44,6 +44,10 @@ class Progress:
     position: tuple[int, int] = (0, 0)  # (epoch, index) of the next step of data
     best: float = math.inf  # validation loss
     waited: int = 0  # validations since then
+
+    def over(self, train: TrainConfig) -> bool:
+        """Whether the last step is taken, or validation has not improved for as long as the recipe waits."""
+        return self.step >= train.steps or 0 < train.patience <= self.waited
 
 
 def fit(
@@ -75,7 +79,7 @@ def fit(
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
     journal = Journal(fabric, Path(recipe.out) / "log.csv", steps=train.steps, show=show)
     progress = Progress() if state is None else _restore(state, model, optimizer, journal, out=recipe.out)
-    if progress.step >= train.steps or 0 < train.patience <= progress.waited:
+    if progress.over(train):
         return progress.step
     with journal.opened(progress.step):
         for batch in data.steps(progress.position, ranks=fabric.world_size, rank=fabric.global_rank):
@@ -84,8 +88,7 @@ def fit(
             progress.step, progress.position = progress.step + 1, (batch.epoch, batch.index + 1)
             journal.count(progress.step, loss, batch.target_tokens)
 
-            done = progress.step >= train.steps
-            validating = progress.step % train.valid_every == 0 or done
+            validating = progress.step % train.valid_every == 0 or progress.step >= train.steps
             if progress.step % train.log_every == 0 or validating:
                 journal.settle()
                 valid_loss = valid_bleu = None
@@ -95,7 +98,7 @@ def fit(
                     progress.best = min(progress.best, valid_loss)
                 journal.row(progress.step, optimizer.param_groups[0]["lr"], valid_loss, valid_bleu)
 
-            ending = stop.agreed(fabric) or done or 0 < train.patience <= progress.waited
+            ending = stop.agreed(fabric) or progress.over(train)
             if progress.step % train.checkpoint_every == 0 or ending:
                 journal.settle()
                 _save(fabric, recipe, progress, journal, model, optimizer)
