@@ -5,55 +5,11 @@ table and drawn with a mark where training ended.
 """
 
 import argparse
-from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 from relattn.translation import load
 from relattn.translation.data.corpora import read_parallel
-from relattn.translation.errors import InputError
-from relattn.translation.evaluation import require_pairs, score
-
-
-class LengthBucket(NamedTuple):
-    """BLEU of the sentences of some lengths."""
-
-    label: str
-    sentences: int
-    bleu: float
-
-
-def by_length(
-    hypotheses: Sequence[str], references: Sequence[str], lengths: Sequence[int], edges: Sequence[int]
-) -> list[LengthBucket]:
-    """BLEU of each length bucket, computed as `score` does, with its signature. Buckets without sentences are left out.
-
-    Args:
-        hypotheses: translations.
-        references: one each.
-        lengths: of each sentence, in any unit, at least 1 (commonly: words of the source).
-        edges: the last length of each bucket but the open one at the end: [10, 20] makes 1–10, 11–20 and 21+.
-
-    Raises:
-        InputError: different numbers of each, none, lengths below 1, or edges that do not rise from at least 1.
-    """
-    require_pairs(hypotheses, references)
-    if len(lengths) != len(references):
-        raise InputError(f"there are {len(lengths)} lengths for {len(references)} references")
-    if min(lengths) < 1:
-        raise InputError(f"lengths start at 1, but there is one of {min(lengths)}")
-    bounds = [0, *edges]
-    if any(low >= high for low, high in pairwise(bounds)):
-        raise InputError(f"length edges must rise, from at least 1, got {list(edges)}")
-    buckets = []
-    for low, high in pairwise([*bounds, max(*lengths, bounds[-1]) + 1]):
-        chosen = [i for i, length in enumerate(lengths) if low < length <= high]
-        if chosen:
-            label = f"{low + 1}+" if low == bounds[-1] else f"{low + 1}–{high}"
-            bleu = score([hypotheses[i] for i in chosen], [references[i] for i in chosen]).bleu
-            buckets.append(LengthBucket(label, len(chosen), bleu))
-    return buckets
+from relattn.translation.evaluation import LengthBucket, by_length, score
 
 
 def main() -> None:

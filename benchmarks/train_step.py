@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.measure import alternate, conditions
 from relattn import RelativeAttention
-from relattn.translation.config import ModelConfig, Positions
+from relattn.translation.config import OPTIONS, ModelConfig, Positions
 from relattn.translation.data.batching import collate
 from relattn.translation.model.linear import PRODUCTS, fastest, use_products
 from relattn.translation.model.transformer import Transformer
@@ -43,9 +43,7 @@ class Size:
             encoder_layers=self.layers,
             decoder_layers=self.layers,
             norm="post",
-            positions=scheme,
-            clip=self.clip,
-        )
+        ).with_positions(scheme, **({"clip": self.clip} if "clip" in OPTIONS.get(scheme, {}) else {}))
 
 
 SIZES = {  # the paper's two, and one to rehearse with

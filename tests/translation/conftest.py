@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from relattn.translation.config import DataConfig, ModelConfig, Recipe, SearchConfig, TrainConfig
+from relattn.translation.config import OPTIONS, DataConfig, ModelConfig, Recipe, SearchConfig, TrainConfig
 
 WORDS = {"one": "eins", "cat": "Katze", "sat": "saß", "on": "auf", "mat": "Matte", "and": "und", "two": "zwei"}
 
@@ -34,12 +34,15 @@ def make_recipe(text: dict[str, str]) -> Callable[..., Recipe]:
     """make_recipe(out, model={…}, data={…}, train={…}): a recipe that trains in a moment, with dropout."""
 
     def make(out: Path, *, model: dict | None = None, data: dict | None = None, train: dict | None = None) -> Recipe:
-        small = {"dim": 12, "heads": 3, "feed_forward_dim": 20, "encoder_layers": 1, "decoder_layers": 1, "clip": 2}
+        small = {"dim": 12, "heads": 3, "feed_forward_dim": 20, "encoder_layers": 1, "decoder_layers": 1}
+        model = model or {}
+        if "clip" in OPTIONS.get(model.get("positions", "relative"), {}):
+            model = {"clip": 2, **model}
         steps = {"steps": 6, "warmup_steps": 4, "log_every": 2, "valid_every": 2, "valid_bleu_lines": 3}
         kept = {"checkpoint_every": 2, "keep": 3, "average": 2, "accelerator": "cpu", "threads": 1}
         return Recipe(
             out=str(out),
-            model=ModelConfig(**{**small, **(model or {})}),
+            model=ModelConfig(**{**small, **model}),
             data=DataConfig(**{**text, "vocab_size": 300, "max_tokens": 128, **(data or {})}),
             train=TrainConfig(**{**steps, **kept, **(train or {})}),
             search=SearchConfig(beam_size=2, max_length_ratio=1.0, max_length_extra=3),

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from relattn.translation import bundle
 from relattn.translation.config import DataConfig, ModelConfig, Recipe, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
+from relattn.translation.model.schemes import SCHEMES
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.translator import Translator
 
@@ -74,6 +76,101 @@ def test_what_is_loaded_is_what_was_saved(saved, tokenizer):
     assert not loaded.model.training
     assert loaded.model.state_dict().keys() == original.state_dict().keys()
     assert all(torch.equal(tensor, original.state_dict()[name]) for name, tensor in loaded.model.state_dict().items())
+
+
+VARIANTS = {**{name: {"positions": name} for name in SCHEMES}, "zero": {"positions": "relative", "beyond": "zero"}}
+BLIND = "ignore:positions. none:UserWarning"
+
+
+@pytest.mark.filterwarnings(BLIND)
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
+def test_every_scheme_comes_back(tmp_path, tokenizer, options):
+    recipe = replace(RECIPE, model=RECIPE.model.with_positions(**options))
+    torch.manual_seed(1)
+    model = Transformer(recipe.model, tokenizer.vocab_size).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape)
+    bundle.save(tmp_path / "model", model=model, recipe=recipe, tokenizer=tokenizer, card="")
+    stored = safetensors.torch.load_file(tmp_path / "model" / "model.safetensors")
+    assert stored.keys() == {name for name, _ in model.named_parameters()}
+    assert sum("bucket" in name for name in stored) == (2 if options["positions"] == "t5" else 0)  # one a stack
+    loaded = bundle.load(tmp_path / "model").model
+    assert loaded.config == recipe.model
+    lengths = torch.tensor([9, 4])
+    batch = torch.randint(4, 30, (2, 9)), lengths, torch.randint(4, 30, (2, 7))
+    assert torch.equal(loaded(*batch), model(*batch))
+
+
+def to_version_1(config: dict) -> None:
+    """As bundles were before schemes had options of their own: some, whatever the scheme, and none of the others."""
+    config["version"] = 1
+    then = {"clip": 16, "clip_right": None, "relative_tables": "both", "tables_per_head": False, "max_positions": 1024}
+    model = config["model"]
+    model |= {name: value for name, value in then.items() if model[name] is None}
+    del model["beyond"], model["kernel_size"]
+
+
+@pytest.mark.filterwarnings(BLIND)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"positions": "sinusoidal"},
+        {"positions": "none"},
+        {"positions": "learned"},
+        {"positions": "learned", "max_positions": 80},
+        {"positions": "relative"},
+        {"positions": "relative", "clip": 3, "clip_right": 1, "relative_tables": "keys", "tables_per_head": True},
+        {"positions": "relative+sinusoidal", "clip": 0, "relative_tables": "values"},
+    ],
+    ids=str,
+)
+def test_a_bundle_of_version_1_is_read(tmp_path, tokenizer, options):
+    recipe = replace(RECIPE, model=RECIPE.model.with_positions(**options))
+    torch.manual_seed(1)
+    model = Transformer(recipe.model, tokenizer.vocab_size)
+    bundle.save(tmp_path / "model", model=model, recipe=recipe, tokenizer=tokenizer, card="")
+    change_config(tmp_path / "model", to_version_1)
+    config = yaml.safe_load((tmp_path / "model" / "config.yaml").read_text())
+    assert (config["version"], "kernel_size" in config["model"], "clip" in config["model"]) == (1, False, True)
+    loaded = bundle.load(tmp_path / "model")
+    assert loaded.model.config == recipe.model
+    assert all(torch.equal(x, model.state_dict()[name]) for name, x in loaded.model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.pop("model"), "model must be a group of settings$"),
+        (lambda c: c.update(model=None), "model must be a group of settings$"),
+        (lambda c: c.update(model=[1]), "model must be a group of settings$"),
+        (lambda c: c.update(model="relative"), "model must be a group of settings$"),
+        (lambda c: c["model"].update(positions="xyz"), r"Parser key \"model\.positions\": .*xyz$"),
+        (lambda c: c["model"].update(positions=None), r"Parser key \"model\.positions\": "),
+        (lambda c: c["model"].update(positions=["relative"]), r"model\.positions must be one value$"),
+        (lambda c: c["model"].update(positions={"relative": 3}), r"model\.positions must be one value$"),
+        (lambda c: c["model"].pop("positions"), r"missing: model\.positions$"),
+        (lambda c: c["model"].update(clip=[3]), r"model\.clip must be one value$"),
+        (lambda c: c["model"].update(clip="far"), r"Parser key \"model\.clip\": "),
+        (lambda c: c["model"].pop("dim"), r"missing: model\.dim$"),
+        (lambda c: c["model"].update(colour="red"), r"unknown setting model\.colour$"),
+        (lambda c: c.update(version="1.0"), r"version 1\.0; this relattn reads .*1 and 2$"),
+        (lambda c: c.update(version=[1]), r"version \[\]; this relattn reads .*1 and 2$"),
+    ],
+)
+def test_a_config_of_version_1_that_is_wrong_is_reported(saved, change, message):
+    change_config(saved, to_version_1)
+    bundle.load(saved)
+    change_config(saved, change)
+    with pytest.raises(InputError, match=rf"model/config\.yaml: {message}") as error:
+        bundle.load(saved)
+    assert "\n" not in str(error.value)
+
+
+def test_an_option_of_another_scheme_is_refused(saved):
+    change_config(saved, lambda c: c["model"].update(positions="alibi"))
+    with pytest.raises(InputError, match=r"config\.yaml: beyond means nothing for alibi positions, got clip$"):
+        bundle.load(saved)
 
 
 def test_it_translates_as_the_model_that_was_saved(saved, tokenizer):
@@ -226,7 +323,8 @@ def test_a_model_is_left_as_it_was_by_weights_that_do_not_fit(tokenizer):
     ("change", "message"),
     [
         (lambda c: c.pop("format"), "not the configuration of a bundle: format is None"),
-        (lambda c: c.update(version=2), "version 2; this relattn reads version 1"),
+        (lambda c: c.update(version=3), r"version 3; this relattn reads .*1 and 2$"),
+        (lambda c: c.pop("version"), r"version None; this relattn reads .*1 and 2$"),
         (lambda c: c.update(colour="red"), "unknown setting colour$"),
         (lambda c: c.pop("tgt_lang"), "missing: tgt_lang"),
         (lambda c: c.update(src_lang=["no"]), "src_lang must be one value$"),

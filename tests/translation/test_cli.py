@@ -129,7 +129,7 @@ def test_the_help_of_train_explains_every_setting(relattn):
         "--resume",
     ):
         assert setting in shown
-    assert "k, the clipping distance of relative positions" in shown
+    assert 'of "relative": k, the clipping distance (16)' in shown
     assert "micro-batches whose gradients make one optimiser step" in shown
 
 
@@ -143,7 +143,7 @@ def test_help_loads_nothing_that_only_work_needs():
 
 
 def test_an_unknown_command(relattn):
-    commands = "demo, train, evaluate, translate, average, push"
+    commands = "demo, train, evaluate, translate, average, push, reproduce"
     assert_refused(relattn("trian", "x"), f"there is no command 'trian'; the commands are {commands}")
 
 
@@ -194,7 +194,15 @@ def test_a_recipe_that_is_missing(relattn, tmp_path):
         (["--model.nosuch=3"], "unrecognized arguments: --model.nosuch=3"),
         (["more"], "unrecognized arguments: more"),
         (["--model.clip"], "argument --model.clip: expected one argument"),
-        (["--model.clip=x"], "Parser key \"model.clip\": Expected a <class 'int'>. Got value: x"),
+        (["--model.dim=x"], "Parser key \"model.dim\": Expected a <class 'int'>. Got value: x"),
+        (
+            ["--model.clip=x"],
+            'Parser key "model.clip": Does not validate against any of the Union subtypes Subtypes: '
+            "[<class 'int'>, <class 'NoneType'>] Errors: - Expected a <class 'int'> - Expected a <class 'NoneType'> "
+            "Given value type: <class 'str'> Given value: x",
+        ),
+        (["--model.positions=t5"], "beyond means nothing for t5 positions, got clip"),
+        (["--model.kernel_size=5"], "kernel_size means nothing for relative positions, got 5"),
     ],
 )
 def test_flags_that_will_not_do(relattn, recipe_file, arguments, message):

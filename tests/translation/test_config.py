@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 
 from relattn.translation.config import (
+    OPTION_NAMES,
+    OPTIONS,
     DataConfig,
     ModelConfig,
+    Positions,
     Recipe,
     SearchConfig,
     TrainConfig,
@@ -40,6 +44,14 @@ from relattn.translation.settings import read_recipe, recipe_flags
         (ModelConfig, {"attention_dropout": -0.1}, r"attention_dropout must be in \[0, 1\), got -0.1"),
         (ModelConfig, {"activation_dropout": float("nan")}, r"activation_dropout must be in \[0, 1\), got nan"),
         (ModelConfig, {"max_positions": 0}, "max_positions must be at least 1, got 0"),
+        (ModelConfig, {"positions": "cnn", "kernel_size": 4}, "kernel_size must be odd, got 4"),
+        (ModelConfig, {"positions": "cnn", "kernel_size": 0}, "kernel_size must be odd, got 0"),
+        (ModelConfig, {"positions": "cnn", "kernel_size": -1}, "kernel_size must be from 1 to 999, got -1"),
+        (ModelConfig, {"positions": "cnn", "kernel_size": 1001}, "kernel_size must be from 1 to 999, got 1001"),
+        (ModelConfig, {"dim": 9, "heads": 3, "positions": "xl"}, "xl positions need an even dim, got 9"),
+        (ModelConfig, {"dim": 9, "heads": 3, "positions": "lstm"}, "lstm positions need an even dim, got 9"),
+        (ModelConfig, {"dim": 18, "heads": 6, "positions": "rope"}, "rope positions need an even dim / heads, got 3"),
+        (ModelConfig, {"dim": 18, "heads": 6, "positions": "rove"}, "rove positions need an even dim / heads, got 3"),
         (
             ModelConfig,
             {"dim": 9, "heads": 3, "positions": "sinusoidal"},
@@ -76,10 +88,72 @@ def test_an_impossible_value_never_makes_a_config(kind, values, message):
 
 def test_the_least_that_is_possible():
     ModelConfig(dim=1, heads=1, clip=0, clip_right=0, dropout=0.0)
+    for positions in ("none", "learned", "relative", "t5", "alibi", "cnn"):
+        ModelConfig(dim=1, heads=1, positions=positions)
+    ModelConfig(dim=2, heads=1, positions="lstm")
+    ModelConfig(dim=6, heads=3, positions="rove")
+    ModelConfig(positions="learned", max_positions=1)
+    ModelConfig(positions="cnn", kernel_size=1)
     DataConfig(embedded_lines=1, vocab_size=1, max_tokens=1, max_words=1)
     TrainConfig(steps=1, warmup_steps=1, keep=1, average=1, patience=0, label_smoothing=0.0)
     SearchConfig(beam_size=1, alpha=0, max_length_ratio=0.0, max_length_extra=1)
     Recipe(seed=0)
+
+
+OTHERS = {  # of each option, a value that is not the default
+    "clip": 5,
+    "clip_right": 2,
+    "beyond": "zero",
+    "relative_tables": "keys",
+    "tables_per_head": True,
+    "max_positions": 9,
+    "kernel_size": 7,
+}
+POSITIONS = get_args(Positions)
+
+
+def test_options_are_settings_of_schemes():
+    assert set(OPTIONS) <= set(POSITIONS)
+    assert sorted(OTHERS) == OPTION_NAMES
+    unset = {setting.name for setting in fields(ModelConfig) if setting.default is None}
+    assert unset == set(OPTION_NAMES)
+
+
+@pytest.mark.parametrize("option", OPTION_NAMES)
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_an_option_is_of_the_schemes_that_it_means_something_for(positions, option):
+    """What is not given is as by default; what is refused is refused at its default too."""
+    defaults = OPTIONS.get(positions, {})
+    config = ModelConfig(positions=positions)
+    assert getattr(config, option) == defaults.get(option)
+    for value in {str(value): value for value in (OTHERS[option], *(o[option] for o in OPTIONS.values() if option in o))
+                  if value is not None}.values():  # fmt: skip
+        if option in defaults:
+            given = ModelConfig(positions=positions, **{option: value})
+            assert as_dict(given) == {**as_dict(config), option: value}
+        else:
+            message = rf"^{option} means nothing for {re.escape(positions)} positions, got {value}$"
+            with pytest.raises(InputError, match=message):
+                ModelConfig(positions=positions, **{option: value})
+            with pytest.raises(InputError, match=message):
+                replace(config, **{option: value})
+            with pytest.raises(InputError, match=message):
+                config.with_positions(positions, **{option: value})
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_a_model_with_another_scheme(tmp_path, positions):
+    """From any scheme with any options; and it comes back as it was dumped."""
+    options = {name: OTHERS[name] for name in OPTIONS.get(positions, {})}
+    wanted = ModelConfig(dim=32, norm="post", positions=positions, **options)
+    for other in POSITIONS:
+        before = ModelConfig(dim=32, norm="post", positions=other, **{n: OTHERS[n] for n in OPTIONS.get(other, {})})
+        assert before.with_positions(positions, **options) == wanted
+        assert before.with_positions(positions) == ModelConfig(dim=32, norm="post", positions=positions)
+    for model in (wanted, wanted.with_positions(positions)):
+        recipe = Recipe(model=model)
+        (tmp_path / "recipe.yaml").write_text(dump(recipe))
+        assert read_recipe(tmp_path / "recipe.yaml") == recipe
 
 
 def test_configs_are_values():
@@ -201,8 +275,9 @@ def assert_one_line(error: InputError) -> None:
 @pytest.mark.parametrize("value", [10**400, -(10**400), 2**63, float("inf"), float("-inf"), float("nan"), 1e300])
 def test_every_number_has_a_range(value):
     numbers = [(kind, name) for kind, name in SETTINGS if type(getattr(kind(), name)) in (int, float)]
-    optional = [(ModelConfig, "clip_right"), (DataConfig, "max_words"), (TrainConfig, "threads")]
-    assert len(numbers) == 34
+    optional = [(ModelConfig, name) for name in ("clip_right", "max_positions", "kernel_size")]
+    optional += [(DataConfig, "max_words"), (TrainConfig, "threads")]
+    assert len(numbers) == 33
     for kind, name in numbers + optional:
         with pytest.raises(InputError, match=rf"^{name} must be ") as error:
             kind(**{name: value})
@@ -286,6 +361,45 @@ LAUGHS = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" 
 )
 def test_what_yaml_allows_and_a_recipe_does_not(tmp_path, text, message):
     (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(InputError, match=rf"recipe\.yaml: {message}") as error:
+        read_recipe(tmp_path / "recipe.yaml")
+    assert_one_line(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ('relative_tables: "keys"', {"relative_tables": "keys"}),
+        ("relative_tables: 'values', beyond: 'zero'", {"relative_tables": "values", "beyond": "zero"}),
+        ("beyond: zero, clip: 3", {"beyond": "zero", "clip": 3}),
+        ("clip: null, beyond: null, relative_tables: , tables_per_head: null, kernel_size: null", {}),
+        ("positions: 'cnn', kernel_size: 5, clip: null", {"positions": "cnn", "kernel_size": 5}),
+    ],
+)
+def test_options_in_quotes_and_none_at_all(tmp_path, text, options):
+    (tmp_path / "recipe.yaml").write_text(f"model: {{{text}}}")
+    assert read_recipe(tmp_path / "recipe.yaml").model == ModelConfig(**options)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("positions: alibi, clip: 16", "clip means nothing for alibi positions, got 16$"),
+        ("positions: rope, tables_per_head: false", "tables_per_head means nothing for rope positions, got False$"),
+        ("positions: lstm, beyond: 'clip'", "beyond means nothing for lstm positions, got clip$"),
+        ("kernel_size: 3", "kernel_size means nothing for relative positions, got 3$"),
+        ("beyond: 'null'", 'Parser key "model.beyond": '),
+        ("beyond: far", 'Parser key "model.beyond": .*far$'),
+        ("relative_tables: neither", 'Parser key "model.relative_tables": .*neither$'),
+        ("tables_per_head: 'true'", 'Parser key "model.tables_per_head": '),
+        ("clip: '3'", 'Parser key "model.clip": '),
+        ("positions: cnn, kernel_size: 2.0", 'Parser key "model.kernel_size": '),
+        ("positions: null", 'Parser key "model.positions": '),
+        ("positions: sinusoid", 'Parser key "model.positions": .*sinusoid$'),
+    ],
+)
+def test_options_that_will_not_do(tmp_path, text, message):
+    (tmp_path / "recipe.yaml").write_text(f"model: {{{text}}}")
     with pytest.raises(InputError, match=rf"recipe\.yaml: {message}") as error:
         read_recipe(tmp_path / "recipe.yaml")
     assert_one_line(error.value)

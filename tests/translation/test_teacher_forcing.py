@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
 
 from relattn.translation import bundle, cli, teacher_forcing
-from relattn.translation.config import ModelConfig, Recipe, SearchConfig
+from relattn.translation.config import ModelConfig, Positions, Recipe, SearchConfig
 from relattn.translation.data.corpora import read_parallel
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
@@ -34,10 +33,12 @@ def make(finished: Recipe) -> Callable[..., Translator]:
     """make(positions="…"): a model of random weights, whose predictions vary, with the tokenizer of a finished run."""
     tokenizer = Tokenizer.load(f"{finished.out}/tokenizer.model")
 
-    def translator(**changes) -> Translator:
+    def translator(positions: Positions = "relative", **options) -> Translator:
         torch.manual_seed(5)
-        config = ModelConfig(dim=12, heads=3, feed_forward_dim=20, encoder_layers=1, decoder_layers=1, clip=2)
-        model = Transformer(replace(config, **changes), tokenizer.vocab_size)
+        config = ModelConfig(dim=12, heads=3, feed_forward_dim=20, encoder_layers=1, decoder_layers=1)
+        if positions == "relative":
+            options = {"clip": 2, **options}
+        model = Transformer(config.with_positions(positions, **options), tokenizer.vocab_size)
         with torch.no_grad():
             model.embedding *= 3
         return Translator(model, tokenizer, SearchConfig())

@@ -19,7 +19,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from relattn.translation.config import Positions, Recipe, TrainConfig, require
 from relattn.translation.errors import InputError, Interrupted, one_line
-from relattn.translation.settings import recipe_flags
+from relattn.translation.settings import add_settings, recipe_flags
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -85,7 +85,7 @@ def train(argv: list[str]) -> None:
     """Train a model as a recipe says: relattn train RECIPE.yaml [--resume] [--group.setting VALUE …]"""
     parser = _parser("train", train)
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in the run's directory")
-    parser.add_class_arguments(Recipe)
+    add_settings(parser, Recipe)
     if argv and not argv[0].startswith("-"):
         argv = recipe_flags(argv[0]) + argv[1:]
     arguments = parser.instantiate(parser.parse_args(argv)).as_dict()
@@ -251,7 +251,38 @@ def demo(argv: list[str]) -> None:
     )
 
 
-COMMANDS = {command.__name__: command for command in (demo, train, evaluate, translate, average, push)}
+def reproduce(argv: list[str]) -> None:
+    """Train a table of the paper again and write its page: relattn reproduce positions --scale demo"""
+    from relattn.translation.experiments.reproduce import reproduce as run
+    from relattn.translation.experiments.scales import SCALES
+    from relattn.translation.experiments.tables import TABLES
+
+    parser = _parser("reproduce", reproduce)
+    parser.add_argument("table", choices=TABLES, help="positions, clip, tables (as in the paper), or length")
+    parser.add_argument("--scale", choices=SCALES, default="demo", help="corpus and budget: minutes, hours or weeks")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="each model is trained once from each")
+    parser.add_argument("--rows", type=str, nargs="*", default=[], help="train these models alone; all by default")
+    parser.add_argument("--steps", type=int | None, default=None, help="of each training, in place of the scale's")
+    parser.add_argument("--data", type=str, default="", help="directory of the scale's files")
+    parser.add_argument("--out", type=str, default="results", help="directory for the pages and a file for each row")
+    parser.add_argument("--runs", type=str, default="runs/reproduce", help="directory for the trainings")
+    arguments = parser.parse_args(argv)
+
+    require(bool(arguments.out) and bool(arguments.runs), "out and runs must name directories")
+    page = run(
+        arguments.table,
+        arguments.scale,
+        seeds=arguments.seeds,
+        chosen=arguments.rows,
+        steps=arguments.steps,
+        data=Path(arguments.data) if arguments.data else None,
+        out=Path(arguments.out),
+        runs=Path(arguments.runs),
+    )
+    print(page)
+
+
+COMMANDS = {command.__name__: command for command in (demo, train, evaluate, translate, average, push, reproduce)}
 
 
 def _usage() -> str:

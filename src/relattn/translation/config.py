@@ -8,14 +8,37 @@ run.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 import yaml
 
 from relattn.translation.errors import InputError, one_line
 
-Positions = Literal["relative", "sinusoidal", "learned", "none", "relative+sinusoidal"]
+Positions = Literal[
+    "relative",
+    "sinusoidal",
+    "relative+sinusoidal",
+    "learned",
+    "none",
+    "xl",
+    "t5",
+    "alibi",
+    "rope",
+    "rove",
+    "lstm",
+    "cnn",
+]
+
+_TABLES = {"clip": 16, "clip_right": None, "beyond": "clip", "relative_tables": "both", "tables_per_head": False}
+
+OPTIONS: dict[str, dict[str, Any]] = {  # of each scheme, and what they are by default; any other means nothing for it
+    "relative": _TABLES,
+    "relative+sinusoidal": _TABLES,
+    "learned": {"max_positions": 1024},
+    "cnn": {"kernel_size": 3},
+}
+OPTION_NAMES = sorted({name for options in OPTIONS.values() for name in options})
 
 
 _Rule = tuple[str, Callable[[Any], bool]]  # what a value must be, and whether it is
@@ -79,11 +102,13 @@ class ModelConfig(_Config):
         attention_dropout: dropout on attention probabilities.
         activation_dropout: dropout inside the feed-forward layers, after the ReLU.
         positions: the position scheme; "none" is a baseline that cannot tell word order.
-        clip: k, the clipping distance of relative positions; the reach to the left when clip_right is given.
-        clip_right: the clipping distance to the right; null means the same as clip.
-        relative_tables: which learned tables relative positions use: aK and aV, aK only, aV only.
-        tables_per_head: one table per head (the paper's base model) rather than one shared by a layer's heads.
-        max_positions: longest sequence, in pieces, that "learned" positions can hold; other schemes have no limit.
+        clip: of "relative": k, the clipping distance (16); the reach to the left when clip_right is given.
+        clip_right: of "relative": the clipping distance to the right; the same as clip unless given.
+        beyond: of "relative": pairs farther apart take a table's last row ("clip") or no term ("zero").
+        relative_tables: of "relative": which learned tables there are: aK and aV ("both"), aK only, aV only.
+        tables_per_head: of "relative": a table for each head (the paper's base model), not one for a layer's heads.
+        max_positions: of "learned": the longest sequence, in pieces (1024); other schemes have no limit.
+        kernel_size: of "cnn": positions that a convolution sees, itself among them (3); odd.
     """
 
     dim: int = _number(512, 1, 2**16)
@@ -96,21 +121,38 @@ class ModelConfig(_Config):
     attention_dropout: float = _fraction(0.1)
     activation_dropout: float = _fraction(0.0)
     positions: Positions = "relative"
-    clip: int = _number(16, 0, 2**16)
+    clip: int | None = _number(None, 0, 2**16)
     clip_right: int | None = _number(None, 0, 2**16)
-    relative_tables: Literal["both", "keys", "values"] = "both"
-    tables_per_head: bool = False
-    max_positions: int = _number(1024, 1, 2**20)
+    beyond: Literal["clip", "zero"] | None = None
+    relative_tables: Literal["both", "keys", "values"] | None = None
+    tables_per_head: bool | None = None
+    max_positions: int | None = _number(None, 1, 2**20)
+    kernel_size: int | None = _field(None, ("odd", lambda x: x % 2 == 1), ("from 1 to 999", lambda x: 1 <= x <= 999))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.dim % self.heads == 0, f"heads must divide dim, got heads {self.heads} and dim {self.dim}")
-        if "sinusoidal" in self.positions:
-            require(self.dim % 2 == 0, f"sinusoidal positions need an even dim, got {self.dim}")
+        options = OPTIONS.get(self.positions, {})
+        for name in OPTION_NAMES:
+            value = getattr(self, name)
+            if value is None:
+                object.__setattr__(self, name, options.get(name))
+            else:
+                require(name in options, f"{name} means nothing for {self.positions} positions, got {value}")
+        if self.positions in ("sinusoidal", "relative+sinusoidal", "xl", "lstm"):
+            require(self.dim % 2 == 0, f"{self.positions} positions need an even dim, got {self.dim}")
+        if self.positions in ("rope", "rove"):
+            head_dim = self.dim // self.heads
+            require(head_dim % 2 == 0, f"{self.positions} positions need an even dim / heads, got {head_dim}")
+
+    def with_positions(self, positions: Positions, **options: Any) -> ModelConfig:
+        """The same model with another position scheme; options that are not given are as by default."""
+        return replace(self, positions=positions, **{**dict.fromkeys(OPTION_NAMES), **options})
 
     @property
     def window(self) -> tuple[int, int]:
-        """The clipping distances (left, right)."""
+        """The clipping distances (left, right) of relative positions."""
+        assert self.clip is not None
         return self.clip, self.clip if self.clip_right is None else self.clip_right
 
 

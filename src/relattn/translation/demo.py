@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relattn.translation import bundle
-from relattn.translation.config import DataConfig, ModelConfig, Positions, Recipe, TrainConfig
+from relattn.translation.config import OPTIONS, DataConfig, ModelConfig, Positions, Recipe, TrainConfig
 from relattn.translation.data.embedded import embedded
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.evaluation import item_accuracy, score
-from relattn.translation.model.transformer import Transformer
+from relattn.translation.learned import draw_norms, table_norms
 from relattn.translation.search.translator import Translator
 from relattn.translation.teacher_forcing import PositionBin, aligned, by_position, draw
 from relattn.translation.training.journal import read_log
@@ -42,9 +42,7 @@ def recipe(out: Path, positions: Positions, *, steps: int, seed: int, src_lang: 
             decoder_layers=2,
             dropout=0.0,
             attention_dropout=0.0,
-            positions=positions,
-            clip=8,
-        ),
+        ).with_positions(positions, **({"clip": 8} if "clip" in OPTIONS.get(positions, {}) else {})),
         data=DataConfig(src_lang=src_lang, tgt_lang=tgt_lang, vocab_size=1000, max_tokens=1200),
         train=TrainConfig(
             steps=steps, warmup_steps=600, log_every=200, valid_every=500, valid_bleu_lines=50, checkpoint_every=100
@@ -146,29 +144,9 @@ def _draw(path: Path, results: list[Result], trained: int) -> None:
     """Pieces of long right by position, and how long the vectors of the first scheme's tables are, by distance."""
     from matplotlib.figure import Figure
 
-    model = results[0].translator.model
-    tables = _table_norms(model)
+    tables = table_norms(results[0].translator.model)
     figure = Figure(figsize=(6 + 4 * len(tables), 4), layout="constrained")
     curves, *heatmaps = figure.subplots(1, 1 + len(tables), squeeze=False)[0]
     draw(curves, {result.scheme: result.long for result in results}, trained=trained)
-    for axis, (name, (labels, rows)) in zip(heatmaps, tables.items(), strict=True):
-        left, right = model.config.window
-        image = axis.imshow(rows, aspect="auto", extent=(-left - 0.5, right + 0.5, len(rows) - 0.5, -0.5))
-        axis.set(title=f"length of the {name} vectors", xlabel="key position − query position")
-        axis.set_yticks(range(len(rows)), labels)
-        axis.xaxis.get_major_locator().set_params(integer=True)
-        figure.colorbar(image, ax=axis)
+    draw_norms(dict(zip(tables, heatmaps, strict=True)), tables)
     figure.savefig(path, dpi=110)
-
-
-def _table_norms(model: Transformer) -> dict[str, tuple[list[str], list[list[float]]]]:
-    """For aK and aV: the layers that have a table, and the norm of each row (the mean over heads, a table each)."""
-    found: dict[str, tuple[list[str], list[list[float]]]] = {}
-    for name, parameter in model.named_parameters():
-        stack, _, rest = name.partition(".")
-        for table, symbol in (("rel_key", "aK"), ("rel_value", "aV")):
-            if f".{table}." in name:
-                labels, rows = found.setdefault(symbol, ([], []))
-                labels.append(f"{stack} {int(rest.partition('.')[0]) + 1}")
-                rows.append(parameter.detach().norm(dim=-1).reshape(-1, parameter.shape[-2]).mean(0).tolist())
-    return found

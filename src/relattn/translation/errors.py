@@ -17,6 +17,10 @@ class InputError(ValueError):
     """
 
 
+class Diverged(InputError):
+    """Training came to numbers that are not finite: the recipe asks for too much."""
+
+
 class Interrupted(KeyboardInterrupt):
     """A run was asked to stop and did; the command line prints why and exits with 128 + the signal.
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from relattn.translation.errors import InputError
+
+_SAMPLES = 1000  # of a bootstrap
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,14 @@ class ItemAccuracy(NamedTuple):
 
     items: float  # items of the references that were found, in order
     lines: float  # lines that equal their reference
+
+
+class LengthBucket(NamedTuple):
+    """BLEU of the sentences of some lengths."""
+
+    label: str
+    sentences: int
+    bleu: float
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a") -> Scores:
@@ -57,6 +68,62 @@ def score(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str
         chrf_signature=str(chrf.get_signature()),
         sentences=len(hypotheses),
     )
+
+
+def by_length(
+    hypotheses: Sequence[str], references: Sequence[str], lengths: Sequence[int], edges: Sequence[int]
+) -> list[LengthBucket]:
+    """BLEU of each length bucket, computed as `score` does, with its signature. Buckets without sentences are left out.
+
+    Args:
+        hypotheses: translations.
+        references: one each.
+        lengths: of each sentence, in any unit, at least 1 (commonly: words of the source).
+        edges: the last length of each bucket but the open one at the end: [10, 20] makes 1–10, 11–20 and 21+.
+
+    Raises:
+        InputError: different numbers of each, none, lengths below 1, or edges that do not rise from at least 1.
+    """
+    require_pairs(hypotheses, references)
+    if len(lengths) != len(references):
+        raise InputError(f"there are {len(lengths)} lengths for {len(references)} references")
+    if min(lengths) < 1:
+        raise InputError(f"lengths start at 1, but there is one of {min(lengths)}")
+    bounds = [0, *edges]
+    if any(low >= high for low, high in pairwise(bounds)):
+        raise InputError(f"length edges must rise, from at least 1, got {list(edges)}")
+    buckets = []
+    for low, high in pairwise([*bounds, max(*lengths, bounds[-1]) + 1]):
+        chosen = [i for i, length in enumerate(lengths) if low < length <= high]
+        if chosen:
+            label = f"{low + 1}+" if low == bounds[-1] else f"{low + 1}–{high}"
+            bleu = score([hypotheses[i] for i in chosen], [references[i] for i in chosen]).bleu
+            buckets.append(LengthBucket(label, len(chosen), bleu))
+    return buckets
+
+
+def paired_bootstrap(hypotheses: Sequence[str], others: Sequence[str], references: Sequence[str]) -> float:
+    """How often a difference in BLEU as large would come of chance: sacreBLEU's paired bootstrap, 1,000 samples.
+
+    Args:
+        hypotheses: one system's translations.
+        others: the other system's.
+        references: one each.
+
+    Raises:
+        InputError: different numbers of each, or none.
+    """
+    from sacrebleu.metrics import BLEU
+    from sacrebleu.significance import PairedTest, Result
+
+    for lines in (hypotheses, others):
+        require_pairs(lines, references)
+    systems: list[tuple[str, Sequence[str]]] = [("", hypotheses), ("other", others)]
+    test = PairedTest(systems, {"BLEU": BLEU(references=[list(references)])}, None, "bs", _SAMPLES)
+    found = test()[1]["BLEU"][1]
+    assert isinstance(found, Result)
+    assert found.p_value is not None
+    return found.p_value
 
 
 def item_accuracy(hypotheses: Sequence[str], references: Sequence[str]) -> ItemAccuracy:

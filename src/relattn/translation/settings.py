@@ -10,12 +10,15 @@ import difflib
 import json
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 
-from relattn.translation.config import Recipe, require
+from relattn.translation.config import OPTION_NAMES, Recipe, require
 from relattn.translation.errors import InputError, one_line, reading
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
 
 _C = TypeVar("_C")
 _LARGEST_FILE = 1 << 20  # bytes of YAML
@@ -79,6 +82,16 @@ def _plain(node: yaml.Node, path: str | Path, depth: int) -> Any:
     return []
 
 
+def add_settings(parser: ArgumentParser, kind: type) -> None:
+    """Flags for all settings of a config, each as by default where it is not given.
+
+    Options of a scheme have no value then: a default model has those of its own scheme, and another may be chosen.
+    """
+    parser.add_class_arguments(kind)
+    if "model" in get_type_hints(kind):
+        parser.set_defaults({f"model.{name}": None for name in OPTION_NAMES})
+
+
 def to_config(kind: type[_C], content: Any, where: str | Path, *, whole: bool = False) -> _C:
     """A config from what `read_yaml` gave for it, every value read and checked as on the command line.
 
@@ -91,7 +104,7 @@ def to_config(kind: type[_C], content: Any, where: str | Path, *, whole: bool = 
     from jsonargparse import ArgumentError, ArgumentParser
 
     parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(kind)
+    add_settings(parser, kind)
     flags = _flags(content, kind, where, whole=whole)
     try:
         return kind(**parser.instantiate(parser.parse_args(flags)).as_dict())
@@ -124,4 +137,6 @@ def _as_flag(value: str, kind: Any) -> str:
     """The text of a value on the command line; what is not text stays in its quotes there, and so is refused."""
     if kind is str or get_origin(kind) is Literal:
         return value
-    return json.dumps(value) if isinstance(value, Quoted) else value or "null"  # "clip_right:" with nothing after it
+    if isinstance(value, Quoted) and not any(value in get_args(choice) for choice in get_args(kind)):
+        return json.dumps(value)
+    return value or "null"  # "clip_right:" with nothing after it

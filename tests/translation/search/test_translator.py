@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from relattn import AttentionCache
-from relattn.translation.config import ModelConfig, SearchConfig
+from relattn.translation.config import OPTIONS, ModelConfig, Positions, SearchConfig
 from relattn.translation.data.corpora import arriving_lines
 from relattn.translation.errors import InputError
+from relattn.translation.model.schemes import SCHEMES
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search import translator as module
 from relattn.translation.search.translator import Hypothesis, Translator
@@ -44,7 +45,7 @@ def random_lines(count: int, *, shortest: int = 1, longest: int = 14, seed: int 
     ]
 
 
-def small_model(positions: str, **changes: object) -> Transformer:
+def small_model(positions: Positions, **changes: object) -> Transformer:
     torch.manual_seed(1)
     config = ModelConfig(
         dim=48,
@@ -54,11 +55,9 @@ def small_model(positions: str, **changes: object) -> Transformer:
         decoder_layers=1,
         dropout=0.0,
         attention_dropout=0.0,
-        positions=positions,  # type: ignore[arg-type]
-        clip=3,
-        **changes,  # type: ignore[arg-type]
     )
-    return Transformer(config, VOCAB)
+    options = {"clip": 3} if "clip" in OPTIONS.get(positions, {}) else {}
+    return Transformer(config.with_positions(positions, **options, **changes), VOCAB)
 
 
 def translator(model: Transformer, **search: object) -> Translator:
@@ -120,7 +119,8 @@ def test_1000_sentences_have_the_same_translations_however_asked(trained):
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("beam_size", [1, 3])
-@pytest.mark.parametrize("positions", ["relative", "sinusoidal", "learned", "relative+sinusoidal"])
+@pytest.mark.parametrize("positions", SCHEMES)
+@pytest.mark.filterwarnings("ignore:positions. none:UserWarning")
 def test_every_scheme_translates_alike_alone_and_in_a_batch(positions, beam_size):
     translate = translator(small_model(positions), beam_size=beam_size, max_length_extra=3)
     lines = random_lines(30, seed=3)

@@ -19,6 +19,7 @@ from relattn.translation.config import ModelConfig
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer
 from relattn.translation.model.linear import PRODUCTS, fastest, use_products
 from relattn.translation.model.schemes import SCHEMES, NoPositions, warn_if_blind
+from relattn.translation.model.state import State
 
 KeysAndValues = tuple[Tensor, Tensor]
 
@@ -33,7 +34,7 @@ class Cache:
 
     memory: tuple[KeysAndValues, ...]  # a decoder layer: (sources, heads, src_len, head_dim), twice
     src_lengths: Tensor  # (sources,)
-    seen: tuple[AttentionCache, ...]  # a decoder layer: of (rows, heads, length, head_dim)
+    seen: tuple[AttentionCache | State, ...]  # a decoder layer: of (rows, heads, length, head_dim), or a state
 
     @property
     def length(self) -> int:
@@ -71,7 +72,7 @@ class Transformer(nn.Module):
         self.config, self.vocab_size = config, vocab_size
         self.embedding = nn.Parameter(torch.randn(vocab_size, config.dim) * config.dim**-0.5)
         scheme = SCHEMES[config.positions]
-        self.src_positions, self.tgt_positions = scheme(config), scheme(config)
+        self.src_positions, self.tgt_positions = scheme(config, is_causal=False), scheme(config, is_causal=True)
         self.encoder = nn.ModuleList(EncoderLayer(config, self.src_positions) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config, self.tgt_positions) for _ in range(config.decoder_layers))
         self.encoder_norm, self.decoder_norm = (
@@ -99,13 +100,9 @@ class Transformer(nn.Module):
 
     def start(self, memory: Tensor, src_lengths: Tensor, capacity: int = 0) -> Cache:
         """A cache that has seen no target yet, for (rows, src_len, dim) memory, with room for `capacity` pieces."""
-
-        def room(projected: Tensor) -> Tensor:
-            rows, heads, _, head_dim = projected.shape
-            return projected.new_empty(rows, heads, capacity, head_dim)
-
-        sources = tuple(layer.cross_attention.project(memory) for layer in cast("Iterable[DecoderLayer]", self.decoder))
-        seen = tuple(AttentionCache((room(key), room(value))) for key, value in sources)
+        layers = list(cast("Iterable[DecoderLayer]", self.decoder))
+        sources = tuple(layer.cross_attention.project(memory) for layer in layers)
+        seen = tuple(layer.empty_cache(len(memory), capacity) for layer in layers)
         return Cache(sources, src_lengths, seen)
 
     def decode(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from relattn.translation.errors import InputError
+from relattn.translation.errors import Diverged
 from relattn.translation.search.scoring import LengthPenalty
 
 NEVER = float("-inf")
@@ -150,7 +150,7 @@ def search(
     returned for a sentence that has fewer complete sequences within its limit.
 
     Raises:
-        InputError: the model's log-probabilities are not numbers, as those of a diverged model are.
+        Diverged: the model's log-probabilities are not numbers, as those of a diverged model are.
     """
     results: list[list[Finished]] = [[] for _ in range(limits.shape[0])]
     state = start(limits, rules)
@@ -166,7 +166,7 @@ def search(
             state, rows = state.select(~ended), rows[~ended]
         if len(state.sentences):
             if state.tokens.shape[-1] >= int(state.limits.min()):
-                raise InputError("the model's log-probabilities are not numbers: it has diverged or is damaged")
+                raise Diverged("the model's log-probabilities are not numbers: it has diverged or is damaged")
             cache = cache.select(rows.flatten())
             last = state.tokens[:, :, -1].flatten()
     return results

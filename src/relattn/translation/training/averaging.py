@@ -7,24 +7,25 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from relattn.translation.errors import InputError
+from relattn.translation.errors import Diverged, InputError
 
 
 def average(states: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
     """The element-wise mean of state dictionaries of one model, summed in float64 and returned in their own types.
 
     Raises:
-        InputError: there are none, they hold other weights than each other, or weights that are not finite numbers.
+        InputError: there are none, or they hold other weights than each other.
+        Diverged: they hold weights that are not finite numbers.
     """
     total: dict[str, Tensor] = {}
     dtypes: dict[str, torch.dtype] = {}
     count = 0
     for state in states:
         if total and {k: v.shape for k, v in state.items()} != {k: v.shape for k, v in total.items()}:
-            raise InputError(f"checkpoint {count + 1} to be averaged holds other weights than the first")
+            raise Diverged(f"checkpoint {count + 1} to be averaged holds other weights than the first")
         for name, value in state.items():
             if not value.isfinite().all():
-                raise InputError(f"checkpoint {count + 1} to be averaged holds {name} that is not finite: it diverged")
+                raise Diverged(f"checkpoint {count + 1} to be averaged holds {name} that is not finite: it diverged")
             dtypes[name] = value.dtype
             total[name] = value.double() + total[name] if name in total else value.double()
         count += 1

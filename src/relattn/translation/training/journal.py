@@ -18,7 +18,7 @@ from lightning.fabric import Fabric
 from torch import Tensor
 from tqdm import tqdm
 
-from relattn.translation.errors import InputError, reading
+from relattn.translation.errors import Diverged, reading
 from relattn.translation.files import write_atomically
 
 
@@ -123,14 +123,14 @@ class Journal:
         """Wait for the losses of the steps noted, and stop the clock: validation and saving are not training.
 
         Raises:
-            InputError: a loss is not a finite number.
+            Diverged: a loss is not a finite number.
         """
         if self._waiting:
             shares = torch.stack([loss for _, loss, _ in self._waiting])
             losses = cast(Tensor, self.fabric.all_reduce(shares, reduce_op="sum"))
             for (step, _, tokens), loss in zip(self._waiting, losses.tolist(), strict=True):
                 if not math.isfinite(loss):
-                    raise InputError(f"training diverged: the loss of step {step} is {loss}")
+                    raise Diverged(f"training diverged: the loss of step {step} is {loss}")
                 self.loss += loss * tokens
                 self.tokens += tokens
             self._waiting = []

@@ -25,7 +25,7 @@ from relattn.translation.config import Recipe, TrainConfig, as_dict
 from relattn.translation.data.batching import Batch, Step
 from relattn.translation.data.prepare import TranslationData
 from relattn.translation.data.tokenizer import Tokenizer
-from relattn.translation.errors import InputError, one_line
+from relattn.translation.errors import Diverged, InputError, one_line
 from relattn.translation.evaluation import score
 from relattn.translation.model.linear import use_products
 from relattn.translation.model.transformer import Transformer
@@ -72,7 +72,8 @@ def fit(
         show: progress on standard error.
 
     Raises:
-        InputError: training diverged, the checkpoint is another model's, or a file of the run cannot be written.
+        Diverged: a loss or a weight is no finite number.
+        InputError: the checkpoint is another model's, or a file of the run cannot be written.
     """
     train = recipe.train
     trained = fabric.setup_module(model)  # on its device; runs in the recipe's precision, ranks share gradients
@@ -175,7 +176,7 @@ def _save(
 ) -> None:
     """Write a checkpoint of a run as it stands."""
     if not all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
-        raise InputError(f"training diverged: step {progress.step} made weights that are not finite numbers")
+        raise Diverged(f"training diverged: step {progress.step} made weights that are not finite numbers")
     if fabric.is_global_zero:
         content = {
             "recipe": as_dict(recipe),

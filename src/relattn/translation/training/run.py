@@ -57,7 +57,8 @@ def train(recipe: Recipe, *, resume: bool = False, show: bool = True) -> Path:
         show: progress on standard error.
 
     Raises:
-        InputError: the recipe, its files or its directory will not do, or training diverged.
+        InputError: the recipe, its files or its directory will not do.
+        Diverged: training came to numbers that are not finite.
         Interrupted: a signal stopped it; resumed, it goes on as if it had not been.
     """
     out, first = Path(recipe.out), first_process()

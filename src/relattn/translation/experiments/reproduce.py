@@ -1,0 +1,97 @@
+"""The way through a table: each row in turn, trained unless its file is there, and the page made of those that are."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from relattn.translation.errors import InputError
+from relattn.translation.experiments import report, rows
+from relattn.translation.experiments.scales import SCALES, Scale
+from relattn.translation.experiments.tables import TABLES, Entry
+
+
+def reproduce(
+    table_name: str,
+    scale_name: str,
+    *,
+    seeds: Sequence[int],
+    chosen: Sequence[str],
+    steps: int | None,
+    data: Path | None,
+    out: Path,
+    runs: Path,
+) -> Path:
+    """Train what a table has no rows of, and write its page; returns where that is.
+
+    A row whose file is there is done, whatever its budget was. One that another process is training is passed over, so
+    that as many processes as there are cores can share a table.
+
+    Args:
+        table_name: of `TABLES`.
+        scale_name: of `SCALES`.
+        seeds: each model is trained once from each.
+        chosen: names of the models that are trained, as in the names of their files; all if empty.
+        steps: of each training, in place of the scale's.
+        data: directory of the scale's files, in place of its own.
+        out: directory of pages, and under `rows` of the rows' files.
+        runs: directory of the runs.
+
+    Raises:
+        InputError, Interrupted: as `train`; the rows done so far stay, and the next call goes on.
+    """
+    table, scale = TABLES[table_name], _scale(scale_name, steps, data)
+    names = [entry.name for entry in table.entries]
+    if unknown := [name for name in chosen if name not in names]:
+        raise InputError(f"{table_name} has no model '{unknown[0]}'; it has {', '.join(names)}")
+    pairs = scale.pairs()  # text that cannot be read is told before anything is trained
+    sets, files = scale.longer(pairs), out / scale.name / "rows"
+    wanted = [(entry, seed) for seed in seeds for entry in table.entries if not chosen or entry.name in chosen]
+    for number, (entry, seed) in enumerate(wanted, start=1):
+        path = rows.path_of(files, entry.name, seed, short=table.short)
+        run = runs / scale.name / path.stem
+        run.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(f"{run}.lock", timeout=0)
+        try:
+            with lock:
+                if not path.exists():
+                    _tell(f"{number} of {len(wanted)}: {path.stem}; {_left(wanted, files, short=table.short)}")
+                    recipe = rows.recipe_of(scale, entry, seed, run, short=table.short)
+                    rows.write(path, rows.make(entry, recipe, pairs, sets, scale.width))
+                    rows.clear(run)
+        except Timeout:
+            _tell(f"{number} of {len(wanted)}: {path.stem}: another process is training it")
+    _tell(_left(wanted, files, short=table.short))
+    return report.write(table, scale, out / scale.name, pairs)
+
+
+def _scale(name: str, steps: int | None, data: Path | None) -> Scale:
+    scale = SCALES[name]
+    if data is not None:
+        if scale.recipe.data.embedded:
+            raise InputError(f"--data means nothing for {name}, whose text is the embedded corpus")
+        scale = scale.at(data)
+    if steps is not None:
+        scale = replace(scale, recipe=replace(scale.recipe, train=replace(scale.recipe.train, steps=steps)))
+    return scale
+
+
+def _left(wanted: Sequence[tuple[Entry, int]], files: Path, *, short: bool) -> str:
+    """How many rows are done and left, and the time that the left ones should take, going by the others."""
+    paths = [rows.path_of(files, entry.name, seed, short=short) for entry, seed in wanted]
+    done = [rows.read(path) for path in paths if path.exists()]
+    left = len(paths) - len(done)
+    if not left or not done:
+        return f"{len(done)} done, {left} left"
+    seconds = left * statistics.median(result.wall for result in done)
+    return f"{len(done)} done, {left} left, which should take {timedelta(seconds=round(seconds))} one after another"
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
