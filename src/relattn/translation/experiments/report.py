@@ -89,9 +89,9 @@ def _about(scale: Scale, lines: list[Line], translated: int) -> str:
     held = result.conditions
     return (
         f"{model['encoder_layers']} + {model['decoder_layers']} layers, d = {model['dim']}, feed-forward "
-        f"{model['feed_forward_dim']}, {model['heads']} heads, dropout {model['dropout']}, {data['vocab_size']:,} pieces "
-        f"or fewer. {training['steps']:,} steps of at most {data['accumulate']} × {data['max_tokens']:,} padded pieces, "
-        f"{training['warmup_steps']:,} of them to warm up, {training['precision']}; the mean of the last "
+        f"{model['feed_forward_dim']}, {model['heads']} heads, dropout {model['dropout']}, {data['vocab_size']:,} "
+        f"pieces or fewer. {training['steps']:,} steps of at most {data['accumulate']} × {data['max_tokens']:,} padded "
+        f"pieces, {training['warmup_steps']:,} of them to warm up, {training['precision']}; the mean of the last "
         f"{training['average']} checkpoints, {training['checkpoint_every']:,} steps apart. {translated:,} lines "
         f"translated, beam {search['beam_size']}, {search['length_penalty']} penalty {search['alpha']}.\n\n"
         f"relattn {held['relattn']} (code {held['code']}), torch {held['torch']}, Python {held['python']}, "
