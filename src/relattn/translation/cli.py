@@ -82,22 +82,32 @@ def _settle_output() -> None:
 
 
 def train(argv: list[str]) -> None:
-    """Train a model as a recipe says: relattn train RECIPE.yaml [--resume] [--group.setting VALUE …]"""
+    """Train a model as a recipe says, a file or a known one: relattn train RECIPE [--resume] [--group.setting VALUE …]"""
     parser = _parser("train", train)
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in the run's directory")
     add_settings(parser, Recipe)
     if argv and not argv[0].startswith("-"):
         argv = recipe_flags(argv[0]) + argv[1:]
-    arguments = parser.instantiate(parser.parse_args(argv)).as_dict()
-    resume = arguments.pop("resume")
-    recipe = Recipe(**arguments)
+    settings = parser.instantiate(parser.parse_args(argv)).as_dict()
+    resume = settings.pop("resume")
+    wanted = Recipe(**settings)
 
     from relattn.translation.training.run import first_process
     from relattn.translation.training.run import train as run
 
-    path = run(recipe, resume=resume)
+    path = run(wanted, resume=resume)
     if first_process():
         print(path)
+
+
+def recipe(argv: list[str]) -> None:
+    """Write one of the recipes that are known by name, to be changed: relattn recipe wmt14-en-de-base > mine.yaml"""
+    from relattn.translation.config import dump
+    from relattn.translation.presets import PRESETS
+
+    parser = _parser("recipe", recipe)
+    parser.add_argument("name", choices=PRESETS, help=", ".join(PRESETS))
+    print(dump(PRESETS[parser.parse_args(argv).name]), end="")
 
 
 def evaluate(argv: list[str]) -> None:
@@ -282,7 +292,9 @@ def reproduce(argv: list[str]) -> None:
     print(page)
 
 
-COMMANDS = {command.__name__: command for command in (demo, train, evaluate, translate, average, push, reproduce)}
+COMMANDS = {
+    command.__name__: command for command in (demo, train, recipe, evaluate, translate, average, push, reproduce)
+}
 
 
 def _usage() -> str:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, g
 
 import yaml
 
-from relattn.translation.config import OPTION_NAMES, Recipe, require
+from relattn.translation.config import OPTION_NAMES, Recipe, dump, require
 from relattn.translation.errors import InputError, one_line, reading
+from relattn.translation.presets import PRESETS
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
@@ -34,12 +35,17 @@ def read_recipe(path: str | Path) -> Recipe:
     return to_config(Recipe, read_yaml(path, "a recipe"), path)
 
 
-def recipe_flags(path: str | Path) -> list[str]:
+def recipe_flags(path: str) -> list[str]:
     """A recipe's settings as command-line flags (``--model.clip=8``), one parser for both.
+
+    Args:
+        path: of a file, or the name of a preset where there is no such file.
 
     Raises:
         InputError: as `read_yaml`, or the file names a setting that a recipe does not have.
     """
+    if path in PRESETS and not Path(path).exists():
+        return _flags(_names_and_values(dump(PRESETS[path]), path, "a recipe"), Recipe, path)
     return _flags(read_yaml(path, "a recipe"), Recipe, path)
 
 
@@ -56,13 +62,18 @@ def read_yaml(path: str | Path, what: str) -> dict[str, Any]:
         with open(path, "rb") as file:
             content = file.read(_LARGEST_FILE + 1)
         require(len(content) <= _LARGEST_FILE, f"{path}: too large for settings: more than {_LARGEST_FILE:,} bytes")
-        root = yaml.compose(content.decode("utf-8"), Loader=yaml.BaseLoader)
-        if root is None or root.value in ("", []):
-            return {}
-        if not isinstance(root, yaml.MappingNode):
-            shown = f"'{one_line(root.value, 40)}'" if isinstance(root, yaml.ScalarNode) else "a list"
-            raise InputError(f"{path}: {what} is a list of names and values, this is {shown}")
-        return _plain(root, path, depth=0)
+        return _names_and_values(content.decode("utf-8"), path, what)
+
+
+def _names_and_values(text: str, path: str | Path, what: str) -> dict[str, Any]:
+    root = yaml.compose(text, Loader=yaml.BaseLoader)
+    if root is None or root.value in ("", []):
+        return {}
+    if not isinstance(root, yaml.MappingNode):
+        shown = f"'{one_line(root.value, 40)}'" if isinstance(root, yaml.ScalarNode) else "a list"
+        raise InputError(f"{path}: {what} is a list of names and values, this is {shown}")
+    content: dict[str, Any] = _plain(root, path, depth=0)
+    return content
 
 
 class Quoted(str):

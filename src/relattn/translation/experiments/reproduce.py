@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from relattn.translation.errors import InputError
 from relattn.translation.experiments import report, rows
-from relattn.translation.experiments.scales import SCALES, Scale
+from relattn.translation.experiments.scales import SCALES, Scale, at
 from relattn.translation.experiments.tables import TABLES, Entry
 
 
@@ -76,7 +76,7 @@ def _scale(name: str, steps: int | None, data: Path | None) -> Scale:
     if data is not None:
         if scale.recipe.data.embedded:
             raise InputError(f"--data means nothing for {name}, whose text is the embedded corpus")
-        scale = scale.at(data)
+        scale = replace(scale, recipe=at(scale.recipe, data))
     if steps is not None:
         scale = replace(scale, recipe=replace(scale.recipe, train=replace(scale.recipe.train, steps=steps)))
     return scale

@@ -23,10 +23,11 @@ class Scale:
 
     Attributes:
         name: on the command line.
-        recipe: of every run, but for its position scheme, seed and directory; files lie under `data`.
+        recipe: of every run, but for its position scheme, seed and directory.
         short: longest training sentences, in words, where a table wants them short; None: they are short as they are.
         width: target positions in a bin.
         edges: last lengths of the buckets in which BLEU is counted, in words of the source.
+        longer: sets of lines whose pieces are predicted by position, made of the pairs that are translated.
     """
 
     name: str
@@ -36,18 +37,19 @@ class Scale:
     edges: tuple[int, ...]
     longer: Callable[[Pairs], dict[str, Pairs]]
 
-    def at(self, data: Path) -> Scale:
-        """The same scale with its files in the directory `data`."""
-        names = ("train_src", "train_tgt", "valid_src", "valid_tgt")
-        paths: dict[str, Any] = {name: str(data / Path(getattr(self.recipe.data, name)).name) for name in names}
-        return replace(self, recipe=replace(self.recipe, data=replace(self.recipe.data, **paths)))
-
     def pairs(self) -> Pairs:
         """What the models translate: text that none was trained on."""
         data = self.recipe.data
         if data.embedded:
             return embedded("test", src_lang=data.src_lang, tgt_lang=data.tgt_lang, lines=DEMO_LINES)
         return list(read_parallel(data.valid_src, data.valid_tgt))
+
+
+def at(recipe: Recipe, directory: Path) -> Recipe:
+    """The same recipe with its files in `directory`."""
+    names = ("train_src", "train_tgt", "valid_src", "valid_tgt")
+    paths: dict[str, Any] = {name: str(directory / Path(getattr(recipe.data, name)).name) for name in names}
+    return replace(recipe, data=replace(recipe.data, **paths))
 
 
 def joined(pairs: Pairs) -> dict[str, Pairs]:
@@ -86,11 +88,24 @@ def _multi30k() -> Recipe:
     )
 
 
+def _medium() -> Recipe:
+    """The paper's recipe at the demo's size, on a corpus twenty times as small: WMT14 without the download."""
+    paper = PRESETS["wmt14-en-de-base"]
+    size = ModelConfig(dim=128, heads=4, feed_forward_dim=256, encoder_layers=2, decoder_layers=2)
+    names = ("dim", "heads", "feed_forward_dim", "encoder_layers", "decoder_layers")
+    data = replace(paper.data, vocab_size=8000, max_tokens=4096, accumulate=1)
+    train = replace(paper.train, steps=2000, warmup_steps=600, threads=1, log_every=100, valid_every=500)
+    train = replace(train, checkpoint_every=100, average=5)
+    recipe = replace(paper, model=replace(paper.model, **{name: getattr(size, name) for name in names}))
+    return at(replace(recipe, data=data, train=train), Path("data/medium_en_de"))
+
+
 SCALES = {
     scale.name: scale
     for scale in (
         Scale("demo", _demo(), None, 15, (4, 8, 12, 16), _embedded_splits),
         Scale("multi30k", _multi30k(), 12, 15, (8, 10, 12, 14, 16, 20), joined),
+        Scale("medium", _medium(), 12, 20, (5, 10, 15, 20, 30), joined),
         Scale("wmt14", PRESETS["wmt14-en-de-base"], 25, 20, (10, 20, 30, 40, 50, 60), joined),
     )
 }

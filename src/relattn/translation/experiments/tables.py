@@ -32,8 +32,9 @@ class Entry:
         return "-".join([self.positions, *(f"{name}={value}" for name, value in departures.items())])
 
     def model(self, config: ModelConfig) -> ModelConfig:
-        """`config` with this scheme."""
-        return config.with_positions(self.positions, **self.options)
+        """`config` with this scheme; options that both have are as they were where this entry does not say."""
+        both = OPTIONS.get(self.positions, {}).keys() & OPTIONS.get(config.positions, {}).keys()
+        return config.with_positions(self.positions, **{name: getattr(config, name) for name in both} | self.options)
 
 
 @dataclass(frozen=True)
