@@ -2,10 +2,9 @@ from itertools import combinations
 
 import pytest
 
-from benchmarks.length import by_length
 from relattn.translation.data.embedded import ITEM_SEPARATOR
 from relattn.translation.errors import InputError
-from relattn.translation.evaluation import ItemAccuracy, common_subsequence, item_accuracy, score
+from relattn.translation.evaluation import ItemAccuracy, by_length, common_subsequence, item_accuracy, score
 
 REFERENCES = ["The cat sat on the mat.", "A dog barked at the moon all night long.", "It rains again today, you see."]
 HYPOTHESES = ["The cat sat on a mat.", "A dog barked at the moon all day long.", "It rains again today, you see."]

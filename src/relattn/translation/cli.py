@@ -82,7 +82,7 @@ def _settle_output() -> None:
 
 
 def train(argv: list[str]) -> None:
-    """Train a model as a recipe says, a file or a known one: relattn train RECIPE [--resume] [--group.setting VALUE …]"""
+    """Train a model by a recipe, a file or a known one: relattn train RECIPE [--resume] [--group.setting VALUE …]"""
     parser = _parser("train", train)
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in the run's directory")
     add_settings(parser, Recipe)

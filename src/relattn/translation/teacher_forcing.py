@@ -36,6 +36,11 @@ class PositionBin(NamedTuple):
     nats: float  # −log p of a piece, the mean
 
     @property
+    def middle(self) -> float | None:
+        """The mean of its positions, as drawn."""
+        return None if self.positions is None else self.positions.start + (len(self.positions) - 1) / 2
+
+    @property
     def label(self) -> str:
         """As printed: "0–9", "7", or "end"."""
         if self.positions is None:
@@ -126,7 +131,7 @@ def as_png(curves: Mapping[str, Sequence[PositionBin]], *, trained: int | None) 
 def draw(axis: Axes, curves: Mapping[str, Sequence[PositionBin]], *, trained: int | None) -> None:
     """Share of pieces right by position: a curve for each name, and a line at the longest trained target, in pieces."""
     for name, bins in curves.items():
-        points = [(b.positions.start + (len(b.positions) - 1) / 2, b.right) for b in bins if b.positions is not None]
+        points = [(b.middle, b.right) for b in bins if b.middle is not None]
         axis.plot(*zip(*points, strict=True), marker="o", label=name)
     if trained is not None:
         axis.axvline(trained, color="black", linestyle="--", linewidth=1)

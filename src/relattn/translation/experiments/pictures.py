@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from relattn.translation.evaluation import by_length
@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 _STYLES = ["-", "--", ":", "-."]  # for more lines than there are colours
 
 
-def drawn(table: Table, lines: Sequence[Line], scale: Scale, pairs: Pairs) -> dict[str, bytes]:
-    """PNGs by name, of the models that have rows with figures."""
+def drawn(table: Table, lines: Sequence[Line], scale: Scale, pairs: Pairs, fewest: int) -> dict[str, bytes]:
+    """PNGs by name, of the models that have rows with figures; a bin of positions needs `fewest` pieces."""
     lines = [line for line in lines if line.finished]
     if not lines:
         return {}
-    figures = {"training": _training(lines), "positions": _positions(lines), "lengths": _lengths(lines, scale, pairs)}
+    figures = {
+        "training": _training(lines),
+        "positions": _positions(lines, fewest),
+        "lengths": _lengths(lines, scale, pairs),
+    }
     if table.name == "clip":
         figures["k"] = _clip(lines)
     with_tables = [line for line in lines if line.finished[0].norms]
@@ -39,13 +43,13 @@ def _training(lines: Sequence[Line]) -> Figure:
     """Loss on the validation set over the steps: the mean over seeds."""
     figure, axis = _figure()
     for style, line in _styled(lines):
-        logs = [[(r.step, r.valid_loss) for r in result.log if r.valid_loss is not None] for result in line.finished]
-        _curve(axis, style, line, [step for step, _ in logs[0]], [[loss for _, loss in log] for log in logs])
+        logs = [result.log for result in line.finished]
+        _curve(axis, style, line, [{r.step: r.valid_loss for r in log if r.valid_loss is not None} for log in logs])
     axis.set(xlabel="steps", ylabel="nats a piece on the validation set", yscale="log")
     return _legend(figure, axis)
 
 
-def _positions(lines: Sequence[Line]) -> Figure:
+def _positions(lines: Sequence[Line], fewest: int) -> Figure:
     """Nats a piece by target position, given the reference so far, a panel for each set of lines."""
     from matplotlib.figure import Figure
 
@@ -54,9 +58,9 @@ def _positions(lines: Sequence[Line]) -> Figure:
     axes = figure.subplots(1, len(names), squeeze=False, sharey=True)[0]
     for name, axis in zip(names, axes, strict=True):
         for style, line in _styled(lines):
-            kept = [[b for b in r.positions[name] if b.positions and b.pieces >= 300] for r in line.finished]
-            middles = [b.positions.start + (len(b.positions) - 1) / 2 for b in kept[0] if b.positions]
-            _curve(axis, style, line, middles, [[b.nats for b in bins] for bins in kept])
+            runs = [[b for b in result.positions[name] if b.pieces >= fewest] for result in line.finished]
+            curves = [{b.middle: b.nats for b in bins if b.middle is not None} for bins in runs]
+            _curve(axis, style, line, curves)
         longest = lines[0].finished[0].longest
         axis.axvline(longest, color="black", linewidth=1)
         axis.set(title=f"{name} (line: longest target trained on)", xlabel="target position (pieces before)")
@@ -70,7 +74,7 @@ def _lengths(lines: Sequence[Line], scale: Scale, pairs: Pairs) -> Figure:
     words, references = [len(src.split()) for src, _ in pairs], [tgt for _, tgt in pairs]
     for style, line in _styled(lines):
         counted = [by_length(r.translations, references, words, scale.edges) for r in line.finished]
-        _curve(axis, style, line, [b.label for b in counted[0]], [[b.bleu for b in buckets] for buckets in counted])
+        _curve(axis, style, line, [{b.label: b.bleu for b in buckets} for buckets in counted])
     axis.set(xlabel="words of the source", ylabel="BLEU")
     return _legend(figure, axis)
 
@@ -118,10 +122,11 @@ def _styled(lines: Sequence[Line]) -> Iterator[tuple[dict[str, Any], Line]]:
         yield {"color": f"C{number % 10}", "linestyle": _STYLES[number // 10 % len(_STYLES)]}, line
 
 
-def _curve(axis: Axes, style: dict[str, Any], line: Line, x: Sequence, runs: Sequence[Sequence[float]]) -> None:
-    """The mean over seeds."""
-    means = [statistics.mean(values) for values in zip(*runs, strict=True)]
-    axis.plot(x, means, marker=".", label=line.entry.label, **style)
+def _curve(axis: Axes, style: dict[str, Any], line: Line, runs: Sequence[Mapping[Any, float]]) -> None:
+    """The mean over seeds, at each place where any of them was measured."""
+    places = dict.fromkeys(place for run in runs for place in run)
+    means = [statistics.mean(run[place] for run in runs if place in run) for place in places]
+    axis.plot(list(places), means, marker=".", label=line.entry.label, **style)
 
 
 def _legend(figure: Figure, axis: Axes) -> Figure:

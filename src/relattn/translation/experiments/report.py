@@ -52,7 +52,9 @@ def write(table: Table, scale: Scale, out: Path, pairs: Pairs) -> Path:
     """
     lines = [Line(entry, _results(out / "rows", entry, short=table.short)) for entry in table.entries]
     lines = [line for line in lines if line.results]
-    drawn = {f"{table.name}-{name}.png": png for name, png in pictures.drawn(table, lines, scale, pairs).items()}
+    drawn = {
+        f"{table.name}-{name}.png": png for name, png in pictures.drawn(table, lines, scale, pairs, _FEWEST).items()
+    }
     for name, png in drawn.items():
         write_atomically(out / name, png)
     page = out / f"{table.name}.md"

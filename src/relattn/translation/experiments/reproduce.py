@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from relattn.translation.errors import InputError
 from relattn.translation.experiments import report, rows
 from relattn.translation.experiments.scales import SCALES, Scale, at
-from relattn.translation.experiments.tables import TABLES, Entry
+from relattn.translation.experiments.tables import TABLES
 
 
 def reproduce(
@@ -47,27 +47,28 @@ def reproduce(
         InputError, Interrupted: as `train`; the rows done so far stay, and the next call goes on.
     """
     table, scale = TABLES[table_name], _scale(scale_name, steps, data)
-    names = [entry.name for entry in table.entries]
-    if unknown := [name for name in chosen if name not in names]:
-        raise InputError(f"{table_name} has no model '{unknown[0]}'; it has {', '.join(names)}")
+    entries = {entry.name: entry for entry in table.entries}
+    if unknown := [name for name in chosen if name not in entries]:
+        raise InputError(f"{table_name} has no model '{unknown[0]}'; it has {', '.join(entries)}")
     pairs = scale.pairs()  # text that cannot be read is told before anything is trained
     sets, files = scale.longer(pairs), out / scale.name / "rows"
-    wanted = [(entry, seed) for seed in seeds for entry in table.entries if not chosen or entry.name in chosen]
-    for number, (entry, seed) in enumerate(wanted, start=1):
-        path = rows.path_of(files, entry.name, seed, short=table.short)
-        run = runs / scale.name / path.stem
-        run.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(f"{run}.lock", timeout=0)
+    wanted = []
+    for seed in seeds:
+        for name in chosen or entries:
+            path = rows.path_of(files, name, seed, short=table.short)
+            run = runs / scale.name / path.stem
+            wanted.append((path, entries[name], rows.recipe_of(scale, entries[name], seed, run, short=table.short)))
+    for number, (path, entry, recipe) in enumerate(wanted, start=1):
+        Path(recipe.out).parent.mkdir(parents=True, exist_ok=True)
         try:
-            with lock:
+            with FileLock(f"{recipe.out}.lock", timeout=0):
                 if not path.exists():
-                    _tell(f"{number} of {len(wanted)}: {path.stem}; {_left(wanted, files, short=table.short)}")
-                    recipe = rows.recipe_of(scale, entry, seed, run, short=table.short)
+                    _tell(f"{number} of {len(wanted)}: {path.stem}; {_left([path for path, _, _ in wanted])}")
                     rows.write(path, rows.make(entry, recipe, pairs, sets, scale.width))
-                    rows.clear(run)
+                    rows.clear(Path(recipe.out))
         except Timeout:
             _tell(f"{number} of {len(wanted)}: {path.stem}: another process is training it")
-    _tell(_left(wanted, files, short=table.short))
+    _tell(_left([path for path, _, _ in wanted]))
     return report.write(table, scale, out / scale.name, pairs)
 
 
@@ -82,9 +83,8 @@ def _scale(name: str, steps: int | None, data: Path | None) -> Scale:
     return scale
 
 
-def _left(wanted: Sequence[tuple[Entry, int]], files: Path, *, short: bool) -> str:
+def _left(paths: Sequence[Path]) -> str:
     """How many rows are done and left, and the time that the left ones should take, going by the others."""
-    paths = [rows.path_of(files, entry.name, seed, short=short) for entry, seed in wanted]
     done = [rows.read(path) for path in paths if path.exists()]
     left = len(paths) - len(done)
     if not left or not done:
