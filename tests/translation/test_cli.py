@@ -16,10 +16,11 @@ import pytest
 import torch
 
 from relattn.translation import bundle, cli
-from relattn.translation.config import Recipe, SearchConfig, dump
+from relattn.translation.config import OPTION_NAMES, ModelConfig, Recipe, SearchConfig, dump
 from relattn.translation.data.corpora import read_parallel
 from relattn.translation.errors import Interrupted
 from relattn.translation.evaluation import score
+from relattn.translation.model.schemes import SCHEMES
 from relattn.translation.search.translator import Translator
 from relattn.translation.training import run
 
@@ -384,6 +385,19 @@ def test_a_recipe_and_what_overrides_it(relattn, recipe_file, asked, make_recipe
     )
     relattn("train", recipe_file, "--resume")
     assert asked == [(expected, False), (base, True)]
+
+
+@pytest.mark.parametrize("positions", SCHEMES)
+def test_any_scheme_can_be_chosen(relattn, tmp_path, asked, positions):
+    """By a flag or in a recipe that leaves its options out; over one that spells out another's, these are unset."""
+    model = ModelConfig(positions=positions)
+    relattn("train", "--model.positions", positions)
+    (tmp_path / "recipe.yaml").write_text(f"model:\n  positions: {positions}\n")
+    relattn("train", tmp_path / "recipe.yaml")
+    (tmp_path / "dumped.yaml").write_text(dump(Recipe()))
+    unset = [f"--model.{name}=null" for name in OPTION_NAMES]
+    relattn("train", tmp_path / "dumped.yaml", f"--model.positions={positions}", *unset)
+    assert asked == [(Recipe(model=model), False)] * 3
 
 
 def test_what_is_dumped_is_what_is_trained(relattn, tmp_path, asked):

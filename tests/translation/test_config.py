@@ -115,6 +115,11 @@ POSITIONS = get_args(Positions)
 def test_options_are_settings_of_schemes():
     assert set(OPTIONS) <= set(POSITIONS)
     assert sorted(OTHERS) == OPTION_NAMES
+    assert OPTIONS["relative"] == OPTIONS["relative+sinusoidal"]
+    assert (ModelConfig().window, ModelConfig().beyond, ModelConfig().relative_tables) == ((16, 16), "clip", "both")
+    assert ModelConfig().tables_per_head is False
+    assert ModelConfig(positions="learned").max_positions == 1024
+    assert ModelConfig(positions="cnn").kernel_size == 3
     unset = {setting.name for setting in fields(ModelConfig) if setting.default is None}
     assert unset == set(OPTION_NAMES)
 

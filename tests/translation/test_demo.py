@@ -11,6 +11,7 @@ from relattn.translation import bundle, cli, demo
 from relattn.translation.data import prepare
 from relattn.translation.data.embedded import embedded
 from relattn.translation.errors import InputError
+from relattn.translation.model.schemes import SCHEMES
 from relattn.translation.search.translator import Translator
 from relattn.translation.teacher_forcing import by_position
 
@@ -60,6 +61,26 @@ def test_the_demo_trains_compares_and_shows(small, tmp_path, capsys):
     assert capsys.readouterr().out == first
     assert cli.main([*command, "--seed", "2"]) == 2
     assert "seed: 1 → 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("positions", SCHEMES)
+def test_every_scheme_has_its_recipe(tmp_path, positions):
+    """Of one size, and clipped early where there is something to clip, so that `long` reaches past it."""
+    plan = demo.recipe(tmp_path, positions, steps=2, seed=1, src_lang="en", tgt_lang="de")
+    assert plan.model.positions == positions
+    assert plan.model.clip == (8 if positions.startswith("relative") else None)
+    first = demo.recipe(tmp_path, "relative", steps=2, seed=1, src_lang="en", tgt_lang="de")
+    assert first.model.with_positions(positions) == plan.model.with_positions(positions)
+    assert replace(first, model=plan.model) == plan
+
+
+@pytest.mark.whole
+@pytest.mark.filterwarnings("ignore:positions. none:UserWarning")
+def test_every_scheme_can_be_compared(small, tmp_path):
+    assert cli.main(["demo", "--out", str(tmp_path), "--steps", "2", "--compare", *SCHEMES]) == 0
+    with open(tmp_path / "results.csv", newline="", encoding="utf-8") as file:
+        names = [row["positions"] for row in csv.DictReader(file)]
+    assert names == ["relative", *(name for name in SCHEMES if name != "relative")]
 
 
 def test_the_demo_says_what_is_right_and_what_is_wrong(small, tmp_path, capsys, monkeypatch):

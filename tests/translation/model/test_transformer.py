@@ -235,6 +235,7 @@ def test_learned_positions_end_where_they_end():
         model.encode(pieces(1, 12), lengths)
 
 
+@pytest.mark.sampled(2)
 @every_kind
 @torch.inference_mode()
 def test_there_is_no_limit_of_length_or_it_is_told(changes):
@@ -245,11 +246,12 @@ def test_there_is_no_limit_of_length_or_it_is_told(changes):
         with pytest.raises(ValueError, match=f"end at {model.max_length}, but the sequence needs 2000"):
             model.encode(src, length)
         return
-    cache = model.start(model.encode(src, length), length, 2000)
-    first, cache = model.step(tgt[:, :1999], cache)
+    memory = model.encode(src, length)
+    cache = model.start(memory, length, 2000)
+    _, cache = model.step(tgt[:, :1999], cache)
     last, cache = model.step(tgt[:, 1999:], cache)
     assert cache.length == 2000
-    close(torch.cat([first, last], dim=1)[:, -5:], model(src, length, tgt)[:, -5:])
+    close(last[:, 0], model.step(tgt, model.start(memory, length, 2000))[0][:, -1])
 
 
 @every_kind
@@ -287,13 +289,16 @@ def test_it_can_be_made_without_memory(changes):
 
 
 @every_kind
-def test_in_bfloat16_it_learns_and_goes_step_by_step(changes):
-    """Under autocast, as in training with precision bf16-mixed: off by the rounding of bfloat16, and no more."""
+@pytest.mark.parametrize("how", ["autocast", "weights"])
+def test_in_bfloat16_it_learns_and_goes_step_by_step(changes, how):
+    """Under autocast, as in training with precision bf16-mixed, or all in it: off by its rounding, and no more."""
     model, src, tgt = make(changes).float(), pieces(ROWS, SRC), pieces(ROWS, TGT, seed=3)
     with torch.no_grad():
         exact = model(src, LENGTHS, tgt)
     allowed = 16 * torch.finfo(torch.bfloat16).eps * exact.abs().max()
-    with torch.autocast("cpu", torch.bfloat16):
+    if how == "weights":
+        model.bfloat16()
+    with torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast"):
         logits = model(src, LENGTHS, tgt)
         logits.square().mean().backward()
         with torch.inference_mode():
@@ -301,12 +306,12 @@ def test_in_bfloat16_it_learns_and_goes_step_by_step(changes):
             for chunk in tgt.split([1, 2, 3], dim=1):
                 step, cache = model.step(chunk, cache)
                 parts.append(step)
-    assert logits.dtype == torch.bfloat16
-    assert (logits - exact).abs().max() <= allowed
-    assert (torch.cat(parts, dim=1) - exact).abs().max() <= allowed
+    for made in (logits, torch.cat(parts, dim=1)):
+        assert made.dtype == torch.bfloat16
+        assert (made - exact).abs().max() <= allowed
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
-        assert parameter.grad.dtype == torch.float32
+        assert parameter.grad.dtype == parameter.dtype
         assert parameter.grad.isfinite().all(), name
 
 
