@@ -11,6 +11,7 @@ import torch
 
 from benchmarks import attention, errors, forms, length, linear, measure, peers, picture, train_step
 from relattn import relative_attention
+from relattn.translation.model.schemes import SCHEMES
 
 
 def table(path):
@@ -162,7 +163,9 @@ def test_train_step(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", [*command, "--out", str(tmp_path / "t.csv")])
     train_step.main()
     rows = table(tmp_path / "t.csv")
-    assert [row["positions"] for row in rows] == ["sinusoidal", "relative"]
+    assert [row["positions"] for row in rows] == list(train_step.SCHEMES)
+    assert {row["positions"] for row in rows} > set(SCHEMES)
+    assert rows[0]["positions"] == "none"
     assert float(rows[1]["ratio"]) == pytest.approx(float(rows[1]["ms"]) / float(rows[0]["ms"]), rel=1e-2)
 
 
@@ -170,10 +173,11 @@ def test_train_step_with_products_by_name(tmp_path, monkeypatch):
     taken = []
     monkeypatch.setattr(train_step, "use_products", lambda model, name: taken.append(name))
     command = ["train_step", "--lengths", "4", "--tokens", "8", "--layers", "1", "--repeats", "1"]
-    monkeypatch.setattr(sys, "argv", [*command, "--products", "onednn", "torch", "--out", str(tmp_path / "t.csv")])
+    ways = ["--products", "onednn", "torch", "--schemes", "relative", "xl"]
+    monkeypatch.setattr(sys, "argv", [*command, *ways, "--out", str(tmp_path / "t.csv")])
     train_step.main()
     rows = [(row["products"], row["positions"], row["ratio"]) for row in table(tmp_path / "t.csv")]
-    assert [row[:2] for row in rows] == [(way, name) for way in ("onednn", "torch") for name in train_step.SCHEMES]
+    assert [row[:2] for row in rows] == [(way, name) for way in ("onednn", "torch") for name in ("relative", "xl")]
     assert [row[2] for row in rows[::2]] == ["1.0", "1.0"]
     assert taken == ["onednn", "onednn", "torch", "torch"]
 
