@@ -413,3 +413,12 @@ def test_options_that_will_not_do(tmp_path, text, message):
 def test_quotes_are_no_matter_where_text_is_meant(tmp_path):
     (tmp_path / "recipe.yaml").write_text(json.dumps({"out": "x", "model": {"norm": "post", "dim": 64}}))
     assert read_recipe(tmp_path / "recipe.yaml") == Recipe(out="x", model=ModelConfig(norm="post", dim=64))
+
+
+def test_every_scheme_and_option_stands_in_the_documents():
+    lines = (Path(__file__).parents[2] / "docs/schemes.md").read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
+    assert {row[0] for row in rows} == set(get_args(Positions))
+    for scheme, _, options, _ in rows:
+        told = {name for name in OPTION_NAMES if name in re.findall(r"\w+", options)}
+        assert told == set(OPTIONS.get(scheme, {}))

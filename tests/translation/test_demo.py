@@ -10,7 +10,7 @@ import pytest
 from relattn.translation import bundle, cli, demo
 from relattn.translation.data import prepare
 from relattn.translation.data.embedded import embedded
-from relattn.translation.errors import InputError
+from relattn.translation.errors import InputError, Interrupted
 from relattn.translation.model.schemes import SCHEMES
 from relattn.translation.search.translator import Translator
 from relattn.translation.teacher_forcing import by_position
@@ -102,3 +102,12 @@ def test_locales_that_are_not_spoken_leave_nothing(small, tmp_path):
     with pytest.raises(InputError, match="xx"):
         demo.demo(tmp_path / "out", ["relative"], steps=1, seed=1, src_lang="xx", tgt_lang="de")
     assert not (tmp_path / "out" / "relative").exists()
+
+
+def test_a_demo_that_is_stopped_says_how_to_go_on(small, tmp_path, monkeypatch, capsys):
+    def stopped(recipe, *, resume, again):
+        raise Interrupted(f"stopped; {again} goes on from there")
+
+    monkeypatch.setattr(demo, "train", stopped)
+    assert cli.main(["demo", "--out", str(tmp_path), "--steps", "2"]) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "relattn: stopped; the same command goes on from there"

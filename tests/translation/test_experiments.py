@@ -148,6 +148,7 @@ def test_what_is_done_is_not_done_again(small, tmp_path, monkeypatch, capsys):
 
 def test_a_row_that_was_stopped_goes_on_and_is_the_same(small, tmp_path, monkeypatch):
     def stopped(recipe, **options):
+        assert options["again"] == "the same command"
         rows.train.whole(replace(recipe, train=replace(recipe.train, steps=2)), **options, show=False)
         raise Interrupted("stopped after step 2")
 

@@ -81,7 +81,7 @@ def demo(out: Path, schemes: Sequence[Positions], *, steps: int, seed: int, src_
         run = out / scheme
         wanted = recipe(run, scheme, steps=steps, seed=seed, src_lang=src_lang, tgt_lang=tgt_lang)
         print(f"\n{src_lang} → {tgt_lang}, {scheme} positions: training for {steps} steps", file=sys.stderr)
-        translator = bundle.load(train(wanted, resume=(run / "recipe.yaml").exists()))
+        translator = bundle.load(train(wanted, resume=(run / "recipe.yaml").exists(), again="the same command"))
         results.append(_measure(scheme, translator, read_log(run / "log.csv")[-1].seconds, src_lang, tgt_lang))
     trained = _longest_target(wanted.data, translator.tokenizer)
     on_test, signature, on_long = _rows(results)

@@ -93,7 +93,7 @@ def make(entry: Entry, recipe: Recipe, pairs: Pairs, sets: dict[str, Pairs], wid
     about: dict[str, Any] = {"name": entry.name, "seed": recipe.seed, "recipe": as_dict(recipe) | {"out": ""}}
     about["conditions"] = conditions(recipe)
     try:
-        trained = train(recipe, resume=(out / "recipe.yaml").exists())
+        trained = train(recipe, resume=(out / "recipe.yaml").exists(), again="the same command")
     except Diverged as error:
         return Result(**about, fault=str(error), wall=time.perf_counter() - started)
     translator = bundle.load(trained)

@@ -44,7 +44,9 @@ from relattn.translation.training.stop import Stop
 _PARENT = "RELATTN_FIRST_PROCESS"  # in the environment of processes that it starts
 
 
-def train(recipe: Recipe, *, resume: bool = False, show: bool = True) -> Path:
+def train(
+    recipe: Recipe, *, resume: bool = False, show: bool = True, again: str = "the same command with --resume"
+) -> Path:
     """Train what the recipe says and return the directory of the finished bundle.
 
     With several devices or nodes, every process calls it. The first one alone writes; it prepares the data before it
@@ -55,6 +57,7 @@ def train(recipe: Recipe, *, resume: bool = False, show: bool = True) -> Path:
         recipe: the run.
         resume: go on from the newest checkpoint in the recipe's directory.
         show: progress on standard error.
+        again: what goes on with a run that was stopped, as it is told then.
 
     Raises:
         InputError: the recipe, its files or its directory will not do.
@@ -95,7 +98,7 @@ def train(recipe: Recipe, *, resume: bool = False, show: bool = True) -> Path:
         steps = fit(fabric, recipe, data, model, state, stop, show=show)
         if not first:
             return out / BUNDLE
-        stop.at_once(f"stopped after step {steps}; the same command with --resume goes on from there")
+        stop.at_once(f"stopped after step {steps}; {again} goes on from there")
         paths = checkpoints.listed(out / CHECKPOINTS)[-recipe.train.average :]
         write_bundle(recipe, paths, data.tokenizer, data.valid_pairs, out / BUNDLE)
     return out / BUNDLE
