@@ -1,8 +1,8 @@
 """Multi30k's test2016 on two scales: sacreBLEU's, cased, on text as it is; and that of the figures published for it.
 
 Those are of lower-cased Moses tokens, BLEU of up to four of them without smoothing, as fairseq counts it: the output
-published with 41.02 (github.com/LividWo/Revisit-MMT, README-baseline.md) has a reference of 12,103 tokens, which is what
-sacremoses makes of test2016.de, and printed here for comparison.
+published with 41.02 (README-baseline.md of github.com/LividWo/Revisit-MMT) has a reference of 12,103 tokens, as many as
+sacremoses makes of test2016.de; ours are printed for comparison.
 """
 
 import argparse
@@ -52,7 +52,9 @@ def main() -> None:
         translations = load(bundle).translate([source for source, _ in pairs])
         print(f"{bundle}\n{score(translations, references)}")
         scale = published(translations, references, arguments.language)
-        print(f"lower-cased Moses tokens: BLEU {scale.bleu:.2f}  {scale.signature}  {scale.tokens:,} of the references\n")
+        print(
+            f"lower-cased Moses tokens: BLEU {scale.bleu:.2f}  {scale.signature}  {scale.tokens:,} of the references\n"
+        )
 
 
 if __name__ == "__main__":

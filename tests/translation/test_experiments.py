@@ -247,16 +247,35 @@ def test_the_command(tmp_path, capsys, monkeypatch):
 
 
 def test_the_bootstrap_is_that_of_sacrebleus_command(tmp_path):
-    base = ["the cat sat on the mat today", "a dog ran over there now", "birds fly south in cold winters"] * 20
-    other = [line.replace("cat", "mouse") if i % 2 else line for i, line in enumerate(base)]
-    references = [line.replace("today", "now").replace("there", "here") for line in base]
+    """Of two systems that are wrong in other lines, one of them a little more often."""
+    references = [f"the {i}th cat sat on mat {i * i} and slept until {i % 7} today" for i in range(60)]
+    base = [line.replace("slept until", "was awake") if i % 5 == 0 else line for i, line in enumerate(references)]
+    other = [line.replace("sat on", "saw a") if i % 4 == 1 else line for i, line in enumerate(references)]
     for name, lines in (("base", base), ("other", other), ("ref", references)):
         (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "base", "other", "--paired-bs", "-f", "json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     expected = json.loads(done.stdout)[1]["BLEU"]["p_value"]
+    assert 0.1 < expected < 0.5
     assert paired_bootstrap(base, other, references) == pytest.approx(expected, abs=1e-4)
     assert paired_bootstrap(base, base, references) == 1.0
+
+
+def test_the_codes_digest_changes_with_any_line_of_it(tmp_path, monkeypatch):
+    for name in ("a.py", "kernels/b.c", "kernels/b.h", "notes.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x = 1\n", encoding="utf-8")
+    monkeypatch.setattr(rows.relattn, "__file__", str(tmp_path / "__init__.py"))
+    seen = [rows.code()]
+    for name in ("a.py", "kernels/b.c", "kernels/b.h"):
+        (tmp_path / name).write_text("x = 2\n", encoding="utf-8")
+        seen.append(rows.code())
+    (tmp_path / "a.py").rename(tmp_path / "c.py")
+    seen.append(rows.code())
+    assert len(set(seen)) == 5
+    assert all(len(code) == 8 for code in seen)
+    (tmp_path / "notes.md").unlink()
+    assert rows.code() == seen[-1]
 
 
 def test_recipes_of_rows_differ_in_nothing_else(tmp_path):
