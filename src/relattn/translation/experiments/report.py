@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import statistics
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,8 +76,8 @@ def _markdown(table: Table, scale: Scale, lines: list[Line], pairs: Pairs, drawn
     if lines:
         parts += [_about(scale, lines, len(pairs)), *_main(table, lines, pairs)]
         parts += [f"![{Path(name).stem}]({name})" for name in drawn]
-        for name in lines[0].finished[0].positions if lines[0].finished else ():
-            parts.append(_by_position(name, lines))
+        sets = dict.fromkeys(name for line in lines for result in line.finished for name in result.positions)
+        parts += [_by_position(name, lines) for name in sets]
     if missing:
         parts.append(f"Not trained yet: {', '.join(missing)}.")
     return "\n\n".join(parts) + "\n"
@@ -89,12 +88,13 @@ def _about(scale: Scale, lines: list[Line], translated: int) -> str:
     result = lines[0].results[0]
     model, data, training, search = (result.recipe[name] for name in ("model", "data", "train", "search"))
     held = result.conditions
+    short = "" if data["max_words"] is None else f", on lines of at most {data['max_words']} words"
     return (
         f"{model['encoder_layers']} + {model['decoder_layers']} layers, d = {model['dim']}, feed-forward "
         f"{model['feed_forward_dim']}, {model['heads']} heads, dropout {model['dropout']}, {data['vocab_size']:,} "
         f"pieces or fewer. {training['steps']:,} steps of at most {data['accumulate']} × {data['max_tokens']:,} padded "
-        f"pieces, {training['warmup_steps']:,} of them to warm up, {training['precision']}; the mean of the last "
-        f"{training['average']} checkpoints, {training['checkpoint_every']:,} steps apart. {translated:,} lines "
+        f"pieces, {training['warmup_steps']:,} of them to warm up, {training['precision']}{short}; the mean of the "
+        f"last {training['average']} checkpoints, {training['checkpoint_every']:,} steps apart. {translated:,} lines "
         f"translated, beam {search['beam_size']}, {search['length_penalty']} penalty {search['alpha']}.\n\n"
         f"relattn {held['relattn']} (code {held['code']}), torch {held['torch']}, Python {held['python']}, "
         f"{held['processor']}, {held['threads']} of them a training."
@@ -104,14 +104,15 @@ def _about(scale: Scale, lines: list[Line], translated: int) -> str:
 def _main(table: Table, lines: list[Line], pairs: Pairs) -> list[str]:
     """The table itself, and what is to be said below it."""
     first = lines[0]
-    names = [name for name in ("items", "lines", "bleu", "chrf") if first.finished and name in first.finished[0].scores]
+    measured = {name: value for line in lines for result in line.finished for name, value in result.scores.items()}
+    names = [name for name in ("items", "lines", "bleu", "chrf") if name in measured]
     heads = {"items": "items right, %", "lines": "lines right, %", "bleu": "BLEU", "chrf": "chrF"}
     header = ["model", *(heads[name] for name in names), "valid nats", f"BLEU other than {first.entry.label}: p"]
     header += ["weights", "minutes", "the paper"]
     body: list[list[str]] = []
-    notes: list[str] = []
+    notes: dict[str, int] = {}
     for line in lines:
-        marks = _marks(line, first, notes)
+        marks = "".join(f" ({notes.setdefault(text, len(notes) + 1)})" for text in _apart(line, first.results[0]))
         cells = [f"{line.entry.label}{marks}"]
         for name in names:
             factor = 100 if name in ("items", "lines") else 1
@@ -124,36 +125,25 @@ def _main(table: Table, lines: list[Line], pairs: Pairs) -> list[str]:
         body.append(cells)
     seeds = " · ".join(str(result.seed) for result in first.results)
     parts = [_table([header, *body])]
-    signature = first.finished[0].scores["signature"] if first.finished else ""
     parts.append(
         f"Means over seeds, the least and the most in brackets where there are several (seeds {seeds} of "
-        f"{first.entry.label}). BLEU: `{signature}`. p: the share of 1,000 paired bootstrap samples that say otherwise "
-        f"(sacreBLEU's test), for each seed both have; 0.05 and less is a difference. The paper: {table.source}."
+        f"{first.entry.label}). BLEU: `{measured.get('signature', 'none')}`. p: the share of 1,000 paired bootstrap "
+        f"samples that say otherwise (sacreBLEU's test), for each seed both have; 0.05 and less is a difference. "
+        f"The paper: {table.source}."
     )
-    return parts + (["  \n".join(notes)] if notes else [])
+    told = [f"({number}) {text}" for text, number in notes.items()]
+    return [*parts, "  \n".join(told)] if told else parts
 
 
-def _marks(line: Line, first: Line, notes: list[str]) -> str:
-    """Footnote marks of a model's rows that diverged, or were made otherwise than the first; `notes` grows by them."""
-    said = []
+def _apart(line: Line, first: Result) -> list[str]:
+    """What is to be known of a model's rows: that they diverged, or were made otherwise than the table's first row."""
+    told = []
     for result in line.results:
-        if result.fault:
-            said.append(f"seed {result.seed}: {result.fault}")
-        other = _otherwise(result, first.results[0])
-        if other:
-            said.append(f"seed {result.seed} was made otherwise: {'; '.join(other)}")
-    marks = []
-    for text in said:
-        if not any(note.endswith(f") {text}") for note in notes):
-            notes.append(f"({len(notes) + 1}) {text}")
-        marks.append(next(note.partition(" ")[0] for note in notes if note.endswith(f") {text}")))
-    return f" {' '.join(marks)}" if marks else ""
-
-
-def _otherwise(result: Result, first: Result) -> list[str]:
-    """In what a row's budget and conditions differ from the first row's."""
-    changed = [line for line in differences(first.recipe, result.recipe) if not line.startswith(_BY_DESIGN)]
-    return changed + differences(first.conditions, result.conditions)
+        changed = [text for text in differences(first.recipe, result.recipe) if not text.startswith(_BY_DESIGN)]
+        changed += differences(first.conditions, result.conditions)
+        told += [f"seed {result.seed}: {result.fault}"] if result.fault else []
+        told += [f"seed {result.seed} was made otherwise: {'; '.join(changed)}"] if changed else []
+    return told
 
 
 def _p_values(line: Line, first: Line, pairs: Pairs) -> list[str]:
@@ -180,13 +170,13 @@ def _spread(values: Sequence[float], digits: int) -> str:
 
 def _by_position(name: str, lines: list[Line]) -> str:
     """Nats a piece by position, given the reference so far: means over seeds."""
-    labels = Counter(b.label for line in lines for result in line.finished for b in _bins(result, name))
-    order = [b.label for b in max((_bins(r, name) for line in lines for r in line.finished), key=len)]
+    results = [result for line in lines for result in line.finished]
+    order = [b.label for b in max((_bins(result, name) for result in results), key=len)]
     body = [["model", *order]]
     for line in lines:
-        nats = {label: [b.nats for r in line.finished for b in _bins(r, name) if b.label == label] for label in labels}
+        nats = {label: [b.nats for r in line.finished for b in _bins(r, name) if b.label == label] for label in order}
         body.append([line.entry.label, *(_spread(nats[label], 2).partition(" ")[0] for label in order)])
-    longest = max((result.longest for line in lines for result in line.finished), default=0)
+    longest = max(result.longest for result in results)
     said = f"## Nats a piece by position: {name}\n\nGiven the reference so far; the longest target trained on has "
     return f"{said}{longest} pieces. Bins of fewer than {_FEWEST} pieces are left out.\n\n{_table(body)}"
 
