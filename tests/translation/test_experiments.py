@@ -206,11 +206,14 @@ def test_a_row_that_another_process_trains_is_passed_over(small, tmp_path, capsy
     assert "Not trained yet: both." in written
 
 
-def test_a_table_of_short_sentences_has_rows_of_its_own(small, tmp_path):
+def test_a_table_of_short_sentences_has_rows_of_its_own(small, tmp_path, monkeypatch):
     small("short", seeds=[1])
-    result = rows.read(tmp_path / "results/tiny/rows/relative-short-seed1.json")
+    result = rows.read(tmp_path / "results/tiny/rows/relative-6words-seed1.json")
     assert result.recipe["data"]["max_words"] == 6
     assert result.longest < 12
+    monkeypatch.setitem(reproduce.SCALES, "tiny", replace(reproduce.SCALES["tiny"], short=None))
+    small("short", seeds=[1])  # where lines are short as they are, the rows are those of other tables
+    assert "relative-seed1.json" in files(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"name": "x"}', b"\xff"])
@@ -281,6 +284,6 @@ def test_the_codes_digest_changes_with_any_line_of_it(tmp_path, monkeypatch):
 def test_recipes_of_rows_differ_in_nothing_else(tmp_path):
     scale = SCALES["multi30k"]
     for entry in TABLES["positions"].entries:
-        recipe = rows.recipe_of(scale, entry, 3, tmp_path, short=True)
+        recipe = rows.recipe_of(scale, entry, 3, tmp_path, 12)
         same = replace(recipe, seed=1, out=scale.recipe.out, model=scale.recipe.model)
         assert as_dict(same) == as_dict(replace(scale.recipe, data=replace(scale.recipe.data, max_words=12)))

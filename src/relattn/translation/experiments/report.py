@@ -49,7 +49,8 @@ def write(table: Table, scale: Scale, out: Path, pairs: Pairs) -> Path:
         out: directory of the page; the rows' files lie under `rows`.
         pairs: what the models translated.
     """
-    lines = [Line(entry, _results(out / "rows", entry, short=table.short)) for entry in table.entries]
+    words = scale.short if table.short else None
+    lines = [Line(entry, _results(out / "rows", entry, words)) for entry in table.entries]
     lines = [line for line in lines if line.results]
     drawn = {
         f"{table.name}-{name}.png": png for name, png in pictures.drawn(table, lines, scale, pairs, _FEWEST).items()
@@ -62,10 +63,10 @@ def write(table: Table, scale: Scale, out: Path, pairs: Pairs) -> Path:
     return page
 
 
-def _results(files: Path, entry: Entry, *, short: bool) -> list[Result]:
+def _results(files: Path, entry: Entry, words: int | None) -> list[Result]:
     """The rows of a model, by seed."""
-    pattern = rows.path_of(files, entry.name, 0, short=short).name.replace("seed0", "seed[0-9]*")
-    return sorted((rows.read(path) for path in files.glob(pattern)), key=lambda result: result.seed)
+    paths = files.glob(rows.path_of(files, entry.name, "[0-9]*", words).name)
+    return sorted(map(rows.read, paths), key=lambda result: result.seed)
 
 
 def _markdown(table: Table, scale: Scale, lines: list[Line], pairs: Pairs, drawn: list[str]) -> str:

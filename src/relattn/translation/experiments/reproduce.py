@@ -52,12 +52,12 @@ def reproduce(
         raise InputError(f"{table_name} has no model '{unknown[0]}'; it has {', '.join(entries)}")
     pairs = scale.pairs()  # text that cannot be read is told before anything is trained
     sets, files = scale.longer(pairs), out / scale.name / "rows"
-    wanted = []
+    wanted, words = [], scale.short if table.short else None
     for seed in seeds:
         for name in chosen or entries:
-            path = rows.path_of(files, name, seed, short=table.short)
+            path = rows.path_of(files, name, seed, words)
             run = runs / scale.name / path.stem
-            wanted.append((path, entries[name], rows.recipe_of(scale, entries[name], seed, run, short=table.short)))
+            wanted.append((path, entries[name], rows.recipe_of(scale, entries[name], seed, run, words)))
     for number, (path, entry, recipe) in enumerate(wanted, start=1):
         Path(recipe.out).parent.mkdir(parents=True, exist_ok=True)
         try:

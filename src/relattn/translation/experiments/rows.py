@@ -65,14 +65,14 @@ class Result:
     norms: dict[str, Norms] = field(default_factory=dict)
 
 
-def path_of(rows: Path, name: str, seed: int, *, short: bool) -> Path:
-    """Where a row's file lies."""
-    return rows / f"{name}{'-short' if short else ''}-seed{seed}.json"
+def path_of(rows: Path, name: str, seed: int | str, words: int | None) -> Path:
+    """Where the file of a row lies, of a model trained on lines of at most `words` words where that is not None."""
+    return rows / f"{name}{'' if words is None else f'-{words}words'}-seed{seed}.json"
 
 
-def recipe_of(scale: Scale, entry: Entry, seed: int, out: Path, *, short: bool) -> Recipe:
+def recipe_of(scale: Scale, entry: Entry, seed: int, out: Path, words: int | None) -> Recipe:
     """What trains a row."""
-    data = replace(scale.recipe.data, max_words=scale.short) if short else scale.recipe.data
+    data = scale.recipe.data if words is None else replace(scale.recipe.data, max_words=words)
     return replace(scale.recipe, out=str(out), seed=seed, model=entry.model(scale.recipe.model), data=data)
 
 
