@@ -392,6 +392,10 @@ def test_options_in_quotes_and_none_at_all(tmp_path, text, options):
         ("positions: alibi, clip: 16", "clip means nothing for alibi positions, got 16$"),
         ("positions: rope, tables_per_head: false", "tables_per_head means nothing for rope positions, got False$"),
         ("positions: lstm, beyond: 'clip'", "beyond means nothing for lstm positions, got clip$"),
+        (
+            "positions: rope, max_positions: 9, clip: 2, beyond: zero",
+            "beyond, clip, max_positions mean nothing for rope positions, got zero, 2, 9$",
+        ),
         ("kernel_size: 3", "kernel_size means nothing for relative positions, got 3$"),
         ("beyond: 'null'", 'Parser key "model.beyond": '),
         ("beyond: far", 'Parser key "model.beyond": .*far$'),

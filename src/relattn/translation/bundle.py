@@ -16,7 +16,6 @@ import warnings
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -24,13 +23,13 @@ import torch
 import yaml
 from torch import Tensor
 
-from relattn.translation.config import OPTION_NAMES, OPTIONS, ModelConfig, Recipe, SearchConfig, as_dict
+from relattn.translation.config import ModelConfig, Recipe, SearchConfig, as_dict
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError, one_line, reading
 from relattn.translation.files import putting
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.translator import Translator
-from relattn.translation.settings import read_yaml, to_config
+from relattn.translation.settings import of_version_1, read_yaml, to_config
 
 FORMAT = "relattn bundle"
 VERSION = 2
@@ -121,7 +120,7 @@ def load_parts(path: str | Path) -> Parts:
     if (found := content.pop("format", None)) != FORMAT:
         raise InputError(f"{where}: not the configuration of a bundle: format is {found and one_line(found, 40)!r}")
     if (found := content.pop("version", None)) == "1":
-        content["model"] = _of_version_1(content.get("model"))
+        content["model"] = of_version_1(content.get("model"))
     elif found != str(VERSION):
         raise InputError(f"{where}: version {found and one_line(found, 40)}; this relattn reads 1 and {VERSION}")
     config = to_config(_Description, content, where, whole=True)
@@ -170,15 +169,6 @@ def load_weights(model: Transformer, state: dict[str, Tensor], *, source: str | 
     _require_fit(model, state, source)
     for name, tensor in _tensors(model).items():
         tensor.detach().copy_(state[name])
-
-
-def _of_version_1(model: Any) -> Any:
-    """A model's configuration from when options were written down that mean nothing for its scheme."""
-    if not isinstance(model, dict):
-        return model
-    means = OPTIONS.get(str(model.get("positions")), {})
-    kept = {name: value for name, value in model.items() if name not in OPTION_NAMES or name in means}
-    return {**dict.fromkeys(OPTION_NAMES, "null"), **kept}
 
 
 def _renamed(state: dict[str, Tensor]) -> dict[str, Tensor]:

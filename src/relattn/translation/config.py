@@ -133,12 +133,13 @@ class ModelConfig(_Config):
         super().__post_init__()
         require(self.dim % self.heads == 0, f"heads must divide dim, got heads {self.heads} and dim {self.dim}")
         options = OPTIONS.get(self.positions, {})
-        for name in OPTION_NAMES:
-            value = getattr(self, name)
-            if value is None:
-                object.__setattr__(self, name, options.get(name))
-            else:
-                require(name in options, f"{name} means nothing for {self.positions} positions, got {value}")
+        given = {name: getattr(self, name) for name in OPTION_NAMES if getattr(self, name) is not None}
+        vain = {name: str(value) for name, value in given.items() if name not in options}
+        mean = "means" if len(vain) == 1 else "mean"
+        told = f"{', '.join(vain)} {mean} nothing for {self.positions} positions, got {', '.join(vain.values())}"
+        require(not vain, told)
+        for name, value in options.items():
+            object.__setattr__(self, name, given.get(name, value))
         if self.positions in ("sinusoidal", "relative+sinusoidal", "xl", "lstm"):
             require(self.dim % 2 == 0, f"{self.positions} positions need an even dim, got {self.dim}")
         if self.positions in ("rope", "rove"):

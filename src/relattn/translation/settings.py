@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, g
 
 import yaml
 
-from relattn.translation.config import OPTION_NAMES, Recipe, dump, require
+from relattn.translation.config import OPTION_NAMES, OPTIONS, Recipe, dump, require
 from relattn.translation.errors import InputError, one_line, reading
 from relattn.translation.presets import PRESETS
 
@@ -101,6 +101,15 @@ def add_settings(parser: ArgumentParser, kind: type) -> None:
     parser.add_class_arguments(kind)
     if "model" in get_type_hints(kind):
         parser.set_defaults({f"model.{name}": None for name in OPTION_NAMES})
+
+
+def of_version_1(model: Any) -> Any:
+    """A model's settings from when all options were written down, whether they meant anything for its scheme or not."""
+    if not isinstance(model, dict):
+        return model
+    means = OPTIONS.get(str(model.get("positions")), {})
+    kept = {name: value for name, value in model.items() if name not in OPTION_NAMES or name in means}
+    return {**dict.fromkeys(OPTION_NAMES, "null"), **kept}
 
 
 def to_config(kind: type[_C], content: Any, where: str | Path, *, whole: bool = False) -> _C:

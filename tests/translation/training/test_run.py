@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import yaml
 from filelock import FileLock
 
 from relattn.translation import bundle, cli
@@ -605,6 +606,22 @@ def test_a_changed_recipe_is_not_resumed(finished):
         "model.clip_right: None → 4; seed: 1 → 2; train.warmup_steps: 4 → 5"
     )
     assert (Path(finished.out) / "log.csv").read_text() == before
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "relative"])
+def test_a_run_from_when_all_options_were_written_down_goes_on(tmp_path, make_recipe, positions):
+    recipe = make_recipe(tmp_path / "run", model={"positions": positions}, train={"steps": 4})
+    train(recipe, show=False)
+    content = yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text(encoding="utf-8"))
+    for name, value in {"clip": 2, "relative_tables": "both", "tables_per_head": False, "max_positions": 1024}.items():
+        if content["model"][name] is None:
+            content["model"][name] = value
+    del content["model"]["beyond"], content["model"]["kernel_size"]  # which there were not
+    (tmp_path / "run" / "recipe.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    average_run(tmp_path / "run", 2, tmp_path / "bundle")
+    assert bundle.load_parts(tmp_path / "bundle").model == recipe.model
+    train(replace(recipe, train=replace(recipe.train, steps=6)), resume=True, show=False)
+    assert read_log(tmp_path / "run" / "log.csv")[-1].step == 6
 
 
 @pytest.mark.parametrize("resume", [True, False])

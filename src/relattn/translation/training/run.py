@@ -26,7 +26,7 @@ from relattn.translation.errors import InputError
 from relattn.translation.evaluation import score
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.translator import Translator
-from relattn.translation.settings import read_recipe as read_recipe_file
+from relattn.translation.settings import of_version_1, read_yaml, to_config
 from relattn.translation.training import checkpoints
 from relattn.translation.training.averaging import average
 from relattn.translation.training.directory import (
@@ -148,7 +148,8 @@ def read_recipe(run: Path) -> Recipe:
     if not path.exists():
         raise InputError(f"{run}: holds no run: there is no {RECIPE}")
     try:
-        return read_recipe_file(path)
+        content = read_yaml(path, "a recipe")
+        return to_config(Recipe, {**content, "model": of_version_1(content.get("model", {}))}, path)
     except InputError as error:
         fault = str(error).removeprefix(f"{path}: ")
         raise InputError(f"{path}: is not as this version writes it: {fault}") from error
