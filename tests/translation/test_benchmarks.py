@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from sacrebleu.metrics import BLEU
 
-from benchmarks import attention, errors, forms, length, linear, measure, peers, picture, train_step
+from benchmarks import attention, errors, forms, length, linear, measure, multi30k, peers, picture, train_step
 from relattn import relative_attention
 from relattn.translation.model.schemes import SCHEMES
 
@@ -213,3 +215,28 @@ def test_length(finished, text, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         length.main()
     assert "--trained 3 must be one of the --edges [2, 4]" in capsys.readouterr().err
+
+
+def test_the_scale_of_published_figures():
+    """BLEU of the words that Moses makes: punctuation stands apart, case does not matter, and nothing is smoothed."""
+    references = ["Ein Mann fährt, langsam, Rad.", "Zwei Hunde (ein brauner) spielen im Schnee!"]
+    apart = ["ein mann fährt , langsam , rad .", "zwei hunde ( ein brauner ) spielen im schnee !"]
+    found = multi30k.published([references[0].upper(), "Zwei Hunde spielen im Schnee!"], references, "de")
+    words = ["ein mann fährt , langsam , rad .", "zwei hunde spielen im schnee !"]
+    want = BLEU(tokenize="none", smooth_method="none", force=True).corpus_score(words, [apart])
+    assert found.bleu == want.score
+    assert 0 < found.bleu < 100
+    assert found.tokens == sum(len(line.split()) for line in apart)
+    assert found.signature.startswith("nrefs:1|case:mixed|eff:no|tok:none|smooth:none|")
+    assert multi30k.published(["Ein Hund."], ["Ein Hund."], "de").bleu == 0.0  # no four words in a row: not smoothed
+
+
+def test_multi30k_scores_a_bundle_on_both(finished, text, monkeypatch, capsys):
+    bundle = str(Path(finished.out) / "bundle")
+    argv = ["multi30k", bundle, "--src", text["valid_src"], "--ref", text["valid_tgt"]]
+    monkeypatch.setattr(sys, "argv", argv)
+    multi30k.main()
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == bundle
+    assert out[1].startswith("BLEU ")
+    assert out[3].startswith("lower-cased Moses tokens: BLEU ")
