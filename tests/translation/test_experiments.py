@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -191,6 +192,15 @@ def test_rows_of_another_budget_or_other_code_are_told(small, tmp_path, monkeypa
     assert f"(1) seed 2 was made otherwise: code: {rows_code(tmp_path)} → deadbeef" in written
     assert "| both (1) |" in written
     assert "| keys (2) (1) |" in written
+
+
+def test_a_row_that_translated_other_lines_is_no_hindrance(small, tmp_path):
+    small(seeds=[1])
+    path = tmp_path / "results/tiny/rows/relative-relative_tables=keys-seed1.json"
+    result = rows.read(path)
+    assert re.search(r"\| keys \|.* \| 0\.\d{3}|1\.000 \|", small(seeds=[1]).read_text(encoding="utf-8"))
+    rows.write(path, replace(result, translations=result.translations[1:]))
+    assert re.search(r"\| keys \|.* \|  \|", small(seeds=[1]).read_text(encoding="utf-8"))
 
 
 def rows_code(tmp_path) -> str:

@@ -73,7 +73,8 @@ def _lengths(lines: Sequence[Line], scale: Scale, pairs: Pairs) -> Figure:
     figure, axis = _figure()
     words, references = [len(src.split()) for src, _ in pairs], [tgt for _, tgt in pairs]
     for style, line in _styled(lines):
-        counted = [by_length(r.translations, references, words, scale.edges) for r in line.finished]
+        of_these = [r.translations for r in line.finished if len(r.translations) == len(pairs)]
+        counted = [by_length(translations, references, words, scale.edges) for translations in of_these]
         _curve(axis, style, line, [{b.label: b.bleu for b in buckets} for buckets in counted])
     axis.set(xlabel="words of the source", ylabel="BLEU")
     return _legend(figure, axis)
