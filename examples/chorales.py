@@ -5,8 +5,8 @@ each note's probability from all before it. Its layers attend as in Shaw et al. 
 
     e_ij = scale · q_i · (k_j + aK_ij)        α_i = softmax_{j ≤ i} e_ij        z_i = Σ_j α_ij (v_j + aV_ij)
 
-where aK_ij and aV_ij depend on max(j − i, −CLIP) alone. Three schemes, otherwise with the same numbers to start from, the
-same crops of music and the same dropout:
+where aK_ij and aV_ij depend on max(j − i, −CLIP) alone. Three schemes, which otherwise start from the same numbers and
+see the same crops of music under the same dropout:
 
     relative       tables of clipped distances, shared by the heads of a layer; CLIP is two bars of 4/4
     sinusoidal     sines and cosines of the position, added to the embeddings; no tables
@@ -31,7 +31,6 @@ import gzip
 import itertools
 import json
 import math
-import os
 import random
 import time
 import zlib
@@ -40,10 +39,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import mido
 import torch
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from safetensors.torch import save_model
 from torch import Tensor, nn
 
@@ -105,6 +104,10 @@ CLIP = 2 * BAR * 4
 CROP, BATCH = 512, 8  # notes of a crop, crops of a step
 SHIFT = 3  # semitones, by as many as that up or down a crop is transposed
 RATE = 2e-3
+ORDERS = 2  # in which validation's pieces are joined
+PRIOR = 10  # notes, of `Counts`
+PRIMER = 2 * BAR  # steps
+TEMPO = 80
 Caches = list[AttentionCache]
 
 
@@ -140,9 +143,7 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
         self.norm, self.logits = nn.LayerNorm(DIM), nn.Linear(DIM, TOKENS)
         tables: Any = "both" if scheme == "relative" else "neither"  # the last, so that all else starts alike
-        self.attention = nn.ModuleList(
-            RelativeAttention(DIM // HEADS, (CLIP, 0), tables=tables) for _ in range(LAYERS)
-        )
+        self.attention = nn.ModuleList(RelativeAttention(DIM // HEADS, (CLIP, 0), tables=tables) for _ in range(LAYERS))
 
     def empty_caches(self, capacity: int) -> Caches:
         """A cache a layer, of one sequence, with room for `capacity` tokens."""
@@ -156,8 +157,8 @@ class Decoder(nn.Module):
             x = x + sinusoids(tokens.shape[1], caches[0].length if caches else 0)
         x = self.dropout(x)
         kept = []
-        for layer, attention, cache in zip(self.layers, self.attention, caches or [None] * LAYERS, strict=True):
-            x, cache = layer(x, attention, cache)
+        for index, (layer, attention) in enumerate(zip(self.layers, self.attention, strict=True)):
+            x, cache = layer(x, attention, caches[index] if caches else None)
             kept.append(cache)
         return self.logits(self.norm(x)), kept
 
@@ -200,21 +201,269 @@ def fit(model: Decoder, pieces: list[Tensor], steps: int, seed: int) -> None:
 
 
 @torch.inference_mode()
-def score(model: Decoder, tokens: Tensor) -> Tensor:
-    """−log p of each token given all before it, in nats: (n,) of (n,)."""
-    return score_after(model, torch.tensor(START), tokens)
-
-
-@torch.inference_mode()
-def score_after(model: Decoder, before: Tensor, tokens: Tensor) -> Tensor:
-    source = torch.cat((before[None], tokens[:-1]))
-    return F.cross_entropy(model(source[None])[0][0], tokens, reduction="none")
+def score(model: Decoder, tokens: Tensor, before: int = START) -> Tensor:
+    """−log p of each token, given `before` and the tokens before it, and whether no other had more: (n, 2) of (n,)."""
+    logits = model(F.pad(tokens[:-1], (1, 0), value=before)[None])[0][0]
+    return torch.stack((F.cross_entropy(logits, tokens, reduction="none"), logits.argmax(-1) == tokens), dim=-1)
 
 
 def score_in_windows(model: Decoder, tokens: Tensor) -> Tensor:
-    """As `score`, but given no more than a crop holds: each window of CROP begins half a window after the last."""
+    """As `score`, but each token is given CROP at most, and half of that or more: no position is past training's."""
     half = CROP // 2
     scores = [score(model, tokens[:CROP])]
     for start in range(half, len(tokens) - half, half):
-        scores.append(score_after(model, tokens[start - 1], tokens[start : start + CROP])[half:])
+        scores.append(score(model, tokens[start : start + CROP], before=int(tokens[start - 1]))[half:])
     return torch.cat(scores)
+
+
+def joined(pieces: list[Tensor], length: int) -> list[Tensor]:
+    """The tokens of whole pieces one after another, cut at `length`, (length,) each; ORDERS times, in random orders."""
+    rows = []
+    for order in range(ORDERS):
+        row = torch.empty(0, dtype=torch.long)
+        for piece in random.Random(order).sample(pieces, len(pieces)):
+            row = torch.cat((row, to_tokens(piece)))
+            if len(row) >= length:
+                rows.append(row[:length])
+                row = row[:0]
+    return rows
+
+
+Bins = list[list[float]]
+
+
+def bins(scores: list[Tensor]) -> Bins:
+    """By position, CROP to a bin: the sums of nats and of right guesses, and the number of tokens."""
+    parts = [
+        torch.cat([row[start : start + CROP] for row in scores]) for start in range(0, max(map(len, scores)), CROP)
+    ]
+    return [[*part.double().sum(0).tolist(), len(part)] for part in parts]
+
+
+def nats(binned: Bins, low: int = 0, high: int | None = None) -> float:
+    """The mean over the bins low … high − 1."""
+    chosen = binned[low:high]
+    return sum(total for total, _, _ in chosen) / sum(count for _, _, count in chosen)
+
+
+class Counts:
+    """Probabilities by counting, in contexts from none to all of: voice, its last note, the place in the beat, the note
+    just before. Each context's counts are joined by PRIOR notes shared out as the context before it has them."""
+
+    def __init__(self, pieces: list[Tensor]) -> None:
+        self.seen: Counter[tuple[int, ...]] = Counter()  # by context and token
+        self.total: Counter[tuple[int, ...]] = Counter()  # by context
+        for piece, shift in itertools.product(pieces, range(-SHIFT, SHIFT + 1)):
+            for contexts, token in self.contexts(to_tokens(transposed(piece, shift))):
+                self.total.update(contexts)
+                self.seen.update((*context, token) for context in contexts)
+
+    @staticmethod
+    def contexts(tokens: Tensor) -> Iterator[tuple[list[tuple[int, ...]], int]]:
+        """Each token with its contexts, the widest first."""
+        past = [START] * 4 + tokens.tolist()
+        for index, token in enumerate(past[4:]):
+            whole = index % 4, past[index], index // 4 % BEAT, past[index + 3]
+            yield [whole[:n] for n in range(1, 5)], token
+
+    def score(self, tokens: Tensor) -> Tensor:
+        """−log p of each token, (n,)."""
+        nats = []
+        for contexts, token in self.contexts(tokens):
+            p = 1 / START  # of all pitches and silence
+            for context in contexts:
+                p = (self.seen[*context, token] + PRIOR * p) / (self.total[context] + PRIOR)
+            nats.append(-math.log(p))
+        return torch.tensor(nats)
+
+
+def held(piece: Tensor) -> Tensor:
+    """Whether each note after the first of its voice is the one before: (steps − 1, 4)."""
+    return piece[1:] == piece[:-1]
+
+
+@torch.inference_mode()
+def write(model: Decoder, primer: Tensor, length: int, temperature: float, seed: int) -> Tensor:
+    """The tokens of the primer and those drawn to follow it, one at a time: (length,)."""
+    generator = torch.Generator().manual_seed(seed)
+    caches = model.empty_caches(length)
+    written, tokens = [primer], F.pad(primer, (1, 0), value=START)
+    for _ in range(length - len(primer)):
+        logits, caches = model(tokens[None], caches)
+        tokens = (logits[0, -1, :START] / temperature).softmax(-1).multinomial(1, generator=generator)
+        written.append(tokens)
+    return torch.cat(written)
+
+
+def notes(voice: Tensor) -> Iterator[tuple[int, int, int]]:
+    """The pitch, first step and steps of each note of a voice, (steps,); a pitch that stays is one note, held."""
+    start = 0
+    for pitch, group in itertools.groupby(voice.tolist()):
+        length = len(list(group))
+        if pitch >= 0:
+            yield pitch, start, length
+        start += length
+
+
+def to_midi(piece: Tensor) -> mido.MidiFile:
+    """(steps, 4) as a track a voice, sung by a choir at TEMPO beats a minute."""
+    file = mido.MidiFile()
+    ticks = file.ticks_per_beat // BEAT
+    file.add_track().append(mido.MetaMessage("set_tempo", tempo=mido.bpm2tempo(TEMPO)))
+    for channel, name in enumerate(VOICES):
+        track = file.add_track(name)
+        track.append(mido.Message("program_change", channel=channel, program=52))
+        ended = 0
+        for pitch, start, length in notes(piece[:, channel]):
+            track.append(mido.Message("note_on", channel=channel, note=pitch, time=ticks * (start - ended)))
+            track.append(mido.Message("note_off", channel=channel, note=pitch, time=ticks * length))
+            ended = start + length
+    return file
+
+
+def draw_roll(piece: Tensor, primer: int, path: Path) -> None:
+    """The first and the last 16 bars of a piece, (steps, 4), as a piano roll; the first `primer` steps are shaded."""
+    figure = Figure((10, 5), layout="constrained")
+    shown = min(16 * BAR, len(piece))
+    for axes, first in zip(figure.subplots(2, sharey=True), (0, len(piece) - shown), strict=True):
+        for number, name in enumerate(VOICES):
+            held = list(notes(piece[first : first + shown, number]))
+            pitches, starts = [pitch for pitch, _, _ in held], [(first + start) / BAR for _, start, _ in held]
+            ends = [start + length / BAR for start, (_, _, length) in zip(starts, held, strict=True)]
+            axes.hlines(pitches, starts, ends, colors=f"C{number}", linewidth=3, label=name)
+        axes.axvspan(0, primer / BAR, color="0.9")
+        axes.set(xlim=(first / BAR, (first + shown) / BAR), ylabel="MIDI pitch")
+        axes.set_xticks(range(math.ceil(first / BAR), (first + shown) // BAR + 1))
+        axes.grid(axis="x", linewidth=0.5)
+    axes.set_xlabel("bars before; shaded: the primer, Bach's")
+    axes.legend(ncols=4, loc="upper right", fontsize="small")
+    figure.savefig(path, dpi=90)
+
+
+def draw_positions(figures: list[dict[str, Any]], path: Path) -> None:
+    """Nats a note by position in the joined pieces: a line a scheme, the mean of its seeds, each of them fainter."""
+    figure = Figure((8, 4), layout="constrained")
+    axes = figure.subplots()
+    for number, (scheme, runs) in enumerate(by_scheme(figures)):
+        lines = [[nats([one]) for one in run["joined"]] for run in runs]
+        middles = [CROP * (index + 0.5) for index in range(len(lines[0]))]
+        for line in lines:
+            axes.plot(middles, line, color=f"C{number}", alpha=0.25)
+        axes.plot(middles, [sum(many) / len(many) for many in zip(*lines, strict=True)], f"C{number}o-", label=scheme)
+    axes.axvline(CROP, color="0.5", linestyle="--")
+    axes.set(xlabel=f"position in the joined pieces (training saw {CROP})", ylabel="nats a note", xlim=(0, None))
+    axes.legend()
+    figure.savefig(path, dpi=90)
+
+
+def by_scheme(figures: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
+    groups = ((scheme, [run for run in figures if run["scheme"] == scheme]) for scheme in SCHEMES)
+    return [(scheme, runs) for scheme, runs in groups if runs]
+
+
+def evaluate(model: Decoder, pieces: list[Tensor], length: int) -> dict[str, Bins]:
+    """The bins of all that a model is scored on: `pieces` whole, in windows, and joined to `length`, in both ways."""
+    whole, rows = [to_tokens(piece) for piece in pieces], joined(pieces, length)
+    return {
+        "whole": bins([score(model, tokens) for tokens in whole]),
+        "windows": bins([score_in_windows(model, tokens) for tokens in whole]),
+        "joined": bins([score(model, tokens) for tokens in rows]),
+        "joined, windows": bins([score_in_windows(model, tokens) for tokens in rows]),
+    }
+
+
+def run(scheme: str, settings: dict[str, Any], data: dict[str, list[Tensor]], out: Path) -> dict[str, Any]:
+    """Trains, scores and writes; the figures, which are read where this run is in `out` already."""
+    name = f"{scheme}-{settings['seed']}"
+    path = out / f"{name}.json"
+    if path.exists():
+        return read_run(path, settings)
+    torch.manual_seed(settings["seed"])
+    model = Decoder(scheme)
+    started = time.process_time()
+    fit(model, data["train"], settings["steps"], settings["seed"])
+    figures = {"scheme": scheme, **settings, "train_seconds": round(time.process_time() - started)}
+    length = 4 * max(to_tokens(piece).numel() for piece in data["train"])
+    figures |= evaluate(model, data["valid"], math.ceil(length / CROP) * CROP)
+    primer = to_tokens(data["valid"][0][:PRIMER])
+    piece = to_steps(write(model, primer, length, settings["temperature"], settings["seed"]))
+    figures["held"] = [held(quarter).float().mean().item() for quarter in piece.chunk(4)]
+    save_model(model, str(out / f"{name}.safetensors"))
+    to_midi(piece).save(out / f"{name}.mid")
+    draw_roll(piece, PRIMER, out / f"{name}.png")
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(figures))
+    unfinished.replace(path)
+    return figures
+
+
+def read_run(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """The figures of a finished run, whose settings must be these."""
+    figures = json.loads(path.read_text())
+    for name, value in settings.items():
+        if figures[name] != value:
+            raise ValueError(f"{path}: it was run with --{name} {figures[name]}, not {value}; name another --out")
+    return figures
+
+
+EDGES = ((0, 1), (1, 2), (2, 4), (4, 8), (8, None))  # of the bins that a column of the table joins
+
+
+def row(run: dict[str, Any]) -> list[float]:
+    """Nats whole, share right whole, nats in windows; nats in the joined pieces by position; seconds of training."""
+    right = sum(right for _, right, _ in run["whole"]) / sum(count for _, _, count in run["whole"])
+    by_position = [nats(run["joined"], *edge) for edge in EDGES]
+    return [nats(run["whole"]), right, nats(run["windows"]), *by_position, run["train_seconds"]]
+
+
+def show(name: str, columns: list[float]) -> None:
+    whole, right, *middle, seconds = columns
+    print(f"{name:24}{whole:8.4f}{right:8.2%}" + "".join(f"{x:8.4f}" for x in middle) + f"{seconds:8.0f}", flush=True)
+
+
+def baselines(data: dict[str, list[Tensor]]) -> None:
+    """The share of notes that are the one before, and nats by counting."""
+    same = sum(int(held(piece).sum()) for piece in data["valid"]) / sum(piece.numel() for piece in data["valid"])
+    print(f"{'the last note again':24}{'':8}{same:8.2%}")
+    counts = Counts(data["train"])
+    scores = torch.cat([counts.score(to_tokens(piece)) for piece in data["valid"]])
+    print(f"{'counts':24}{scores.mean():8.4f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Model four-voice chorales with relative positions and with others.")
+    parser.add_argument("--data", type=Path, default=Path("data/jsb_chorales"), help="folder with chorales.json.gz")
+    parser.add_argument("--scheme", nargs="+", choices=SCHEMES, default=SCHEMES)
+    parser.add_argument("--seed", nargs="+", type=int, default=[0])
+    parser.add_argument("--steps", type=int, default=1000, help=f"of training, each on {BATCH} crops of {CROP} notes")
+    parser.add_argument("--temperature", type=float, default=0.9, help="of what is drawn where the model writes")
+    parser.add_argument("--out", type=Path, default=Path("runs/chorales"), help="finished runs in it are not run again")
+    arguments = parser.parse_args()
+    try:
+        if arguments.steps < 10:
+            raise ValueError(f"--steps {arguments.steps}: it is at least 10")
+        if not 0 < arguments.temperature < math.inf:
+            raise ValueError(f"--temperature {arguments.temperature}: it is positive")
+        data = read(arguments.data)
+        arguments.out.mkdir(parents=True, exist_ok=True)
+    except (ValueError, OSError) as error:
+        parser.exit(2, f"{error}\n")
+
+    edges = [f"{CROP * low}–" for low, _ in EDGES]
+    print(f"{'':24}" + "".join(f"{name:>8}" for name in ("whole", "right", "windows", *edges, "seconds")))
+    baselines(data)
+    figures = []
+    for seed, scheme in itertools.product(arguments.seed, arguments.scheme):
+        settings = {"seed": seed, "steps": arguments.steps, "temperature": arguments.temperature}
+        try:
+            figures.append(run(scheme, settings, data, arguments.out))
+        except ValueError as error:
+            parser.exit(2, f"{error}\n")
+        show(f"{scheme}, seed {seed}", row(figures[-1]))
+    for scheme, runs in by_scheme(figures):
+        show(f"{scheme}, mean", [sum(many) / len(many) for many in zip(*map(row, runs), strict=True)])
+    draw_positions(figures, arguments.out / "positions.png")
+
+
+if __name__ == "__main__":
+    main()
