@@ -61,7 +61,7 @@ def read(folder: Path) -> dict[str, list[Tensor]]:
     path = folder / "chorales.json.gz"
     try:
         splits = json.loads(gzip.decompress(path.read_bytes()))
-    except (OSError, EOFError, zlib.error, ValueError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from error
     if not isinstance(splits, dict):
         raise ValueError(f"{path}: it holds a {type(splits).__name__}, where it is an object of splits")
@@ -217,7 +217,8 @@ def score_in_windows(model: Decoder, tokens: Tensor) -> Tensor:
 
 
 def joined(pieces: list[Tensor], length: int) -> list[Tensor]:
-    """The tokens of whole pieces one after another, cut at `length`, (length,) each; ORDERS times, in random orders."""
+    """The tokens of pieces one after another, each row from the start of a piece to `length`, where it is cut; the last
+    may be shorter. All pieces in ORDERS random orders."""
     rows = []
     for order in range(ORDERS):
         row = torch.empty(0, dtype=torch.long)
@@ -226,7 +227,8 @@ def joined(pieces: list[Tensor], length: int) -> list[Tensor]:
             if len(row) >= length:
                 rows.append(row[:length])
                 row = row[:0]
-    return rows
+        rows.append(row)
+    return [row for row in rows if len(row) > 0]
 
 
 Bins = list[list[float]]
@@ -241,9 +243,9 @@ def bins(scores: list[Tensor]) -> Bins:
 
 
 def nats(binned: Bins, low: int = 0, high: int | None = None) -> float:
-    """The mean over the bins low … high − 1."""
-    chosen = binned[low:high]
-    return sum(total for total, _, _ in chosen) / sum(count for _, _, count in chosen)
+    """The mean over the bins low … high − 1, NaN where there are none."""
+    count = sum(count for _, _, count in binned[low:high])
+    return sum(total for total, _, _ in binned[low:high]) / count if count else math.nan
 
 
 class Counts:
@@ -399,10 +401,15 @@ def run(scheme: str, settings: dict[str, Any], data: dict[str, list[Tensor]], ou
 
 def read_run(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """The figures of a finished run, whose settings must be these."""
-    figures = json.loads(path.read_text())
-    for name, value in settings.items():
-        if figures[name] != value:
-            raise ValueError(f"{path}: it was run with --{name} {figures[name]}, not {value}; name another --out")
+    try:
+        figures = json.loads(path.read_text())
+        row(figures)  # what of it is shown
+        found = {name: figures[name] for name in settings}
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"{path}: no figures of a finished run; delete it to run again") from error
+    for name, value in found.items():
+        if value != settings[name]:
+            raise ValueError(f"{path}: it was run with --{name} {value}, not {settings[name]}; name another --out")
     return figures
 
 
