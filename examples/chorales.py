@@ -101,9 +101,9 @@ def transposed(piece: Tensor, shift: int) -> Tensor:
 
 DIM, HEADS, LAYERS, FEED_FORWARD, DROPOUT = 128, 4, 4, 512, 0.1
 CLIP = 2 * BAR * 4
-CROP, BATCH = 512, 8  # notes of a crop, crops of a step
+CROP, BATCH = 512, 4  # notes of a crop, crops of a step
 SHIFT = 3  # semitones, by as many as that up or down a crop is transposed
-RATE = 2e-3
+RATE = 3e-3  # of learning, the highest
 ORDERS = 2  # in which validation's pieces are joined
 PRIOR = 10  # notes, of `Counts`
 PRIMER = 2 * BAR  # steps
@@ -181,17 +181,19 @@ def crop(piece: Tensor, generator: random.Random) -> tuple[Tensor, Tensor]:
     return F.pad(source, room, value=START), F.pad(target, room, value=UNSEEN)
 
 
-def fit(model: Decoder, pieces: list[Tensor], steps: int, seed: int) -> None:
-    """Each step takes BATCH crops, of pieces drawn by their length."""
+def fit(model: Decoder, pieces: list[Tensor], steps: int, seed: int, bfloat16: bool) -> None:
+    """Each step takes BATCH crops, of pieces drawn by their length; products are in float32 or in bfloat16."""
     torch.manual_seed(seed)
     generator = random.Random(seed)
-    optimizer = torch.optim.AdamW(model.parameters())
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=RATE, total_steps=steps)
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=RATE, total_steps=steps, pct_start=0.2)
     model.train()
     for _ in range(steps):
         drawn = generator.choices(pieces, [len(piece) for piece in pieces], k=BATCH)
         source, target = map(torch.stack, zip(*(crop(piece, generator) for piece in drawn), strict=True))
-        loss = F.cross_entropy(model(source)[0].flatten(0, 1), target.flatten(), ignore_index=UNSEEN)
+        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+            logits, _ = model(source)
+        loss = F.cross_entropy(logits.float().flatten(0, 1), target.flatten(), ignore_index=UNSEEN)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -383,7 +385,7 @@ def run(scheme: str, settings: dict[str, Any], data: dict[str, list[Tensor]], ou
     torch.manual_seed(settings["seed"])
     model = Decoder(scheme)
     started = time.process_time()
-    fit(model, data["train"], settings["steps"], settings["seed"])
+    fit(model, data["train"], settings["steps"], settings["seed"], settings["bfloat16"])
     figures = {"scheme": scheme, **settings, "train_seconds": round(time.process_time() - started)}
     length = 4 * max(to_tokens(piece).numel() for piece in data["train"])
     figures |= evaluate(model, data["valid"], math.ceil(length / CROP) * CROP)
@@ -442,8 +444,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("data/jsb_chorales"), help="folder with chorales.json.gz")
     parser.add_argument("--scheme", nargs="+", choices=SCHEMES, default=SCHEMES)
     parser.add_argument("--seed", nargs="+", type=int, default=[0])
-    parser.add_argument("--steps", type=int, default=1000, help=f"of training, each on {BATCH} crops of {CROP} notes")
+    parser.add_argument("--steps", type=int, default=2500, help=f"of training, each on {BATCH} crops of {CROP} notes")
     parser.add_argument("--temperature", type=float, default=0.9, help="of what is drawn where the model writes")
+    parser.add_argument("--bfloat16", action="store_true", help="train in it, faster where the processor multiplies it")
     parser.add_argument("--out", type=Path, default=Path("runs/chorales"), help="finished runs in it are not run again")
     arguments = parser.parse_args()
     try:
@@ -461,7 +464,7 @@ def main() -> None:
     baselines(data)
     figures = []
     for seed, scheme in itertools.product(arguments.seed, arguments.scheme):
-        settings = {"seed": seed, "steps": arguments.steps, "temperature": arguments.temperature}
+        settings = {name: getattr(arguments, name) for name in ("steps", "temperature", "bfloat16")} | {"seed": seed}
         try:
             figures.append(run(scheme, settings, data, arguments.out))
         except ValueError as error:
