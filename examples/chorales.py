@@ -345,17 +345,19 @@ def draw_roll(piece: Tensor, primer: int, path: Path) -> None:
 
 
 def draw_positions(figures: list[dict[str, Any]], path: Path) -> None:
-    """Nats a note by position in the joined pieces: a line a scheme, the mean of its seeds, each of them fainter."""
+    """Nats a note by position in the joined pieces: each scheme's mean of its seeds, fainter each seed; and in windows."""
     figure = Figure((8, 4), layout="constrained")
     axes = figure.subplots()
     for number, (scheme, runs) in enumerate(by_scheme(figures)):
-        lines = [[nats([one]) for one in run["joined"]] for run in runs]
-        middles = [CROP * (index + 0.5) for index in range(len(lines[0]))]
-        for line in lines:
+        lines = {way: [[nats([one]) for one in run[way]] for run in runs] for way in ("joined", "joined, windows")}
+        mean = {way: [sum(many) / len(many) for many in zip(*every, strict=True)] for way, every in lines.items()}
+        middles = [CROP * (index + 0.5) for index in range(len(mean["joined"]))]
+        for line in lines["joined"]:
             axes.plot(middles, line, color=f"C{number}", alpha=0.25)
-        axes.plot(middles, [sum(many) / len(many) for many in zip(*lines, strict=True)], f"C{number}o-", label=scheme)
-    axes.axvline(CROP, color="0.5", linestyle="--")
-    axes.set(xlabel=f"position in the joined pieces (training saw {CROP})", ylabel="nats a note", xlim=(0, None))
+        axes.plot(middles, mean["joined"], f"C{number}o-", label=scheme)
+        axes.plot(middles, mean["joined, windows"], f"C{number}:", label=f"{scheme}, in windows")
+    axes.axvline(CROP, color="0.5", linewidth=0.8)
+    axes.set(xlabel=f"position in the joined pieces; training ends at {CROP}", ylabel="nats a note")
     axes.legend()
     figure.savefig(path, dpi=90)
 
