@@ -345,7 +345,7 @@ def draw_roll(piece: Tensor, primer: int, path: Path) -> None:
 
 
 def draw_positions(figures: list[dict[str, Any]], path: Path) -> None:
-    """Nats a note by position in the joined pieces: each scheme's mean of its seeds, fainter each seed; and in windows."""
+    """Nats a note by position in the joined pieces: each scheme's mean, its seeds fainter, its mean in windows dotted."""
     figure = Figure((8, 4), layout="constrained")
     axes = figure.subplots()
     for number, (scheme, runs) in enumerate(by_scheme(figures)):
@@ -389,6 +389,7 @@ def run(scheme: str, settings: dict[str, Any], data: dict[str, list[Tensor]], ou
     started = time.process_time()
     fit(model, data["train"], settings["steps"], settings["seed"], settings["bfloat16"])
     figures = {"scheme": scheme, **settings, "train_seconds": round(time.process_time() - started)}
+    figures["weights"] = sum(weight.numel() for weight in model.parameters())
     length = 4 * max(to_tokens(piece).numel() for piece in data["train"])
     figures |= evaluate(model, data["valid"], math.ceil(length / CROP) * CROP)
     primer = to_tokens(data["valid"][0][:PRIMER])
@@ -446,7 +447,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("data/jsb_chorales"), help="folder with chorales.json.gz")
     parser.add_argument("--scheme", nargs="+", choices=SCHEMES, default=SCHEMES)
     parser.add_argument("--seed", nargs="+", type=int, default=[0])
-    parser.add_argument("--steps", type=int, default=2500, help=f"of training, each on {BATCH} crops of {CROP} notes")
+    parser.add_argument("--steps", type=int, default=2000, help=f"of training, each on {BATCH} crops of {CROP} notes")
     parser.add_argument("--temperature", type=float, default=0.9, help="of what is drawn where the model writes")
     parser.add_argument("--bfloat16", action="store_true", help="train in it, faster where the processor multiplies it")
     parser.add_argument("--out", type=Path, default=Path("runs/chorales"), help="finished runs in it are not run again")
