@@ -345,7 +345,7 @@ def draw_roll(piece: Tensor, primer: int, path: Path) -> None:
 
 
 def draw_positions(figures: list[dict[str, Any]], path: Path) -> None:
-    """Nats a note by position in the joined pieces: each scheme's mean, its seeds fainter, its mean in windows dotted."""
+    """Nats a note by position in the joined pieces: each scheme's mean, its seeds fainter, windows dotted."""
     figure = Figure((8, 4), layout="constrained")
     axes = figure.subplots()
     for number, (scheme, runs) in enumerate(by_scheme(figures)):
