@@ -60,7 +60,7 @@ def fill(folder: Path, content: object | None = None) -> Path:
     """A folder with the file of the data in it."""
     if content is None:
         content = {
-            "train": [music(n, n).tolist() for n in (8, 12, 20)],
+            "train": [music(n, n).tolist() for n in (8, 9, 12)],
             "valid": [music(n, n).tolist() for n in (9, 16)],
         }
     data = content if isinstance(content, bytes) else gzip.compress(json.dumps(content).encode())
@@ -413,9 +413,9 @@ def timeless(path: Path) -> dict[str, object]:
     return {name: value for name, value in json.loads(path.read_text()).items() if name != "train_seconds"}
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_the_same_seed_gives_the_same_numbers(scheme, tmp_path):
-    data = example.read(fill(tmp_path))
+def test_the_same_seed_gives_the_same_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr(example, "draw_roll", lambda *_: None)  # half of a run's time
+    data, scheme = example.read(fill(tmp_path)), "relative"
     for name, seed in (("once", 1), ("again", 1), ("other", 2)):
         (tmp_path / name).mkdir()
         example.run(scheme, {**SETTINGS, "seed": seed}, data, tmp_path / name)
@@ -442,10 +442,10 @@ def test_a_run_writes_what_it_says(tmp_path):
     scores = torch.cat([example.score(model, example.to_tokens(piece)) for piece in data["valid"]])
     assert math.isclose(example.nats(figures["whole"]), scores[:, 0].double().mean(), rel_tol=1e-5)
     primer = example.to_tokens(data["valid"][0][:3])
-    piece = example.to_steps(example.write(model, primer, 320, 0.9, seed=0))
+    piece = example.to_steps(example.write(model, primer, 192, 0.9, seed=0))
     example.to_midi(piece).save(tmp_path / "again.mid")
     assert (tmp_path / "again.mid").read_bytes() == (tmp_path / "relative-0.mid").read_bytes()
-    assert figures["held"] == [example.held(piece[n : n + 20]).float().mean() for n in (0, 20, 40, 60)]
+    assert figures["held"] == [example.held(piece[n : n + 12]).float().mean() for n in (0, 12, 24, 36)]
 
 
 def test_finished_runs_are_read_and_others_refused(tmp_path, monkeypatch, capsys):
