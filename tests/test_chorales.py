@@ -393,12 +393,13 @@ BROKEN = {
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_malformed_file_is_told_in_one_line(broken, tmp_path, monkeypatch, capsys):
     content, message = BROKEN[broken]
-    error = fails(["--data", str(fill(tmp_path, content)), "--out", str(tmp_path / "out")], monkeypatch, capsys)
+    command = ["--data", str(fill(tmp_path, content)), "--out", str(tmp_path / "out"), "--steps", "10"]
+    error = fails(command, monkeypatch, capsys)
     assert error.startswith(f"{tmp_path / 'chorales.json.gz'}{message}")
 
 
 def test_other_mistakes_are_told_in_one_line(tmp_path, monkeypatch, capsys):
-    fine = ["--data", str(fill(tmp_path)), "--out", str(tmp_path / "out")]
+    fine = ["--data", str(fill(tmp_path)), "--out", str(tmp_path / "out"), "--steps", "10"]
     nowhere = fails(["--data", str(tmp_path / "nowhere")], monkeypatch, capsys)
     assert "No such file" in nowhere
     assert str(tmp_path / "nowhere" / "chorales.json.gz") in nowhere
