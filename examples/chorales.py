@@ -6,7 +6,7 @@ each note's probability from all before it. Its layers attend as in Shaw et al. 
     e_ij = scale · q_i · (k_j + aK_ij)        α_i = softmax_{j ≤ i} e_ij        z_i = Σ_j α_ij (v_j + aV_ij)
 
 where aK_ij and aV_ij depend on max(j − i, −CLIP) alone. Three schemes, which otherwise start from the same numbers and
-see the same crops of music under the same dropout:
+see the same crops of music, transposed alike:
 
     relative       tables of clipped distances, shared by the heads of a layer; CLIP is two bars of 4/4
     sinusoidal     sines and cosines of the position, added to the embeddings; no tables
@@ -99,7 +99,7 @@ def transposed(piece: Tensor, shift: int) -> Tensor:
     return torch.where(piece < 0, -1, piece + shift)
 
 
-DIM, HEADS, LAYERS, FEED_FORWARD, DROPOUT = 128, 4, 4, 512, 0.1
+DIM, HEADS, LAYERS, FEED_FORWARD = 128, 4, 4, 512
 CLIP = 2 * BAR * 4
 CROP, BATCH = 512, 4  # notes of a crop, crops of a step
 SHIFT = 3  # semitones, by as many as that up or down a crop is transposed
@@ -119,7 +119,6 @@ class Layer(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(2))
         self.qkv, self.out = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM)
         self.feed_forward = nn.Sequential(nn.Linear(DIM, FEED_FORWARD), nn.ReLU(), nn.Linear(FEED_FORWARD, DIM))
-        self.dropout = nn.Dropout(DROPOUT)
 
     def forward(
         self, x: Tensor, attention: RelativeAttention, cache: AttentionCache | None
@@ -129,8 +128,8 @@ class Layer(nn.Module):
             cache = cache.append(key, value)
             key, value = cache.key, cache.value
         attended = attention(query, key, value, is_causal=True)  # the queries are the last of the keys
-        x = x + self.dropout(self.out(attended.transpose(1, 2).flatten(-2)))
-        return x + self.dropout(self.feed_forward(self.norms[1](x))), cache
+        x = x + self.out(attended.transpose(1, 2).flatten(-2))
+        return x + self.feed_forward(self.norms[1](x)), cache
 
 
 class Decoder(nn.Module):
@@ -139,7 +138,7 @@ class Decoder(nn.Module):
     def __init__(self, scheme: str) -> None:
         super().__init__()
         self.sinusoidal = scheme == "sinusoidal"
-        self.embedding, self.dropout = nn.Embedding(TOKENS, DIM), nn.Dropout(DROPOUT)
+        self.embedding = nn.Embedding(TOKENS, DIM)
         self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
         self.norm, self.logits = nn.LayerNorm(DIM), nn.Linear(DIM, TOKENS)
         tables: Any = "both" if scheme == "relative" else "neither"  # the last, so that all else starts alike
@@ -155,7 +154,6 @@ class Decoder(nn.Module):
         x = self.embedding(tokens)
         if self.sinusoidal:
             x = x + sinusoids(tokens.shape[1], caches[0].length if caches else 0)
-        x = self.dropout(x)
         kept = []
         for index, (layer, attention) in enumerate(zip(self.layers, self.attention, strict=True)):
             x, cache = layer(x, attention, caches[index] if caches else None)
@@ -183,7 +181,6 @@ def crop(piece: Tensor, generator: random.Random) -> tuple[Tensor, Tensor]:
 
 def fit(model: Decoder, pieces: list[Tensor], steps: int, seed: int, bfloat16: bool) -> None:
     """Each step takes BATCH crops, of pieces drawn by their length; products are in float32 or in bfloat16."""
-    torch.manual_seed(seed)
     generator = random.Random(seed)
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=RATE, total_steps=steps, pct_start=0.2)
