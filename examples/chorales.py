@@ -283,6 +283,15 @@ def held(piece: Tensor) -> Tensor:
     return piece[1:] == piece[:-1]
 
 
+def in_order(piece: Tensor) -> Tensor:
+    """Whether no voice of a step is above the one before it: (steps,) of (steps, 4)."""
+    return (piece[:, 1:] <= piece[:, :-1]).all(dim=1)
+
+
+def share(flags: Tensor) -> float:
+    return flags.float().mean().item()
+
+
 @torch.inference_mode()
 def write(model: Decoder, primer: Tensor, length: int, temperature: float, seed: int) -> Tensor:
     """The tokens of the primer and those drawn to follow it, one at a time: (length,)."""
@@ -391,7 +400,8 @@ def run(scheme: str, settings: dict[str, Any], data: dict[str, list[Tensor]], ou
     figures |= evaluate(model, data["valid"], math.ceil(length / CROP) * CROP)
     primer = to_tokens(data["valid"][0][:PRIMER])
     piece = to_steps(write(model, primer, length, settings["temperature"], settings["seed"]))
-    figures["held"] = [held(quarter).float().mean().item() for quarter in piece.chunk(4)]
+    figures |= {"held": [share(held(part)) for part in piece.chunk(4)]}
+    figures |= {"in order": [share(in_order(part)) for part in piece.chunk(4)]}
     save_model(model, str(out / f"{name}.safetensors"))
     to_midi(piece).save(out / f"{name}.mid")
     draw_roll(piece, PRIMER, out / f"{name}.png")
@@ -439,6 +449,15 @@ def baselines(data: dict[str, list[Tensor]]) -> None:
     print(f"{'counts':24}{scores.mean():8.4f}", flush=True)
 
 
+def report_written(figures: list[dict[str, Any]], pieces: list[Tensor]) -> None:
+    """What the models wrote beside validation's pieces, by quarter: steps with the voices in order, notes held."""
+    print(f"\n{'by quarter':24}{'voices in order':36}notes held")
+    measured = {f"{run['scheme']}, seed {run['seed']}": (run["in order"], run["held"]) for run in figures}
+    whole = [[share(torch.cat([measure(piece) for piece in pieces]))] * 4 for measure in (in_order, held)]
+    for name, (ordered, stayed) in {"validation, whole": whole, **measured}.items():
+        print(f"{name:24}" + "".join(f"{x:8.1%}" for x in ordered) + "    " + "".join(f"{x:8.1%}" for x in stayed))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Model four-voice chorales with relative positions and with others.")
     parser.add_argument("--data", type=Path, default=Path("data/jsb_chorales"), help="folder with chorales.json.gz")
@@ -472,6 +491,7 @@ def main() -> None:
         show(f"{scheme}, seed {seed}", row(figures[-1]))
     for scheme, runs in by_scheme(figures):
         show(f"{scheme}, mean", [sum(many) / len(many) for many in zip(*map(row, runs), strict=True)])
+    report_written(figures, data["valid"])
     draw_positions(figures, arguments.out / "positions.png")
 
 

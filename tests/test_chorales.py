@@ -446,7 +446,12 @@ def test_a_run_writes_what_it_says(tmp_path):
     piece = example.to_steps(example.write(model, primer, 192, 0.9, seed=0))
     example.to_midi(piece).save(tmp_path / "again.mid")
     assert (tmp_path / "again.mid").read_bytes() == (tmp_path / "relative-0.mid").read_bytes()
-    assert figures["held"] == [example.held(piece[n : n + 12]).float().mean() for n in (0, 12, 24, 36)]
+    quarters = [piece[n : n + 12].tolist() for n in (0, 12, 24, 36)]
+    for quarter, stayed, ordered in zip(quarters, figures["held"], figures["in order"], strict=True):
+        same = [a == b for now, then in itertools.pairwise(quarter) for a, b in zip(now, then, strict=True)]
+        falling = [sorted(notes, reverse=True) == notes for notes in quarter]
+        assert math.isclose(stayed, sum(same) / 44, rel_tol=1e-6, abs_tol=1e-9)
+        assert math.isclose(ordered, sum(falling) / 12, rel_tol=1e-6, abs_tol=1e-9)
 
 
 def test_finished_runs_are_read_and_others_refused(tmp_path, monkeypatch, capsys):
@@ -477,11 +482,13 @@ def test_it_prints_its_table(tmp_path):
         [*command, "--steps", "10", "--seed", "3", "4"], capture_output=True, text=True, env=environment
     )
     assert (done.returncode, done.stderr) == (0, "")
-    head, *rows = done.stdout.splitlines()
+    table, written = done.stdout.split("\n\n")
+    head, *rows = table.splitlines()
     assert head.split()[:3] == ["whole", "right", "windows"]
     each = [f"{scheme}, seed {seed}" for seed in (3, 4) for scheme in SCHEMES]
     names = ["the last note again", "counts", *each, *(f"{scheme}, mean" for scheme in SCHEMES)]
     assert [re.split("  +", row)[0] for row in rows] == names
+    assert [re.split("  +", row)[0] for row in written.splitlines()[1:]] == ["validation, whole", *each]
     whole = [float(re.split("  +", row)[1]) for row in rows[2:]]
     for number in range(3):
         assert math.isclose(whole[6 + number], (whole[number] + whole[3 + number]) / 2, abs_tol=1e-4)
