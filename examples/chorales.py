@@ -337,15 +337,15 @@ def draw_roll(piece: Tensor, primer: int, path: Path) -> None:
     shown = min(16 * BAR, len(piece))
     for axes, first in zip(figure.subplots(2, sharey=True), (0, len(piece) - shown), strict=True):
         for number, name in enumerate(VOICES):
-            held = list(notes(piece[first : first + shown, number]))
-            pitches, starts = [pitch for pitch, _, _ in held], [(first + start) / BAR for _, start, _ in held]
-            ends = [start + length / BAR for start, (_, _, length) in zip(starts, held, strict=True)]
-            axes.hlines(pitches, starts, ends, colors=f"C{number}", linewidth=3, label=name)
+            for pitch, start, length in notes(piece[first : first + shown, number]):
+                edges = (first + start) / BAR, (first + start + length) / BAR
+                axes.plot(edges, (pitch, pitch), f"C{number}", linewidth=3, solid_capstyle="butt")
+            axes.plot([], [], f"C{number}", linewidth=3, label=name)
         axes.axvspan(0, primer / BAR, color="0.9")
         axes.set(xlim=(first / BAR, (first + shown) / BAR), ylabel="MIDI pitch")
         axes.set_xticks(range(math.ceil(first / BAR), (first + shown) // BAR + 1))
         axes.grid(axis="x", linewidth=0.5)
-    axes.set_xlabel("bars before; shaded: the primer, Bach's")
+    axes.set_xlabel("bars; shaded: the primer, from validation")
     axes.legend(ncols=4, loc="upper right", fontsize="small")
     figure.savefig(path, dpi=90)
 
@@ -415,13 +415,13 @@ def read_run(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """The figures of a finished run, whose settings must be these."""
     try:
         figures = json.loads(path.read_text())
-        row(figures)  # what of it is shown
-        found = {name: figures[name] for name in settings}
+        row(figures)  # this and what is looked up next are all that is shown of them
+        found = {name: figures[name] for name in (*settings, "joined, windows", "held", "in order")}
     except (ValueError, LookupError, TypeError) as error:
         raise ValueError(f"{path}: no figures of a finished run; delete it to run again") from error
-    for name, value in found.items():
-        if value != settings[name]:
-            raise ValueError(f"{path}: it was run with --{name} {value}, not {settings[name]}; name another --out")
+    for name, value in settings.items():
+        if found[name] != value:
+            raise ValueError(f"{path}: it was run with --{name} {found[name]}, not {value}; name another --out")
     return figures
 
 
@@ -471,8 +471,10 @@ def main() -> None:
     try:
         if arguments.steps < 10:
             raise ValueError(f"--steps {arguments.steps}: it is at least 10")
-        if not 0 < arguments.temperature < math.inf:
-            raise ValueError(f"--temperature {arguments.temperature}: it is positive")
+        if not 0.01 <= arguments.temperature <= 100:
+            raise ValueError(f"--temperature {arguments.temperature}: it is from 0.01 to 100")
+        if not all(0 <= seed < 2**63 for seed in arguments.seed):
+            raise ValueError(f"--seed {arguments.seed}: each is from 0 to 2^63 − 1")
         data = read(arguments.data)
         arguments.out.mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:

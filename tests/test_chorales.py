@@ -405,7 +405,9 @@ def test_other_mistakes_are_told_in_one_line(tmp_path, monkeypatch, capsys):
     assert str(tmp_path / "nowhere" / "chorales.json.gz") in nowhere
     assert "--steps 9: it is at least 10" in fails([*fine, "--steps", "9"], monkeypatch, capsys)
     for temperature in ("0", "-1", "nan", "inf"):
-        assert "--temperature" in fails([*fine, "--temperature", temperature], monkeypatch, capsys)
+        assert "it is from 0.01 to 100" in fails([*fine, "--temperature", temperature], monkeypatch, capsys)
+    for seed in ("-1", str(2**63)):
+        assert f"--seed [0, {seed}]" in fails([*fine, "--seed", "0", seed], monkeypatch, capsys)
     (tmp_path / "out").write_text("a file")
     assert str(tmp_path / "out") in fails(fine, monkeypatch, capsys)
 
@@ -466,7 +468,7 @@ def test_finished_runs_are_read_and_others_refused(tmp_path, monkeypatch, capsys
         path = out / "none-0.json"
         error = fails([*fine, "--steps", "11"], monkeypatch, capsys)
         assert error == f"{path}: it was run with --steps 10, not 11; name another --out\n"
-        for damaged in ("{", "{}", "[]", "null"):
+        for damaged in ("{", "{}", "[]", "null", path.read_text().replace("held", "hold")):
             path.write_text(damaged)
             error = fails(fine, monkeypatch, capsys)
             assert error == f"{path}: no figures of a finished run; delete it to run again\n"
