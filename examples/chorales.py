@@ -364,7 +364,10 @@ def draw_positions(figures: list[dict[str, Any]], path: Path) -> None:
         axes.plot(middles, mean["joined, windows"], f"C{number}:", label=f"{scheme}, in windows")
     axes.axvline(CROP, color="0.5", linewidth=0.8)
     axes.set(xlabel=f"position in the joined pieces; training ends at {CROP}", ylabel="nats a note")
-    axes.legend()
+    axes.set_yscale("log")
+    axes.set_yticks(ticks := (0.4, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6), [f"{tick:g}" for tick in ticks], minor=False)
+    axes.minorticks_off()
+    axes.legend(loc=(0.2, 0.31), ncols=3, fontsize="small")
     figure.savefig(path, dpi=90)
 
 
