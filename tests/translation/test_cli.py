@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from relattn.translation import bundle, cli
-from relattn.translation.config import OPTION_NAMES, ModelConfig, Recipe, SearchConfig, dump
+from relattn.translation.config import OPTIONS, ModelConfig, Recipe, SearchConfig, dump
 from relattn.translation.data.corpora import read_parallel
 from relattn.translation.errors import Interrupted
 from relattn.translation.evaluation import score
@@ -202,7 +202,7 @@ def test_a_recipe_that_is_missing(relattn, tmp_path):
             "[<class 'int'>, <class 'NoneType'>] Errors: - Expected a <class 'int'> - Expected a <class 'NoneType'> "
             "Given value type: <class 'str'> Given value: x",
         ),
-        (["--model.positions=t5"], "beyond means nothing for t5 positions, got clip"),
+        (["--model.positions=t5", "--model.clip=9"], "clip means nothing for t5 positions, got 9"),
         (["--model.kernel_size=5"], "kernel_size means nothing for relative positions, got 5"),
     ],
 )
@@ -389,15 +389,18 @@ def test_a_recipe_and_what_overrides_it(relattn, recipe_file, asked, make_recipe
 
 @pytest.mark.parametrize("positions", SCHEMES)
 def test_any_scheme_can_be_chosen(relattn, tmp_path, asked, positions):
-    """By a flag or in a recipe that leaves its options out; over one that spells out another's, these are unset."""
+    """By a flag, or in a recipe that leaves its options out; a flag leaves out those of the recipe's own scheme."""
     model = ModelConfig(positions=positions)
     relattn("train", "--model.positions", positions)
     (tmp_path / "recipe.yaml").write_text(f"model:\n  positions: {positions}\n")
     relattn("train", tmp_path / "recipe.yaml")
     (tmp_path / "dumped.yaml").write_text(dump(Recipe()))
-    unset = [f"--model.{name}=null" for name in OPTION_NAMES]
-    relattn("train", tmp_path / "dumped.yaml", f"--model.positions={positions}", *unset)
-    assert asked == [(Recipe(model=model), False)] * 3
+    relattn("train", tmp_path / "dumped.yaml", f"--model.positions={positions}")
+    relattn("train", tmp_path / "dumped.yaml", "--model.positions", "cnn", "--model.positions", positions)
+    assert asked == [(Recipe(model=model), False)] * 4
+    (tmp_path / "dumped.yaml").write_text(dump(Recipe(model=ModelConfig(clip=5))))
+    relattn("train", tmp_path / "dumped.yaml", "--model.positions", positions)
+    assert asked[-1][0].model == replace(model, clip=5 if "clip" in OPTIONS.get(positions, {}) else None)
 
 
 def test_what_is_dumped_is_what_is_trained(relattn, tmp_path, asked):

@@ -87,7 +87,7 @@ def train(argv: list[str]) -> None:
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in the run's directory")
     add_settings(parser, Recipe)
     if argv and not argv[0].startswith("-"):
-        argv = recipe_flags(argv[0]) + argv[1:]
+        argv = recipe_flags(argv[0], overriding=argv[1:]) + argv[1:]
     settings = parser.instantiate(parser.parse_args(argv)).as_dict()
     resume = settings.pop("resume")
     wanted = Recipe(**settings)

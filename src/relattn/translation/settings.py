@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Sequence
 from dataclasses import is_dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 
-from relattn.translation.config import OPTION_NAMES, OPTIONS, Recipe, dump, require
+from relattn.translation.config import OPTION_NAMES, OPTIONS, Positions, Recipe, dump, require
 from relattn.translation.errors import InputError, one_line, reading
 from relattn.translation.presets import PRESETS
 
@@ -35,18 +37,28 @@ def read_recipe(path: str | Path) -> Recipe:
     return to_config(Recipe, read_yaml(path, "a recipe"), path)
 
 
-def recipe_flags(path: str) -> list[str]:
+def recipe_flags(path: str, overriding: Sequence[str] = ()) -> list[str]:
     """A recipe's settings as command-line flags (``--model.clip=8``), one parser for both.
 
     Args:
         path: of a file, or the name of a preset where there is no such file.
+        overriding: flags that are to follow. Where they choose another position scheme, options that the recipe has for
+            its own and that mean nothing for the other are left out.
 
     Raises:
         InputError: as `read_yaml`, or the file names a setting that a recipe does not have.
     """
     if path in PRESETS and not Path(path).exists():
-        return _flags(_names_and_values(dump(PRESETS[path]), path, "a recipe"), Recipe, path)
-    return _flags(read_yaml(path, "a recipe"), Recipe, path)
+        content = _names_and_values(dump(PRESETS[path]), path, "a recipe")
+    else:
+        content = read_yaml(path, "a recipe")
+    flags = _flags(content, Recipe, path)
+    pairs = pairwise([word for flag in overriding for word in flag.split("=", 1)])
+    chosen = [value for name, value in pairs if name == "--model.positions" and value in get_args(Positions)]
+    if not chosen:
+        return flags
+    vain = {f"--model.{name}" for name in OPTION_NAMES if name not in OPTIONS.get(chosen[-1], {})}
+    return [flag for flag in flags if flag.partition("=")[0] not in vain]
 
 
 def read_yaml(path: str | Path, what: str) -> dict[str, Any]:
