@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -81,18 +82,17 @@ def _lengths(lines: Sequence[Line], scale: Scale, pairs: Pairs) -> Figure:
 
 
 def _clip(lines: Sequence[Line]) -> Figure:
-    """BLEU against k, ours (every seed a point) and the paper's."""
+    """BLEU against k, each as a share of what the table's first k has: ours, every seed a mark, and the paper's."""
     figure, axis = _figure()
-    places = sorted((line.entry.options["clip"], line) for line in lines)
+    ours, papers = statistics.mean(lines[0].scores("bleu")), lines[0].entry.paper or math.nan
+    places = sorted(lines, key=lambda line: line.entry.options["clip"])
     ticks = range(len(places))
-    axis.plot(ticks, [statistics.mean(line.scores("bleu")) for _, line in places], "o-", label="ours, valid set")
-    for tick, (_, line) in zip(ticks, places, strict=True):
-        axis.plot([tick] * len(line.finished), line.scores("bleu"), "_", color="C0")
-    axis.plot(
-        ticks, [line.entry.paper or 0.0 for _, line in places], "s--", color="C1", label="the paper, newstest2013"
-    )
-    axis.set_xticks(ticks, [str(k) for k, _ in places])
-    axis.set(xlabel="k", ylabel="BLEU")
+    axis.plot(ticks, [statistics.mean(line.scores("bleu")) / ours for line in places], "o-", label="here")
+    for tick, line in zip(ticks, places, strict=True):
+        axis.plot([tick] * len(line.finished), [bleu / ours for bleu in line.scores("bleu")], "_", color="C0")
+    axis.plot(ticks, [(line.entry.paper or math.nan) / papers for line in places], "s--", color="C1", label="the paper")
+    axis.set_xticks(ticks, [str(line.entry.options["clip"]) for line in places])
+    axis.set(xlabel="k", ylabel=f"BLEU over that of {lines[0].entry.label}")
     return _legend(figure, axis)
 
 
