@@ -23,6 +23,8 @@ from typing import Any
 
 import torch
 
+from relattn.translation import processor
+
 MOST_REPEATS = 50
 LONG = 1.0  # seconds from which a first run is as good as any
 PROCESSES = multiprocessing.get_context("forkserver")  # forks of one that has imported what is preloaded, and no more
@@ -177,7 +179,7 @@ def conditions() -> dict[str, str]:
     """What a number means nothing without: commit, processor, threads, versions."""
     return {
         "commit": commit(),
-        "device": processor(),
+        "device": processor.described(),
         "threads": str(torch.get_num_threads()),
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -193,10 +195,3 @@ def commit() -> str:
     except FileNotFoundError:
         return "none"
     return described.stdout.strip() if described.returncode == 0 else "none"
-
-
-def processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
-        if line.startswith("model name"):
-            return f"{line.split(':', 1)[1].strip()}, {os.cpu_count()} cores"
-    return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"

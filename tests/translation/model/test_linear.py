@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from relattn.translation import processor
 from relattn.translation.config import ModelConfig
 from relattn.translation.model import linear
 from relattn.translation.model.linear import OneDNNLinear, onednn, use_products
@@ -333,7 +334,7 @@ def on(tmp_path, monkeypatch):
     def see(vendor: str | None, vectors: str, mkl: bool) -> None:
         if vendor is not None:
             (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nvendor_id\t: {vendor}\n", encoding="utf-8")
-        monkeypatch.setattr(linear, "CPUINFO", tmp_path / "cpuinfo")
+        monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
         monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
 

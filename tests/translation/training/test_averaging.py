@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from relattn.translation.errors import InputError
+from relattn.translation.errors import Diverged, InputError
 from relattn.translation.training.averaging import average
 
 
@@ -36,8 +36,9 @@ def test_it_changes_no_state_it_was_given():
     "other", [{"a": torch.zeros(2)}, {"a": torch.zeros(3), "b": torch.zeros(1)}, {"b": torch.zeros(3)}, {}]
 )
 def test_states_of_different_models_are_refused(other):
-    with pytest.raises(InputError, match="checkpoint 2 to be averaged holds other weights than the first"):
+    with pytest.raises(InputError, match="checkpoint 2 to be averaged holds other weights than the first") as caught:
         average([{"a": torch.zeros(3)}, other])
+    assert caught.type is InputError  # a wrong list of files; no run diverged
 
 
 def test_nothing_has_no_mean():
@@ -47,5 +48,5 @@ def test_nothing_has_no_mean():
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 def test_weights_that_are_no_numbers_have_no_mean(wrong):
-    with pytest.raises(InputError, match=r"checkpoint 2 to be averaged holds b that is not finite: it diverged$"):
+    with pytest.raises(Diverged, match=r"checkpoint 2 to be averaged holds b that is not finite: it diverged$"):
         average([{"a": torch.zeros(3), "b": torch.zeros(2)}, {"a": torch.zeros(3), "b": torch.tensor([1.0, wrong])}])

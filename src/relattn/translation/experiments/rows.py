@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import time
 from dataclasses import asdict, dataclass, field, replace
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 import relattn
-from relattn.translation import bundle
+from relattn.translation import bundle, processor
 from relattn.translation.config import Recipe, as_dict
 from relattn.translation.data.storage import open_pairs
 from relattn.translation.errors import Diverged, reading
@@ -130,7 +129,7 @@ def conditions(recipe: Recipe) -> dict[str, str]:
         "code": code(),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "processor": processor(),
+        "processor": processor.described(),
         "threads": str(recipe.train.threads or torch.get_num_threads()),
     }
 
@@ -143,15 +142,6 @@ def code() -> str:
         if path.suffix in (".py", ".c", ".h"):
             digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:8]
-
-
-def processor() -> str:
-    """The processor's name, and how many of them there are."""
-    info = Path("/proc/cpuinfo")
-    for line in info.read_text().splitlines() if info.exists() else ():
-        if line.startswith("model name"):
-            return f"{line.split(':', 1)[1].strip()}, {os.cpu_count()} cores"
-    return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
 
 
 def write(path: Path, result: Result) -> None:

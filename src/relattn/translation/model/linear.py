@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,19 +19,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relattn.backends.derivatives import is_transformed
+from relattn.translation.processor import is_amd
 
 if TYPE_CHECKING:
     from relattn.translation.model.transformer import Transformer
 
 LEAST = 256  # of rows, of inputs and of outputs, from which on a map is large
-CPUINFO = Path("/proc/cpuinfo")
 
 
 def fastest() -> str:
     """The name of the faster products on this machine, as far as that was measured."""
-    amd = CPUINFO.exists() and "AuthenticAMD" in CPUINFO.read_text()
     wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    return "onednn" if amd and wide and torch.backends.mkl.is_available() and has_onednn() else "torch"
+    return "onednn" if is_amd() and wide and torch.backends.mkl.is_available() and has_onednn() else "torch"
 
 
 def has_onednn() -> bool:

@@ -22,7 +22,7 @@ def average(states: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
     count = 0
     for state in states:
         if total and {k: v.shape for k, v in state.items()} != {k: v.shape for k, v in total.items()}:
-            raise Diverged(f"checkpoint {count + 1} to be averaged holds other weights than the first")
+            raise InputError(f"checkpoint {count + 1} to be averaged holds other weights than the first")
         for name, value in state.items():
             if not value.isfinite().all():
                 raise Diverged(f"checkpoint {count + 1} to be averaged holds {name} that is not finite: it diverged")
