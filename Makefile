@@ -8,7 +8,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: demo test test-all check format wheels clean
 
-demo: .venv/installed  ## train a relative-position Transformer on the embedded corpus and show what it learned
+demo: .venv/usable  ## train a relative-position Transformer on the embedded corpus and show what it learned
 	$(BIN)/relattn demo
 
 test: .venv/installed  ## run the first tier of tests (tests/conftest.py), or some of it: make test TESTS=tests/test_native.py
@@ -32,11 +32,15 @@ wheels: .venv/wheels  ## build the source distribution and, from it, the wheels 
 clean:  ## remove all that these commands made, runs excepted
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache build dist
 
-.venv/installed: pyproject.toml constraints.txt hatch_build.py src/relattn/backends/native/levels.py $(wildcard src/relattn/backends/native/*.[ch])
+.venv/usable: pyproject.toml constraints.txt hatch_build.py src/relattn/backends/native/levels.py $(wildcard src/relattn/backends/native/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "relattn needs Python >= 3.11; name one with: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip setuptools hatchling editables
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[translation,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[translation]'
+	touch $@
+
+.venv/installed: .venv/usable  # all that the tests and the checks need besides
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[translation,export,dev]'
 	touch $@
 
 .venv/wheels: .venv/installed  # a compiler for other machines, and what reads off which systems a wheel runs on

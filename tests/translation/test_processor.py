@@ -4,7 +4,9 @@ import os
 
 from relattn.translation import processor
 
-LINUX = "processor\t: 0\nvendor_id\t: {vendor}\nmodel name\t: A Fine One: 3 GHz\n\nprocessor\t: 1\nmodel name\t: Other\n"
+LINUX = (
+    "processor\t: 0\nvendor_id\t: {vendor}\nmodel name\t: A Fine One: 3 GHz\n\nprocessor\t: 1\nmodel name\t: Other\n"
+)
 
 
 def test_the_name_is_the_first_processor_s(tmp_path, monkeypatch):

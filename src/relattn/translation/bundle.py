@@ -10,7 +10,6 @@ A bundle is written beside its place, synced, and renamed into it, so one that c
 
 from __future__ import annotations
 
-import os
 import re
 import warnings
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from torch import Tensor
 from relattn.translation.config import ModelConfig, Recipe, SearchConfig, as_dict
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError, one_line, reading
-from relattn.translation.files import putting
+from relattn.translation.files import putting, require_replaceable
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.translator import Translator
 from relattn.translation.settings import of_version_1, read_yaml, to_config
@@ -80,7 +79,7 @@ def save(path: str | Path, *, model: Transformer, recipe: Recipe, tokenizer: Tok
         InputError: something else stands at `path`, or writing fails; whatever was there before is kept.
     """
     path = Path(path).resolve()
-    _require_replaceable(path)
+    require_replaceable(path, (CONFIG, WEIGHTS, TOKENIZER, CARD), "bundle")
     config = {
         "format": FORMAT,
         "version": VERSION,
@@ -194,14 +193,3 @@ def _tensors(model: Transformer) -> dict[str, Tensor]:
     """What a model's state is made of; a tensor used in several places is named once, which safetensors insists on."""
     kept = model.state_dict().keys()
     return {name: tensor for name, tensor in chain(model.named_parameters(), model.named_buffers()) if name in kept}
-
-
-def _require_replaceable(path: Path) -> None:
-    """Refuse a place that holds anything but a bundle."""
-    if not os.path.lexists(path):
-        return
-    if not path.is_dir():
-        raise InputError(f"{path}: a file stands there; a bundle is a directory")
-    strangers = sorted(entry.name for entry in path.iterdir() if entry.name not in (CONFIG, WEIGHTS, TOKENIZER, CARD))
-    if strangers:
-        raise InputError(f"{path}: not overwritten, for it holds more than a bundle: {strangers[0]}")

@@ -13,13 +13,16 @@ import tempfile
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentError, ArgumentParser
 
-from relattn.translation.config import Positions, Recipe, TrainConfig, require
+from relattn.translation.config import Positions, Quantization, Recipe, TrainConfig, require
 from relattn.translation.errors import InputError, Interrupted, one_line
 from relattn.translation.settings import add_settings, recipe_flags
+
+if TYPE_CHECKING:
+    from relattn.translation.search.lines import LineTranslator
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -113,7 +116,7 @@ def recipe(argv: list[str]) -> None:
 def evaluate(argv: list[str]) -> None:
     """Score a model on text files or the embedded corpus: relattn evaluate BUNDLE --src FILE --ref FILE"""
     parser = _parser("evaluate", evaluate)
-    parser.add_argument("bundle", type=str, help="directory of the trained model, or its name on the hub")
+    parser.add_argument("bundle", type=str, help="directory of a bundle or an export, or a bundle's name on the hub")
     parser.add_argument("--src", type=str, default="", help="source lines, plain or .gz")
     parser.add_argument("--ref", type=str, default="", help="reference translations, one line per sentence")
     parser.add_argument(
@@ -153,11 +156,13 @@ def evaluate(argv: list[str]) -> None:
         raise InputError("--output names the table; its picture is put beside it, as .png")
     if not 1 <= arguments.lines <= 10**9:
         raise InputError(f"lines must be at least 1 and at most 1,000,000,000, got {arguments.lines}")
-    parts, translator = _load(arguments)
+    about, translator = _load(arguments)
+    if arguments.by_position is not None and not hasattr(translator, "model"):
+        raise InputError(f"{arguments.bundle}: an export; what it predicts by position only its bundle can tell")
     if arguments.embedded:
         from relattn.translation.data.embedded import embedded
 
-        pairs = embedded(arguments.embedded, src_lang=parts.src_lang, tgt_lang=parts.tgt_lang, lines=arguments.lines)
+        pairs = embedded(arguments.embedded, src_lang=about.src_lang, tgt_lang=about.tgt_lang, lines=arguments.lines)
     else:
         pairs = list(read_parallel(arguments.src, arguments.ref))
     with ExitStack() as places:  # refused before anything is measured
@@ -186,7 +191,7 @@ def evaluate(argv: list[str]) -> None:
 def translate(argv: list[str]) -> None:
     """Translate lines from standard input to standard output: relattn translate BUNDLE < in.txt > out.txt"""
     parser = _parser("translate", translate)
-    parser.add_argument("bundle", type=str, help="directory of the trained model, or its name on the hub")
+    parser.add_argument("bundle", type=str, help="directory of a bundle or an export, or a bundle's name on the hub")
     parser.add_argument("--n_best", type=int, default=0, help="write so many a line: number ||| translation ||| score")
     _add_search(parser)
     arguments = parser.parse_args(argv)
@@ -233,6 +238,35 @@ def push(argv: list[str]) -> None:
     from relattn.translation import hub
 
     print(hub.push(arguments.bundle, arguments.name, private=arguments.private, license=arguments.license))
+
+
+def export(argv: list[str]) -> None:
+    """Write a bundle for another program, and check that it says the same: relattn export ctranslate2 BUNDLE OUT"""
+    parser = _parser("export", export)
+    parser.add_argument("program", choices=("ctranslate2",), help="what is to serve it")
+    parser.add_argument("bundle", type=str, help="directory of the trained model, or its name on the hub")
+    parser.add_argument("out", type=str, help="directory of the export")
+    parser.add_argument("--quantization", type=Quantization, default="float32", help="type of the weights")
+    parser.add_argument("--sample", type=str, default="", help="source lines to check it with, plain or .gz")
+    parser.add_argument("--lines", type=int, default=100, help="of the sample, or drawn from the model's vocabulary")
+    arguments = parser.parse_args(argv)
+
+    require(bool(arguments.out), "out must name a directory")
+    if not 1 <= arguments.lines <= 10**6:
+        raise InputError(f"lines must be at least 1 and at most 1,000,000, got {arguments.lines}")
+
+    from itertools import islice
+
+    from relattn.translation import bundle, hub
+    from relattn.translation.data.corpora import read_lines
+    from relattn.translation.export import ctranslate2
+
+    parts = bundle.load_parts(hub.resolve(arguments.bundle))
+    if arguments.sample:
+        sample = list(islice(read_lines(arguments.sample), arguments.lines))
+    else:
+        sample = ctranslate2.likely_lines(parts.tokenizer, arguments.lines)
+    print(ctranslate2.export(parts, Path(arguments.out), quantization=arguments.quantization, sample=sample))
 
 
 def demo(argv: list[str]) -> None:
@@ -293,7 +327,8 @@ def reproduce(argv: list[str]) -> None:
 
 
 COMMANDS = {
-    command.__name__: command for command in (demo, train, recipe, evaluate, translate, average, push, reproduce)
+    command.__name__: command
+    for command in (demo, train, recipe, evaluate, translate, average, export, push, reproduce)
 }
 
 
@@ -315,24 +350,38 @@ def _add_search(parser: ArgumentParser) -> None:
 
 
 def _load(arguments: Any) -> Any:
-    """The parts of the bundle that is asked for, and a translator made of them."""
-    import torch
-
-    from relattn.translation import bundle, hub
+    """What a bundle or an export says of its languages, and a translator made of it."""
+    from relattn.translation import hub
+    from relattn.translation.search.ctranslate2 import MODEL, CTranslate2Translator
 
     if arguments.threads is not None:
         TrainConfig(threads=arguments.threads)  # whose range it has
-        torch.set_num_threads(arguments.threads)
-    try:
-        torch.ones(1, device=arguments.device).item()
-    except Exception as error:  # of many kinds; "meta" makes tensors and has no numbers
-        fault = one_line(str(error).partition("\n")[0], 120)
-        raise InputError(f"device {arguments.device} cannot be used here: {fault}") from error
-    parts = bundle.load_parts(hub.resolve(arguments.bundle))
-    translator = parts.translator(device=arguments.device)
+    path = hub.resolve(arguments.bundle)
+    translator: LineTranslator
+    if (path / MODEL).exists():
+        translator = CTranslate2Translator(path, device=arguments.device, threads=arguments.threads)
+        about = translator.about
+    else:
+        about, translator = _load_bundle(path, arguments.device, arguments.threads)
     given = {name: arguments[name] for name in ("beam_size", "alpha") if arguments[name] is not None}
     translator.search = replace(translator.search, **given)
-    return parts, translator
+    return about, translator
+
+
+def _load_bundle(path: Path, device: str, threads: int | None) -> Any:
+    import torch
+
+    from relattn.translation import bundle
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        torch.ones(1, device=device).item()
+    except Exception as error:  # of many kinds; "meta" makes tensors and has no numbers
+        fault = one_line(str(error).partition("\n")[0], 120)
+        raise InputError(f"device {device} cannot be used here: {fault}") from error
+    parts = bundle.load_parts(path)
+    return parts, parts.translator(device=device)
 
 
 if __name__ == "__main__":

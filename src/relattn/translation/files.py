@@ -6,7 +6,7 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -37,6 +37,26 @@ def putting(path: Path) -> Iterator[Path]:
     finally:
         remove(old)
         remove(aside)
+
+
+def require_replaceable(path: Path, names: Collection[str], what: str) -> None:
+    """Refuse a place that holds anything but a directory of these files, all or some of them.
+
+    Args:
+        path: the place; nothing may be there, or an empty directory.
+        names: of the files.
+        what: such a directory is called.
+
+    Raises:
+        InputError: something else stands there.
+    """
+    if not os.path.lexists(path):
+        return
+    if not path.is_dir():
+        raise InputError(f"{path}: a file stands there; a {what} is a directory")
+    strangers = sorted(entry.name for entry in path.iterdir() if entry.name not in names)
+    if strangers:
+        raise InputError(f"{path}: not overwritten, for it holds more than a {what}: {strangers[0]}")
 
 
 def _swap(aside: Path, path: Path, old: Path) -> None:

@@ -18,8 +18,8 @@ from relattn.translation.data.corpora import arriving_lines
 from relattn.translation.errors import InputError
 from relattn.translation.model.schemes import SCHEMES
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.search import translator as module
-from relattn.translation.search.translator import Hypothesis, Translator
+from relattn.translation.search.lines import LONGEST_LINE, Hypothesis
+from relattn.translation.search.translator import Translator
 
 VOCAB = 40
 NEAR_TIE = 1e-4  # a difference of scores that rounding could turn round
@@ -312,7 +312,7 @@ def test_an_unreadable_descriptor_is_reported(tmp_path):
 
 def test_a_line_too_long_to_translate_is_refused_by_number_before_it_is_encoded(trained):
     translate = translator(trained)
-    monster = "5 " * (module.LONGEST_LINE // 2)
+    monster = "5 " * (LONGEST_LINE // 2)
     chunks = [["5"], ["6", monster + "7"]]
     found = translate.stream_n_best(chunks, 1)
     assert next(found)[0].text

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -120,6 +121,16 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """Pieces, the four special ones counted."""
         return self._model.get_piece_size()
+
+    @property
+    def pieces(self) -> list[str]:
+        """Every piece as SentencePiece writes it, by its id."""
+        return [self._model.id_to_piece(i) for i in range(self.vocab_size)]
+
+    def frequencies(self) -> tuple[list[int], list[float]]:
+        """Ids of the pieces that are text, and what share of all pieces each is taken for."""
+        ids = [i for i in range(self.unk_id + 1, self.vocab_size) if not self._model.is_byte(i)]
+        return ids, [math.exp(self._model.get_score(i)) for i in ids]
 
     @property
     def digest(self) -> str:

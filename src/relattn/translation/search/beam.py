@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from relattn.translation.errors import Diverged
+from relattn.translation.search.lines import Finished
 from relattn.translation.search.scoring import LengthPenalty
 
 NEVER = float("-inf")
@@ -79,14 +80,6 @@ class BeamState:
     def select(self, which: Tensor) -> BeamState:
         """The state of some of its sentences: a boolean mask or indices over (live,)."""
         return BeamState(*(getattr(self, field.name)[which] for field in fields(self)))
-
-
-@dataclass(frozen=True)
-class Finished:
-    """One complete hypothesis."""
-
-    tokens: list[int]  # generated tokens without the end of sentence
-    score: float  # log-probability, end of sentence counted, over the length penalty
 
 
 def start(limits: Tensor, rules: Rules) -> BeamState:

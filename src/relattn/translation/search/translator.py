@@ -1,56 +1,24 @@
-"""From lines of text to lines of text: tokenise, batch by length, search, and put everything back in order.
-
-Lines are translated longest first, in batches of similar length, which costs the least padding; a line's translation
-and score do not depend on the batch it was in. A line has its own limit, max_length_ratio · pieces + max_length_extra
-generated tokens, at which its translation is closed; a line the model cannot read whole, or of more than LONGEST_LINE
-characters, is refused by its number.
-"""
+"""A model of ours, with its tokenizer and how to search: what translates lines in PyTorch."""
 
 from __future__ import annotations
 
-import logging
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from tqdm import tqdm
 
 from relattn.translation.config import SearchConfig
-from relattn.translation.data.batching import runs
+from relattn.translation.data.batching import collate, runs
 from relattn.translation.data.tokenizer import Tokenizer
-from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Cache, Transformer
-from relattn.translation.search.beam import Finished, Rules, search
+from relattn.translation.search.beam import Rules, search
+from relattn.translation.search.lines import MAX_TOKENS, Finished, LineTranslator
 from relattn.translation.search.scoring import length_penalty
 
-MAX_SENTENCES = 128  # in a batch, times the beam: enough to keep the arithmetic busy
-MAX_TOKENS = 4096  # padded source pieces in a batch, so that long lines do not exhaust memory
-LONGEST_LINE = 1 << 14  # characters, some thousand pieces: attention takes time by the square of them
 
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """One translation of a line.
-
-    Attributes:
-        text: the translation.
-        score: log-probability of its tokens and the end of sentence, in nats, over the length penalty; 0 for a blank
-            line.
-        tokens: its pieces, without the end of sentence.
-    """
-
-    text: str
-    score: float
-    tokens: list[int]
-
-
-class Translator:
+class Translator(LineTranslator):
     """A model with its tokenizer and how to search.
 
     Args:
@@ -63,84 +31,20 @@ class Translator:
     def __init__(
         self, model: Transformer, tokenizer: Tokenizer, search: SearchConfig, *, device: str | torch.device = "cpu"
     ) -> None:
+        super().__init__(tokenizer, search)
         self.device = torch.device(device)
         self.model = model.to(self.device).eval()
-        self.tokenizer, self.search = tokenizer, search
 
-    def translate(self, lines: Iterable[str], *, progress: bool = False) -> list[str]:
-        """The best translation of each line, in order; a blank line gives an empty one.
-
-        Args:
-            lines: one sentence each.
-            progress: show a bar of lines done on standard error.
-
-        Raises:
-            InputError: a line is longer than the model can read, or than LONGEST_LINE characters (the message has its
-                number, counted from 1).
-        """
-        return [best.text for (best,) in self.n_best(lines, 1, progress=progress)]
-
-    def n_best(self, lines: Iterable[str], n: int, *, progress: bool = False) -> list[list[Hypothesis]]:
-        """The n best translations of each line the beam finds, best first; a blank line has one, which is empty.
-
-        Raises:
-            InputError: n is not between 1 and the beam size; or as `translate`.
-        """
-        lines = list(lines)
-        with tqdm(total=len(lines), unit="line", file=sys.stderr, disable=not progress) as bar:
-            return self._search_lines(lines, n, first_line=1, done=bar.update)
-
-    def stream_n_best(
-        self, chunks: Iterable[Sequence[str]], n: int, *, progress: bool = False
-    ) -> Iterator[list[Hypothesis]]:
-        """The n best translations of each line of chunks of lines, in order, as `n_best` gives them.
-
-        Each chunk is translated before the next is asked for. Line numbers in errors count from the first chunk's
-        first line; the lines of earlier chunks have then been given out.
-        """
-        first_line = 1
-        with tqdm(unit="line", file=sys.stderr, disable=not progress) as bar:
-            for chunk in chunks:
-                yield from self._search_lines(chunk, n, first_line=first_line, done=bar.update)
-                first_line += len(chunk)
-
-    def _search_lines(
-        self, lines: Sequence[str], n: int, *, first_line: int, done: Callable[[int], object]
-    ) -> list[list[Hypothesis]]:
-        """The n best of each line. `first_line` is the number of the first one; `done` is told how many are ready."""
-        if not 1 <= n <= self.search.beam_size:
-            raise InputError(f"cannot give the {n} best translations with beam_size {self.search.beam_size}")
-        for i, line in enumerate(lines):
-            if len(line) > LONGEST_LINE:
-                raise InputError(
-                    f"line {first_line + i} has {len(line):,} characters; at most {LONGEST_LINE:,} are read"
-                )
-        results = [[Hypothesis("", 0.0, [])] for _ in lines]
-        pieces = {i: self.tokenizer.encode(line) for i, line in enumerate(lines) if line.strip()}
-        done(len(lines) - len(pieces))
-        for i, ids in pieces.items():
-            longest = self.model.max_length
-            if longest is not None and len(ids) + 1 > longest:
-                raise InputError(
-                    f"line {first_line + i} has {len(ids)} pieces, but this model reads at most {longest - 1}"
-                )
-        numbers = np.array(list(pieces), dtype=np.int64)
-        lengths = np.array([len(ids) + 1 for ids in pieces.values()], dtype=np.int64)
-        for indices in runs(np.argsort(-lengths, kind="stable"), lengths, MAX_TOKENS, MAX_SENTENCES):
-            batch = numbers[indices].tolist()
-            for i, found in zip(batch, self._search_batch([pieces[i] for i in batch], n), strict=True):
-                results[i] = [Hypothesis(self.tokenizer.decode(f.tokens), f.score, f.tokens) for f in found]
-                self._warn_if_closed(first_line + i, len(pieces[i]), found[0])
-            done(len(batch))
-        return results
+    @property
+    def max_length(self) -> int | None:  # type: ignore[override]
+        return self.model.max_length
 
     @torch.inference_mode()
-    def _search_batch(self, src_ids: list[list[int]], n: int) -> list[list[Finished]]:
+    def search_batch(self, src_ids: list[list[int]], limits: list[int], n: int) -> list[list[Finished]]:
         eos = self.tokenizer.eos_id
         rows = [torch.tensor([*ids, eos], device=self.device) for ids in src_ids]
         src = pad_sequence(rows, batch_first=True, padding_value=self.tokenizer.pad_id)
         src_lengths = torch.tensor([len(row) for row in rows], device=self.device)
-        limits = torch.tensor([self._limit(len(ids)) for ids in src_ids], device=self.device)
         rules = Rules(
             beam_size=self.search.beam_size,
             bos=self.tokenizer.bos_id,
@@ -149,24 +53,23 @@ class Translator:
             penalty=length_penalty(self.search.length_penalty, self.search.alpha),
             n_best=n,
         )
-        cache = self.model.start(self.model.encode(src, src_lengths), src_lengths, int(limits.max()))
-        return search(self._step, cache, limits, rules)
+        cache = self.model.start(self.model.encode(src, src_lengths), src_lengths, max(limits))
+        return search(self._step, cache, torch.tensor(limits, device=self.device), rules)
+
+    @torch.inference_mode()
+    def forced(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[list[float]]:
+        scores: list[list[float]] = [[]] * len(src_ids)
+        longest = np.maximum([len(ids) for ids in src_ids], [len(ids) for ids in tgt_ids]) + 1
+        for indices in runs(np.argsort(longest, kind="stable"), longest, MAX_TOKENS):
+            chosen = indices.tolist()
+            batch = collate([src_ids[i] for i in chosen], [tgt_ids[i] for i in chosen]).to(self.device)
+            log_probs = self.model(batch.src, batch.src_lengths, batch.tgt_in).float().log_softmax(-1)
+            of_pieces = log_probs.gather(-1, batch.tgt_out[..., None])[..., 0]  # (rows, tgt_len)
+            for i, row, length in zip(chosen, of_pieces.tolist(), batch.tgt_lengths.tolist(), strict=True):
+                scores[i] = row[:length]
+        return scores
 
     def _step(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
         """(rows,) tokens -> (rows, vocab) logits of the next."""
         logits, cache = self.model.step(tokens[:, None], cache)
         return logits[:, -1], cache
-
-    def _own_limit(self, src_pieces: int) -> int:
-        """Most tokens a translation of so many source pieces may have, whatever the model can hold."""
-        return max(1, int(self.search.max_length_ratio * src_pieces) + self.search.max_length_extra)
-
-    def _limit(self, src_pieces: int) -> int:
-        own, longest = self._own_limit(src_pieces), self.model.max_length
-        return own if longest is None else min(own, longest)
-
-    def _warn_if_closed(self, line: int, src_pieces: int, best: Finished) -> None:
-        """Say that a translation was closed because the model can hold no more. Its own limit only ends repetition."""
-        limit = self._limit(src_pieces)
-        if limit < self._own_limit(src_pieces) and len(best.tokens) + 1 == limit:
-            _log.warning("line %d: its translation was closed at %d pieces, the most this model can hold", line, limit)

@@ -1,0 +1,259 @@
+"""A bundle as a directory for CTranslate2, which serves it on CPUs and GPUs, in int8 too, without PyTorch.
+
+    model.bin                the weights, in CTranslate2's own format
+    config.json              tokens that it adds, and under "relattn" the languages and the search
+    shared_vocabulary.json   the pieces, by their numbers
+    tokenizer.model          the SentencePiece model, of both sides
+    README.md                the bundle's card
+
+CTranslate2 has clipped relative positions, one table for all heads of a layer, and vectors that are added to
+embeddings. What it has not is named, with the setting of a recipe that would make a model exportable.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from relattn import RelativeAttention
+from relattn.translation.bundle import CARD, Parts
+from relattn.translation.config import ModelConfig, Quantization, SearchConfig, as_dict
+from relattn.translation.data.tokenizer import Tokenizer
+from relattn.translation.errors import InputError
+from relattn.translation.export.parity import compare
+from relattn.translation.files import putting, require_replaceable
+from relattn.translation.model.attention import CrossAttention, SelfAttention
+from relattn.translation.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
+from relattn.translation.model.schemes import Learned, NoPositions, sinusoids
+from relattn.translation.model.transformer import Transformer
+from relattn.translation.search.ctranslate2 import (
+    CONFIG,
+    MODEL,
+    OURS,
+    TOKENIZER,
+    VOCABULARY,
+    CTranslate2Translator,
+    Description,
+)
+from relattn.translation.search.translator import Translator
+
+FARTHEST = 1e-4  # nats by which a token's log-probability may differ in float32
+LONGEST = 64  # pieces of a line that is drawn
+POSITIONS = 4096  # of a sinusoidal model: CTranslate2's own sinusoids are others, so that it has ours in a table
+
+
+def require_exportable(config: ModelConfig, source: str | Path) -> None:
+    """Raise an InputError that names everything of a model that CTranslate2 has not. `source` is the bundle's name."""
+    reasons = []
+    if config.positions not in ("relative", "sinusoidal", "learned", "none"):
+        reasons.append(f"no {config.positions} positions (train with --model.positions relative)")
+    if config.tables_per_head:
+        reasons.append("no tables for each head (train with --model.tables_per_head false)")
+    if config.beyond == "zero":
+        reasons.append("no window with nothing beyond it (train with --model.beyond clip)")
+    if reasons:
+        raise InputError(f"{source}: not for CTranslate2, which has {'; '.join(reasons)}")
+
+
+def export(parts: Parts, out: Path, *, quantization: Quantization, sample: Sequence[str]) -> str:
+    """Write a bundle for CTranslate2 and check that it says the same; returns what is to be told of it.
+
+    Args:
+        parts: of the bundle.
+        out: the directory; one that holds an export is replaced.
+        quantization: type of the weights, which CTranslate2 may compute in. The check is made in float32 too.
+        sample: lines to check it with.
+
+    Raises:
+        InputError: the model has what CTranslate2 has not, the check fails, `out` holds something else or cannot be
+            written. `out` is then as it was.
+    """
+    require_exportable(parts.model, parts.path)
+    out = out.resolve()
+    require_replaceable(out, (MODEL, CONFIG, VOCABULARY, TOKENIZER, CARD), "model for CTranslate2")
+    ours = parts.translator()
+    if not any(line.strip() for line in sample):
+        raise InputError("there is nothing to check the export with: no lines")
+    lengths = [len(best.tokens) + 1 for (best,) in ours.n_best(sample, 1)]
+    ours.search = of_ctranslate2(parts.search, sum(lengths) / len(lengths))
+    told = [f"length penalty: {_penalty(parts.search)} here, {_penalty(ours.search)} there"]
+    with putting(out) as aside:
+        kinds: list[Quantization] = ["float32", quantization]
+        for weights in dict.fromkeys(kinds):
+            if aside.exists():
+                shutil.rmtree(aside)
+            _write(aside, parts, ours, weights)
+            parity = compare(ours, CTranslate2Translator(aside), sample)
+            if weights == "float32" and not parity.worst <= FARTHEST:
+                raise InputError(f"{out}: not exported: it would not say the same: {parity}")
+            told.append(f"{weights}: {parity}")
+        card = parts.path / CARD
+        text = card.read_text(encoding="utf-8") if card.exists() else ""
+        (aside / CARD).write_text("\n\n".join([text.rstrip(), "## Export", *told]).lstrip() + "\n", encoding="utf-8")
+    return "\n".join(told)
+
+
+def of_ctranslate2(search: SearchConfig, length: float) -> SearchConfig:
+    """A search whose length penalty CTranslate2 has: len^α, or none.
+
+    ((5 + len) / 6)^α is none of its. Near a length n it grows as len^(α n / (n + 5)) does, which is taken for it.
+
+    Args:
+        search: of the bundle.
+        length: n, in tokens, end counted.
+    """
+    if search.length_penalty != "gnmt":
+        return search
+    return replace(search, length_penalty="average", alpha=round(search.alpha * length / (length + 5), 3))
+
+
+def _penalty(search: SearchConfig) -> str:
+    return {
+        "gnmt": f"((5 + len) / 6)^{search.alpha}",
+        "average": f"len^{search.alpha}",
+        "none": "none",
+    }[search.length_penalty]
+
+
+def likely_lines(tokenizer: Tokenizer, count: int, seed: int = 1) -> list[str]:
+    """Lines to check an export with where there is no text: pieces drawn as often as SentencePiece expects them."""
+    draw, (pieces, weights) = random.Random(seed), tokenizer.frequencies()
+    return [tokenizer.decode(draw.choices(pieces, weights, k=draw.randint(1, LONGEST))) for _ in range(count)]
+
+
+def _write(out: Path, parts: Parts, ours: Translator, weights: Quantization) -> None:
+    """The files of an export, in a new directory."""
+    tokens, pieces = parts.tokenizer, parts.tokenizer.pieces
+    spec = _spec(ours.model)
+    spec.register_source_vocabulary(pieces)
+    spec.register_target_vocabulary(pieces)
+    spec.config.bos_token, spec.config.eos_token = pieces[tokens.bos_id], pieces[tokens.eos_id]
+    spec.config.unk_token, spec.config.decoder_start_token = pieces[tokens.unk_id], pieces[tokens.bos_id]
+    spec.config.add_source_eos = True
+    spec.config.layer_norm_epsilon = nn.LayerNorm(1).eps
+    spec.config.add_attribute(
+        OURS,
+        as_dict(
+            Description(
+                src_lang=parts.src_lang, tgt_lang=parts.tgt_lang, max_length=_longest(ours.model), search=ours.search
+            )
+        ),
+    )
+    spec.validate()
+    spec.optimize(weights)
+    out.mkdir(parents=True)
+    spec.save(str(out))
+    (out / TOKENIZER).write_bytes(tokens.model_bytes)
+
+
+def _longest(model: Transformer) -> int | None:
+    return POSITIONS if model.config.positions == "sinusoidal" else model.max_length
+
+
+def _spec(model: Transformer) -> Any:
+    """CTranslate2's description of the model, with its weights."""
+    from ctranslate2.specs import TransformerSpec
+
+    config = model.config
+    added = config.positions in ("sinusoidal", "learned")
+    spec = TransformerSpec.from_config(
+        (config.encoder_layers, config.decoder_layers),
+        config.heads,
+        pre_norm=config.norm == "pre",
+        with_relative_position=not added,  # no positions at all are tables of zeros
+    )
+    embedding = model.embedding.detach().clone()  # which CTranslate2 quantises in its place
+    spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = spec.decoder.projection.weight = embedding
+    stacks: list[tuple[Any, NoPositions, nn.Module]] = [
+        (spec.encoder, model.src_positions, model.encoder_norm),
+        (spec.decoder, model.tgt_positions, model.decoder_norm),
+    ]
+    for stack, positions, last_norm in stacks:
+        if config.norm == "pre":
+            _norm(stack.layer_norm, last_norm)
+        if added:
+            stack.position_encodings.encodings = _added(positions)
+    for layer, encoding in zip(spec.encoder.layer, cast("Iterable[EncoderLayer]", model.encoder), strict=True):
+        norms = _norms(encoding)
+        _self_attention(layer.self_attention, norms[0], encoding.self_attention)
+        _feed_forward(layer.ffn, norms[1], encoding.feed_forward)
+    for layer, decoding in zip(spec.decoder.layer, cast("Iterable[DecoderLayer]", model.decoder), strict=True):
+        norms = _norms(decoding)
+        _self_attention(layer.self_attention, norms[0], decoding.self_attention)
+        _cross_attention(layer.attention, norms[1], decoding.cross_attention)
+        _feed_forward(layer.ffn, norms[2], decoding.feed_forward)
+    return spec
+
+
+def _added(positions: NoPositions) -> Tensor:
+    """(positions, dim) vectors that are added to embeddings."""
+    if isinstance(positions, Learned):
+        return positions.weight.detach().clone()
+    return sinusoids(torch.arange(POSITIONS), positions.config.dim)
+
+
+def _norms(layer: EncoderLayer | DecoderLayer) -> list[nn.Module]:
+    """The layer norms of a layer's sub-layers."""
+    return [residual.norm for residual in cast("Iterable[Residual]", layer.residuals)]
+
+
+def _norm(spec: Any, norm: nn.Module) -> None:
+    assert isinstance(norm, nn.LayerNorm)
+    spec.gamma, spec.beta = norm.weight.detach().clone(), norm.bias.detach().clone()
+
+
+def _linear(spec: Any, *maps: nn.Module) -> None:
+    """Maps of one input, one after the other in the rows of a single one."""
+    spec.weight = torch.cat([cast(nn.Linear, each).weight.detach() for each in maps])
+    spec.bias = torch.cat([cast(nn.Linear, each).bias.detach() for each in maps])
+
+
+def _self_attention(spec: Any, norm: nn.Module, ours: nn.Module) -> None:
+    assert isinstance(ours, SelfAttention)
+    _norm(spec.layer_norm, norm)
+    _linear(spec.linear[0], ours.query, ours.key, ours.value)
+    _linear(spec.linear[1], ours.out)
+    if hasattr(spec, "relative_position_keys"):
+        spec.relative_position_keys, spec.relative_position_values = _tables(ours)
+
+
+def _tables(ours: SelfAttention) -> tuple[Tensor, Tensor]:
+    """Tables (2k + 1, head_dim) of keys and values; one that a model has not is zeros."""
+    attention = ours.attention
+    if not isinstance(attention, RelativeAttention):
+        nothing = torch.zeros(1, ours.head_dim)
+        return nothing, nothing
+    both = [
+        None if table is None else _symmetric(table.weight.detach(), attention.clip)
+        for table in (attention.rel_key, attention.rel_value)
+    ]
+    there = next(table for table in both if table is not None)
+    key, value = (torch.zeros_like(there) if table is None else table for table in both)
+    return key, value
+
+
+def _symmetric(table: Tensor, window: tuple[int, int]) -> Tensor:
+    """A table that reaches as far to one side as to the other; rows past the clipping distance are the edge's."""
+    left, right = window
+    wide = max(window)
+    return table[torch.arange(-wide, wide + 1).clamp(-left, right) + left]
+
+
+def _cross_attention(spec: Any, norm: nn.Module, ours: CrossAttention) -> None:
+    _norm(spec.layer_norm, norm)
+    _linear(spec.linear[0], ours.query)
+    _linear(spec.linear[1], ours.key, ours.value)
+    _linear(spec.linear[2], ours.out)
+
+
+def _feed_forward(spec: Any, norm: nn.Module, ours: FeedForward) -> None:
+    _norm(spec.layer_norm, norm)
+    _linear(spec.linear_0, ours[0])
+    _linear(spec.linear_1, ours[-1])

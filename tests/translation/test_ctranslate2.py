@@ -1,0 +1,362 @@
+"""A model exported for CTranslate2 says what the bundle says, and one that it could not hold is refused whole."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import get_args
+
+import ctranslate2
+import pytest
+import torch
+
+from relattn.translation import bundle, cli
+from relattn.translation.config import ModelConfig, Quantization, Recipe, SearchConfig
+from relattn.translation.data.tokenizer import Tokenizer
+from relattn.translation.errors import InputError
+from relattn.translation.export import ctranslate2 as module
+from relattn.translation.export.ctranslate2 import export, likely_lines, of_ctranslate2, require_exportable
+from relattn.translation.export.parity import compare
+from relattn.translation.model.transformer import Transformer
+from relattn.translation.search.ctranslate2 import CTranslate2Translator
+
+FILES = {"model.bin", "config.json", "shared_vocabulary.json", "tokenizer.model", "README.md"}
+LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]
+SEARCH = SearchConfig(beam_size=3, length_penalty="average", alpha=0.7, max_length_ratio=0.5, max_length_extra=5)
+SMALL = ModelConfig(dim=12, heads=3, feed_forward_dim=20, encoder_layers=2, decoder_layers=1, clip=3)
+KINDS = {
+    "relative": {},
+    "keys": {"relative_tables": "keys"},
+    "values": {"relative_tables": "values"},
+    "left": {"clip": 4, "clip_right": 1},
+    "right": {"clip": 0, "clip_right": 2},
+    "clip 0": {"clip": 0},
+    "post": {"norm": "post"},
+    "sinusoidal": {"positions": "sinusoidal"},
+    "learned": {"positions": "learned", "max_positions": 70},
+    "none": {"positions": "none"},
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(LINES * 5, 300, seed=1)
+
+
+def of(options: dict) -> ModelConfig:
+    options = dict(options)
+    return replace(SMALL.with_positions(options.pop("positions", "relative"), clip=None), **options)
+
+
+@pytest.fixture
+def make(tmp_path, tokenizer):
+    """make(options): the parts of a bundle with random weights, none of them small; `ends` makes translations end."""
+
+    def make(options: dict, search: SearchConfig = SEARCH, ends: float = 0.0) -> bundle.Parts:
+        config = of(options)
+        torch.manual_seed(1)
+        model = Transformer(config, tokenizer.vocab_size)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += 0.3 * torch.randn(parameter.shape)
+            if ends:
+                model.decoder_norm.bias += ends * model.embedding[tokenizer.eos_id]
+        recipe = Recipe(model=config, search=search)
+        path = tmp_path / "bundle"
+        bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card="# A model\n")
+        return bundle.load_parts(path)
+
+    return make
+
+
+def lines_of(words: list[int]) -> list[str]:
+    draw = random.Random(1)
+    vocabulary = " ".join(LINES).split()
+    return [" ".join(draw.choice(vocabulary) for _ in range(count)) for count in words]
+
+
+BLIND = "ignore:(positions. none|clip. 0):UserWarning"
+
+
+@pytest.mark.filterwarnings(BLIND)
+@pytest.mark.parametrize("options", KINDS.values(), ids=KINDS.keys())
+def test_an_export_says_what_the_bundle_says(tmp_path, make, options):
+    parts = make(options)
+    sample = lines_of([1, 2, 5, 8, 12, 17])
+    told = export(parts, tmp_path / "out", quantization="float32", sample=sample)
+    assert {file.name for file in (tmp_path / "out").iterdir()} == FILES
+    theirs = CTranslate2Translator(tmp_path / "out", threads=1)
+    assert (theirs.about.src_lang, theirs.about.tgt_lang, theirs.search) == (parts.src_lang, parts.tgt_lang, SEARCH)
+    ours = parts.translator()
+    src = [ours.tokenizer.encode(line) for line in sample]
+    tgt = [ours.tokenizer.encode(line) for line in reversed(sample)]
+    for mine, yours in zip(ours.forced(src, tgt), theirs.forced(src, tgt), strict=True):
+        torch.testing.assert_close(torch.tensor(mine), torch.tensor(yours), rtol=0, atol=1e-4)
+    for translator in (ours, theirs):
+        translator.search = replace(SEARCH, beam_size=1)
+    assert [h.tokens for (h,) in ours.n_best(sample, 1)] == [h.tokens for (h,) in theirs.n_best(sample, 1)]
+    assert "6 lines" in told
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("# A model\n\n## Export\n\n")
+    assert told.splitlines()[-1] in card
+
+
+def test_ctranslate2_alone_finds_what_it_expects(tmp_path, make):
+    """As other programs use the directory: its own pieces in, without any special token."""
+    parts = make({})
+    export(parts, tmp_path / "out", quantization="float32", sample=LINES)
+    ours, alone = parts.translator(), ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1)
+    pieces = ours.tokenizer.pieces
+    src, tgt = ours.tokenizer.encode(LINES[0]), ours.tokenizer.encode(LINES[1])
+    (scored,) = alone.score_batch([[pieces[i] for i in src]], [[pieces[i] for i in tgt]])
+    assert scored.log_probs == pytest.approx(ours.forced([src], [tgt])[0], abs=1e-4)
+    assert scored.tokens == [*(pieces[i] for i in tgt), "</s>"]
+
+
+@pytest.mark.parametrize("quantization", get_args(Quantization))
+def test_types_of_weights(tmp_path, make, quantization):
+    parts = make({})
+    told = export(parts, tmp_path / "out", quantization=quantization, sample=LINES)
+    assert [line.partition(":")[0] for line in told.splitlines()[1:]] == list(dict.fromkeys(("float32", quantization)))
+    theirs = CTranslate2Translator(tmp_path / "out", threads=1)
+    src = [parts.tokenizer.encode(line) for line in LINES]
+    scores = [chain.from_iterable(each.forced(src, src)) for each in (theirs, parts.translator())]
+    gap = max(abs(near - exact) for near, exact in zip(*scores, strict=True))
+    assert (gap < 1e-4) == (quantization == "float32")
+    assert gap < 1.0
+    assert float(re.search("at most ([^ ]+) apart", told.splitlines()[-1])[1]) < 1.0
+    sizes = {"float32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
+    weights = sum(t.numel() for t in parts.state.values()) * sizes.get(quantization, 1)
+    assert weights < (tmp_path / "out" / "model.bin").stat().st_size < weights * 1.5 + 8000
+
+
+def test_lines_past_1024_pieces_are_read_whole(tmp_path, make):
+    parts = make({})
+    export(parts, tmp_path / "out", quantization="float32", sample=LINES)
+    ours, theirs = parts.translator(), CTranslate2Translator(tmp_path / "out", threads=1)
+    src = ours.tokenizer.encode(" ".join(lines_of([700])))
+    assert len(src) > 1100
+    assert theirs.forced([src], [src])[0] == pytest.approx(ours.forced([src], [src])[0], abs=1e-4)
+    for translator in (ours, theirs):
+        translator.search = replace(SEARCH, beam_size=1, max_length_ratio=0.0, max_length_extra=6)
+    line = ours.tokenizer.decode(src)
+    assert ours.n_best([line], 1)[0][0].tokens == theirs.n_best([line], 1)[0][0].tokens
+
+
+def test_a_translation_does_not_depend_on_the_lines_beside_it(tmp_path, make):
+    parts = make({}, replace(SEARCH, max_length_ratio=1.0, max_length_extra=2))
+    export(parts, tmp_path / "out", quantization="float32", sample=LINES)
+    theirs = CTranslate2Translator(tmp_path / "out", threads=1)
+    sample = lines_of([1, 30, 2, 9, 1])
+    together = [[h.tokens for h in found] for found in theirs.n_best(sample, 2)]
+    assert together == [[h.tokens for h in theirs.n_best([line], 2)[0]] for line in sample]
+    for line, found in zip(sample, together, strict=True):
+        assert max(map(len, found)) < theirs.limit(len(parts.tokenizer.encode(line)))
+    assert len(theirs.translate(["", sample[0], " "])) == 3
+
+
+def test_scores_are_by_the_same_penalty(tmp_path, make):
+    parts = make({}, replace(SEARCH, max_length_extra=40), ends=1.5)
+    export(parts, tmp_path / "out", quantization="float32", sample=LINES)
+    theirs = CTranslate2Translator(tmp_path / "out", threads=1)
+    ended = 0
+    for alpha in (0.0, 0.7):
+        theirs.search = replace(theirs.search, alpha=alpha)
+        for line, found in zip(LINES, theirs.n_best(LINES, 3), strict=True):
+            src = parts.tokenizer.encode(line)
+            for hypothesis in found:
+                length = len(hypothesis.tokens) + 1
+                if length < theirs.limit(len(src)):
+                    (scores,) = parts.translator().forced([src], [hypothesis.tokens])
+                    # its search adds up less exactly than its own forced scores; another length is 5 % and more away
+                    assert hypothesis.score == pytest.approx(sum(scores) / length**alpha, rel=5e-3)
+                    ended += 1
+    assert ended
+
+
+def test_penalties():
+    gnmt, average = (SearchConfig(length_penalty=name, alpha=0.6) for name in ("gnmt", "average"))
+    none = replace(average, length_penalty="none")
+    assert of_ctranslate2(average, 20) == average
+    assert of_ctranslate2(none, 20) == none
+    found = of_ctranslate2(gnmt, 20)
+    assert (found.length_penalty, found.alpha) == ("average", 0.48)
+    grown = [((5 + n) / 6) ** 0.6 for n in (19, 21)]
+    assert pytest.approx(grown[1] / grown[0], rel=1e-3) == 21**0.48 / 19**0.48  # near 20 both grow alike
+
+
+def test_what_ctranslate2_has_not_is_named_at_once(make, tmp_path):
+    parts = make({"positions": "relative+sinusoidal", "tables_per_head": True, "beyond": "zero"})
+    wanted = (
+        rf"^{parts.path}: not for CTranslate2, which has no relative\+sinusoidal positions \(train with "
+        r"--model.positions relative\); no tables for each head \(train with --model.tables_per_head false\); "
+        r"no window with nothing beyond it \(train with --model.beyond clip\)$"
+    )
+    with pytest.raises(InputError, match=wanted):
+        export(parts, tmp_path / "out", quantization="float32", sample=LINES)
+    assert not (tmp_path / "out").exists()
+    for name in ("xl", "t5", "alibi", "rope", "rove", "lstm", "cnn"):
+        with pytest.raises(InputError, match=f"^x: not for CTranslate2, which has no {name} positions"):
+            require_exportable(SMALL.with_positions(name, clip=None), "x")
+
+
+def test_an_export_that_would_not_say_the_same_is_not_made(make, tmp_path, monkeypatch):
+    parts = make({})
+    export(parts, tmp_path / "out", quantization="float32", sample=LINES)
+    before = (tmp_path / "out" / "model.bin").read_bytes()
+    monkeypatch.setattr(module, "_symmetric", lambda table, window: table.flip(0))
+    with pytest.raises(InputError, match=f"{tmp_path / 'out'}: not exported: it would not say the same: log-prob"):
+        export(parts, tmp_path / "out", quantization="float32", sample=LINES)
+    assert (tmp_path / "out" / "model.bin").read_bytes() == before
+    assert {file.name for file in tmp_path.iterdir()} == {"bundle", "out"}
+
+
+def test_nothing_else_is_overwritten(make, tmp_path):
+    parts = make({})
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("all of it")
+    with pytest.raises(InputError, match=r"out: not overwritten, for it holds more than a model for C.*: thesis.txt$"):
+        export(parts, tmp_path / "out", quantization="float32", sample=LINES)
+    with pytest.raises(InputError, match="nothing to check the export with: no lines"):
+        export(parts, tmp_path / "other", quantization="float32", sample=["", "  "])
+
+
+@pytest.fixture
+def exported(make, tmp_path) -> Path:
+    export(make({"positions": "learned", "max_positions": 40}), tmp_path / "out", quantization="float32", sample=LINES)
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize("name", sorted(FILES - {"README.md"}))
+def test_a_missing_file_is_named(exported, name):
+    (exported / name).unlink()
+    with pytest.raises(InputError, match=rf"^{exported}: not a complete export: it has no {name}$"):
+        CTranslate2Translator(exported)
+
+
+def test_damaged_files_are_named(exported, tokenizer):
+    whole = {name: (exported / name).read_bytes() for name in FILES}
+
+    def refused(name: str, content: bytes, message: str) -> None:
+        (exported / name).write_bytes(content)
+        with pytest.raises(InputError, match=rf"^{exported / name}: {message}") as caught:
+            CTranslate2Translator(exported)
+        assert "\n" not in str(caught.value)
+        (exported / name).write_bytes(whole[name])
+
+    refused("model.bin", whole["model.bin"][:5000], "cannot be used on cpu: ")
+    refused("model.bin", b"", "cannot be used on cpu: ")
+    refused("config.json", b"{", "not YAML")
+    refused("config.json", b"[]", "says nothing of relattn")
+    refused("config.json", b"[7]", "a model's configuration is a list of names and values")
+    config = json.loads(whole["config.json"])
+    ours = config["relattn"]
+    refused("config.json", json.dumps({**config, "relattn": 3}).encode(), "says nothing of relattn")
+    refused("config.json", json.dumps({"add_source_eos": True}).encode(), "says nothing of relattn")
+    refused("config.json", json.dumps({"relattn": {**ours, "beam": 2}}).encode(), "unknown setting beam")
+    refused("config.json", json.dumps({"relattn": {**ours, "max_length": "x"}}).encode(), ".*max_length")
+    refused("shared_vocabulary.json", b"[", "not JSON")
+    other = Tokenizer.train(["other words than those"] * 9, 290, seed=1)
+    refused("tokenizer.model", other.model_bytes, "has other pieces than shared_vocabulary.json")
+    CTranslate2Translator(exported)
+
+
+def test_limits_of_length_travel(exported, caplog):
+    theirs = CTranslate2Translator(exported)
+    long = " ".join(lines_of([40]))
+    with pytest.raises(InputError, match=r"line 2 has \d+ pieces, but this model reads at most 39"):
+        theirs.translate(["one", long])
+    theirs.search = replace(theirs.search, max_length_ratio=9.0, max_length_extra=90)
+    (((best,)),) = theirs.n_best(["one apple and two pears"], 1)
+    assert len(best.tokens) <= 39
+
+
+def test_devices_that_are_none(exported):
+    for device in ("cuda", "cuda:1", "gpu", "cuda:x"):
+        with pytest.raises(InputError, match=rf"^{exported / 'model.bin'}: cannot be used on {device}: "):
+            CTranslate2Translator(exported, device=device)
+
+
+def test_drawn_lines_come_from_the_vocabulary(tokenizer):
+    lines = likely_lines(tokenizer, 50)
+    assert lines == likely_lines(tokenizer, 50)
+    assert lines != likely_lines(tokenizer, 50, seed=2)
+    assert max(len(tokenizer.encode(line)) for line in lines) > 40
+    ids, shares = tokenizer.frequencies()
+    assert min(ids) > 3
+    assert set(ids) == {piece for line in lines for piece in tokenizer.encode(line)}
+    assert all(len(tokenizer.pieces[i]) < 6 or not tokenizer.pieces[i].startswith("<0x") for i in ids)
+    assert sum(shares) == pytest.approx(1.0, abs=0.1)
+
+
+class Saying:
+    """A translator whose translations, and the scores of all tokens, are given."""
+
+    def __init__(self, tokenizer, said: dict[str, str], score) -> None:
+        self.tokenizer, self.search, self.said, self.score = tokenizer, SEARCH, said, score
+
+    def n_best(self, lines, n):
+        from relattn.translation.search.lines import Hypothesis
+
+        return [[Hypothesis(self.said[line], 0.0, self.tokenizer.encode(self.said[line]))] for line in lines]
+
+    def forced(self, src_ids, tgt_ids):
+        return [[self.score(self.tokenizer.decode(src), token) for token in [*ids, 2]]
+                for src, ids in zip(src_ids, tgt_ids, strict=True)]  # fmt: skip
+
+    def limit(self, src_pieces):
+        return 30
+
+
+def test_agreement_is_counted(tokenizer):
+    long = " ".join(lines_of([40]))
+    a = {"one": "a", "two": "bb", "17": "ccc", "4": "dd", "and": "e"}
+    b = {"one": "a", "two": "b", "17": "cccc", "4": "ee", "and": long}
+    ours = Saying(tokenizer, a, lambda src, token: -1.0 if src != "17" else -4.0 + (token == 2))
+    theirs = Saying(tokenizer, b, lambda src, token: -1.0 - 0.25 * (src == "two" and token == 2))
+    ours.search = replace(SEARCH, alpha=0.0)
+    parity = compare(ours, theirs, ["one", "", "two", "4", "and"])
+    assert (parity.lines, parity.same, parity.worst, parity.at) == (4, 1, 0.25, 2)
+    counts = [len(tokenizer.encode(a[line])) + 1 for line in ("one", "two", "4", "and")]
+    assert parity.tokens == sum(counts)
+    assert parity.mean == pytest.approx(0.25 / sum(counts))
+    assert parity.others == {
+        "where its search found a likelier one": 1,
+        "near-ties": 1,
+        "closed at the limit of length": 1,
+    }
+    swapped = Saying(tokenizer, b, ours.score)
+    swapped.search = ours.search
+    assert compare(swapped, ours, ["two"]).others == {"where its search kept a less likely one": 1}
+    assert str(parity).endswith("in 1 of 4 lines; of the others 1 where its search found a likelier one, 1 near-ties, "
+                                "1 closed at the limit of length")  # fmt: skip
+
+
+def test_the_command_line(make, tmp_path, capsys):
+    parts, out = make({}), tmp_path / "out"
+    (tmp_path / "in.txt").write_text("\n".join(LINES), encoding="utf-8")
+    arguments = ["export", "ctranslate2", str(parts.path), str(out)]
+    assert cli.main([*arguments, "--sample", str(tmp_path / "in.txt"), "--lines", "3"]) == 0
+    assert "translations of 3 lines" in capsys.readouterr().out
+    assert cli.main([*arguments, "--quantization", "int8", "--lines", "4"]) == 0
+    told = capsys.readouterr().out
+    assert "translations of 4 lines" in told
+    assert "int8: log-probabilities" in told
+    (tmp_path / "ref.txt").write_text("\n".join(LINES), encoding="utf-8")
+    files = ["--src", str(tmp_path / "in.txt"), "--ref", str(tmp_path / "ref.txt"), "--threads", "1"]
+    assert cli.main(["evaluate", str(out), *files]) == 0
+    assert "BLEU" in capsys.readouterr().out
+    for arguments, message in (
+        (["evaluate", str(out), *files, "--by_position", "3"], f"{out}: an export; what it predicts by position"),
+        (["evaluate", str(out), *files, "--threads", "0"], "threads"),
+        (["export", "ctranslate2", str(parts.path), ""], "out must name a directory"),
+        (["export", "ctranslate2", str(parts.path), str(out), "--lines", "0"], "lines must be at least 1"),
+        (["export", "marian", str(parts.path), str(out)], "marian"),
+        (["export", "ctranslate2", str(out), str(tmp_path / "x")], "not a complete bundle"),
+    ):
+        assert cli.main(arguments) == 2
+        assert message in capsys.readouterr().err
