@@ -114,6 +114,7 @@ def test_ctranslate2_alone_finds_what_it_expects(tmp_path, make):
     src, tgt = ours.tokenizer.encode(LINES[0]), ours.tokenizer.encode(LINES[1])
     (scored,) = alone.score_batch([[pieces[i] for i in src]], [[pieces[i] for i in tgt]])
     assert scored.log_probs == pytest.approx(ours.forced([src], [tgt])[0], abs=1e-4)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["layer_norm_epsilon"] == 1e-5
     assert scored.tokens == [*(pieces[i] for i in tgt), "</s>"]
 
 
@@ -143,8 +144,10 @@ def test_lines_past_1024_pieces_are_read_whole(tmp_path, make):
     assert theirs.forced([src], [src])[0] == pytest.approx(ours.forced([src], [src])[0], abs=1e-4)
     for translator in (ours, theirs):
         translator.search = replace(SEARCH, beam_size=1, max_length_ratio=0.0, max_length_extra=6)
-    line = ours.tokenizer.decode(src)
-    assert ours.n_best([line], 1)[0][0].tokens == theirs.n_best([line], 1)[0][0].tokens
+    (((mine,),), ((its,),)) = (translator.n_best([ours.tokenizer.decode(src)], 1) for translator in (ours, theirs))
+    assert mine.tokens == its.tokens
+    *of_pieces, _ = ours.forced([src], [its.tokens])[0]  # closed without an end
+    assert its.score == pytest.approx(sum(of_pieces) / len(of_pieces) ** SEARCH.alpha, rel=1e-5)
 
 
 def test_a_translation_does_not_depend_on_the_lines_beside_it(tmp_path, make):
@@ -164,16 +167,16 @@ def test_scores_are_by_the_same_penalty(tmp_path, make):
     export(parts, tmp_path / "out", quantization="float32", sample=LINES)
     theirs = CTranslate2Translator(tmp_path / "out", threads=1)
     ended = 0
-    for alpha in (0.0, 0.7):
-        theirs.search = replace(theirs.search, alpha=alpha)
+    for name, alpha in (("average", 0.0), ("average", 0.7), ("none", 0.7)):
+        theirs.search = replace(theirs.search, length_penalty=name, alpha=alpha)
+        exponent = 0.0 if name == "none" else alpha
         for line, found in zip(LINES, theirs.n_best(LINES, 3), strict=True):
             src = parts.tokenizer.encode(line)
             for hypothesis in found:
                 length = len(hypothesis.tokens) + 1
                 if length < theirs.limit(len(src)):
                     (scores,) = parts.translator().forced([src], [hypothesis.tokens])
-                    # its search adds up less exactly than its own forced scores; another length is 5 % and more away
-                    assert hypothesis.score == pytest.approx(sum(scores) / length**alpha, rel=5e-3)
+                    assert hypothesis.score == pytest.approx(sum(scores) / length**exponent, rel=1e-5)
                     ended += 1
     assert ended
 

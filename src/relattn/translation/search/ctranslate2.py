@@ -3,6 +3,10 @@
 CTranslate2's search differs from ours in its ends. A hypothesis that ends counts only where it is among the `beam_size`
 best of a step, and with a penalty of 0 a search is over when the best of a step ends. One limit of length holds for all
 sentences of a call, so a translation that came out longer than its own sentence's limit is made again, alone.
+
+Whatever it is told not to write, the end of an empty translation by default, it takes out before probabilities are
+normalised, which changes the scores of all that is left. So it is told of nothing; padding and begin, which no trained
+model writes, are not text where they come out.
 """
 
 from __future__ import annotations
@@ -101,16 +105,14 @@ class CTranslate2Translator(LineTranslator):
 
     def _search(self, src_ids: Sequence[Sequence[int]], limit: int, n: int) -> list[list[Finished]]:
         """The n best of each, closed where they would have more tokens than `limit`, end counted."""
-        special = [[self._pieces[i]] for i in (self.tokenizer.pad_id, self.tokenizer.bos_id)]
         results = self._model.translate_batch(
             self._spelt(src_ids),
             beam_size=self.search.beam_size,
             num_hypotheses=n,
             length_penalty=0.0 if self.search.length_penalty == "none" else self.search.alpha,
             max_input_length=0,
-            min_decoding_length=0,  # a translation may be empty, as ours may
+            min_decoding_length=0,
             max_decoding_length=max(1, limit - 1),
-            suppress_sequences=special,
             return_scores=True,
         )
         return [
