@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import zipfile
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -15,9 +16,10 @@ import pytest
 import torch
 
 from relattn.translation import bundle, cli
-from relattn.translation.config import ModelConfig, Quantization, Recipe, SearchConfig
+from relattn.translation.config import DataConfig, ModelConfig, Quantization, Recipe, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
+from relattn.translation.export import argos
 from relattn.translation.export import ctranslate2 as module
 from relattn.translation.export.ctranslate2 import export, likely_lines, of_ctranslate2, require_exportable
 from relattn.translation.export.parity import compare
@@ -65,7 +67,7 @@ def make(tmp_path, tokenizer):
                 parameter += 0.3 * torch.randn(parameter.shape)
             if ends:
                 model.decoder_norm.bias += ends * model.embedding[tokenizer.eos_id]
-        recipe = Recipe(model=config, search=search)
+        recipe = Recipe(model=config, search=search, data=DataConfig(src_lang="en", tgt_lang="pt_BR"))
         path = tmp_path / "bundle"
         bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card="# A model\n")
         return bundle.load_parts(path)
@@ -363,3 +365,48 @@ def test_the_command_line(make, tmp_path, capsys):
     ):
         assert cli.main(arguments) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_package_for_argos_translate(make, tmp_path):
+    parts = make({})
+    told = [
+        argos.export(parts, tmp_path / name, quantization="int8", sample=LINES) for name in ("a.argosmodel", "b.zip")
+    ]
+    assert told[0] == told[1]
+    assert (tmp_path / "a.argosmodel").read_bytes() == (tmp_path / "b.zip").read_bytes()
+    with zipfile.ZipFile(tmp_path / "a.argosmodel") as package:
+        package.extractall(tmp_path / "installed")
+    (root,) = (tmp_path / "installed").iterdir()
+    files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    assert files == {
+        "metadata.json",
+        "sentencepiece.model",
+        "README.md",
+        "model/model.bin",
+        "model/config.json",
+        "model/shared_vocabulary.json",
+    }
+    about = json.loads((root / "metadata.json").read_text(encoding="utf-8"))
+    assert {name: about[name] for name in ("from_code", "from_name", "to_code", "to_name")} == {
+        "from_code": "en",
+        "from_name": "English",
+        "to_code": "pt",
+        "to_name": "Portuguese",
+    }
+    assert (root / "sentencepiece.model").read_bytes() == parts.tokenizer.model_bytes
+    pieces = parts.tokenizer.pieces
+    src = [[pieces[i] for i in parts.tokenizer.encode(line)] for line in LINES]
+    scored = ctranslate2.Translator(str(root / "model"), intra_threads=1).score_batch(src, src)
+    ours = parts.translator().forced(*([parts.tokenizer.encode(line) for line in LINES] for _ in range(2)))
+    for mine, its in zip(ours, scored, strict=True):
+        assert its.log_probs == pytest.approx(mine, abs=1.0)
+
+
+def test_a_package_needs_languages_and_a_place(make, tmp_path):
+    parts = make({})
+    with pytest.raises(InputError, match=r"^klingon: not a language that a package can name: "):
+        argos.export(replace(parts, src_lang="klingon"), tmp_path / "a", quantization="int8", sample=LINES)
+    (tmp_path / "b").mkdir()
+    with pytest.raises(InputError, match=f"^{tmp_path / 'b'}: a directory stands there; a package is a file$"):
+        argos.export(parts, tmp_path / "b", quantization="int8", sample=LINES)
+    assert {path.name for path in tmp_path.iterdir()} == {"bundle", "b"}

@@ -243,9 +243,9 @@ def push(argv: list[str]) -> None:
 def export(argv: list[str]) -> None:
     """Write a bundle for another program, and check that it says the same: relattn export ctranslate2 BUNDLE OUT"""
     parser = _parser("export", export)
-    parser.add_argument("program", choices=("ctranslate2",), help="what is to serve it")
+    parser.add_argument("program", choices=("ctranslate2", "argos"), help="what is to run it; argos: a package")
     parser.add_argument("bundle", type=str, help="directory of the trained model, or its name on the hub")
-    parser.add_argument("out", type=str, help="directory of the export")
+    parser.add_argument("out", type=str, help="directory of the export, or file of the package")
     parser.add_argument("--quantization", type=Quantization, default="float32", help="type of the weights")
     parser.add_argument("--sample", type=str, default="", help="source lines to check it with, plain or .gz")
     parser.add_argument("--lines", type=int, default=100, help="of the sample, or drawn from the model's vocabulary")
@@ -259,14 +259,16 @@ def export(argv: list[str]) -> None:
 
     from relattn.translation import bundle, hub
     from relattn.translation.data.corpora import read_lines
-    from relattn.translation.export import ctranslate2
+    from relattn.translation.export import argos, ctranslate2
 
     parts = bundle.load_parts(hub.resolve(arguments.bundle))
     if arguments.sample:
         sample = list(islice(read_lines(arguments.sample), arguments.lines))
     else:
         sample = ctranslate2.likely_lines(parts.tokenizer, arguments.lines)
-    print(ctranslate2.export(parts, Path(arguments.out), quantization=arguments.quantization, sample=sample))
+    programs = {"ctranslate2": ctranslate2.export, "argos": argos.export}
+    write = programs[arguments.program]
+    print(write(parts, Path(arguments.out), quantization=arguments.quantization, sample=sample))
 
 
 def demo(argv: list[str]) -> None:
