@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import zipfile
 from dataclasses import replace
 from itertools import chain
@@ -89,7 +88,7 @@ BLIND = "ignore:(positions. none|clip. 0):UserWarning"
 def test_an_export_says_what_the_bundle_says(tmp_path, make, options):
     parts = make(options)
     sample = lines_of([1, 2, 5, 8, 12, 17])
-    told = export(parts, tmp_path / "out", quantization="float32", sample=sample)
+    report = export(parts, tmp_path / "out", quantization="float32", sample=sample)
     assert {file.name for file in (tmp_path / "out").iterdir()} == FILES
     theirs = CTranslate2Translator(tmp_path / "out", threads=1)
     assert (theirs.about.src_lang, theirs.about.tgt_lang, theirs.search) == (parts.src_lang, parts.tgt_lang, SEARCH)
@@ -101,10 +100,11 @@ def test_an_export_says_what_the_bundle_says(tmp_path, make, options):
     for translator in (ours, theirs):
         translator.search = replace(SEARCH, beam_size=1)
     assert [h.tokens for (h,) in ours.n_best(sample, 1)] == [h.tokens for (h,) in theirs.n_best(sample, 1)]
-    assert "6 lines" in told
+    assert report.parities.keys() == {"float32"}
+    assert report.parities["float32"].lines == 6
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert card.startswith("# A model\n\n## Export\n\n")
-    assert told.splitlines()[-1] in card
+    assert card.endswith(f"## Export\n\n{report}\n")
 
 
 def test_ctranslate2_alone_finds_what_it_expects(tmp_path, make):
@@ -123,15 +123,15 @@ def test_ctranslate2_alone_finds_what_it_expects(tmp_path, make):
 @pytest.mark.parametrize("quantization", get_args(Quantization))
 def test_types_of_weights(tmp_path, make, quantization):
     parts = make({})
-    told = export(parts, tmp_path / "out", quantization=quantization, sample=LINES)
-    assert [line.partition(":")[0] for line in told.splitlines()[1:]] == list(dict.fromkeys(("float32", quantization)))
+    report = export(parts, tmp_path / "out", quantization=quantization, sample=LINES)
+    assert list(report.parities) == list(dict.fromkeys(("float32", quantization)))
     theirs = CTranslate2Translator(tmp_path / "out", threads=1)
     src = [parts.tokenizer.encode(line) for line in LINES]
     scores = [chain.from_iterable(each.forced(src, src)) for each in (theirs, parts.translator())]
     gap = max(abs(near - exact) for near, exact in zip(*scores, strict=True))
     assert (gap < 1e-4) == (quantization == "float32")
     assert gap < 1.0
-    assert float(re.search("at most ([^ ]+) apart", told.splitlines()[-1])[1]) < 1.0
+    assert report.parities[quantization].worst < 1.0
     sizes = {"float32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
     weights = sum(t.numel() for t in parts.state.values()) * sizes.get(quantization, 1)
     assert weights < (tmp_path / "out" / "model.bin").stat().st_size < weights * 1.5 + 8000

@@ -27,8 +27,8 @@ from relattn.translation.files import write_atomically
 from relattn.translation.search.ctranslate2 import CONFIG, MODEL, TOKENIZER, VOCABULARY
 
 
-def export(parts: Parts, out: Path, *, quantization: Quantization, sample: Sequence[str]) -> str:
-    """Write a package and check that it says the same as the bundle; returns what is to be told of it.
+def export(parts: Parts, out: Path, *, quantization: Quantization, sample: Sequence[str]) -> ctranslate2.Report:
+    """Write a package and check that it says the same as the bundle.
 
     Args:
         parts: of the bundle, whose languages are locales, such as "en" or "pt_BR".
@@ -52,7 +52,7 @@ def export(parts: Parts, out: Path, *, quantization: Quantization, sample: Seque
     }
     with tempfile.TemporaryDirectory() as directory:
         made = Path(directory) / "model"
-        told = ctranslate2.export(parts, made, quantization=quantization, sample=sample)
+        report = ctranslate2.export(parts, made, quantization=quantization, sample=sample)
         files = {f"model/{name}": (made / name).read_bytes() for name in (MODEL, CONFIG, VOCABULARY)}
         files |= {"sentencepiece.model": (made / TOKENIZER).read_bytes(), CARD: (made / CARD).read_bytes()}
     files["metadata.json"] = (json.dumps(about, ensure_ascii=False, indent=4) + "\n").encode()
@@ -61,7 +61,7 @@ def export(parts: Parts, out: Path, *, quantization: Quantization, sample: Seque
         for name, content in files.items():  # by names alone: a time of writing would make each archive another
             package.writestr(zipfile.ZipInfo(f"translate-{src}_{tgt}-1_0/{name}"), content, zipfile.ZIP_DEFLATED)
     write_atomically(out, archive.getbuffer())
-    return told
+    return report
 
 
 def _language(name: str) -> tuple[str, str]:

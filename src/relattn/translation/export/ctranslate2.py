@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +27,7 @@ from relattn.translation.bundle import CARD, Parts
 from relattn.translation.config import ModelConfig, Quantization, SearchConfig, as_dict
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
-from relattn.translation.export.parity import compare
+from relattn.translation.export.parity import Parity, compare
 from relattn.translation.files import putting, require_replaceable
 from relattn.translation.model.attention import CrossAttention, SelfAttention
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
@@ -62,8 +62,27 @@ def require_exportable(config: ModelConfig, source: str | Path) -> None:
         raise InputError(f"{source}: not for CTranslate2, which has {'; '.join(reasons)}")
 
 
-def export(parts: Parts, out: Path, *, quantization: Quantization, sample: Sequence[str]) -> str:
-    """Write a bundle for CTranslate2 and check that it says the same; returns what is to be told of it.
+@dataclass(frozen=True)
+class Report:
+    """What an export was found to be.
+
+    Attributes:
+        ours: how the bundle searches.
+        theirs: how the export does.
+        parities: with weights of each type that was checked, in which order, how far the two agree.
+    """
+
+    ours: SearchConfig
+    theirs: SearchConfig
+    parities: dict[Quantization, Parity]
+
+    def __str__(self) -> str:
+        told = [f"length penalty: {_penalty(self.ours)} here, {_penalty(self.theirs)} there"]
+        return "\n\n".join([*told, *(f"{weights}: {parity}" for weights, parity in self.parities.items())])
+
+
+def export(parts: Parts, out: Path, *, quantization: Quantization, sample: Sequence[str]) -> Report:
+    """Write a bundle for CTranslate2 and check that it says the same.
 
     Args:
         parts: of the bundle.
@@ -83,7 +102,7 @@ def export(parts: Parts, out: Path, *, quantization: Quantization, sample: Seque
         raise InputError("there is nothing to check the export with: no lines")
     lengths = [len(best.tokens) + 1 for (best,) in ours.n_best(sample, 1)]
     ours.search = of_ctranslate2(parts.search, sum(lengths) / len(lengths))
-    told = [f"length penalty: {_penalty(parts.search)} here, {_penalty(ours.search)} there"]
+    report = Report(parts.search, ours.search, {})
     with putting(out) as aside:
         kinds: list[Quantization] = ["float32", quantization]
         for weights in dict.fromkeys(kinds):
@@ -93,11 +112,11 @@ def export(parts: Parts, out: Path, *, quantization: Quantization, sample: Seque
             parity = compare(ours, CTranslate2Translator(aside), sample)
             if weights == "float32" and not parity.worst <= FARTHEST:
                 raise InputError(f"{out}: not exported: it would not say the same: {parity}")
-            told.append(f"{weights}: {parity}")
+            report.parities[weights] = parity
         card = parts.path / CARD
         text = card.read_text(encoding="utf-8") if card.exists() else ""
-        (aside / CARD).write_text("\n\n".join([text.rstrip(), "## Export", *told]).lstrip() + "\n", encoding="utf-8")
-    return "\n".join(told)
+        (aside / CARD).write_text(f"{text.rstrip()}\n\n## Export\n\n{report}\n".lstrip(), encoding="utf-8")
+    return report
 
 
 def of_ctranslate2(search: SearchConfig, length: float) -> SearchConfig:
