@@ -20,8 +20,9 @@ from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.export import argos
 from relattn.translation.export import ctranslate2 as module
-from relattn.translation.export.ctranslate2 import export, likely_lines, of_ctranslate2, require_exportable
+from relattn.translation.export.ctranslate2 import export, of_ctranslate2, require_exportable
 from relattn.translation.export.parity import compare
+from relattn.translation.export.sample import likely_lines
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.ctranslate2 import CTranslate2Translator
 
@@ -291,6 +292,7 @@ def test_drawn_lines_come_from_the_vocabulary(tokenizer):
     assert lines == likely_lines(tokenizer, 50)
     assert lines != likely_lines(tokenizer, 50, seed=2)
     assert max(len(tokenizer.encode(line)) for line in lines) > 40
+    assert max(len(tokenizer.encode(line)) for line in likely_lines(tokenizer, 50, longest=20)) < 20
     ids, shares = tokenizer.frequencies()
     assert min(ids) > 3
     assert set(ids) == {piece for line in lines for piece in tokenizer.encode(line)}

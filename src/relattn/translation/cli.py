@@ -243,10 +243,12 @@ def push(argv: list[str]) -> None:
 def export(argv: list[str]) -> None:
     """Write a bundle for another program, and check that it says the same: relattn export ctranslate2 BUNDLE OUT"""
     parser = _parser("export", export)
-    parser.add_argument("program", choices=("ctranslate2", "argos"), help="what is to run it; argos: a package")
+    parser.add_argument("program", choices=("ctranslate2", "argos", "onnx"), help="what is to run it; argos: a package")
     parser.add_argument("bundle", type=str, help="directory of the trained model, or its name on the hub")
     parser.add_argument("out", type=str, help="directory of the export, or file of the package")
-    parser.add_argument("--quantization", type=Quantization, default="float32", help="type of the weights")
+    parser.add_argument(
+        "--quantization", type=Quantization, default="float32", help="type of the weights; onnx: float32 alone"
+    )
     parser.add_argument("--sample", type=str, default="", help="source lines to check it with, plain or .gz")
     parser.add_argument("--lines", type=int, default=100, help="of the sample, or drawn from the model's vocabulary")
     arguments = parser.parse_args(argv)
@@ -255,20 +257,25 @@ def export(argv: list[str]) -> None:
     if not 1 <= arguments.lines <= 10**6:
         raise InputError(f"lines must be at least 1 and at most 1,000,000, got {arguments.lines}")
 
+    if arguments.program == "onnx" and arguments.quantization != "float32":
+        raise InputError(f"an export for onnx has weights of float32, not {arguments.quantization}")
+
     from itertools import islice
 
     from relattn.translation import bundle, hub
     from relattn.translation.data.corpora import read_lines
-    from relattn.translation.export import argos, ctranslate2
+    from relattn.translation.export import argos, ctranslate2, onnx, sample
 
-    parts = bundle.load_parts(hub.resolve(arguments.bundle))
+    parts, out = bundle.load_parts(hub.resolve(arguments.bundle)), Path(arguments.out)
     if arguments.sample:
-        sample = list(islice(read_lines(arguments.sample), arguments.lines))
+        lines = list(islice(read_lines(arguments.sample), arguments.lines))
     else:
-        sample = ctranslate2.likely_lines(parts.tokenizer, arguments.lines)
-    programs = {"ctranslate2": ctranslate2.export, "argos": argos.export}
-    write = programs[arguments.program]
-    print(write(parts, Path(arguments.out), quantization=arguments.quantization, sample=sample))
+        lines = sample.likely_lines(parts.tokenizer, arguments.lines, longest=parts.model.max_positions)
+    if arguments.program == "onnx":
+        print(onnx.export(parts, out, sample=lines))
+    else:
+        write = ctranslate2.export if arguments.program == "ctranslate2" else argos.export
+        print(write(parts, out, quantization=arguments.quantization, sample=lines))
 
 
 def demo(argv: list[str]) -> None:

@@ -20,7 +20,7 @@ class Labels:
         return bucket_sum(pairs, self.slots(pairs, labels), labels)
 
     def slots(self, pairs: Tensor, labels: int) -> Tensor:
-        return self.label.remainder(labels).expand(pairs.shape)
+        return torch.where(self.label < 0, labels - 1, self.label).expand(pairs.shape)
 
 
 def cut(x: Tensor | None, *where: slice) -> Any:

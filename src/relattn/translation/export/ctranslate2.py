@@ -12,7 +12,6 @@ embeddings. What it has not is named, with the setting of a recipe that would ma
 
 from __future__ import annotations
 
-import random
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,6 @@ from torch import Tensor, nn
 from relattn import RelativeAttention
 from relattn.translation.bundle import CARD, Parts
 from relattn.translation.config import ModelConfig, Quantization, SearchConfig, as_dict
-from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.export.parity import Parity, compare
 from relattn.translation.files import putting, require_replaceable
@@ -45,7 +43,6 @@ from relattn.translation.search.ctranslate2 import (
 from relattn.translation.search.translator import Translator
 
 FARTHEST = 1e-4  # nats by which a token's log-probability may differ in float32
-LONGEST = 64  # pieces of a line that is drawn
 POSITIONS = 4096  # of a sinusoidal model: CTranslate2's own sinusoids are others, so that it has ours in a table
 
 
@@ -139,12 +136,6 @@ def _penalty(search: SearchConfig) -> str:
         "average": f"len^{search.alpha}",
         "none": "none",
     }[search.length_penalty]
-
-
-def likely_lines(tokenizer: Tokenizer, count: int, seed: int = 1) -> list[str]:
-    """Lines to check an export with where there is no text: pieces drawn as often as SentencePiece expects them."""
-    draw, (pieces, weights) = random.Random(seed), tokenizer.frequencies()
-    return [tokenizer.decode(draw.choices(pieces, weights, k=draw.randint(1, LONGEST))) for _ in range(count)]
 
 
 def _write(out: Path, parts: Parts, ours: Translator, weights: Quantization) -> None:

@@ -83,7 +83,7 @@ class CrossAttention(nn.Module):
 
     def forward(self, x: Tensor, memory: tuple[Tensor, Tensor], src_lengths: Tensor) -> Tensor:
         """(rows, length, dim) -> the same. Each source serves as many consecutive rows, as more queries of its own."""
-        (key, value), sources = memory, len(src_lengths)
+        (key, value), sources = memory, src_lengths.shape[0]
         queries = x.shape[0] * x.shape[1] // max(1, sources)  # of a source
         query = split_heads(self.query(x).reshape(sources, queries, x.shape[2]), self.heads)
         attended = self.attention(query, key, value, key_lengths=src_lengths, query_offset=0)
