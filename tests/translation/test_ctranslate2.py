@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import zipfile
 from dataclasses import replace
 from itertools import chain
@@ -285,6 +286,16 @@ def test_devices_that_are_none(exported):
     for device in ("cuda", "cuda:1", "gpu", "cuda:x"):
         with pytest.raises(InputError, match=rf"^{exported / 'model.bin'}: cannot be used on {device}: "):
             CTranslate2Translator(exported, device=device)
+
+
+def test_without_the_package(make, exported, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    for work in (
+        lambda: CTranslate2Translator(exported),
+        lambda: export(make({}), tmp_path / "other", quantization="int8", sample=LINES),
+    ):
+        with pytest.raises(InputError, match=r'^ctranslate2 cannot be imported: pip install "relattn\[export\]": '):
+            work()
 
 
 def test_drawn_lines_come_from_the_vocabulary(tokenizer):

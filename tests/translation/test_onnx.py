@@ -60,8 +60,8 @@ def make(tmp_path_factory, tokenizer):
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory, make) -> tuple[bundle.Parts, Path]:
-    """A model of at most 20 positions, and where it is exported."""
-    parts, out = make({"positions": "learned", "max_positions": 20}), tmp_path_factory.mktemp("exported") / "out"
+    """A model with relative positions, and where it is exported."""
+    parts, out = make({"clip": 3}), tmp_path_factory.mktemp("exported") / "out"
     export(parts, out, sample=LINES)
     return parts, out
 
@@ -73,7 +73,7 @@ def lines_of(words: list[int]) -> list[str]:
 
 
 @QUIET
-@pytest.mark.sampled(20)
+@pytest.mark.whole
 @pytest.mark.parametrize("options", KINDS.values(), ids=KINDS.keys())
 def test_an_export_says_what_the_bundle_says(tmp_path, make, options):
     if options.get("positions", "relative") in ("relative", "relative+sinusoidal"):
@@ -112,7 +112,7 @@ def test_graphs_take_any_sizes(exported):
     assert [x.name for x in decoder.get_outputs()] == ["log_probs", "new_keys", "new_values"]
     model = parts.translator().model
     torch.manual_seed(2)
-    for rows, src_len, tgt_len in ((1, 1, 1), (1, 20, 2), (5, 2, 20)):
+    for rows, src_len, tgt_len in ((1, 1, 1), (1, 30, 2), (5, 2, 40)):
         src, tgt = torch.randint(4, 100, (rows, src_len)), torch.randint(4, 100, (rows, tgt_len))
         lengths = torch.randint(1, src_len + 1, (rows,))
         lengths[0] = src_len
@@ -140,6 +140,28 @@ def test_the_example_needs_neither_torch_nor_relattn(exported):
         check=True,
     )
     assert run.stdout.splitlines() == parts.translator().translate(lines)
+
+
+def test_the_example_keeps_to_the_longest_sequence(exported):
+    parts, out = exported
+    model, pieces = Model(out), parts.tokenizer.encode(LINES[0])
+    assert len(model.search(pieces)) == 4 * PAST
+    model.about["max_length"] = 7
+    assert len(model.search(pieces)) == 6
+
+
+def test_the_example_writes_text_alone(exported, monkeypatch):
+    parts, out = exported
+    model = Model(out)
+    log_probs = np.full((1, parts.tokenizer.vocab_size), -9.0, dtype=np.float32)
+    log_probs[0, [0, 1, 40]] = -1.0, -2.0, -3.0  # padding, begin, a piece
+
+    class Deciding:
+        def run(self, names, given):
+            return log_probs.copy(), given["keys"], given["values"]
+
+    monkeypatch.setattr(model, "decoder", Deciding())
+    assert set(model.search([5, 6])) == {40}
 
 
 def test_what_is_not_exported(tmp_path, make):
@@ -172,7 +194,7 @@ def test_an_export_that_would_not_say_the_same_is_not_made(tmp_path, make, monke
 def test_without_the_packages(tmp_path, make, monkeypatch):
     parts = make({})
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(InputError, match="an export for ONNX needs onnx, onnxscript and onnxruntime"):
+    with pytest.raises(InputError, match=r'^onnxscript cannot be imported: pip install "relattn\[export\]": '):
         export(parts, tmp_path / "out", sample=LINES)
     assert not (tmp_path / "out").exists()
 
@@ -186,7 +208,7 @@ def test_the_command_line(tmp_path, exported, capsys):
     assert about.pop("search") == as_dict(SEARCH)
     assert about == {
         **{"src_lang": "en", "tgt_lang": "de", "pad": 0, "bos": 1, "eos": 2},
-        **{"layers": 2, "heads": 3, "head_dim": 4, "max_length": 20},
+        **{"layers": 2, "heads": 3, "head_dim": 4, "max_length": None},
     }
 
 

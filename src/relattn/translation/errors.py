@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 _LONGEST = 600  # characters of a message
@@ -54,6 +55,20 @@ def reading(path: str | Path, fault: str) -> Iterator[None]:
         raise InputError(f"{path}: cannot be read: {reason(error)}") from error
     except Exception as error:
         raise InputError(f"{path}: {fault}: {one_line(error)}") from error
+
+
+def require_installed(*packages: str, extra: str) -> None:
+    """Refuse, by an InputError, what needs packages that are not there or cannot be imported.
+
+    Args:
+        packages: by the names that they are imported by.
+        extra: of relattn, which installs them.
+    """
+    for package in packages:
+        try:
+            import_module(package)
+        except ImportError as error:
+            raise InputError(f'{package} cannot be imported: pip install "relattn[{extra}]": {error}') from error
 
 
 def reason(error: OSError) -> str:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from relattn import RelativeAttention
 from relattn.translation.bundle import CARD, Parts
 from relattn.translation.config import ModelConfig, Quantization, SearchConfig, as_dict
-from relattn.translation.errors import InputError
+from relattn.translation.errors import InputError, require_installed
 from relattn.translation.export.parity import Parity, compare
 from relattn.translation.files import putting, require_replaceable
 from relattn.translation.model.attention import CrossAttention, SelfAttention
@@ -88,9 +88,10 @@ def export(parts: Parts, out: Path, *, quantization: Quantization, sample: Seque
         sample: lines to check it with.
 
     Raises:
-        InputError: the model has what CTranslate2 has not, the check fails, `out` holds something else or cannot be
-            written. `out` is then as it was.
+        InputError: ctranslate2 is not installed, the model has what it has not, the check fails, `out` holds something
+            else or cannot be written. `out` is then as it was.
     """
+    require_installed("ctranslate2", extra="export")
     require_exportable(parts.model, parts.path)
     out = out.resolve()
     require_replaceable(out, (MODEL, CONFIG, VOCABULARY, TOKENIZER, CARD), "model for CTranslate2")

@@ -35,7 +35,7 @@ from relattn import AttentionCache
 from relattn.translation.bundle import CARD, TOKENIZER, Parts
 from relattn.translation.config import ModelConfig, as_dict
 from relattn.translation.data.batching import collate
-from relattn.translation.errors import InputError
+from relattn.translation.errors import InputError, require_installed
 from relattn.translation.files import putting, require_replaceable
 from relattn.translation.model.layers import DecoderLayer
 from relattn.translation.model.transformer import Cache, Transformer
@@ -123,6 +123,7 @@ def export(parts: Parts, out: Path, *, sample: Sequence[str]) -> Report:
         InputError: the model is none that is exported, onnx, onnxscript or onnxruntime is not installed, the check
             fails, `out` holds something else or cannot be written. `out` is then as it was.
     """
+    require_installed("onnx", "onnxscript", "onnxruntime", extra="export")
     require_exportable(parts.model, parts.path)
     out = out.resolve()
     require_replaceable(out, (ENCODER, DECODER, CONFIG, TOKENIZER, CARD), "model for ONNX")
@@ -198,13 +199,6 @@ def _trace(model: Transformer, out: Path) -> None:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without what PyTorch's exporter says of itself on its way."""
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise InputError(f"an export for ONNX needs onnx, onnxscript and onnxruntime: {error}") from error
-    onnxruntime.set_default_logger_severity(3)
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

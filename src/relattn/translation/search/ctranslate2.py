@@ -18,7 +18,7 @@ from pathlib import Path
 
 from relattn.translation.config import SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
-from relattn.translation.errors import InputError, reading
+from relattn.translation.errors import InputError, reading, require_installed
 from relattn.translation.search.lines import MAX_TOKENS, Finished, LineTranslator
 from relattn.translation.settings import read_yaml, to_config
 
@@ -77,10 +77,9 @@ class CTranslate2Translator(LineTranslator):
             raise InputError(f"{path / TOKENIZER}: has other pieces than {VOCABULARY}")
         self._ids = {piece: i for i, piece in enumerate(self._pieces)}
         kind, _, index = device.partition(":")
-        try:
-            import ctranslate2
-        except ImportError as error:
-            raise InputError(f"{path}: an export for CTranslate2, which is not installed: {error}") from error
+        require_installed("ctranslate2", extra="export")
+        import ctranslate2
+
         with reading(path / MODEL, f"cannot be used on {device}"):
             self._model = ctranslate2.Translator(
                 str(path), device=kind, device_index=int(index or 0), intra_threads=threads or 0
