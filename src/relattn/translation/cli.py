@@ -157,8 +157,6 @@ def evaluate(argv: list[str]) -> None:
     if not 1 <= arguments.lines <= 10**9:
         raise InputError(f"lines must be at least 1 and at most 1,000,000,000, got {arguments.lines}")
     about, translator = _load(arguments)
-    if arguments.by_position is not None and not hasattr(translator, "model"):
-        raise InputError(f"{arguments.bundle}: an export; what it predicts by position only its bundle can tell")
     if arguments.embedded:
         from relattn.translation.data.embedded import embedded
 
@@ -170,7 +168,10 @@ def evaluate(argv: list[str]) -> None:
         write = places.enter_context(output(path)) if arguments.output else None
         if arguments.by_position is not None:
             from relattn.translation import teacher_forcing
+            from relattn.translation.search.translator import Translator
 
+            if not isinstance(translator, Translator):
+                raise InputError(f"{arguments.bundle}: an export; what it predicts by position only its bundle tells")
             draw = places.enter_context(output(path.with_suffix(".png"))) if write else None
             bins = teacher_forcing.by_position(translator, pairs, width=arguments.by_position)
             print(teacher_forcing.table(bins))
