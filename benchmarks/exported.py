@@ -1,4 +1,4 @@
-"""A bundle and its exports for CTranslate2 on the same lines: scores, texts, BLEU. Without a length penalty, beam 4."""
+"""A bundle and its exports for CTranslate2 on the same lines: scores, texts, BLEU. Beam 4."""
 
 import argparse
 import tempfile
@@ -28,12 +28,14 @@ def main() -> None:
     parser.add_argument("--ref", default="data/multi30k/test2016.de")
     parser.add_argument("--embedded", default="", help="split of the embedded corpus, instead of files")
     parser.add_argument("--lines", type=int, default=1000, help="at most")
+    parser.add_argument("--penalty", choices=("none", "own"), default="none", help="own: as each searches by default")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     parts = bundle.load_parts(arguments.bundle)
-    parts = replace(parts, search=replace(parts.search, length_penalty="none", beam_size=SearchConfig().beam_size))
+    search = replace(parts.search, beam_size=SearchConfig().beam_size)
+    parts = replace(parts, search=replace(search, length_penalty="none") if arguments.penalty == "none" else search)
     if arguments.embedded:
         split, lines = arguments.embedded, arguments.lines
         pairs = embedded(split, src_lang=parts.src_lang, tgt_lang=parts.tgt_lang, lines=lines)
@@ -49,14 +51,15 @@ def main() -> None:
             bleu = score(theirs.translate(src), references).bleu
         parity = report.parities[quantization]
         rows.append(
-            {"name": arguments.name, "weights": quantization, "lines": parity.lines, "tokens": parity.tokens}
+            {"name": arguments.name, "weights": quantization, "penalty": arguments.penalty, "lines": parity.lines}
+            | {"tokens": parity.tokens}
             | {"worst_nats": f"{parity.worst:.2e}", "mean_nats": f"{parity.mean:.2e}", "same_text": parity.same}
             | {"others": "; ".join(f"{count} {reason}" for reason, count in parity.others.items())}
             | {"bleu_bundle": f"{ours.bleu:.2f}", "bleu_export": f"{bleu:.2f}", "signature": ours.bleu_signature}
             | conditions()
         )
         print(f"{quantization}: {parity}; BLEU {ours.bleu:.2f} of the bundle, {bleu:.2f} of the export", flush=True)
-    keep(arguments.out, rows, ("name", "weights"))
+    keep(arguments.out, rows, ("name", "weights", "penalty"))
 
 
 if __name__ == "__main__":
