@@ -22,7 +22,7 @@ from relattn.translation.errors import InputError
 from relattn.translation.export import argos
 from relattn.translation.export import ctranslate2 as module
 from relattn.translation.export.ctranslate2 import export, of_ctranslate2, require_exportable
-from relattn.translation.export.parity import compare
+from relattn.translation.export.parity import Reference
 from relattn.translation.export.sample import likely_lines
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.ctranslate2 import CTranslate2Translator
@@ -337,7 +337,7 @@ def test_agreement_is_counted(tokenizer):
     ours = Saying(tokenizer, a, lambda src, token: -1.0 if src != "17" else -4.0 + (token == 2))
     theirs = Saying(tokenizer, b, lambda src, token: -1.0 - 0.25 * (src == "two" and token == 2))
     ours.search = replace(SEARCH, alpha=0.0)
-    parity = compare(ours, theirs, ["one", "", "two", "4", "and"])
+    parity = Reference.of(ours, ["one", "", "two", "4", "and"]).compare(theirs)
     assert (parity.lines, parity.same, parity.worst, parity.at) == (4, 1, 0.25, 2)
     counts = [len(tokenizer.encode(a[line])) + 1 for line in ("one", "two", "4", "and")]
     assert parity.tokens == sum(counts)
@@ -349,7 +349,7 @@ def test_agreement_is_counted(tokenizer):
     }
     swapped = Saying(tokenizer, b, ours.score)
     swapped.search = ours.search
-    assert compare(swapped, ours, ["two"]).others == {"where its search kept a less likely one": 1}
+    assert Reference.of(swapped, ["two"]).compare(ours).others == {"where its search kept a less likely one": 1}
     assert str(parity).endswith("in 1 of 4 lines; of the others 1 where its search found a likelier one, 1 near-ties, "
                                 "1 closed at the limit of length")  # fmt: skip
 

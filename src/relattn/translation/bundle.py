@@ -63,6 +63,12 @@ class Parts:
     state: dict[str, Tensor]  # on CPU, each tensor once, under its first name in the model
     tokenizer: Tokenizer
 
+    @property
+    def card(self) -> str:
+        """What its README.md says; nothing where there is none."""
+        path = self.path / CARD
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
+
     def translator(self, *, device: str = "cpu") -> Translator:
         """The model made, ready to translate. Raises InputError when the weights do not fit it."""
         model = make_model(self.model, self.tokenizer.vocab_size, self.state, source=self.path / WEIGHTS)

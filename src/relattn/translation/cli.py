@@ -257,7 +257,6 @@ def export(argv: list[str]) -> None:
     require(bool(arguments.out), "out must name a directory")
     if not 1 <= arguments.lines <= 10**6:
         raise InputError(f"lines must be at least 1 and at most 1,000,000, got {arguments.lines}")
-
     if arguments.program == "onnx" and arguments.quantization != "float32":
         raise InputError(f"an export for onnx has weights of float32, not {arguments.quantization}")
 

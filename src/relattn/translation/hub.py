@@ -85,8 +85,7 @@ def _model_card(parts: bundle.Parts, license: str) -> str:
     """The bundle's card with the front matter that the hub reads; what the card says there itself is kept."""
     from huggingface_hub import ModelCard
 
-    path = parts.path / CARD
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    text = parts.card
     card = ModelCard(text if text.startswith("---\n") else f"---\n{{}}\n---\n\n{text}")
     locales = [re.split("[-_]", locale)[0].lower() for locale in (parts.src_lang, parts.tgt_lang)]
     codes = [code for code in dict.fromkeys(locales) if re.fullmatch("[a-z]{2,3}", code)]  # ISO 639, as the hub asks

@@ -25,7 +25,8 @@ from relattn import RelativeAttention
 from relattn.translation.bundle import CARD, Parts
 from relattn.translation.config import ModelConfig, Quantization, SearchConfig, as_dict
 from relattn.translation.errors import InputError, require_installed
-from relattn.translation.export.parity import Parity, compare
+from relattn.translation.export import with_report
+from relattn.translation.export.parity import Parity, Reference
 from relattn.translation.files import putting, require_replaceable
 from relattn.translation.model.attention import CrossAttention, SelfAttention
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
@@ -100,20 +101,18 @@ def export(parts: Parts, out: Path, *, quantization: Quantization, sample: Seque
         raise InputError("there is nothing to check the export with: no lines")
     lengths = [len(best.tokens) + 1 for (best,) in ours.n_best(sample, 1)]
     ours.search = of_ctranslate2(parts.search, sum(lengths) / len(lengths))
-    report = Report(parts.search, ours.search, {})
+    reference, report = Reference.of(ours, sample), Report(parts.search, ours.search, {})
     with putting(out) as aside:
         kinds: list[Quantization] = ["float32", quantization]
         for weights in dict.fromkeys(kinds):
             if aside.exists():
                 shutil.rmtree(aside)
             _write(aside, parts, ours, weights)
-            parity = compare(ours, CTranslate2Translator(aside), sample)
+            parity = reference.compare(CTranslate2Translator(aside))
             if weights == "float32" and not parity.worst <= FARTHEST:
                 raise InputError(f"{out}: not exported: it would not say the same: {parity}")
             report.parities[weights] = parity
-        card = parts.path / CARD
-        text = card.read_text(encoding="utf-8") if card.exists() else ""
-        (aside / CARD).write_text(f"{text.rstrip()}\n\n## Export\n\n{report}\n".lstrip(), encoding="utf-8")
+        (aside / CARD).write_text(with_report(parts.card, report), encoding="utf-8")
     return report
 
 

@@ -36,6 +36,7 @@ from relattn.translation.bundle import CARD, TOKENIZER, Parts
 from relattn.translation.config import ModelConfig, as_dict
 from relattn.translation.data.batching import collate
 from relattn.translation.errors import InputError, require_installed
+from relattn.translation.export import with_report
 from relattn.translation.files import putting, require_replaceable
 from relattn.translation.model.layers import DecoderLayer
 from relattn.translation.model.transformer import Cache, Transformer
@@ -157,9 +158,7 @@ def export(parts: Parts, out: Path, *, sample: Sequence[str]) -> Report:
         report = Report(len(sample), len(gaps), longest, max(gaps))
         if not report.worst <= FARTHEST:
             raise InputError(f"{out}: not exported: it would not say the same: {report}")
-        card = parts.path / CARD
-        text = card.read_text(encoding="utf-8") if card.exists() else ""
-        (aside / CARD).write_text(f"{text.rstrip()}\n\n## Export\n\n{report}\n".lstrip(), encoding="utf-8")
+        (aside / CARD).write_text(with_report(parts.card, report), encoding="utf-8")
     return report
 
 

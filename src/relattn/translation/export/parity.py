@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from relattn.translation.search.lines import LineTranslator
+from relattn.translation.search.lines import Hypothesis, LineTranslator
 from relattn.translation.search.scoring import length_penalty
 
 TIE = 1e-3  # nats a score by which two translations are told apart
@@ -46,36 +46,54 @@ class Parity:
         return f"{told}; of the others {reasons}" if reasons else told
 
 
-def compare(ours: LineTranslator, theirs: LineTranslator, lines: Sequence[str]) -> Parity:
-    """Compare an exported model with the one it was made of; both search by the same penalty.
+@dataclass(frozen=True)
+class Reference:
+    """A bundle's own translations of some lines, which its exports are held against.
 
-    Args:
-        ours: the bundle's.
-        theirs: the exported model's.
-        lines: to be translated; blank ones are left out.
+    Attributes:
+        model: the bundle's, as it is to search: by a penalty that the exports have too.
+        lines: none of them blank.
+        src_ids: their pieces.
+        best: their translations.
+        scores: of each translation, the log-probability of each piece and of the end.
     """
-    lines = [line for line in lines if line.strip()]
-    src_ids = [ours.tokenizer.encode(line) for line in lines]
-    ours_best, theirs_best = ([best for (best,) in each.n_best(lines, 1)] for each in (ours, theirs))
-    tgt_ids = [best.tokens for best in ours_best]
-    pairs = zip(ours.forced(src_ids, tgt_ids), theirs.forced(src_ids, tgt_ids), strict=True)
-    gaps = [[abs(a - b) for a, b in zip(*pair, strict=True)] for pair in pairs]
-    others: Counter[str] = Counter()
-    for ids, mine, its in zip(src_ids, ours_best, theirs_best, strict=True):
-        if mine.text != its.text:
-            others[_reason(ours, ids, mine.tokens, its.tokens)] += 1
-    largest = [max(of_line) for of_line in gaps]
-    worst = max(largest)
-    tokens = sum(map(len, gaps))
-    return Parity(
-        lines=len(lines),
-        tokens=tokens,
-        worst=worst,
-        mean=sum(map(sum, gaps)) / tokens,
-        at=largest.index(worst) + 1,
-        same=len(lines) - others.total(),
-        others=dict(others.most_common()),
-    )
+
+    model: LineTranslator
+    lines: list[str]
+    src_ids: list[list[int]]
+    best: list[Hypothesis]
+    scores: list[list[float]]
+
+    @classmethod
+    def of(cls, model: LineTranslator, lines: Sequence[str]) -> Reference:
+        """Translate lines, of which blank ones are left out."""
+        lines = [line for line in lines if line.strip()]
+        src_ids = [model.tokenizer.encode(line) for line in lines]
+        best = [best for (best,) in model.n_best(lines, 1)]
+        return cls(model, lines, src_ids, best, model.forced(src_ids, [found.tokens for found in best]))
+
+    def compare(self, theirs: LineTranslator) -> Parity:
+        """How far an exported model agrees."""
+        scores = theirs.forced(self.src_ids, [found.tokens for found in self.best])
+        gaps = [
+            [abs(a - b) for a, b in zip(mine, its, strict=True)] for mine, its in zip(self.scores, scores, strict=True)
+        ]
+        others: Counter[str] = Counter()
+        for ids, mine, (its,) in zip(self.src_ids, self.best, theirs.n_best(self.lines, 1), strict=True):
+            if mine.text != its.text:
+                others[_reason(self.model, ids, mine.tokens, its.tokens)] += 1
+        largest = [max(of_line) for of_line in gaps]
+        worst = max(largest)
+        tokens = sum(map(len, gaps))
+        return Parity(
+            lines=len(self.lines),
+            tokens=tokens,
+            worst=worst,
+            mean=sum(map(sum, gaps)) / tokens,
+            at=largest.index(worst) + 1,
+            same=len(self.lines) - others.total(),
+            others=dict(others.most_common()),
+        )
 
 
 def _reason(model: LineTranslator, src: list[int], mine: list[int], its: list[int]) -> str:
