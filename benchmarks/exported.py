@@ -14,7 +14,7 @@ from relattn.translation.data.corpora import read_parallel
 from relattn.translation.data.embedded import embedded
 from relattn.translation.evaluation import score
 from relattn.translation.export.ctranslate2 import export
-from relattn.translation.search.ctranslate2 import CTranslate2Translator
+from relattn.translation.search.ctranslate2 import load
 
 RESULTS = Path(__file__).parent / "results" / "exported-cpu.csv"
 KINDS: list[Quantization] = ["float32", "int8"]
@@ -47,7 +47,7 @@ def main() -> None:
     for quantization in KINDS:
         with tempfile.TemporaryDirectory() as directory:
             report = export(parts, Path(directory) / "model", quantization=quantization, sample=src)
-            theirs = CTranslate2Translator(Path(directory) / "model", threads=arguments.threads)
+            theirs = load(Path(directory) / "model", threads=arguments.threads)[1]
             bleu = score(theirs.translate(src), references).bleu
         parity = report.parities[quantization]
         rows.append(

@@ -85,7 +85,7 @@ def prepare(
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     draw = random.Random(0)
     sides = [[[draw.randrange(4, VOCABULARY) for _ in range(n - 1)] for _ in range(tokens // n)] for _ in range(2)]
-    batch = collate(*sides).to(device)
+    batch = collate(sides[0], sides[1]).to(device)
     pieces = batch.target_tokens
 
     def step() -> None:

@@ -25,7 +25,7 @@ from relattn.translation.export.ctranslate2 import export, of_ctranslate2, requi
 from relattn.translation.export.parity import Reference
 from relattn.translation.export.sample import likely_lines
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.search.ctranslate2 import CTranslate2Translator
+from relattn.translation.search.ctranslate2 import load
 
 FILES = {"model.bin", "config.json", "shared_vocabulary.json", "tokenizer.model", "README.md"}
 LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]
@@ -92,7 +92,7 @@ def test_an_export_says_what_the_bundle_says(tmp_path, make, options):
     sample = lines_of([1, 2, 5, 8, 12, 17])
     report = export(parts, tmp_path / "out", quantization="float32", sample=sample)
     assert {file.name for file in (tmp_path / "out").iterdir()} == FILES
-    theirs = CTranslate2Translator(tmp_path / "out", threads=1)
+    theirs = load(tmp_path / "out", threads=1)[1]
     assert (theirs.about.src_lang, theirs.about.tgt_lang, theirs.search) == (parts.src_lang, parts.tgt_lang, SEARCH)
     ours = parts.translator()
     src = [ours.tokenizer.encode(line) for line in sample]
@@ -114,7 +114,7 @@ def test_ctranslate2_alone_finds_what_it_expects(tmp_path, make):
     parts = make({})
     export(parts, tmp_path / "out", quantization="float32", sample=LINES)
     ours, alone = parts.translator(), ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1)
-    pieces = ours.tokenizer.pieces
+    pieces, _ = ours.tokenizer.vocabularies
     src, tgt = ours.tokenizer.encode(LINES[0]), ours.tokenizer.encode(LINES[1])
     (scored,) = alone.score_batch([[pieces[i] for i in src]], [[pieces[i] for i in tgt]])
     assert scored.log_probs == pytest.approx(ours.forced([src], [tgt])[0], abs=1e-4)
@@ -127,7 +127,7 @@ def test_types_of_weights(tmp_path, make, quantization):
     parts = make({})
     report = export(parts, tmp_path / "out", quantization=quantization, sample=LINES)
     assert list(report.parities) == list(dict.fromkeys(("float32", quantization)))
-    theirs = CTranslate2Translator(tmp_path / "out", threads=1)
+    theirs = load(tmp_path / "out", threads=1)[1]
     src = [parts.tokenizer.encode(line) for line in LINES]
     scores = [chain.from_iterable(each.forced(src, src)) for each in (theirs, parts.translator())]
     gap = max(abs(near - exact) for near, exact in zip(*scores, strict=True))
@@ -142,7 +142,7 @@ def test_types_of_weights(tmp_path, make, quantization):
 def test_lines_past_1024_pieces_are_read_whole(tmp_path, make):
     parts = make({})
     export(parts, tmp_path / "out", quantization="float32", sample=LINES)
-    ours, theirs = parts.translator(), CTranslate2Translator(tmp_path / "out", threads=1)
+    ours, theirs = parts.translator(), load(tmp_path / "out", threads=1)[1]
     src = ours.tokenizer.encode(" ".join(lines_of([700])))
     assert len(src) > 1100
     assert theirs.forced([src], [src])[0] == pytest.approx(ours.forced([src], [src])[0], abs=1e-4)
@@ -157,7 +157,7 @@ def test_lines_past_1024_pieces_are_read_whole(tmp_path, make):
 def test_a_translation_does_not_depend_on_the_lines_beside_it(tmp_path, make):
     parts = make({}, replace(SEARCH, max_length_ratio=1.0, max_length_extra=2))
     export(parts, tmp_path / "out", quantization="float32", sample=LINES)
-    theirs = CTranslate2Translator(tmp_path / "out", threads=1)
+    theirs = load(tmp_path / "out", threads=1)[1]
     sample = lines_of([1, 30, 2, 9, 1])
     together = [[h.tokens for h in found] for found in theirs.n_best(sample, 2)]
     assert together == [[h.tokens for h in theirs.n_best([line], 2)[0]] for line in sample]
@@ -169,7 +169,7 @@ def test_a_translation_does_not_depend_on_the_lines_beside_it(tmp_path, make):
 def test_scores_are_by_the_same_penalty(tmp_path, make):
     parts = make({}, replace(SEARCH, max_length_extra=40), ends=1.5)
     export(parts, tmp_path / "out", quantization="float32", sample=LINES)
-    theirs = CTranslate2Translator(tmp_path / "out", threads=1)
+    theirs = load(tmp_path / "out", threads=1)[1]
     ended = 0
     for name, alpha in (("average", 0.0), ("average", 0.7), ("none", 0.7)):
         theirs.search = replace(theirs.search, length_penalty=name, alpha=alpha)
@@ -241,8 +241,8 @@ def exported(make, tmp_path) -> Path:
 @pytest.mark.parametrize("name", sorted(FILES - {"README.md"}))
 def test_a_missing_file_is_named(exported, name):
     (exported / name).unlink()
-    with pytest.raises(InputError, match=rf"^{exported}: not a complete export: it has no {name}$"):
-        CTranslate2Translator(exported)
+    with pytest.raises(InputError, match=rf"^{exported}: not a complete model for CTranslate2: it has no {name}"):
+        load(exported)
 
 
 def test_damaged_files_are_named(exported, tokenizer):
@@ -251,7 +251,7 @@ def test_damaged_files_are_named(exported, tokenizer):
     def refused(name: str, content: bytes, message: str) -> None:
         (exported / name).write_bytes(content)
         with pytest.raises(InputError, match=rf"^{exported / name}: {message}") as caught:
-            CTranslate2Translator(exported)
+            load(exported)
         assert "\n" not in str(caught.value)
         (exported / name).write_bytes(whole[name])
 
@@ -268,12 +268,16 @@ def test_damaged_files_are_named(exported, tokenizer):
     refused("config.json", json.dumps({"relattn": {**ours, "max_length": "x"}}).encode(), ".*max_length")
     refused("shared_vocabulary.json", b"[", "not JSON")
     other = Tokenizer.train(["other words than those"] * 9, 290, seed=1)
-    refused("tokenizer.model", other.model_bytes, "has other pieces than shared_vocabulary.json")
-    CTranslate2Translator(exported)
+    (exported / "tokenizer.model").write_bytes(other.model_bytes)
+    with pytest.raises(InputError, match=rf"^{exported}: its tokenizer has other pieces than its vocabulary$"):
+        load(exported)
+    (exported / "tokenizer.model").write_bytes(whole["tokenizer.model"])
+    refused("shared_vocabulary.json", b'["<s>", 3]', "not a list of pieces")
+    load(exported)
 
 
 def test_limits_of_length_travel(exported, caplog):
-    theirs = CTranslate2Translator(exported)
+    _, theirs = load(exported)
     long = " ".join(lines_of([40]))
     with pytest.raises(InputError, match=r"line 2 has \d+ pieces, but this model reads at most 39"):
         theirs.translate(["one", long])
@@ -285,13 +289,13 @@ def test_limits_of_length_travel(exported, caplog):
 def test_devices_that_are_none(exported):
     for device in ("cuda", "cuda:1", "gpu", "cuda:x"):
         with pytest.raises(InputError, match=rf"^{exported / 'model.bin'}: cannot be used on {device}: "):
-            CTranslate2Translator(exported, device=device)
+            load(exported, device=device)
 
 
 def test_without_the_package(make, exported, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     for work in (
-        lambda: CTranslate2Translator(exported),
+        lambda: load(exported),
         lambda: export(make({}), tmp_path / "other", quantization="int8", sample=LINES),
     ):
         with pytest.raises(InputError, match=r'^ctranslate2 cannot be imported: pip install "relattn\[export\]": '):
@@ -304,11 +308,13 @@ def test_drawn_lines_come_from_the_vocabulary(tokenizer):
     assert lines != likely_lines(tokenizer, 50, seed=2)
     assert max(len(tokenizer.encode(line)) for line in lines) > 40
     assert max(len(tokenizer.encode(line)) for line in likely_lines(tokenizer, 50, longest=20)) < 20
-    ids, shares = tokenizer.frequencies()
-    assert min(ids) > 3
-    assert set(ids) == {piece for line in lines for piece in tokenizer.encode(line)}
-    assert all(len(tokenizer.pieces[i]) < 6 or not tokenizer.pieces[i].startswith("<0x") for i in ids)
-    assert sum(shares) == pytest.approx(1.0, abs=0.1)
+    shares, (pieces, _) = tokenizer.frequencies(), tokenizer.vocabularies
+    assert not shares.keys() & set(pieces[:4])
+    drawn = {pieces[i] for line in lines for i in tokenizer.encode(line)}
+    assert drawn <= shares.keys()
+    assert len(drawn) > 0.9 * len(shares)
+    assert not any(piece.startswith("<0x") for piece in shares)
+    assert sum(shares.values()) == pytest.approx(1.0, abs=0.1)
 
 
 class Saying:
@@ -407,7 +413,7 @@ def test_a_package_for_argos_translate(make, tmp_path):
         "to_name": "Portuguese",
     }
     assert (root / "sentencepiece.model").read_bytes() == parts.tokenizer.model_bytes
-    pieces = parts.tokenizer.pieces
+    pieces, _ = parts.tokenizer.vocabularies
     src = [[pieces[i] for i in parts.tokenizer.encode(line)] for line in LINES]
     scored = ctranslate2.Translator(str(root / "model"), intra_threads=1).score_batch(src, src)
     ours = parts.translator().forced(*([parts.tokenizer.encode(line) for line in LINES] for _ in range(2)))

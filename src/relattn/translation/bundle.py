@@ -5,6 +5,8 @@
     tokenizer.model     the SentencePiece model, of both sides
     README.md           a card for people: what it was trained on, its scores, the command
 
+One that was imported has two files more of its tokenizer (`data/imported.py`).
+
 A bundle is written beside its place, synced, and renamed into it, so one that can be seen is whole.
 """
 
@@ -15,6 +17,7 @@ import warnings
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 import safetensors
 import safetensors.torch
@@ -23,17 +26,19 @@ import yaml
 from torch import Tensor
 
 from relattn.translation.config import ModelConfig, Recipe, SearchConfig, as_dict
-from relattn.translation.data.tokenizer import Tokenizer
+from relattn.translation.data.imported import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
+from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
 from relattn.translation.errors import InputError, one_line, reading
 from relattn.translation.files import putting, require_replaceable
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.translator import Translator
-from relattn.translation.settings import of_version_1, read_yaml, to_config
+from relattn.translation.settings import of_version_1, of_version_2, read_yaml, to_config
 
 FORMAT = "relattn bundle"
-VERSION = 2
+VERSION = 3
 _FORMER_NAMES = re.compile(r"\.(key|value)_table\.")  # of the tables in bundles made before November 2026
-CONFIG, WEIGHTS, TOKENIZER, CARD = "config.yaml", "model.safetensors", "tokenizer.model", "README.md"
+CONFIG, WEIGHTS, CARD = "config.yaml", "model.safetensors", "README.md"
+TOKENIZER_FILES = {"own": (TOKENIZER,), "imported": (TOKENIZER, TGT_TOKENIZER, VOCABULARY)}
 
 _MOST_NAMED = 5  # tensors named in one message
 # In the metadata of the weights, the SHA-256 of the tokenizer they were trained with. It stands there alone, for
@@ -47,6 +52,7 @@ class _Description:
 
     src_lang: str
     tgt_lang: str
+    tokenizer: Literal["own", "imported"] = "own"
     model: ModelConfig = field(default_factory=ModelConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
 
@@ -61,7 +67,7 @@ class Parts:
     src_lang: str
     tgt_lang: str
     state: dict[str, Tensor]  # on CPU, each tensor once, under its first name in the model
-    tokenizer: Tokenizer
+    tokenizer: AnyTokenizer
 
     @property
     def card(self) -> str:
@@ -71,11 +77,11 @@ class Parts:
 
     def translator(self, *, device: str = "cpu") -> Translator:
         """The model made, ready to translate. Raises InputError when the weights do not fit it."""
-        model = make_model(self.model, self.tokenizer.vocab_size, self.state, source=self.path / WEIGHTS)
+        model = make_model(self.model, self.tokenizer.vocab_sizes, self.state, source=self.path / WEIGHTS)
         return Translator(model, self.tokenizer, self.search, device=device)
 
 
-def save(path: str | Path, *, model: Transformer, recipe: Recipe, tokenizer: Tokenizer, card: str) -> None:
+def save(path: str | Path, *, model: Transformer, recipe: Recipe, tokenizer: AnyTokenizer, card: str) -> None:
     """Write a bundle: the model's weights as they are, with the recipe's model, languages and search.
 
     A bundle already at `path` is replaced; a moment without either lies between two renames. An empty directory is
@@ -85,20 +91,22 @@ def save(path: str | Path, *, model: Transformer, recipe: Recipe, tokenizer: Tok
         InputError: something else stands at `path`, or writing fails; whatever was there before is kept.
     """
     path = Path(path).resolve()
-    require_replaceable(path, (CONFIG, WEIGHTS, TOKENIZER, CARD), "bundle")
+    require_replaceable(path, (CONFIG, WEIGHTS, CARD, *TOKENIZER_FILES["imported"]), "bundle")
     config = {
         "format": FORMAT,
         "version": VERSION,
         "src_lang": recipe.data.src_lang,
         "tgt_lang": recipe.data.tgt_lang,
+        "tokenizer": "own" if isinstance(tokenizer, Tokenizer) else "imported",
         "model": as_dict(recipe.model),
         "search": as_dict(recipe.search),
     }
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in _tensors(model).items()}
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in weights_of(model).items()}
     with putting(path) as aside:
         aside.mkdir(parents=True)
         (aside / CONFIG).write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")
-        (aside / TOKENIZER).write_bytes(tokenizer.model_bytes)
+        for name, content in tokenizer.files.items():
+            (aside / name).write_bytes(content)
         (aside / CARD).write_text(card, encoding="utf-8")
         (aside / WEIGHTS).write_bytes(safetensors.torch.save(weights, metadata={_TOKENIZER_OF: tokenizer.digest}))
 
@@ -117,19 +125,20 @@ def load_parts(path: str | Path) -> Parts:
     path = Path(path)
     if not path.is_dir():
         raise InputError(f"{path}: no such directory; a bundle is a directory")
-    missing = [name for name in (CONFIG, WEIGHTS, TOKENIZER) if not (path / name).is_file()]
-    if missing:
-        raise InputError(f"{path}: not a complete bundle: it has no {', no '.join(missing)}")
+    _require_files(path, CONFIG, WEIGHTS, TOKENIZER)
     where = path / CONFIG
     content = read_yaml(where, "a bundle's configuration")
     if (found := content.pop("format", None)) != FORMAT:
         raise InputError(f"{where}: not the configuration of a bundle: format is {found and one_line(found, 40)!r}")
-    if (found := content.pop("version", None)) == "1":
+    if (found := content.pop("version", None)) not in ("1", "2", str(VERSION)):
+        raise InputError(f"{where}: version {found and one_line(found, 40)}; this relattn reads 1 to {VERSION}")
+    if found == "1":
         content["model"] = of_version_1(content.get("model"))
-    elif found != str(VERSION):
-        raise InputError(f"{where}: version {found and one_line(found, 40)}; this relattn reads 1 and {VERSION}")
+    if found != str(VERSION):
+        content = {"tokenizer": "own", **content, "model": of_version_2(content.get("model"))}
     config = to_config(_Description, content, where, whole=True)
-    tokenizer = Tokenizer.load(path / TOKENIZER)
+    _require_files(path, *TOKENIZER_FILES[config.tokenizer])
+    tokenizer = Tokenizer.load(path / TOKENIZER) if config.tokenizer == "own" else ImportedTokenizer.load(path)
     damaged = reading(path / WEIGHTS, "truncated, damaged, or not a safetensors file")
     with damaged, safetensors.safe_open(path / WEIGHTS, framework="pt") as file:
         state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -147,7 +156,21 @@ def load_parts(path: str | Path) -> Parts:
     )
 
 
-def make_model(config: ModelConfig, vocab_size: int, state: dict[str, Tensor], *, source: str | Path) -> Transformer:
+def tokenizer_files(config: Path) -> tuple[str, ...]:
+    """The files of a bundle's tokenizer, as far as its configuration tells before it is checked."""
+    imported = b"\ntokenizer: imported\n" in config.read_bytes()
+    return TOKENIZER_FILES["imported" if imported else "own"]
+
+
+def _require_files(path: Path, *names: str) -> None:
+    missing = [name for name in names if not (path / name).is_file()]
+    if missing:
+        raise InputError(f"{path}: not a complete bundle: it has no {', no '.join(missing)}")
+
+
+def make_model(
+    config: ModelConfig, vocab_sizes: tuple[int, int], state: dict[str, Tensor], *, source: str | Path
+) -> Transformer:
     """A model with the weights `state`, which it is compared with before room is made for it.
 
     Raises:
@@ -158,8 +181,8 @@ def make_model(config: ModelConfig, vocab_size: int, state: dict[str, Tensor], *
         raise InputError(f"{source}: the weights do not fit the model: {len(state)} tensors for {layers} layers")
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what a model warns of when it is made, it says below
-        _require_fit(Transformer(config, vocab_size), _renamed(state), source)
-    model = Transformer(config, vocab_size)
+        _require_fit(Transformer(config, *vocab_sizes), _renamed(state), source)
+    model = Transformer(config, *vocab_sizes)
     load_weights(model, state, source=source)
     return model
 
@@ -172,7 +195,7 @@ def load_weights(model: Transformer, state: dict[str, Tensor], *, source: str | 
     """
     state = _renamed(state)
     _require_fit(model, state, source)
-    for name, tensor in _tensors(model).items():
+    for name, tensor in weights_of(model).items():
         tensor.detach().copy_(state[name])
 
 
@@ -181,7 +204,7 @@ def _renamed(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _require_fit(model: Transformer, state: dict[str, Tensor], source: str | Path) -> None:
-    tensors = _tensors(model)
+    tensors = weights_of(model)
     wrong = [f"{name} is missing" for name in tensors if name not in state]
     wrong += [f"{one_line(name, 80)} is not in the model" for name in state if name not in tensors]
     for name in tensors.keys() & state.keys():
@@ -195,7 +218,7 @@ def _require_fit(model: Transformer, state: dict[str, Tensor], source: str | Pat
         raise InputError(f"{source}: the weights do not fit the model: {'; '.join(named)}{more}")
 
 
-def _tensors(model: Transformer) -> dict[str, Tensor]:
+def weights_of(model: Transformer) -> dict[str, Tensor]:
     """What a model's state is made of; a tensor used in several places is named once, which safetensors insists on."""
     kept = model.state_dict().keys()
     return {name: tensor for name, tensor in chain(model.named_parameters(), model.named_buffers()) if name in kept}

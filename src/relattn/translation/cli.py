@@ -255,27 +255,51 @@ def export(argv: list[str]) -> None:
     arguments = parser.parse_args(argv)
 
     require(bool(arguments.out), "out must name a directory")
-    if not 1 <= arguments.lines <= 10**6:
-        raise InputError(f"lines must be at least 1 and at most 1,000,000, got {arguments.lines}")
+    lines = _sample(arguments)
     if arguments.program == "onnx" and arguments.quantization != "float32":
         raise InputError(f"an export for onnx has weights of float32, not {arguments.quantization}")
 
-    from itertools import islice
-
     from relattn.translation import bundle, hub
-    from relattn.translation.data.corpora import read_lines
     from relattn.translation.export import argos, ctranslate2, onnx, sample
 
     parts, out = bundle.load_parts(hub.resolve(arguments.bundle)), Path(arguments.out)
-    if arguments.sample:
-        lines = list(islice(read_lines(arguments.sample), arguments.lines))
-    else:
+    if lines is None:
         lines = sample.likely_lines(parts.tokenizer, arguments.lines, longest=parts.model.max_positions)
     if arguments.program == "onnx":
         print(onnx.export(parts, out, sample=lines))
     else:
         write = ctranslate2.export if arguments.program == "ctranslate2" else argos.export
         print(write(parts, out, quantization=arguments.quantization, sample=lines))
+
+
+def import_(argv: list[str]) -> None:
+    """Make a bundle of a model from OpenNMT-py, eole or CTranslate2: relattn import PATH OUT --tokenizer sp.model"""
+    parser = _parser("import", import_)
+    parser.add_argument("path", type=str, help="OpenNMT-py's checkpoint, eole's directory, or one for CTranslate2")
+    parser.add_argument("out", type=str, help="directory of the bundle")
+    parser.add_argument("--tokenizer", type=str, default="", help="SentencePiece model, of the source or of both sides")
+    parser.add_argument("--tgt_tokenizer", type=str, default="", help="that of the target, where it has its own")
+    parser.add_argument("--src_lang", type=str, default="", help="source language, where the model does not say")
+    parser.add_argument("--tgt_lang", type=str, default="", help="target language")
+    parser.add_argument("--sample", type=str, default="", help="source lines to check it with, plain or .gz")
+    parser.add_argument("--lines", type=int, default=20, help="of the sample, or drawn from the model's vocabulary")
+    arguments = parser.parse_args(argv)
+
+    require(bool(arguments.out), "out must name a directory")
+    lines = _sample(arguments)
+
+    from relattn.translation.imports.make import import_model
+
+    told = import_model(
+        Path(arguments.path),
+        Path(arguments.out),
+        tokenizer=Path(arguments.tokenizer) if arguments.tokenizer else None,
+        tgt_tokenizer=Path(arguments.tgt_tokenizer) if arguments.tgt_tokenizer else None,
+        src_lang=arguments.src_lang,
+        tgt_lang=arguments.tgt_lang,
+        sample=arguments.lines if lines is None else lines,
+    )
+    print(told)
 
 
 def demo(argv: list[str]) -> None:
@@ -336,8 +360,8 @@ def reproduce(argv: list[str]) -> None:
 
 
 COMMANDS = {
-    command.__name__: command
-    for command in (demo, train, recipe, evaluate, translate, average, export, push, reproduce)
+    command.__name__.rstrip("_"): command
+    for command in (demo, train, recipe, evaluate, translate, average, export, import_, push, reproduce)
 }
 
 
@@ -348,6 +372,17 @@ def _usage() -> str:
 
 def _parser(name: str, command: Any) -> ArgumentParser:
     return ArgumentParser(prog=f"relattn {name}", description=command.__doc__, exit_on_error=False)
+
+
+def _sample(arguments: Any) -> list[str] | None:
+    """The lines that a model is to be checked with, as many as asked for; None where they are to be drawn."""
+    from itertools import islice
+
+    from relattn.translation.data.corpora import read_lines
+
+    if not 1 <= arguments.lines <= 10**6:
+        raise InputError(f"lines must be at least 1 and at most 1,000,000, got {arguments.lines}")
+    return list(islice(read_lines(arguments.sample), arguments.lines)) if arguments.sample else None
 
 
 def _add_search(parser: ArgumentParser) -> None:
@@ -361,15 +396,14 @@ def _add_search(parser: ArgumentParser) -> None:
 def _load(arguments: Any) -> Any:
     """What a bundle or an export says of its languages, and a translator made of it."""
     from relattn.translation import hub
-    from relattn.translation.search.ctranslate2 import MODEL, CTranslate2Translator
+    from relattn.translation.search import ctranslate2
 
     if arguments.threads is not None:
         TrainConfig(threads=arguments.threads)  # whose range it has
     path = hub.resolve(arguments.bundle)
     translator: LineTranslator
-    if (path / MODEL).exists():
-        translator = CTranslate2Translator(path, device=arguments.device, threads=arguments.threads)
-        about = translator.about
+    if (path / ctranslate2.MODEL).exists():
+        about, translator = ctranslate2.load(path, device=arguments.device, threads=arguments.threads)
     else:
         about, translator = _load_bundle(path, arguments.device, arguments.threads)
     given = {name: arguments[name] for name in ("beam_size", "alpha") if arguments[name] is not None}

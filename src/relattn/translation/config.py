@@ -104,7 +104,13 @@ class ModelConfig(_Config):
         norm: layer normalisation before each sub-layer ("pre") or after its residual sum ("post", as in the paper).
         dropout: dropout on embeddings and on every sub-layer's output.
         attention_dropout: dropout on attention probabilities.
-        activation_dropout: dropout inside the feed-forward layers, after the ReLU.
+        activation_dropout: dropout inside the feed-forward layers, after the activation.
+        activation: of the feed-forward layers; "gelu_tanh" is GELU's approximation, "swish" also called SiLU.
+        shared_embeddings: which of three are one matrix: the source's, the target's and that of the output ("all"), the
+            latter two ("target"), the former two ("inputs"), or none.
+        scaled_embeddings: multiply embeddings by √dim, as in the paper, before positions are added.
+        output_bias: add a bias to the logits.
+        norm_epsilon: of layer normalisation, added to the variance.
         positions: the position scheme; "none" is a baseline that cannot tell word order.
         clip: of "relative": k, the clipping distance (16); the reach to the left when clip_right is given.
         clip_right: of "relative": the clipping distance to the right; the same as clip unless given.
@@ -124,6 +130,11 @@ class ModelConfig(_Config):
     dropout: float = _fraction(0.1)
     attention_dropout: float = _fraction(0.1)
     activation_dropout: float = _fraction(0.0)
+    activation: Literal["relu", "gelu", "gelu_tanh", "swish"] = "relu"
+    shared_embeddings: Literal["all", "target", "inputs", "none"] = "all"
+    scaled_embeddings: bool = True
+    output_bias: bool = False
+    norm_epsilon: float = _number(1e-5, 1e-12, 1.0)
     positions: Positions = "relative"
     clip: int | None = _number(None, 0, 2**16)
     clip_right: int | None = _number(None, 0, 2**16)

@@ -16,7 +16,7 @@ from pathlib import Path
 from relattn.translation import bundle
 from relattn.translation.config import OPTIONS, DataConfig, ModelConfig, Positions, Recipe, TrainConfig
 from relattn.translation.data.embedded import embedded
-from relattn.translation.data.tokenizer import Tokenizer
+from relattn.translation.data.imported import AnyTokenizer
 from relattn.translation.evaluation import item_accuracy, score
 from relattn.translation.learned import draw_norms, table_norms
 from relattn.translation.search.translator import Translator
@@ -102,7 +102,7 @@ def _measure(scheme: str, translator: Translator, seconds: float, src_lang: str,
     return Result(scheme, translator, seconds, test, translator.translate([src for src, _ in test]), bins)
 
 
-def _longest_target(data: DataConfig, tokenizer: Tokenizer) -> int:
+def _longest_target(data: DataConfig, tokenizer: AnyTokenizer) -> int:
     """Pieces of the longest target trained on."""
     pairs = embedded("train", src_lang=data.src_lang, tgt_lang=data.tgt_lang, lines=data.embedded_lines)
     return max(len(tokenizer.encode(tgt)) for _, tgt in pairs)

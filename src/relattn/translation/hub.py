@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import relattn
 from relattn.translation import bundle
-from relattn.translation.bundle import CARD, CONFIG, TOKENIZER, WEIGHTS
+from relattn.translation.bundle import CARD, CONFIG, WEIGHTS
 from relattn.translation.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,9 +42,10 @@ def resolve(path: str | Path) -> Path:
     name, revision = named.groups()
     with _hub(f"{path}: no such directory here, and from the hub") as api:
         commit = api.resolve_revision(name, revision=revision)
-        for file in (CONFIG, TOKENIZER, WEIGHTS):  # the largest last: without the others it is another program's
-            fetched = api.hf_hub_download(name, file, revision=commit)
-    return Path(fetched).parent
+        config = Path(api.hf_hub_download(name, CONFIG, revision=commit))
+        for file in (*bundle.tokenizer_files(config), WEIGHTS):  # the largest last, of a bundle and no other model
+            api.hf_hub_download(name, file, revision=commit)
+    return config.parent
 
 
 def push(path: str | Path, name: str, *, private: bool = False, license: str = "") -> str:
@@ -75,7 +76,7 @@ def push(path: str | Path, name: str, *, private: bool = False, license: str = "
         url = str(api.create_repo(name, private=private or None, exist_ok=True))
         if private and not api.model_info(name).private:
             raise InputError(f"{name}: not pushed: it was to be private, but the repository exists and is public")
-        files = [CommitOperationAdd(file, Path(path) / file) for file in (CONFIG, WEIGHTS, TOKENIZER)]
+        files = [CommitOperationAdd(file, Path(path) / file) for file in (CONFIG, WEIGHTS, *parts.tokenizer.files)]
         files.append(CommitOperationAdd(CARD, card.encode()))
         api.create_commit(name, files, commit_message=f"A bundle of relattn {relattn.__version__}")
     return url

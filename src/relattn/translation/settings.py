@@ -124,6 +124,18 @@ def of_version_1(model: Any) -> Any:
     return {**dict.fromkeys(OPTION_NAMES, "null"), **kept}
 
 
+def of_version_2(model: Any) -> Any:
+    """A model's settings from when all models had one activation and shared their embeddings."""
+    then = {
+        "activation": "relu",
+        "shared_embeddings": "all",
+        "scaled_embeddings": "true",
+        "output_bias": "false",
+        "norm_epsilon": "1e-5",
+    }
+    return {**then, **model} if isinstance(model, dict) else model
+
+
 def to_config(kind: type[_C], content: Any, where: str | Path, *, whole: bool = False) -> _C:
     """A config from what `read_yaml` gave for it, every value read and checked as on the command line.
 

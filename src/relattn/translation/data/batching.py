@@ -17,9 +17,10 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from relattn.translation.data.tokenizer import Tokenizer
+from relattn.translation.data.tokenizer import Marks
 
 _JITTER = 2.0  # tokens by which lengths are blurred, so that neighbours change from epoch to epoch
+OURS = Marks()  # around the sentences of a model trained here
 _GROUP = 8  # a step's sentences come in multiples of this, so that they split evenly
 
 
@@ -38,8 +39,8 @@ class Batch:
     """Sentence pairs as right-padded tensors of ids.
 
     Attributes:
-        src: (sentences, src_len), each row pieces + [eos].
-        src_lengths: (sentences,), eos counted.
+        src: (sentences, src_len), each row pieces + [eos], or with the marks of the model's own.
+        src_lengths: (sentences,), marks counted.
         tgt_in: (sentences, tgt_len), each row [bos] + pieces: what the decoder reads.
         tgt_out: (sentences, tgt_len), each row pieces + [eos]: what it should say.
         tgt_lengths: (sentences,), eos counted.
@@ -87,30 +88,28 @@ class Step:
         return replace(self, micro_batches=[batch.to(device) for batch in self.micro_batches])
 
 
-def collate(src_ids: Sentences, tgt_ids: Sentences) -> Batch:
+def collate(src_ids: Sentences, tgt_ids: Sentences, marks: Marks = OURS) -> Batch:
     """Pad sentences, given as pieces without begin or end, into a batch. No sentences give tensors (0, 1)."""
-    src_lengths, tgt_lengths = _row_lengths(src_ids), _row_lengths(tgt_ids)
-    src = _padded(src_ids, src_lengths)
-    tgt_out = _padded(tgt_ids, tgt_lengths)
-    tgt_in = np.full_like(tgt_out, Tokenizer.pad_id)
-    tgt_in[:, 0] = Tokenizer.bos_id
-    for row, ids in enumerate(tgt_ids):
-        tgt_in[row, 1 : 1 + len(ids)] = ids
+    src, src_lengths = _padded(src_ids, marks.src_begin, marks.src_end, marks.pad)
+    tgt_in, _ = _padded(tgt_ids, (marks.bos,), (), marks.pad)
+    tgt_out, tgt_lengths = _padded(tgt_ids, (), (marks.eos,), marks.pad)
     return Batch(*(torch.from_numpy(array) for array in (src, src_lengths, tgt_in, tgt_out, tgt_lengths)))
 
 
-def _row_lengths(ids: Sentences) -> np.ndarray:
-    """(sentences,) tokens of each row, eos counted."""
-    return np.fromiter((len(sentence) + 1 for sentence in ids), dtype=np.int64, count=len(ids))
+def _row_lengths(ids: Sentences, marks: int) -> np.ndarray:
+    """(sentences,) tokens of each row, with so many marks."""
+    return np.fromiter((len(sentence) + marks for sentence in ids), dtype=np.int64, count=len(ids))
 
 
-def _padded(ids: Sentences, lengths: np.ndarray) -> np.ndarray:
-    """(sentences, longest) pieces + [eos], right padded."""
-    rows = np.full((len(ids), lengths.max(initial=1)), Tokenizer.pad_id, dtype=np.int64)
-    for row, sentence in enumerate(ids):
-        rows[row, : len(sentence)] = sentence
-        rows[row, len(sentence)] = Tokenizer.eos_id
-    return rows
+def _padded(ids: Sentences, begin: tuple[int, ...], end: tuple[int, ...], pad: int) -> tuple[np.ndarray, np.ndarray]:
+    """(sentences, longest) begin + pieces + end, right padded, and their lengths."""
+    lengths = _row_lengths(ids, len(begin) + len(end))
+    rows = np.full((len(ids), lengths.max(initial=1)), pad, dtype=np.int64)
+    for row, (sentence, length) in enumerate(zip(ids, lengths.tolist(), strict=True)):
+        rows[row, : len(begin)] = begin
+        rows[row, len(begin) : length - len(end)] = sentence
+        rows[row, length - len(end) : length] = end
+    return rows, lengths
 
 
 def plan_epoch(
@@ -193,6 +192,7 @@ def steps(
     seed: int,
     epoch: int = 0,
     index: int = 0,
+    marks: Marks = OURS,
 ) -> Iterator[Step]:
     """One rank's steps from (epoch, index) on, without end.
 
@@ -206,10 +206,11 @@ def steps(
         seed: seed of the order.
         epoch: where to start: the epoch …
         index: … and the steps of it to skip.
+        marks: around sentences.
     """
     if len(src_ids) == 0 or len(src_ids) != len(tgt_ids):
         raise ValueError(f"need as many source as target sentences, at least one: {len(src_ids)}, {len(tgt_ids)}")
-    src_lengths, tgt_lengths = _row_lengths(src_ids), _row_lengths(tgt_ids)
+    src_lengths, tgt_lengths = _row_lengths(src_ids, marks.around_src), _row_lengths(tgt_ids, 1)
     while True:
         plan = plan_epoch(
             src_lengths, tgt_lengths, max_tokens=max_tokens, parts=accumulate * ranks, seed=seed, epoch=epoch
@@ -219,19 +220,19 @@ def steps(
             yield Step(
                 epoch=epoch,
                 index=number,
-                micro_batches=[_gather(src_ids, tgt_ids, parts[place]) for place in places],
+                micro_batches=[_gather(src_ids, tgt_ids, parts[place], marks) for place in places],
                 places=places,
                 target_tokens=sum(int(tgt_lengths[part].sum()) for part in parts),
             )
         epoch, index = epoch + 1, 0
 
 
-def eval_batches(src_ids: Sentences, tgt_ids: Sentences, max_tokens: int) -> Iterator[Batch]:
+def eval_batches(src_ids: Sentences, tgt_ids: Sentences, max_tokens: int, marks: Marks = OURS) -> Iterator[Batch]:
     """Every sentence once, shortest first, in batches of sentences × longest <= max_tokens (or one sentence)."""
-    longest = np.maximum(_row_lengths(src_ids), _row_lengths(tgt_ids))
+    longest = np.maximum(_row_lengths(src_ids, marks.around_src), _row_lengths(tgt_ids, 1))
     for indices in runs(np.argsort(longest, kind="stable"), longest, max_tokens):
-        yield _gather(src_ids, tgt_ids, indices)
+        yield _gather(src_ids, tgt_ids, indices, marks)
 
 
-def _gather(src_ids: Sentences, tgt_ids: Sentences, indices: np.ndarray) -> Batch:
-    return collate([src_ids[i] for i in indices.tolist()], [tgt_ids[i] for i in indices.tolist()])
+def _gather(src_ids: Sentences, tgt_ids: Sentences, indices: np.ndarray, marks: Marks) -> Batch:
+    return collate([src_ids[i] for i in indices.tolist()], [tgt_ids[i] for i in indices.tolist()], marks)

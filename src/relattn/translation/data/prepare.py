@@ -2,7 +2,7 @@
 
 Text becomes word pieces once and is kept in the run's directory:
 
-    tokenizer.model     learned from both sides of the training text, unless one is given
+    tokenizer.model     learned from both sides of the training text, unless one is given, which may have more files
     data/train.arrow    the encoded training text
     data/text.json      written last: digests of the text they were made from, and how many pairs were left out
 
@@ -21,14 +21,15 @@ from relattn.translation.config import DataConfig
 from relattn.translation.data.batching import Batch, Step, eval_batches, steps
 from relattn.translation.data.corpora import ParallelFiles
 from relattn.translation.data.embedded import embedded
+from relattn.translation.data.imported import AnyTokenizer, tokenizer_in
 from relattn.translation.data.storage import IdColumn, open_pairs, write_pairs
-from relattn.translation.data.tokenizer import LONGEST_PIECE, Tokenizer
+from relattn.translation.data.tokenizer import LONGEST_PIECE, TOKENIZER, Tokenizer
 from relattn.translation.errors import InputError, reading
 from relattn.translation.files import write_atomically
 
 Text = ParallelFiles | list[tuple[str, str]]
 VALID_LINES = 500  # lines of the embedded validation set
-TOKENIZER, ENCODED, TEXT = "tokenizer.model", "data/train.arrow", "data/text.json"
+ENCODED, TEXT = "data/train.arrow", "data/text.json"
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class TranslationData:
 
     config: DataConfig
     seed: int
-    tokenizer: Tokenizer
+    tokenizer: AnyTokenizer
     train: tuple[IdColumn, IdColumn]
     valid_pairs: list[tuple[str, str]]
     valid_batches: list[Batch]
@@ -64,6 +65,7 @@ class TranslationData:
             seed=self.seed,
             epoch=position[0],
             index=position[1],
+            marks=self.tokenizer.marks,
         )
 
 
@@ -73,7 +75,7 @@ def prepared(directory: Path) -> bool:
 
 
 def prepare(
-    config: DataConfig, directory: Path, *, seed: int, tokenizer: Tokenizer | None = None, check: bool = True
+    config: DataConfig, directory: Path, *, seed: int, tokenizer: AnyTokenizer | None = None, check: bool = True
 ) -> TranslationData:
     """The data of a run, made and written into its directory unless it is there.
 
@@ -113,7 +115,8 @@ def prepare(
             wanted = (line for pair in fits for line in pair)
             tokenizer = Tokenizer.train(wanted, config.vocab_size, seed=seed)
         (directory / ENCODED).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(directory / TOKENIZER, tokenizer.model_bytes)
+        for name, content in tokenizer.files.items():
+            write_atomically(directory / name, content)
         keep = _Filter(config, tokenizer, "training")
         write_pairs(directory / ENCODED, ((src, tgt) for _, src, tgt in keep(train)))
         digests = _digests(train, valid) | {TOKENIZER: tokenizer.digest}
@@ -121,20 +124,21 @@ def prepare(
     kept = list(_Filter(config, tokenizer, "validation")(valid_pairs)) if valid_pairs else []
     if not prepared(directory):
         write_atomically(directory / TEXT, json.dumps(made).encode())
+    sides = [src for _, src, _ in kept], [tgt for _, _, tgt in kept]
     return TranslationData(
         config=config,
         seed=seed,
         tokenizer=tokenizer,
         train=open_pairs(directory / ENCODED),
         valid_pairs=[pair for pair, _, _ in kept],
-        valid_batches=list(eval_batches([src for _, src, _ in kept], [tgt for _, _, tgt in kept], config.max_tokens)),
+        valid_batches=list(eval_batches(*sides, config.max_tokens, tokenizer.marks)),
         dropped=made["dropped"],
     )
 
 
-def tokenizer_of(directory: Path) -> Tokenizer:
+def tokenizer_of(directory: Path) -> AnyTokenizer:
     """The tokenizer of a run that has its data. Raises InputError when it is not the one that made them."""
-    tokenizer = Tokenizer.load(directory / TOKENIZER)
+    tokenizer = tokenizer_in(directory)
     if _made(directory)["digests"].get(TOKENIZER) != tokenizer.digest:
         raise InputError(f"{directory / TOKENIZER}: is not the tokenizer that this run began with")
     return tokenizer
@@ -169,7 +173,7 @@ def _digests(train: Text, valid: Text) -> dict[str, str]:
 class _Filter:
     """Encodes pairs and leaves out those the recipe does not want, counting them by reason."""
 
-    def __init__(self, data: DataConfig, tokenizer: Tokenizer, purpose: str) -> None:
+    def __init__(self, data: DataConfig, tokenizer: AnyTokenizer, purpose: str) -> None:
         self.data = data
         self.tokenizer = tokenizer
         self.purpose = purpose
@@ -181,8 +185,10 @@ class _Filter:
         for pair in pairs:
             reason = _unwanted(pair, self.data.max_words)
             if reason is None and all(self.tokenizer.may_fit(side, self.data.max_length) for side in pair):
-                src, tgt = self.tokenizer.encode(pair[0]), self.tokenizer.encode(pair[1])
-                if max(len(src), len(tgt)) <= self.data.max_length:
+                src, tgt = self.tokenizer.encode(pair[0]), self.tokenizer.encode_target(pair[1])
+                if not src or not tgt:  # normalisation left nothing of them
+                    reason = "empty"
+                elif max(len(src), len(tgt)) <= self.data.max_length:
                     kept += 1
                     yield pair, src, tgt
                     continue

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import sentencepiece
 
@@ -20,11 +21,37 @@ from relattn.translation.errors import InputError, reading
 
 # SentencePiece writes a space as U+2581, so that character itself would come back as a space. It goes in as a
 # noncharacter no text holds, which comes out as bytes, and those bytes are then put right.
-_SPACE_MARK, _STAND_IN = "\u2581", "\U0010ffff"
+SPACE_MARK, _STAND_IN = "\u2581", "\U0010ffff"
 _SAMPLED_LINES = 4_000_000  # lines a vocabulary is learned from, at most
 _LONGEST_LINE = 1 << 30  # bytes, the most SentencePiece takes: it would leave out lines of more than 4,192
 LONGEST_PIECE = 16  # characters of a piece that is learned, at most
+TOKENIZER = "tokenizer.model"  # the file it is kept in
 _TRAINING_THREADS = 16  # fixed: the sums of its training, hence the vocabulary, depend on it
+
+
+class Marks(NamedTuple):
+    """Tokens that are no text, by their ids: what a model reads around sentences, and what it never writes.
+
+    Attributes:
+        pad: fills up rows, where no model looks.
+        bos: what the decoder reads before a target.
+        eos: what it writes after one.
+        banned: what it never writes.
+        src_begin: before each source.
+        src_end: after each source.
+    """
+
+    pad: int = 0
+    bos: int = 1
+    eos: int = 2
+    banned: tuple[int, ...] = (0, 1)
+    src_begin: tuple[int, ...] = ()
+    src_end: tuple[int, ...] = (2,)
+
+    @property
+    def around_src(self) -> int:
+        """How many a source has."""
+        return len(self.src_begin) + len(self.src_end)
 
 
 class Tokenizer:
@@ -37,10 +64,8 @@ class Tokenizer:
         InputError: these bytes are not such a model.
     """
 
-    pad_id = 0
-    bos_id = 1
-    eos_id = 2
-    unk_id = 3
+    marks = Marks()
+    pad_id, bos_id, eos_id, unk_id = marks.pad, marks.bos, marks.eos, 3
 
     def __init__(self, model_bytes: bytes) -> None:
         self.model_bytes = model_bytes
@@ -52,7 +77,7 @@ class Tokenizer:
             raise
         except Exception as error:
             raise InputError("not a SentencePiece model, or a damaged one") from error
-        self._mark_bytes = self._byte_ids(_SPACE_MARK)
+        self._mark_bytes = self._byte_ids(SPACE_MARK)
         self._stand_in_bytes = self._byte_ids(_STAND_IN)
 
     def _check(self) -> int:
@@ -62,7 +87,7 @@ class Tokenizer:
         if ids != (self.pad_id, self.bos_id, self.eos_id, self.unk_id):
             raise InputError(f"a SentencePiece model must have pad, bos, eos, unk at 0, 1, 2, 3, got {ids}")
         pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
-        spelt = "".join(pieces).replace(_SPACE_MARK, " ")
+        spelt = "".join(pieces).replace(SPACE_MARK, " ")
         probe = f"  {spelt}  {spelt[::-1]} {bytes(range(128)).decode()}{_STAND_IN} "
         if model.decode(model.encode(probe)) != probe:
             raise InputError("not a SentencePiece model as this toolkit trains them, or a damaged one")
@@ -123,14 +148,30 @@ class Tokenizer:
         return self._model.get_piece_size()
 
     @property
-    def pieces(self) -> list[str]:
-        """Every piece as SentencePiece writes it, by its id."""
-        return [self._model.id_to_piece(i) for i in range(self.vocab_size)]
+    def vocab_sizes(self) -> tuple[int, int]:
+        """Pieces of source and target, the special ones counted."""
+        return self.vocab_size, self.vocab_size
 
-    def frequencies(self) -> tuple[list[int], list[float]]:
-        """Ids of the pieces that are text, and what share of all pieces each is taken for."""
-        ids = [i for i in range(self.unk_id + 1, self.vocab_size) if not self._model.is_byte(i)]
-        return ids, [math.exp(self._model.get_score(i)) for i in ids]
+    @property
+    def vocabularies(self) -> tuple[list[str], list[str]]:
+        """Every piece as SentencePiece writes it, by its id, of the source and of the target."""
+        pieces = [self._model.id_to_piece(i) for i in range(self.vocab_size)]
+        return pieces, pieces
+
+    @property
+    def unknown_piece(self) -> str:
+        """What stands for a piece that the vocabulary has not."""
+        return self._model.id_to_piece(self.unk_id)
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """What it is kept as: names of files and what they hold."""
+        return {TOKENIZER: self.model_bytes}
+
+    def frequencies(self) -> dict[str, float]:
+        """The pieces that are text, and what share of all pieces each is taken for."""
+        text = [i for i in range(self.unk_id + 1, self.vocab_size) if not self._model.is_byte(i)]
+        return {self._model.id_to_piece(i): math.exp(self._model.get_score(i)) for i in text}
 
     @property
     def digest(self) -> str:
@@ -138,11 +179,15 @@ class Tokenizer:
         return hashlib.sha256(self.model_bytes).hexdigest()
 
     def encode(self, text: str) -> list[int]:
-        """The ids of one line, without begin or end."""
-        if _SPACE_MARK not in text:
+        """The ids of one line of the source, without begin or end."""
+        if SPACE_MARK not in text:
             return self._model.encode(text)
-        ids = self._model.encode(text.replace(_SPACE_MARK, _STAND_IN))
+        ids = self._model.encode(text.replace(SPACE_MARK, _STAND_IN))
         return _replace_run(ids, self._stand_in_bytes, self._mark_bytes)
+
+    def encode_target(self, text: str) -> list[int]:
+        """The ids of one line of the target, without begin or end."""
+        return self.encode(text)
 
     def may_fit(self, text: str, most: int) -> bool:
         """Whether text may have at most so many pieces, told from its length and without encoding it.

@@ -21,10 +21,11 @@ from babel import Locale, UnknownLocaleError
 
 from relattn.translation.bundle import CARD, Parts
 from relattn.translation.config import Quantization
+from relattn.translation.data.imported import TGT_TOKENIZER
+from relattn.translation.data.tokenizer import TOKENIZER
 from relattn.translation.errors import InputError
 from relattn.translation.export import ctranslate2
 from relattn.translation.files import write_atomically
-from relattn.translation.search.ctranslate2 import CONFIG, MODEL, TOKENIZER, VOCABULARY
 
 
 def export(parts: Parts, out: Path, *, quantization: Quantization, sample: Sequence[str]) -> ctranslate2.Report:
@@ -42,6 +43,9 @@ def export(parts: Parts, out: Path, *, quantization: Quantization, sample: Seque
     (src, src_name), (tgt, tgt_name) = _language(parts.src_lang), _language(parts.tgt_lang)
     if out.is_dir():
         raise InputError(f"{out}: a directory stands there; a package is a file")
+    models = parts.tokenizer.files
+    if models.get(TGT_TOKENIZER, models[TOKENIZER]) != models[TOKENIZER]:
+        raise InputError(f"{parts.path}: has a SentencePiece model for each side; a package has one")
     about = {
         "package_version": "1.0",
         "argos_version": "1.9",
@@ -53,7 +57,8 @@ def export(parts: Parts, out: Path, *, quantization: Quantization, sample: Seque
     with tempfile.TemporaryDirectory() as directory:
         made = Path(directory) / "model"
         report = ctranslate2.export(parts, made, quantization=quantization, sample=sample)
-        files = {f"model/{name}": (made / name).read_bytes() for name in (MODEL, CONFIG, VOCABULARY)}
+        beside = {CARD, *parts.tokenizer.files}
+        files = {f"model/{file.name}": file.read_bytes() for file in sorted(made.iterdir()) if file.name not in beside}
         files |= {"sentencepiece.model": (made / TOKENIZER).read_bytes(), CARD: (made / CARD).read_bytes()}
     files["metadata.json"] = (json.dumps(about, ensure_ascii=False, indent=4) + "\n").encode()
     archive = io.BytesIO()

@@ -2,8 +2,8 @@
 
     model.bin                the weights, in CTranslate2's own format
     config.json              tokens that it adds, and under "relattn" the languages and the search
-    shared_vocabulary.json   the pieces, by their numbers
-    tokenizer.model          the SentencePiece model, of both sides
+    shared_vocabulary.json   the pieces, by their numbers; two files where source and target have others
+    tokenizer.model          the SentencePiece model, of both sides; of an imported bundle all its tokenizer's files
     README.md                the bundle's card
 
 CTranslate2 has clipped relative positions, one table for all heads of a layer, and vectors that are added to
@@ -22,28 +22,32 @@ import torch
 from torch import Tensor, nn
 
 from relattn import RelativeAttention
-from relattn.translation.bundle import CARD, Parts
+from relattn.translation.bundle import CARD, TOKENIZER_FILES, Parts, weights_of
 from relattn.translation.config import ModelConfig, Quantization, SearchConfig, as_dict
 from relattn.translation.errors import InputError, require_installed
 from relattn.translation.export import with_report
-from relattn.translation.export.parity import Parity, Reference
+from relattn.translation.export.parity import FARTHEST, Parity, Reference
 from relattn.translation.files import putting, require_replaceable
-from relattn.translation.model.attention import CrossAttention, SelfAttention
-from relattn.translation.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
+from relattn.translation.model.attention import SelfAttention
+from relattn.translation.model.layers import DecoderLayer, EncoderLayer
 from relattn.translation.model.schemes import Learned, NoPositions, sinusoids
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.naming import CTRANSLATE2
 from relattn.translation.search.ctranslate2 import (
     CONFIG,
     MODEL,
+    OF_SOURCE,
+    OF_TARGET,
     OURS,
-    TOKENIZER,
-    VOCABULARY,
-    CTranslate2Translator,
+    SHARED,
     Description,
+    load,
 )
 from relattn.translation.search.translator import Translator
 
-FARTHEST = 1e-4  # nats by which a token's log-probability may differ in float32
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "swish": "SWISH"}  # what it calls them
+_ADDED = ("sinusoidal", "learned")  # positions that it adds to embeddings, from a table
+FILES = MODEL, CONFIG, *(f"{name}.json" for name in (SHARED, OF_SOURCE, OF_TARGET)), *TOKENIZER_FILES["imported"], CARD
 POSITIONS = 4096  # of a sinusoidal model: CTranslate2's own sinusoids are others, so that it has ours in a table
 
 
@@ -95,7 +99,7 @@ def export(parts: Parts, out: Path, *, quantization: Quantization, sample: Seque
     require_installed("ctranslate2", extra="export")
     require_exportable(parts.model, parts.path)
     out = out.resolve()
-    require_replaceable(out, (MODEL, CONFIG, VOCABULARY, TOKENIZER, CARD), "model for CTranslate2")
+    require_replaceable(out, FILES, "model for CTranslate2")
     ours = parts.translator()
     if not any(line.strip() for line in sample):
         raise InputError("there is nothing to check the export with: no lines")
@@ -108,7 +112,7 @@ def export(parts: Parts, out: Path, *, quantization: Quantization, sample: Seque
             if aside.exists():
                 shutil.rmtree(aside)
             _write(aside, parts, ours, weights)
-            parity = reference.compare(CTranslate2Translator(aside))
+            parity = reference.compare(load(aside)[1])
             if weights == "float32" and not parity.worst <= FARTHEST:
                 raise InputError(f"{out}: not exported: it would not say the same: {parity}")
             report.parities[weights] = parity
@@ -140,14 +144,15 @@ def _penalty(search: SearchConfig) -> str:
 
 def _write(out: Path, parts: Parts, ours: Translator, weights: Quantization) -> None:
     """The files of an export, in a new directory."""
-    tokens, pieces = parts.tokenizer, parts.tokenizer.pieces
+    marks, (src_pieces, tgt_pieces) = parts.tokenizer.marks, parts.tokenizer.vocabularies
     spec = _spec(ours.model)
-    spec.register_source_vocabulary(pieces)
-    spec.register_target_vocabulary(pieces)
-    spec.config.bos_token, spec.config.eos_token = pieces[tokens.bos_id], pieces[tokens.eos_id]
-    spec.config.unk_token, spec.config.decoder_start_token = pieces[tokens.unk_id], pieces[tokens.bos_id]
-    spec.config.add_source_eos = True
-    spec.config.layer_norm_epsilon = nn.LayerNorm(1).eps
+    spec.register_source_vocabulary(src_pieces)
+    spec.register_target_vocabulary(tgt_pieces)
+    spec.config.bos_token = src_pieces[marks.src_begin[0]] if marks.src_begin else tgt_pieces[marks.bos]
+    spec.config.eos_token, spec.config.decoder_start_token = tgt_pieces[marks.eos], tgt_pieces[marks.bos]
+    spec.config.unk_token = parts.tokenizer.unknown_piece
+    spec.config.add_source_bos, spec.config.add_source_eos = bool(marks.src_begin), bool(marks.src_end)
+    spec.config.layer_norm_epsilon = parts.model.norm_epsilon
     spec.config.add_attribute(
         OURS,
         as_dict(
@@ -160,7 +165,8 @@ def _write(out: Path, parts: Parts, ours: Translator, weights: Quantization) -> 
     spec.optimize(weights)
     out.mkdir(parents=True)
     spec.save(str(out))
-    (out / TOKENIZER).write_bytes(tokens.model_bytes)
+    for name, content in parts.tokenizer.files.items():
+        (out / name).write_bytes(content)
 
 
 def _longest(model: Transformer) -> int | None:
@@ -169,37 +175,38 @@ def _longest(model: Transformer) -> int | None:
 
 def _spec(model: Transformer) -> Any:
     """CTranslate2's description of the model, with its weights."""
-    from ctranslate2.specs import TransformerSpec
+    from ctranslate2.specs import TransformerSpec, common_spec
+    from ctranslate2.specs.model_spec import index_spec
 
     config = model.config
-    added = config.positions in ("sinusoidal", "learned")
     spec = TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers),
         config.heads,
         pre_norm=config.norm == "pre",
-        with_relative_position=not added,  # no positions at all are tables of zeros
+        with_relative_position=config.positions not in _ADDED,  # no positions at all are tables of zeros
+        activation=common_spec.Activation[ACTIVATIONS[config.activation]],
     )
-    embedding = model.embedding.detach().clone()  # which CTranslate2 quantises in its place
-    spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = spec.decoder.projection.weight = embedding
-    stacks: list[tuple[Any, NoPositions, nn.Module]] = [
-        (spec.encoder, model.src_positions, model.encoder_norm),
-        (spec.decoder, model.tgt_positions, model.decoder_norm),
-    ]
-    for stack, positions, last_norm in stacks:
-        if config.norm == "pre":
-            _norm(stack.layer_norm, last_norm)
-        if added:
-            stack.position_encodings.encodings = _added(positions)
-    for layer, encoding in zip(spec.encoder.layer, cast("Iterable[EncoderLayer]", model.encoder), strict=True):
-        norms = _norms(encoding)
-        _self_attention(layer.self_attention, norms[0], encoding.self_attention)
-        _feed_forward(layer.ffn, norms[1], encoding.feed_forward)
-    for layer, decoding in zip(spec.decoder.layer, cast("Iterable[DecoderLayer]", model.decoder), strict=True):
-        norms = _norms(decoding)
-        _self_attention(layer.self_attention, norms[0], decoding.self_attention)
-        _cross_attention(layer.attention, norms[1], decoding.cross_attention)
-        _feed_forward(layer.ffn, norms[2], decoding.feed_forward)
+    spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = config.scaled_embeddings
+    for name, tensor in CTRANSLATE2.scatter(_state(model), config).items():
+        scope, _, attribute = name.rpartition("/")
+        setattr(index_spec(spec, scope), attribute, tensor)
     return spec
+
+
+def _state(model: Transformer) -> dict[str, Tensor]:
+    """A model's weights by our names, with all those that CTranslate2 has of such a model."""
+    state = {name: tensor.detach() for name, tensor in weights_of(model).items()}
+    state.setdefault("src_embedding", state["embedding"])
+    state.setdefault("output_weight", state["embedding"])
+    if model.config.positions in _ADDED:
+        state["src_positions.weight"] = _added(model.src_positions)
+        state["tgt_positions.weight"] = _added(model.tgt_positions)
+        return state
+    for stack, layers in (("encoder", model.encoder), ("decoder", model.decoder)):
+        for number, layer in enumerate(cast("Iterable[EncoderLayer | DecoderLayer]", layers)):
+            of_layer = f"{stack}.{number}.self_attention.attention"
+            state[f"{of_layer}.rel_key.weight"], state[f"{of_layer}.rel_value.weight"] = _tables(layer.self_attention)
+    return state
 
 
 def _added(positions: NoPositions) -> Tensor:
@@ -209,33 +216,9 @@ def _added(positions: NoPositions) -> Tensor:
     return sinusoids(torch.arange(POSITIONS), positions.config.dim)
 
 
-def _norms(layer: EncoderLayer | DecoderLayer) -> list[nn.Module]:
-    """The layer norms of a layer's sub-layers."""
-    return [residual.norm for residual in cast("Iterable[Residual]", layer.residuals)]
-
-
-def _norm(spec: Any, norm: nn.Module) -> None:
-    assert isinstance(norm, nn.LayerNorm)
-    spec.gamma, spec.beta = norm.weight.detach().clone(), norm.bias.detach().clone()
-
-
-def _linear(spec: Any, *maps: nn.Module) -> None:
-    """Maps of one input, one after the other in the rows of a single one."""
-    spec.weight = torch.cat([cast(nn.Linear, each).weight.detach() for each in maps])
-    spec.bias = torch.cat([cast(nn.Linear, each).bias.detach() for each in maps])
-
-
-def _self_attention(spec: Any, norm: nn.Module, ours: nn.Module) -> None:
+def _tables(ours: nn.Module) -> tuple[Tensor, Tensor]:
+    """Tables (2k + 1, head_dim) of keys and values of a layer; one that a model has not is zeros."""
     assert isinstance(ours, SelfAttention)
-    _norm(spec.layer_norm, norm)
-    _linear(spec.linear[0], ours.query, ours.key, ours.value)
-    _linear(spec.linear[1], ours.out)
-    if hasattr(spec, "relative_position_keys"):
-        spec.relative_position_keys, spec.relative_position_values = _tables(ours)
-
-
-def _tables(ours: SelfAttention) -> tuple[Tensor, Tensor]:
-    """Tables (2k + 1, head_dim) of keys and values; one that a model has not is zeros."""
     attention = ours.attention
     if not isinstance(attention, RelativeAttention):
         nothing = torch.zeros(1, ours.head_dim)
@@ -254,16 +237,3 @@ def _symmetric(table: Tensor, window: tuple[int, int]) -> Tensor:
     left, right = window
     wide = max(window)
     return table[torch.arange(-wide, wide + 1).clamp(-left, right) + left]
-
-
-def _cross_attention(spec: Any, norm: nn.Module, ours: CrossAttention) -> None:
-    _norm(spec.layer_norm, norm)
-    _linear(spec.linear[0], ours.query)
-    _linear(spec.linear[1], ours.key, ours.value)
-    _linear(spec.linear[2], ours.out)
-
-
-def _feed_forward(spec: Any, norm: nn.Module, ours: FeedForward) -> None:
-    _norm(spec.layer_norm, norm)
-    _linear(spec.linear_0, ours[0])
-    _linear(spec.linear_1, ours[-1])

@@ -32,17 +32,18 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from relattn import AttentionCache
-from relattn.translation.bundle import CARD, TOKENIZER, Parts
-from relattn.translation.config import ModelConfig, as_dict
+from relattn.translation.bundle import CARD, Parts
+from relattn.translation.config import as_dict
 from relattn.translation.data.batching import collate
+from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
 from relattn.translation.errors import InputError, require_installed
 from relattn.translation.export import with_report
+from relattn.translation.export.parity import FARTHEST
 from relattn.translation.files import putting, require_replaceable
 from relattn.translation.model.layers import DecoderLayer
 from relattn.translation.model.transformer import Cache, Transformer
 
 ENCODER, DECODER, CONFIG = "encoder.onnx", "decoder.onnx", "config.json"
-FARTHEST = 1e-4  # nats by which a token's log-probability may differ
 ROWS, SRC_LEN, PAST = 3, 7, 5  # with which the graphs are traced
 
 
@@ -106,10 +107,14 @@ class Report:
         )
 
 
-def require_exportable(config: ModelConfig, source: str | Path) -> None:
-    """Raise an InputError where a model has no attention to its own target. `source` is the bundle's name."""
-    if config.positions in ("lstm", "cnn"):
-        raise InputError(f"{source}: not for ONNX: {config.positions} in place of self-attention is not exported")
+def require_exportable(parts: Parts) -> None:
+    """Raise an InputError where a model has no attention to its own target, or a vocabulary beside its tokenizer."""
+    if parts.model.positions in ("lstm", "cnn"):
+        raise InputError(
+            f"{parts.path}: not for ONNX: {parts.model.positions} in place of self-attention is not exported"
+        )
+    if not isinstance(parts.tokenizer, Tokenizer):
+        raise InputError(f"{parts.path}: not for ONNX: an imported model, whose vocabulary is not its tokenizer's")
 
 
 def export(parts: Parts, out: Path, *, sample: Sequence[str]) -> Report:
@@ -125,7 +130,7 @@ def export(parts: Parts, out: Path, *, sample: Sequence[str]) -> Report:
             fails, `out` holds something else or cannot be written. `out` is then as it was.
     """
     require_installed("onnx", "onnxscript", "onnxruntime", extra="export")
-    require_exportable(parts.model, parts.path)
+    require_exportable(parts)
     out = out.resolve()
     require_replaceable(out, (ENCODER, DECODER, CONFIG, TOKENIZER, CARD), "model for ONNX")
     sample = [line for line in sample if line.strip()]
@@ -134,13 +139,13 @@ def export(parts: Parts, out: Path, *, sample: Sequence[str]) -> Report:
     translator = parts.translator()
     src_ids = [translator.tokenizer.encode(line) for line in sample]
     tgt_ids = [best.tokens for (best,) in translator.n_best(sample, 1)]
-    config, tokens = parts.model, parts.tokenizer
+    config, marks = parts.model, parts.tokenizer.marks
     about = {
         "src_lang": parts.src_lang,
         "tgt_lang": parts.tgt_lang,
-        "pad": tokens.pad_id,
-        "bos": tokens.bos_id,
-        "eos": tokens.eos_id,
+        "pad": marks.pad,
+        "bos": marks.bos,
+        "eos": marks.eos,
         "layers": config.decoder_layers,
         "heads": config.heads,
         "head_dim": config.dim // config.heads,

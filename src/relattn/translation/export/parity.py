@@ -11,6 +11,7 @@ import torch
 from relattn.translation.search.lines import Hypothesis, LineTranslator
 from relattn.translation.search.scoring import length_penalty
 
+FARTHEST = 1e-4  # nats by which a token's log-probability may differ in float32
 TIE = 1e-3  # nats a score by which two translations are told apart
 
 

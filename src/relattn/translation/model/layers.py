@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -14,14 +15,26 @@ from relattn.translation.model.attention import CrossAttention
 from relattn.translation.model.schemes import NoPositions
 from relattn.translation.model.state import State
 
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "gelu_tanh": partial(nn.GELU, approximate="tanh"),
+    "swish": nn.SiLU,
+}
+
+
+def layer_norm(config: ModelConfig) -> nn.LayerNorm:
+    """Layer normalisation of (…, dim)."""
+    return nn.LayerNorm(config.dim, eps=config.norm_epsilon)
+
 
 class FeedForward(nn.Sequential):
-    """Two linear maps with a ReLU between them, at every position alike."""
+    """Two linear maps with an activation between them, at every position alike."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(
             linear(config.dim, config.feed_forward_dim),
-            nn.ReLU(),
+            ACTIVATIONS[config.activation](),
             nn.Dropout(config.activation_dropout),
             linear(config.feed_forward_dim, config.dim),
         )
@@ -32,7 +45,7 @@ class Residual(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.norm, self.pre = nn.LayerNorm(config.dim), config.norm == "pre"
+        self.norm, self.pre = layer_norm(config), config.norm == "pre"
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:

@@ -1,7 +1,8 @@
 """The encoder–decoder Transformer, whole at once for training and a few pieces at a time for search.
 
-One embedding matrix serves source, target and output. While decoding, what has been seen is a `Cache`: a value that
-`step` takes and returns, whose rows can be gathered freely (beams reordered, finished sentences dropped).
+One embedding matrix serves source, target and output, unless the config has it otherwise. While decoding, what has been
+seen is a `Cache`: a value that `step` takes and returns, whose rows can be gathered freely (beams reordered, finished
+sentences dropped).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from torch import Tensor, nn
 
 from relattn import AttentionCache
 from relattn.translation.config import ModelConfig
-from relattn.translation.model.layers import DecoderLayer, EncoderLayer
+from relattn.translation.errors import InputError
+from relattn.translation.model.layers import DecoderLayer, EncoderLayer, layer_norm
 from relattn.translation.model.linear import PRODUCTS, fastest, use_products
 from relattn.translation.model.schemes import SCHEMES, NoPositions, warn_if_blind
 from relattn.translation.model.state import State
@@ -61,22 +63,33 @@ class Transformer(nn.Module):
 
     Args:
         config: the model's dimensions and choices.
-        vocab_size: pieces of the shared vocabulary.
+        vocab_size: pieces of the vocabulary, of both sides unless `tgt_vocab_size` is given.
+        tgt_vocab_size: pieces of the target's.
+
+    Raises:
+        InputError: source and target share embeddings, but have vocabularies of different sizes.
     """
 
     products: str  # those of its linear maps, by their name in `linear.PRODUCTS`; `use_products` changes them
 
-    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+    def __init__(self, config: ModelConfig, vocab_size: int, tgt_vocab_size: int | None = None) -> None:
         super().__init__()
         warn_if_blind(config)
-        self.config, self.vocab_size = config, vocab_size
-        self.embedding = nn.Parameter(torch.randn(vocab_size, config.dim) * config.dim**-0.5)
+        tgt_vocab_size = vocab_size if tgt_vocab_size is None else tgt_vocab_size
+        self.config, self.vocab_size = config, tgt_vocab_size
+        shared = config.shared_embeddings
+        if vocab_size != tgt_vocab_size and shared in ("all", "inputs"):
+            raise InputError(f"vocabularies of {vocab_size} and {tgt_vocab_size} pieces cannot share embeddings")
+        self.embedding = _embedding(tgt_vocab_size, config.dim)
+        self.src_embedding = None if shared in ("all", "inputs") else _embedding(vocab_size, config.dim)
+        self.output_weight = None if shared in ("all", "target") else _embedding(tgt_vocab_size, config.dim)
+        self.output_bias = nn.Parameter(torch.zeros(tgt_vocab_size)) if config.output_bias else None
         scheme = SCHEMES[config.positions]
         self.src_positions, self.tgt_positions = scheme(config, is_causal=False), scheme(config, is_causal=True)
         self.encoder = nn.ModuleList(EncoderLayer(config, self.src_positions) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config, self.tgt_positions) for _ in range(config.decoder_layers))
         self.encoder_norm, self.decoder_norm = (
-            nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity() for _ in range(2)
+            layer_norm(config) if config.norm == "pre" else nn.Identity() for _ in range(2)
         )
         self.dropout = nn.Dropout(config.dropout)
         use_products(self, fastest())
@@ -86,14 +99,22 @@ class Transformer(nn.Module):
         """Longest sequence, in pieces, end included, that the model can hold; None where there is no limit."""
         return self.src_positions.max_length
 
-    def embed(self, tokens: Tensor, positions: NoPositions, start: int) -> Tensor:
+    def embed(self, tokens: Tensor, table: Tensor, positions: NoPositions, start: int) -> Tensor:
         """(rows, length) pieces at positions from `start` on -> (rows, length, dim)"""
-        scaled = F.embedding(tokens, self.embedding) * self.config.dim**0.5
-        return self.dropout(positions.embed(scaled, start))
+        embedded = F.embedding(tokens, table)
+        if self.config.scaled_embeddings:
+            embedded = embedded * self.config.dim**0.5
+        return self.dropout(positions.embed(embedded, start))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(rows, length, dim) hidden states -> (rows, length, vocab)"""
+        weight = self.embedding if self.output_weight is None else self.output_weight
+        return PRODUCTS[self.products](hidden, weight, self.output_bias)
 
     def encode(self, src: Tensor, src_lengths: Tensor) -> Tensor:
         """(rows, src_len) pieces, right-padded, and their (rows,) lengths -> memory (rows, src_len, dim)"""
-        x = self.embed(src, self.src_positions, 0)
+        table = self.embedding if self.src_embedding is None else self.src_embedding
+        x = self.embed(src, table, self.src_positions, 0)
         for layer in self.encoder:
             x = layer(x, src_lengths)
         return self.encoder_norm(x)
@@ -107,7 +128,7 @@ class Transformer(nn.Module):
 
     def decode(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
         """(rows, new) target pieces after those in the cache -> hidden states (rows, new, dim), and the new cache."""
-        x = self.embed(tokens, self.tgt_positions, cache.length)
+        x = self.embed(tokens, self.embedding, self.tgt_positions, cache.length)
         seen = []
         for layer, memory, before in zip(self.decoder, cache.memory, cache.seen, strict=True):
             x, after = layer(x, memory, cache.src_lengths, before)
@@ -117,12 +138,16 @@ class Transformer(nn.Module):
     def step(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
         """(rows, new) target pieces after those in the cache -> logits (rows, new, vocab) of what follows each."""
         hidden, cache = self.decode(tokens, cache)
-        return PRODUCTS[self.products](hidden, self.embedding), cache
+        return self.logits(hidden), cache
 
     def forward(self, src: Tensor, src_lengths: Tensor, tgt_in: Tensor) -> Tensor:
         """Teacher forcing: logits (rows, tgt_len, vocab) of what follows each of (rows, tgt_len) target pieces."""
         memory = self.encode(src, src_lengths)
-        x = self.embed(tgt_in, self.tgt_positions, 0)
+        x = self.embed(tgt_in, self.embedding, self.tgt_positions, 0)
         for layer in cast("Iterable[DecoderLayer]", self.decoder):
             x, _ = layer(x, layer.cross_attention.project(memory), src_lengths)
-        return PRODUCTS[self.products](self.decoder_norm(x), self.embedding)
+        return self.logits(self.decoder_norm(x))
+
+
+def _embedding(pieces: int, dim: int) -> nn.Parameter:
+    return nn.Parameter(torch.randn(pieces, dim) * dim**-0.5)

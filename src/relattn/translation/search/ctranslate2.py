@@ -17,12 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from relattn.translation.config import SearchConfig
-from relattn.translation.data.tokenizer import Tokenizer
+from relattn.translation.data.imported import AnyTokenizer, tokenizer_in
+from relattn.translation.data.tokenizer import TOKENIZER
 from relattn.translation.errors import InputError, reading, require_installed
 from relattn.translation.search.lines import MAX_TOKENS, Finished, LineTranslator
 from relattn.translation.settings import read_yaml, to_config
 
-MODEL, CONFIG, VOCABULARY, TOKENIZER = "model.bin", "config.json", "shared_vocabulary.json", "tokenizer.model"
+MODEL, CONFIG = "model.bin", "config.json"
+SHARED, OF_SOURCE, OF_TARGET = "shared_vocabulary", "source_vocabulary", "target_vocabulary"  # .json, or .txt once
 OURS = "relattn"  # the part of config.json that CTranslate2 does not read
 
 
@@ -48,41 +50,46 @@ class CTranslate2Translator(LineTranslator):
 
     Args:
         path: the directory.
+        tokenizer: of the model.
+        search: how to search.
+        max_length: longest sequence, in pieces, end included; None where there is no limit.
         device: "cpu", "cuda" or "cuda:1".
         threads: of the processor; as many as CTranslate2 finds good where None.
-
-    Attributes:
-        about: the languages, and how to search by default.
+        compute_type: what it computes in: as the weights are by default, or "float32", …
 
     Raises:
-        InputError: a file is missing, damaged or not one of an export, ctranslate2 is not installed, or it cannot use
-            the device.
+        InputError: its vocabulary has other pieces than the tokenizer, ctranslate2 is not installed, or it cannot use
+            the model or the device.
     """
 
-    def __init__(self, path: str | Path, *, device: str = "cpu", threads: int | None = None) -> None:
-        path = Path(path)
-        missing = [name for name in (MODEL, CONFIG, VOCABULARY, TOKENIZER) if not (path / name).is_file()]
-        if missing:
-            raise InputError(f"{path}: not a complete export: it has no {', no '.join(missing)}")
-        content = read_yaml(path / CONFIG, "a model's configuration").get(OURS)
-        if not isinstance(content, dict):
-            raise InputError(f"{path / CONFIG}: says nothing of {OURS}: the directory is none of its exports")
-        self.about = to_config(Description, content, path / CONFIG, whole=True)
-        super().__init__(Tokenizer.load(path / TOKENIZER), self.about.search)
-        self.max_length = self.about.max_length
-        self._pieces = self.tokenizer.pieces
-        with reading(path / VOCABULARY, "not JSON"):
-            same = json.loads((path / VOCABULARY).read_bytes()) == self._pieces
-        if not same:
-            raise InputError(f"{path / TOKENIZER}: has other pieces than {VOCABULARY}")
-        self._ids = {piece: i for i, piece in enumerate(self._pieces)}
+    def __init__(
+        self,
+        path: Path,
+        tokenizer: AnyTokenizer,
+        search: SearchConfig,
+        *,
+        max_length: int | None = None,
+        device: str = "cpu",
+        threads: int | None = None,
+        compute_type: str = "default",
+    ) -> None:
+        super().__init__(tokenizer, search)
+        self.max_length = max_length
+        if tokenizer.vocabularies != read_vocabularies(path):
+            raise InputError(f"{path}: its tokenizer has other pieces than its vocabulary")
+        self._src_pieces, self._tgt_pieces = tokenizer.vocabularies
+        self._ids = {piece: i for i, piece in enumerate(self._tgt_pieces)}
         kind, _, index = device.partition(":")
         require_installed("ctranslate2", extra="export")
         import ctranslate2
 
         with reading(path / MODEL, f"cannot be used on {device}"):
             self._model = ctranslate2.Translator(
-                str(path), device=kind, device_index=int(index or 0), intra_threads=threads or 0
+                str(path),
+                device=kind,
+                device_index=int(index or 0),
+                intra_threads=threads or 0,
+                compute_type=compute_type,
             )
 
     def search_batch(self, src_ids: list[list[int]], limits: list[int], n: int) -> list[list[Finished]]:
@@ -94,8 +101,8 @@ class CTranslate2Translator(LineTranslator):
 
     def forced(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[list[float]]:
         results = self._model.score_batch(
-            self._spelt(src_ids),
-            self._spelt(tgt_ids),
+            _spelt(self._src_pieces, src_ids),
+            _spelt(self._tgt_pieces, tgt_ids),
             max_batch_size=MAX_TOKENS,
             batch_type="tokens",
             max_input_length=0,
@@ -105,7 +112,7 @@ class CTranslate2Translator(LineTranslator):
     def _search(self, src_ids: Sequence[Sequence[int]], limit: int, n: int) -> list[list[Finished]]:
         """The n best of each, closed where they would have more tokens than `limit`, end counted."""
         results = self._model.translate_batch(
-            self._spelt(src_ids),
+            _spelt(self._src_pieces, src_ids),
             beam_size=self.search.beam_size,
             num_hypotheses=n,
             length_penalty=0.0 if self.search.length_penalty == "none" else self.search.alpha,
@@ -122,5 +129,55 @@ class CTranslate2Translator(LineTranslator):
             for result in results
         ]
 
-    def _spelt(self, ids: Sequence[Sequence[int]]) -> list[list[str]]:
-        return [[self._pieces[i] for i in row] for row in ids]
+
+def load(
+    path: str | Path, *, device: str = "cpu", threads: int | None = None
+) -> tuple[Description, CTranslate2Translator]:
+    """A model as `export.ctranslate2` wrote it, and what is said of it. Options are those of `CTranslate2Translator`.
+
+    Raises:
+        InputError: a file is missing, damaged or not one of an export; or as `CTranslate2Translator`.
+    """
+    path = Path(path)
+    require_files(path, MODEL, CONFIG, TOKENIZER)
+    content = read_yaml(path / CONFIG, "a model's configuration").get(OURS)
+    if not isinstance(content, dict):
+        raise InputError(
+            f"{path / CONFIG}: says nothing of {OURS}: the directory is none of its exports; `relattn import` may "
+            "make a bundle of it"
+        )
+    about = to_config(Description, content, path / CONFIG, whole=True)
+    return about, CTranslate2Translator(
+        path, tokenizer_in(path), about.search, max_length=about.max_length, device=device, threads=threads
+    )
+
+
+def _spelt(pieces: list[str], ids: Sequence[Sequence[int]]) -> list[list[str]]:
+    return [[pieces[i] for i in row] for row in ids]
+
+
+def require_files(path: Path, *names: str) -> None:
+    """Refuse, by an InputError, a directory for CTranslate2 that has not all of some files."""
+    missing = [name for name in names if not (path / name).is_file()]
+    if missing:
+        raise InputError(f"{path}: not a complete model for CTranslate2: it has no {', no '.join(missing)}")
+
+
+def read_vocabularies(path: Path) -> tuple[list[str], list[str]]:
+    """The pieces of source and target in a directory for CTranslate2, by their numbers. Raises InputError."""
+    return _vocabulary(path, SHARED, OF_SOURCE), _vocabulary(path, SHARED, OF_TARGET)
+
+
+def _vocabulary(path: Path, *names: str) -> list[str]:
+    for file in (path / f"{name}{kind}" for name in names for kind in (".json", ".txt")):
+        if not file.is_file():
+            continue
+        with reading(file, "not JSON"):
+            text = file.read_text(encoding="utf-8")
+            pieces = json.loads(text) if file.suffix == ".json" else text.removesuffix("\n").split("\n")
+        if not (isinstance(pieces, list) and all(isinstance(piece, str) for piece in pieces)):
+            raise InputError(f"{file}: not a list of pieces")
+        return pieces
+    raise InputError(
+        f"{path}: not a complete model for CTranslate2: it has no {' or '.join(f'{n}.json' for n in names)}"
+    )

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from relattn.translation.config import SearchConfig
 from relattn.translation.data.batching import runs
-from relattn.translation.data.tokenizer import Tokenizer
+from relattn.translation.data.imported import AnyTokenizer
 from relattn.translation.errors import InputError
 
 MAX_SENTENCES = 128  # in a batch, times the beam: enough to keep the arithmetic busy
@@ -63,7 +63,7 @@ class LineTranslator(ABC):
 
     max_length: int | None = None  # longest sequence, in pieces, end included; None where there is no limit
 
-    def __init__(self, tokenizer: Tokenizer, search: SearchConfig) -> None:
+    def __init__(self, tokenizer: AnyTokenizer, search: SearchConfig) -> None:
         self.tokenizer, self.search = tokenizer, search
 
     @abstractmethod
@@ -134,16 +134,17 @@ class LineTranslator(ABC):
                     f"line {first_line + i} has {len(line):,} characters; at most {LONGEST_LINE:,} are read"
                 )
         results = [[Hypothesis("", 0.0, [])] for _ in lines]
-        pieces = {i: self.tokenizer.encode(line) for i, line in enumerate(lines) if line.strip()}
+        encoded = {i: self.tokenizer.encode(line) for i, line in enumerate(lines) if line.strip()}
+        pieces = {i: ids for i, ids in encoded.items() if ids}  # normalisation may leave nothing of a line
         done(len(lines) - len(pieces))
+        marks, longest = self.tokenizer.marks.around_src, self.max_length
         for i, ids in pieces.items():
-            longest = self.max_length
-            if longest is not None and len(ids) + 1 > longest:
+            if longest is not None and len(ids) + marks > longest:
                 raise InputError(
-                    f"line {first_line + i} has {len(ids)} pieces, but this model reads at most {longest - 1}"
+                    f"line {first_line + i} has {len(ids)} pieces, but this model reads at most {longest - marks}"
                 )
         numbers = np.array(list(pieces), dtype=np.int64)
-        lengths = np.array([len(ids) + 1 for ids in pieces.values()], dtype=np.int64)
+        lengths = np.array([len(ids) + marks for ids in pieces.values()], dtype=np.int64)
         for indices in runs(np.argsort(-lengths, kind="stable"), lengths, MAX_TOKENS, MAX_SENTENCES):
             batch = numbers[indices].tolist()
             limits = [self.limit(len(pieces[i])) for i in batch]

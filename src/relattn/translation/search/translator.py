@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from relattn.translation.config import SearchConfig
 from relattn.translation.data.batching import collate, runs
-from relattn.translation.data.tokenizer import Tokenizer
+from relattn.translation.data.imported import AnyTokenizer
 from relattn.translation.model.transformer import Cache, Transformer
 from relattn.translation.search.beam import Rules, search
 from relattn.translation.search.lines import MAX_TOKENS, Finished, LineTranslator
@@ -29,7 +29,7 @@ class Translator(LineTranslator):
     """
 
     def __init__(
-        self, model: Transformer, tokenizer: Tokenizer, search: SearchConfig, *, device: str | torch.device = "cpu"
+        self, model: Transformer, tokenizer: AnyTokenizer, search: SearchConfig, *, device: str | torch.device = "cpu"
     ) -> None:
         super().__init__(tokenizer, search)
         self.device = torch.device(device)
@@ -41,15 +41,15 @@ class Translator(LineTranslator):
 
     @torch.inference_mode()
     def search_batch(self, src_ids: list[list[int]], limits: list[int], n: int) -> list[list[Finished]]:
-        eos = self.tokenizer.eos_id
-        rows = [torch.tensor([*ids, eos], device=self.device) for ids in src_ids]
-        src = pad_sequence(rows, batch_first=True, padding_value=self.tokenizer.pad_id)
+        marks = self.tokenizer.marks
+        rows = [torch.tensor([*marks.src_begin, *ids, *marks.src_end], device=self.device) for ids in src_ids]
+        src = pad_sequence(rows, batch_first=True, padding_value=marks.pad)
         src_lengths = torch.tensor([len(row) for row in rows], device=self.device)
         rules = Rules(
             beam_size=self.search.beam_size,
-            bos=self.tokenizer.bos_id,
-            eos=eos,
-            banned=(self.tokenizer.pad_id, self.tokenizer.bos_id),
+            bos=marks.bos,
+            eos=marks.eos,
+            banned=marks.banned,
             penalty=length_penalty(self.search.length_penalty, self.search.alpha),
             n_best=n,
         )
@@ -59,10 +59,12 @@ class Translator(LineTranslator):
     @torch.inference_mode()
     def forced(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[list[float]]:
         scores: list[list[float]] = [[]] * len(src_ids)
-        longest = np.maximum([len(ids) for ids in src_ids], [len(ids) for ids in tgt_ids]) + 1
+        around = self.tokenizer.marks.around_src
+        longest = np.maximum([len(ids) + around for ids in src_ids], [len(ids) + 1 for ids in tgt_ids])
         for indices in runs(np.argsort(longest, kind="stable"), longest, MAX_TOKENS):
             chosen = indices.tolist()
-            batch = collate([src_ids[i] for i in chosen], [tgt_ids[i] for i in chosen]).to(self.device)
+            sides = [src_ids[i] for i in chosen], [tgt_ids[i] for i in chosen]
+            batch = collate(*sides, self.tokenizer.marks).to(self.device)
             log_probs = self.model(batch.src, batch.src_lengths, batch.tgt_in).float().log_softmax(-1)
             of_pieces = log_probs.gather(-1, batch.tgt_out[..., None])[..., 0]  # (rows, tgt_len)
             for i, row, length in zip(chosen, of_pieces.tolist(), batch.tgt_lengths.tolist(), strict=True):

@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from relattn.translation.config import Recipe, TrainConfig, as_dict
 from relattn.translation.data.batching import Batch, Step
 from relattn.translation.data.prepare import TranslationData
-from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import Diverged, InputError, one_line
 from relattn.translation.evaluation import score
 from relattn.translation.model.linear import use_products
@@ -34,6 +33,8 @@ from relattn.translation.training import checkpoints
 from relattn.translation.training.journal import Journal
 from relattn.translation.training.schedule import learning_rate
 from relattn.translation.training.stop import Stop
+
+_PADDING = -100  # a target that the loss leaves out
 
 
 @dataclass
@@ -134,10 +135,11 @@ def take_step(
 def summed_loss(model: nn.Module, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
     """Cross entropy summed over the target tokens of a batch, in nats; a scalar."""
     logits = model(batch.src, batch.src_lengths, batch.tgt_in).float()
+    positions = torch.arange(batch.tgt_out.shape[1], device=logits.device)
     return F.cross_entropy(
         logits.flatten(0, 1),
-        batch.tgt_out.flatten(),
-        ignore_index=Tokenizer.pad_id,
+        batch.tgt_out.masked_fill(positions >= batch.tgt_lengths[:, None], _PADDING).flatten(),
+        ignore_index=_PADDING,
         label_smoothing=label_smoothing,
         reduction="sum",
     )

@@ -20,8 +20,8 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from relattn.translation import bundle, hub
 from relattn.translation.config import Recipe, TrainConfig, as_dict, differences, dump
+from relattn.translation.data.imported import AnyTokenizer
 from relattn.translation.data.prepare import prepare, tokenizer_of
-from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.evaluation import score
 from relattn.translation.model.transformer import Transformer
@@ -83,7 +83,7 @@ def train(
             recipe.data, out, seed=recipe.seed, tokenizer=None if start is None else start.tokenizer, check=first
         )
         torch.manual_seed(recipe.seed)
-        model = Transformer(recipe.model, data.tokenizer.vocab_size)
+        model = Transformer(recipe.model, *data.tokenizer.vocab_sizes)
         if start is not None:
             bundle.load_weights(model, start.state, source=recipe.train.init_from)
         state = newest_checkpoint(out, warn=first) if resume else None
@@ -110,10 +110,10 @@ def first_process() -> bool:
 
 
 def write_bundle(
-    recipe: Recipe, paths: list[Path], tokenizer: Tokenizer, valid_pairs: list[tuple[str, str]], path: Path
+    recipe: Recipe, paths: list[Path], tokenizer: AnyTokenizer, valid_pairs: list[tuple[str, str]], path: Path
 ) -> None:
     """Average checkpoints into a bundle at `path`, with its scores on the validation pairs in its card."""
-    model = Transformer(recipe.model, tokenizer.vocab_size)
+    model = Transformer(recipe.model, *tokenizer.vocab_sizes)
     mean = average(checkpoints.load(checkpoint)["model"] for checkpoint in paths)
     bundle.load_weights(model, mean, source=f"the mean of {', '.join(path.name for path in paths)}")
     card = _card(recipe, paths)
