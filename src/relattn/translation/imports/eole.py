@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import safetensors
 from torch import Tensor
 
 from relattn.translation.errors import InputError, reading
-from relattn.translation.imports.found import Found, config_of, tokenizer_of
+from relattn.translation.imports.found import Found, config_of, read_safetensors, tokenizer_of
 from relattn.translation.naming import EOLE, SCALED
 
 CONFIG, VOCABULARY, WEIGHTS = "config.json", "vocab.json", "model.*.safetensors"
@@ -66,6 +65,9 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         tensors[f"{name}{SCALED}"] = tensors[name] * tensors[name].shape[-1] ** 0.5  # scores, with it, unscaled
     for name in [name for name in tensors if name.endswith(".pe.pe")]:
         tensors[name] = tensors[name].squeeze(1)  # (positions, 1, dim)
+    for name in [name for name in tensors if name.endswith(".layer_scalar")]:
+        if bool((tensors[name] == 1).all()):  # by which a layer's output is multiplied
+            del tensors[name]
     given = vocab.get("specials")
     specials = _SPECIALS | (given if isinstance(given, dict) else {})
     model = config_of(
@@ -113,11 +115,7 @@ def _weights(path: Path) -> dict[str, Tensor]:
         raise InputError(f"{path}: has no {WEIGHTS.replace('*', '00')}")
     tensors: dict[str, Tensor] = {}
     for file in files:
-        with (
-            reading(file, "truncated, damaged, or not a safetensors file"),
-            safetensors.safe_open(file, "pt") as content,
-        ):
-            tensors |= {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
+        tensors |= read_safetensors(file)
     return tensors
 
 

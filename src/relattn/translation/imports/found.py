@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import safetensors
 import torch
 from torch import Tensor
 
@@ -83,6 +84,13 @@ def tokenizer_of(
         return ImportedTokenizer(of_source, of_target, of_model)
     except InputError as error:
         raise InputError(f"{src_model}: {error}") from error
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """The tensors in a file. Raises InputError where it is missing or damaged."""
+    damaged = reading(path, "truncated, damaged, or not a safetensors file")
+    with damaged, safetensors.safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 def config_of(

@@ -1,10 +1,14 @@
-"""A checkpoint of OpenNMT-py 3: a pickle of weights, options and vocabularies, opened so that nothing in it runs."""
+"""A checkpoint of OpenNMT-py 3: a pickle of weights, options and vocabularies, opened so that nothing in it runs.
+
+The weights may lie beside it instead, in a safetensors file of the same name.
+"""
 
 from __future__ import annotations
 
 import argparse
 import pickle
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +17,7 @@ import torch
 from torch import Tensor
 
 from relattn.translation.errors import InputError, one_line, reading
-from relattn.translation.imports.found import Found, config_of, tokenizer_of
+from relattn.translation.imports.found import Found, config_of, read_safetensors, tokenizer_of
 from relattn.translation.naming import OPENNMT_PY
 
 END, UNKNOWN = "</s>", "<unk>"  # in every vocabulary of OpenNMT-py
@@ -86,15 +90,17 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
 
 def _load(path: Path) -> dict[str, Any]:
     """The checkpoint's parts, each of its type."""
-    with reading(path, "not a checkpoint of PyTorch"), torch.serialization.safe_globals([argparse.Namespace]):
+    options = torch.serialization.safe_globals([argparse.Namespace])
+    with reading(path, "not a checkpoint of PyTorch"), options, warnings.catch_warnings(action="ignore"):
         try:
             content = torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:
             raise InputError(f"{path}: not opened, for it may run code: {_forbidden(error)}") from error
+    content = content if isinstance(content, dict) else {}
+    if "model" not in content and path.with_suffix(".safetensors").is_file():
+        content |= {"model": read_safetensors(path.with_suffix(".safetensors")), "generator": {}}
     kinds = {"model": dict, "generator": dict, "vocab": dict, "opt": argparse.Namespace}
-    wrong = [
-        name for name, kind in kinds.items() if not (isinstance(content, dict) and type(content.get(name)) is kind)
-    ]
+    wrong = [name for name, kind in kinds.items() if not isinstance(content.get(name), kind)]
     if wrong:
         raise InputError(f"{path}: not a checkpoint of OpenNMT-py 3 with its weights: it has no {', no '.join(wrong)}")
     for part in ("model", "generator"):
