@@ -93,6 +93,20 @@ def test_sinusoids_that_a_checkpoint_holds(tmp_path):
     assert torch.equal(dict(found.model().named_parameters())["src_positions.weight"], table)
 
 
+def test_positions_of_two_kinds_or_none(tmp_path):
+    table = "relative_positions_embeddings.weight"
+
+    def none(content: dict[str, Any]) -> None:
+        content["model"] = {name: tensor for name, tensor in content["model"].items() if not name.endswith(table)}
+
+    def both(content: dict[str, Any]) -> None:
+        content["model"]["encoder.embeddings.make_embedding.pe.pe"] = torch.randn(30, 1, 8)
+
+    for change, message in ((none, "no positions"), (both, "positions of two kinds")):
+        with pytest.raises(InputError, match=f"has what models here have not: {message}$"):
+            opennmt_py.read(saved(tmp_path, change), TOKENIZER, None)
+
+
 class Runs:
     def __reduce__(self) -> tuple:
         return print, ("it ran",)

@@ -1,0 +1,172 @@
+"""A tokenizer whose vocabulary keeps its own order, and text that its SentencePiece models change on the way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sentencepiece
+import torch
+
+from relattn.translation.config import ModelConfig, SearchConfig
+from relattn.translation.data.batching import collate, eval_batches, steps
+from relattn.translation.data.imported import ImportedTokenizer, Vocabulary, tokenizer_in
+from relattn.translation.data.tokenizer import Marks
+from relattn.translation.errors import InputError
+from relattn.translation.model.transformer import Transformer
+from relattn.translation.search.translator import Translator
+
+LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]
+MARKS = ["</s>", "<blank>", "<s>", "<unk>", "<to de>"]  # which lie between pieces, and not as ours do
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "sp"
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES * 5), model_prefix=str(path), vocab_size=60, hard_vocab_limit=False,
+        character_coverage=1.0, minloglevel=2,
+    )  # fmt: skip
+    return path.with_suffix(".model")
+
+
+def pieces_of(model: Path) -> list[str]:
+    loaded = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    return [loaded.id_to_piece(i) for i in range(3, loaded.get_piece_size())]
+
+
+@pytest.fixture
+def tokenizer(model) -> ImportedTokenizer:
+    pieces = pieces_of(model)
+    vocabulary = Vocabulary(
+        source=[*pieces[:5], *MARKS, *pieces[5:]],
+        target=[*reversed(pieces), *reversed(MARKS)],
+        start="<to de>",
+        end="</s>",
+        unknown="<unk>",
+        source_begin=["<s>", "<to de>"],
+        source_end=["</s>"],
+    )
+    return ImportedTokenizer(model.read_bytes(), model.read_bytes(), vocabulary)
+
+
+def test_pieces_have_the_vocabularys_numbers(tokenizer, model):
+    loaded = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    source, target = tokenizer.vocabularies
+    for line in LINES:
+        pieces = loaded.encode(line, out_type=str)
+        assert [source[i] for i in tokenizer.encode(line)] == pieces
+        assert [target[i] for i in tokenizer.encode_target(line)] == pieces
+        assert tokenizer.decode(tokenizer.encode_target(line)) == line
+    assert tokenizer.marks == Marks(
+        pad=0,
+        bos=target.index("<to de>"),
+        eos=target.index("</s>"),
+        banned=tuple(sorted((target.index("<to de>"), target.index("<blank>")))),
+        src_begin=(source.index("<s>"), source.index("<to de>")),
+        src_end=(source.index("</s>"),),
+    )
+    assert tokenizer.vocab_sizes == (len(source), len(target))
+    assert tokenizer.unknown_piece == "<unk>"
+
+
+def test_what_is_no_text_is_dropped(tokenizer):
+    ids = tokenizer.encode_target("two pears")
+    target = tokenizer.vocabularies[1]
+    for mark in ("</s>", "<blank>", "<unk>", "<to de>"):
+        assert tokenizer.decode([target.index(mark), *ids, target.index(mark)]) == "two pears"
+    assert tokenizer.encode("中") == [tokenizer.vocabularies[0].index(piece) for piece in ("▁", "<unk>")]
+    assert tokenizer.decode(tokenizer.encode_target("中")) == ""
+    assert tokenizer.may_fit("a" * 1000, 1)
+
+
+def test_a_mark_that_ends_may_begin_too(tokenizer):
+    vocabulary = replace(tokenizer.vocabulary, start="</s>")
+    marks = ImportedTokenizer(*list(tokenizer.files.values())[:2], vocabulary).marks
+    assert marks.bos == marks.eos
+    assert marks.eos not in marks.banned
+
+
+def test_batches_have_its_marks(tokenizer):
+    marks = tokenizer.marks
+    src, tgt = [[7, 8, 9], [11]], [[3], [4, 5]]
+    batch = collate(src, tgt, marks)
+    begin, end = marks.src_begin, marks.src_end
+    assert batch.src.tolist() == [[*begin, 7, 8, 9, *end], [*begin, 11, *end, 0, 0]]
+    assert batch.src_lengths.tolist() == [6, 4]
+    assert batch.tgt_in.tolist() == [[marks.bos, 3, 0], [marks.bos, 4, 5]]
+    assert batch.tgt_out.tolist() == [[3, marks.eos, 0], [4, 5, marks.eos]]
+    (again,) = eval_batches(src, tgt, 100, marks)
+    assert sorted(again.src.tolist()) == sorted(batch.src.tolist())
+    first = next(steps(src, tgt, max_tokens=100, accumulate=1, seed=1, marks=marks))
+    assert sorted(first.micro_batches[0].src.tolist()) == sorted(batch.src.tolist())
+    bare = collate(src, tgt, marks._replace(src_begin=(), src_end=()))
+    assert (bare.src.tolist(), bare.src_lengths.tolist()) == ([[7, 8, 9], [11, 0, 0]], [3, 1])
+    rows = [batch.src.numel() for batch in eval_batches([[1]] * 9, [[1]] * 9, 16, marks)]
+    assert max(rows) == 16  # four sentences of four tokens
+
+
+def test_a_line_that_normalisation_empties_is_blank(tokenizer):
+    assert tokenizer.encode("\u200b") == []  # a space without width
+    config = ModelConfig(dim=8, heads=2, feed_forward_dim=8, encoder_layers=1, decoder_layers=1,
+                         shared_embeddings="none", positions="learned", max_positions=9)  # fmt: skip
+    torch.manual_seed(1)
+    translator = Translator(Transformer(config, *tokenizer.vocab_sizes), tokenizer, SearchConfig(max_length_extra=4))
+    assert translator.n_best(["\u200b"], 1)[0][0].tokens == []
+    (alone,), _ = translator.n_best(["two", "\u200b"], 1)
+    assert alone.tokens
+    exact = next(line for n in range(20) if len(tokenizer.encode(line := "pears and apples"[:n])) == 7)
+    with pytest.raises(InputError, match=r"line 1 has 7 pieces, but this model reads at most 6$"):
+        translator.translate([exact])
+
+
+def test_drawn_pieces_do_not_depend_on_the_process(tokenizer, tmp_path):
+    for name, content in tokenizer.files.items():
+        (tmp_path / name).write_bytes(content)
+    code = (
+        "import pathlib, sys; from relattn.translation.data.imported import tokenizer_in;"
+        "print(list(tokenizer_in(pathlib.Path(sys.argv[1])).frequencies()))"
+    )
+    said = {
+        subprocess.run([sys.executable, "-c", code, str(tmp_path)], env={"PYTHONHASHSEED": seed}, text=True,
+                       capture_output=True, check=True).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(said) == 1
+
+
+def test_it_comes_back_from_its_files(tokenizer, tmp_path):
+    for name, content in tokenizer.files.items():
+        (tmp_path / name).write_bytes(content)
+    again = tokenizer_in(tmp_path)
+    assert (again.vocabularies, again.marks, again.digest) == (
+        tokenizer.vocabularies, tokenizer.marks, tokenizer.digest,
+    )  # fmt: skip
+
+    def refused(change: Callable[[dict], object], message: str) -> None:
+        content = json.loads(tokenizer.files["vocabulary.json"])
+        change(content)
+        (tmp_path / "vocabulary.json").write_text(json.dumps(content))
+        with pytest.raises(InputError, match=message) as caught:
+            tokenizer_in(tmp_path)
+        assert str(tmp_path) in str(caught.value)
+
+    refused(lambda c: c.pop("end"), r"vocabulary\.json: not a vocabulary as this version writes it$")
+    refused(lambda c: c.update(end=3), "a vocabulary's end is one piece$")
+    refused(lambda c: c.update(source=["<s>", 3]), "a vocabulary's source is a list of pieces$")
+    refused(lambda c: c["target"].remove("</s>"), "the vocabulary of the target has no '</s>'$")
+    (tmp_path / "vocabulary.json").write_text("[")
+    with pytest.raises(InputError, match=r"vocabulary\.json: not JSON: "):
+        tokenizer_in(tmp_path)
+    (tmp_path / "vocabulary.json").write_bytes(tokenizer.files["vocabulary.json"])
+    (tmp_path / "tokenizer.target.model").write_bytes(b"none")
+    with pytest.raises(InputError, match=r"not a SentencePiece model, or a damaged one$"):
+        tokenizer_in(tmp_path)
+    (tmp_path / "tokenizer.target.model").unlink()
+    with pytest.raises(InputError, match=r"tokenizer\.target\.model: cannot be read: No such file"):
+        tokenizer_in(tmp_path)
