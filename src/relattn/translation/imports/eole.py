@@ -16,9 +16,8 @@ from relattn.translation.naming import EOLE, SCALED
 CONFIG, VOCABULARY, WEIGHTS = "config.json", "vocab.json", "model.*.safetensors"
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu-tanh": "gelu_tanh"}
 _SPECIALS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # where a vocabulary names none
-_PLAIN: dict[
-    str, tuple[Any, ...]
-] = {  # settings that models here have one value of, that which is eole's default first
+# Settings that models here have these values of, eole's default first.
+_PLAIN: dict[str, tuple[Any, ...]] = {
     "encoder_type": ("transformer",),
     "decoder_type": ("transformer",),
     "encoder_layer_style": ("standard",),
@@ -33,6 +32,10 @@ _PLAIN: dict[
     "q_gating": (False,),
     "generator_function": ("softmax",),
 }
+_SHARED = (  # what is left out of the files where a setting is on, and what it is the same as
+    ("share_embeddings", "tgt_emb.embeddings.weight", "src_emb.embeddings.weight"),
+    ("share_decoder_embeddings", "generator.weight", "tgt_emb.embeddings.weight"),
+)
 _OF_EMBEDDINGS: dict[str, tuple[Any, ...]] = {
     "embedding_type": ("standard",),
     "position_encoding_type": ("SinusoidalInterleaved", "SinusoidalConcat", "Relative"),
@@ -57,10 +60,9 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     if not isinstance(settings, dict):
         raise InputError(f"{path / CONFIG}: says nothing of a model")
     tensors = _weights(path)
-    for name, other in (("tgt_emb.embeddings.weight", "src_emb.embeddings.weight"),
-                        ("generator.weight", "tgt_emb.embeddings.weight")):  # fmt: skip
-        if name not in tensors and other in tensors:
-            tensors[name] = tensors[other]  # what is shared is written once
+    for flag, name, other in _SHARED:
+        if settings.get(flag) and other in tensors:
+            tensors.setdefault(name, tensors[other])
     for name in [name for name in tensors if name.endswith("relative_positions_embeddings.weight")]:
         tensors[f"{name}{SCALED}"] = tensors[name] * tensors[name].shape[-1] ** 0.5  # scores, with it, unscaled
     for name in [name for name in tensors if name.endswith(".pe.pe")]:
