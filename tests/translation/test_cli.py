@@ -144,7 +144,7 @@ def test_help_loads_nothing_that_only_work_needs():
 
 
 def test_an_unknown_command(relattn):
-    commands = "demo, train, recipe, evaluate, translate, average, export, push, reproduce"
+    commands = "demo, train, recipe, evaluate, translate, average, export, import, push, reproduce"
     assert_refused(relattn("trian", "x"), f"there is no command 'trian'; the commands are {commands}")
 
 

@@ -92,8 +92,8 @@ def test_an_export_says_what_the_bundle_says(tmp_path, make, options):
     sample = lines_of([1, 2, 5, 8, 12, 17])
     report = export(parts, tmp_path / "out", quantization="float32", sample=sample)
     assert {file.name for file in (tmp_path / "out").iterdir()} == FILES
-    theirs = load(tmp_path / "out", threads=1)[1]
-    assert (theirs.about.src_lang, theirs.about.tgt_lang, theirs.search) == (parts.src_lang, parts.tgt_lang, SEARCH)
+    about, theirs = load(tmp_path / "out", threads=1)
+    assert (about.src_lang, about.tgt_lang, theirs.search) == (parts.src_lang, parts.tgt_lang, SEARCH)
     ours = parts.translator()
     src = [ours.tokenizer.encode(line) for line in sample]
     tgt = [ours.tokenizer.encode(line) for line in reversed(sample)]

@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from relattn import AttentionCache
 from relattn.translation.config import OPTIONS, ModelConfig, Positions, SearchConfig
 from relattn.translation.data.corpora import arriving_lines
+from relattn.translation.data.tokenizer import Marks
 from relattn.translation.errors import InputError
 from relattn.translation.model.schemes import SCHEMES
 from relattn.translation.model.transformer import Transformer
@@ -28,7 +29,7 @@ NEAR_TIE = 1e-4  # a difference of scores that rounding could turn round
 class WordTokenizer:
     """Words are the ids themselves."""
 
-    pad_id, bos_id, eos_id, unk_id = 0, 1, 2, 3
+    marks = Marks()
 
     def encode(self, text: str) -> list[int]:
         return [int(word) for word in text.split()]
