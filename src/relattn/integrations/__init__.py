@@ -1,0 +1,1 @@
+"""The operator inside models that other packages build."""

@@ -1,0 +1,89 @@
+"""Parakeet's encoder: Transformer-XL's scores in a Fast Conformer.
+
+Its own code makes n × (2n − 1) numbers a head, and for padded batches a mask of n × n that attention and convolution
+read. The mask here is (batch, 1, 1, n): keys that are no padding. What padding itself attends to makes no difference:
+the convolution takes it out, attention and output do not look at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderModelOutput
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from relattn.integrations.transformers.calls import heads, joined, seen, transformer_xl, weights_wanted
+from relattn.integrations.transformers.standing_in import StandIn
+
+
+def attention(
+    own: Callable[..., Any],
+    module: Any,
+    hidden_states: Tensor,  # (batch, length, dim)
+    position_embeddings: Tensor | None,  # (1, 2 · length − 1, dim)
+    attention_mask: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Self-attention of a layer."""
+    where = seen(attention_mask, hidden_states.shape[1])
+    if where is None or position_embeddings is None or len(position_embeddings) > 1 or weights_wanted(module):
+        return own(module, hidden_states, position_embeddings, attention_mask, **kwargs)
+    query, key, value = (
+        heads(projection(hidden_states), module.head_dim)
+        for projection in (module.q_proj, module.k_proj, module.v_proj)
+    )
+    attended = transformer_xl(
+        query,
+        key,
+        value,
+        content_bias=module.bias_u,
+        position_bias=module.bias_v,
+        positions=module.relative_k_proj(position_embeddings[0]),
+        scale=module.scaling,
+        dropout_p=module.attention_dropout if module.training else 0.0,
+        **where,
+    )
+    return module.o_proj(joined(attended)), None
+
+
+@merge_with_config_defaults
+@capture_outputs
+def encode(
+    module: Any,
+    input_features: Tensor,  # (batch, frames, bins)
+    attention_mask: Tensor | None = None,  # (batch, frames)
+    output_attention_mask: bool = True,
+    **kwargs: Any,
+) -> ParakeetEncoderModelOutput:
+    """The encoder, with positions once for all sequences and a mask of one row."""
+    states = module.subsampling(input_features, attention_mask) * module.input_scale
+    positions = module.encode_positions(states[:1])
+    states = nn.functional.dropout(states, p=module.dropout, training=module.training)
+    positions = nn.functional.dropout(positions, p=module.dropout_positions, training=module.training)
+    valid = mask = None
+    if attention_mask is not None:
+        valid = module._get_output_attention_mask(attention_mask, target_length=states.shape[1])
+        mask = valid[:, None, None]
+    for layer in module.layers:
+        if module.training and module.layerdrop > 0.0 and float(torch.rand([])) < module.layerdrop:
+            continue
+        states = layer(states, attention_mask=mask, position_embeddings=positions, **kwargs)
+    shown = valid.int() if valid is not None and output_attention_mask else None
+    return ParakeetEncoderModelOutput(last_hidden_state=states, attention_mask=shown)
+
+
+def encoder(own: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> Any:
+    """The whole encoder; its own where attention weights are wanted, which are of the mask that it makes."""
+    if weights_wanted(module, kwargs.get("output_attentions", module.config.output_attentions)):
+        return own(module, *args, **kwargs)
+    return encode(module, *args, **kwargs)
+
+
+STAND_INS = (
+    StandIn("parakeet.modeling_parakeet.ParakeetEncoderAttention", attention),
+    StandIn("parakeet.modeling_parakeet.ParakeetEncoder", encoder),
+)

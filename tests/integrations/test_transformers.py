@@ -1,0 +1,409 @@
+"""Models of transformers say the same with the operator inside, and are left alone where it would not."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers.models.granite_speech.modeling_granite_speech import GraniteSpeechCTCEncoder
+from transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2 import SeamlessM4Tv2SpeechEncoder
+
+from relattn.integrations import transformers as faster
+from relattn.integrations.transformers import calls, standing_in
+
+SMALL = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32, "intermediate_size": 48}
+CONVOLUTIONS = {
+    "conv_dim": (8, 8), "conv_kernel": (10, 3), "conv_stride": (5, 2), "num_feat_extract_layers": 2,
+    "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4,
+}  # fmt: skip
+
+
+@dataclass
+class Family:
+    """A model of few weights, what it reads, and what of its output is text or sound."""
+
+    make: Callable[..., nn.Module]
+    inputs: Callable[[int], Tensor]
+    replaced: int
+    length: int = 90
+    valid: Callable[[Any], Tensor] = lambda out: torch.ones(out.last_hidden_state.shape[:2], dtype=torch.bool)
+
+
+def parakeet(impl: str = "sdpa", **options: Any) -> nn.Module:
+    few = {"num_mel_bins": 16, "subsampling_conv_channels": 8, "num_key_value_heads": 4}
+    return transformers.ParakeetEncoder(
+        transformers.ParakeetEncoderConfig(**{**SMALL, **few, "attn_implementation": impl, **options})
+    )
+
+
+def bert(impl: str = "sdpa", **options: Any) -> nn.Module:
+    few = {"feature_projection_input_dim": 16, "left_max_position_embeddings": 9, "right_max_position_embeddings": 2}
+    return transformers.Wav2Vec2BertModel(
+        transformers.Wav2Vec2BertConfig(**{**SMALL, **few, "attn_implementation": impl, **options})
+    )
+
+
+def conformer(impl: str = "sdpa", **options: Any) -> nn.Module:
+    few = {**CONVOLUTIONS, "position_embeddings_type": "relative", "mask_time_prob": 0.0}
+    return transformers.Wav2Vec2ConformerModel(
+        transformers.Wav2Vec2ConformerConfig(**{**SMALL, **few, "attn_implementation": impl, **options})
+    )
+
+
+def seamless(impl: str = "sdpa", chunk: int = 20_000) -> nn.Module:
+    return SeamlessM4Tv2SpeechEncoder(
+        transformers.SeamlessM4Tv2Config(
+            hidden_size=32, speech_encoder_layers=2, speech_encoder_attention_heads=4,
+            speech_encoder_intermediate_size=48,
+            left_max_position_embeddings=9, right_max_position_embeddings=2, feature_projection_input_dim=16,
+            speech_encoder_chunk_size=chunk, attn_implementation=impl,
+        )
+    )  # fmt: skip
+
+
+def vits(impl: str = "eager", **options: Any) -> nn.Module:
+    few = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "ffn_dim": 48, "vocab_size": 30}
+    model = transformers.VitsModel(transformers.VitsConfig(**few, **options))
+
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = model.text_encoder
+
+        def forward(self, ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
+            mask = torch.ones_like(ids) if attention_mask is None else attention_mask
+            return self.encoder(ids, padding_mask=mask[..., None].float(), attention_mask=mask, **kwargs)
+
+    return Encoder()
+
+
+def granite(impl: str = "sdpa", **options: Any) -> nn.Module:
+    few = {"hidden_dim": 32, "num_layers": 2, "num_heads": 4, "dim_head": 8, "context_size": 40, "max_pos_emb": 50}
+    return GraniteSpeechCTCEncoder(
+        transformers.GraniteSpeechEncoderConfig(**few, input_dim=16, output_dim=9, **options)
+    )
+
+
+def fastspeech2(impl: str = "eager", **options: Any) -> nn.Module:
+    few = {"hidden_size": 32, "encoder_layers": 2, "decoder_layers": 1}
+    model = transformers.FastSpeech2ConformerModel(transformers.FastSpeech2ConformerConfig(**few, **options))
+
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = model.encoder
+
+        def forward(self, ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
+            mask = None if attention_mask is None else attention_mask[:, None]
+            return self.encoder(ids, mask, return_dict=True, **kwargs)
+
+    return Encoder()
+
+
+def features(length: int) -> Tensor:
+    return torch.randn(2, length, 16)
+
+
+def sound(length: int) -> Tensor:
+    return torch.randn(2, length * 10)
+
+
+def ids(length: int) -> Tensor:
+    return torch.randint(1, 30, (2, length))
+
+
+FAMILIES = {
+    "parakeet": Family(parakeet, features, 3, 400, lambda out: out.attention_mask.bool()),
+    "wav2vec2-bert": Family(bert, features, 2),
+    "wav2vec2-bert relative": Family(lambda impl="sdpa": bert(impl, position_embeddings_type="relative"), features, 2),
+    "wav2vec2-conformer": Family(conformer, sound, 2),
+    "seamless-m4t-v2": Family(lambda impl="sdpa": seamless("sdpa"), features, 2),
+    "seamless-m4t-v2 in chunks": Family(lambda impl="sdpa": seamless("sdpa", 20), features, 2),
+    "granite-speech": Family(granite, features, 2),
+    "fastspeech2-conformer": Family(fastspeech2, ids, 2),
+    "vits": Family(vits, ids, 2),
+}
+BLOCKS = ("granite-speech",)  # of one length, without a mask
+
+
+def made(family: Family, *arguments: Any, **options: Any) -> nn.Module:
+    """A model with weights that all matter."""
+    torch.manual_seed(1)
+    model = family.make(*arguments, **options)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if not bool(parameter.abs().gt(1e-3).any()):
+                parameter.normal_(0, 0.2)
+    return model.eval()
+
+
+def padded(inputs: Tensor) -> Tensor:
+    mask = torch.ones(inputs.shape[:2], dtype=torch.long)
+    mask[1, inputs.shape[1] * 6 // 10 :] = 0
+    return mask
+
+
+def output(model: nn.Module, *inputs: Any, **options: Any) -> Any:
+    with torch.no_grad():
+        return model(*inputs, **options)
+
+
+@pytest.mark.parametrize("impl", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_model_says_the_same(name, impl):
+    family = FAMILIES[name]
+    model, inputs = made(family, impl), family.inputs(family.length)
+    options = [{}] if name in BLOCKS else [{}, {"attention_mask": padded(inputs)}]
+    for given in options:
+        own = output(model, inputs, **given)
+        where = family.valid(own) if given else slice(None)
+        with faster.enable():
+            ours = output(model, inputs, **given)
+        again = output(model, inputs, **given)
+        faster.enable(model)
+        assert faster.report(model).count(": relattn") == family.replaced
+        alone = output(model, inputs, **given)
+        faster.disable(model)
+        for each in (ours, alone):
+            gap = (each.last_hidden_state - own.last_hidden_state)[where].abs().max()
+            assert 0 < float(gap) < 2e-5
+        assert torch.equal(again.last_hidden_state, own.last_hidden_state)
+        if given and name == "parakeet":
+            assert torch.equal(ours.attention_mask, own.attention_mask)
+            assert ours.attention_mask.dtype == own.attention_mask.dtype
+
+
+def test_seamless_pads_where_its_own_eager_code_does_not():
+    """That one adds its mask of True and False to scores, in transformers 5.23: 1 for what is valid, 0 for padding."""
+    inputs = features(90)
+    eager, right = (made(Family(seamless, features, 2), impl) for impl in ("eager", "sdpa"))
+    given = {"attention_mask": padded(inputs)}
+    exact, wrong = (output(model, inputs, **given).last_hidden_state for model in (right, eager))
+    with faster.enable():
+        ours = output(eager, inputs, **given).last_hidden_state
+    assert float((wrong - exact).abs().max()) > 1e-3
+    torch.testing.assert_close(ours, exact, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("length", [40, 47, 13, 1])
+def test_blocks_that_end_early(length):
+    model, inputs = made(FAMILIES["granite-speech"]), features(length)
+    own = output(model, inputs)
+    with faster.enable():
+        ours = output(model, inputs)
+    torch.testing.assert_close(ours.last_hidden_state, own.last_hidden_state, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["parakeet", "wav2vec2-bert", "wav2vec2-conformer", "granite-speech"])
+def test_in_bfloat16_both_are_as_near_to_float32(name):
+    family = FAMILIES[name]
+    model, inputs = made(family), family.inputs(family.length)
+    exact = output(model, inputs).last_hidden_state
+    half = model.to(torch.bfloat16)
+    inputs = inputs.to(torch.bfloat16)
+    own = output(half, inputs).last_hidden_state
+    with faster.enable():
+        ours = output(half, inputs).last_hidden_state
+    assert ours.dtype == torch.bfloat16
+    gaps = [float((x.float() - exact).abs().mean()) for x in (ours, own)]
+    assert gaps[0] <= 1.3 * gaps[1] + 1e-6
+
+
+def without_chance(model: nn.Module) -> None:
+    """Have a model in training compute the same twice."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(module, nn.BatchNorm1d):
+            module.eval()
+        for option in ("attention_dropout", "activation_dropout", "dropout", "dropout_positions", "layerdrop"):
+            if isinstance(getattr(module, option, None), float):
+                setattr(module, option, 0.0)
+    model.config.layerdrop = 0.0
+    model.config.apply_spec_augment = False
+
+
+@pytest.mark.parametrize(
+    ("name", "checkpointing"),
+    [
+        ("parakeet", False),
+        ("parakeet", True),
+        ("wav2vec2-bert", False),
+        ("wav2vec2-bert", True),
+        ("wav2vec2-conformer", False),
+        ("wav2vec2-conformer", True),
+        ("granite-speech", False),
+    ],
+)
+def test_a_step_of_training_is_the_same(name, checkpointing):
+    family = FAMILIES[name]
+    model, inputs = made(family), family.inputs(family.length)
+    if checkpointing:
+        model.activation_checkpointing_enable()
+    model.train()
+    without_chance(model)
+    target = torch.randn_like(output(model, inputs).last_hidden_state)
+
+    def gradients() -> tuple[float, dict[str, Tensor]]:
+        model.zero_grad()
+        loss = (model(inputs).last_hidden_state * target).mean()
+        loss.backward()
+        found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        return float(loss.detach()), found
+
+    loss, own = gradients()
+    with faster.enable():
+        our_loss, ours = gradients()
+    assert our_loss == pytest.approx(loss, abs=1e-5)
+    assert ours.keys() == own.keys()
+    for name, gradient in own.items():
+        torch.testing.assert_close(ours[name], gradient, rtol=1e-3, atol=1e-5 * float(gradient.abs().max()) + 1e-8)
+
+
+def test_attention_is_dropped_in_training():
+    model, inputs = made(FAMILIES["wav2vec2-bert"]), features(50)
+    with faster.enable():
+        attention = model.encoder.layers[0].self_attn
+        attention.dropout.p = 0.5
+        states = torch.randn(1, 20, 32)
+        still = [output(attention, states)[0] for _ in range(2)]
+        attention.train()
+        moved = [output(attention, states)[0] for _ in range(2)]
+    assert torch.equal(*still)
+    assert not torch.equal(*moved)
+    assert inputs.shape == (2, 50, 16)
+
+
+@pytest.mark.parametrize("name", ["parakeet", "wav2vec2-bert", "vits", "fastspeech2-conformer"])
+def test_weights_that_are_wanted_come_from_the_model_itself(name, caplog, monkeypatch):
+    monkeypatch.setattr(calls, "_told", set())
+    family = FAMILIES[name]
+    model, inputs = made(family, "eager"), family.inputs(family.length)
+    given = {"attention_mask": padded(inputs), "output_attentions": True}
+    own = output(model, inputs, **given)
+    with faster.enable(), caplog.at_level(logging.WARNING):
+        ours = output(model, inputs, **given)
+        output(model, inputs, **given)
+    assert len(ours.attentions) == len(own.attentions) == 2
+    assert all(torch.equal(a, b) for a, b in zip(ours.attentions, own.attentions, strict=True))
+    assert torch.equal(ours.last_hidden_state, own.last_hidden_state)
+    told = [record.message for record in caplog.records if "attention weights are wanted" in record.message]
+    assert len(told) == 1
+
+
+def test_checkpoints_are_as_before(tmp_path):
+    model = made(FAMILIES["wav2vec2-bert"])
+    names = list(model.state_dict())
+    with faster.enable():
+        assert list(model.state_dict()) == names
+        model.save_pretrained(tmp_path)
+        again = transformers.Wav2Vec2BertModel.from_pretrained(tmp_path).eval()
+        assert type(again.encoder.layers[0].self_attn) is type(model.encoder.layers[0].self_attn)
+        assert faster.report(again).count(": relattn") == 2
+    inputs = features(30)
+    assert torch.equal(output(again, inputs).last_hidden_state, output(model, inputs).last_hidden_state)
+
+
+def test_what_is_enabled_is_undone_and_nothing_else():
+    model, other = made(FAMILIES["vits"]), made(FAMILIES["wav2vec2-bert"])
+    assert faster.report(model).count(": not enabled") == 2
+    faster.enable(model)
+    with faster.enable():
+        with faster.enable(), faster.enable(other):  # which changes nothing more
+            assert faster.report(other).count(": relattn") == 2
+        assert faster.report(other).count(": relattn") == 2
+    assert faster.report(other).count(": not enabled") == 2
+    assert faster.report(model).count(": relattn") == 2  # enabled for itself
+    faster.enable(model)
+    faster.disable(model)
+    assert faster.report(model).count(": not enabled") == 2
+    faster.enable()
+    faster.enable()
+    faster.disable()
+    assert faster.report(other).count(": not enabled") == 2
+    faster.disable()
+    assert not any(hasattr(s.find().forward, standing_in._OWN) for s in standing_in._all())
+
+
+def test_a_copy_of_a_model_computes_by_itself():
+    model = made(FAMILIES["wav2vec2-bert"])
+    faster.enable(model)
+    twin = copy.deepcopy(model)
+    assert twin.encoder.layers[0].self_attn.forward.__self__ is twin.encoder.layers[0].self_attn
+    with torch.no_grad():
+        twin.encoder.layers[0].self_attn.linear_out.weight.mul_(2)
+    inputs = features(20)
+    assert not torch.equal(output(model, inputs).last_hidden_state, output(twin, inputs).last_hidden_state)
+
+
+def test_a_module_that_cannot_be_expressed_is_left_alone_and_named():
+    rotary = made(Family(bert, features, 0), position_embeddings_type="rotary")
+    inputs = features(30)
+    own = output(rotary, inputs)
+    with faster.enable():
+        assert torch.equal(output(rotary, inputs).last_hidden_state, own.last_hidden_state)
+        faster.enable(rotary)
+        assert faster.report(rotary).splitlines() == [
+            f"encoder.layers.{i}.self_attn (Wav2Vec2BertSelfAttention): position_embeddings_type rotary" for i in (0, 1)
+        ]
+        without = made(Family(vits, ids, 0), window_size=0)
+        assert faster.report(without).count("window_size 0") == 2
+    assert faster.report(nn.Linear(2, 2)) == "Linear: none of its modules is of a class that is known"
+
+
+def test_what_a_mask_says():
+    yes, no = 0.0, torch.finfo(torch.float32).min
+    assert calls.seen(None, 5) == {}
+    assert calls.seen(torch.ones(2, 1, 5, 5, dtype=torch.bool), 5) == {}
+    right = torch.tensor([[1, 1, 1], [1, 0, 0]]).bool()[:, None, None].expand(2, 1, 4, 3)
+    for mask in (right, torch.where(right, yes, no), torch.where(right, yes, -torch.inf), right[:, :, :1]):
+        found = calls.seen(mask, 4)
+        assert found is not None
+        assert found["key_lengths"].tolist() == [3, 1]
+        assert found["query_lengths"].tolist() == [4, 4]
+    left = right.flip(-1)
+    assert torch.equal(calls.seen(left, 4)["mask"], left[:, :1, :1])
+    causal = torch.ones(4, 4).tril().bool()[None, None]
+    assert torch.equal(calls.seen(causal, 4)["mask"], causal)
+    assert calls.seen(torch.full((1, 1, 4, 4), -1.0), 4) is None  # a bias, which is no mask
+    twice = torch.where(right, yes, no).half() + torch.where(right, yes, no).half()
+    assert calls.seen(twice, 4)["key_lengths"].tolist() == [3, 1]
+
+
+def test_a_bias_in_a_mask_is_left_to_the_model():
+    model = made(FAMILIES["vits"])
+    attention = model.encoder.encoder.layers[0].attention
+    states, bias = torch.randn(1, 7, 32), torch.randn(1, 1, 7, 7)
+    own = output(attention, states, attention_mask=bias)[0]
+    with faster.enable():
+        assert torch.equal(output(attention, states, attention_mask=bias)[0], own)
+
+
+def test_versions_that_were_not_tested_are_refused(monkeypatch):
+    package = sys.modules["transformers"]  # which takes its own place again when a part of it is loaded
+    for version in ("5.22.9", "5.24.0", "6.0"):
+        monkeypatch.setattr(package, "__version__", version)
+        message = rf"^transformers {version} was not tested with .* 5\.23\.0 up to, and not, 5\.24$"
+        with pytest.raises(RuntimeError, match=message):
+            faster.enable()
+    monkeypatch.setattr(package, "__version__", "5.23.7")
+    with faster.enable():
+        pass
+
+
+def test_without_the_package():
+    code = (
+        "import sys; sys.modules['transformers'] = None; from relattn.integrations import transformers as faster\n"
+        "try: faster.enable()\nexcept ImportError as error: print(error)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said == 'transformers cannot be imported: pip install "relattn[transformers]"\n'
