@@ -11,7 +11,8 @@ from relattn import backends
 
 LIBRARY = Path(relattn.__file__).parent
 HEAVY = ("babel", "datasets", "jsonargparse", "lightning", "matplotlib", "num2words", "sacrebleu", "safetensors")
-HEAVY += ("sentencepiece", "tqdm", "transformers", "triton", "yaml", "relattn.translation")
+HEAVY += ("sentencepiece", "tqdm", "transformers", "triton", "yaml", "relattn.translation", "relattn.integrations")
+OTHERS = {"backends/triton": "triton", "integrations/transformers": "transformers"}  # what the files of a folder are for
 
 
 def imported_by(path: Path) -> set[str]:
@@ -45,9 +46,11 @@ def test_the_library_imports_torch_and_itself_alone():
     assert len(library_files()) >= 9
     for path in library_files():
         roots = {name.split(".")[0] for name in imported_by(path)}
-        own = {"triton"} if path.parent == LIBRARY / "backends" / "triton" else set()
+        own = {package for folder, package in OTHERS.items() if (LIBRARY / folder) in path.parents}
         assert roots <= {"torch", "relattn", *own, *sys.stdlib_module_names}, path
         assert not any(name.startswith("relattn.translation") for name in imported_by(path)), path
+        inside = LIBRARY / "integrations" in path.parents
+        assert inside or not any(name.startswith("relattn.integrations") for name in imported_by(path)), path
 
 
 def test_a_backend_imports_no_other():
