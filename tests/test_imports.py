@@ -12,7 +12,8 @@ from relattn import backends
 LIBRARY = Path(relattn.__file__).parent
 HEAVY = ("babel", "datasets", "jsonargparse", "lightning", "matplotlib", "num2words", "sacrebleu", "safetensors")
 HEAVY += ("sentencepiece", "tqdm", "transformers", "triton", "yaml", "relattn.translation", "relattn.integrations")
-OTHERS = {"backends/triton": "triton", "integrations/transformers": "transformers"}  # what the files of a folder are for
+# What files of a folder are for, and import.
+OTHERS = {"backends/triton": "triton", "integrations/transformers": "transformers"}
 
 
 def imported_by(path: Path) -> set[str]:
