@@ -16,6 +16,7 @@ import transformers
 from torch import Tensor, nn
 from transformers.models.granite_speech.modeling_granite_speech import GraniteSpeechCTCEncoder
 from transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2 import SeamlessM4Tv2SpeechEncoder
+from transformers.models.speecht5.modeling_speecht5 import SpeechT5EncoderWithoutPrenet
 
 from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import calls, standing_in
@@ -109,6 +110,36 @@ def fastspeech2(impl: str = "eager", **options: Any) -> nn.Module:
     return Encoder()
 
 
+def t5(impl: str = "sdpa", kind: str = "T5", **options: Any) -> nn.Module:
+    few = {"d_model": 32, "d_kv": 8, "num_heads": 4, "d_ff": 48, "num_layers": 3, "vocab_size": 30}
+    config = getattr(transformers, f"{kind}Config")(
+        **{**few, "relative_attention_max_distance": 40, "attn_implementation": impl, **options}
+    )
+    return getattr(transformers, f"{kind}EncoderModel")(config)
+
+
+def pop2piano(impl: str = "eager") -> nn.Module:
+    few = {"d_model": 32, "d_kv": 8, "num_heads": 4, "d_ff": 48, "num_layers": 2, "vocab_size": 30}
+    return transformers.Pop2PianoForConditionalGeneration(transformers.Pop2PianoConfig(**few)).encoder
+
+
+def speecht5(impl: str = "eager") -> nn.Module:
+    few = {"hidden_size": 32, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 48}
+    return SpeechT5EncoderWithoutPrenet(transformers.SpeechT5Config(**few, encoder_max_relative_position=12))
+
+
+def nemotron(impl: str = "sdpa", **options: Any) -> nn.Module:
+    few = {"num_mel_bins": 16, "subsampling_conv_channels": 8, "num_key_value_heads": 4, "sliding_window": 10}
+    few |= {"default_num_lookahead_tokens": 2}
+    return transformers.NemotronAsrStreamingEncoder(
+        transformers.NemotronAsrStreamingEncoderConfig(**{**SMALL, **few, "attn_implementation": "sdpa", **options})
+    )
+
+
+def states(length: int) -> Tensor:
+    return torch.randn(2, length, 32)
+
+
 def features(length: int) -> Tensor:
     return torch.randn(2, length, 16)
 
@@ -131,6 +162,13 @@ FAMILIES = {
     "granite-speech": Family(granite, features, 2),
     "fastspeech2-conformer": Family(fastspeech2, ids, 2),
     "vits": Family(vits, ids, 2),
+    "speecht5": Family(speecht5, states, 3),
+    "nemotron": Family(nemotron, features, 2, 400, lambda out: out.attention_mask.bool()),
+    "t5": Family(t5, ids, 3, 150),
+    "mt5": Family(lambda impl="sdpa": t5(impl, "MT5"), ids, 3, 150),
+    "umt5": Family(lambda impl="sdpa": t5(impl, "UMT5"), ids, 3, 150),
+    "switch": Family(lambda impl="eager": t5("eager", "SwitchTransformers"), ids, 3, 150),
+    "pop2piano": Family(pop2piano, ids, 2, 150),
 }
 BLOCKS = ("granite-speech",)  # of one length, without a mask
 
@@ -242,6 +280,10 @@ def without_chance(model: nn.Module) -> None:
         ("wav2vec2-conformer", False),
         ("wav2vec2-conformer", True),
         ("granite-speech", False),
+        ("t5", False),
+        ("t5", True),
+        ("nemotron", False),
+        ("speecht5", False),
     ],
 )
 def test_a_step_of_training_is_the_same(name, checkpointing):
@@ -283,7 +325,9 @@ def test_attention_is_dropped_in_training():
     assert inputs.shape == (2, 50, 16)
 
 
-@pytest.mark.parametrize("name", ["parakeet", "wav2vec2-bert", "vits", "fastspeech2-conformer"])
+@pytest.mark.parametrize(
+    "name", ["parakeet", "wav2vec2-bert", "vits", "fastspeech2-conformer", "t5", "umt5", "speecht5"]
+)
 def test_weights_that_are_wanted_come_from_the_model_itself(name, caplog, monkeypatch):
     monkeypatch.setattr(calls, "_told", set())
     family = FAMILIES[name]
@@ -293,11 +337,44 @@ def test_weights_that_are_wanted_come_from_the_model_itself(name, caplog, monkey
     with faster.enable(), caplog.at_level(logging.WARNING):
         ours = output(model, inputs, **given)
         output(model, inputs, **given)
-    assert len(ours.attentions) == len(own.attentions) == 2
+    assert len(ours.attentions) == len(own.attentions) == (3 if "t5" in name and name != "speecht5" else 2)
     assert all(torch.equal(a, b) for a, b in zip(ours.attentions, own.attentions, strict=True))
     assert torch.equal(ours.last_hidden_state, own.last_hidden_state)
     told = [record.message for record in caplog.records if "attention weights are wanted" in record.message]
     assert len(told) == 1
+
+
+def test_a_stream_says_the_same():
+    """Chunks of sound with keys from a cache, of which the queries are the last."""
+    model, sound = made(FAMILIES["nemotron"]), features(240)
+
+    def said() -> list[Tensor]:
+        parts, past = [], {}
+        for chunk in sound.split(48, dim=1):
+            out = output(model, chunk, use_cache=True, num_lookahead_tokens=2, **past)
+            past = {"past_key_values": out.past_key_values, "padding_cache": out.padding_cache}
+            parts.append(out.last_hidden_state)
+        return parts
+
+    own = said()
+    with faster.enable():
+        ours = said()
+    for mine, theirs in zip(ours, own, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-5)
+    assert len(ours) == 5
+    assert not torch.equal(ours[4], own[4])
+
+
+def test_a_decoder_of_t5_is_left_alone():
+    config = transformers.T5Config(d_model=32, d_kv=8, num_heads=4, d_ff=48, num_layers=2, vocab_size=30)
+    model = made(Family(lambda: transformers.T5Model(config), ids, 2))
+    given = {"input_ids": ids(60), "decoder_input_ids": ids(40)}
+    own = output(model, **given)
+    with faster.enable():
+        ours = output(model, **given)
+        told = faster.report(model)
+    torch.testing.assert_close(ours.last_hidden_state, own.last_hidden_state, rtol=0, atol=2e-5)
+    assert (told.count(": relattn"), told.count(": in a decoder")) == (2, 4)
 
 
 def test_checkpoints_are_as_before(tmp_path):

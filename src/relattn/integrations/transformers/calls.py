@@ -24,10 +24,10 @@ def weights_wanted(module: nn.Module, asked: bool | None = False) -> bool:
     """
     collected = _active_collector.get()
     wanted = bool(asked) or (collected is not None and any("attentions" in name for name in collected))
-    name = type(module).__name__
-    if wanted and name not in _told:
-        _told.add(name)
-        _log.warning("%s: attention weights are wanted, so the model's own code computes, in its own memory", name)
+    kind = type(module)
+    if wanted and kind.__module__ not in _told:  # once for a kind of model
+        _told.add(kind.__module__)
+        _log.warning("%s: attention weights are wanted, so the model's own code computes them", kind.__name__)
     return wanted
 
 
@@ -69,17 +69,17 @@ def seen(mask: Tensor | None, queries: int) -> dict[str, Any] | None:
 
 
 def transformer_xl(
-    query: Tensor,  # (batch, heads, length, head_dim)
-    key: Tensor,
+    query: Tensor,  # (batch, heads, queries, head_dim), the last of the keys
+    key: Tensor,  # (batch, heads or fewer, keys, head_dim)
     value: Tensor,
     *,
     content_bias: Tensor,  # u: (heads, head_dim)
     position_bias: Tensor,  # v: (heads, head_dim)
-    positions: Tensor,  # (2 · length − 1, heads · head_dim), projected; row 0 is for keys farthest to the left
+    positions: Tensor,  # (2 · keys − 1, heads · head_dim), projected; row 0 is for keys farthest to the left
     **options: Any,
-) -> Tensor:  # (batch, heads, length, head_dim)
+) -> Tensor:  # (batch, heads, queries, head_dim)
     """((q_i + u) · k_j + (q_i + v) · R_(i−j)) · scale: one call with a query of its own for the relative term."""
-    length = query.shape[2]
+    farthest = key.shape[2] - 1
     table = positions.unflatten(-1, (-1, query.shape[-1])).transpose(0, 1)  # (heads, labels, head_dim)
     return relative_attention(
         query + content_bias[:, None],
@@ -87,6 +87,6 @@ def transformer_xl(
         value,
         table,
         rel_query=query + position_bias[:, None],
-        clip=(length - 1, length - 1),
+        clip=(farthest, farthest),
         **options,
     )

@@ -4,6 +4,8 @@ from relattn.integrations.transformers.families import (
     fastspeech2_conformer,
     granite_speech,
     parakeet,
+    speecht5,
+    t5,
     vits,
     wav2vec2,
 )
@@ -14,4 +16,6 @@ STAND_INS = (
     *fastspeech2_conformer.STAND_INS,
     *granite_speech.STAND_INS,
     *vits.STAND_INS,
+    *speecht5.STAND_INS,
+    *t5.STAND_INS,
 )

@@ -1,8 +1,11 @@
-"""Parakeet's encoder: Transformer-XL's scores in a Fast Conformer.
+"""Parakeet's encoder, and that of Nemotron for streaming: Transformer-XL's scores in a Fast Conformer.
 
 Its own code makes n × (2n − 1) numbers a head, and for padded batches a mask of n × n that attention and convolution
 read. The mask here is (batch, 1, 1, n): keys that are no padding. What padding itself attends to makes no difference:
 the convolution takes it out, attention and output do not look at it.
+
+Nemotron attends to a chunk and so many positions before it, by a mask; while streaming, keys come from a cache, and the
+queries are the last of them.
 """
 
 from __future__ import annotations
@@ -24,18 +27,24 @@ def attention(
     own: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
-    position_embeddings: Tensor | None,  # (1, 2 · length − 1, dim)
+    position_embeddings: Tensor | None,  # (1 or batch, 2 · keys − 1, dim)
     attention_mask: Tensor | None = None,
+    past_key_values: Any = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Self-attention of a layer."""
     where = seen(attention_mask, hidden_states.shape[1])
-    if where is None or position_embeddings is None or len(position_embeddings) > 1 or weights_wanted(module):
+    dropped = module.training and module.config.dropout_positions > 0  # other positions for each sequence
+    several = position_embeddings is not None and len(position_embeddings) > 1 and dropped
+    if where is None or position_embeddings is None or several or weights_wanted(module):
+        kwargs |= {} if past_key_values is None else {"past_key_values": past_key_values}
         return own(module, hidden_states, position_embeddings, attention_mask, **kwargs)
     query, key, value = (
         heads(projection(hidden_states), module.head_dim)
         for projection in (module.q_proj, module.k_proj, module.v_proj)
     )
+    if past_key_values is not None:
+        key, value = past_key_values.update(key, value, module.layer_idx)
     attended = transformer_xl(
         query,
         key,
@@ -86,4 +95,5 @@ def encoder(own: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> 
 STAND_INS = (
     StandIn("parakeet.modeling_parakeet.ParakeetEncoderAttention", attention),
     StandIn("parakeet.modeling_parakeet.ParakeetEncoder", encoder),
+    StandIn("nemotron_asr_streaming.modeling_nemotron_asr_streaming.NemotronAsrStreamingEncoderAttention", attention),
 )

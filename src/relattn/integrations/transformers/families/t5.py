@@ -1,0 +1,116 @@
+"""T5's encoder and its kin: mT5, Pop2Piano, Switch Transformers, UMT5.
+
+a_ij = softmax_j (q_i · k_j + b(bucket(j − i))), unscaled, with a number for each head and bucket. All distances from
+`max_distance` on are in one bucket, so a table clipped there is exact: a relative query of one dim, which is 1.
+
+The first layer of a stack has the buckets and hands what it made of them to the others: n × n numbers a head in its own
+code, here (heads, labels, 1). Attention in a decoder, and to a source, is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relattn import relative_attention
+from relattn.integrations.transformers.calls import heads, joined, seen, weights_wanted
+from relattn.integrations.transformers.standing_in import StandIn
+
+
+def attention(
+    own: Callable[..., Any],
+    module: Any,
+    hidden_states: Tensor,  # (batch, length, dim)
+    mask: Tensor | None = None,
+    key_value_states: Tensor | None = None,
+    position_bias: Tensor | None = None,  # (heads, labels, 1), as the first layer returns it
+    past_key_values: Any = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Self-attention of a layer, and the table for the next one."""
+    where = seen(mask, hidden_states.shape[1])
+    table = position_bias
+    if table is None and module.has_relative_attention_bias:
+        table = buckets(module)
+    ours = key_value_states is None and past_key_values is None and where is not None
+    if not ours or table is None or table.dim() != 3 or weights_wanted(module, kwargs.get("output_attentions")):
+        bias = position_bias
+        if bias is not None and bias.dim() == 3:
+            bias = spread(bias, hidden_states.shape[1])
+        return own(module, hidden_states, mask, key_value_states, bias, past_key_values, **kwargs)
+    assert where is not None
+    return module.o(attended(module, hidden_states, table, where)), table, None
+
+
+def attention_of_umt5(
+    own: Callable[..., Any],
+    module: Any,
+    hidden_states: Tensor,  # (batch, length, dim)
+    encoder_hidden_states: Tensor | None = None,
+    past_key_values: Any = None,
+    attention_mask: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Self-attention of a layer, each of which has its own buckets."""
+    where = seen(attention_mask, hidden_states.shape[1])
+    ours = encoder_hidden_states is None and past_key_values is None and module.has_relative_attention_bias
+    if not ours or where is None or weights_wanted(module, kwargs.get("output_attentions")):
+        return own(module, hidden_states, encoder_hidden_states, past_key_values, attention_mask, **kwargs)
+    return module.o(attended(module, hidden_states, buckets(module), where)), None
+
+
+def buckets(module: Any) -> Tensor:
+    """(heads, 2 · max_distance + 1, 1): the numbers of each distance, those of keys farthest to the left first."""
+    farthest = module.relative_attention_max_distance
+    # of one query, at `farthest`, and 2 · farthest + 1 keys
+    bias = module.compute_bias(1, 2 * farthest + 1, past_seen_tokens=farthest)
+    return bias[0, :, 0, :, None]
+
+
+def attended(module: Any, hidden_states: Tensor, table: Tensor, where: dict[str, Any]) -> Tensor:
+    """(batch, length, dim) -> (batch, length, heads · head_dim)"""
+    query, key, value = (
+        heads(projection(hidden_states), module.key_value_proj_dim) for projection in (module.q, module.k, module.v)
+    )
+    return joined(
+        relative_attention(
+            query,
+            key,
+            value,
+            table.to(query.dtype),
+            rel_query=torch.ones_like(query[..., :1]),
+            scale=module.scaling,
+            dropout_p=module.dropout if module.training else 0.0,
+            **where,
+        )
+    )
+
+
+def spread(table: Tensor, length: int) -> Tensor:
+    """(heads, labels, 1) -> (1, heads, length, length), as their own code has it."""
+    farthest = table.shape[1] // 2
+    position = torch.arange(length, device=table.device)
+    distance = (position - position[:, None]).clamp(-farthest, farthest)
+    return table[:, :, 0][:, distance + farthest][None]
+
+
+def why_not(module: Any) -> str | None:
+    """Why a module keeps its own attention."""
+    return "in a decoder" if module.is_decoder else None
+
+
+STAND_INS = (
+    *(
+        StandIn(f"{name}.modeling_{name}.{kind}Attention", attention, why_not)
+        for name, kind in (
+            ("t5", "T5"),
+            ("mt5", "MT5"),
+            ("pop2piano", "Pop2Piano"),
+            ("switch_transformers", "SwitchTransformers"),
+        )
+    ),
+    StandIn("umt5.modeling_umt5.UMT5Attention", attention_of_umt5, why_not),
+)
