@@ -215,7 +215,7 @@ def main() -> None:
 
 
 def too_much(last: tuple[int, float, float] | None, size: int) -> str:
-    """Why a method is not run at a size, by what it took at another if that grows with the square; empty where it is."""
+    """Why a method is not run at a size, by what it took at another and a growth with the square; empty where it is."""
     if last is None:
         return ""
     before, seconds, held = last
