@@ -311,18 +311,43 @@ def test_a_step_of_training_is_the_same(name, checkpointing):
         torch.testing.assert_close(ours[name], gradient, rtol=1e-3, atol=1e-5 * float(gradient.abs().max()) + 1e-8)
 
 
-def test_attention_is_dropped_in_training():
-    model, inputs = made(FAMILIES["wav2vec2-bert"]), features(50)
+DROPPED = {  # where each family says how much of its attention is dropped
+    "parakeet": "attention_dropout",
+    "wav2vec2-bert": "dropout.p",
+    "fastspeech2-conformer": "dropout.p",
+    "vits": "dropout",
+    "speecht5": "dropout",
+    "t5": "dropout",
+    "umt5": "dropout",
+}
+
+
+@pytest.mark.parametrize("name", DROPPED)
+def test_attention_is_dropped_in_training(name):
+    model, inputs = made(FAMILIES[name]), FAMILIES[name].inputs(60)
     with faster.enable():
-        attention = model.encoder.layers[0].self_attn
-        attention.dropout.p = 0.5
-        states = torch.randn(1, 20, 32)
-        still = [output(attention, states)[0] for _ in range(2)]
-        attention.train()
-        moved = [output(attention, states)[0] for _ in range(2)]
+        places = [line.partition(" (")[0] for line in faster.report(model).splitlines() if "Attention)" in line]
+        for place in places:
+            module = model.get_submodule(place)
+            owner, _, option = DROPPED[name].rpartition(".")
+            setattr(module.get_submodule(owner), option, 0.5)
+        still = [output(model, inputs).last_hidden_state for _ in range(2)]
+        for place in places:
+            model.get_submodule(place).train()
+        moved = [output(model, inputs).last_hidden_state for _ in range(2)]
     assert torch.equal(*still)
     assert not torch.equal(*moved)
-    assert inputs.shape == (2, 50, 16)
+
+
+def test_positions_that_are_dropped_for_each_sequence_are_left_to_the_model():
+    model = made(FAMILIES["parakeet"], dropout_positions=0.1, attention_dropout=0.0)
+    attention, given = model.layers[0].self_attn.train(), torch.randn(2, 9, 32)
+    positions = torch.randn(2, 17, 32)  # another for each
+    own = output(attention, given, positions)[0]
+    with faster.enable():
+        assert torch.equal(output(attention, given, positions)[0], own)
+        ours = output(attention, given, positions[:1])[0]
+    torch.testing.assert_close(ours, output(attention, given, positions[:1].expand(2, -1, -1))[0], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def enable(model: nn.Module | None = None) -> Enabled:
                 changed.append(found)
         return Enabled(changed)
     for module, stand_in in _within(model):
-        if not hasattr(module.forward, _OWN) and stand_in.why_not(module) is None:
+        if not hasattr(module.forward, _OWN):
             module.forward = MethodType(stand_in.instead_of(type(module).forward), module)  # type: ignore[method-assign]
             changed.append(module)
     return Enabled(changed)

@@ -25,23 +25,14 @@ def attention(
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     mask: Tensor | None = None,
-    key_value_states: Tensor | None = None,
-    position_bias: Tensor | None = None,  # (heads, labels, 1), as the first layer returns it
-    past_key_values: Any = None,
+    position_bias: Tensor | None = None,  # (heads, labels, 1), as the first layer returned it
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Self-attention of a layer, and the table for the next one."""
     where = seen(mask, hidden_states.shape[1])
-    table = position_bias
-    if table is None and module.has_relative_attention_bias:
-        table = buckets(module)
-    ours = key_value_states is None and past_key_values is None and where is not None
-    if not ours or table is None or table.dim() != 3 or weights_wanted(module, kwargs.get("output_attentions")):
-        bias = position_bias
-        if bias is not None and bias.dim() == 3:
-            bias = spread(bias, hidden_states.shape[1])
-        return own(module, hidden_states, mask, key_value_states, bias, past_key_values, **kwargs)
-    assert where is not None
+    if where is None or weights_wanted(module, kwargs.get("output_attentions")):  # in all layers, or in none
+        return own(module, hidden_states, mask=mask, position_bias=position_bias, **kwargs)
+    table = buckets(module) if position_bias is None else position_bias
     return module.o(attended(module, hidden_states, table, where)), table, None
 
 
@@ -49,16 +40,13 @@ def attention_of_umt5(
     own: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
-    encoder_hidden_states: Tensor | None = None,
-    past_key_values: Any = None,
     attention_mask: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Self-attention of a layer, each of which has its own buckets."""
     where = seen(attention_mask, hidden_states.shape[1])
-    ours = encoder_hidden_states is None and past_key_values is None and module.has_relative_attention_bias
-    if not ours or where is None or weights_wanted(module, kwargs.get("output_attentions")):
-        return own(module, hidden_states, encoder_hidden_states, past_key_values, attention_mask, **kwargs)
+    if where is None or weights_wanted(module, kwargs.get("output_attentions")):
+        return own(module, hidden_states, attention_mask=attention_mask, **kwargs)
     return module.o(attended(module, hidden_states, buckets(module), where)), None
 
 
@@ -89,16 +77,8 @@ def attended(module: Any, hidden_states: Tensor, table: Tensor, where: dict[str,
     )
 
 
-def spread(table: Tensor, length: int) -> Tensor:
-    """(heads, labels, 1) -> (1, heads, length, length), as their own code has it."""
-    farthest = table.shape[1] // 2
-    position = torch.arange(length, device=table.device)
-    distance = (position - position[:, None]).clamp(-farthest, farthest)
-    return table[:, :, 0][:, distance + farthest][None]
-
-
 def why_not(module: Any) -> str | None:
-    """Why a module keeps its own attention."""
+    """Why a module keeps its own attention: all that attends to a source or has a cache is in a decoder."""
     return "in a decoder" if module.is_decoder else None
 
 
