@@ -91,7 +91,9 @@ class Names:
             else:
                 state[name] = tensors[place.name].chunk(place.parts)[place.part].float().contiguous()
         if wrong:
-            raise InputError(f"{source}: {named(dict.fromkeys(wrong))}")
+            told = [one_line(each, 120) for each in dict.fromkeys(wrong)]
+            more = f"; and {len(told) - _MOST_NAMED} more" if len(told) > _MOST_NAMED else ""
+            raise InputError(f"{source}: {'; '.join(told[:_MOST_NAMED])}{more}")
         return state
 
     def scatter(self, state: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
@@ -112,13 +114,6 @@ class Names:
         """The names among theirs that are none of such a model's."""
         known = {place.name for place in self.places(config).values()}
         return sorted(name for name in tensors if name not in known)
-
-
-def named(found: Iterable[str]) -> str:
-    """The first few of some names or remarks, and how many there are besides."""
-    all_of_them = [one_line(each, 120) for each in found]
-    more = len(all_of_them) - _MOST_NAMED
-    return "; ".join(all_of_them[:_MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _layers(

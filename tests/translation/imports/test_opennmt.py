@@ -136,7 +136,10 @@ def test_a_checkpoint_that_is_wrong_is_told_in_a_line(tmp_path):
         "rotary positions; the task lm; features of the source",
     )
     lora = "encoder.transformer.0.self_attn.linear_keys.lora_A"
-    refused(lambda c: c["model"].update({lora: torch.ones(2, 8)}), f"has what models here have not: {lora}")
+    of_all = lora.replace(".0.", r"\.\*\.")
+    refused(lambda c: c["model"].update({lora: torch.ones(2, 8)}), f"has what models here have not: {of_all}")
+    every = {lora.replace(".0.", f".{i}."): torch.ones(2, 8) for i in (0, 1)}
+    refused(lambda c: c["model"].update(every), f"has what models here have not: {of_all}")
     refused(lambda c: vars(c["opt"]).update(heads=3), "heads must divide dim, got heads 3 and dim 8")
     refused(lambda c: vars(c["opt"]).update(heads="two"), ".*")
     refused(
@@ -193,7 +196,7 @@ def test_a_directory_of_eole_that_is_wrong_is_told_in_a_line(directory):
     tensors, whole = safetensors.torch.load_file(weights), weights.read_bytes()
     scaled = tensors | {"decoder.transformer_layers.1.layer_scalar": torch.tensor([0.5])}
     safetensors.torch.save_file(scaled, weights)
-    refused(r"has what models here have not: decoder.transformer_layers.1.layer_scalar$")
+    refused(r"has what models here have not: decoder\.transformer_layers\.\*\.layer_scalar$")
     weights.write_bytes(whole[:999])
     refused(r"model\.00\.safetensors: truncated, damaged, or not a safetensors file: ")
     weights.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.data.imported import AnyTokenizer, ImportedTokenizer, Vocabulary
 from relattn.translation.errors import InputError, reading
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.naming import Names, named
+from relattn.translation.naming import Names
 
 # What CTranslate2 does by default, with a wider beam. Other toolkits keep their search out of their models.
 SEARCH = SearchConfig(length_penalty="average", alpha=1.0)
@@ -146,7 +147,8 @@ def config_of(
         _require_none(lacking, source)
         raise InputError(f"{source}: {error}") from error
     strange = map(says, names.unknown(tensors, config))
-    _require_none([*lacking, *(what for what in strange if what is not None)], source)
+    of_layers = (re.sub(r"(?<=[._])\d+(?=[./])", "*", what) for what in strange if what is not None)
+    _require_none([*lacking, *of_layers], source)
     return config
 
 
@@ -159,4 +161,4 @@ def _shared(src: Tensor, tgt: Tensor, output: Tensor) -> Literal["all", "target"
 def _require_none(lacking: Iterable[str], source: Path) -> None:
     """Raise an InputError that names everything of a model that ours have not."""
     if features := list(dict.fromkeys(lacking)):
-        raise InputError(f"{source}: has what models here have not: {named(features)}")
+        raise InputError(f"{source}: has what models here have not: {'; '.join(features)}")
