@@ -33,6 +33,7 @@ from relattn.translation import bundle, cli, hub
 from relattn.translation.config import DataConfig, ModelConfig, Recipe, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
+from relattn.translation.imports.make import import_model
 from relattn.translation.model.transformer import Transformer
 
 LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]
@@ -232,6 +233,20 @@ def test_what_is_pushed_is_what_is_loaded(server, model):
     theirs = there.model.state_dict()
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in here.model.state_dict().items())
     assert there.n_best(LINES, 2) == here.n_best(LINES, 2)
+
+
+def test_an_imported_bundle_comes_with_all_its_tokenizers_files(server, tmp_path):
+    fixtures = Path(__file__).parent / "imports" / "fixtures"
+    import_model(
+        fixtures / "opennmt_py.pt", tmp_path / "bundle", tokenizer=fixtures / "sentencepiece.model", tgt_tokenizer=None,
+        src_lang="en", tgt_lang="de", sample=1,
+    )  # fmt: skip
+    hub.push(tmp_path / "bundle", "org/name")
+    here, there = bundle.load(tmp_path / "bundle"), relattn.translation.load("org/name")
+    assert there.tokenizer.digest == here.tokenizer.digest
+    assert there.n_best(LINES, 2) == here.n_best(LINES, 2)
+    names = ["config.yaml", "model.safetensors", "tokenizer.model", "tokenizer.target.model", "vocabulary.json"]
+    assert sorted(path.name for path in hub.resolve("org/name").iterdir()) == names
 
 
 def test_only_the_files_of_a_bundle_are_fetched(held):
