@@ -1,13 +1,15 @@
 """Whole encoders of transformers at their published sizes, random weights, own code and ours: time, memory, agreement.
 
 A row is one encoder on one input by one method: "eager" and "sdpa", the model's own code with that attention, or
-"relattn", the operator inside. Each is run in a process of its own, once, after a short input. Nothing is downloaded.
+"relattn", the operator inside. Each is run once after a short input; memory is that of a process of its own. Nothing is
+downloaded.
 """
 
 import argparse
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from transformers.models.granite_speech.modeling_granite_speech import GraniteSp
 from transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2 import SeamlessM4Tv2SpeechEncoder
 from transformers.models.speecht5.modeling_speecht5 import SpeechT5EncoderWithoutPrenet
 
-from benchmarks.measure import available_memory, conditions, keep, peak_memory, preload
+from benchmarks.measure import available_memory, conditions, keep, measured, peak_memory, preload
 from relattn.integrations import transformers as faster
 
 RESULTS = Path(__file__).parent / "results" / "models-cpu.csv"
@@ -132,32 +134,31 @@ def made(name: str, method: str) -> nn.Module:
     return model.eval()
 
 
+def encoded(model: nn.Module, name: str, size: int) -> Tensor:
+    """What an encoder makes of random inputs, the same for each method."""
+    torch.manual_seed(2)
+    with torch.inference_mode():
+        found: Tensor = model(ENCODERS[name].inputs(size)).last_hidden_state
+        return found
+
+
 def prepare(name: str, method: str, size: int) -> Callable[[], Tensor]:
     """What runs an encoder once."""
-    model = made(name, method)
-    torch.manual_seed(2)
-    inputs = ENCODERS[name].inputs(size)
-
-    def run() -> Tensor:
-        with torch.inference_mode():
-            found: Tensor = model(inputs).last_hidden_state
-            return found
-
-    return run
+    return partial(encoded, made(name, method), name, size)
 
 
 def shared(name: str, method: str, size: int) -> float:
     """What part of the time is spent in modules that the operator stands in for, attention and projections."""
-    run = prepare(name, method, size)
-    model = made(name, "relattn")
-    places = {line.partition(" (")[0] for line in faster.report(model).splitlines() if line.endswith(": relattn")}
-    del model
-    closure = dict(zip(run.__code__.co_freevars, (cell.cell_contents for cell in run.__closure__ or ()), strict=True))
+    model = made(name, method)
+    with faster.enable(model):
+        lines = faster.report(model).splitlines()
     spent = 0.0
-    for place, module in closure["model"].named_modules():
-        if place not in places or not place:
+    for line in lines:
+        place, _, what = line.partition(" (")
+        if not what.endswith(": relattn") or place == "the model":
             continue
         began: list[float] = []
+        module = model.get_submodule(place)
         module.register_forward_pre_hook(lambda *_, began=began: began.append(time.perf_counter()))
 
         def ended(*_: Any, began: list[float] = began) -> None:
@@ -165,18 +166,14 @@ def shared(name: str, method: str, size: int) -> float:
             spent += time.perf_counter() - began.pop()
 
         module.register_forward_hook(ended)
-    started = time.perf_counter()
-    run()
-    return spent / (time.perf_counter() - started)
+    return spent / measured(partial(encoded, model, name, size))
 
 
 def seconds_of(name: str, method: str, size: int) -> float:
     """Of one run, after a short one."""
-    prepare(name, method, min(ENCODERS[name].sizes))()
-    run = prepare(name, method, size)
-    started = time.perf_counter()
-    run()
-    return time.perf_counter() - started
+    model = made(name, method)
+    encoded(model, name, min(ENCODERS[name].sizes))
+    return measured(partial(encoded, model, name, size))
 
 
 def difference(name: str, size: int) -> float:

@@ -29,7 +29,7 @@ from relattn.translation.config import ModelConfig, Recipe, SearchConfig, as_dic
 from relattn.translation.data.imported import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
 from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
 from relattn.translation.errors import InputError, one_line, reading
-from relattn.translation.files import putting, require_replaceable
+from relattn.translation.files import putting, require_files, require_replaceable
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.translator import Translator
 from relattn.translation.settings import of_version_1, of_version_2, read_yaml, to_config
@@ -125,7 +125,7 @@ def load_parts(path: str | Path) -> Parts:
     path = Path(path)
     if not path.is_dir():
         raise InputError(f"{path}: no such directory; a bundle is a directory")
-    _require_files(path, CONFIG, WEIGHTS, TOKENIZER)
+    require_files(path, CONFIG, WEIGHTS, TOKENIZER, what="bundle")
     where = path / CONFIG
     content = read_yaml(where, "a bundle's configuration")
     if (found := content.pop("format", None)) != FORMAT:
@@ -137,12 +137,10 @@ def load_parts(path: str | Path) -> Parts:
     if found != str(VERSION):
         content = {"tokenizer": "own", **content, "model": of_version_2(content.get("model"))}
     config = to_config(_Description, content, where, whole=True)
-    _require_files(path, *TOKENIZER_FILES[config.tokenizer])
+    require_files(path, *TOKENIZER_FILES[config.tokenizer], what="bundle")
     tokenizer = Tokenizer.load(path / TOKENIZER) if config.tokenizer == "own" else ImportedTokenizer.load(path)
-    damaged = reading(path / WEIGHTS, "truncated, damaged, or not a safetensors file")
-    with damaged, safetensors.safe_open(path / WEIGHTS, framework="pt") as file:
-        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        belongs = (file.metadata() or {}).get(_TOKENIZER_OF)
+    state, metadata = read_weights(path / WEIGHTS)
+    belongs = metadata.get(_TOKENIZER_OF)
     if belongs is not None and belongs != tokenizer.digest:
         raise InputError(f"{path / TOKENIZER}: damaged, or not the one these weights were trained with")
     return Parts(
@@ -156,16 +154,17 @@ def load_parts(path: str | Path) -> Parts:
     )
 
 
+def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors in a safetensors file, and its metadata. Raises InputError where it is missing or damaged."""
+    damaged = reading(path, "truncated, damaged, or not a safetensors file")
+    with damaged, safetensors.safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+
+
 def tokenizer_files(config: Path) -> tuple[str, ...]:
     """The files of a bundle's tokenizer, as far as its configuration tells before it is checked."""
     imported = b"\ntokenizer: imported\n" in config.read_bytes()
     return TOKENIZER_FILES["imported" if imported else "own"]
-
-
-def _require_files(path: Path, *names: str) -> None:
-    missing = [name for name in names if not (path / name).is_file()]
-    if missing:
-        raise InputError(f"{path}: not a complete bundle: it has no {', no '.join(missing)}")
 
 
 def make_model(

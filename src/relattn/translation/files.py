@@ -59,6 +59,13 @@ def require_replaceable(path: Path, names: Collection[str], what: str) -> None:
         raise InputError(f"{path}: not overwritten, for it holds more than a {what}: {strangers[0]}")
 
 
+def require_files(path: Path, *names: str, what: str) -> None:
+    """Refuse, by an InputError, a directory that has not all of some files; `what` such a directory is called."""
+    missing = [name for name in names if not (path / name).is_file()]
+    if missing:
+        raise InputError(f"{path}: not a complete {what}: it has no {', no '.join(missing)}")
+
+
 def _swap(aside: Path, path: Path, old: Path) -> None:
     """Put the directory `aside` at `path`; what stood there is at `old` then, or where it was if that fails."""
     had_one = path.exists()

@@ -185,6 +185,8 @@ CTRANSLATE2 = Names(
     of_norms=("gamma", "beta"),
 )
 
+CTRANSLATE2_ACTIVATIONS = {"relu": 0, "gelu_tanh": 1, "swish": 2, "gelu": 3}  # our names, its numbers
+
 _TABLE = "relative_positions_embeddings.weight"
 SCALED = ".scaled"  # at the end of what a reader makes of a tensor: times √head_dim
 

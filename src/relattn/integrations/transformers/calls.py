@@ -36,6 +36,11 @@ def heads(x: Tensor, head_dim: int) -> Tensor:
     return x.unflatten(-1, (-1, head_dim)).transpose(1, 2)
 
 
+def projected(x: Tensor, head_dim: int, *maps: nn.Module) -> tuple[Tensor, ...]:
+    """(batch, length, dim) by each of some maps -> (batch, heads, length, head_dim) each"""
+    return tuple(heads(each(x), head_dim) for each in maps)
+
+
 def joined(x: Tensor) -> Tensor:
     """(batch, heads, length, head_dim) -> (batch, length, heads · head_dim)"""
     return x.transpose(1, 2).flatten(2)

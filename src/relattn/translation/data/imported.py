@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import get_type_hints
 
@@ -37,8 +37,8 @@ class Vocabulary:
         start: what the decoder reads before a target.
         end: what it writes after one.
         unknown: stands for pieces that are none of these.
-        source_begin: read before each source.
-        source_end: read after each source.
+        source_begin: read before each source; nothing by default.
+        source_end: read after each source; nothing by default.
     """
 
     source: list[str]
@@ -46,8 +46,8 @@ class Vocabulary:
     start: str
     end: str
     unknown: str
-    source_begin: list[str]
-    source_end: list[str]
+    source_begin: list[str] = field(default_factory=list)
+    source_end: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(Vocabulary).items():

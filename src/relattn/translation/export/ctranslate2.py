@@ -32,9 +32,10 @@ from relattn.translation.model.attention import SelfAttention
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer
 from relattn.translation.model.schemes import Learned, NoPositions, sinusoids
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.naming import CTRANSLATE2
+from relattn.translation.naming import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
 from relattn.translation.search.ctranslate2 import (
     CONFIG,
+    DIRECTORY,
     MODEL,
     OF_SOURCE,
     OF_TARGET,
@@ -45,7 +46,6 @@ from relattn.translation.search.ctranslate2 import (
 )
 from relattn.translation.search.translator import Translator
 
-ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "swish": "SWISH"}  # what it calls them
 _ADDED = ("sinusoidal", "learned")  # positions that it adds to embeddings, from a table
 FILES = MODEL, CONFIG, *(f"{name}.json" for name in (SHARED, OF_SOURCE, OF_TARGET)), *TOKENIZER_FILES["imported"], CARD
 POSITIONS = 4096  # of a sinusoidal model: CTranslate2's own sinusoids are others, so that it has ours in a table
@@ -99,7 +99,7 @@ def export(parts: Parts, out: Path, *, quantization: Quantization, sample: Seque
     require_installed("ctranslate2", extra="export")
     require_exportable(parts.model, parts.path)
     out = out.resolve()
-    require_replaceable(out, FILES, "model for CTranslate2")
+    require_replaceable(out, FILES, DIRECTORY)
     ours = parts.translator()
     if not any(line.strip() for line in sample):
         raise InputError("there is nothing to check the export with: no lines")
@@ -184,7 +184,7 @@ def _spec(model: Transformer) -> Any:
         config.heads,
         pre_norm=config.norm == "pre",
         with_relative_position=config.positions not in _ADDED,  # no positions at all are tables of zeros
-        activation=common_spec.Activation[ACTIVATIONS[config.activation]],
+        activation=common_spec.Activation(CTRANSLATE2_ACTIVATIONS[config.activation]),
     )
     spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = config.scaled_embeddings
     for name, tensor in CTRANSLATE2.scatter(_state(model), config).items():

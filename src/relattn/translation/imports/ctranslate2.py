@@ -16,15 +16,15 @@ from relattn.translation.config import ModelConfig
 from relattn.translation.data.imported import AnyTokenizer, tokenizer_in
 from relattn.translation.data.tokenizer import TOKENIZER
 from relattn.translation.errors import InputError, reading
+from relattn.translation.files import require_files
 from relattn.translation.imports.found import SEARCH, Found, config_of, tokenizer_of
 from relattn.translation.imports.model_bin import read_model, weights
-from relattn.translation.naming import CTRANSLATE2
-from relattn.translation.search.ctranslate2 import CONFIG, MODEL, OURS, Description, read_vocabularies, require_files
-from relattn.translation.settings import read_yaml, to_config
+from relattn.translation.naming import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
+from relattn.translation.search.ctranslate2 import CONFIG, DIRECTORY, MODEL, description, read_vocabularies
 
-ACTIVATIONS = {0: "relu", 1: "gelu_tanh", 2: "swish", 3: "gelu"}  # by their numbers in a model.bin
+_ACTIVATIONS = {number: name for name, number in CTRANSLATE2_ACTIVATIONS.items()}
 _EPSILON = 1e-5  # of layer normalisation, where a config.json names none
-_TABLES = "encoder/position_encodings/encodings", "decoder/position_encodings/encodings"
+_TABLES = tuple(CTRANSLATE2.entries[f"{side}_positions.weight"] for side in ("src", "tgt"))
 _SINUSOIDS = 4096  # positions of a model whose sinusoids CTranslate2 makes as they are needed
 
 _SETTINGS = {  # in a model.bin, beside weights, that are read here or change nothing of the model
@@ -73,7 +73,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     Raises:
         InputError: a file is missing or damaged, or the model has what ours have not, which is all named.
     """
-    require_files(path, MODEL, CONFIG)
+    require_files(path, MODEL, CONFIG, what=DIRECTORY)
     file = read_model(path / MODEL)
     if file.kind != "TransformerSpec":
         raise InputError(f"{path / MODEL}: a {file.kind}; a model to translate is a TransformerSpec")
@@ -83,9 +83,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         raise InputError(f"{path / CONFIG}: not the configuration of a model")
     tensors = _with_positions(weights(file.tensors, path / MODEL))
     config = _config(tensors, about, path / MODEL)
-    if OURS in about:
-        content = read_yaml(path / CONFIG, "a model's configuration")[OURS]
-        ours = to_config(Description, content, path / CONFIG, whole=True)
+    if (ours := description(path)) is not None:
         tokenizer: AnyTokenizer = tokenizer_in(path)
         languages, search = (ours.src_lang, ours.tgt_lang), ours.search
     else:
@@ -114,7 +112,7 @@ def _config(tensors: Mapping[str, Tensor], about: dict[str, Any], source: Path) 
         says=_feature,
         heads=_setting(tensors, "num_heads"),
         norm="pre" if _setting(tensors, "pre_norm", 1) else "post",
-        activation=ACTIVATIONS.get(_setting(tensors, "activation"), "relu"),
+        activation=_ACTIVATIONS.get(_setting(tensors, "activation"), "relu"),
         scaled_embeddings=bool(_setting(tensors, "scale_embeddings", 1)),
         norm_epsilon=about.get("layer_norm_epsilon") or _EPSILON,
     )
@@ -144,7 +142,7 @@ def _lacking(tensors: Mapping[str, Tensor]) -> Iterator[str]:
         if encoder != _number(tensors, f"decoder/{name}", encoder):
             yield f"{what} in its encoder than in its decoder"
     activation = _setting(tensors, "activation")
-    if activation not in ACTIVATIONS:
+    if activation not in _ACTIVATIONS:
         yield f"activation {activation}"
     if any(name.endswith("/gamma") and f"{name.removesuffix('gamma')}beta" not in tensors for name in tensors):
         yield "RMS norms"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from relattn.translation import bundle
 from relattn.translation.errors import InputError, reading
-from relattn.translation.imports.found import Found, config_of, read_safetensors, tokenizer_of
+from relattn.translation.imports.found import Found, config_of, flatten_positions, tokenizer_of, unlike
 from relattn.translation.naming import EOLE, SCALED
 
 CONFIG, VOCABULARY, WEIGHTS = "config.json", "vocab.json", "model.*.safetensors"
@@ -65,8 +67,6 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
             tensors.setdefault(name, tensors[other])
     for name in [name for name in tensors if name.endswith("relative_positions_embeddings.weight")]:
         tensors[f"{name}{SCALED}"] = tensors[name] * tensors[name].shape[-1] ** 0.5  # scores, with it, unscaled
-    for name in [name for name in tensors if name.endswith(".pe.pe")]:
-        tensors[name] = tensors[name].squeeze(1)  # (positions, 1, dim)
     for name in [name for name in tensors if name.endswith(".layer_scalar")]:
         if bool((tensors[name] == 1).all()):  # by which a layer's output is multiplied
             del tensors[name]
@@ -79,7 +79,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         lacking=_lacking(settings),
         heads=_setting(settings, "heads", 8),
         activation=ACTIVATIONS.get(_setting(settings, "mlp_activation_fn", "relu"), "relu"),
-        scaled_embeddings=any(name.endswith(".pe.pe") for name in tensors),
+        scaled_embeddings=flatten_positions(tensors),
         norm_epsilon=_setting(settings, "norm_eps", 1e-5),
     )
     return Found(
@@ -97,8 +97,6 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
             start=vocab.get("decoder_start_token", specials["bos_token"]),
             end=specials["eos_token"],
             unknown=specials["unk_token"],
-            source_begin=[],
-            source_end=[],
         ),
     )
 
@@ -117,7 +115,7 @@ def _weights(path: Path) -> dict[str, Tensor]:
         raise InputError(f"{path}: has no {WEIGHTS.replace('*', '00')}")
     tensors: dict[str, Tensor] = {}
     for file in files:
-        tensors |= read_safetensors(file)
+        tensors |= bundle.read_weights(file)[0]
     return tensors
 
 
@@ -132,14 +130,10 @@ def _setting(settings: dict[str, Any], name: str, default: Any) -> Any:
 
 def _lacking(settings: dict[str, Any]) -> Iterator[str]:
     """What the model has and ours have not, but for what it has weights for."""
-    for name, known in _PLAIN.items():
-        if (found := _setting(settings, name, known[0])) not in known:
-            yield f"{name} {found}"
+    yield from unlike(_PLAIN, partial(_setting, settings))
     heads = _setting(settings, "heads", 8)
     if _setting(settings, "heads_kv", None) not in (None, heads):
         yield "fewer heads of keys than of queries"
     given = settings.get("embeddings")
     embeddings = given if isinstance(given, dict) else {}
-    for name, known in _OF_EMBEDDINGS.items():
-        if (found := embeddings.get(name, known[0])) not in known:
-            yield f"{name} {found}"
+    yield from unlike(_OF_EMBEDDINGS, embeddings.get)

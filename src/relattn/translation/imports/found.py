@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import safetensors
 import torch
 from torch import Tensor
 
@@ -87,11 +86,24 @@ def tokenizer_of(
         raise InputError(f"{src_model}: {error}") from error
 
 
-def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """The tensors in a file. Raises InputError where it is missing or damaged."""
-    damaged = reading(path, "truncated, damaged, or not a safetensors file")
-    with damaged, safetensors.safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+def flatten_positions(tensors: dict[str, Tensor]) -> bool:
+    """Give tables of added positions two dims, as OpenNMT-py and eole keep them in three; whether there are any."""
+    tables = [name for name in tensors if name.endswith(".pe.pe")]
+    for name in tables:
+        tensors[name] = tensors[name].squeeze(1)  # (positions, 1, dim)
+    return bool(tables)
+
+
+def unlike(known: Mapping[str, Collection[Any]], value: Callable[[str, Any], Any]) -> Iterator[str]:
+    """In words, settings that have other values than those that are known; the first of these is the default.
+
+    Args:
+        known: of each setting.
+        value: of a setting, or the default that it is given.
+    """
+    for name, values in known.items():
+        if (found := value(name, next(iter(values)))) not in values:
+            yield f"{name} {found}"
 
 
 def config_of(

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relattn.translation import bundle
 from relattn.translation.errors import InputError, one_line, reading
-from relattn.translation.imports.found import Found, config_of, read_safetensors, tokenizer_of
+from relattn.translation.imports.found import Found, config_of, flatten_positions, tokenizer_of, unlike
 from relattn.translation.naming import OPENNMT_PY
 
 END, UNKNOWN = "</s>", "<unk>"  # in every vocabulary of OpenNMT-py
@@ -55,8 +56,6 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     options, vocab = vars(content["opt"]), content["vocab"]
     tensors = dict(content["model"])
     tensors |= {f"generator.{name.removeprefix('0.')}": tensor for name, tensor in content["generator"].items()}
-    for name in [name for name in tensors if name.endswith(".pe.pe")]:
-        tensors[name] = tensors[name].squeeze(1)  # (positions, 1, dim)
     config = config_of(
         OPENNMT_PY,
         tensors,
@@ -64,7 +63,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         lacking=_lacking(options, vocab),
         heads=options.get("heads", 8),
         activation=options.get("pos_ffn_activation_fn", "relu"),
-        scaled_embeddings=any(name.endswith(".pe.pe") for name in tensors),
+        scaled_embeddings=flatten_positions(tensors),
         norm_epsilon=options.get("norm_eps", _EPSILON),
     )
     return Found(
@@ -82,8 +81,6 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
             start=vocab.get("decoder_start_token", "<s>"),
             end=END,
             unknown=UNKNOWN,
-            source_begin=[],
-            source_end=[],
         ),
     )
 
@@ -98,7 +95,7 @@ def _load(path: Path) -> dict[str, Any]:
             raise InputError(f"{path}: not opened, for it may run code: {_forbidden(error)}") from error
     content = content if isinstance(content, dict) else {}
     if "model" not in content and path.with_suffix(".safetensors").is_file():
-        content |= {"model": read_safetensors(path.with_suffix(".safetensors")), "generator": {}}
+        content |= {"model": bundle.read_weights(path.with_suffix(".safetensors"))[0], "generator": {}}
     kinds = {"model": dict, "generator": dict, "vocab": dict, "opt": argparse.Namespace}
     wrong = [name for name, kind in kinds.items() if not isinstance(content.get(name), kind)]
     if wrong:
@@ -116,9 +113,7 @@ def _forbidden(error: Exception) -> str:
 
 def _lacking(options: dict[str, Any], vocab: dict[str, Any]) -> Iterator[str]:
     """What the model has and ours have not, but for what it has weights for."""
-    for name, known in _PLAIN.items():
-        if options.get(name, known[0]) not in known:
-            yield f"{name} {options[name]}"
+    yield from unlike(_PLAIN, options.get)
     if options.get("num_kv", 0) not in (0, options.get("heads", 8)):
         yield "fewer heads of keys than of queries"
     if options.get("max_relative_positions", 0) < 0:

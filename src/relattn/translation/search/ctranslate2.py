@@ -20,11 +20,13 @@ from relattn.translation.config import SearchConfig
 from relattn.translation.data.imported import AnyTokenizer, tokenizer_in
 from relattn.translation.data.tokenizer import TOKENIZER
 from relattn.translation.errors import InputError, reading, require_installed
+from relattn.translation.files import require_files
 from relattn.translation.search.lines import MAX_TOKENS, Finished, LineTranslator
 from relattn.translation.settings import read_yaml, to_config
 
 MODEL, CONFIG = "model.bin", "config.json"
 SHARED, OF_SOURCE, OF_TARGET = "shared_vocabulary", "source_vocabulary", "target_vocabulary"  # .json, or .txt once
+DIRECTORY = "model for CTranslate2"  # what such a directory is called
 OURS = "relattn"  # the part of config.json that CTranslate2 does not read
 
 
@@ -139,28 +141,26 @@ def load(
         InputError: a file is missing, damaged or not one of an export; or as `CTranslate2Translator`.
     """
     path = Path(path)
-    require_files(path, MODEL, CONFIG, TOKENIZER)
-    content = read_yaml(path / CONFIG, "a model's configuration").get(OURS)
-    if not isinstance(content, dict):
+    require_files(path, MODEL, CONFIG, TOKENIZER, what=DIRECTORY)
+    about = description(path)
+    if about is None:
         raise InputError(
             f"{path / CONFIG}: says nothing of {OURS}: the directory is none of its exports; `relattn import` may "
             "make a bundle of it"
         )
-    about = to_config(Description, content, path / CONFIG, whole=True)
     return about, CTranslate2Translator(
         path, tokenizer_in(path), about.search, max_length=about.max_length, device=device, threads=threads
     )
 
 
+def description(path: Path) -> Description | None:
+    """What config.json says of a model that we exported; None of any other. Raises InputError where it is damaged."""
+    content = read_yaml(path / CONFIG, "a model's configuration").get(OURS)
+    return to_config(Description, content, path / CONFIG, whole=True) if isinstance(content, dict) else None
+
+
 def _spelt(pieces: list[str], ids: Sequence[Sequence[int]]) -> list[list[str]]:
     return [[pieces[i] for i in row] for row in ids]
-
-
-def require_files(path: Path, *names: str) -> None:
-    """Refuse, by an InputError, a directory for CTranslate2 that has not all of some files."""
-    missing = [name for name in names if not (path / name).is_file()]
-    if missing:
-        raise InputError(f"{path}: not a complete model for CTranslate2: it has no {', no '.join(missing)}")
 
 
 def read_vocabularies(path: Path) -> tuple[list[str], list[str]]:
@@ -178,6 +178,4 @@ def _vocabulary(path: Path, *names: str) -> list[str]:
         if not (isinstance(pieces, list) and all(isinstance(piece, str) for piece in pieces)):
             raise InputError(f"{file}: not a list of pieces")
         return pieces
-    raise InputError(
-        f"{path}: not a complete model for CTranslate2: it has no {' or '.join(f'{n}.json' for n in names)}"
-    )
+    raise InputError(f"{path}: not a complete {DIRECTORY}: it has no {' or '.join(f'{name}.json' for name in names)}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from relattn.integrations.transformers.calls import heads, joined, seen, transformer_xl, weights_wanted
+from relattn.integrations.transformers.calls import joined, projected, seen, transformer_xl, weights_wanted
 from relattn.integrations.transformers.standing_in import StandIn
 
 
@@ -24,10 +24,7 @@ def attention(
         return own(module, hidden_states, attention_mask, pos_emb, output_attentions)
     where = seen(None if attention_mask is None else attention_mask[:, None] != 0, hidden_states.shape[1])
     assert where is not None  # a mask of True and False has no numbers
-    query, key, value = (
-        heads(projection(hidden_states), module.head_dim)
-        for projection in (module.linear_q, module.linear_k, module.linear_v)
-    )
+    query, key, value = projected(hidden_states, module.head_dim, module.linear_q, module.linear_k, module.linear_v)
     attended = transformer_xl(
         query,
         key,

@@ -19,7 +19,7 @@ from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderModelO
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from relattn.integrations.transformers.calls import heads, joined, seen, transformer_xl, weights_wanted
+from relattn.integrations.transformers.calls import joined, projected, seen, transformer_xl, weights_wanted
 from relattn.integrations.transformers.standing_in import StandIn
 
 
@@ -39,10 +39,7 @@ def attention(
     if where is None or position_embeddings is None or several or weights_wanted(module):
         kwargs |= {} if past_key_values is None else {"past_key_values": past_key_values}
         return own(module, hidden_states, position_embeddings, attention_mask, **kwargs)
-    query, key, value = (
-        heads(projection(hidden_states), module.head_dim)
-        for projection in (module.q_proj, module.k_proj, module.v_proj)
-    )
+    query, key, value = projected(hidden_states, module.head_dim, module.q_proj, module.k_proj, module.v_proj)
     if past_key_values is not None:
         key, value = past_key_values.update(key, value, module.layer_idx)
     attended = transformer_xl(

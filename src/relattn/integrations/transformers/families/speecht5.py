@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from relattn import relative_attention
-from relattn.integrations.transformers.calls import heads, joined, seen, weights_wanted
+from relattn.integrations.transformers.calls import joined, projected, seen, weights_wanted
 from relattn.integrations.transformers.standing_in import StandIn
 
 
@@ -35,19 +35,16 @@ def attention(
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Self-attention of a layer of the encoder; the decoder's has no positions and keeps its own."""
-    if position_bias is None or position_bias.dim() != 2 or key_value_states is not None or past_key_values is not None:
-        return own(module, hidden_states, key_value_states, past_key_values, attention_mask, position_bias,
-                   output_attentions, **kwargs)  # fmt: skip
+    given = key_value_states, past_key_values, attention_mask
+    if position_bias is None or position_bias.dim() != 2:
+        return own(module, hidden_states, *given, position_bias, output_attentions, **kwargs)
     where, farthest = seen(attention_mask, hidden_states.shape[1]), len(position_bias) // 2
     if where is None or weights_wanted(module, output_attentions):
         position = torch.arange(hidden_states.shape[1], device=hidden_states.device)
         distance = (position - position[:, None]).clamp(1 - farthest, farthest)
         whole = position_bias[distance + farthest - 1]  # (length, length, head_dim)
-        return own(module, hidden_states, None, None, attention_mask, whole, output_attentions, **kwargs)
-    query, key, value = (
-        heads(projection(hidden_states), module.head_dim)
-        for projection in (module.q_proj, module.k_proj, module.v_proj)
-    )
+        return own(module, hidden_states, *given, whole, output_attentions, **kwargs)
+    query, key, value = projected(hidden_states, module.head_dim, module.q_proj, module.k_proj, module.v_proj)
     attended = relative_attention(
         query,
         key,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from relattn import relative_attention
-from relattn.integrations.transformers.calls import heads, joined, seen, weights_wanted
+from relattn.integrations.transformers.calls import joined, projected, seen, weights_wanted
 from relattn.integrations.transformers.standing_in import StandIn
 
 
@@ -60,9 +60,7 @@ def buckets(module: Any) -> Tensor:
 
 def attended(module: Any, hidden_states: Tensor, table: Tensor, where: dict[str, Any]) -> Tensor:
     """(batch, length, dim) -> (batch, length, heads · head_dim)"""
-    query, key, value = (
-        heads(projection(hidden_states), module.key_value_proj_dim) for projection in (module.q, module.k, module.v)
-    )
+    query, key, value = projected(hidden_states, module.key_value_proj_dim, module.q, module.k, module.v)
     return joined(
         relative_attention(
             query,

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from relattn import relative_attention
-from relattn.integrations.transformers.calls import heads, joined, seen, weights_wanted
+from relattn.integrations.transformers.calls import joined, projected, seen, weights_wanted
 from relattn.integrations.transformers.standing_in import StandIn
 
 
@@ -24,10 +24,7 @@ def attention(
     where = seen(attention_mask, hidden_states.shape[1])
     if where is None or weights_wanted(module, output_attentions):
         return own(module, hidden_states, key_value_states, attention_mask, output_attentions)
-    query, key, value = (
-        heads(projection(hidden_states), module.head_dim)
-        for projection in (module.q_proj, module.k_proj, module.v_proj)
-    )
+    query, key, value = projected(hidden_states, module.head_dim, module.q_proj, module.k_proj, module.v_proj)
     attended = relative_attention(
         query,
         key,

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from relattn import relative_attention
-from relattn.integrations.transformers.calls import heads, joined, seen, transformer_xl, weights_wanted
+from relattn.integrations.transformers.calls import joined, projected, seen, transformer_xl, weights_wanted
 from relattn.integrations.transformers.standing_in import StandIn
 
 
@@ -33,10 +33,7 @@ def attention(
         if relative_position_embeddings is not None:
             kwargs["relative_position_embeddings"] = relative_position_embeddings
         return own(module, hidden_states, attention_mask=attention_mask, **kwargs)
-    query, key, value = (
-        heads(projection(hidden_states), module.head_size)
-        for projection in (module.linear_q, module.linear_k, module.linear_v)
-    )
+    query, key, value = projected(hidden_states, module.head_size, module.linear_q, module.linear_k, module.linear_v)
     where |= {"scale": module.scaling, "dropout_p": module.dropout.p if module.training else 0.0}
     if module.position_embeddings_type == "relative_key":
         window = module.left_max_position_embeddings, module.right_max_position_embeddings
