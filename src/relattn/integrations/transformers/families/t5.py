@@ -30,7 +30,8 @@ def attention(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Self-attention of a layer, and the table for the next one."""
     where = seen(mask, hidden_states.shape[1])
-    if where is None or weights_wanted(module, kwargs.get("output_attentions")):  # in all layers, or in none
+    biased = module.has_relative_attention_bias if position_bias is None else position_bias.dim() == 3
+    if where is None or not biased or weights_wanted(module, kwargs.get("output_attentions")):
         return own(module, hidden_states, mask=mask, position_bias=position_bias, **kwargs)
     table = buckets(module) if position_bias is None else position_bias
     return module.o(attended(module, hidden_states, table, where)), table, None
