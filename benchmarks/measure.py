@@ -87,40 +87,56 @@ def summary(times: Sequence[float]) -> Timing:
     return Timing(median, low, high, len(times))
 
 
-def peak_memory(prepare: Callable[..., Callable[[], object]], small: tuple, arguments: tuple) -> int:
-    """Bytes that one run of `prepare(*arguments)()` needs beyond its prepared inputs, in a fresh process.
+def apart(function: Callable[..., Any], *arguments: object) -> Any:
+    """What a function returns in a fresh process, with as many threads as here.
 
-    `prepare` and its arguments are sent to that process, so they are a module's own function and plain values. A run
-    with the arguments `small` comes first, since a first call loads much that is no part of the work.
+    It and its arguments are sent to that process and the result comes back: a module's own function, plain values.
+
+    Raises:
+        MemoryError: the process died, whatever of.
     """
     receiver, sender = PROCESSES.Pipe(duplex=False)
-    process = PROCESSES.Process(target=report_peak, args=(sender, torch.get_num_threads(), prepare, small, arguments))
+    process = PROCESSES.Process(target=answer, args=(sender, torch.get_num_threads(), function, arguments))
     process.start()
     sender.close()
     try:
-        return int(receiver.recv())
+        return receiver.recv()
     except EOFError as error:
-        raise MemoryError(f"the process that measures memory died: {arguments}") from error
+        raise MemoryError(f"a process of its own died: {arguments}") from error
     finally:
         process.join()
 
 
+def answer(sender: Connection, threads: int, function: Callable[..., Any], arguments: tuple) -> None:
+    torch.set_num_threads(threads)
+    sender.send(function(*arguments))
+    sender.close()
+
+
+def peak_memory(prepare: Callable[..., Callable[[], object]], small: tuple, arguments: tuple) -> int:
+    """Bytes that one run of `prepare(*arguments)()` needs beyond its prepared inputs, in a fresh process.
+
+    A run with the arguments `small` comes first, since a first call loads much that is no part of the work.
+    """
+    return int(apart(prepared_peak, prepare, small, arguments))
+
+
 def preload(modules: Sequence[str]) -> None:
-    """Has the processes that measure memory start with these imported, which saves seconds each."""
+    """Has the fresh processes start with these imported, which saves seconds each."""
     PROCESSES.set_forkserver_preload([__name__, *modules])
 
 
-def report_peak(
-    sender: Connection, threads: int, prepare: Callable[..., Callable[[], object]], small: tuple, arguments: tuple
-) -> None:
-    torch.set_num_threads(threads)
+def prepared_peak(prepare: Callable[..., Callable[[], object]], small: tuple, arguments: tuple) -> int:
     prepare(*small)()
-    work = prepare(*arguments)
+    return peak_here(prepare(*arguments))
+
+
+def peak_here(work: Callable[[], object]) -> int:
+    """Bytes that a run needs beyond what this process holds; in one that has held no more before."""
     settle()
     before = resident()
     work()
-    sender.send(max(0, highest() - before))
-    sender.close()
+    return max(0, highest() - before)
 
 
 def settle() -> None:

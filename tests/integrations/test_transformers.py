@@ -18,6 +18,7 @@ from transformers.models.granite_speech.modeling_granite_speech import GraniteSp
 from transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2 import SeamlessM4Tv2SpeechEncoder
 from transformers.models.speecht5.modeling_speecht5 import SpeechT5EncoderWithoutPrenet
 
+from benchmarks.encoders import FastSpeech2, Vits, padding, without_chance
 from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import calls, standing_in
 
@@ -73,18 +74,7 @@ def seamless(impl: str = "sdpa", chunk: int = 20_000) -> nn.Module:
 
 def vits(impl: str = "eager", **options: Any) -> nn.Module:
     few = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "ffn_dim": 48, "vocab_size": 30}
-    model = transformers.VitsModel(transformers.VitsConfig(**few, **options))
-
-    class Encoder(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder = model.text_encoder
-
-        def forward(self, ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
-            mask = torch.ones_like(ids) if attention_mask is None else attention_mask
-            return self.encoder(ids, padding_mask=mask[..., None].float(), attention_mask=mask, **kwargs)
-
-    return Encoder()
+    return Vits(**few, **options)
 
 
 def granite(impl: str = "sdpa", **options: Any) -> nn.Module:
@@ -95,19 +85,7 @@ def granite(impl: str = "sdpa", **options: Any) -> nn.Module:
 
 
 def fastspeech2(impl: str = "eager", **options: Any) -> nn.Module:
-    few = {"hidden_size": 32, "encoder_layers": 2, "decoder_layers": 1}
-    model = transformers.FastSpeech2ConformerModel(transformers.FastSpeech2ConformerConfig(**few, **options))
-
-    class Encoder(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder = model.encoder
-
-        def forward(self, ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
-            mask = None if attention_mask is None else attention_mask[:, None]
-            return self.encoder(ids, mask, return_dict=True, **kwargs)
-
-    return Encoder()
+    return FastSpeech2(hidden_size=32, encoder_layers=2, decoder_layers=1, **options)
 
 
 def t5(impl: str = "sdpa", kind: str = "T5", **options: Any) -> nn.Module:
@@ -184,12 +162,6 @@ def made(family: Family, *arguments: Any, **options: Any) -> nn.Module:
     return model.eval()
 
 
-def padded(inputs: Tensor) -> Tensor:
-    mask = torch.ones(inputs.shape[:2], dtype=torch.long)
-    mask[1, inputs.shape[1] * 6 // 10 :] = 0
-    return mask
-
-
 def output(model: nn.Module, *inputs: Any, **options: Any) -> Any:
     with torch.no_grad():
         return model(*inputs, **options)
@@ -200,7 +172,7 @@ def output(model: nn.Module, *inputs: Any, **options: Any) -> Any:
 def test_a_model_says_the_same(name, impl):
     family = FAMILIES[name]
     model, inputs = made(family, impl), family.inputs(family.length)
-    options = [{}] if name in BLOCKS else [{}, {"attention_mask": padded(inputs)}]
+    options = [{}] if name in BLOCKS else [{}, {"attention_mask": padding(inputs)}]
     for given in options:
         own = output(model, inputs, **given)
         where = family.valid(own) if given else slice(None)
@@ -224,7 +196,7 @@ def test_seamless_pads_where_its_own_eager_code_does_not():
     """That one adds its mask of True and False to scores, in transformers 5.23: 1 for what is valid, 0 for padding."""
     inputs = features(90)
     eager, right = (made(Family(seamless, features, 2), impl) for impl in ("eager", "sdpa"))
-    given = {"attention_mask": padded(inputs)}
+    given = {"attention_mask": padding(inputs)}
     exact, wrong = (output(model, inputs, **given).last_hidden_state for model in (right, eager))
     with faster.enable():
         ours = output(eager, inputs, **given).last_hidden_state
@@ -254,25 +226,6 @@ def test_in_bfloat16_both_are_as_near_to_float32(name):
     assert ours.dtype == torch.bfloat16
     gaps = [float((x.float() - exact).abs().mean()) for x in (ours, own)]
     assert gaps[0] <= 1.3 * gaps[1] + 1e-6
-
-
-CHANCES = "attention_dropout", "activation_dropout", "dropout", "dropout_positions", "layerdrop", "jitter_noise"
-
-
-def without_chance(model: nn.Module) -> None:
-    """Have a model in training compute the same twice."""
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        if isinstance(module, nn.BatchNorm1d):
-            module.eval()
-        for option in CHANCES:
-            if isinstance(getattr(module, option, None), float):
-                setattr(module, option, 0.0)
-    config = getattr(model, "config", None)
-    if config is not None:
-        config.layerdrop = config.speech_encoder_layerdrop = 0.0
-        config.apply_spec_augment = False
 
 
 @pytest.mark.parametrize(
@@ -370,7 +323,7 @@ def test_weights_that_are_wanted_come_from_the_model_itself(name, caplog, monkey
     monkeypatch.setattr(calls, "_told", set())
     family = FAMILIES[name]
     model, inputs = made(family, "eager"), family.inputs(family.length)
-    given = {"attention_mask": padded(inputs), "output_attentions": True}
+    given = {"attention_mask": padding(inputs), "output_attentions": True}
     own = output(model, inputs, **given)
     with faster.enable(), caplog.at_level(logging.WARNING):
         ours = output(model, inputs, **given)

@@ -1,0 +1,196 @@
+"""Encoders of transformers at the sizes they were published in, with random weights: nothing is downloaded."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers.models.granite_speech.modeling_granite_speech import GraniteSpeechCTCEncoder
+from transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2 import SeamlessM4Tv2SpeechEncoder
+from transformers.models.speecht5.modeling_speecht5 import SpeechT5EncoderWithoutPrenet
+
+from relattn.integrations import transformers as faster
+
+SAMPLES = 16_000  # of sound in a second
+LONGEST = (
+    100_000  # positions: published configurations allow 5,000, seven minutes of Parakeet's, and have no table of them
+)
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """One model.
+
+    Attributes:
+        make: by an attention of its own.
+        inputs: (batch, size) to what it reads, random.
+        sizes: seconds of sound, or tokens of text, that it is timed at.
+        own: its own ways to compute attention; the last is what ours is compared with.
+        text: whether sizes are tokens.
+        masked: whether it takes a mask of padding.
+        drawn: whether its output is drawn, and so another each time.
+    """
+
+    make: Callable[[str], nn.Module]
+    inputs: Callable[[int, int], Tensor]
+    sizes: tuple[int, ...] = (10, 30, 60)
+    own: tuple[str, ...] = ("eager", "sdpa")
+    text: bool = False
+    masked: bool = True
+    drawn: bool = False
+
+
+def frames(rate: int, bins: int) -> Callable[[int, int], Tensor]:
+    """Random features, so many a second."""
+    return lambda batch, seconds: torch.randn(batch, rate * seconds, bins)
+
+
+def sound(batch: int, seconds: int) -> Tensor:
+    return torch.randn(batch, SAMPLES * seconds)
+
+
+def tokens(batch: int, count: int) -> Tensor:
+    return torch.randint(1, 30, (batch, count))
+
+
+class Vits(nn.Module):
+    """VITS's text encoder, called as others are."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.encoder = transformers.VitsModel(transformers.VitsConfig(**options)).text_encoder
+
+    def forward(self, ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
+        mask = torch.ones_like(ids) if attention_mask is None else attention_mask
+        valid = mask[..., None].to(next(self.parameters()).dtype)
+        return self.encoder(ids, padding_mask=valid, attention_mask=mask, **kwargs)
+
+
+class Voice(nn.Module):
+    """VITS from text to sound."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = transformers.VitsModel(transformers.VitsConfig())
+
+    def forward(self, ids: Tensor) -> Any:
+        return SimpleNamespace(last_hidden_state=self.model(ids).waveform)
+
+
+class FastSpeech2(nn.Module):
+    """FastSpeech2-Conformer's encoder, called as others are."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        config = transformers.FastSpeech2ConformerConfig(**options)
+        self.encoder = transformers.FastSpeech2ConformerModel(config).encoder
+
+    def forward(self, ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
+        mask = None if attention_mask is None else attention_mask[:, None]
+        return self.encoder(ids, mask, return_dict=True, **kwargs)
+
+
+def conformer(attention: str) -> nn.Module:
+    """Wav2Vec2-Conformer with relative positions, large."""
+    large = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+    kind = {"position_embeddings_type": "relative", "attn_implementation": attention}
+    return transformers.Wav2Vec2ConformerModel(transformers.Wav2Vec2ConformerConfig(**large, **kind))
+
+
+def base(kind: str, **options: Any) -> nn.Module:
+    """An encoder of T5's, or of a relative of it, of base size."""
+    sizes = {"d_model": 768, "d_kv": 64, "d_ff": 3072, "num_layers": 12, "num_heads": 12}
+    config = getattr(transformers, f"{kind}Config")(**sizes, **options)
+    model: nn.Module = getattr(transformers, f"{kind}EncoderModel")(config)
+    return model
+
+
+TEXT: dict[str, Any] = {"sizes": (256, 1024, 4096), "text": True}
+ENCODERS = {
+    "parakeet-0.6b": Encoder(
+        lambda own: transformers.ParakeetEncoder(
+            transformers.ParakeetEncoderConfig(max_position_embeddings=LONGEST, attn_implementation=own)
+        ),
+        frames(100, 80),
+        (10, 30, 60, 400, 1200),
+    ),
+    "nemotron-streaming-0.6b": Encoder(
+        lambda own: transformers.NemotronAsrStreamingEncoder(
+            transformers.NemotronAsrStreamingEncoderConfig(attn_implementation=own)
+        ),
+        frames(100, 80),
+        own=("sdpa",),
+    ),
+    "wav2vec2-bert": Encoder(
+        lambda own: transformers.Wav2Vec2BertModel(transformers.Wav2Vec2BertConfig(attn_implementation=own)),
+        frames(50, 160),
+    ),
+    "wav2vec2-conformer-large": Encoder(conformer, sound),
+    "seamless-m4t-v2": Encoder(
+        lambda own: SeamlessM4Tv2SpeechEncoder(transformers.SeamlessM4Tv2Config(attn_implementation=own)),
+        frames(50, 160),
+    ),
+    "granite-speech": Encoder(
+        lambda own: GraniteSpeechCTCEncoder(transformers.GraniteSpeechEncoderConfig()),
+        frames(50, 160),
+        (10, 30, 60, 400, 1200),
+        ("sdpa",),
+        masked=False,
+    ),
+    "speecht5": Encoder(
+        lambda own: SpeechT5EncoderWithoutPrenet(transformers.SpeechT5Config()), frames(50, 768), own=("eager",)
+    ),
+    "fastspeech2-conformer": Encoder(lambda own: FastSpeech2(), tokens, **TEXT, own=("eager",)),
+    "vits": Encoder(lambda own: Vits(), tokens, **TEXT, own=("eager",)),
+    "vits, to sound": Encoder(lambda own: Voice(), tokens, sizes=(256,), text=True, own=("eager",), drawn=True),
+    "t5-base": Encoder(lambda own: base("T5", attn_implementation=own), tokens, **TEXT),
+    "umt5-base": Encoder(lambda own: base("UMT5", attn_implementation=own), tokens, **TEXT),
+}
+
+
+def made(name: str, method: str) -> nn.Module:
+    """An encoder that computes by a method, "relattn" or one of its own; the same weights by each."""
+    torch.manual_seed(1)
+    model = ENCODERS[name].make(ENCODERS[name].own[-1] if method == "relattn" else method)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if not bool(parameter.any()):
+                parameter.normal_(0, 0.02)
+    if method == "relattn":
+        faster.enable(model)
+    return model.eval()
+
+
+def inputs(name: str, batch: int, size: int) -> Tensor:
+    """What an encoder reads, the same each time."""
+    torch.manual_seed(2)
+    return ENCODERS[name].inputs(batch, size)
+
+
+CHANCES = "attention_dropout", "activation_dropout", "dropout", "dropout_positions", "layerdrop", "jitter_noise"
+
+
+def without_chance(model: nn.Module) -> None:
+    """Have a model in training compute the same twice."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(module, nn.BatchNorm1d):
+            module.eval()
+        for option in CHANCES:
+            if isinstance(getattr(module, option, None), float):
+                setattr(module, option, 0.0)
+    config = getattr(model, "config", None)
+    if config is not None:
+        config.layerdrop = config.speech_encoder_layerdrop = 0.0
+        config.apply_spec_augment = False
+
+
+def padding(given: Tensor) -> Tensor:
+    """(batch, length): a mask by which the second line, and only that, ends after six tenths."""
+    mask = torch.ones(given.shape[:2], dtype=torch.long)
+    mask[1, given.shape[1] * 6 // 10 :] = 0
+    return mask
