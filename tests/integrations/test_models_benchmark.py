@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from benchmarks import encoders, models, models_check
+from benchmarks import encoders, models, models_check, models_picture
 
 SMALL = encoders.Encoder(
     lambda own: encoders.Vits(num_hidden_layers=2, hidden_size=32, num_attention_heads=2, ffn_dim=48, vocab_size=30),
@@ -25,6 +25,7 @@ def run(tmp_path, monkeypatch):
 
     def run(module, *flags):
         monkeypatch.setattr(module, "apart", lambda function, *arguments: function(*arguments))
+        monkeypatch.setattr(models, "peak_here", lambda work: (work(), 1 << 20)[1])  # this process has held more
         out = tmp_path / "rows.csv"
         monkeypatch.setattr(sys, "argv", ["models", "--only", "small", "--out", str(out), *flags])
         module.main()
@@ -41,6 +42,17 @@ def test_times(run, monkeypatch):
         (size, method) for size in ("4", "8", "40") for method in ("eager", "relattn")
     ]
     assert all(float(row["seconds"]) > 0 and 0 < float(row["attention"]) < 1 and not row["note"] for row in rows)
+
+
+def test_the_picture_has_a_line_for_each_length_and_a_cross_for_what_was_left_out(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(models, "MOST_SECONDS", 0.0)
+    run(models)
+    monkeypatch.setattr(sys, "argv", ["p", "--results", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "p.svg")])
+    monkeypatch.setitem(models_picture.matplotlib.rcParams, "svg.fonttype", "none")
+    models_picture.main()
+    drawn = (tmp_path / "p.svg").read_text(encoding="utf-8")
+    assert [drawn.count(f">{label}<") for label in ("small, 4 tokens", "8 tokens", "40 tokens")] == [1, 1, 1]
+    assert drawn.count(">×<") == 2 * 4  # two methods at two lengths, in both panels
 
 
 def test_what_would_take_too_long_is_left_out(run, monkeypatch):
