@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from relattn import translation
 from relattn.translation import bundle, cli
 from relattn.translation.config import OPTIONS, ModelConfig, Recipe, SearchConfig, dump
 from relattn.translation.data.corpora import read_parallel
@@ -500,6 +501,46 @@ def test_evaluate_gives_scores_with_their_signatures(relattn, tmp_path, model, t
     assert relattn("evaluate", model, *arguments) == (0, f"{expected}\n", "")
     assert "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in str(expected)
     assert (tmp_path / "out.txt").read_text().splitlines() == translations
+
+
+@pytest.fixture(scope="module")
+def another(model: str, finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A bundle of the same vocabulary, with other weights."""
+    translator = bundle.load(model)
+    for parameter in translator.model.parameters():
+        parameter.data = parameter.flip(0)
+    path = tmp_path_factory.mktemp("another") / "bundle"
+    bundle.save(path, model=translator.model, recipe=finished, tokenizer=translator.tokenizer, card="")
+    return str(path)
+
+
+def test_several_bundles_are_an_ensemble(relattn, reading, text, model, another):
+    expected = translation.load(model, another).translate(LINES)
+    assert expected not in [bundle.load(path).translate(LINES) for path in (model, another)]
+    reading("\n".join(LINES).encode())
+    assert relattn("translate", model, another) == (0, "".join(f"{line}\n" for line in expected), "")
+    pairs = list(read_parallel(text["valid_src"], text["valid_tgt"]))
+    scores = score(translation.load(model, another).translate([src for src, _ in pairs]), [ref for _, ref in pairs])
+    arguments = ("--src", text["valid_src"], "--ref", text["valid_tgt"])
+    assert relattn("evaluate", model, another, *arguments) == (0, f"{scores}\n", "")
+
+
+def test_bundles_that_make_no_ensemble(relattn, reading, tmp_path, model, finished, make_recipe):
+    reading(b"one\n")
+    config = Path(model, "config.yaml").read_text(encoding="utf-8")
+    turned = tmp_path / "turned"
+    shutil.copytree(model, turned)
+    (turned / "config.yaml").write_text(config.replace("src_lang: en", "src_lang: fr"), encoding="utf-8")
+    message = f"{turned} translates fr to de, {model} en to de: models of an ensemble have the same languages"
+    assert_refused(relattn("translate", model, turned), message)
+    recipe = make_recipe(tmp_path / "run", data={"vocab_size": 290})
+    run.train(recipe, show=False)
+    other = f"{recipe.out}/bundle"
+    message = f"{other} has another tokenizer than {model}: models of an ensemble have the same pieces"
+    assert_refused(relattn("translate", model, other), message)
+    assert_refused(
+        relattn("translate", model, tmp_path / "none"), f"{tmp_path}/none: no such directory; a bundle is a directory"
+    )
 
 
 def test_evaluate_on_the_embedded_corpus(relattn, model, monkeypatch):

@@ -375,6 +375,7 @@ def test_the_command_line(make, tmp_path, capsys):
     assert cli.main(["evaluate", str(out), *files]) == 0
     assert "BLEU" in capsys.readouterr().out
     for arguments, message in (
+        (["translate", str(out), str(out)], f"{out}: an export; an ensemble is of bundles"),
         (["evaluate", str(out), *files, "--by_position", "3"], f"{out}: an export; what it predicts by position"),
         (["evaluate", str(out), *files, "--threads", "0"], "threads"),
         (["export", "ctranslate2", str(parts.path), ""], "out must name a directory"),

@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from relattn.translation.search.translator import Translator
 
 
-def load(path: str | Path, *, device: str = "cpu") -> Translator:
+def load(path: str | Path, *others: str | Path, device: str = "cpu") -> Translator:
     """A translator from a bundle: ``load("my-bundle").translate(["A sentence."])``. See `bundle.load`.
 
-    `path` is a directory, or a name on the Hugging Face hub: ``load("org/name")``. See `hub.resolve`.
+    A path is a directory, or a name on the Hugging Face hub: ``load("org/name")``. See `hub.resolve`. Of several
+    bundles an ensemble is made, whose probabilities are the means of theirs.
     """
     from relattn.translation import bundle, hub
 
-    return bundle.load(hub.resolve(path), device=device)
+    return bundle.load(hub.resolve(path), *map(hub.resolve, others), device=device)

@@ -30,6 +30,7 @@ from relattn.translation.data.imported import TGT_TOKENIZER, VOCABULARY, AnyToke
 from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
 from relattn.translation.errors import InputError, one_line, reading
 from relattn.translation.files import putting, require_files, require_replaceable
+from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.translator import Translator
 from relattn.translation.settings import of_version_1, of_version_2, read_yaml, to_config
@@ -75,10 +76,27 @@ class Parts:
         path = self.path / CARD
         return path.read_text(encoding="utf-8") if path.is_file() else ""
 
-    def translator(self, *, device: str = "cpu") -> Translator:
-        """The model made, ready to translate. Raises InputError when the weights do not fit it."""
-        model = make_model(self.model, self.tokenizer.vocab_sizes, self.state, source=self.path / WEIGHTS)
-        return Translator(model, self.tokenizer, self.search, device=device)
+    def translator(self, *others: Parts, device: str = "cpu") -> Translator:
+        """The model made, ready to translate; with others, an ensemble of them all, searched as this one is.
+
+        Raises:
+            InputError: weights do not fit their model, or the others have other languages or another tokenizer.
+        """
+        for other in others:
+            if (other.src_lang, other.tgt_lang) != (self.src_lang, self.tgt_lang):
+                raise InputError(
+                    f"{other.path} translates {other.src_lang} to {other.tgt_lang}, {self.path} {self.src_lang} to "
+                    f"{self.tgt_lang}: models of an ensemble have the same languages"
+                )
+            if other.tokenizer.digest != self.tokenizer.digest:
+                raise InputError(
+                    f"{other.path} has another tokenizer than {self.path}: models of an ensemble have the same pieces"
+                )
+        models = [
+            make_model(one.model, one.tokenizer.vocab_sizes, one.state, source=one.path / WEIGHTS)
+            for one in (self, *others)
+        ]
+        return Translator(Ensemble(models) if others else models[0], self.tokenizer, self.search, device=device)
 
 
 def save(path: str | Path, *, model: Transformer, recipe: Recipe, tokenizer: AnyTokenizer, card: str) -> None:
@@ -111,13 +129,14 @@ def save(path: str | Path, *, model: Transformer, recipe: Recipe, tokenizer: Any
         (aside / WEIGHTS).write_bytes(safetensors.torch.save(weights, metadata={_TOKENIZER_OF: tokenizer.digest}))
 
 
-def load(path: str | Path, *, device: str = "cpu") -> Translator:
-    """A translator from a bundle, ready to use, with the search the bundle names.
+def load(path: str | Path, *others: str | Path, device: str = "cpu") -> Translator:
+    """A translator from a bundle, or from an ensemble of several, with the search that the first names.
 
     Raises:
-        InputError: a file of the bundle is missing, damaged or of another version, or the weights do not fit the model.
+        InputError: a file of a bundle is missing, damaged or of another version, weights do not fit their model, or
+            the others have other languages or another tokenizer.
     """
-    return load_parts(path).translator(device=device)
+    return load_parts(path).translator(*map(load_parts, others), device=device)
 
 
 def load_parts(path: str | Path) -> Parts:

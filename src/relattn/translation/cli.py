@@ -116,7 +116,7 @@ def recipe(argv: list[str]) -> None:
 def evaluate(argv: list[str]) -> None:
     """Score a model on text files or the embedded corpus: relattn evaluate BUNDLE --src FILE --ref FILE"""
     parser = _parser("evaluate", evaluate)
-    parser.add_argument("bundle", type=str, help="directory of a bundle or an export, or a bundle's name on the hub")
+    _add_models(parser)
     parser.add_argument("--src", type=str, default="", help="source lines, plain or .gz")
     parser.add_argument("--ref", type=str, default="", help="reference translations, one line per sentence")
     parser.add_argument(
@@ -171,7 +171,9 @@ def evaluate(argv: list[str]) -> None:
             from relattn.translation.search.translator import Translator
 
             if not isinstance(translator, Translator):
-                raise InputError(f"{arguments.bundle}: an export; what it predicts by position only its bundle tells")
+                raise InputError(
+                    f"{arguments.bundles[0]}: an export; what it predicts by position only its bundle tells"
+                )
             draw = places.enter_context(output(path.with_suffix(".png"))) if write else None
             bins = teacher_forcing.by_position(translator, pairs, width=arguments.by_position)
             print(teacher_forcing.table(bins))
@@ -192,7 +194,7 @@ def evaluate(argv: list[str]) -> None:
 def translate(argv: list[str]) -> None:
     """Translate lines from standard input to standard output: relattn translate BUNDLE < in.txt > out.txt"""
     parser = _parser("translate", translate)
-    parser.add_argument("bundle", type=str, help="directory of a bundle or an export, or a bundle's name on the hub")
+    _add_models(parser)
     parser.add_argument("--n_best", type=int, default=0, help="write so many a line: number ||| translation ||| score")
     _add_search(parser)
     arguments = parser.parse_args(argv)
@@ -385,6 +387,17 @@ def _sample(arguments: Any) -> list[str] | None:
     return list(islice(read_lines(arguments.sample), arguments.lines)) if arguments.sample else None
 
 
+def _add_models(parser: ArgumentParser) -> None:
+    """The models of commands that translate."""
+    parser.add_argument(
+        "bundles",
+        type=str,
+        nargs="+",
+        metavar="BUNDLE",
+        help="directory of a bundle or an export, or a bundle's name on the hub; of several bundles, their ensemble",
+    )
+
+
 def _add_search(parser: ArgumentParser) -> None:
     """Options of commands that translate; what is not given is as the bundle says."""
     parser.add_argument("--beam_size", type=int | None, default=None, help="hypotheses a sentence; 1 is greedy")
@@ -400,18 +413,21 @@ def _load(arguments: Any) -> Any:
 
     if arguments.threads is not None:
         TrainConfig(threads=arguments.threads)  # whose range it has
-    path = hub.resolve(arguments.bundle)
+    paths = [hub.resolve(name) for name in arguments.bundles]
+    exports = [path for path in paths if (path / ctranslate2.MODEL).exists()]
     translator: LineTranslator
-    if (path / ctranslate2.MODEL).exists():
-        about, translator = ctranslate2.load(path, device=arguments.device, threads=arguments.threads)
+    if len(paths) > 1 and exports:
+        raise InputError(f"{exports[0]}: an export; an ensemble is of bundles")
+    if exports:
+        about, translator = ctranslate2.load(paths[0], device=arguments.device, threads=arguments.threads)
     else:
-        about, translator = _load_bundle(path, arguments.device, arguments.threads)
+        about, translator = _load_bundles(paths, arguments.device, arguments.threads)
     given = {name: arguments[name] for name in ("beam_size", "alpha") if arguments[name] is not None}
     translator.search = replace(translator.search, **given)
     return about, translator
 
 
-def _load_bundle(path: Path, device: str, threads: int | None) -> Any:
+def _load_bundles(paths: list[Path], device: str, threads: int | None) -> Any:
     import torch
 
     from relattn.translation import bundle
@@ -423,8 +439,8 @@ def _load_bundle(path: Path, device: str, threads: int | None) -> Any:
     except Exception as error:  # of many kinds; "meta" makes tensors and has no numbers
         fault = one_line(str(error).partition("\n")[0], 120)
         raise InputError(f"device {device} cannot be used here: {fault}") from error
-    parts = bundle.load_parts(path)
-    return parts, parts.translator(device=device)
+    first, *others = map(bundle.load_parts, paths)
+    return first, first.translator(*others, device=device)
 
 
 if __name__ == "__main__":

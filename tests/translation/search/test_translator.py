@@ -17,6 +17,7 @@ from relattn.translation.config import OPTIONS, ModelConfig, Positions, SearchCo
 from relattn.translation.data.corpora import arriving_lines
 from relattn.translation.data.tokenizer import Marks
 from relattn.translation.errors import InputError
+from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.schemes import SCHEMES
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.lines import LONGEST_LINE, Hypothesis
@@ -61,7 +62,7 @@ def small_model(positions: Positions, **changes: object) -> Transformer:
     return Transformer(config.with_positions(positions, **options, **changes), VOCAB)
 
 
-def translator(model: Transformer, **search: object) -> Translator:
+def translator(model: Transformer | Ensemble, **search: object) -> Translator:
     return Translator(model, WordTokenizer(), SearchConfig(**search))  # type: ignore[arg-type]
 
 
@@ -319,3 +320,61 @@ def test_a_line_too_long_to_translate_is_refused_by_number_before_it_is_encoded(
     assert next(found)[0].text
     with pytest.raises(InputError, match=r"^line 3 has 16,385 characters; at most 16,384 are read$"):
         next(found)
+
+
+SAID = ["5 6 7", "30", "8 9 10 11 12 13", "20 5"]
+
+
+def lively(seed: int, **changes: object) -> Transformer:
+    """A model that is sure of some things: its weights are large."""
+    torch.manual_seed(seed)
+    sizes = {"dim": 24, "heads": 2, "feed_forward_dim": 32, "encoder_layers": 1, "decoder_layers": 1, "clip": 3}
+    model = Transformer(ModelConfig(**{**sizes, "dropout": 0.0, "attention_dropout": 0.0, **changes}), VOCAB).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2)
+    return model
+
+
+def together(*models: Transformer, **search: object) -> Translator:
+    """A model, or an ensemble of several."""
+    return translator(Ensemble(models) if len(models) > 1 else models[0], max_length_extra=3, **search)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_an_ensemble_searches_by_the_mean_of_probabilities(beam_size):
+    """Models of other shapes among them; the score is that of the mean, computed from whole sequences."""
+    models = lively(1), lively(2, dim=32, decoder_layers=2), lively(3, positions="sinusoidal", clip=None)
+    found = together(*models, beam_size=beam_size).n_best(SAID, beam_size)
+    assert [best.text for best, *_ in found] != together(models[0], beam_size=beam_size).translate(SAID)
+    for line, hypotheses in zip(SAID, found, strict=True):
+        src = torch.tensor([[*WordTokenizer().encode(line), 2]])
+        for h in hypotheses:
+            tgt_in, tgt_out = torch.tensor([[1, *h.tokens]]), torch.tensor([*h.tokens, 2])
+            of_each = [model(src, torch.tensor([src.shape[1]]), tgt_in)[0].softmax(-1) for model in models]
+            total = (sum(of_each) / 3).gather(1, tgt_out[:, None]).log().sum().item()
+            assert h.score == pytest.approx(total / ((5 + len(h.tokens) + 1) / 6) ** 0.6, rel=1e-4, abs=1e-4)
+
+
+def test_an_ensemble_of_one_model_twice_says_what_that_one_says():
+    alone, twice = (together(*models).n_best(SAID, 2) for models in ([lively(1)], [lively(1), lively(1)]))
+    assert [[h.text for h in of_line] for of_line in alone] == [[h.text for h in of_line] for of_line in twice]
+    scores = [[h.score for of_line in found for h in of_line] for found in (alone, twice)]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+
+
+def test_an_ensemble_scores_given_translations():
+    models, sides = (lively(1), lively(2)), ([[5, 6], [7]], [[8, 9, 10], []])
+    found = together(*models).forced(*sides)
+    each = [together(model).forced(*sides) for model in models]
+    assert [len(row) for row in found] == [4, 1]
+    for row, first, second in zip(found, *each, strict=True):
+        mean = (torch.tensor(first).exp() + torch.tensor(second).exp()) / 2
+        assert row == pytest.approx(mean.log().tolist(), abs=1e-5)
+
+
+def test_an_ensemble_reads_what_all_of_them_can_hold():
+    limited = [lively(1, positions="learned", clip=None, max_positions=most) for most in (9, 7)]
+    assert Ensemble([lively(1), *limited]).max_length == 7
+    assert Ensemble([lively(1), lively(2)]).max_length is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,8 @@ from torch.nn.utils.rnn import pad_sequence
 from relattn.translation.config import SearchConfig
 from relattn.translation.data.batching import collate, runs
 from relattn.translation.data.imported import AnyTokenizer
-from relattn.translation.model.transformer import Cache, Transformer
+from relattn.translation.model.ensemble import Ensemble
+from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.beam import Rules, search
 from relattn.translation.search.lines import MAX_TOKENS, Finished, LineTranslator
 from relattn.translation.search.scoring import length_penalty
@@ -22,14 +24,21 @@ class Translator(LineTranslator):
     """A model with its tokenizer and how to search.
 
     Args:
-        model: put on `device` and into evaluation mode.
+        model: one, or an ensemble; put on `device` and into evaluation mode.
         tokenizer: of both sides.
         search: beam size, length penalty and length limits.
         device: where to compute.
     """
 
+    model: Any  # Transformer | Ensemble, whose caches are not of one type
+
     def __init__(
-        self, model: Transformer, tokenizer: AnyTokenizer, search: SearchConfig, *, device: str | torch.device = "cpu"
+        self,
+        model: Transformer | Ensemble,
+        tokenizer: AnyTokenizer,
+        search: SearchConfig,
+        *,
+        device: str | torch.device = "cpu",
     ) -> None:
         super().__init__(tokenizer, search)
         self.device = torch.device(device)
@@ -37,7 +46,8 @@ class Translator(LineTranslator):
 
     @property
     def max_length(self) -> int | None:  # type: ignore[override]
-        return self.model.max_length
+        longest: int | None = self.model.max_length
+        return longest
 
     @torch.inference_mode()
     def search_batch(self, src_ids: list[list[int]], limits: list[int], n: int) -> list[list[Finished]]:
@@ -71,7 +81,7 @@ class Translator(LineTranslator):
                 scores[i] = row[:length]
         return scores
 
-    def _step(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
+    def _step(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
         """(rows,) tokens -> (rows, vocab) logits of the next."""
         logits, cache = self.model.step(tokens[:, None], cache)
         return logits[:, -1], cache
