@@ -145,7 +145,7 @@ def test_help_loads_nothing_that_only_work_needs():
 
 
 def test_an_unknown_command(relattn):
-    commands = "demo, train, recipe, evaluate, translate, average, export, import, push, reproduce"
+    commands = "demo, train, recipe, evaluate, translate, score, average, export, import, push, reproduce"
     assert_refused(relattn("trian", "x"), f"there is no command 'trian'; the commands are {commands}")
 
 
@@ -501,6 +501,38 @@ def test_evaluate_gives_scores_with_their_signatures(relattn, tmp_path, model, t
     assert relattn("evaluate", model, *arguments) == (0, f"{expected}\n", "")
     assert "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in str(expected)
     assert (tmp_path / "out.txt").read_text().splitlines() == translations
+
+
+def test_score(relattn, reading, tmp_path, model):
+    """An n-best list is scored as it was made, by its pieces and in sum."""
+    translator = bundle.load(model)
+    src = [line for line in LINES if line.strip()] + [""]
+    found = [best for (best,) in translator.n_best(src, 1)]
+    for name, lines in (("src", src), ("tgt", [best.text for best in found])):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    files = ("--src", tmp_path / "src", "--tgt", tmp_path / "tgt")
+    code, out, err = relattn("score", model, *files)
+    assert (code, err) == (0, "")
+    for line, best in zip(out.splitlines()[:-1], found, strict=False):
+        penalty = ((5 + len(best.tokens) + 1) / 6) ** 0.6
+        assert float(line) == pytest.approx(best.score * penalty, abs=2e-4)
+    rows = [line.split("\t") for line in relattn("score", model, *files, "--tokens").out.splitlines()]
+    assert [total for total, _ in rows] == out.splitlines()
+    for (total, pieces), best in zip(rows, found, strict=True):
+        named, log_probs = pieces.split(" ")[::2], pieces.split(" ")[1::2]
+        assert named == [translator.tokenizer.vocabularies[1][i] for i in (*best.tokens, 2)]
+        assert sum(map(float, log_probs)) == pytest.approx(float(total), abs=1e-4 * len(log_probs))
+
+
+def test_pairs_that_cannot_be_scored(relattn, tmp_path, model):
+    (tmp_path / "a").write_text("one\ntwo\n")
+    (tmp_path / "b").write_text("eins\n" + "x" * 20_000 + "\n")
+    (tmp_path / "c").write_text("eins\n")
+    of = {side: f"{tmp_path}/{side}" for side in "abc"}
+    message = "target line 2 has 20,000 characters; at most 16,384 are read"
+    assert_refused(relattn("score", model, "--src", of["a"], "--tgt", of["b"]), message)
+    message = f"the two sides differ in length: {of['a']} has 2 lines, {of['c']} has 1"
+    assert_refused(relattn("score", model, "--src", of["a"], "--tgt", of["c"]), message)
 
 
 @pytest.fixture(scope="module")

@@ -374,6 +374,8 @@ def test_the_command_line(make, tmp_path, capsys):
     files = ["--src", str(tmp_path / "in.txt"), "--ref", str(tmp_path / "ref.txt"), "--threads", "1"]
     assert cli.main(["evaluate", str(out), *files]) == 0
     assert "BLEU" in capsys.readouterr().out
+    assert cli.main(["score", str(out), "--src", files[1], "--tgt", files[3]]) == 0
+    assert len([float(line) for line in capsys.readouterr().out.splitlines()]) == len(LINES)
     for arguments, message in (
         (["translate", str(out), str(out)], f"{out}: an export; an ensemble is of bundles"),
         (["evaluate", str(out), *files, "--by_position", "3"], f"{out}: an export; what it predicts by position"),

@@ -115,7 +115,7 @@ def test_lines_longer_than_the_model_are_named(make):
     five, six = " ".join(["eins"] * 5), " ".join(["eins"] * 6)
     most = [("cat", "eins"), ("", six), (five, five)]
     assert by_position(translator, most, width=9)[0].pieces == 6
-    for side, pair in (("source", (six, "eins")), ("reference", ("cat", six))):
+    for side, pair in (("source", (six, "eins")), ("target", ("cat", six))):
         with pytest.raises(InputError, match=f"^{side} line 4 has 6 pieces, but this model reads at most 5$"):
             by_position(translator, [*most, pair], width=9)
 

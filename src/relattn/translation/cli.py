@@ -214,6 +214,25 @@ def translate(argv: list[str]) -> None:
             print(found[0].text, flush=True)
 
 
+def score(argv: list[str]) -> None:
+    """Write the log-probability of given translations, in nats: relattn score BUNDLE --src FILE --tgt FILE"""
+    parser = _parser("score", score)
+    _add_models(parser)
+    parser.add_argument("--src", type=str, required=True, help="source lines, plain or .gz")
+    parser.add_argument("--tgt", type=str, required=True, help="their translations, a line each")
+    parser.add_argument("--tokens", action="store_true", help="and, after a tab, each piece with its own")
+    _add_device(parser)
+    arguments = parser.parse_args(argv)
+
+    from relattn.translation.data.corpora import read_parallel
+
+    _, translator = _load(arguments)
+    _, pieces = translator.tokenizer.vocabularies
+    for found in translator.score(read_parallel(arguments.src, arguments.tgt)):
+        each = " ".join(f"{pieces[i]} {log_prob:.4f}" for i, log_prob in found)
+        print(f"{sum(log_prob for _, log_prob in found):.4f}" + (f"\t{each}" if arguments.tokens else ""))
+
+
 def average(argv: list[str]) -> None:
     """Average a run's last checkpoints into a bundle: relattn average RUN --last 5 --out BUNDLE"""
     parser = _parser("average", average)
@@ -363,7 +382,7 @@ def reproduce(argv: list[str]) -> None:
 
 COMMANDS = {
     command.__name__.rstrip("_"): command
-    for command in (demo, train, recipe, evaluate, translate, average, export, import_, push, reproduce)
+    for command in (demo, train, recipe, evaluate, translate, score, average, export, import_, push, reproduce)
 }
 
 
@@ -402,6 +421,11 @@ def _add_search(parser: ArgumentParser) -> None:
     """Options of commands that translate; what is not given is as the bundle says."""
     parser.add_argument("--beam_size", type=int | None, default=None, help="hypotheses a sentence; 1 is greedy")
     parser.add_argument("--alpha", type=float | None, default=None, help="exponent of the length penalty")
+    _add_device(parser)
+
+
+def _add_device(parser: ArgumentParser) -> None:
+    """Where to compute."""
     parser.add_argument("--device", type=str, default="cpu", help="cpu, cuda, cuda:1, …")
     parser.add_argument("--threads", type=int | None, default=None, help="CPU threads")
 
@@ -422,7 +446,7 @@ def _load(arguments: Any) -> Any:
         about, translator = ctranslate2.load(paths[0], device=arguments.device, threads=arguments.threads)
     else:
         about, translator = _load_bundles(paths, arguments.device, arguments.threads)
-    given = {name: arguments[name] for name in ("beam_size", "alpha") if arguments[name] is not None}
+    given = {name: arguments.get(name) for name in ("beam_size", "alpha") if arguments.get(name) is not None}
     translator.search = replace(translator.search, **given)
     return about, translator
 

@@ -68,19 +68,10 @@ def by_position(translator: Translator, pairs: Sequence[tuple[str, str]], *, wid
     kept = [(number, pair) for number, pair in enumerate(pairs, start=1) if pair[0].strip() and pair[1].strip()]
     if not kept:
         raise InputError("there is nothing to score: no line has text on both sides")
-    tokenizer, longest = translator.tokenizer, translator.model.max_length
-    src_ids = [tokenizer.encode(src) for _, (src, _) in kept]
-    tgt_ids = [tokenizer.encode_target(tgt) for _, (_, tgt) in kept]
-    marks = tokenizer.marks
-    for (number, _), *sides in zip(kept, src_ids, tgt_ids, strict=True):
-        for side, ids, around in zip(("source", "reference"), sides, (marks.around_src, 1), strict=True):
-            if longest is not None and len(ids) + around > longest:
-                raise InputError(
-                    f"{side} line {number} has {len(ids)} pieces, but this model reads at most {longest - around}"
-                )
+    src_ids, tgt_ids = translator.encode_pairs(kept)
     ranges = [range(first, first + width) for first in range(0, max(map(len, tgt_ids)), width)]
     totals = torch.zeros(3, len(ranges) + 1, dtype=torch.float64)  # pieces, right, nats of each bin, and of the ends
-    for batch in eval_batches(src_ids, tgt_ids, MAX_TOKENS, marks):
+    for batch in eval_batches(src_ids, tgt_ids, MAX_TOKENS, translator.tokenizer.marks):
         batch = batch.to(translator.device)
         logits = translator.model(batch.src, batch.src_lengths, batch.tgt_in).float()  # (rows, tgt_len, vocab)
         nats = F.cross_entropy(logits.transpose(1, 2), batch.tgt_out, reduction="none")

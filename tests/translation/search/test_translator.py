@@ -20,6 +20,7 @@ from relattn.translation.errors import InputError
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.schemes import SCHEMES
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.search import lines as lines_module
 from relattn.translation.search.lines import LONGEST_LINE, Hypothesis
 from relattn.translation.search.translator import Translator
 
@@ -34,6 +35,8 @@ class WordTokenizer:
 
     def encode(self, text: str) -> list[int]:
         return [int(word) for word in text.split()]
+
+    encode_target = encode
 
     def decode(self, ids: list[int]) -> str:
         return " ".join(str(i) for i in ids)
@@ -378,3 +381,35 @@ def test_an_ensemble_reads_what_all_of_them_can_hold():
     limited = [lively(1, positions="learned", clip=None, max_positions=most) for most in (9, 7)]
     assert Ensemble([lively(1), *limited]).max_length == 7
     assert Ensemble([lively(1), lively(2)]).max_length is None
+
+
+def test_pairs_are_scored_in_order_however_many_at_once(trained, monkeypatch):
+    translate, lines = translator(trained), random_lines(50, seed=7)
+    pairs = list(zip(lines, reversed(lines), strict=True))
+    whole = list(translate.score(pairs))
+    assert [[piece for piece, _ in found] for found in whole] == [
+        [*WordTokenizer().encode(target), 2] for _, target in pairs
+    ]
+    monkeypatch.setattr(lines_module, "PAIRS", 7)
+    for found, again in zip(whole, translate.score(pairs), strict=True):
+        assert [log_prob for _, log_prob in found] == pytest.approx([log_prob for _, log_prob in again], abs=1e-5)
+
+
+class TwoSided(WordTokenizer):
+    """Other pieces on the side of the target, and a mark more around sources."""
+
+    marks = Marks(src_begin=(3,))
+
+    def encode_target(self, text: str) -> list[int]:
+        return [i + 1 for i in self.encode(text)]
+
+
+def test_each_side_of_a_pair_is_read_by_its_own_pieces_and_marks():
+    model = small_model("learned", max_positions=6)
+    translate = Translator(model, TwoSided(), SearchConfig())  # type: ignore[arg-type]
+    (found,) = translate.score([("4 5 6 7", "4 5 6 7 8")])
+    assert [piece for piece, _ in found] == [5, 6, 7, 8, 9, 2]
+    with pytest.raises(InputError, match=r"^source line 2 has 5 pieces, but this model reads at most 4$"):
+        list(translate.score([("4", "4"), ("4 5 6 7 8", "4")]))
+    with pytest.raises(InputError, match=r"^target line 1 has 6 pieces, but this model reads at most 5$"):
+        list(translate.score([("4", "4 5 6 7 8 9")]))

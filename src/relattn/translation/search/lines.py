@@ -13,6 +13,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from tqdm import tqdm
@@ -24,6 +25,7 @@ from relattn.translation.errors import InputError
 
 MAX_SENTENCES = 128  # in a batch, times the beam: enough to keep the arithmetic busy
 MAX_TOKENS = 4096  # padded source pieces in a batch, so that long lines do not exhaust memory
+PAIRS = 4096  # that are scored at once, the likes together
 LONGEST_LINE = 1 << 14  # characters, some thousand pieces: attention takes time by the square of them
 
 _log = logging.getLogger(__name__)
@@ -85,6 +87,37 @@ class LineTranslator(ABC):
             tgt_ids: the pieces of its translation, without begin and end.
         """
 
+    def score(self, pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[int, float]]]:
+        """What a model thinks of given translations: of each, its pieces and the end, with their log-probabilities.
+
+        Args:
+            pairs: source and target lines. A blank one has no pieces, and is read as that.
+
+        Raises:
+            InputError: a line is longer than the model can hold, or than LONGEST_LINE characters (the message has its
+                side and number, counted from 1); those before it, but for a few, have been given out.
+        """
+        remaining = iter(enumerate(pairs, start=1))
+        while chunk := list(islice(remaining, PAIRS)):
+            src_ids, tgt_ids = self.encode_pairs(chunk)
+            for ids, log_probs in zip(tgt_ids, self.forced(src_ids, tgt_ids), strict=True):
+                yield list(zip([*ids, self.tokenizer.marks.eos], log_probs, strict=True))
+
+    def encode_pairs(self, numbered: Sequence[tuple[int, tuple[str, str]]]) -> tuple[list[list[int]], list[list[int]]]:
+        """The pieces of sources and of targets. Raises InputError as `score` does."""
+        tokenizer, longest = self.tokenizer, self.max_length
+        sides: tuple[list[list[int]], list[list[int]]] = [], []
+        encode = tokenizer.encode, tokenizer.encode_target
+        for number, pair in numbered:
+            for side, line in enumerate(pair):
+                where = f"{('source', 'target')[side]} line {number}"
+                require_readable(line, where)
+                ids, marks = encode[side](line), (tokenizer.marks.around_src, 1)[side]
+                if longest is not None and len(ids) + marks > longest:
+                    raise InputError(f"{where} has {len(ids)} pieces, but this model reads at most {longest - marks}")
+                sides[side].append(ids)
+        return sides
+
     def translate(self, lines: Iterable[str], *, progress: bool = False) -> list[str]:
         """The best translation of each line, in order; a blank line gives an empty one.
 
@@ -129,10 +162,7 @@ class LineTranslator(ABC):
         if not 1 <= n <= self.search.beam_size:
             raise InputError(f"cannot give the {n} best translations with beam_size {self.search.beam_size}")
         for i, line in enumerate(lines):
-            if len(line) > LONGEST_LINE:
-                raise InputError(
-                    f"line {first_line + i} has {len(line):,} characters; at most {LONGEST_LINE:,} are read"
-                )
+            require_readable(line, f"line {first_line + i}")
         results = [[Hypothesis("", 0.0, [])] for _ in lines]
         encoded = {i: self.tokenizer.encode(line) for i, line in enumerate(lines) if line.strip()}
         pieces = {i: ids for i, ids in encoded.items() if ids}  # normalisation may leave nothing of a line
@@ -168,3 +198,9 @@ class LineTranslator(ABC):
         limit = self.limit(src_pieces)
         if limit < self._own_limit(src_pieces) and len(best.tokens) + 1 == limit:
             _log.warning("line %d: its translation was closed at %d pieces, the most this model can hold", line, limit)
+
+
+def require_readable(line: str, where: str) -> None:
+    """Refuse a line of too many characters by an InputError that says where it is."""
+    if len(line) > LONGEST_LINE:
+        raise InputError(f"{where} has {len(line):,} characters; at most {LONGEST_LINE:,} are read")
