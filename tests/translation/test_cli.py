@@ -17,7 +17,7 @@ import torch
 
 from relattn import translation
 from relattn.translation import bundle, cli
-from relattn.translation.config import OPTIONS, ModelConfig, Recipe, SearchConfig, dump
+from relattn.translation.config import OPTIONS, ModelConfig, Recipe, SamplingConfig, SearchConfig, dump
 from relattn.translation.data.corpora import read_parallel
 from relattn.translation.errors import Interrupted
 from relattn.translation.evaluation import score
@@ -95,6 +95,8 @@ def reading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
     with (tmp_path / "stdin").open("w+b") as file:
 
         def put(content: bytes) -> None:
+            file.seek(0)
+            file.truncate()
             file.write(content)
             file.seek(0)
 
@@ -293,6 +295,11 @@ def test_a_bundle_that_will_not_do(relattn, tmp_path, model, command, damage):
         (["--alpha=-1"], "alpha must be at least 0, got -1.0"),
         (["--n_best=3"], "cannot give the 3 best translations with beam_size 2"),
         (["--n_best=-1"], "cannot give the -1 best translations with beam_size 2"),
+        (["--top_k=5"], "--top_k is for --sample, which is not given"),
+        (["--seed=5"], "--seed is for --sample, which is not given"),
+        (["--sample", "--beam_size=3"], "--beam_size is for a search, and --sample draws instead"),
+        (["--sample", "--temperature=0"], "temperature must be at least 0.001, got 0.0"),
+        (["--prefix=nowhere.txt"], "nowhere.txt: no such file"),
     ],
 )
 def test_ways_of_translating_that_will_not_do(relattn, reading, model, arguments, message):
@@ -501,6 +508,24 @@ def test_evaluate_gives_scores_with_their_signatures(relattn, tmp_path, model, t
     assert relattn("evaluate", model, *arguments) == (0, f"{expected}\n", "")
     assert "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in str(expected)
     assert (tmp_path / "out.txt").read_text().splitlines() == translations
+
+
+def test_prefixes_and_draws(relattn, reading, tmp_path, model):
+    reading("\n".join(LINES).encode())
+    (tmp_path / "prefixes").write_text("Katze\n\nzwei\n\neins\n\n", encoding="utf-8")
+    expected = bundle.load(model).translate(LINES, prefixes=["Katze", "", "zwei", "", "eins", ""])
+    result = relattn("translate", model, "--prefix", tmp_path / "prefixes")
+    assert result == (0, "".join(f"{line}\n" for line in expected), "")
+    translator = bundle.load(model)
+    translator.sampling = SamplingConfig(top_k=7, temperature=2.0, seed=5)
+    expected = [
+        f"{number} ||| {found.text} ||| {found.score:.4f}"
+        for number, of_line in enumerate(translator.n_best(LINES, 3))
+        for found in of_line
+    ]
+    reading("\n".join(LINES).encode())
+    flags = ("--sample", "--top_k", 7, "--temperature", 2.0, "--seed", 5, "--n_best", 3)
+    assert relattn("translate", model, *flags).out.split("\n") == [*expected, ""]
 
 
 def test_score(relattn, reading, tmp_path, model):

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from relattn.translation import bundle, cli
-from relattn.translation.config import DataConfig, ModelConfig, Quantization, Recipe, SearchConfig
+from relattn.translation.config import DataConfig, ModelConfig, Quantization, Recipe, SamplingConfig, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.export import argos
@@ -290,6 +290,15 @@ def test_devices_that_are_none(exported):
     for device in ("cuda", "cuda:1", "gpu", "cuda:x"):
         with pytest.raises(InputError, match=rf"^{exported / 'model.bin'}: cannot be used on {device}: "):
             load(exported, device=device)
+
+
+def test_what_an_export_does_not_do_here_is_refused(exported):
+    _, translator = load(exported)
+    with pytest.raises(InputError, match="an export for CTranslate2 takes no prefixes here; its bundle does"):
+        translator.translate(LINES[:1], prefixes=["Katze"])
+    translator.sampling = SamplingConfig()
+    with pytest.raises(InputError, match="an export for CTranslate2 draws no translations here; its bundle does"):
+        translator.translate(LINES[:1])
 
 
 def test_without_the_package(make, exported, tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentError, ArgumentParser
 
-from relattn.translation.config import Positions, Quantization, Recipe, TrainConfig, require
+from relattn.translation.config import Positions, Quantization, Recipe, SamplingConfig, TrainConfig, require
 from relattn.translation.errors import InputError, Interrupted, one_line
 from relattn.translation.settings import add_settings, recipe_flags
 
@@ -196,17 +196,29 @@ def translate(argv: list[str]) -> None:
     parser = _parser("translate", translate)
     _add_models(parser)
     parser.add_argument("--n_best", type=int, default=0, help="write so many a line: number ||| translation ||| score")
+    parser.add_argument("--prefix", type=str, default="", help="file of what each translation is to begin with")
+    parser.add_argument("--sample", action="store_true", help="draw translations, instead of searching for the best")
+    parser.add_argument("--top_k", type=int | None, default=None, help="with --sample: from so many of the likeliest")
+    parser.add_argument("--temperature", type=float | None, default=None, help="with --sample: below 1, surer ones")
+    parser.add_argument("--seed", type=int | None, default=None, help="with --sample: of what is drawn")
     _add_search(parser)
     arguments = parser.parse_args(argv)
 
-    from relattn.translation.data.corpora import arriving_lines
+    from relattn.translation.data.corpora import arriving_lines, read_lines
 
     if sys.stdin is None:
         raise InputError("standard input is closed")
+    drawing = {field: arguments[field] for field in ("top_k", "temperature", "seed") if arguments[field] is not None}
+    if drawing and not arguments.sample:
+        raise InputError(f"--{next(iter(drawing))} is for --sample, which is not given")
+    if arguments.sample and arguments.beam_size is not None:
+        raise InputError("--beam_size is for a search, and --sample draws instead")
     _, translator = _load(arguments)
+    translator.sampling = SamplingConfig(**drawing) if arguments.sample else None
     lines = arriving_lines(sys.stdin.fileno())
+    prefixes = read_lines(arguments.prefix) if arguments.prefix else None
     for number, found in enumerate(
-        translator.stream_n_best(lines, arguments.n_best or 1, progress=sys.stderr.isatty())
+        translator.stream_n_best(lines, arguments.n_best or 1, prefixes=prefixes, progress=sys.stderr.isatty())
     ):
         if arguments.n_best:
             print("\n".join(f"{number} ||| {best.text} ||| {best.score:.4f}" for best in found), flush=True)

@@ -293,6 +293,21 @@ class SearchConfig(_Config):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SamplingConfig(_Config):
+    """How translations are drawn, where they are not searched for.
+
+    Args:
+        top_k: pieces that each is drawn from, the likeliest; 0: all.
+        temperature: 1 draws as often as the model finds likely; less, more of the likeliest.
+        seed: of what is drawn; a line's number counts too, so equal lines are drawn apart.
+    """
+
+    top_k: int = _number(0, 0, 10**9)
+    temperature: float = _number(1.0, 1e-3, 1e3)
+    seed: int = _number(1, 0, 2**63 - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe(_Config):
     """Everything that makes a run: the same recipe gives the same model.
 

@@ -1,7 +1,9 @@
-"""Beam search on models small enough to know everything about: a table of logits for every prefix."""
+"""Beam search and sampling on models small enough to know everything about: a table of logits for every prefix."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import dataclass
 from itertools import product
 
@@ -10,8 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from relattn.translation.errors import InputError
-from relattn.translation.search.beam import Finished, Rules, search, stable_topk
+from relattn.translation.config import SamplingConfig
+from relattn.translation.errors import Diverged, InputError
+from relattn.translation.search.beam import FREE, Finished, Rules, search, stable_topk
+from relattn.translation.search.sampling import sample
 from relattn.translation.search.scoring import length_penalty
 
 PAD, BOS, EOS, VOCAB = 0, 1, 2, 6
@@ -88,7 +92,9 @@ def every_sequence(model: TableModel, sentence: int, limit: int, how: Rules) -> 
     return sorted(found, key=lambda f: -f.score)
 
 
-def plain_beam_search(model: TableModel, sentence: int, limit: int, how: Rules) -> list[Finished]:
+def plain_beam_search(
+    model: TableModel, sentence: int, limit: int, how: Rules, begin: tuple[int, ...] = ()
+) -> list[Finished]:
     """The method in lists and loops, one sentence at a time and without ever stopping early."""
     live: list[tuple[np.float32, tuple[int, ...]]] = [(np.float32(0), ())]
     finished: list[Finished] = []
@@ -96,7 +102,8 @@ def plain_beam_search(model: TableModel, sentence: int, limit: int, how: Rules) 
         candidates = []
         for place, (total, prefix) in enumerate(live):
             log_probs = model.log_probs(sentence, prefix)
-            for token in [EOS] if length == limit else [EOS, *WORDS]:
+            allowed = [begin[length - 1]] if length <= len(begin) else [EOS] if length == limit else [EOS, *WORDS]
+            for token in allowed:
                 candidates.append((-(total + log_probs[token]), place, token, prefix))
         candidates.sort()
         kept = candidates[: 2 * how.beam_size if how.beam_size > 1 else 1]
@@ -129,6 +136,28 @@ def test_it_finds_what_a_search_that_never_stops_early_finds(seed, beam_size, na
         how = rules(beam_size, name, alpha, n_best)
         for sentence, found in enumerate(search_all(model, limits, how)):
             assert_same(found, plain_beam_search(model, sentence, limits[sentence], how))
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 4])
+@pytest.mark.parametrize("seed", range(4))
+def test_hypotheses_begin_with_what_they_are_to_begin_with(seed, beam_size):
+    """Sentences with prefixes of several lengths and with none, together; the last has room for its prefix alone."""
+    model, limits = TableModel(seed), [5, 4, 5, 5, 2, 3, 4]
+    begins: list[tuple[int, ...]] = [(), (3,), (4, 5), (5, 5, 5, 3), (), (4,), (3, 4, 5)]
+    prefixes = torch.tensor([[*begin, *[FREE] * (4 - len(begin))] for begin in begins])
+    for n_best in {1, beam_size}:
+        how = rules(beam_size, n_best=n_best)
+        found = search(model.step, model.cache(torch.arange(len(limits))), torch.tensor(limits), how, prefixes)
+        for sentence, begin in enumerate(begins):
+            expected = plain_beam_search(model, sentence, limits[sentence], how, begin)
+            assert_same(found[sentence], expected)
+            assert all(tuple(one.tokens[: len(begin)]) == begin for one in found[sentence])
+
+
+def test_a_prefix_without_room_is_refused():
+    model = TableModel(0)
+    with pytest.raises(ValueError, match="a prefix leaves no room"):
+        search(model.step, model.cache(torch.arange(1)), torch.tensor([2]), rules(2), torch.tensor([[3, 4]]))
 
 
 @pytest.mark.parametrize("beam_size", [1, 2, 4])
@@ -226,3 +255,101 @@ def test_stable_topk_is_the_head_of_a_stable_sort(k, levels):
     assert torch.equal(values, expected[:, :k])
     real = values > float("-inf")
     assert torch.equal(index[real], expected_index[:, :k][real])
+
+
+# Sampling
+
+ROWS = 20_000
+
+
+def drawn(model: TableModel, limit: int, how: SamplingConfig, *, rows: int = ROWS, begin: tuple = ()) -> list[Finished]:
+    """Many draws for the first sentence."""
+    numbers = torch.from_numpy(np.random.default_rng(7).random((rows, limit)))
+    prefixes = torch.tensor([list(begin)] * rows, dtype=torch.long)
+    cache = model.cache(torch.zeros(rows, dtype=torch.long))
+    return sample(model.step, cache, torch.full((rows,), limit), rules(1, "average", 1.0), prefixes, how, numbers)
+
+
+def shares(model: TableModel, prefix: tuple[int, ...], how: SamplingConfig) -> np.ndarray:
+    """How often each token is to follow a prefix, straight from the definition."""
+    log_probs = model.log_probs(0, prefix).astype(np.float64)
+    log_probs[[PAD, BOS]] = -np.inf
+    if how.top_k:
+        log_probs[log_probs < np.sort(log_probs)[-how.top_k]] = -np.inf
+    weights = np.exp(log_probs / how.temperature)
+    return weights / weights.sum()
+
+
+@pytest.mark.parametrize("how", [SamplingConfig(), SamplingConfig(top_k=2), SamplingConfig(temperature=0.4)])
+def test_tokens_are_drawn_as_often_as_they_are_to(how):
+    model = TableModel(2, spread=1.0)
+    found = drawn(model, 3, how)
+    for prefix in ((), (3,), (4,)):
+        after = [(*f.tokens, EOS) for f in found if tuple(f.tokens[: len(prefix)]) == prefix]
+        if prefix and shares(model, (), how)[prefix[0]] == 0:
+            assert not after
+            continue
+        counts = Counter(tokens[len(prefix)] for tokens in after)
+        wanted = shares(model, prefix, how)
+        for token in range(VOCAB):
+            spread = math.sqrt(wanted[token] * (1 - wanted[token]) / len(after))
+            assert abs(counts[token] / len(after) - wanted[token]) <= 4.5 * spread, (prefix, token)
+
+
+def test_scores_of_draws_are_the_models_own_whatever_is_drawn_from():
+    model = TableModel(4)
+    for f in drawn(model, 4, SamplingConfig(top_k=3, temperature=2.0), rows=200):
+        total = sum(model.log_probs(0, tuple(f.tokens[:i]))[token] for i, token in enumerate((*f.tokens, EOS)))
+        assert f.score == pytest.approx(total / (len(f.tokens) + 1), rel=1e-5)
+
+
+def test_the_likeliest_alone_is_the_greedy_choice():
+    model = TableModel(5)
+    found = drawn(model, 5, SamplingConfig(top_k=1), rows=3)
+    tokens: tuple[int, ...] = ()
+    while len(tokens) < 4 and (best := int(np.argmax(shares(model, tokens, SamplingConfig())))) != EOS:
+        tokens = (*tokens, best)
+    assert [tuple(f.tokens) for f in found] == [tokens] * 3
+
+
+def test_limits_and_prefixes_hold_for_draws():
+    found = drawn(TableModel(6), 3, SamplingConfig(), rows=500, begin=(4, FREE))
+    assert {f.tokens[0] for f in found} == {4}
+    assert {len(f.tokens) for f in found} == {1, 2}
+
+
+def test_a_row_alone_is_drawn_as_among_others():
+    model, numbers = TableModel(8), torch.from_numpy(np.random.default_rng(3).random((50, 5)))
+    everything = (
+        torch.full((50,), 5),
+        rules(1, "average", 1.0),
+        torch.empty(50, 0, dtype=torch.long),
+        SamplingConfig(),
+        numbers,
+    )
+    together = sample(model.step, model.cache(torch.arange(50) % 7), *everything)
+    for i, expected in enumerate(together):
+        limits, _, prefixes, how, _ = everything
+        (alone,) = sample(
+            model.step,
+            model.cache(torch.tensor([i % 7])),
+            limits[:1],
+            rules(1, "average", 1.0),
+            prefixes[:1],
+            how,
+            numbers[i : i + 1],
+        )
+        assert (alone.tokens, alone.score) == (expected.tokens, pytest.approx(expected.score, rel=1e-6))
+
+
+def test_draws_from_numbers_that_are_none_are_said_to_be():
+    model = TableModel(9)
+    model.logits[:] = math.nan
+    with pytest.raises(Diverged, match="log-probabilities are not numbers"):
+        drawn(model, 4, SamplingConfig(), rows=2)
+
+
+@pytest.mark.parametrize("wrong", [{"top_k": -1}, {"temperature": 0.0}, {"seed": -1}])
+def test_what_cannot_be_drawn_is_refused(wrong):
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        SamplingConfig(**wrong)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from relattn import AttentionCache
-from relattn.translation.config import OPTIONS, ModelConfig, Positions, SearchConfig
+from relattn.translation.config import OPTIONS, ModelConfig, Positions, SamplingConfig, SearchConfig
 from relattn.translation.data.corpora import arriving_lines
 from relattn.translation.data.tokenizer import Marks
 from relattn.translation.errors import InputError
@@ -212,6 +212,70 @@ def test_a_translation_the_model_cannot_hold_is_reported(caplog):
 def test_n_best_is_at_most_the_beam(trained, n):
     with pytest.raises(InputError, match=f"the {n} best translations with beam_size 4"):
         translator(trained).n_best(["5"], n)
+
+
+def test_translations_begin_with_their_prefixes(trained):
+    """And are the best that do: so one that begins with a part of itself stays as it is."""
+    translate, lines = translator(trained), random_lines(30, shortest=3, seed=11)
+    best = translate.translate(lines)
+    parts = [" ".join(text.split()[: i % 4]) for i, text in enumerate(best)]
+    assert translate.translate(lines, prefixes=parts) == best
+    others = ["39 38"] * 29 + [""]
+    found = translate.n_best(lines, 3, prefixes=others)
+    assert all(h.text.startswith(prefix) for of_line, prefix in zip(found, others, strict=True) for h in of_line)
+    assert found[-1][0].text == best[-1]
+    scored = [next(translate.score([(line, h.text)])) for line, (h, *_) in zip(lines, found, strict=True)]
+    for log_probs, (h, *_) in zip(scored, found, strict=True):
+        total = sum(log_prob for _, log_prob in log_probs)
+        assert h.score == pytest.approx(total / ((5 + len(log_probs)) / 6) ** 0.6, abs=1e-4)
+    chunks = [lines[:7], lines[7:8], lines[8:]]
+    streamed = [h.text for (h,) in translate.stream_n_best(chunks, 1, prefixes=iter(others))]
+    assert streamed == [h.text for h, *_ in found]
+
+
+def test_a_prefix_may_be_longer_than_a_translation_would(trained):
+    prefix = " ".join(["7"] * 30)
+    (found,) = translator(trained, max_length_ratio=1, max_length_extra=2).translate(["5 6"], prefixes=[prefix])
+    assert found == prefix
+
+
+@pytest.mark.parametrize(
+    ("lines", "prefixes", "message"),
+    [
+        (["4", "5"], ["4"], "there are 1 prefixes for 2 lines"),
+        (["4"], ["4", "4", ""], "there are 3 prefixes for 1 lines"),
+        (["4", " "], ["", "4"], "line 2 is blank, but its translation is to begin with a prefix"),
+        (["4"], ["4 5 6 7 8 9"], "prefix 1 has 6 pieces, but this model holds at most 5"),
+        (["4"], ["4 " * 10_000], "prefix 1 has 20,000 characters; at most 16,384 are read"),
+    ],
+)
+def test_prefixes_that_will_not_do(lines, prefixes, message):
+    translate = translator(small_model("learned", max_positions=6))
+    with pytest.raises(InputError, match=f"^{message}$"):
+        translate.translate(lines, prefixes=prefixes)
+    stream = translate.stream_n_best([[line] for line in lines], 1, prefixes=prefixes)
+    with pytest.raises(InputError, match=f"^{message}$"):
+        list(stream)
+
+
+def test_draws_depend_on_the_line_and_the_seed_and_on_nothing_else(trained):
+    translate, lines = translator(trained), ["5 6 7 8", "9 10", "5 6 7 8", "", "11 12 13"]
+
+    def drawn(seed: int, n: int) -> list[list[Hypothesis]]:
+        translate.sampling = SamplingConfig(temperature=1.5, seed=seed)
+        return translate.n_best(lines, n)
+
+    found = drawn(3, 6)
+    assert [len(of_line) for of_line in found] == [6, 6, 6, 1, 6]
+    assert [h.text for h in found[0]] != [h.text for h in found[2]]
+    texts = [[h.text for h in of_line] for of_line in found]
+    assert [[h.text for h in of_line] for of_line in drawn(3, 2)] == [of_line[:2] for of_line in texts]
+    assert [[h.text for h in of_line] for of_line in drawn(4, 6)] != texts
+    chunks = [[line] for line in lines]
+    translate.sampling = SamplingConfig(temperature=1.5, seed=3)
+    assert [[h.text for h in of_line] for of_line in translate.stream_n_best(chunks, 6)] == texts
+    with pytest.raises(InputError, match="cannot draw 0 translations"):
+        translate.n_best(lines, 0)
 
 
 def test_an_endless_stream_is_translated_a_chunk_at_a_time(trained):

@@ -12,6 +12,9 @@ lp is monotone, so a live hypothesis of log-probability L can at best score max(
 probability. So every hypothesis returned is a complete sequence with its exact score, and nothing returned depends on
 what else was in the batch. Sentences that are over leave the batch at once.
 
+A sentence may have a prefix that its translations begin with: as long as it lasts, only its next token may be
+generated, at its true probability too.
+
 Candidates that tie are ranked by beam index, then by token id. A beam of 1 takes a single candidate a step, which is
 greedy decoding: it stops at the first end of sentence.
 
@@ -34,6 +37,7 @@ from relattn.translation.search.lines import Finished
 from relattn.translation.search.scoring import LengthPenalty
 
 NEVER = float("-inf")
+FREE = -1  # in a prefix: any token may stand here
 
 
 class Cache(Protocol):
@@ -71,6 +75,7 @@ class BeamState:
 
     sentences: Tensor  # (live,) index of each sentence in the batch searched
     limits: Tensor  # (live,) most tokens a sentence may generate, end of sentence counted
+    prefixes: Tensor  # (live, longest) tokens that its hypotheses begin with; FREE where there is none
     tokens: Tensor  # (live, width, length) what the live hypotheses have generated
     log_prob: Tensor  # (live, width) of the live hypotheses, best first; -inf: no hypothesis in this place
     finished_tokens: Tensor  # (live, beam, length) end of sentence counted, whatever follows it is padding
@@ -82,15 +87,19 @@ class BeamState:
         return BeamState(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
-def start(limits: Tensor, rules: Rules) -> BeamState:
+def start(limits: Tensor, rules: Rules, prefixes: Tensor | None = None) -> BeamState:
     """The state before the first step: one empty hypothesis a sentence. `limits` is (sentences,) and at least 1."""
     (live,) = limits.shape
+    prefixes = limits.new_empty(live, 0) if prefixes is None else prefixes
     if live and int(limits.min()) < 1:
         raise ValueError(f"the shortest length limit is {int(limits.min())}; a hypothesis has at least one token")
+    if live and bool(((prefixes != FREE).sum(1) >= limits).any()):
+        raise ValueError("a prefix leaves no room within its sentence's limit")
     beam, device = rules.beam_size, limits.device
     return BeamState(
         sentences=torch.arange(live, device=device),
         limits=limits,
+        prefixes=prefixes,
         tokens=torch.zeros(live, 1, 0, dtype=torch.long, device=device),
         log_prob=torch.zeros(live, 1, device=device),
         finished_tokens=torch.zeros(live, beam, 0, dtype=torch.long, device=device),
@@ -106,13 +115,7 @@ def advance(state: BeamState, logits: Tensor, rules: Rules) -> tuple[BeamState, 
     """
     width, vocab = logits.shape[1:]
     length = state.tokens.shape[-1] + 1
-    log_probs = torch.log_softmax(logits.float(), dim=-1)
-    log_probs[..., list(rules.banned)] = NEVER
-    at_limit = state.limits == length
-    if at_limit.any():
-        not_ending = torch.arange(vocab, device=logits.device) != rules.eos
-        log_probs.masked_fill_(at_limit[:, None, None] & not_ending, NEVER)
-
+    log_probs = permitted(logits, length, state.limits, state.prefixes, rules)
     totals = (state.log_prob[:, :, None] + log_probs).flatten(1)  # (live, width * vocab)
     candidates = 1 if rules.beam_size == 1 else 2 * rules.beam_size
     log_prob, index = stable_topk(totals, min(candidates, width * vocab))  # (live, candidates) both
@@ -126,6 +129,27 @@ def advance(state: BeamState, logits: Tensor, rules: Rules) -> tuple[BeamState, 
     return replace(state, tokens=_rows(tokens, chosen), log_prob=log_prob), parent.gather(1, chosen)
 
 
+def permitted(logits: Tensor, length: int, limits: Tensor, prefixes: Tensor, rules: Rules) -> Tensor:
+    """Log-probabilities of the token at a length, counted from 1, -inf for those that may not stand there.
+
+    Args:
+        logits: (live, width, vocab)
+        length: of the hypotheses with it.
+        limits: (live,)
+        prefixes: (live, longest)
+        rules: of the search.
+    """
+    log_probs = torch.log_softmax(logits.float(), dim=-1)
+    log_probs[..., list(rules.banned)] = NEVER
+    only = torch.where(limits == length, rules.eos, FREE)  # (live,) the one token that may follow
+    if length <= prefixes.shape[1]:
+        only = torch.where(prefixes[:, length - 1] == FREE, only, prefixes[:, length - 1])
+    if bool((only != FREE).any()):
+        others = torch.arange(logits.shape[-1], device=logits.device) != only[:, None]
+        log_probs.masked_fill_(((only != FREE)[:, None] & others)[:, None], NEVER)
+    return log_probs
+
+
 def over(state: BeamState, rules: Rules) -> Tensor:
     """(live,) True where no live hypothesis can still enter the sentence's n best. Past its limit nothing is live."""
     best = state.log_prob.amax(dim=1)
@@ -135,18 +159,23 @@ def over(state: BeamState, rules: Rules) -> Tensor:
 
 
 def search(
-    step: Callable[[Tensor, C], tuple[Tensor, C]], cache: C, limits: Tensor, rules: Rules
+    step: Callable[[Tensor, C], tuple[Tensor, C]],
+    cache: C,
+    limits: Tensor,
+    rules: Rules,
+    prefixes: Tensor | None = None,
 ) -> list[list[Finished]]:
     """Search a batch to its end: for each sentence its best `rules.n_best` hypotheses, best first.
 
-    `cache` has one row per sentence; `limits` (sentences,) are the most tokens each may generate. Fewer than n_best are
-    returned for a sentence that has fewer complete sequences within its limit.
+    `cache` has one row per sentence; `limits` (sentences,) are the most tokens each may generate; `prefixes`
+    (sentences, longest) are tokens that its hypotheses begin with, and FREE after them. Fewer than n_best are returned
+    for a sentence that has fewer complete sequences within its limit.
 
     Raises:
         Diverged: the model's log-probabilities are not numbers, as those of a diverged model are.
     """
     results: list[list[Finished]] = [[] for _ in range(limits.shape[0])]
-    state = start(limits, rules)
+    state = start(limits, rules, prefixes)
     last = torch.full_like(limits, rules.bos)
     while len(state.sentences):
         logits, cache = step(last, cache)

@@ -21,7 +21,7 @@ from relattn.translation.data.imported import AnyTokenizer, tokenizer_in
 from relattn.translation.data.tokenizer import TOKENIZER
 from relattn.translation.errors import InputError, reading, require_installed
 from relattn.translation.files import require_files
-from relattn.translation.search.lines import MAX_TOKENS, Finished, LineTranslator
+from relattn.translation.search.lines import MAX_TOKENS, Finished, LineTranslator, Sentence
 from relattn.translation.settings import read_yaml, to_config
 
 MODEL, CONFIG = "model.bin", "config.json"
@@ -94,11 +94,14 @@ class CTranslate2Translator(LineTranslator):
                 compute_type=compute_type,
             )
 
-    def search_batch(self, src_ids: list[list[int]], limits: list[int], n: int) -> list[list[Finished]]:
-        found = self._search(src_ids, max(limits), n)
-        for i, (hypotheses, limit) in enumerate(zip(found, limits, strict=True)):
-            if len(hypotheses[0].tokens) >= limit:
-                (found[i],) = self._search([src_ids[i]], limit, n)
+    def search_batch(self, sentences: list[Sentence], n: int) -> list[list[Finished]]:
+        if self.sampling is not None or any(each.prefix for each in sentences):
+            wanted = "draws no translations" if self.sampling is not None else "takes no prefixes"
+            raise InputError(f"an export for CTranslate2 {wanted} here; its bundle does")
+        found = self._search([each.src_ids for each in sentences], max(each.limit for each in sentences), n)
+        for i, (hypotheses, each) in enumerate(zip(found, sentences, strict=True)):
+            if len(hypotheses[0].tokens) >= each.limit:
+                (found[i],) = self._search([each.src_ids], each.limit, n)
         return found
 
     def forced(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[list[float]]:

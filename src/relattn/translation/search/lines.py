@@ -12,13 +12,13 @@ import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
 from tqdm import tqdm
 
-from relattn.translation.config import SearchConfig
+from relattn.translation.config import SamplingConfig, SearchConfig
 from relattn.translation.data.batching import runs
 from relattn.translation.data.imported import AnyTokenizer
 from relattn.translation.errors import InputError
@@ -55,6 +55,23 @@ class Finished:
     score: float  # log-probability, end of sentence counted, over the length penalty
 
 
+@dataclass(frozen=True)
+class Sentence:
+    """What is asked for of one line.
+
+    Attributes:
+        number: of the line, counted from 1.
+        src_ids: its pieces, without end.
+        limit: most tokens of its translation, end counted.
+        prefix: pieces that its translation begins with.
+    """
+
+    number: int
+    src_ids: list[int]
+    limit: int
+    prefix: list[int] = field(default_factory=list)
+
+
 class LineTranslator(ABC):
     """Whatever translates pieces, made into what translates lines.
 
@@ -64,18 +81,21 @@ class LineTranslator(ABC):
     """
 
     max_length: int | None = None  # longest sequence, in pieces, end included; None where there is no limit
+    sampling: SamplingConfig | None = None  # how translations are drawn; None where they are searched for
 
     def __init__(self, tokenizer: AnyTokenizer, search: SearchConfig) -> None:
         self.tokenizer, self.search = tokenizer, search
 
     @abstractmethod
-    def search_batch(self, src_ids: list[list[int]], limits: list[int], n: int) -> list[list[Finished]]:
-        """The n best translations of each of some sentences, best first.
+    def search_batch(self, sentences: list[Sentence], n: int) -> list[list[Finished]]:
+        """The n best translations of each of some sentences, best first; or n that are drawn.
 
         Args:
-            src_ids: the pieces of each, without end.
-            limits: most tokens of each translation, end counted.
-            n: at most the beam size.
+            sentences: of similar length.
+            n: at most the beam size, where they are searched for.
+
+        Raises:
+            InputError: this cannot be done with a prefix, or by drawing.
         """
 
     @abstractmethod
@@ -118,51 +138,86 @@ class LineTranslator(ABC):
                 sides[side].append(ids)
         return sides
 
-    def translate(self, lines: Iterable[str], *, progress: bool = False) -> list[str]:
+    def translate(
+        self, lines: Iterable[str], *, prefixes: Iterable[str] | None = None, progress: bool = False
+    ) -> list[str]:
         """The best translation of each line, in order; a blank line gives an empty one.
 
         Args:
             lines: one sentence each.
+            prefixes: what the translation of each begins with; it is a part of what is returned.
             progress: show a bar of lines done on standard error.
 
         Raises:
             InputError: a line is longer than the model can read, or than LONGEST_LINE characters (the message has its
-                number, counted from 1).
+                number, counted from 1), there are more prefixes than lines or fewer, a blank line has one, or one
+                leaves no room for a translation.
         """
-        return [best.text for (best,) in self.n_best(lines, 1, progress=progress)]
+        return [best.text for (best,) in self.n_best(lines, 1, prefixes=prefixes, progress=progress)]
 
-    def n_best(self, lines: Iterable[str], n: int, *, progress: bool = False) -> list[list[Hypothesis]]:
+    def n_best(
+        self, lines: Iterable[str], n: int, *, prefixes: Iterable[str] | None = None, progress: bool = False
+    ) -> list[list[Hypothesis]]:
         """The n best translations of each line the beam finds, best first; a blank line has one, which is empty.
+
+        With `sampling`, n that are drawn.
 
         Raises:
             InputError: n is not between 1 and the beam size; or as `translate`.
         """
         lines = list(lines)
         with tqdm(total=len(lines), unit="line", file=sys.stderr, disable=not progress) as bar:
-            return self._search_lines(lines, n, first_line=1, done=bar.update)
+            return list(self._stream([lines], n, prefixes, bar.update))
 
     def stream_n_best(
-        self, chunks: Iterable[Sequence[str]], n: int, *, progress: bool = False
+        self,
+        chunks: Iterable[Sequence[str]],
+        n: int,
+        *,
+        prefixes: Iterable[str] | None = None,
+        progress: bool = False,
     ) -> Iterator[list[Hypothesis]]:
         """The n best translations of each line of chunks of lines, in order, as `n_best` gives them.
 
         Each chunk is translated before the next is asked for. Line numbers in errors count from the first chunk's
         first line; the lines of earlier chunks have then been given out.
         """
-        first_line = 1
         with tqdm(unit="line", file=sys.stderr, disable=not progress) as bar:
-            for chunk in chunks:
-                yield from self._search_lines(chunk, n, first_line=first_line, done=bar.update)
-                first_line += len(chunk)
+            yield from self._stream(chunks, n, prefixes, bar.update)
+
+    def _stream(
+        self,
+        chunks: Iterable[Sequence[str]],
+        n: int,
+        prefixes: Iterable[str] | None,
+        done: Callable[[int], object],
+    ) -> Iterator[list[Hypothesis]]:
+        """As `stream_n_best`; `done` is told how many lines are ready."""
+        remaining, given = iter(chunks), None if prefixes is None else iter(prefixes)
+        before = 0
+        for chunk in remaining:
+            beginnings = [""] * len(chunk) if given is None else list(islice(given, len(chunk)))
+            if len(beginnings) < len(chunk):
+                lines = before + len(chunk) + sum(map(len, remaining))
+                raise InputError(f"there are {before + len(beginnings)} prefixes for {lines} lines")
+            yield from self._search_lines(chunk, beginnings, n, first_line=before + 1, done=done)
+            before += len(chunk)
+        if given is not None and (more := sum(1 for _ in given)):
+            raise InputError(f"there are {before + more} prefixes for {before} lines")
 
     def _search_lines(
-        self, lines: Sequence[str], n: int, *, first_line: int, done: Callable[[int], object]
+        self, lines: Sequence[str], prefixes: Sequence[str], n: int, *, first_line: int, done: Callable[[int], object]
     ) -> list[list[Hypothesis]]:
         """The n best of each line. `first_line` is the number of the first one; `done` is told how many are ready."""
-        if not 1 <= n <= self.search.beam_size:
+        if self.sampling is None and not 1 <= n <= self.search.beam_size:
             raise InputError(f"cannot give the {n} best translations with beam_size {self.search.beam_size}")
-        for i, line in enumerate(lines):
+        if n < 1:
+            raise InputError(f"cannot draw {n} translations of a line")
+        for i, (line, prefix) in enumerate(zip(lines, prefixes, strict=True)):
             require_readable(line, f"line {first_line + i}")
+            require_readable(prefix, f"prefix {first_line + i}")
+            if prefix.strip() and not line.strip():
+                raise InputError(f"line {first_line + i} is blank, but its translation is to begin with a prefix")
         results = [[Hypothesis("", 0.0, [])] for _ in lines]
         encoded = {i: self.tokenizer.encode(line) for i, line in enumerate(lines) if line.strip()}
         pieces = {i: ids for i, ids in encoded.items() if ids}  # normalisation may leave nothing of a line
@@ -173,31 +228,42 @@ class LineTranslator(ABC):
                 raise InputError(
                     f"line {first_line + i} has {len(ids)} pieces, but this model reads at most {longest - marks}"
                 )
-        numbers = np.array(list(pieces), dtype=np.int64)
-        lengths = np.array([len(ids) + marks for ids in pieces.values()], dtype=np.int64)
+        asked = [self._sentence(first_line + i, ids, prefixes[i]) for i, ids in pieces.items()]
+        lengths = np.array([len(sentence.src_ids) + marks for sentence in asked], dtype=np.int64)
         for indices in runs(np.argsort(-lengths, kind="stable"), lengths, MAX_TOKENS, MAX_SENTENCES):
-            batch = numbers[indices].tolist()
-            limits = [self.limit(len(pieces[i])) for i in batch]
-            for i, found in zip(batch, self.search_batch([pieces[i] for i in batch], limits, n), strict=True):
-                results[i] = [Hypothesis(self.tokenizer.decode(f.tokens), f.score, f.tokens) for f in found]
-                self._warn_if_closed(first_line + i, len(pieces[i]), found[0])
+            batch = [asked[i] for i in indices]
+            for sentence, found in zip(batch, self.search_batch(batch, n), strict=True):
+                results[sentence.number - first_line] = [
+                    Hypothesis(self.tokenizer.decode(f.tokens), f.score, f.tokens) for f in found
+                ]
+                self._warn_if_closed(sentence, found[0])
             done(len(batch))
         return results
+
+    def _sentence(self, number: int, src_ids: list[int], prefix: str) -> Sentence:
+        """What is asked for of a line. Raises InputError where its prefix leaves no room."""
+        begin, longest = self.tokenizer.encode_target(prefix) if prefix else [], self.max_length
+        if longest is not None and len(begin) >= longest:
+            raise InputError(f"prefix {number} has {len(begin)} pieces, but this model holds at most {longest - 1}")
+        return Sentence(number, src_ids, max(self.limit(len(src_ids)), len(begin) + 1), begin)
 
     def _own_limit(self, src_pieces: int) -> int:
         """Most tokens a translation of so many source pieces may have, whatever the model can hold."""
         return max(1, int(self.search.max_length_ratio * src_pieces) + self.search.max_length_extra)
 
     def limit(self, src_pieces: int) -> int:
-        """Most tokens a translation of so many source pieces may have, end counted."""
+        """Most tokens a translation of so many source pieces may have, end counted, where no prefix is longer."""
         own, longest = self._own_limit(src_pieces), self.max_length
         return own if longest is None else min(own, longest)
 
-    def _warn_if_closed(self, line: int, src_pieces: int, best: Finished) -> None:
+    def _warn_if_closed(self, sentence: Sentence, best: Finished) -> None:
         """Say that a translation was closed because the model can hold no more. Its own limit only ends repetition."""
-        limit = self.limit(src_pieces)
-        if limit < self._own_limit(src_pieces) and len(best.tokens) + 1 == limit:
-            _log.warning("line %d: its translation was closed at %d pieces, the most this model can hold", line, limit)
+        limit = sentence.limit
+        closed = limit == self.max_length and len(best.tokens) + 1 == limit
+        if closed and limit < self._own_limit(len(sentence.src_ids)):
+            _log.warning(
+                "line %d: its translation was closed at %d pieces, the most this model can hold", sentence.number, limit
+            )
 
 
 def require_readable(line: str, where: str) -> None:

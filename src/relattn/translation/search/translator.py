@@ -15,8 +15,9 @@ from relattn.translation.data.batching import collate, runs
 from relattn.translation.data.imported import AnyTokenizer
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.search.beam import Rules, search
-from relattn.translation.search.lines import MAX_TOKENS, Finished, LineTranslator
+from relattn.translation.search.beam import FREE, Rules, search
+from relattn.translation.search.lines import MAX_TOKENS, Finished, LineTranslator, Sentence
+from relattn.translation.search.sampling import sample
 from relattn.translation.search.scoring import length_penalty
 
 
@@ -50,21 +51,46 @@ class Translator(LineTranslator):
         return longest
 
     @torch.inference_mode()
-    def search_batch(self, src_ids: list[list[int]], limits: list[int], n: int) -> list[list[Finished]]:
+    def search_batch(self, sentences: list[Sentence], n: int) -> list[list[Finished]]:
         marks = self.tokenizer.marks
-        rows = [torch.tensor([*marks.src_begin, *ids, *marks.src_end], device=self.device) for ids in src_ids]
+        rows = [self._tensor([*marks.src_begin, *each.src_ids, *marks.src_end]) for each in sentences]
         src = pad_sequence(rows, batch_first=True, padding_value=marks.pad)
-        src_lengths = torch.tensor([len(row) for row in rows], device=self.device)
+        src_lengths = self._tensor([len(row) for row in rows])
+        limits = self._tensor([each.limit for each in sentences])
+        begun = [self._tensor(each.prefix) for each in sentences]
+        prefixes = pad_sequence(begun, batch_first=True, padding_value=FREE)
         rules = Rules(
             beam_size=self.search.beam_size,
             bos=marks.bos,
             eos=marks.eos,
             banned=marks.banned,
             penalty=length_penalty(self.search.length_penalty, self.search.alpha),
-            n_best=n,
+            n_best=1 if self.sampling else n,
         )
-        cache = self.model.start(self.model.encode(src, src_lengths), src_lengths, max(limits))
-        return search(self._step, cache, torch.tensor(limits, device=self.device), rules)
+        cache = self.model.start(self.model.encode(src, src_lengths), src_lengths, int(limits.max()))
+        if self.sampling is None:
+            return search(self._step, cache, limits, rules, prefixes)
+        each = torch.arange(len(sentences), device=self.device).repeat_interleave(n)
+        numbers = np.stack(
+            [
+                np.random.default_rng([self.sampling.seed, one.number, draw]).random(int(limits.max()))
+                for one in sentences
+                for draw in range(n)
+            ]
+        )
+        found = sample(
+            self._step,
+            cache.select(each),
+            limits[each],
+            rules,
+            prefixes[each],
+            self.sampling,
+            torch.from_numpy(numbers).to(self.device),
+        )
+        return [found[i : i + n] for i in range(0, len(found), n)]
+
+    def _tensor(self, ids: list[int]) -> Tensor:
+        return torch.tensor(ids, dtype=torch.long, device=self.device)
 
     @torch.inference_mode()
     def forced(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[list[float]]:
