@@ -318,6 +318,19 @@ def test_limits_and_prefixes_hold_for_draws():
     assert {len(f.tokens) for f in found} == {1, 2}
 
 
+def test_draws_begin_with_prefixes_of_their_own():
+    """The first row has ended when the second's prefix goes on."""
+    model, begins = TableModel(6), [[FREE, FREE, FREE], [4, 5, 3], [3, FREE, FREE]]
+    numbers = torch.from_numpy(np.random.default_rng(1).random((3, 5)))
+    found = sample(
+        model.step, model.cache(torch.arange(3)), torch.tensor([1, 5, 5]), rules(1), torch.tensor(begins),
+        SamplingConfig(), numbers,
+    )  # fmt: skip
+    assert found[0].tokens == []
+    assert found[1].tokens[:3] == [4, 5, 3]
+    assert found[2].tokens[0] == 3
+
+
 def test_a_row_alone_is_drawn_as_among_others():
     model, numbers = TableModel(8), torch.from_numpy(np.random.default_rng(3).random((50, 5)))
     everything = (

@@ -274,6 +274,12 @@ def test_draws_depend_on_the_line_and_the_seed_and_on_nothing_else(trained):
     chunks = [[line] for line in lines]
     translate.sampling = SamplingConfig(temperature=1.5, seed=3)
     assert [[h.text for h in of_line] for of_line in translate.stream_n_best(chunks, 6)] == texts
+    begun = translate.n_best(lines, 2, prefixes=["", "7", "8 9", "", "10"])
+    assert all(
+        h.text.split()[: len(p)] == p
+        for p, of_line in zip(([], ["7"], ["8", "9"], [], ["10"]), begun, strict=True)
+        for h in of_line
+    )
     with pytest.raises(InputError, match="cannot draw 0 translations"):
         translate.n_best(lines, 0)
 
