@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import shutil
 import subprocess
@@ -526,6 +527,26 @@ def test_prefixes_and_draws(relattn, reading, tmp_path, model):
     reading("\n".join(LINES).encode())
     flags = ("--sample", "--top_k", 7, "--temperature", 2.0, "--seed", 5, "--n_best", 3)
     assert relattn("translate", model, *flags).out.split("\n") == [*expected, ""]
+
+
+def test_formats_and_alignments(relattn, reading, model):
+    translator = bundle.load(model)
+    translator.aligning = True
+    found = translator.n_best(LINES, 2)
+    expected = [(number, h) for number, of_line in enumerate(found, start=1) for h in of_line]
+    assert any(h.alignment for _, h in expected)
+    reading("\n".join(LINES).encode())
+    result = relattn("translate", model, "--n_best", 2, "--align", "--format", "jsonl")
+    rows = [json.loads(line) for line in result.out.split("\n")[:-1]]
+    assert [(row["line"], row["translation"]) for row in rows] == [(number, h.text) for number, h in expected]
+    assert [row["alignment"] for row in rows] == [" ".join(f"{a}-{b}" for a, b in h.alignment) for _, h in expected]
+    assert [row["score"] for row in rows] == pytest.approx([h.score for _, h in expected], abs=1e-4)
+    reading(b"")
+    assert relattn("translate", model, "--format", "tsv") == (0, "line\tscore\ttranslation\n", "")
+    reading(b"one cat sat")
+    first = found[0][0]
+    links = " ".join(f"{a}-{b}" for a, b in first.alignment)
+    assert relattn("translate", model, "--align") == (0, f"{first.text} ||| {links}\n", "")
 
 
 def test_score(relattn, reading, tmp_path, model):

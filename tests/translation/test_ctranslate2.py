@@ -296,6 +296,9 @@ def test_what_an_export_does_not_do_here_is_refused(exported):
     _, translator = load(exported)
     with pytest.raises(InputError, match="an export for CTranslate2 takes no prefixes here; its bundle does"):
         translator.translate(LINES[:1], prefixes=["Katze"])
+    translator.aligning = True
+    with pytest.raises(InputError, match="an export for CTranslate2 gives no alignments here; its bundle does"):
+        translator.translate(LINES[:1])
     translator.sampling = SamplingConfig()
     with pytest.raises(InputError, match="an export for CTranslate2 draws no translations here; its bundle does"):
         translator.translate(LINES[:1])

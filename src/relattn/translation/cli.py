@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentError, ArgumentParser
 
-from relattn.translation.config import Positions, Quantization, Recipe, SamplingConfig, TrainConfig, require
+from relattn.translation.config import Format, Positions, Quantization, Recipe, SamplingConfig, TrainConfig, require
 from relattn.translation.errors import InputError, Interrupted, one_line
 from relattn.translation.settings import add_settings, recipe_flags
 
@@ -196,6 +196,10 @@ def translate(argv: list[str]) -> None:
     parser = _parser("translate", translate)
     _add_models(parser)
     parser.add_argument("--n_best", type=int, default=0, help="write so many a line: number ||| translation ||| score")
+    parser.add_argument("--format", type=Format, default="text", help="tsv, jsonl: with line number and score")
+    parser.add_argument(
+        "--align", action="store_true", help="and which source word each word is of, as Pharaoh: 0-0 1-2"
+    )
     parser.add_argument("--prefix", type=str, default="", help="file of what each translation is to begin with")
     parser.add_argument("--sample", action="store_true", help="draw translations, instead of searching for the best")
     parser.add_argument("--top_k", type=int | None, default=None, help="with --sample: from so many of the likeliest")
@@ -205,6 +209,7 @@ def translate(argv: list[str]) -> None:
     arguments = parser.parse_args(argv)
 
     from relattn.translation.data.corpora import arriving_lines, read_lines
+    from relattn.translation.search.written import header, written
 
     if sys.stdin is None:
         raise InputError("standard input is closed")
@@ -215,15 +220,15 @@ def translate(argv: list[str]) -> None:
         raise InputError("--beam_size is for a search, and --sample draws instead")
     _, translator = _load(arguments)
     translator.sampling = SamplingConfig(**drawing) if arguments.sample else None
+    translator.aligning = arguments.align
     lines = arriving_lines(sys.stdin.fileno())
     prefixes = read_lines(arguments.prefix) if arguments.prefix else None
-    for number, found in enumerate(
-        translator.stream_n_best(lines, arguments.n_best or 1, prefixes=prefixes, progress=sys.stderr.isatty())
-    ):
-        if arguments.n_best:
-            print("\n".join(f"{number} ||| {best.text} ||| {best.score:.4f}" for best in found), flush=True)
-        else:
-            print(found[0].text, flush=True)
+    found = translator.stream_n_best(lines, arguments.n_best or 1, prefixes=prefixes, progress=sys.stderr.isatty())
+    how = {"n_best": bool(arguments.n_best), "align": arguments.align}
+    for line in header(arguments.format, align=arguments.align):
+        print(line)
+    for number, of_line in enumerate(found, start=1):
+        print("\n".join(written(arguments.format, number, of_line, **how)), flush=True)
 
 
 def score(argv: list[str]) -> None:

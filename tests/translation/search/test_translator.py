@@ -32,6 +32,7 @@ class WordTokenizer:
     """Words are the ids themselves."""
 
     marks = Marks()
+    vocabularies = ([f"▁{i}" for i in range(VOCAB)],) * 2
 
     def encode(self, text: str) -> list[int]:
         return [int(word) for word in text.split()]
@@ -463,6 +464,24 @@ def test_pairs_are_scored_in_order_however_many_at_once(trained, monkeypatch):
     monkeypatch.setattr(lines_module, "PAIRS", 7)
     for found, again in zip(whole, translate.score(pairs), strict=True):
         assert [log_prob for _, log_prob in found] == pytest.approx([log_prob for _, log_prob in again], abs=1e-5)
+
+
+def test_alignments_are_of_each_line_and_follow_what_was_read(trained):
+    """It reverses its input, so where it is right the links run backwards; alone and among others they are the same."""
+    translate, lines = translator(trained), random_lines(40, shortest=3, longest=7, seed=12)
+    translate.aligning = True
+    found = translate.n_best(lines, 2)
+    right = linked = 0
+    for line, hypotheses in zip(lines, found, strict=True):
+        assert [h.alignment for h in translate.n_best([line], 2)[0]] == [h.alignment for h in hypotheses]
+        words, (best, *_) = line.split(), hypotheses
+        if best.text.split() == words[::-1]:
+            right += len(words)
+            linked += sum(source == len(words) - 1 - target for source, target in best.alignment)
+    assert right > 50
+    assert linked > 0.6 * right
+    translate.aligning = False
+    assert all(h.alignment == [] for of_line in translate.n_best(lines, 2) for h in of_line)
 
 
 class TwoSided(WordTokenizer):

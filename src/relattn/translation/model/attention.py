@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -88,6 +89,14 @@ class CrossAttention(nn.Module):
         query = split_heads(self.query(x).reshape(sources, queries, x.shape[2]), self.heads)
         attended = self.attention(query, key, value, key_lengths=src_lengths, query_offset=0)
         return self.out(attended.transpose(1, 2).flatten(2)).reshape(x.shape)
+
+    def weights(self, x: Tensor, memory: tuple[Tensor, Tensor], src_lengths: Tensor) -> Tensor:
+        """(rows, length, dim), one row a source -> how each attends to it, (rows, heads, length, src_len), float32"""
+        key, _ = memory
+        query = split_heads(self.query(x), self.heads)
+        scores = (query @ key.mT).float() * key.shape[-1] ** -0.5
+        padding = torch.arange(key.shape[2], device=x.device) >= src_lengths[:, None]
+        return scores.masked_fill(padding[:, None, None], float("-inf")).softmax(-1)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

@@ -114,6 +114,11 @@ class CTranslate2Translator(LineTranslator):
         )
         return [result.log_probs for result in results]
 
+    def align_batch(
+        self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]
+    ) -> list[list[tuple[int, int]]]:
+        raise InputError("an export for CTranslate2 gives no alignments here; its bundle does")
+
     def _search(self, src_ids: Sequence[Sequence[int]], limit: int, n: int) -> list[list[Finished]]:
         """The n best of each, closed where they would have more tokens than `limit`, end counted."""
         results = self._model.translate_batch(

@@ -40,11 +40,13 @@ class Hypothesis:
         score: log-probability of its tokens and the end of sentence, in nats, over the length penalty; 0 for a blank
             line.
         tokens: its pieces, without the end of sentence.
+        alignment: (source word, target word) pairs, where they were asked for.
     """
 
     text: str
     score: float
     tokens: list[int]
+    alignment: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class LineTranslator(ABC):
 
     max_length: int | None = None  # longest sequence, in pieces, end included; None where there is no limit
     sampling: SamplingConfig | None = None  # how translations are drawn; None where they are searched for
+    aligning: bool = False  # whether hypotheses are given their alignments
 
     def __init__(self, tokenizer: AnyTokenizer, search: SearchConfig) -> None:
         self.tokenizer, self.search = tokenizer, search
@@ -105,6 +108,20 @@ class LineTranslator(ABC):
         Args:
             src_ids: the pieces of each sentence, without end.
             tgt_ids: the pieces of its translation, without begin and end.
+        """
+
+    @abstractmethod
+    def align_batch(
+        self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]
+    ) -> list[list[tuple[int, int]]]:
+        """The (source word, target word) pairs of given translations, counted from 0, as `alignment.links`.
+
+        Args:
+            src_ids: the pieces of each sentence, without end.
+            tgt_ids: the pieces of its translation, without begin and end.
+
+        Raises:
+            InputError: this cannot be done.
         """
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[int, float]]]:
@@ -232,13 +249,24 @@ class LineTranslator(ABC):
         lengths = np.array([len(sentence.src_ids) + marks for sentence in asked], dtype=np.int64)
         for indices in runs(np.argsort(-lengths, kind="stable"), lengths, MAX_TOKENS, MAX_SENTENCES):
             batch = [asked[i] for i in indices]
-            for sentence, found in zip(batch, self.search_batch(batch, n), strict=True):
-                results[sentence.number - first_line] = [
-                    Hypothesis(self.tokenizer.decode(f.tokens), f.score, f.tokens) for f in found
-                ]
-                self._warn_if_closed(sentence, found[0])
+            found = self.search_batch(batch, n)
+            for sentence, of_line, hypotheses in zip(batch, found, self._hypotheses(batch, found), strict=True):
+                results[sentence.number - first_line] = hypotheses
+                self._warn_if_closed(sentence, of_line[0])
             done(len(batch))
         return results
+
+    def _hypotheses(self, sentences: list[Sentence], found: list[list[Finished]]) -> list[list[Hypothesis]]:
+        """What was found for some sentences, as text, and aligned where that is asked for."""
+        each = [(sentence, one) for sentence, of_line in zip(sentences, found, strict=True) for one in of_line]
+        alignments: list[list[tuple[int, int]]] = [[]] * len(each)
+        if self.aligning:
+            alignments = self.align_batch([sentence.src_ids for sentence, _ in each], [one.tokens for _, one in each])
+        made = (
+            Hypothesis(self.tokenizer.decode(one.tokens), one.score, one.tokens, alignment)
+            for (_, one), alignment in zip(each, alignments, strict=True)
+        )
+        return [list(islice(made, len(of_line))) for of_line in found]
 
     def _sentence(self, number: int, src_ids: list[int], prefix: str) -> Sentence:
         """What is asked for of a line. Raises InputError where its prefix leaves no room."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from relattn.translation.config import SearchConfig
-from relattn.translation.data.batching import collate, runs
+from relattn.translation.data.batching import Batch, collate, runs
 from relattn.translation.data.imported import AnyTokenizer
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.search.alignment import Links, attention, links
 from relattn.translation.search.beam import FREE, Rules, search
 from relattn.translation.search.lines import MAX_TOKENS, Finished, LineTranslator, Sentence
 from relattn.translation.search.sampling import sample
@@ -95,17 +96,33 @@ class Translator(LineTranslator):
     @torch.inference_mode()
     def forced(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[list[float]]:
         scores: list[list[float]] = [[]] * len(src_ids)
-        around = self.tokenizer.marks.around_src
-        longest = np.maximum([len(ids) + around for ids in src_ids], [len(ids) + 1 for ids in tgt_ids])
-        for indices in runs(np.argsort(longest, kind="stable"), longest, MAX_TOKENS):
-            chosen = indices.tolist()
-            sides = [src_ids[i] for i in chosen], [tgt_ids[i] for i in chosen]
-            batch = collate(*sides, self.tokenizer.marks).to(self.device)
+        for chosen, batch in self._batches(src_ids, tgt_ids):
             log_probs = self.model(batch.src, batch.src_lengths, batch.tgt_in).float().log_softmax(-1)
             of_pieces = log_probs.gather(-1, batch.tgt_out[..., None])[..., 0]  # (rows, tgt_len)
             for i, row, length in zip(chosen, of_pieces.tolist(), batch.tgt_lengths.tolist(), strict=True):
                 scores[i] = row[:length]
         return scores
+
+    def align_batch(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[Links]:
+        (source, target), marks = self.tokenizer.vocabularies, self.tokenizer.marks
+        found: list[Links] = [[]] * len(src_ids)
+        for chosen, batch in self._batches(src_ids, tgt_ids):
+            weights = attention(self.model, batch).cpu().numpy()
+            for i, row, width in zip(chosen, weights, batch.src_lengths.tolist(), strict=True):
+                sides = [source[piece] for piece in src_ids[i]], [target[piece] for piece in tgt_ids[i]]
+                found[i] = links(row[:, :width], *sides, marks)
+        return found
+
+    def _batches(
+        self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]
+    ) -> Iterator[tuple[list[int], Batch]]:
+        """Batches of pairs of similar length, and which pairs each has."""
+        around = self.tokenizer.marks.around_src
+        longest = np.maximum([len(ids) + around for ids in src_ids], [len(ids) + 1 for ids in tgt_ids])
+        for indices in runs(np.argsort(longest, kind="stable"), longest, MAX_TOKENS):
+            chosen = indices.tolist()
+            sides = [src_ids[i] for i in chosen], [tgt_ids[i] for i in chosen]
+            yield chosen, collate(*sides, self.tokenizer.marks).to(self.device)
 
     def _step(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
         """(rows,) tokens -> (rows, vocab) logits of the next."""

@@ -1,0 +1,86 @@
+"""Which source word each word of a translation was written from: where cross-attention looks most.
+
+The translation is read again, whole, and in one layer of the decoder, the last but one, the heads' weights are averaged
+(Garg et al. 2019 found that layer the best of six). A word is a run of characters that are not spaces. The weight of a
+target word on a source word is the sum over the pieces of both; the link is the heaviest, and there is none where the
+marks around the source, its end above all, outweigh every word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relattn.translation.data.batching import Batch
+from relattn.translation.data.tokenizer import SPACE_MARK, Marks
+from relattn.translation.model.attention import CrossAttention
+from relattn.translation.model.ensemble import Ensemble
+from relattn.translation.model.transformer import Transformer
+
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a piece that spells one byte of a character
+
+Links = list[tuple[int, int]]  # (source word, target word), counted from 0, by target words
+
+
+def words_of(pieces: Sequence[str]) -> list[int | None]:
+    """The word that each piece belongs to, counted from 0; None of a piece of spaces alone."""
+    found: list[int | None] = []
+    word, inside = -1, False
+    for piece in pieces:
+        belongs = None
+        for character in "x" if _BYTE.fullmatch(piece) else piece:
+            if character == SPACE_MARK:
+                inside = False
+                continue
+            word, inside = word + (not inside), True
+            belongs = word
+        found.append(belongs)
+    return found
+
+
+def links(weights: np.ndarray, src_pieces: Sequence[str], tgt_pieces: Sequence[str], marks: Marks) -> Links:
+    """The alignment of words.
+
+    Args:
+        weights: (target pieces and the end, source pieces and the marks around them), as `attention` gives them.
+        src_pieces: of the source, without marks.
+        tgt_pieces: of the target, without the end.
+        marks: around sources.
+    """
+    source, target = words_of(src_pieces), words_of(tgt_pieces)
+    of_words = np.zeros((max((w for w in target if w is not None), default=-1) + 1, len(source) + 1))  # the last: none
+    of_source = [*[None] * len(marks.src_begin), *source, *[None] * len(marks.src_end)]
+    for row, word in zip(weights, target, strict=False):
+        if word is not None:
+            np.add.at(of_words[word], [len(source) if each is None else each for each in of_source], row)
+    heaviest = of_words.argmax(1) if of_words.size else np.empty(0, dtype=int)
+    return [(int(of), at) for at, of in enumerate(heaviest) if of < len(source)]
+
+
+def pharaoh(found: Links) -> str:
+    """Links as Pharaoh wrote them: "0-0 1-2", source word and target word."""
+    return " ".join(f"{source}-{target}" for source, target in found)
+
+
+@torch.inference_mode()
+def attention(model: Transformer | Ensemble, batch: Batch) -> Tensor:
+    """(rows, tgt_len, src_len): where the heads look, on average, as each target piece and the end are written."""
+    found: list[Tensor] = []
+
+    def look(module: CrossAttention, arguments: tuple[Any, ...]) -> None:
+        found.append(module.weights(*arguments).mean(1))
+
+    members = model.members if isinstance(model, Ensemble) else [model]
+    layers: list[Any] = [member.decoder[max(0, len(member.decoder) - 2)] for member in members]
+    hooks = [layer.cross_attention.register_forward_pre_hook(look) for layer in layers]
+    try:
+        model(batch.src, batch.src_lengths, batch.tgt_in)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return torch.stack(found).mean(0)
