@@ -299,6 +299,8 @@ def test_a_bundle_that_will_not_do(relattn, tmp_path, model, command, damage):
         (["--top_k=5"], "--top_k is for --sample, which is not given"),
         (["--seed=5"], "--seed is for --sample, which is not given"),
         (["--sample", "--beam_size=3"], "--beam_size is for a search, and --sample draws instead"),
+        (["--sample", "--terms=x"], "--terms is for a search, and --sample draws instead"),
+        (["--terms=nowhere.tsv"], "nowhere.tsv: no such file"),
         (["--sample", "--temperature=0"], "temperature must be at least 0.001, got 0.0"),
         (["--prefix=nowhere.txt"], "nowhere.txt: no such file"),
     ],
@@ -527,6 +529,16 @@ def test_prefixes_and_draws(relattn, reading, tmp_path, model):
     reading("\n".join(LINES).encode())
     flags = ("--sample", "--top_k", 7, "--temperature", 2.0, "--seed", 5, "--n_best", 3)
     assert relattn("translate", model, *flags).out.split("\n") == [*expected, ""]
+
+
+def test_a_glossary(relattn, reading, tmp_path, model):
+    (tmp_path / "terms.tsv").write_text("cat\tlöwin frau\n", encoding="utf-8")
+    reading("\n".join(LINES).encode())
+    lines = relattn("translate", model, "--terms", tmp_path / "terms.tsv").out.split("\n")[:-1]
+    plain = bundle.load(model).translate(LINES)
+    for source, line, before in zip(LINES, lines, plain, strict=True):
+        assert ("löwin frau" in line) == ("cat" in source)
+        assert "cat" in source or line == before
 
 
 def test_formats_and_alignments(relattn, reading, model):

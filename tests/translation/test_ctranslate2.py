@@ -26,6 +26,7 @@ from relattn.translation.export.parity import Reference
 from relattn.translation.export.sample import likely_lines
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.ctranslate2 import load
+from relattn.translation.search.glossary import Glossary
 
 FILES = {"model.bin", "config.json", "shared_vocabulary.json", "tokenizer.model", "README.md"}
 LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]
@@ -296,7 +297,10 @@ def test_what_an_export_does_not_do_here_is_refused(exported):
     _, translator = load(exported)
     with pytest.raises(InputError, match="an export for CTranslate2 takes no prefixes here; its bundle does"):
         translator.translate(LINES[:1], prefixes=["Katze"])
-    translator.aligning = True
+    translator.glossary = Glossary([(1, LINES[0].split()[0], "Katze")])
+    with pytest.raises(InputError, match="an export for CTranslate2 keeps to no glossary here; its bundle does"):
+        translator.translate(LINES[:1])
+    translator.glossary, translator.aligning = None, True
     with pytest.raises(InputError, match="an export for CTranslate2 gives no alignments here; its bundle does"):
         translator.translate(LINES[:1])
     translator.sampling = SamplingConfig()

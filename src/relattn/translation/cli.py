@@ -201,6 +201,9 @@ def translate(argv: list[str]) -> None:
         "--align", action="store_true", help="and which source word each word is of, as Pharaoh: 0-0 1-2"
     )
     parser.add_argument("--prefix", type=str, default="", help="file of what each translation is to begin with")
+    parser.add_argument(
+        "--terms", type=str, default="", help="file of terms and what they are to be called, tab between"
+    )
     parser.add_argument("--sample", action="store_true", help="draw translations, instead of searching for the best")
     parser.add_argument("--top_k", type=int | None, default=None, help="with --sample: from so many of the likeliest")
     parser.add_argument("--temperature", type=float | None, default=None, help="with --sample: below 1, surer ones")
@@ -209,6 +212,7 @@ def translate(argv: list[str]) -> None:
     arguments = parser.parse_args(argv)
 
     from relattn.translation.data.corpora import arriving_lines, read_lines
+    from relattn.translation.search.glossary import Glossary
     from relattn.translation.search.written import header, written
 
     if sys.stdin is None:
@@ -218,9 +222,12 @@ def translate(argv: list[str]) -> None:
         raise InputError(f"--{next(iter(drawing))} is for --sample, which is not given")
     if arguments.sample and arguments.beam_size is not None:
         raise InputError("--beam_size is for a search, and --sample draws instead")
+    if arguments.sample and arguments.terms:
+        raise InputError("--terms is for a search, and --sample draws instead")
+    glossary = Glossary.read(arguments.terms) if arguments.terms else None
     _, translator = _load(arguments)
     translator.sampling = SamplingConfig(**drawing) if arguments.sample else None
-    translator.aligning = arguments.align
+    translator.aligning, translator.glossary = arguments.align, glossary
     lines = arriving_lines(sys.stdin.fileno())
     prefixes = read_lines(arguments.prefix) if arguments.prefix else None
     found = translator.stream_n_best(lines, arguments.n_best or 1, prefixes=prefixes, progress=sys.stderr.isatty())

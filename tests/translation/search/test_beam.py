@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from torch import Tensor
 
 from relattn.translation.config import SamplingConfig
 from relattn.translation.errors import Diverged, InputError
+from relattn.translation.search import constrained
 from relattn.translation.search.beam import FREE, Finished, Rules, search, stable_topk
+from relattn.translation.search.constrained import Phrase
 from relattn.translation.search.sampling import sample
 from relattn.translation.search.scoring import length_penalty
 
@@ -255,6 +258,103 @@ def test_stable_topk_is_the_head_of_a_stable_sort(k, levels):
     assert torch.equal(values, expected[:, :k])
     real = values > float("-inf")
     assert torch.equal(index[real], expected_index[:, :k][real])
+
+
+# Phrases that translations are to have
+
+FREELY = np.zeros(VOCAB, dtype=bool)  # no token goes on within a word
+
+
+def search_with(
+    model: TableModel, phrases: list[tuple[Phrase, ...]], limits: list[int], how: Rules, within: np.ndarray = FREELY
+) -> list[list[Finished]]:
+    asked = [constrained.Constrained(each, limit) for each, limit in zip(phrases, limits, strict=True)]
+    return constrained.search(model.step, model.cache(torch.arange(len(limits))), asked, how, within)
+
+
+def holds(tokens: Sequence[int], phrase: Phrase) -> int:
+    """How often, without overlaps."""
+    at = found = 0
+    while at + len(phrase) <= len(tokens):
+        hit = tuple(tokens[at : at + len(phrase)]) == phrase
+        found, at = found + hit, at + (len(phrase) if hit else 1)
+    return found
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 4])
+@pytest.mark.parametrize("seed", range(3))
+def test_without_phrases_it_is_the_plain_search(seed, beam_size):
+    model, limits = TableModel(seed), [5, 4, 3, 5, 1, 2, 5]
+    for n_best in {1, beam_size}:
+        how = rules(beam_size, n_best=n_best)
+        found = search_with(model, [()] * SENTENCES, limits, how)
+        for mine, plain in zip(found, search_all(model, limits, how), strict=True):
+            assert_same(mine, plain)
+
+
+@pytest.mark.parametrize("phrases", [((3,),), ((4, 4),), ((3, 4, 5),), ((5,), (3, 3)), ((4,), (4,)), ((5, 5, 3),)])
+def test_a_beam_that_covers_everything_finds_the_best_that_hold_the_phrases(phrases):
+    model, limits = TableModel(1), [5] * SENTENCES
+    how = rules(len(WORDS) ** (DEPTH - 1), n_best=10)
+    found = search_with(model, [phrases] * SENTENCES, limits, how)
+    for sentence in range(SENTENCES):
+        everything = every_sequence(model, sentence, 5, how)
+        wanted = [f for f in everything if all(holds(f.tokens, p) >= phrases.count(p) for p in phrases)]
+        assert_same(found[sentence], wanted[:10])
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 4])
+@pytest.mark.parametrize("seed", range(4))
+def test_every_translation_has_its_phrases_whatever_the_beam(seed, beam_size):
+    """With room for the phrases alone, too; and its score is that of its tokens."""
+    phrases = [((3,),), (), ((5, 4),), ((3, 3), (3, 4)), ((4, 5, 3),), ((5,), (5,), (4,)), ((3,), (4,), (5,), (3,))]
+    limits, model = [5, 5, 3, 5, 4, 5, 5], TableModel(seed, spread=4.0)
+    how = rules(beam_size, "none", 0.0, n_best=1)
+    for sentence, found in enumerate(search_with(model, phrases, limits, how)):
+        (best,) = found
+        assert all(holds(best.tokens, p) >= phrases[sentence].count(p) for p in phrases[sentence])
+        assert len(best.tokens) < limits[sentence]
+        total = sum(model.log_probs(sentence, tuple(best.tokens[:i]))[t] for i, t in enumerate((*best.tokens, EOS)))
+        assert best.score == pytest.approx(total, rel=1e-5)
+
+
+def test_a_hypothesis_with_a_phrase_is_not_crowded_out_by_likelier_ones_without():
+    """The phrase is unlikely at first, and far less likely wherever it comes later."""
+    model = TableModel(1)
+    model.logits[:] = torch.tensor([0.0, 0.0, 0.0, 9.0, 9.0, -20.0])
+    model.logits[:, 0, 5] = 0.0
+    model.logits[:, 1 + 5, EOS] = 30.0  # after it alone
+    for (best,) in search_with(model, [((5,),)] * SENTENCES, [5] * SENTENCES, rules(2, "none", 0.0)):
+        assert best.tokens == [5]
+
+
+def test_a_phrase_is_not_followed_by_the_rest_of_a_word():
+    model, within = TableModel(2), np.arange(VOCAB) == 4  # 4 goes on within a word
+    model.logits[:, :, 4] += 9.0
+    found = search_with(model, [((3,),)] * SENTENCES, [5] * SENTENCES, rules(4), within)
+    assert all((3, 4) not in pairwise(best.tokens) for (best,) in found)
+    freely = search_with(model, [((3,),)] * SENTENCES, [5] * SENTENCES, rules(4))
+    assert any((3, 4) in pairwise(best.tokens) for (best,) in freely)
+
+
+def test_prefixes_and_phrases_go_together():
+    model = TableModel(3)
+    asked = [constrained.Constrained(((3, 5),), 5, (4,)), constrained.Constrained(((3, 5),), 5, (3, 5))]
+    found = constrained.search(model.step, model.cache(torch.arange(2)), asked, rules(3), FREELY)
+    assert found[0][0].tokens[0] == 4
+    assert holds(found[0][0].tokens, (3, 5))
+    assert found[1][0].tokens[:2] == [3, 5]
+    best = plain_beam_search(model, 1, 5, rules(3), (3, 5))
+    assert found[1][0].tokens == best[0].tokens  # the prefix has the phrase, so all else is free
+    with pytest.raises(ValueError, match="no room"):
+        search_with(model, [((3, 5),)], [2], rules(3))
+
+
+def test_a_search_with_phrases_says_where_numbers_are_none():
+    model = TableModel(9)
+    model.logits[:] = math.nan
+    with pytest.raises(Diverged, match="log-probabilities are not numbers"):
+        search_with(model, [()], [4], rules(2))
 
 
 # Sampling

@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import threading
+from itertools import pairwise
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.schemes import SCHEMES
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search import lines as lines_module
+from relattn.translation.search.glossary import Glossary
 from relattn.translation.search.lines import LONGEST_LINE, Hypothesis
 from relattn.translation.search.translator import Translator
 
@@ -257,6 +259,44 @@ def test_prefixes_that_will_not_do(lines, prefixes, message):
     stream = translate.stream_n_best([[line] for line in lines], 1, prefixes=prefixes)
     with pytest.raises(InputError, match=f"^{message}$"):
         list(stream)
+
+
+def test_a_glossary_is_kept_to(trained):
+    """Lines with terms and without in one batch; those without are what they are without a glossary."""
+    translate, lines = translator(trained), [*random_lines(20, longest=6, seed=14), "5 6 7", "6 7 5 6 7", "8"]
+    plain = translate.n_best(lines, 2)
+    translate.glossary = Glossary([(1, "6 7", "31 32"), (2, "8", "33")])
+    found = translate.n_best(lines, 2)
+    for line, hypotheses, before in zip(lines, found, plain, strict=True):
+        terms = list(pairwise(line.split())).count(("6", "7")), line.split().count("8")
+        for h in hypotheses:
+            assert list(pairwise(h.text.split())).count(("31", "32")) >= terms[0]
+            assert h.text.split().count("33") >= terms[1]
+        if not any(terms):
+            assert [h.text for h in hypotheses] == [h.text for h in before]
+    assert sum("31 32" in of_line[0].text for of_line in found) >= 2
+    (both,) = translate.n_best(["6 7 8"], 1, prefixes=["33 9"])
+    assert both[0].text.startswith("33 9 ")
+    assert "31 32" in both[0].text
+    translate.sampling = SamplingConfig()
+    with pytest.raises(InputError, match="translations that are drawn keep to no glossary: search for them"):
+        translate.translate(["8"])
+
+
+def test_terms_may_be_longer_than_a_translation_would(trained):
+    translate = translator(trained, max_length_ratio=1, max_length_extra=2)
+    translate.glossary = Glossary([(1, "5", " ".join(["7"] * 30))])
+    assert translate.translate(["5 6"]) == [" ".join(["7"] * 30)]
+
+
+def test_terms_that_a_model_cannot_hold():
+    translate = translator(small_model("learned", max_positions=6))
+    translate.glossary = Glossary([(1, "4", "5 6 7 8 9")])
+    assert translate.translate(["4"]) == ["5 6 7 8 9"]
+    with pytest.raises(InputError, match=r"^terms of line 2 have 10 pieces, but this model holds at most 5$"):
+        translate.translate(["4", "4 4"])
+    with pytest.raises(InputError, match=r"^prefix and terms of line 1 have 6 pieces, but this model holds at most 5$"):
+        translate.translate(["4"], prefixes=["7"])
 
 
 def test_draws_depend_on_the_line_and_the_seed_and_on_nothing_else(trained):

@@ -95,9 +95,13 @@ class CTranslate2Translator(LineTranslator):
             )
 
     def search_batch(self, sentences: list[Sentence], n: int) -> list[list[Finished]]:
-        if self.sampling is not None or any(each.prefix for each in sentences):
-            wanted = "draws no translations" if self.sampling is not None else "takes no prefixes"
-            raise InputError(f"an export for CTranslate2 {wanted} here; its bundle does")
+        for unmet, wanted in (
+            (self.sampling is not None, "draws no translations"),
+            (any(each.prefix for each in sentences), "takes no prefixes"),
+            (any(each.phrases for each in sentences), "keeps to no glossary"),
+        ):
+            if unmet:
+                raise InputError(f"an export for CTranslate2 {wanted} here; its bundle does")
         found = self._search([each.src_ids for each in sentences], max(each.limit for each in sentences), n)
         for i, (hypotheses, each) in enumerate(zip(found, sentences, strict=True)):
             if len(hypotheses[0].tokens) >= each.limit:

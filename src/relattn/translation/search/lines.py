@@ -22,6 +22,7 @@ from relattn.translation.config import SamplingConfig, SearchConfig
 from relattn.translation.data.batching import runs
 from relattn.translation.data.imported import AnyTokenizer
 from relattn.translation.errors import InputError
+from relattn.translation.search.glossary import Glossary
 
 MAX_SENTENCES = 128  # in a batch, times the beam: enough to keep the arithmetic busy
 MAX_TOKENS = 4096  # padded source pieces in a batch, so that long lines do not exhaust memory
@@ -66,12 +67,14 @@ class Sentence:
         src_ids: its pieces, without end.
         limit: most tokens of its translation, end counted.
         prefix: pieces that its translation begins with.
+        phrases: pieces of words that its translation has.
     """
 
     number: int
     src_ids: list[int]
     limit: int
     prefix: list[int] = field(default_factory=list)
+    phrases: tuple[tuple[int, ...], ...] = ()
 
 
 class LineTranslator(ABC):
@@ -84,6 +87,7 @@ class LineTranslator(ABC):
 
     max_length: int | None = None  # longest sequence, in pieces, end included; None where there is no limit
     sampling: SamplingConfig | None = None  # how translations are drawn; None where they are searched for
+    glossary: Glossary | None = None  # of terms whose translations are given
     aligning: bool = False  # whether hypotheses are given their alignments
 
     def __init__(self, tokenizer: AnyTokenizer, search: SearchConfig) -> None:
@@ -98,7 +102,7 @@ class LineTranslator(ABC):
             n: at most the beam size, where they are searched for.
 
         Raises:
-            InputError: this cannot be done with a prefix, or by drawing.
+            InputError: this cannot be done with a prefix, with phrases, or by drawing.
         """
 
     @abstractmethod
@@ -245,7 +249,7 @@ class LineTranslator(ABC):
                 raise InputError(
                     f"line {first_line + i} has {len(ids)} pieces, but this model reads at most {longest - marks}"
                 )
-        asked = [self._sentence(first_line + i, ids, prefixes[i]) for i, ids in pieces.items()]
+        asked = [self._sentence(first_line + i, lines[i], ids, prefixes[i]) for i, ids in pieces.items()]
         lengths = np.array([len(sentence.src_ids) + marks for sentence in asked], dtype=np.int64)
         for indices in runs(np.argsort(-lengths, kind="stable"), lengths, MAX_TOKENS, MAX_SENTENCES):
             batch = [asked[i] for i in indices]
@@ -268,12 +272,18 @@ class LineTranslator(ABC):
         )
         return [list(islice(made, len(of_line))) for of_line in found]
 
-    def _sentence(self, number: int, src_ids: list[int], prefix: str) -> Sentence:
-        """What is asked for of a line. Raises InputError where its prefix leaves no room."""
-        begin, longest = self.tokenizer.encode_target(prefix) if prefix else [], self.max_length
-        if longest is not None and len(begin) >= longest:
-            raise InputError(f"prefix {number} has {len(begin)} pieces, but this model holds at most {longest - 1}")
-        return Sentence(number, src_ids, max(self.limit(len(src_ids)), len(begin) + 1), begin)
+    def _sentence(self, number: int, line: str, src_ids: list[int], prefix: str) -> Sentence:
+        """What is asked for of a line. Raises InputError where its prefix and its terms leave no room."""
+        encode, longest = self.tokenizer.encode_target, self.max_length
+        begin = encode(prefix) if prefix else []
+        phrases = tuple(tuple(encode(words)) for words in self.glossary.find(line)) if self.glossary else ()
+        needed = len(begin) + sum(map(len, phrases))
+        if longest is not None and needed >= longest:
+            what = f"prefix {number} has"
+            if phrases:
+                what = f"{'prefix and terms' if begin else 'terms'} of line {number} have"
+            raise InputError(f"{what} {needed} pieces, but this model holds at most {longest - 1}")
+        return Sentence(number, src_ids, max(self.limit(len(src_ids)), needed + 1), begin, phrases)
 
     def _own_limit(self, src_pieces: int) -> int:
         """Most tokens a translation of so many source pieces may have, whatever the model can hold."""

@@ -10,13 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from relattn.translation.config import SearchConfig
+from relattn.translation.config import SamplingConfig, SearchConfig
 from relattn.translation.data.batching import Batch, collate, runs
 from relattn.translation.data.imported import AnyTokenizer
+from relattn.translation.errors import InputError
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.search import constrained
 from relattn.translation.search.alignment import Links, attention, links
 from relattn.translation.search.beam import FREE, Rules, search
+from relattn.translation.search.glossary import within_words
 from relattn.translation.search.lines import MAX_TOKENS, Finished, LineTranslator, Sentence
 from relattn.translation.search.sampling import sample
 from relattn.translation.search.scoring import length_penalty
@@ -53,42 +56,64 @@ class Translator(LineTranslator):
 
     @torch.inference_mode()
     def search_batch(self, sentences: list[Sentence], n: int) -> list[list[Finished]]:
+        if self.sampling is not None:
+            return self._draw(sentences, n, self.sampling)
+        found: dict[int, list[Finished]] = {}
+        for search_some, wanted in ((self._search, False), (self._search_with_phrases, True)):
+            some = [each for each in sentences if bool(each.phrases) == wanted]
+            if some:
+                found.update(zip((each.number for each in some), search_some(some, self._rules(n)), strict=True))
+        return [found[each.number] for each in sentences]
+
+    def _search(self, sentences: list[Sentence], rules: Rules) -> list[list[Finished]]:
+        cache, limits, prefixes = self._start(sentences)
+        return search(self._step, cache, limits, rules, prefixes)
+
+    def _search_with_phrases(self, sentences: list[Sentence], rules: Rules) -> list[list[Finished]]:
+        asked = [constrained.Constrained(each.phrases, each.limit, tuple(each.prefix)) for each in sentences]
+        cache, _, _ = self._start(sentences)
+        within = np.array(within_words(self.tokenizer.vocabularies[1]))
+        return constrained.search(self._step, cache, asked, rules, within, self.device)
+
+    def _draw(self, sentences: list[Sentence], n: int, how: SamplingConfig) -> list[list[Finished]]:
+        if any(each.phrases for each in sentences):
+            raise InputError("translations that are drawn keep to no glossary: search for them")
+        cache, limits, prefixes = self._start(sentences)
+        longest, each = int(limits.max()), torch.arange(len(sentences), device=self.device).repeat_interleave(n)
+        draws = [(one.number, draw) for one in sentences for draw in range(n)]
+        numbers = np.stack([np.random.default_rng([how.seed, *which]).random(longest) for which in draws])
+        found = sample(
+            self._step,
+            cache.select(each),
+            limits[each],
+            self._rules(1),
+            prefixes[each],
+            how,
+            torch.from_numpy(numbers).to(self.device),
+        )
+        return [found[i : i + n] for i in range(0, len(found), n)]
+
+    def _rules(self, n: int) -> Rules:
         marks = self.tokenizer.marks
-        rows = [self._tensor([*marks.src_begin, *each.src_ids, *marks.src_end]) for each in sentences]
-        src = pad_sequence(rows, batch_first=True, padding_value=marks.pad)
-        src_lengths = self._tensor([len(row) for row in rows])
-        limits = self._tensor([each.limit for each in sentences])
-        begun = [self._tensor(each.prefix) for each in sentences]
-        prefixes = pad_sequence(begun, batch_first=True, padding_value=FREE)
-        rules = Rules(
+        return Rules(
             beam_size=self.search.beam_size,
             bos=marks.bos,
             eos=marks.eos,
             banned=marks.banned,
             penalty=length_penalty(self.search.length_penalty, self.search.alpha),
-            n_best=1 if self.sampling else n,
+            n_best=n,
         )
-        cache = self.model.start(self.model.encode(src, src_lengths), src_lengths, int(limits.max()))
-        if self.sampling is None:
-            return search(self._step, cache, limits, rules, prefixes)
-        each = torch.arange(len(sentences), device=self.device).repeat_interleave(n)
-        numbers = np.stack(
-            [
-                np.random.default_rng([self.sampling.seed, one.number, draw]).random(int(limits.max()))
-                for one in sentences
-                for draw in range(n)
-            ]
-        )
-        found = sample(
-            self._step,
-            cache.select(each),
-            limits[each],
-            rules,
-            prefixes[each],
-            self.sampling,
-            torch.from_numpy(numbers).to(self.device),
-        )
-        return [found[i : i + n] for i in range(0, len(found), n)]
+
+    def _start(self, sentences: list[Sentence]) -> tuple[Any, Tensor, Tensor]:
+        """The cache before the first piece, (sentences,) limits, and (sentences, longest) prefixes."""
+        marks = self.tokenizer.marks
+        rows = [self._tensor([*marks.src_begin, *each.src_ids, *marks.src_end]) for each in sentences]
+        src = pad_sequence(rows, batch_first=True, padding_value=marks.pad)
+        src_lengths = self._tensor([len(row) for row in rows])
+        limits = [each.limit for each in sentences]
+        begun = [self._tensor(each.prefix) for each in sentences]
+        cache = self.model.start(self.model.encode(src, src_lengths), src_lengths, max(limits))
+        return cache, self._tensor(limits), pad_sequence(begun, batch_first=True, padding_value=FREE)
 
     def _tensor(self, ids: list[int]) -> Tensor:
         return torch.tensor(ids, dtype=torch.long, device=self.device)
