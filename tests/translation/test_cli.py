@@ -541,6 +541,13 @@ def test_a_glossary(relattn, reading, tmp_path, model):
         assert "cat" in source or line == before
 
 
+def test_tags_are_kept(relattn, reading, model):
+    reading(b"one <b>cat</b> sat\n{name}\n")
+    lines = relattn("translate", model, "--keep_tags").out.split("\n")[:-1]
+    assert lines[0].replace("<b>", "").replace("</b>", "") == bundle.load(model).translate(["one cat sat"])[0]
+    assert lines[1] == "{name}"
+
+
 def test_formats_and_alignments(relattn, reading, model):
     translator = bundle.load(model)
     translator.aligning = True

@@ -200,6 +200,9 @@ def translate(argv: list[str]) -> None:
     parser.add_argument(
         "--align", action="store_true", help="and which source word each word is of, as Pharaoh: 0-0 1-2"
     )
+    parser.add_argument(
+        "--keep_tags", action="store_true", help="keep tags, placeholders, addresses and the like whole"
+    )
     parser.add_argument("--prefix", type=str, default="", help="file of what each translation is to begin with")
     parser.add_argument(
         "--terms", type=str, default="", help="file of terms and what they are to be called, tab between"
@@ -227,7 +230,7 @@ def translate(argv: list[str]) -> None:
     glossary = Glossary.read(arguments.terms) if arguments.terms else None
     _, translator = _load(arguments)
     translator.sampling = SamplingConfig(**drawing) if arguments.sample else None
-    translator.aligning, translator.glossary = arguments.align, glossary
+    translator.aligning, translator.keep_tags, translator.glossary = arguments.align, arguments.keep_tags, glossary
     lines = arriving_lines(sys.stdin.fileno())
     prefixes = read_lines(arguments.prefix) if arguments.prefix else None
     found = translator.stream_n_best(lines, arguments.n_best or 1, prefixes=prefixes, progress=sys.stderr.isatty())

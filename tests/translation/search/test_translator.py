@@ -524,6 +524,44 @@ def test_alignments_are_of_each_line_and_follow_what_was_read(trained):
     assert all(h.alignment == [] for of_line in translate.n_best(lines, 2) for h in of_line)
 
 
+def test_tags_are_kept_and_the_rest_is_what_it_is_without_them(trained, caplog, monkeypatch):
+    translate, lines = translator(trained), random_lines(30, shortest=4, longest=7, seed=15)
+    plain = translate.n_best(lines, 2)
+    translate.keep_tags = True
+    with_tags = [" ".join([*line.split()[:2], "%s", *line.split()[2:]]) for line in lines]
+    found = translate.n_best([*with_tags, "{x}", "<b>5</b> 6"], 2)
+    for before, after in zip(plain, found, strict=False):
+        assert [h.text.split().count("%s") for h in after] == [1, 1]
+        assert [[word for word in h.text.split() if word != "%s"] for h in after] == [h.text.split() for h in before]
+        assert [(h.score, h.tokens) for h in after] == [(pytest.approx(h.score, abs=1e-5), h.tokens) for h in before]
+        assert [h.alignment for h in after] == [[], []]
+    assert [h.text for h in found[30]] == ["{x}"]
+    assert found[31][0].text.count("<b>") == 1
+    right = [  # it reverses, so the word that %s stood behind is the last but one there, and %s behind that
+        after[0].text.split()[-2:] == ["%s", line.split()[0]]
+        for line, before, after in zip(lines, plain, found, strict=False)
+        if before[0].text.split() == line.split()[::-1]
+    ]
+    assert len(right) > 8
+    assert sum(right) > 0.6 * len(right)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        monkeypatch.setattr(translate, "align_batch", lambda src_ids, _: [[]] * len(src_ids))
+        assert translate.translate(["", "5 {x} 6"])[1].endswith("{x}")
+    assert caplog.messages == ["line 2: the place of {x} is a guess"]
+
+
+def test_what_does_not_go_with_tags_is_refused(trained):
+    translate = translator(trained)
+    translate.keep_tags = translate.aligning = True
+    with pytest.raises(InputError, match="have no prefixes and no alignments"):
+        translate.translate(["5"])
+    translate.aligning = False
+    with pytest.raises(InputError, match="have no prefixes and no alignments"):
+        translate.translate(["5"], prefixes=["6"])
+    assert translate.translate(["5"], prefixes=[""]) == translator(trained).translate(["5"])
+
+
 class TwoSided(WordTokenizer):
     """Other pieces on the side of the target, and a mark more around sources."""
 

@@ -12,7 +12,7 @@ import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
@@ -21,8 +21,9 @@ from tqdm import tqdm
 from relattn.translation.config import SamplingConfig, SearchConfig
 from relattn.translation.data.batching import runs
 from relattn.translation.data.imported import AnyTokenizer
-from relattn.translation.errors import InputError
+from relattn.translation.errors import InputError, one_line
 from relattn.translation.search.glossary import Glossary
+from relattn.translation.search.tags import Bare, bare, restored
 
 MAX_SENTENCES = 128  # in a batch, times the beam: enough to keep the arithmetic busy
 MAX_TOKENS = 4096  # padded source pieces in a batch, so that long lines do not exhaust memory
@@ -89,6 +90,7 @@ class LineTranslator(ABC):
     sampling: SamplingConfig | None = None  # how translations are drawn; None where they are searched for
     glossary: Glossary | None = None  # of terms whose translations are given
     aligning: bool = False  # whether hypotheses are given their alignments
+    keep_tags: bool = False  # whether tags, placeholders and the like are kept whole, as `tags` does it
 
     def __init__(self, tokenizer: AnyTokenizer, search: SearchConfig) -> None:
         self.tokenizer, self.search = tokenizer, search
@@ -234,11 +236,16 @@ class LineTranslator(ABC):
             raise InputError(f"cannot give the {n} best translations with beam_size {self.search.beam_size}")
         if n < 1:
             raise InputError(f"cannot draw {n} translations of a line")
+        if self.keep_tags and (self.aligning or any(prefixes)):
+            raise InputError("lines whose tags are kept have no prefixes and no alignments: their words move")
         for i, (line, prefix) in enumerate(zip(lines, prefixes, strict=True)):
             require_readable(line, f"line {first_line + i}")
             require_readable(prefix, f"prefix {first_line + i}")
             if prefix.strip() and not line.strip():
                 raise InputError(f"line {first_line + i} is blank, but its translation is to begin with a prefix")
+        stripped = [bare(line) for line in lines] if self.keep_tags else []
+        if stripped:
+            lines = [of.line for of in stripped]
         results = [[Hypothesis("", 0.0, [])] for _ in lines]
         encoded = {i: self.tokenizer.encode(line) for i, line in enumerate(lines) if line.strip()}
         pieces = {i: ids for i, ids in encoded.items() if ids}  # normalisation may leave nothing of a line
@@ -258,19 +265,28 @@ class LineTranslator(ABC):
                 results[sentence.number - first_line] = hypotheses
                 self._warn_if_closed(sentence, of_line[0])
             done(len(batch))
+        for i, of in enumerate(stripped):
+            results[i] = [self._with_tags(of, found, first_line + i) for found in results[i]]
         return results
 
     def _hypotheses(self, sentences: list[Sentence], found: list[list[Finished]]) -> list[list[Hypothesis]]:
         """What was found for some sentences, as text, and aligned where that is asked for."""
         each = [(sentence, one) for sentence, of_line in zip(sentences, found, strict=True) for one in of_line]
         alignments: list[list[tuple[int, int]]] = [[]] * len(each)
-        if self.aligning:
+        if self.aligning or self.keep_tags:
             alignments = self.align_batch([sentence.src_ids for sentence, _ in each], [one.tokens for _, one in each])
         made = (
             Hypothesis(self.tokenizer.decode(one.tokens), one.score, one.tokens, alignment)
             for (_, one), alignment in zip(each, alignments, strict=True)
         )
         return [list(islice(made, len(of_line))) for of_line in found]
+
+    def _with_tags(self, of: Bare, found: Hypothesis, number: int) -> Hypothesis:
+        """A translation with what was taken out of its line; says where the place of any of it is a guess."""
+        text, guessed = restored(of, found.text, found.alignment)
+        if guessed:
+            _log.warning("line %d: the place of %s is a guess", number, one_line(" ".join(guessed), 80))
+        return replace(found, text=text, alignment=[])
 
     def _sentence(self, number: int, line: str, src_ids: list[int], prefix: str) -> Sentence:
         """What is asked for of a line. Raises InputError where its prefix and its terms leave no room."""
