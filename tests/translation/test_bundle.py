@@ -17,7 +17,7 @@ from torch import Tensor
 
 import relattn.translation
 from relattn.translation import bundle
-from relattn.translation.config import DataConfig, ModelConfig, Recipe, SearchConfig
+from relattn.translation.config import Calibration, DataConfig, ModelConfig, Recipe, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.model.schemes import SCHEMES
@@ -102,8 +102,15 @@ def test_every_scheme_comes_back(tmp_path, tokenizer, options):
     assert torch.equal(loaded(*batch), model(*batch))
 
 
+def to_version_3(config: dict) -> None:
+    """As bundles were before confidences were calibrated."""
+    config["version"] = 3
+    del config["calibration"]
+
+
 def to_version_2(config: dict) -> None:
     """As bundles were before models could be made as other toolkits make them."""
+    to_version_3(config)
     config["version"] = 2
     for name in ("activation", "shared_embeddings", "scaled_embeddings", "output_bias", "norm_epsilon"):
         del config["model"][name]
@@ -119,6 +126,26 @@ def to_version_1(config: dict) -> None:
     del model["beyond"], model["kernel_size"]
     to_version_2(config)
     config["version"] = 1
+
+
+def test_a_bundle_of_version_3_is_read(saved):
+    before = bundle.load_parts(saved)
+    change_config(saved, to_version_3)
+    after = bundle.load_parts(saved)
+    assert (after.model, after.search, after.calibration) == (before.model, before.search, Calibration())
+
+
+@pytest.mark.parametrize("change", [lambda config: None, to_version_3, to_version_1])
+def test_a_calibration_is_written_into_a_bundle_of_any_version(saved, change):
+    change_config(saved, change)
+    before = bundle.load_parts(saved)
+    assert bundle.load(saved).calibration == Calibration()
+    bundle.calibrate(saved, Calibration(bias=1.5, slope=2.25))
+    after = bundle.load_parts(saved)
+    assert after.calibration == Calibration(bias=1.5, slope=2.25)
+    assert (after.model, after.search, after.src_lang) == (before.model, before.search, before.src_lang)
+    assert bundle.load(saved).calibration == after.calibration
+    assert {file.name for file in saved.iterdir()} == FILES
 
 
 def test_a_bundle_of_version_2_is_read(saved, tokenizer):
@@ -173,8 +200,8 @@ def test_a_bundle_of_version_1_is_read(tmp_path, tokenizer, options):
         (lambda c: c["model"].update(clip="far"), r"Parser key \"model\.clip\": "),
         (lambda c: c["model"].pop("dim"), r"missing: model\.dim$"),
         (lambda c: c["model"].update(colour="red"), r"unknown setting model\.colour$"),
-        (lambda c: c.update(version="1.0"), r"version 1\.0; this relattn reads 1 to 3$"),
-        (lambda c: c.update(version=[1]), r"version \[\]; this relattn reads 1 to 3$"),
+        (lambda c: c.update(version="1.0"), r"version 1\.0; this relattn reads 1 to 4$"),
+        (lambda c: c.update(version=[1]), r"version \[\]; this relattn reads 1 to 4$"),
     ],
 )
 def test_a_config_of_version_1_that_is_wrong_is_reported(saved, change, message):
@@ -342,8 +369,8 @@ def test_a_model_is_left_as_it_was_by_weights_that_do_not_fit(tokenizer):
     ("change", "message"),
     [
         (lambda c: c.pop("format"), "not the configuration of a bundle: format is None"),
-        (lambda c: c.update(version=4), r"version 4; this relattn reads 1 to 3$"),
-        (lambda c: c.pop("version"), r"version None; this relattn reads 1 to 3$"),
+        (lambda c: c.update(version=5), r"version 5; this relattn reads 1 to 4$"),
+        (lambda c: c.pop("version"), r"version None; this relattn reads 1 to 4$"),
         (lambda c: c.update(colour="red"), "unknown setting colour$"),
         (lambda c: c.pop("tgt_lang"), "missing: tgt_lang"),
         (lambda c: c.update(src_lang=["no"]), "src_lang must be one value$"),

@@ -18,11 +18,12 @@ import torch
 
 from relattn import translation
 from relattn.translation import bundle, cli
-from relattn.translation.config import OPTIONS, ModelConfig, Recipe, SamplingConfig, SearchConfig, dump
+from relattn.translation.config import OPTIONS, Calibration, ModelConfig, Recipe, SamplingConfig, SearchConfig, dump
 from relattn.translation.data.corpora import read_parallel
 from relattn.translation.errors import Interrupted
 from relattn.translation.evaluation import score
 from relattn.translation.model.schemes import SCHEMES
+from relattn.translation.search.confidence import confidence
 from relattn.translation.search.translator import Translator
 from relattn.translation.training import run
 
@@ -561,7 +562,7 @@ def test_formats_and_alignments(relattn, reading, model):
     assert [row["alignment"] for row in rows] == [" ".join(f"{a}-{b}" for a, b in h.alignment) for _, h in expected]
     assert [row["score"] for row in rows] == pytest.approx([h.score for _, h in expected], abs=1e-4)
     reading(b"")
-    assert relattn("translate", model, "--format", "tsv") == (0, "line\tscore\ttranslation\n", "")
+    assert relattn("translate", model, "--format", "tsv") == (0, "line\tscore\tconfidence\ttranslation\n", "")
     reading(b"one cat sat")
     first = found[0][0]
     links = " ".join(f"{a}-{b}" for a, b in first.alignment)
@@ -598,6 +599,36 @@ def test_pairs_that_cannot_be_scored(relattn, tmp_path, model):
     assert_refused(relattn("score", model, "--src", of["a"], "--tgt", of["b"]), message)
     message = f"the two sides differ in length: {of['a']} has 2 lines, {of['c']} has 1"
     assert_refused(relattn("score", model, "--src", of["a"], "--tgt", of["c"]), message)
+
+
+def test_confidences_are_calibrated_by_lines_that_are_scored(relattn, reading, text, tmp_path, model, finished):
+    path = tmp_path / "bundle"
+    shutil.copytree(model, path)
+    assert bundle.load(path).calibration == Calibration()
+    files = ("--src", text["valid_src"], "--ref", text["valid_tgt"])
+    before = relattn("evaluate", path, *files)
+    assert relattn("evaluate", path, *files, "--calibrate") == before
+    translator = bundle.load(path)
+    assert translator.calibration.bias is not None
+    for side in ("src", "tgt"):
+        (tmp_path / side).write_text(Path(text[f"valid_{side}"]).read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    relattn("evaluate", path, "--src", tmp_path / "src", "--ref", tmp_path / "tgt", "--calibrate")
+    assert bundle.load(path).calibration == translator.calibration  # a blank line says nothing
+    found = [best for (best,) in translator.n_best(LINES, 1)]
+    means = [found[0].score * ((5 + len(found[0].tokens) + 1) / 6) ** 0.6 / (len(found[0].tokens) + 1)]
+    assert found[0].confidence == pytest.approx(confidence(means[0], translator.calibration), abs=1e-6)
+    assert found[1].confidence == 1.0
+    reading("\n".join(LINES).encode())
+    rows = relattn("translate", path, "--format", "jsonl").out.split("\n")[:-1]
+    assert [json.loads(row)["confidence"] for row in rows] == pytest.approx([h.confidence for h in found], abs=1e-4)
+    assert bundle.load_parts(f"{finished.out}/bundle").calibration.bias is not None  # after training, by itself
+
+
+def test_calibrations_that_cannot_be(relattn, text, model, another):
+    files = ("--src", text["valid_src"], "--ref", text["valid_tgt"], "--calibrate")
+    assert_refused(relattn("evaluate", model, another, *files), "--calibrate is for one bundle")
+    message = "--calibrate writes into the directory of a bundle whose translations are scored"
+    assert_refused(relattn("evaluate", model, *files, "--by_position", 3), message)
 
 
 @pytest.fixture(scope="module")

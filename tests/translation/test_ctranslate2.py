@@ -16,7 +16,15 @@ import pytest
 import torch
 
 from relattn.translation import bundle, cli
-from relattn.translation.config import DataConfig, ModelConfig, Quantization, Recipe, SamplingConfig, SearchConfig
+from relattn.translation.config import (
+    Calibration,
+    DataConfig,
+    ModelConfig,
+    Quantization,
+    Recipe,
+    SamplingConfig,
+    SearchConfig,
+)
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.export import argos
@@ -291,6 +299,26 @@ def test_devices_that_are_none(exported):
     for device in ("cuda", "cuda:1", "gpu", "cuda:x"):
         with pytest.raises(InputError, match=rf"^{exported / 'model.bin'}: cannot be used on {device}: "):
             load(exported, device=device)
+
+
+def test_confidences_travel(make, tmp_path):
+    parts = make({}, ends=2.0)
+    bundle.calibrate(parts.path, Calibration(bias=2.0, slope=0.5))
+    export(bundle.load_parts(parts.path), tmp_path / "out", quantization="float32", sample=LINES)
+    ours, theirs = bundle.load(parts.path), load(tmp_path / "out")[1]
+    assert theirs.calibration == Calibration(bias=2.0, slope=0.5)
+    ours.search = theirs.search
+    alike = 0
+    for line, (mine,), (its,) in zip(LINES, ours.n_best(LINES, 1), theirs.n_best(LINES, 1), strict=True):
+        closed = len(its.tokens) + 1 >= theirs.limit(len(parts.tokenizer.encode(line)))  # without its end there
+        if mine.tokens == its.tokens and not closed:
+            alike += 1
+            assert its.confidence == pytest.approx(mine.confidence, abs=1e-4)
+    assert alike
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    del config["relattn"]["calibration"]
+    (tmp_path / "out" / "config.json").write_text(json.dumps(config))
+    assert load(tmp_path / "out")[1].calibration == Calibration()
 
 
 def test_what_an_export_does_not_do_here_is_refused(exported):

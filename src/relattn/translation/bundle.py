@@ -25,18 +25,18 @@ import torch
 import yaml
 from torch import Tensor
 
-from relattn.translation.config import ModelConfig, Recipe, SearchConfig, as_dict
+from relattn.translation.config import Calibration, ModelConfig, Recipe, SearchConfig, as_dict
 from relattn.translation.data.imported import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
 from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
 from relattn.translation.errors import InputError, one_line, reading
-from relattn.translation.files import putting, require_files, require_replaceable
+from relattn.translation.files import putting, require_files, require_replaceable, write_atomically
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.translator import Translator
 from relattn.translation.settings import of_version_1, of_version_2, read_yaml, to_config
 
 FORMAT = "relattn bundle"
-VERSION = 3
+VERSION = 4
 _FORMER_NAMES = re.compile(r"\.(key|value)_table\.")  # of the tables in bundles made before November 2026
 CONFIG, WEIGHTS, CARD = "config.yaml", "model.safetensors", "README.md"
 TOKENIZER_FILES = {"own": (TOKENIZER,), "imported": (TOKENIZER, TGT_TOKENIZER, VOCABULARY)}
@@ -56,6 +56,7 @@ class _Description:
     tokenizer: Literal["own", "imported"] = "own"
     model: ModelConfig = field(default_factory=ModelConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
+    calibration: Calibration = field(default_factory=Calibration)
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Parts:
     path: Path
     model: ModelConfig
     search: SearchConfig
+    calibration: Calibration
     src_lang: str
     tgt_lang: str
     state: dict[str, Tensor]  # on CPU, each tensor once, under its first name in the model
@@ -96,10 +98,21 @@ class Parts:
             make_model(one.model, one.tokenizer.vocab_sizes, one.state, source=one.path / WEIGHTS)
             for one in (self, *others)
         ]
-        return Translator(Ensemble(models) if others else models[0], self.tokenizer, self.search, device=device)
+        model = Ensemble(models) if others else models[0]
+        translator = Translator(model, self.tokenizer, self.search, device=device)
+        translator.calibration = self.calibration
+        return translator
 
 
-def save(path: str | Path, *, model: Transformer, recipe: Recipe, tokenizer: AnyTokenizer, card: str) -> None:
+def save(
+    path: str | Path,
+    *,
+    model: Transformer,
+    recipe: Recipe,
+    tokenizer: AnyTokenizer,
+    card: str,
+    calibration: Calibration | None = None,
+) -> None:
     """Write a bundle: the model's weights as they are, with the recipe's model, languages and search.
 
     A bundle already at `path` is replaced; a moment without either lies between two renames. An empty directory is
@@ -110,23 +123,51 @@ def save(path: str | Path, *, model: Transformer, recipe: Recipe, tokenizer: Any
     """
     path = Path(path).resolve()
     require_replaceable(path, (CONFIG, WEIGHTS, CARD, *TOKENIZER_FILES["imported"]), "bundle")
-    config = {
-        "format": FORMAT,
-        "version": VERSION,
-        "src_lang": recipe.data.src_lang,
-        "tgt_lang": recipe.data.tgt_lang,
-        "tokenizer": "own" if isinstance(tokenizer, Tokenizer) else "imported",
-        "model": as_dict(recipe.model),
-        "search": as_dict(recipe.search),
-    }
+    config = _configuration(
+        recipe.data.src_lang,
+        recipe.data.tgt_lang,
+        tokenizer,
+        recipe.model,
+        recipe.search,
+        calibration or Calibration(),
+    )
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in weights_of(model).items()}
     with putting(path) as aside:
         aside.mkdir(parents=True)
-        (aside / CONFIG).write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        (aside / CONFIG).write_bytes(config)
         for name, content in tokenizer.files.items():
             (aside / name).write_bytes(content)
         (aside / CARD).write_text(card, encoding="utf-8")
         (aside / WEIGHTS).write_bytes(safetensors.torch.save(weights, metadata={_TOKENIZER_OF: tokenizer.digest}))
+
+
+def calibrate(path: str | Path, calibration: Calibration) -> None:
+    """Write a calibration into a bundle, in the place of the one it has. Raises InputError as `load_parts`."""
+    parts = load_parts(path)
+    content = _configuration(parts.src_lang, parts.tgt_lang, parts.tokenizer, parts.model, parts.search, calibration)
+    write_atomically(Path(path) / CONFIG, content)
+
+
+def _configuration(
+    src_lang: str,
+    tgt_lang: str,
+    tokenizer: AnyTokenizer,
+    model: ModelConfig,
+    search: SearchConfig,
+    calibration: Calibration,
+) -> bytes:
+    """What config.yaml holds."""
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "src_lang": src_lang,
+        "tgt_lang": tgt_lang,
+        "tokenizer": "own" if isinstance(tokenizer, Tokenizer) else "imported",
+        "model": as_dict(model),
+        "search": as_dict(search),
+        "calibration": as_dict(calibration),
+    }
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode()
 
 
 def load(path: str | Path, *others: str | Path, device: str = "cpu") -> Translator:
@@ -149,12 +190,14 @@ def load_parts(path: str | Path) -> Parts:
     content = read_yaml(where, "a bundle's configuration")
     if (found := content.pop("format", None)) != FORMAT:
         raise InputError(f"{where}: not the configuration of a bundle: format is {found and one_line(found, 40)!r}")
-    if (found := content.pop("version", None)) not in ("1", "2", str(VERSION)):
+    if (found := content.pop("version", None)) not in map(str, range(1, VERSION + 1)):
         raise InputError(f"{where}: version {found and one_line(found, 40)}; this relattn reads 1 to {VERSION}")
     if found == "1":
         content["model"] = of_version_1(content.get("model"))
-    if found != str(VERSION):
+    if found in ("1", "2"):
         content = {"tokenizer": "own", **content, "model": of_version_2(content.get("model"))}
+    if found != str(VERSION):
+        content["calibration"] = dict.fromkeys(as_dict(Calibration()), "null")
     config = to_config(_Description, content, where, whole=True)
     require_files(path, *TOKENIZER_FILES[config.tokenizer], what="bundle")
     tokenizer = Tokenizer.load(path / TOKENIZER) if config.tokenizer == "own" else ImportedTokenizer.load(path)
@@ -166,6 +209,7 @@ def load_parts(path: str | Path) -> Parts:
         path=path,
         model=config.model,
         search=config.search,
+        calibration=config.calibration,
         src_lang=config.src_lang,
         tgt_lang=config.tgt_lang,
         state=state,

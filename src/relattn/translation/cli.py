@@ -125,6 +125,9 @@ def evaluate(argv: list[str]) -> None:
     parser.add_argument("--lines", type=int, default=500, help="lines of the embedded corpus")
     parser.add_argument("--output", type=str, default="", help="file for the translations, or the table by position")
     parser.add_argument(
+        "--calibrate", action="store_true", help="and calibrate the bundle's confidences by these lines"
+    )
+    parser.add_argument(
         "--by_position",
         type=int | None,
         default=None,
@@ -142,9 +145,11 @@ def evaluate(argv: list[str]) -> None:
     _add_search(parser)
     arguments = parser.parse_args(argv)
 
+    from relattn.translation import bundle
     from relattn.translation.data.corpora import read_parallel
     from relattn.translation.evaluation import item_accuracy, score
     from relattn.translation.files import output
+    from relattn.translation.search.confidence import calibrated
 
     if bool(arguments.embedded) == bool(arguments.src) or bool(arguments.src) != bool(arguments.ref):
         raise InputError("evaluate needs --src and --ref, or --embedded")
@@ -157,6 +162,10 @@ def evaluate(argv: list[str]) -> None:
     if not 1 <= arguments.lines <= 10**9:
         raise InputError(f"lines must be at least 1 and at most 1,000,000,000, got {arguments.lines}")
     about, translator = _load(arguments)
+    if arguments.calibrate and (len(arguments.bundles) > 1 or not isinstance(about, bundle.Parts)):
+        raise InputError("--calibrate is for one bundle")
+    if arguments.calibrate and (arguments.by_position is not None or not Path(arguments.bundles[0]).is_dir()):
+        raise InputError("--calibrate writes into the directory of a bundle whose translations are scored")
     if arguments.embedded:
         from relattn.translation.data.embedded import embedded
 
@@ -182,8 +191,11 @@ def evaluate(argv: list[str]) -> None:
                 draw(teacher_forcing.as_png({path.stem: bins}, trained=arguments.trained))
             return
         src, references = [a for a, _ in pairs], [b for _, b in pairs]
-        translations = translator.translate(src, progress=sys.stderr.isatty())
+        found = [best for (best,) in translator.n_best(src, 1, progress=sys.stderr.isatty())]
+        translations = [best.text for best in found]
         print(score(translations, references))
+        if arguments.calibrate:
+            bundle.calibrate(arguments.bundles[0], calibrated(translator, found, references))
         if write:
             write("".join(f"{line}\n" for line in translations).encode())
     if arguments.embedded:

@@ -295,6 +295,19 @@ class SearchConfig(_Config):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Calibration(_Config):
+    """How the mean log-probability of a translation's pieces is made a confidence: σ(bias + slope · mean).
+
+    Args:
+        bias: null: not calibrated.
+        slope: null: not calibrated.
+    """
+
+    bias: float | None = _number(None, -100, 100)
+    slope: float | None = _number(None, -100, 100)
+
+
+@dataclass(frozen=True, kw_only=True)
 class SamplingConfig(_Config):
     """How translations are drawn, where they are not searched for.
 

@@ -70,6 +70,15 @@ def score(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str
     )
 
 
+def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+    """chrF of each sentence, from 0 to 100. Raises InputError as `score`."""
+    from sacrebleu.metrics import CHRF
+
+    require_pairs(hypotheses, references)
+    chrf = CHRF()
+    return [chrf.sentence_score(one, [other]).score for one, other in zip(hypotheses, references, strict=True)]
+
+
 def by_length(
     hypotheses: Sequence[str], references: Sequence[str], lengths: Sequence[int], edges: Sequence[int]
 ) -> list[LengthBucket]:

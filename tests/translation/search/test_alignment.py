@@ -91,7 +91,7 @@ def test_attention_of_an_ensemble_is_the_mean_of_its_models():
     assert not any(layer.cross_attention._forward_pre_hooks for model in models for layer in model.decoder)
 
 
-FOUND = [Hypothesis("ein\tMann »x«", -0.51239, [5], [(0, 0), (2, 1)]), Hypothesis("", -2.0, [])]
+FOUND = [Hypothesis("ein\tMann »x«", -0.51239, [5], 0.5, [(0, 0), (2, 1)]), Hypothesis("", -2.0, [])]
 
 
 @pytest.mark.parametrize(
@@ -101,17 +101,18 @@ FOUND = [Hypothesis("ein\tMann »x«", -0.51239, [5], [(0, 0), (2, 1)]), Hypothe
         ("text", False, True, ["ein\tMann »x« ||| 0-0 2-1", " ||| "]),
         ("text", True, False, ["6 ||| ein\tMann »x« ||| -0.5124", "6 |||  ||| -2.0000"]),
         ("text", True, True, ["6 ||| ein\tMann »x« ||| -0.5124 ||| 0-0 2-1", "6 |||  ||| -2.0000 ||| "]),
-        ("tsv", True, True, ["7\t-0.5124\tein Mann »x«\t0-0 2-1", "7\t-2.0\t\t"]),
-        ("tsv", False, False, ["7\t-0.5124\tein Mann »x«", "7\t-2.0\t"]),
+        ("tsv", True, True, ["7\t-0.5124\t0.5\tein Mann »x«\t0-0 2-1", "7\t-2.0\t1.0\t\t"]),
+        ("tsv", False, False, ["7\t-0.5124\t0.5\tein Mann »x«", "7\t-2.0\t1.0\t"]),
     ],
 )
 def test_translations_are_written_out(style, n_best, align, lines):
     assert written(style, 7, FOUND, n_best=n_best, align=align) == lines
-    columns = "line\tscore\ttranslation\talignment" if align else "line\tscore\ttranslation"
+    columns = "line\tscore\tconfidence\ttranslation" + ("\talignment" if align else "")
     assert header(style, align=align) == ([columns] if style == "tsv" else [])
 
 
 def test_translations_as_json():
     rows = [json.loads(line) for line in written("jsonl", 7, FOUND, n_best=True, align=True)]
-    assert rows[0] == {"line": 7, "score": -0.5124, "translation": "ein\tMann »x«", "alignment": "0-0 2-1"}
+    said = {"line": 7, "score": -0.5124, "confidence": 0.5}
+    assert rows[0] == {**said, "translation": "ein\tMann »x«", "alignment": "0-0 2-1"}
     assert header("jsonl", align=True) == []

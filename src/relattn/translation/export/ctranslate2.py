@@ -157,7 +157,11 @@ def _write(out: Path, parts: Parts, ours: Translator, weights: Quantization) -> 
         OURS,
         as_dict(
             Description(
-                src_lang=parts.src_lang, tgt_lang=parts.tgt_lang, max_length=_longest(ours.model), search=ours.search
+                src_lang=parts.src_lang,
+                tgt_lang=parts.tgt_lang,
+                max_length=_longest(ours.model),
+                search=ours.search,
+                calibration=parts.calibration,
             )
         ),
     )

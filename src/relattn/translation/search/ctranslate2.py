@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from relattn.translation.config import SearchConfig
+from relattn.translation.config import Calibration, SearchConfig, as_dict
 from relattn.translation.data.imported import AnyTokenizer, tokenizer_in
 from relattn.translation.data.tokenizer import TOKENIZER
 from relattn.translation.errors import InputError, reading, require_installed
@@ -39,12 +39,14 @@ class Description:
         tgt_lang: the target language.
         max_length: longest sequence, in pieces, end included; None where there is no limit.
         search: how to search, with a length penalty that CTranslate2 has.
+        calibration: of confidences.
     """
 
     src_lang: str
     tgt_lang: str
     max_length: int | None
     search: SearchConfig = field(default_factory=SearchConfig)
+    calibration: Calibration = field(default_factory=Calibration)
 
 
 class CTranslate2Translator(LineTranslator):
@@ -160,15 +162,20 @@ def load(
             f"{path / CONFIG}: says nothing of {OURS}: the directory is none of its exports; `relattn import` may "
             "make a bundle of it"
         )
-    return about, CTranslate2Translator(
+    translator = CTranslate2Translator(
         path, tokenizer_in(path), about.search, max_length=about.max_length, device=device, threads=threads
     )
+    translator.calibration = about.calibration
+    return about, translator
 
 
 def description(path: Path) -> Description | None:
     """What config.json says of a model that we exported; None of any other. Raises InputError where it is damaged."""
     content = read_yaml(path / CONFIG, "a model's configuration").get(OURS)
-    return to_config(Description, content, path / CONFIG, whole=True) if isinstance(content, dict) else None
+    if not isinstance(content, dict):
+        return None
+    uncalibrated = dict.fromkeys(as_dict(Calibration()), "null")  # as exports were before November 2026
+    return to_config(Description, {"calibration": uncalibrated, **content}, path / CONFIG, whole=True)
 
 
 def _spelt(pieces: list[str], ids: Sequence[Sequence[int]]) -> list[list[str]]:

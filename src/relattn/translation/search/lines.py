@@ -16,13 +16,16 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
+import torch
 from tqdm import tqdm
 
-from relattn.translation.config import SamplingConfig, SearchConfig
+from relattn.translation.config import Calibration, SamplingConfig, SearchConfig
 from relattn.translation.data.batching import runs
 from relattn.translation.data.imported import AnyTokenizer
 from relattn.translation.errors import InputError, one_line
+from relattn.translation.search.confidence import confidence
 from relattn.translation.search.glossary import Glossary
+from relattn.translation.search.scoring import length_penalty
 from relattn.translation.search.tags import Bare, bare, restored
 
 MAX_SENTENCES = 128  # in a batch, times the beam: enough to keep the arithmetic busy
@@ -42,12 +45,14 @@ class Hypothesis:
         score: log-probability of its tokens and the end of sentence, in nats, over the length penalty; 0 for a blank
             line.
         tokens: its pieces, without the end of sentence.
+        confidence: in (0, 1), as `confidence` gives it; 1 for a blank line.
         alignment: (source word, target word) pairs, where they were asked for.
     """
 
     text: str
     score: float
     tokens: list[int]
+    confidence: float = 1.0
     alignment: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -90,6 +95,7 @@ class LineTranslator(ABC):
     sampling: SamplingConfig | None = None  # how translations are drawn; None where they are searched for
     glossary: Glossary | None = None  # of terms whose translations are given
     aligning: bool = False  # whether hypotheses are given their alignments
+    calibration: Calibration = Calibration()  # of confidences
     keep_tags: bool = False  # whether tags, placeholders and the like are kept whole, as `tags` does it
 
     def __init__(self, tokenizer: AnyTokenizer, search: SearchConfig) -> None:
@@ -276,10 +282,19 @@ class LineTranslator(ABC):
         if self.aligning or self.keep_tags:
             alignments = self.align_batch([sentence.src_ids for sentence, _ in each], [one.tokens for _, one in each])
         made = (
-            Hypothesis(self.tokenizer.decode(one.tokens), one.score, one.tokens, alignment)
+            Hypothesis(self.tokenizer.decode(one.tokens), one.score, one.tokens, self._confidence(one), alignment)
             for (_, one), alignment in zip(each, alignments, strict=True)
         )
         return [list(islice(made, len(of_line))) for of_line in found]
+
+    def mean_log_prob(self, found: Finished | Hypothesis) -> float:
+        """Of a translation's pieces, its end counted."""
+        length = len(found.tokens) + 1
+        penalty = length_penalty(self.search.length_penalty, self.search.alpha)
+        return found.score * float(penalty(torch.tensor(length))) / length
+
+    def _confidence(self, found: Finished) -> float:
+        return confidence(self.mean_log_prob(found), self.calibration)
 
     def _with_tags(self, of: Bare, found: Hypothesis, number: int) -> Hypothesis:
         """A translation with what was taken out of its line; says where the place of any of it is a guess."""

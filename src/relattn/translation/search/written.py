@@ -40,5 +40,6 @@ def written(style: Format, number: int, found: Sequence[Hypothesis], *, n_best: 
 
 
 def _fields(number: int, found: Hypothesis, *, align: bool) -> dict[str, Any]:
-    row: dict[str, Any] = {"line": number, "score": round(found.score, 4), "translation": found.text}
+    row: dict[str, Any] = {"line": number, "score": round(found.score, 4), "confidence": round(found.confidence, 4)}
+    row["translation"] = found.text
     return row | {"alignment": pharaoh(found.alignment)} if align else row

@@ -25,6 +25,7 @@ from relattn.translation.data.prepare import prepare, tokenizer_of
 from relattn.translation.errors import InputError
 from relattn.translation.evaluation import score
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.search.confidence import calibrated
 from relattn.translation.search.translator import Translator
 from relattn.translation.settings import of_version_1, read_yaml, to_config
 from relattn.translation.training import checkpoints
@@ -112,16 +113,21 @@ def first_process() -> bool:
 def write_bundle(
     recipe: Recipe, paths: list[Path], tokenizer: AnyTokenizer, valid_pairs: list[tuple[str, str]], path: Path
 ) -> None:
-    """Average checkpoints into a bundle at `path`, with its scores on the validation pairs in its card."""
+    """Average checkpoints into a bundle at `path`, scored and calibrated by the validation pairs."""
     model = Transformer(recipe.model, *tokenizer.vocab_sizes)
     mean = average(checkpoints.load(checkpoint)["model"] for checkpoint in paths)
     bundle.load_weights(model, mean, source=f"the mean of {', '.join(path.name for path in paths)}")
-    card = _card(recipe, paths)
+    card, calibration = _card(recipe, paths), None
     if valid_pairs:
-        translations = Translator(model, tokenizer, recipe.search).translate([src for src, _ in valid_pairs])
-        scores = score(translations, [tgt for _, tgt in valid_pairs])
+        sources, references = [src for src, _ in valid_pairs], [tgt for _, tgt in valid_pairs]
+        translator = Translator(model, tokenizer, recipe.search)
+        found = [best for (best,) in translator.n_best(sources, 1)]
+        scores, calibration = (
+            score([best.text for best in found], references),
+            calibrated(translator, found, references),
+        )
         card += f"\n## Scores\n\nOn the {scores.sentences} validation sentences:\n\n{scores}\n"
-    bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card=card)
+    bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card=card, calibration=calibration)
 
 
 def average_run(run: str | Path, last: int, path: str | Path) -> None:
