@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 import torch
 from sacrebleu.metrics import BLEU
 
-from benchmarks import attention, errors, forms, length, linear, measure, multi30k, peers, picture, train_step
+from benchmarks import attention, decoding, errors, forms, length, linear, measure, multi30k, peers, picture, train_step
 from relattn import relative_attention
+from relattn.translation import bundle
 from relattn.translation.model.schemes import SCHEMES
 
 
@@ -240,3 +242,36 @@ def test_multi30k_scores_a_bundle_on_both(finished, text, monkeypatch, capsys):
     assert out[0] == bundle
     assert out[1].startswith("BLEU ")
     assert out[3].startswith("lower-cased Moses tokens: BLEU ")
+
+
+def test_decoding(tmp_path, monkeypatch, finished, text):
+    """Every method translates the same lines; tokens are those of the translations, or of forced lengths."""
+    shutil.copytree(f"{finished.out}/bundle", tmp_path / "bundle")
+    monkeypatch.setattr(decoding, "apart", lambda function, *arguments: function(*arguments))
+    monkeypatch.setattr(decoding, "peak_here", lambda work: (work(), 1 << 20)[1])  # this process has held more
+    command = ["decoding", text["valid_src"], "--bundle", str(tmp_path / "bundle"), "--lines", "9", "--beams", "2", "1"]
+    monkeypatch.setattr(sys, "argv", [*command, "--out", str(tmp_path / "d.csv")])
+    decoding.main()
+    rows = table(tmp_path / "d.csv")
+    assert [(row["beam"], row["method"]) for row in rows] == [(b, m) for b in "21" for m in decoding.METHODS]
+    lines = (Path(text["valid_src"]).read_text(encoding="utf-8").splitlines() * 2)[:9]
+    found = bundle.load(tmp_path / "bundle").n_best(lines, 1)
+    tokens = {row["method"]: int(row["tokens"]) for row in rows if row["beam"] == "2"}
+    assert tokens["relattn"] == sum(len(best.tokens) + 1 for (best,) in found)
+    assert tokens["transformers"] >= sum(len(line.split()) + 1 for line in lines)
+    assert all(float(row["tokens_per_second"]) > 0 for row in rows)
+
+
+def test_decoding_by_a_model_of_base_size(tmp_path, monkeypatch, text):
+    """It never ends by itself: translations are as long as their sources, in an export too."""
+    few = {"dim": 16, "heads": 2, "feed_forward_dim": 16, "encoder_layers": 1, "decoder_layers": 1}
+    preset = decoding.PRESETS["wmt14-en-de-base"]
+    small = replace(preset, model=replace(preset.model, **few))
+    monkeypatch.setitem(decoding.PRESETS, "wmt14-en-de-base", small)
+    monkeypatch.setattr(decoding, "apart", lambda function, *arguments: function(*arguments))
+    command = ["decoding", text["train_src"], "--work", str(tmp_path), "--lines", "3", "--beams", "2", "--pieces", "4"]
+    monkeypatch.setattr(
+        sys, "argv", [*command, "--methods", "relattn", "ctranslate2", "--out", str(tmp_path / "d.csv")]
+    )
+    decoding.main()
+    assert [row["tokens"] for row in table(tmp_path / "d.csv")] == ["15", "15"]
