@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import shutil
 import sys
 from dataclasses import replace
@@ -12,7 +13,20 @@ import pytest
 import torch
 from sacrebleu.metrics import BLEU
 
-from benchmarks import attention, decoding, errors, forms, length, linear, measure, multi30k, peers, picture, train_step
+from benchmarks import (
+    asked,
+    attention,
+    decoding,
+    errors,
+    forms,
+    length,
+    linear,
+    measure,
+    multi30k,
+    peers,
+    picture,
+    train_step,
+)
 from relattn import relative_attention
 from relattn.translation import bundle
 from relattn.translation.model.schemes import SCHEMES
@@ -275,3 +289,34 @@ def test_decoding_by_a_model_of_base_size(tmp_path, monkeypatch, text):
     )
     decoding.main()
     assert [row["tokens"] for row in table(tmp_path / "d.csv")] == ["15", "15"]
+
+
+def test_what_translators_ask_for(tmp_path, monkeypatch, finished, text):
+    """On the recipe's own text, which reads backwards, by a model that has learned nothing yet."""
+    for name, side in (("train.en.gz", "train_src"), ("train.de.gz", "train_tgt")):
+        (tmp_path / name).write_bytes(gzip.compress(Path(text[side]).read_bytes()))
+    for name, side in (("test2016.en", "valid_src"), ("test2016.de", "valid_tgt")):
+        shutil.copy(text[side], tmp_path / name)
+    command = ["asked", f"{finished.out}/bundle", "--data", str(tmp_path), "--out", str(tmp_path / "a.csv")]
+    monkeypatch.setattr(sys, "argv", command)
+    asked.main()
+    rows = {row["what"]: row for row in table(tmp_path / "a.csv")}
+    assert rows["tags, kept"]["whole"] == rows["terms, with it"]["whole"] == "1.000"
+    assert rows["tags, kept"]["bleu"] == rows["no tags"]["bleu"]
+    assert float(rows["terms, without the glossary"]["whole"]) < 1
+    assert -1 <= float(rows["confidence and chrF"]["pearson"]) <= 1
+
+
+def test_a_dictionary_of_words_that_come_together():
+    pairs = [
+        ("A dog runs.", "Ein Hund läuft."),
+        ("A cat runs.", "Eine Katze läuft."),
+        ("The dog sat.", "Der Hund saß."),
+    ]
+    dice, sure = asked.dictionary(pairs * 5)
+    assert dice("dog", "Hund.") == dice("Dog", "hund") == 1.0
+    assert ("dog", "Hund") in sure
+    assert dice("a", "Hund") == pytest.approx(2 * 5 / (10 + 10))
+    assert asked.partner("dog", ["Ein", "Hund"], dice) == 1
+    assert asked.partner("dog", ["Hund", "Hund"], dice) is None
+    assert asked.partner("dog", ["Eine"], dice) is None
