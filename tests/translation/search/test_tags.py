@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from collections import Counter
 
 import pytest
@@ -33,6 +34,7 @@ def straight(line: str) -> list[tuple[int, int]]:
         ("{a} {b}", ""),
         ("all {a}", "all"),
         ("mail me@x.de now", "mail now"),
+        ("$5 or €1,000.50, not 5 nor x$5", "or, not 5 nor x$5"),
         ("50 of %d%% <!-- a note -->", "50 of"),
         ("a < b > c, 100 % {not a name} 5 kmh 10%s", "a < b > c, {not a name} 5 kmh 10%s"),
         ("no tags  at   all ", "no tags  at   all "),
@@ -89,6 +91,16 @@ def test_words_that_stay_where_they_are_give_the_line_back(line):
 )
 def test_tags_follow_their_words(line, translation, links, expected):
     assert restored(bare(line), translation, links) == (expected, [])
+
+
+@pytest.mark.parametrize(
+    "part", ["a", "<!--", "<a ", "{{", "1.", "%0", "http://", "a@", "<b>", "<b>x</b>", "$1,", "www."]
+)
+def test_long_lines_are_read_in_a_moment(part):
+    start = time.process_time()
+    of = bare(part * (16_000 // len(part)))
+    restored(of, of.line, straight(of.line))
+    assert time.process_time() - start < 2
 
 
 def test_what_closes_what():

@@ -20,6 +20,7 @@ _UNITS = (
     "km/h|m/s|km|cm|mm|nm|m|ft|mi|kg|mg|g|lb|oz|ml|cl|l|kB|MB|GB|TB|Hz|kHz|MHz|GHz|kWh|kW|MW|W|mV|V|mA|A|dB|px|pt"
     "|°C|°F|°|%|‰|€|£|¥|\\$"
 )
+_NUMBER = r"\d+(?:[.,]\d+)*"
 _KEPT = re.compile(
     "|".join(
         (
@@ -30,8 +31,9 @@ _KEPT = re.compile(
             r"%%",
             r"(?<![\w%])%(?:\d+\$|\(\w+\))?[-+#0]*\d*(?:\.\d+)?(?:hh|ll|[hlLqjzt])?[sdiufFeEgGxXocrp@](?!\w)",
             r"(?:https?|ftp)://[^\s<>\"]*[\w/#=&]|www\.[^\s<>\"]*[\w/#=&]",
-            r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
-            rf"(?<![\w.,])[€£¥$]?\d+(?:[.,]\d+)*[ \u00a0]?(?:{_UNITS})(?!\w)",
+            r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
+            rf"(?<![\w.,]){_NUMBER}[ \u00a0]?(?:{_UNITS})(?!\w)",
+            rf"(?<!\w)[€£¥$]{_NUMBER}(?!\w)",
         )
     )
 )
@@ -88,7 +90,10 @@ def bare(line: str) -> Bare:
             after = after.lstrip(_SPACE)
             if after[:1] in ("", *_CLOSING):
                 text = text.rstrip(_SPACE)
-                tags = [replace(tag, at=min(tag.at, len(text))) for tag in tags]
+                number = len(tags)
+                while number and tags[number - 1].at > len(text):
+                    number -= 1
+                    tags[number] = replace(tags[number], at=len(text))
         text += after
         if found is not None:
             end = found.end()
@@ -107,10 +112,11 @@ def _opened(tags: Sequence[Tag]) -> dict[int, int]:
     for number, tag in enumerate(tags):
         if tag.kind == "open":
             waiting.append(number)
-        same = [place for place, one in enumerate(waiting) if _name(tags[one]) == _name(tag)]
-        if tag.kind == "close" and same:
-            found[number] = waiting[same[-1]]
-            del waiting[same[-1] :]
+        elif tag.kind == "close":
+            same = [place for place, one in enumerate(waiting) if _name(tags[one]) == _name(tag)]
+            if same:
+                found[number] = waiting[same[-1]]
+                del waiting[same[-1] :]
     return found
 
 
