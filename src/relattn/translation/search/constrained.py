@@ -168,6 +168,8 @@ def _followers(
     allowed[rules.eos] &= not one.lacking
     likely = np.flatnonzero(allowed)
     if len(likely) > most:
+        values = log_probs[likely]
+        likely = likely[values >= np.partition(values, -most)[-most]]  # and those that tie with the last
         likely = likely[np.argsort(-log_probs[likely], kind="stable")[:most]]
     return wanted | set(likely.tolist())
 
