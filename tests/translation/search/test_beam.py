@@ -15,8 +15,8 @@ from torch import Tensor
 
 from relattn.translation.config import SamplingConfig
 from relattn.translation.errors import Diverged, InputError
-from relattn.translation.search import constrained
-from relattn.translation.search.beam import FREE, Finished, Rules, search, stable_topk
+from relattn.translation.search import beam, constrained
+from relattn.translation.search.beam import FREE, Finished, Rules, best_tokens, search, stable_topk
 from relattn.translation.search.constrained import Phrase
 from relattn.translation.search.sampling import sample
 from relattn.translation.search.scoring import length_penalty
@@ -258,6 +258,25 @@ def test_stable_topk_is_the_head_of_a_stable_sort(k, levels):
     assert torch.equal(values, expected[:, :k])
     real = values > float("-inf")
     assert torch.equal(index[real], expected_index[:, :k][real])
+
+
+@pytest.mark.parametrize("round_to", [None, 0.5, 2.0, 1e9])
+@pytest.mark.parametrize("k", [1, 2, 9, 40])
+@pytest.mark.parametrize("vocab", [30, 640, 1000, 6000])
+def test_the_best_tokens_of_rows_are_those_of_all_their_log_probabilities(monkeypatch, vocab, k, round_to):
+    """Whatever the blocks, a few rows at a time, with many values alike; some rows may have one token alone."""
+    monkeypatch.setattr(beam, "IN_CACHE", 7 * vocab)
+    logits = 3 * torch.randn(50, vocab, generator=torch.Generator().manual_seed(k))
+    logits = logits if round_to is None else (logits / round_to).round() * round_to
+    only = torch.where(torch.arange(50) % 5 == 3, 11, FREE)
+    log_probs = logits.log_softmax(-1)
+    log_probs[:, [PAD, BOS]] = -math.inf
+    log_probs[only != FREE] = log_probs[only != FREE].where(torch.arange(vocab) == 11, -math.inf)
+    values, tokens = best_tokens(logits, min(k, vocab), only, (PAD, BOS))
+    expected = log_probs.sort(dim=1, descending=True, stable=True)
+    assert torch.equal(values, expected.values[:, :k])
+    real = values > -math.inf
+    assert torch.equal(tokens[real], expected.indices[:, :k][real])
 
 
 # Phrases that translations are to have

@@ -38,6 +38,8 @@ from relattn.translation.search.scoring import LengthPenalty
 
 NEVER = float("-inf")
 FREE = -1  # in a prefix: any token may stand here
+IN_CACHE = 1 << 19  # logits that are worked on at a time, 2 MiB
+BLOCK = 64  # of a row of logits, whose maximum is taken first
 
 
 class Cache(Protocol):
@@ -115,11 +117,13 @@ def advance(state: BeamState, logits: Tensor, rules: Rules) -> tuple[BeamState, 
     """
     width, vocab = logits.shape[1:]
     length = state.tokens.shape[-1] + 1
-    log_probs = permitted(logits, length, state.limits, state.prefixes, rules)
-    totals = (state.log_prob[:, :, None] + log_probs).flatten(1)  # (live, width * vocab)
     candidates = 1 if rules.beam_size == 1 else 2 * rules.beam_size
-    log_prob, index = stable_topk(totals, min(candidates, width * vocab))  # (live, candidates) both
-    parent, token = index // vocab, index % vocab
+    each = min(candidates, vocab)  # of a hypothesis
+    only = permitted(length, state.limits, state.prefixes, rules).repeat_interleave(width)
+    log_probs, likely = best_tokens(logits.flatten(0, 1), each, only, rules.banned)
+    totals = (state.log_prob[:, :, None] + log_probs.unflatten(0, (-1, width))).flatten(1)  # (live, width * each)
+    log_prob, index = stable_topk(totals, min(candidates, width * each))
+    parent, token = index // each, likely.unflatten(0, (-1, width)).flatten(1).gather(1, index)
     tokens = torch.cat([_rows(state.tokens, parent), token[:, :, None]], dim=-1)  # (live, candidates, length)
 
     ends = token == rules.eos
@@ -129,25 +133,59 @@ def advance(state: BeamState, logits: Tensor, rules: Rules) -> tuple[BeamState, 
     return replace(state, tokens=_rows(tokens, chosen), log_prob=log_prob), parent.gather(1, chosen)
 
 
-def permitted(logits: Tensor, length: int, limits: Tensor, prefixes: Tensor, rules: Rules) -> Tensor:
-    """Log-probabilities of the token at a length, counted from 1, -inf for those that may not stand there.
+def permitted(length: int, limits: Tensor, prefixes: Tensor, rules: Rules) -> Tensor:
+    """(live,) the one token that may stand at a length, counted from 1, or FREE: the end at a limit, or a prefix's own.
 
     Args:
-        logits: (live, width, vocab)
         length: of the hypotheses with it.
         limits: (live,)
         prefixes: (live, longest)
         rules: of the search.
     """
-    log_probs = torch.log_softmax(logits.float(), dim=-1)
-    log_probs[..., list(rules.banned)] = NEVER
-    only = torch.where(limits == length, rules.eos, FREE)  # (live,) the one token that may follow
-    if length <= prefixes.shape[1]:
-        only = torch.where(prefixes[:, length - 1] == FREE, only, prefixes[:, length - 1])
-    if bool((only != FREE).any()):
-        others = torch.arange(logits.shape[-1], device=logits.device) != only[:, None]
-        log_probs.masked_fill_(((only != FREE)[:, None] & others)[:, None], NEVER)
-    return log_probs
+    only = torch.where(limits == length, rules.eos, FREE)
+    if length > prefixes.shape[1]:
+        return only
+    return torch.where(prefixes[:, length - 1] == FREE, only, prefixes[:, length - 1])
+
+
+def best_tokens(logits: Tensor, k: int, only: Tensor, banned: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The log-probabilities of the k likeliest tokens of each row, in falling order, and the tokens; as `stable_topk`.
+
+    On a CPU rows are taken a few at a time, so that what is made of them stays in the processor's cache.
+
+    Args:
+        logits: (rows, vocab)
+        k: how many.
+        only: (rows,) the one token that may come, or FREE.
+        banned: tokens that may not come.
+    """
+    found = []
+    rows = max(1, IN_CACHE // logits.shape[1] if logits.is_cpu else len(logits))
+    for part, allowed in zip(logits.split(rows), only.split(rows), strict=True):
+        log_probs = torch.log_softmax(part.float(), dim=-1)
+        log_probs[:, list(banned)] = NEVER
+        if bool((allowed != FREE).any()):
+            others = torch.arange(part.shape[1], device=part.device) != allowed[:, None]
+            log_probs.masked_fill_((allowed != FREE)[:, None] & others, NEVER)
+        found.append(_topk_by_blocks(log_probs, k))
+    values, tokens = zip(*found, strict=True)
+    return torch.cat(values), torch.cat(tokens)
+
+
+def _topk_by_blocks(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`stable_topk` for long rows: the k largest of a row are in the k blocks with the largest maxima."""
+    blocks = -(-x.shape[1] // BLOCK)
+    if blocks <= 2 * k:
+        return stable_topk(x, k)
+    x = F.pad(x, (0, blocks * BLOCK - x.shape[1]), value=NEVER).unflatten(1, (blocks, BLOCK))
+    maxima, chosen = x.amax(2).topk(k + 1)
+    chosen = chosen[:, :k].sort(dim=1).values  # so that equal values stay in their order
+    values, index = stable_topk(x.gather(1, chosen[:, :, None].expand(-1, -1, BLOCK)).flatten(1), k)
+    index = chosen.gather(1, index // BLOCK) * BLOCK + index % BLOCK
+    tied = (maxima[:, k] == values[:, k - 1]) & (values[:, k - 1] > NEVER)  # with a block that was left out
+    if bool(tied.any()):
+        values[tied], index[tied] = stable_topk(x[tied].flatten(1), k)
+    return values, index
 
 
 def over(state: BeamState, rules: Rules) -> Tensor:

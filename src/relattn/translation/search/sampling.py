@@ -15,7 +15,7 @@ from torch import Tensor
 
 from relattn.translation.config import SamplingConfig
 from relattn.translation.errors import Diverged
-from relattn.translation.search.beam import C, Rules, permitted, stable_topk
+from relattn.translation.search.beam import C, Rules, best_tokens, permitted
 from relattn.translation.search.lines import Finished
 
 
@@ -53,8 +53,8 @@ def sample(
     last = torch.full_like(limits, rules.bos)
     for length in range(1, int(limits.max()) + 1 if len(limits) else 1):
         logits, cache = step(last, cache)
-        log_probs = permitted(logits[:, None], length, limits[rows], prefixes[rows], rules)[:, 0]  # (rows, vocab)
-        kept, tokens = stable_topk(log_probs, min(how.top_k or log_probs.shape[1], log_probs.shape[1]))
+        only = permitted(length, limits[rows], prefixes[rows], rules)
+        kept, tokens = best_tokens(logits, min(how.top_k or logits.shape[1], logits.shape[1]), only, rules.banned)
         if not bool(kept[:, 0].isfinite().all()):
             raise Diverged("the model's log-probabilities are not numbers: it has diverged or is damaged")
         share = (kept.double() / how.temperature).softmax(-1).cumsum(-1)
