@@ -79,15 +79,35 @@ class AttentionCache:
                 room.scatter_(2, position[:, None, :, None].expand_as(new), new)
         return AttentionCache(rooms, end, lengths)
 
-    def select(self, rows: Tensor) -> AttentionCache:
-        """The cache of the sequences `rows` (any number of them, repeats allowed): a beam's reordering."""
+    def select(self, rows: Tensor, into: AttentionCache | None = None) -> AttentionCache:
+        """The cache of the sequences `rows` (any number of them, repeats allowed): a beam's reordering.
+
+        Args:
+            rows: (new batch,) indices.
+            into: a cache that is needed no more, and does not share its memory with this one: where it has room, that
+                is written over. New memory costs a search a good part of its time.
+        """
         lengths = None if self.lengths is None else self.lengths[rows]
         if any(room.requires_grad for room in self.rooms):
             return AttentionCache((self.key[rows], self.value[rows]), self.length, lengths)
-        rooms = [room.new_empty(len(rows), *room.shape[1:]) for room in self.rooms]
+        if into is not None and into._holds(len(rows), self.rooms):
+            rooms = [room[: len(rows)] for room in into.rooms]
+        else:
+            rooms = [room.new_empty(len(rows), *room.shape[1:]) for room in self.rooms]
         for room, held in zip(rooms, (self.key, self.value), strict=True):
             torch.index_select(held, 0, rows, out=room[:, :, : self.length])
         return AttentionCache((rooms[0], rooms[1]), self.length, lengths)
+
+    def _holds(self, batch: int, rooms: tuple[Tensor, Tensor]) -> bool:
+        """Whether there is room here for so many sequences of rooms like these."""
+        return all(
+            len(own) >= batch
+            and own.shape[1:] == room.shape[1:]
+            and own.dtype == room.dtype
+            and own.device == room.device
+            and not own.requires_grad
+            for own, room in zip(self.rooms, rooms, strict=True)
+        )
 
     def _copy(self, capacity: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """What is held, in new tensors with room for `capacity` positions."""

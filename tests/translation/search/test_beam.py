@@ -35,7 +35,7 @@ class Node:
     sentence: Tensor  # (rows,)
     place: Tensor  # (rows,) -1 before the beginning
 
-    def select(self, rows: Tensor) -> Node:
+    def select(self, rows: Tensor, into: Node | None = None) -> Node:
         return Node(self.sentence[rows], self.place[rows])
 
 

@@ -478,6 +478,16 @@ def test_an_ensemble_of_one_model_twice_says_what_that_one_says():
     assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
+def test_caches_whose_rows_stay_are_the_same_caches():
+    """A search gives up what it selected from, which must not be what it goes on with under another name."""
+    ensemble, src = Ensemble([lively(1), lively(2)]), torch.tensor([[5, 6, 2], [7, 8, 2]])
+    lengths = torch.tensor([3, 3])
+    caches = ensemble.start(ensemble.encode(src, lengths), lengths, 4)
+    assert caches.select(torch.arange(2)) is caches
+    _, after = ensemble.step(torch.tensor([[1], [1]]), caches)
+    assert after.select(torch.tensor([1, 0])) is not after
+
+
 def test_an_ensemble_scores_given_translations():
     models, sides = (lively(1), lively(2)), ([[5, 6], [7]], [[8, 9, 10], []])
     found = together(*models).forced(*sides)

@@ -18,6 +18,9 @@ class State:
     def batch(self) -> int:
         return self.tensors[0].shape[0]
 
-    def select(self, rows: Tensor) -> State:
-        """The state of the sequences `rows` (any number of them, repeats allowed): a beam's reordering."""
+    def select(self, rows: Tensor, into: State | None = None) -> State:
+        """The state of the sequences `rows` (any number of them, repeats allowed): a beam's reordering.
+
+        `into` is as in `AttentionCache.select`, and a state is too small to need it.
+        """
         return State(tuple(tensor.index_select(0, rows) for tensor in self.tensors), self.length)

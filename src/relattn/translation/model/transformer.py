@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -43,11 +43,15 @@ class Cache:
         """Target positions held."""
         return self.seen[0].length
 
-    def select(self, rows: Tensor) -> Cache:
-        """The cache of the given rows, (new_rows,) indices, in that order; itself where that is the order they have."""
+    def select(self, rows: Tensor, into: Cache | None = None) -> Cache:
+        """The cache of the given rows, (new_rows,) indices, in that order; itself where that is the order they have.
+
+        `into`, a cache that is needed no more, may be written over; see `AttentionCache.select`.
+        """
         if torch.equal(rows, torch.arange(self.seen[0].batch, device=rows.device)):
             return self
-        seen = tuple(layer.select(rows) for layer in self.seen)
+        spare: tuple[Any, ...] = (None,) * len(self.seen) if into is None else into.seen
+        seen = tuple(cast(Any, layer).select(rows, old) for layer, old in zip(self.seen, spare, strict=True))
         source = rows // (self.seen[0].batch // len(self.src_lengths))  # (new_rows,)
         sources, counts = source.unique_consecutive(return_counts=True)
         if counts.unique().numel() > 1:

@@ -43,10 +43,13 @@ BLOCK = 64  # of a row of logits, whose maximum is taken first
 
 
 class Cache(Protocol):
-    """What a model remembers of each row: a value, never changed in place."""
+    """What a model remembers of each row: a value, which changes only where it is given up."""
 
-    def select(self, rows: Tensor) -> Self:
-        """The cache of the rows (M,) named, in that order; a row may be named several times or not at all."""
+    def select(self, rows: Tensor, into: Self | None = None) -> Self:
+        """The cache of the rows (M,) named, in that order; a row may be named several times or not at all.
+
+        `into` is needed no more, and its memory may be taken for the result; or it is left, and that may be this one.
+        """
         ...
 
 
@@ -215,6 +218,7 @@ def search(
     results: list[list[Finished]] = [[] for _ in range(limits.shape[0])]
     state = start(limits, rules, prefixes)
     last = torch.full_like(limits, rules.bos)
+    spare: C | None = None
     while len(state.sentences):
         logits, cache = step(last, cache)
         width = state.tokens.shape[1]
@@ -227,7 +231,8 @@ def search(
         if len(state.sentences):
             if state.tokens.shape[-1] >= int(state.limits.min()):
                 raise Diverged("the model's log-probabilities are not numbers: it has diverged or is damaged")
-            cache = cache.select(rows.flatten())
+            before, cache = cache, cache.select(rows.flatten(), spare)
+            spare = spare if cache is before else before
             last = state.tokens[:, :, -1].flatten()
     return results
 
