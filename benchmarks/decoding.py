@@ -19,18 +19,20 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from benchmarks.measure import apart, conditions, keep, peak_here, preload
 from relattn.translation import bundle
 from relattn.translation.config import DataConfig, Quantization, Recipe, SearchConfig
+from relattn.translation.data.batching import runs
 from relattn.translation.data.corpora import read_lines
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.export.ctranslate2 import export
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.presets import PRESETS
 from relattn.translation.search.ctranslate2 import load
-from relattn.translation.search.lines import MAX_TOKENS, LineTranslator
+from relattn.translation.search.lines import MAX_SENTENCES, MAX_TOKENS, LineTranslator
 
 RESULTS = Path(__file__).parent / "results" / "decoding-cpu.csv"
 METHODS = ("relattn", "relattn bf16", "ctranslate2", "ctranslate2 int8", "transformers")
@@ -84,7 +86,8 @@ def figures(path: Path, method: str, beam_size: int, threads: int, lines: list[s
         found["tokens"] = run(len(lines))
         found["seconds"] = time.perf_counter() - start
 
-    return found | {"bytes": peak_here(all_lines)} | found
+    peak = peak_here(all_lines)
+    return {**found, "bytes": peak}
 
 
 def ours(path: Path, method: str, beam_size: int, threads: int, lines: list[str]) -> Callable[[int], int]:
@@ -117,13 +120,13 @@ def generate(path: Path, beam_size: int, lines: list[str]) -> Callable[[int], in
             forced_eos_token_id=None,
         )
     ).eval()
-    sources = sorted((parts.tokenizer.encode(line) for line in lines), key=len, reverse=True)
+    sources = [parts.tokenizer.encode(line) for line in lines]
+    lengths = np.array([len(source) + 1 for source in sources])
 
     def run(count: int) -> int:
-        tokens, at = 0, 0
-        while at < count:
-            rows = max(1, min(MAX_TOKENS // (len(sources[at]) + 1), count - at))
-            batch = sources[at : at + rows]
+        tokens = 0
+        for indices in runs(np.argsort(-lengths[:count], kind="stable"), lengths, MAX_TOKENS, MAX_SENTENCES):
+            batch = [sources[i] for i in indices]
             longest = len(batch[0])
             ids = torch.tensor([[*row, 2, *[0] * (longest - len(row))] for row in batch])
             with torch.inference_mode():
@@ -136,7 +139,6 @@ def generate(path: Path, beam_size: int, lines: list[str]) -> Callable[[int], in
                     do_sample=False,
                 )
             tokens += found.shape[0] * (found.shape[1] - 1)
-            at += rows
         return tokens
 
     return run

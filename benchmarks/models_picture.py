@@ -3,13 +3,13 @@
 A cross ends the line of a method that was left out or ended, and stands at the edge.
 """
 
-import argparse
 import csv
 from pathlib import Path
 
-import matplotlib
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+
+from benchmarks.picture import begin, command, save
 
 COLOURS = {"eager": "#bc4c00", "sdpa": "#57606a", "relattn": "#0550ae"}
 NAMES = {"eager": "own code, eager", "sdpa": "own code, SDPA", "relattn": "relattn"}
@@ -59,8 +59,7 @@ def panel(axis: Axes, lines: Lines, column: str, title: str) -> None:
 
 
 def draw(results: Path, out: Path) -> None:
-    matplotlib.use("Agg")
-    matplotlib.rcParams |= {"font.size": 9.5, "svg.hashsalt": "relattn", "axes.edgecolor": "#57606a"}
+    begin()
     lines = read(results)
     figure, (left, right) = plt.subplots(
         1, 2, sharey=True, figsize=(10, 0.6 + 0.24 * len(lines)), layout="constrained", facecolor="white"
@@ -70,18 +69,12 @@ def draw(results: Path, out: Path) -> None:
     for method, name in NAMES.items():
         left.scatter([], [], color=COLOURS[method], label=name)
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    figure.savefig(out, dpi=130, metadata={"Date": None} if out.suffix == ".svg" else None)
-    plt.close(figure)
+    save(figure, out)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.models_picture", description=__doc__)
-    here = Path(__file__).parent
-    parser.add_argument("--results", type=Path, default=here / "results" / "models-cpu.csv")
-    parser.add_argument("--out", type=Path, default=here.parent / "docs" / "models.svg", help="SVG or PNG")
-    arguments = parser.parse_args()
+    arguments = command("models_picture", __doc__, "models-cpu.csv", "models.svg").parse_args()
     draw(arguments.results, arguments.out)
-    print(f"written to {arguments.out}")
 
 
 if __name__ == "__main__":

@@ -41,20 +41,17 @@ def published(hypotheses: Sequence[str], references: Sequence[str], language: st
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.multi30k", description=__doc__)
-    parser.add_argument("bundles", nargs="+", help="models, each scored")
+    parser.add_argument("bundles", nargs="+", metavar="BUNDLE", help="the model; several are an ensemble")
     parser.add_argument("--src", default="data/multi30k/test2016.en")
     parser.add_argument("--ref", default="data/multi30k/test2016.de")
     parser.add_argument("--language", default="de", help="of the references")
     arguments = parser.parse_args()
     pairs = list(read_parallel(arguments.src, arguments.ref))
     references = [reference for _, reference in pairs]
-    for bundle in arguments.bundles:
-        translations = load(bundle).translate([source for source, _ in pairs])
-        print(f"{bundle}\n{score(translations, references)}")
-        scale = published(translations, references, arguments.language)
-        print(
-            f"lower-cased Moses tokens: BLEU {scale.bleu:.2f}  {scale.signature}  {scale.tokens:,} of the references\n"
-        )
+    translations = load(*arguments.bundles).translate([source for source, _ in pairs])
+    print(score(translations, references))
+    scale = published(translations, references, arguments.language)
+    print(f"lower-cased Moses tokens: BLEU {scale.bleu:.2f}  {scale.signature}  {scale.tokens:,} of the references")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import matplotlib
 import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 NAMES = {"plain": "PyTorch, no positions", "auto": "relattn"}
@@ -93,8 +94,7 @@ def panel(axis, lines: Lines, title: str) -> None:
 
 
 def draw(results: Path, out: Path, causal: bool) -> None:
-    matplotlib.use("Agg")
-    matplotlib.rcParams |= {"font.size": 9.5, "svg.hashsalt": "relattn", "axes.edgecolor": "#57606a"}
+    begin()
     time = read(results, "time ratio", causal, both_passes=True)
     memory = read(results, "peak MiB", causal, both_passes=True)
     if not time:
@@ -106,19 +106,36 @@ def draw(results: Path, out: Path, causal: bool) -> None:
     panel(right, memory, "peak memory beyond the inputs (MiB)")
     note = "8 heads, d = 64, k = 16, 8,192 tokens a batch, float32; × the next length does not fit half of the memory"
     figure.supxlabel(note, fontsize=8.5, color="#57606a")
+    save(figure, out)
+
+
+def begin() -> None:
+    """How all pictures of results look."""
+    matplotlib.use("Agg")
+    matplotlib.rcParams |= {"font.size": 9.5, "svg.hashsalt": "relattn", "axes.edgecolor": "#57606a"}
+
+
+def save(figure: Figure, out: Path) -> None:
+    """Write a picture, the same bytes for the same rows, and say where."""
     figure.savefig(out, dpi=130, metadata={"Date": None} if out.suffix == ".svg" else None)
     plt.close(figure)
+    print(f"written to {out}")
+
+
+def command(name: str, about: str | None, results: str, picture: str) -> argparse.ArgumentParser:
+    """The arguments of what draws: a file of results/, and one of docs/."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=about)
+    here = Path(__file__).parent
+    parser.add_argument("--results", type=Path, default=here / "results" / results)
+    parser.add_argument("--out", type=Path, default=here.parent / "docs" / picture, help="SVG or PNG")
+    return parser
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.picture", description=__doc__)
-    here = Path(__file__).parent
-    parser.add_argument("--results", type=Path, default=here / "results" / "attention-cpu.csv")
+    parser = command("picture", __doc__, "attention-cpu.csv", "attention.svg")
     parser.add_argument("--causal", action="store_true", help="draw the causal rows")
-    parser.add_argument("--out", type=Path, default=here.parent / "docs" / "attention.svg", help="SVG or PNG")
     arguments = parser.parse_args()
     draw(arguments.results, arguments.out, arguments.causal)
-    print(f"written to {arguments.out}")
 
 
 if __name__ == "__main__":

@@ -15,10 +15,11 @@ from relattn.checks import may_look, show
 class AttentionCache:
     """Keys and values of the positions a causal layer has seen, with room for more.
 
-    A value: `append` and `select` return new caches, and what a cache holds never changes. The first to append to a
-    cache writes behind what it holds, into memory the two then share, and copies nothing. Otherwise what it holds is
-    copied first: when another has appended to it before (a branch), when there is no room (the capacity doubles), and
-    while autograd records, which needs earlier steps unharmed; so decode under `torch.inference_mode()`.
+    A value: `append` and `select` return new caches, and what a cache holds never changes, but for one that is given up
+    to `select`. The first to append to a cache writes behind what it holds, into memory the two then share, and copies
+    nothing. Otherwise what it holds is copied first: when another has appended to it before (a branch), when there is
+    no room (the capacity doubles), and while autograd records, which needs earlier steps unharmed; so decode under
+    `torch.inference_mode()`.
 
     Sequences stand flush left. Where their lengths differ, each goes on at its own.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 
+import matplotlib
 import pytest
 
 from benchmarks import encoders, models, models_check, models_picture
@@ -48,7 +49,7 @@ def test_the_picture_has_a_line_for_each_length_and_a_cross_for_what_was_left_ou
     monkeypatch.setattr(models, "MOST_SECONDS", 0.0)
     run(models)
     monkeypatch.setattr(sys, "argv", ["p", "--results", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "p.svg")])
-    monkeypatch.setitem(models_picture.matplotlib.rcParams, "svg.fonttype", "none")
+    monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")
     models_picture.main()
     drawn = (tmp_path / "p.svg").read_text(encoding="utf-8")
     assert [drawn.count(f">{label}<") for label in ("small, 4 tokens", "8 tokens", "40 tokens")] == [1, 1, 1]

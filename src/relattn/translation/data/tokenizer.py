@@ -12,6 +12,7 @@ import io
 import math
 import re
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ SPACE_MARK, _STAND_IN = "\u2581", "\U0010ffff"
 _SAMPLED_LINES = 4_000_000  # lines a vocabulary is learned from, at most
 _LONGEST_LINE = 1 << 30  # bytes, the most SentencePiece takes: it would leave out lines of more than 4,192
 LONGEST_PIECE = 16  # characters of a piece that is learned, at most
+BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a piece that spells one byte of a character
 TOKENIZER = "tokenizer.model"  # the file it is kept in
 _TRAINING_THREADS = 16  # fixed: the sums of its training, hence the vocabulary, depend on it
 
@@ -152,7 +154,7 @@ class Tokenizer:
         """Pieces of source and target, the special ones counted."""
         return self.vocab_size, self.vocab_size
 
-    @property
+    @cached_property
     def vocabularies(self) -> tuple[list[str], list[str]]:
         """Every piece as SentencePiece writes it, by its id, of the source and of the target."""
         pieces = [self._model.id_to_piece(i) for i in range(self.vocab_size)]

@@ -8,7 +8,6 @@ marks around the source, its end above all, outweigh every word.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,12 +16,10 @@ import torch
 from torch import Tensor
 
 from relattn.translation.data.batching import Batch
-from relattn.translation.data.tokenizer import SPACE_MARK, Marks
+from relattn.translation.data.tokenizer import BYTE, SPACE_MARK, Marks
 from relattn.translation.model.attention import CrossAttention
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
-
-_BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a piece that spells one byte of a character
 
 Links = list[tuple[int, int]]  # (source word, target word), counted from 0, by target words
 
@@ -33,7 +30,7 @@ def words_of(pieces: Sequence[str]) -> list[int | None]:
     word, inside = -1, False
     for piece in pieces:
         belongs = None
-        for character in "x" if _BYTE.fullmatch(piece) else piece:
+        for character in "x" if BYTE.fullmatch(piece) else piece:
             if character == SPACE_MARK:
                 inside = False
                 continue
@@ -54,12 +51,14 @@ def links(weights: np.ndarray, src_pieces: Sequence[str], tgt_pieces: Sequence[s
     """
     source, target = words_of(src_pieces), words_of(tgt_pieces)
     of_words = np.zeros((max((w for w in target if w is not None), default=-1) + 1, len(source) + 1))  # the last: none
-    of_source = [*[None] * len(marks.src_begin), *source, *[None] * len(marks.src_end)]
+    none = len(source)
+    around = [none] * len(marks.src_begin), [none] * len(marks.src_end)
+    of_source = [*around[0], *(none if each is None else each for each in source), *around[1]]
     for row, word in zip(weights, target, strict=False):
         if word is not None:
-            np.add.at(of_words[word], [len(source) if each is None else each for each in of_source], row)
+            np.add.at(of_words[word], of_source, row)
     heaviest = of_words.argmax(1) if of_words.size else np.empty(0, dtype=int)
-    return [(int(of), at) for at, of in enumerate(heaviest) if of < len(source)]
+    return [(int(of), at) for at, of in enumerate(heaviest) if of < none]
 
 
 def pharaoh(found: Links) -> str:

@@ -37,6 +37,7 @@ from relattn.translation.search.lines import Finished
 from relattn.translation.search.scoring import LengthPenalty
 
 NEVER = float("-inf")
+NO_NUMBERS = "the model's log-probabilities are not numbers: it has diverged or is damaged"
 FREE = -1  # in a prefix: any token may stand here
 IN_CACHE = 1 << 19  # logits that are worked on at a time, 2 MiB
 BLOCK = 64  # of a row of logits, whose maximum is taken first
@@ -72,6 +73,11 @@ class Rules:
             raise ValueError(f"n_best is {self.n_best}; it must be between 1 and the beam size, {self.beam_size}")
         if self.eos in self.banned:
             raise ValueError(f"token {self.eos} ends a sentence, so it cannot be banned")
+
+    @property
+    def candidates(self) -> int:
+        """Extensions of a sentence's hypotheses that a step looks at."""
+        return 1 if self.beam_size == 1 else 2 * self.beam_size
 
 
 @dataclass(frozen=True)
@@ -120,12 +126,11 @@ def advance(state: BeamState, logits: Tensor, rules: Rules) -> tuple[BeamState, 
     """
     width, vocab = logits.shape[1:]
     length = state.tokens.shape[-1] + 1
-    candidates = 1 if rules.beam_size == 1 else 2 * rules.beam_size
-    each = min(candidates, vocab)  # of a hypothesis
+    each = min(rules.candidates, vocab)  # of a hypothesis
     only = permitted(length, state.limits, state.prefixes, rules).repeat_interleave(width)
     log_probs, likely = best_tokens(logits.flatten(0, 1), each, only, rules.banned)
     totals = (state.log_prob[:, :, None] + log_probs.unflatten(0, (-1, width))).flatten(1)  # (live, width * each)
-    log_prob, index = stable_topk(totals, min(candidates, width * each))
+    log_prob, index = stable_topk(totals, min(rules.candidates, width * each))
     parent, token = index // each, likely.unflatten(0, (-1, width)).flatten(1).gather(1, index)
     tokens = torch.cat([_rows(state.tokens, parent), token[:, :, None]], dim=-1)  # (live, candidates, length)
 
@@ -230,7 +235,7 @@ def search(
             state, rows = state.select(~ended), rows[~ended]
         if len(state.sentences):
             if state.tokens.shape[-1] >= int(state.limits.min()):
-                raise Diverged("the model's log-probabilities are not numbers: it has diverged or is damaged")
+                raise Diverged(NO_NUMBERS)
             before, cache = cache, cache.select(rows.flatten(), spare)
             spare = spare if cache is before else before
             last = state.tokens[:, :, -1].flatten()

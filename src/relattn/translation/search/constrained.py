@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from relattn.translation.errors import Diverged
-from relattn.translation.search.beam import NEVER, C, Rules
+from relattn.translation.search.beam import NEVER, NO_NUMBERS, C, Rules
 from relattn.translation.search.lines import Finished
 
 Phrase = tuple[int, ...]
@@ -117,7 +117,7 @@ def search(
             if _over(results[i], live[i], asked[i].limit, rules):
                 del live[i]
             elif not live[i]:
-                raise Diverged("the model's log-probabilities are not numbers: it has diverged or is damaged")
+                raise Diverged(NO_NUMBERS)
         rows = [one.row for of_sentence in live.values() for one in of_sentence]
         cache = cache.select(torch.tensor(rows, dtype=torch.long, device=device))
     return results
@@ -132,7 +132,7 @@ def _advance(
     row: int,
 ) -> tuple[list[Finished], list[Hypothesis]]:
     """One step of one sentence: what ends in it, and what lives on. `row` is that of the first of `before`."""
-    most = 1 if rules.beam_size == 1 else 2 * rules.beam_size
+    most = rules.candidates
     length = len(before[0].tokens) + 1
     banks: dict[int, list[tuple[float, int, int, Hypothesis]]] = defaultdict(list)  # by tokens of phrases missing
     for place, one in enumerate(before):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from relattn.translation.data.corpora import read_lines
-from relattn.translation.data.tokenizer import SPACE_MARK
+from relattn.translation.data.tokenizer import BYTE, SPACE_MARK
 from relattn.translation.errors import InputError, one_line
 
 
@@ -68,9 +68,8 @@ def within_words(pieces: Sequence[str]) -> list[bool]:
 
     Not those that begin with a wide character, for Chinese and Japanese have no spaces.
     """
-    byte = re.compile(r"<0x[0-9A-F]{2}>")
     return [
-        bool(byte.fullmatch(piece))
+        bool(BYTE.fullmatch(piece))
         or (
             piece[:1] != SPACE_MARK
             and piece[:1].isalnum()

@@ -154,18 +154,23 @@ class LineTranslator(ABC):
 
     def encode_pairs(self, numbered: Sequence[tuple[int, tuple[str, str]]]) -> tuple[list[list[int]], list[list[int]]]:
         """The pieces of sources and of targets. Raises InputError as `score` does."""
-        tokenizer, longest = self.tokenizer, self.max_length
+        tokenizer = self.tokenizer
         sides: tuple[list[list[int]], list[list[int]]] = [], []
         encode = tokenizer.encode, tokenizer.encode_target
         for number, pair in numbered:
             for side, line in enumerate(pair):
                 where = f"{('source', 'target')[side]} line {number}"
                 require_readable(line, where)
-                ids, marks = encode[side](line), (tokenizer.marks.around_src, 1)[side]
-                if longest is not None and len(ids) + marks > longest:
-                    raise InputError(f"{where} has {len(ids)} pieces, but this model reads at most {longest - marks}")
+                ids = encode[side](line)
+                self._require_held(len(ids), (tokenizer.marks.around_src, 1)[side], where)
                 sides[side].append(ids)
         return sides
+
+    def _require_held(self, pieces: int, marks: int, where: str) -> None:
+        """Refuse a line of more pieces than the model can hold, with so many marks, by an InputError."""
+        longest = self.max_length
+        if longest is not None and pieces + marks > longest:
+            raise InputError(f"{where} has {pieces} pieces, but this model reads at most {longest - marks}")
 
     def translate(
         self, lines: Iterable[str], *, prefixes: Iterable[str] | None = None, progress: bool = False
@@ -256,12 +261,9 @@ class LineTranslator(ABC):
         encoded = {i: self.tokenizer.encode(line) for i, line in enumerate(lines) if line.strip()}
         pieces = {i: ids for i, ids in encoded.items() if ids}  # normalisation may leave nothing of a line
         done(len(lines) - len(pieces))
-        marks, longest = self.tokenizer.marks.around_src, self.max_length
+        marks = self.tokenizer.marks.around_src
         for i, ids in pieces.items():
-            if longest is not None and len(ids) + marks > longest:
-                raise InputError(
-                    f"line {first_line + i} has {len(ids)} pieces, but this model reads at most {longest - marks}"
-                )
+            self._require_held(len(ids), marks, f"line {first_line + i}")
         asked = [self._sentence(first_line + i, lines[i], ids, prefixes[i]) for i, ids in pieces.items()]
         lengths = np.array([len(sentence.src_ids) + marks for sentence in asked], dtype=np.int64)
         for indices in runs(np.argsort(-lengths, kind="stable"), lengths, MAX_TOKENS, MAX_SENTENCES):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from relattn.translation.config import SamplingConfig
 from relattn.translation.errors import Diverged
-from relattn.translation.search.beam import C, Rules, best_tokens, permitted
+from relattn.translation.search.beam import NO_NUMBERS, C, Rules, best_tokens, permitted
 from relattn.translation.search.lines import Finished
 
 
@@ -56,7 +56,7 @@ def sample(
         only = permitted(length, limits[rows], prefixes[rows], rules)
         kept, tokens = best_tokens(logits, min(how.top_k or logits.shape[1], logits.shape[1]), only, rules.banned)
         if not bool(kept[:, 0].isfinite().all()):
-            raise Diverged("the model's log-probabilities are not numbers: it has diverged or is damaged")
+            raise Diverged(NO_NUMBERS)
         share = (kept.double() / how.temperature).softmax(-1).cumsum(-1)
         place = torch.searchsorted(share / share[:, -1:], numbers[rows, length - 1, None], right=True)
         last = tokens.gather(1, place)[:, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -72,8 +73,12 @@ class Translator(LineTranslator):
     def _search_with_phrases(self, sentences: list[Sentence], rules: Rules) -> list[list[Finished]]:
         asked = [constrained.Constrained(each.phrases, each.limit, tuple(each.prefix)) for each in sentences]
         cache, _, _ = self._start(sentences)
-        within = np.array(within_words(self.tokenizer.vocabularies[1]))
-        return constrained.search(self._step, cache, asked, rules, within, self.device)
+        return constrained.search(self._step, cache, asked, rules, self._within, self.device)
+
+    @cached_property
+    def _within(self) -> np.ndarray:
+        """(vocab,) the target pieces that go on within a word."""
+        return np.array(within_words(self.tokenizer.vocabularies[1]))
 
     def _draw(self, sentences: list[Sentence], n: int, how: SamplingConfig) -> list[list[Finished]]:
         if any(each.phrases for each in sentences):
