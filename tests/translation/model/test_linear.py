@@ -21,6 +21,7 @@ from relattn.translation.model.linear import OneDNNLinear, onednn, use_products
 from relattn.translation.model.transformer import Transformer
 
 ROWS, INPUTS, OUTPUTS = 307, 257, 263
+FEW = 256**3 // (INPUTS * OUTPUTS)  # the most rows that do not make a map large
 needs_onednn = pytest.mark.skipif(not linear.has_onednn(), reason="this PyTorch has no oneDNN")
 
 
@@ -116,6 +117,14 @@ def test_only_the_gradients_that_are_wanted_are_made(needed):
 
 
 @needs_onednn
+def test_one_row_more_makes_a_map_large():
+    x, weight, bias = sample(FEW + 1)
+    with Operators() as operators:
+        onednn(x, weight, bias)
+    assert operators.products == (1, 0)
+
+
+@needs_onednn
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_without_gradients(mode):
     tensors = sample()
@@ -147,7 +156,7 @@ def tangent(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 ORDINARY = {
     "float64": lambda x, w, b: onednn(x.double(), w.double(), b.double()),
     "bfloat16": lambda x, w, b: onednn(x.bfloat16(), w.bfloat16(), b.bfloat16()),
-    "few rows": lambda x, w, b: onednn(x[:255], w, b),
+    "few rows": lambda x, w, b: onednn(x[:FEW], w, b),
     "no rows": lambda x, w, b: onednn(x[:0], w, b),
     "no sequences": lambda x, w, b: onednn(x.new_empty(0, 7, INPUTS), w, b),
     "a vector": lambda x, w, b: onednn(x[0], w, b),

@@ -24,7 +24,7 @@ from relattn.translation.processor import is_amd
 if TYPE_CHECKING:
     from relattn.translation.model.transformer import Transformer
 
-LEAST = 256  # of rows, of inputs and of outputs, from which on a map is large
+LEAST = 256  # of inputs and of outputs, and its cube of rows · inputs · outputs, from which on a map is large
 
 
 def fastest() -> str:
@@ -79,7 +79,7 @@ def suits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     tensors = [x, weight] if bias is None else [x, weight, bias]
     return (
         min(weight.shape) >= LEAST
-        and x.numel() >= LEAST * x.shape[-1]
+        and x.numel() * len(weight) >= LEAST**3
         and x.shape[-1:] == weight.shape[1:]  # where shapes do not fit, F.linear has words for it
         and (bias is None or bias.shape == weight.shape[:1])
         and all(type(t) in (Tensor, nn.Parameter) and t.dtype == torch.float32 for t in tensors)

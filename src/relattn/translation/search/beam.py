@@ -245,17 +245,28 @@ def search(
 def stable_topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest of each row of (rows, n) in falling order, and their indices; of equal values the first come first.
 
-    `torch.topk` leaves the order of equal values open, and which of them make the cut. Rows where that matters are
-    sorted in full. Of -inf, which stands for nothing at all, any may make the cut.
+    `torch.topk` leaves the order of equal values open, and which of them make the cut. Of -inf, which stands for nothing
+    at all, any may make the cut.
     """
     values, index = x.topk(min(k + 1, x.shape[1]))
     if values.shape[1] > k:
         at_cut = (values[:, k - 1] == values[:, k]) & (values[:, k] > NEVER)
         if at_cut.any():
-            index[at_cut, :k] = x[at_cut].sort(dim=1, descending=True, stable=True).indices[:, :k]
+            index[at_cut, :k] = _down_to(x[at_cut], values[at_cut, k - 1, None], k)
     index = index[:, :k].sort(dim=1).values
     values, order = x.gather(1, index).sort(dim=1, descending=True, stable=True)
     return values, index.gather(1, order)
+
+
+def _down_to(x: Tensor, cut: Tensor, k: int) -> Tensor:
+    """(rows, k) places of the values above `cut` (rows, 1) and of the first that equal it, from left to right.
+
+    It is looked for without sorting: in bfloat16, whose logits are often equal, sorts would be a third of a search.
+    """
+    above, equal = x > cut, x == cut
+    missing = k - above.sum(dim=1, keepdim=True)
+    chosen = above | (equal & (equal.cumsum(dim=1, dtype=torch.int32) <= missing))
+    return chosen.nonzero()[:, 1].unflatten(0, (-1, k))
 
 
 def _rows(tokens: Tensor, which: Tensor) -> Tensor:
