@@ -20,7 +20,7 @@ from relattn import translation
 from relattn.translation import bundle, cli
 from relattn.translation.config import OPTIONS, Calibration, ModelConfig, Recipe, SamplingConfig, SearchConfig, dump
 from relattn.translation.data.corpora import read_parallel
-from relattn.translation.errors import Interrupted
+from relattn.translation.errors import InputError, Interrupted
 from relattn.translation.evaluation import score
 from relattn.translation.model.schemes import SCHEMES
 from relattn.translation.search.confidence import confidence
@@ -309,6 +309,36 @@ def test_a_bundle_that_will_not_do(relattn, tmp_path, model, command, damage):
 def test_ways_of_translating_that_will_not_do(relattn, reading, model, arguments, message):
     reading(b"one cat\n")
     assert_refused(relattn("translate", model, *arguments), message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], (None, torch.float32)),  # as many as PyTorch has
+        (["--threads=3"], (3, torch.float32)),
+        (["--threads=1", "--precision=bf16"], (1, torch.bfloat16)),
+    ],
+)
+def test_threads_and_precision_reach_the_model(relattn, reading, model, monkeypatch, arguments, expected):
+    seen = []
+    search_batch = Translator.search_batch
+
+    def watched(self, batch, n):
+        seen.append((self.workers, self.model.embedding.dtype))
+        return search_batch(self, batch, n)
+
+    monkeypatch.setattr(Translator, "search_batch", watched)
+    reading(b"one cat\n")
+    assert relattn("translate", model, *arguments).code == 0
+    assert seen == [(expected[0] or torch.get_num_threads(), expected[1])]
+
+
+def test_a_precision_that_there_is_not(relattn, model):
+    result = relattn("translate", model, "--precision=fp8")
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert "fp8" in result.err
+    with pytest.raises(InputError, match=r"^precision is fp32 or bf16, not 'half'$"):
+        bundle.load(model, precision="half")
 
 
 @pytest.mark.parametrize("device", ["abacus", "cuda:99", "cpu:x"])

@@ -422,6 +422,7 @@ def test_the_command_line(make, tmp_path, capsys):
     assert len([float(line) for line in capsys.readouterr().out.splitlines()]) == len(LINES)
     for arguments, message in (
         (["translate", str(out), str(out)], f"{out}: an export; an ensemble is of bundles"),
+        (["translate", str(out), "--precision", "bf16"], f"{out}: an export has its own precision"),
         (["evaluate", str(out), *files, "--by_position", "3"], f"{out}: an export; what it predicts by position"),
         (["evaluate", str(out), *files, "--threads", "0"], "threads"),
         (["export", "ctranslate2", str(parts.path), ""], "out must name a directory"),

@@ -25,7 +25,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from relattn.translation.config import Calibration, ModelConfig, Recipe, SearchConfig, as_dict
+from relattn.translation.config import Calibration, ModelConfig, Precision, Recipe, SearchConfig, as_dict
 from relattn.translation.data.imported import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
 from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
 from relattn.translation.errors import InputError, one_line, reading
@@ -35,6 +35,7 @@ from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.translator import Translator
 from relattn.translation.settings import of_version_1, of_version_2, read_yaml, to_config
 
+PRECISIONS: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 FORMAT = "relattn bundle"
 VERSION = 4
 _FORMER_NAMES = re.compile(r"\.(key|value)_table\.")  # of the tables in bundles made before November 2026
@@ -78,12 +79,19 @@ class Parts:
         path = self.path / CARD
         return path.read_text(encoding="utf-8") if path.is_file() else ""
 
-    def translator(self, *others: Parts, device: str = "cpu") -> Translator:
+    def translator(self, *others: Parts, device: str = "cpu", precision: Precision = "fp32") -> Translator:
         """The model made, ready to translate; with others, an ensemble of them all, searched as this one is.
 
+        Args:
+            device: where to compute.
+            precision: of weights and arithmetic; the search adds log-probabilities in float32 whatever it is.
+
         Raises:
-            InputError: weights do not fit their model, or the others have other languages or another tokenizer.
+            InputError: weights do not fit their model, the others have other languages or another tokenizer, or there
+                is no such precision.
         """
+        if precision not in PRECISIONS:
+            raise InputError(f"precision is {' or '.join(PRECISIONS)}, not {one_line(str(precision), 40)!r}")
         for other in others:
             if (other.src_lang, other.tgt_lang) != (self.src_lang, self.tgt_lang):
                 raise InputError(
@@ -98,7 +106,7 @@ class Parts:
             make_model(one.model, one.tokenizer.vocab_sizes, one.state, source=one.path / WEIGHTS)
             for one in (self, *others)
         ]
-        model = Ensemble(models) if others else models[0]
+        model = (Ensemble(models) if others else models[0]).to(PRECISIONS[precision])
         translator = Translator(model, self.tokenizer, self.search, device=device)
         translator.calibration = self.calibration
         return translator
@@ -170,14 +178,16 @@ def _configuration(
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode()
 
 
-def load(path: str | Path, *others: str | Path, device: str = "cpu") -> Translator:
+def load(path: str | Path, *others: str | Path, device: str = "cpu", precision: Precision = "fp32") -> Translator:
     """A translator from a bundle, or from an ensemble of several, with the search that the first names.
 
+    Args:
+        device, precision: as in `Parts.translator`.
+
     Raises:
-        InputError: a file of a bundle is missing, damaged or of another version, weights do not fit their model, or
-            the others have other languages or another tokenizer.
+        InputError: a file of a bundle is missing, damaged or of another version, or as `Parts.translator`.
     """
-    return load_parts(path).translator(*map(load_parts, others), device=device)
+    return load_parts(path).translator(*map(load_parts, others), device=device, precision=precision)
 
 
 def load_parts(path: str | Path) -> Parts:

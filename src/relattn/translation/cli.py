@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentError, ArgumentParser
 
-from relattn.translation.config import Format, Positions, Quantization, Recipe, SamplingConfig, TrainConfig, require
+from relattn.translation.config import (
+    Format,
+    Positions,
+    Precision,
+    Quantization,
+    Recipe,
+    SamplingConfig,
+    TrainConfig,
+    require,
+)
 from relattn.translation.errors import InputError, Interrupted, one_line
 from relattn.translation.settings import add_settings, recipe_flags
 
@@ -464,9 +473,12 @@ def _add_search(parser: ArgumentParser) -> None:
 
 
 def _add_device(parser: ArgumentParser) -> None:
-    """Where to compute."""
+    """Where to compute, and how."""
     parser.add_argument("--device", type=str, default="cpu", help="cpu, cuda, cuda:1, …")
-    parser.add_argument("--threads", type=int | None, default=None, help="CPU threads")
+    parser.add_argument("--threads", type=int | None, default=None, help="CPU threads; each translates its own lines")
+    parser.add_argument(
+        "--precision", type=Precision | None, default=None, help="fp32 or bf16: faster where there is hardware for it"
+    )
 
 
 def _load(arguments: Any) -> Any:
@@ -481,29 +493,34 @@ def _load(arguments: Any) -> Any:
     translator: LineTranslator
     if len(paths) > 1 and exports:
         raise InputError(f"{exports[0]}: an export; an ensemble is of bundles")
+    if exports and arguments.precision:
+        raise InputError(f"{exports[0]}: an export has its own precision: see relattn export --quantization")
     if exports:
         about, translator = ctranslate2.load(paths[0], device=arguments.device, threads=arguments.threads)
     else:
-        about, translator = _load_bundles(paths, arguments.device, arguments.threads)
+        about, translator = _load_bundles(paths, arguments)
     given = {name: arguments.get(name) for name in ("beam_size", "alpha") if arguments.get(name) is not None}
     translator.search = replace(translator.search, **given)
     return about, translator
 
 
-def _load_bundles(paths: list[Path], device: str, threads: int | None) -> Any:
+def _load_bundles(paths: list[Path], arguments: Any) -> Any:
     import torch
 
     from relattn.translation import bundle
 
-    if threads is not None:
-        torch.set_num_threads(threads)
+    device = arguments.device
+    if arguments.threads is not None:
+        torch.set_num_threads(arguments.threads)
     try:
         torch.ones(1, device=device).item()
     except Exception as error:  # of many kinds; "meta" makes tensors and has no numbers
         fault = one_line(str(error).partition("\n")[0], 120)
         raise InputError(f"device {device} cannot be used here: {fault}") from error
     first, *others = map(bundle.load_parts, paths)
-    return first, first.translator(*others, device=device)
+    translator = first.translator(*others, device=device, precision=arguments.precision or "fp32")
+    translator.workers = torch.get_num_threads() if translator.device.type == "cpu" else 1
+    return first, translator
 
 
 if __name__ == "__main__":

@@ -34,6 +34,8 @@ Quantization = Literal[  # of the weights of an export
     "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"
 ]
 
+Precision = Literal["fp32", "bf16"]  # of a model that translates
+
 Format = Literal["text", "tsv", "jsonl"]  # of translations that are written out
 
 _TABLES = {"clip": 16, "clip_right": None, "beyond": "clip", "relative_tables": "both", "tables_per_head": False}

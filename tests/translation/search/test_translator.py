@@ -211,6 +211,61 @@ def test_a_translation_the_model_cannot_hold_is_reported(caplog):
     assert caplog.messages == ["line 2: its translation was closed at 8 pieces, the most this model can hold"]
 
 
+@pytest.mark.parametrize(("workers", "lines"), [(2, 301), (3, 50), (3, 2), (3, 1), (3, 0)])
+def test_workers_change_nothing(trained, monkeypatch, workers, lines):
+    """Each searches with one of PyTorch's threads, and what was set is set again."""
+    monkeypatch.setattr(lines_module, "MAX_SENTENCES", 16)
+    translate, seen = translator(trained, beam_size=3), []
+    asked = random_lines(lines)
+    alone = translate.n_best(asked, 2)
+    search_batch = translate.search_batch
+
+    def watched(batch, n):
+        seen.append((threading.current_thread(), torch.get_num_threads(), len(batch)))
+        return search_batch(batch, n)
+
+    before = torch.get_num_threads()
+    monkeypatch.setattr(translate, "search_batch", watched)
+    monkeypatch.setattr(translate, "workers", workers)
+    try:
+        torch.set_num_threads(2)
+        assert_same(translate.n_best(asked, 2), alone)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    if lines > 1:
+        assert 1 < len({thread for thread, _, _ in seen}) <= workers
+        assert {threads for _, threads, _ in seen} == {1}
+        assert max(size for _, _, size in seen) <= -(-lines // workers)
+    assert sum(size for _, _, size in seen) == lines
+
+
+def test_what_goes_wrong_in_a_worker_is_told_and_the_threads_are_as_before(trained, monkeypatch):
+    translate, threads = translator(trained), torch.get_num_threads()
+    translate.workers = 2
+
+    def refuse(batch, n):
+        raise InputError("no")
+
+    monkeypatch.setattr(translate, "search_batch", refuse)
+    with pytest.raises(InputError, match=r"^no$"):
+        translate.translate(["4", "5 6", "7"])
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.filterwarnings("ignore:positions. none")
+@pytest.mark.parametrize("positions", SCHEMES)
+def test_in_bfloat16_scores_are_as_near_as_its_digits(positions):
+    """Of what a search finds, by the same weights in float64."""
+    rounded = small_model(positions).to(torch.bfloat16)
+    found = translator(rounded, beam_size=2).n_best(random_lines(20), 1)
+    exact = translator(rounded.double())
+    pairs = [(line, best.text) for line, (best,) in zip(random_lines(20), found, strict=True)]
+    for (best,), each in zip(found, exact.score(pairs), strict=True):
+        mean = sum(log_prob for _, log_prob in each) / len(each)
+        assert translator(rounded).mean_log_prob(best) == pytest.approx(mean, abs=2**-7 * abs(mean))
+
+
 @pytest.mark.parametrize("n", [0, 5])
 def test_n_best_is_at_most_the_beam(trained, n):
     with pytest.raises(InputError, match=f"the {n} best translations with beam_size 4"):

@@ -245,8 +245,8 @@ def search(
 def stable_topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest of each row of (rows, n) in falling order, and their indices; of equal values the first come first.
 
-    `torch.topk` leaves the order of equal values open, and which of them make the cut. Of -inf, which stands for nothing
-    at all, any may make the cut.
+    `torch.topk` leaves the order of equal values open, and which of them make the cut. Of -inf, which stands for
+    nothing at all, any may make the cut.
     """
     values, index = x.topk(min(k + 1, x.shape[1]))
     if values.shape[1] > k:

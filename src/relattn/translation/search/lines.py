@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +35,8 @@ PAIRS = 4096  # that are scored at once, the likes together
 LONGEST_LINE = 1 << 14  # characters, some thousand pieces: attention takes time by the square of them
 
 _log = logging.getLogger(__name__)
+B = TypeVar("B")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ class LineTranslator(ABC):
     aligning: bool = False  # whether hypotheses are given their alignments
     calibration: Calibration = Calibration()  # of confidences
     keep_tags: bool = False  # whether tags, placeholders and the like are kept whole, as `tags` does it
+    workers: int = 1  # batches that are searched at a time, where that can be chosen
 
     def __init__(self, tokenizer: AnyTokenizer, search: SearchConfig) -> None:
         self.tokenizer, self.search = tokenizer, search
@@ -112,6 +116,10 @@ class LineTranslator(ABC):
         Raises:
             InputError: this cannot be done with a prefix, with phrases, or by drawing.
         """
+
+    def of_each(self, work: Callable[[B], R], batches: Sequence[B]) -> Iterator[R]:
+        """What `work` makes of each batch, in order; where it can, of as many at a time as there are `workers`."""
+        return map(work, batches)
 
     @abstractmethod
     def forced(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -266,11 +274,17 @@ class LineTranslator(ABC):
             self._require_held(len(ids), marks, f"line {first_line + i}")
         asked = [self._sentence(first_line + i, lines[i], ids, prefixes[i]) for i, ids in pieces.items()]
         lengths = np.array([len(sentence.src_ids) + marks for sentence in asked], dtype=np.int64)
-        for indices in runs(np.argsort(-lengths, kind="stable"), lengths, MAX_TOKENS, MAX_SENTENCES):
-            batch = [asked[i] for i in indices]
+        most = min(MAX_SENTENCES, -(-len(asked) // self.workers))
+        cut = runs(np.argsort(-lengths, kind="stable"), lengths, MAX_TOKENS, most)
+        batches = [[asked[i] for i in indices] for indices in cut]
+
+        def work(batch: list[Sentence]) -> tuple[list[list[Finished]], list[list[Hypothesis]]]:
             found = self.search_batch(batch, n)
-            for sentence, of_line, hypotheses in zip(batch, found, self._hypotheses(batch, found), strict=True):
-                results[sentence.number - first_line] = hypotheses
+            return found, self._hypotheses(batch, found)
+
+        for batch, (found, hypotheses) in zip(batches, self.of_each(work, batches), strict=True):
+            for sentence, of_line, as_text in zip(batch, found, hypotheses, strict=True):
+                results[sentence.number - first_line] = as_text
                 self._warn_if_closed(sentence, of_line[0])
             done(len(batch))
         for i, of in enumerate(stripped):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
 
@@ -21,13 +22,15 @@ from relattn.translation.search import constrained
 from relattn.translation.search.alignment import Links, attention, links
 from relattn.translation.search.beam import FREE, Rules, search
 from relattn.translation.search.glossary import within_words
-from relattn.translation.search.lines import MAX_TOKENS, Finished, LineTranslator, Sentence
+from relattn.translation.search.lines import MAX_TOKENS, B, Finished, LineTranslator, R, Sentence
 from relattn.translation.search.sampling import sample
 from relattn.translation.search.scoring import length_penalty
 
 
 class Translator(LineTranslator):
     """A model with its tokenizer and how to search.
+
+    With `workers` of its own, a processor's threads each search a batch, instead of all working at one product.
 
     Args:
         model: one, or an ensemble; put on `device` and into evaluation mode.
@@ -54,6 +57,18 @@ class Translator(LineTranslator):
     def max_length(self) -> int | None:  # type: ignore[override]
         longest: int | None = self.model.max_length
         return longest
+
+    def of_each(self, work: Callable[[B], R], batches: Sequence[B]) -> Iterator[R]:
+        if min(self.workers, len(batches)) == 1:
+            yield from map(work, batches)
+            return
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # of each worker, which takes this when it begins
+        try:
+            with ThreadPoolExecutor(self.workers) as pool:
+                yield from pool.map(work, batches)
+        finally:
+            torch.set_num_threads(threads)
 
     @torch.inference_mode()
     def search_batch(self, sentences: list[Sentence], n: int) -> list[list[Finished]]:
