@@ -23,6 +23,7 @@ from benchmarks import (
     linear,
     measure,
     multi30k,
+    orders,
     peers,
     picture,
     train_step,
@@ -30,6 +31,7 @@ from benchmarks import (
 from relattn import relative_attention
 from relattn.translation import bundle
 from relattn.translation.model.schemes import SCHEMES
+from relattn.translation.search.translator import Translator
 
 
 def table(path):
@@ -305,6 +307,32 @@ def test_what_translators_ask_for(tmp_path, monkeypatch, finished, text):
     assert rows["tags, kept"]["bleu"] == rows["no tags"]["bleu"]
     assert float(rows["terms, without the glossary"]["whole"]) < 1
     assert -1 <= float(rows["confidence and chrF"]["pearson"]) <= 1
+
+
+def test_lines_whose_translation_depends_on_the_batch_are_listed(monkeypatch, capsys, finished, text):
+    """A blank line and a repeated one are left out; of the others the second is spoiled, seven at a time."""
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(orders, "read_lines", lambda _: ["one cat", "", "two", "one cat", *map(str, range(10))])
+    monkeypatch.setattr(sys, "argv", ["orders", f"{finished.out}/bundle", "--text", "x", "--lines", "9"])
+    n_best = Translator.n_best
+
+    def spoiled(self, lines, n):
+        found = n_best(self, lines, n)
+        if len(lines) == 7 and "two" in lines:
+            at = lines.index("two")
+            found[at] = [replace(found[at][0], text="spoiled", score=found[at][0].score - 0.25)]
+        return found
+
+    try:
+        orders.main()
+        assert capsys.readouterr().out.count(": 9 of 9 lines alike, scores within ") == 10
+        monkeypatch.setattr(Translator, "n_best", spoiled)
+        orders.main()
+    finally:
+        torch.set_num_threads(threads)
+    told = capsys.readouterr().out
+    assert "order 3, 7 at a time, 2 searched at once: 8 of 9 lines alike, scores within 2.5e-01" in told
+    assert told.endswith("line 2: its translations are 2.5e-01 apart\n")
 
 
 def test_a_dictionary_of_words_that_come_together():

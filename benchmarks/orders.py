@@ -1,0 +1,61 @@
+"""The batch changes nothing: a text translated in ten orders, so many lines at a time, by so many threads.
+
+Each line is to have the same translation every time. Those that have not are listed, with how far apart the scores of
+the two are: a sum in another order rounds otherwise, which can turn a near-tie round.
+"""
+
+import argparse
+import random
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from relattn.translation import load
+from relattn.translation.data.corpora import read_lines
+from relattn.translation.search.lines import Hypothesis
+from relattn.translation.search.translator import Translator
+
+SIZES = (1000, 1, 7, 30, 64, 129, 300, 500, 999, 1000)  # lines at a time
+
+
+def translated(translator: Translator, lines: list[str], order: list[int], size: int) -> list[Hypothesis]:
+    """The best of each line, in the lines' own order."""
+    found: dict[int, Hypothesis] = {}
+    for at in range(0, len(order), size):
+        chosen = order[at : at + size]
+        best = translator.n_best([lines[i] for i in chosen], 1)
+        found.update((i, one) for i, (one,) in zip(chosen, best, strict=True))
+    return [found[i] for i in range(len(lines))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.orders", description=__doc__)
+    parser.add_argument("bundles", nargs="+", metavar="BUNDLE", help="the model; several are an ensemble")
+    parser.add_argument("--text", type=Path, required=True, help="source lines, plain or .gz")
+    parser.add_argument("--lines", type=int, default=1000, help="of the text, each once")
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    translator = load(*arguments.bundles)
+    lines = list(islice(dict.fromkeys(line for line in read_lines(arguments.text) if line.strip()), arguments.lines))
+    order = list(range(len(lines)))
+    first = translated(translator, lines, order, len(lines))
+    others: dict[int, float] = {}  # lines that were translated otherwise at least once, and the widest gap of scores
+    for number, size in enumerate(SIZES, start=1):
+        random.Random(number).shuffle(order)
+        translator.workers = 1 + number % arguments.threads
+        again = translated(translator, lines, order, size)
+        differ = [i for i, (a, b) in enumerate(zip(first, again, strict=True)) if a.text != b.text]
+        for i in differ:
+            others[i] = max(others.get(i, 0.0), abs(first[i].score - again[i].score))
+        furthest = max(abs(a.score - b.score) for a, b in zip(first, again, strict=True))
+        how = f"{size} at a time, {translator.workers} searched at once"
+        alike = f"{len(lines) - len(differ)} of {len(lines)} lines alike, scores within {furthest:.1e}"
+        print(f"order {number}, {how}: {alike}", flush=True)
+    for i, gap in sorted(others.items()):
+        print(f"line {i + 1}: its translations are {gap:.1e} apart")
+
+
+if __name__ == "__main__":
+    main()
