@@ -25,8 +25,8 @@ import torch
 from benchmarks.measure import apart, conditions, keep, peak_here, preload
 from relattn.translation import bundle
 from relattn.translation.config import DataConfig, Quantization, Recipe, SearchConfig
-from relattn.translation.data.batching import runs
 from relattn.translation.data.corpora import read_lines
+from relattn.translation.data.plan import runs
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.export.ctranslate2 import export
 from relattn.translation.model.transformer import Transformer

@@ -81,33 +81,26 @@ def test_selecting_gathers_sequences_and_keeps_the_capacity(filled, rows):
 
 
 @pytest.mark.parametrize(
-    ("given", "taken"),
-    [
-        ({}, True),
-        ({"batch": 9}, True),
-        ({"batch": 3}, False),
-        ({"capacity": 9}, False),
-        ({"dtype": torch.float64}, False),
-        ({"grad": True}, False),
-    ],
+    ("rows", "to", "keep"),
+    [([], [], 5), ([], [], 3), ([4, 0], [1, 2], 5), ([3, 4, 3], [0, 1, 3], 4), ([1, 2], [2, 1], 5), ([4], [0], 1)],
 )
-def test_selection_into_a_cache_that_is_given_up(given, taken):
-    """The same values, in its memory where that fits; what was selected from stays as it is."""
-    torch.manual_seed(1)
-    cache = AttentionCache((torch.zeros(4, 2, 8, 3), torch.zeros(4, 2, 8, 3)))
-    cache = cache.append(torch.randn(4, 2, 5, 3), torch.randn(4, 2, 5, 3))
-    rows, held = torch.tensor([3, 0, 0, 2]), (cache.key.clone(), cache.value.clone())
-    shape = given.get("batch", 4), 2, given.get("capacity", 8), 3
-    rooms = [torch.full(shape, 7.0, dtype=given.get("dtype"), requires_grad=given.get("grad", False)) for _ in range(2)]
-    chosen, expected = cache.select(rows, AttentionCache((rooms[0], rooms[1]), 6)), cache.select(rows)
-    assert torch.equal(chosen.key, expected.key)
-    assert torch.equal(chosen.value, expected.value)
-    assert (chosen.length, chosen.batch, chosen.capacity) == (5, 4, 8)
-    assert [room.data_ptr() == own.data_ptr() for room, own in zip(chosen.rooms, rooms, strict=True)] == [taken] * 2
-    after = chosen.append(torch.ones(4, 2, 1, 3), torch.ones(4, 2, 1, 3))
-    assert torch.equal(after.key[:, :, :5], expected.key)
-    assert torch.equal(cache.key, held[0])
-    assert torch.equal(cache.value, held[1])
+@pytest.mark.parametrize("lengths", [None, [5, 3, 4, 0, 1]])
+def test_what_is_moved_is_what_would_be_selected(rows, to, keep, lengths):
+    """In the same memory, and the next position goes behind each."""
+    lengths = None if lengths is None else torch.tensor(lengths)
+    rooms = torch.full((5, HEADS, 12, DIM), torch.nan)
+    cache = AttentionCache((rooms, rooms.clone())).append(*positions(5, 1, batch=5), lengths)
+    order = torch.arange(5)
+    order[to] = torch.tensor(rows, dtype=torch.long)
+    expected = cache.select(order[:keep])
+    moved = cache.move(torch.tensor(rows, dtype=torch.long), torch.tensor(to, dtype=torch.long), keep)
+    assert addresses(moved) == addresses(cache)
+    new = positions(1, 2, batch=keep)
+    for ours, theirs in ((moved, expected), (moved.append(*new), expected.append(*new))):
+        assert (ours.length, ours.batch, ours.capacity) == (theirs.length, keep, 12)
+        assert torch.equal(ours.key, theirs.key)
+        assert torch.equal(ours.value, theirs.value)
+        assert (ours.lengths is None and theirs.lengths is None) or torch.equal(ours.lengths, theirs.lengths)
 
 
 def test_sequences_of_different_lengths_go_on_each_at_its_own():

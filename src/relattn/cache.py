@@ -16,7 +16,7 @@ class AttentionCache:
     """Keys and values of the positions a causal layer has seen, with room for more.
 
     A value: `append` and `select` return new caches, and what a cache holds never changes, but for one that is given up
-    to `select`. The first to append to a cache writes behind what it holds, into memory the two then share, and copies
+    to `move`. The first to append to a cache writes behind what it holds, into memory the two then share, and copies
     nothing. Otherwise what it holds is copied first: when another has appended to it before (a branch), when there is
     no room (the capacity doubles), and while autograd records, which needs earlier steps unharmed; so decode under
     `torch.inference_mode()`.
@@ -80,35 +80,31 @@ class AttentionCache:
                 room.scatter_(2, position[:, None, :, None].expand_as(new), new)
         return AttentionCache(rooms, end, lengths)
 
-    def select(self, rows: Tensor, into: AttentionCache | None = None) -> AttentionCache:
-        """The cache of the sequences `rows` (any number of them, repeats allowed): a beam's reordering.
-
-        Args:
-            rows: (new batch,) indices.
-            into: a cache that is needed no more, and does not share its memory with this one: where it has room, that
-                is written over. New memory costs a search a good part of its time.
-        """
+    def select(self, rows: Tensor) -> AttentionCache:
+        """The cache of the sequences `rows`, (new batch,) indices, repeats allowed, in new memory."""
         lengths = None if self.lengths is None else self.lengths[rows]
         if any(room.requires_grad for room in self.rooms):
             return AttentionCache((self.key[rows], self.value[rows]), self.length, lengths)
-        if into is not None and into._holds(len(rows), self.rooms):
-            rooms = [room[: len(rows)] for room in into.rooms]
-        else:
-            rooms = [room.new_empty(len(rows), *room.shape[1:]) for room in self.rooms]
+        rooms = [room.new_empty(len(rows), *room.shape[1:]) for room in self.rooms]
         for room, held in zip(rooms, (self.key, self.value), strict=True):
             torch.index_select(held, 0, rows, out=room[:, :, : self.length])
         return AttentionCache((rooms[0], rooms[1]), self.length, lengths)
 
-    def _holds(self, batch: int, rooms: tuple[Tensor, Tensor]) -> bool:
-        """Whether there is room here for so many sequences of rooms like these."""
-        return all(
-            len(own) >= batch
-            and own.shape[1:] == room.shape[1:]
-            and own.dtype == room.dtype
-            and own.device == room.device
-            and not own.requires_grad
-            for own, room in zip(self.rooms, rooms, strict=True)
-        )
+    def move(self, rows: Tensor, to: Tensor, keep: int) -> AttentionCache:
+        """The cache of its first `keep` sequences, once some have been put in the place of others: a beam's reordering.
+
+        It is done in place, so this cache, and any that shares its memory, is given up. Most of a beam stays where it
+        is, and to copy the others is all it costs. Not while autograd records.
+
+        Args:
+            rows: (moved,) indices of what is moved, as it was before anything was.
+            to: (moved,) indices of the places it is moved to, each at most once.
+            keep: sequences that are left, from the first one on.
+        """
+        for held in (self.key, self.value):
+            held.index_copy_(0, to, held.index_select(0, rows))
+        lengths = None if self.lengths is None else self.lengths.index_copy(0, to, self.lengths[rows])[:keep]
+        return AttentionCache((self.rooms[0][:keep], self.rooms[1][:keep]), self.length, lengths)
 
     def _copy(self, capacity: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """What is held, in new tensors with room for `capacity` positions."""

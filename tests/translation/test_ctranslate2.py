@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 import sys
 import zipfile
 from dataclasses import replace
@@ -37,6 +38,19 @@ from relattn.translation.search.ctranslate2 import load
 from relattn.translation.search.glossary import Glossary
 
 FILES = {"model.bin", "config.json", "shared_vocabulary.json", "tokenizer.model", "README.md"}
+NO_PYTORCH = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Missing(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+sys.meta_path.insert(0, Missing())
+from relattn.translation.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
 LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]
 SEARCH = SearchConfig(beam_size=3, length_penalty="average", alpha=0.7, max_length_ratio=0.5, max_length_extra=5)
 SMALL = ModelConfig(dim=12, heads=3, feed_forward_dim=20, encoder_layers=2, decoder_layers=1, clip=3)
@@ -432,6 +446,15 @@ def test_the_command_line(make, tmp_path, capsys):
     ):
         assert cli.main(arguments) == 2
         assert message in capsys.readouterr().err
+
+
+def test_an_export_translates_where_there_is_no_pytorch(make, tmp_path):
+    parts, out = make({}), tmp_path / "out"
+    export(parts, out, quantization="float32", sample=LINES)
+    expected = load(out)[1].translate(LINES)
+    command = [sys.executable, "-c", NO_PYTORCH, "translate", str(out)]
+    run = subprocess.run(command, input="\n".join(LINES), capture_output=True, text=True, check=False)
+    assert (run.stdout, run.stderr) == ("".join(f"{line}\n" for line in expected), "")
 
 
 def test_a_package_for_argos_translate(make, tmp_path):

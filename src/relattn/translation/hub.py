@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import relattn
-from relattn.translation import bundle
-from relattn.translation.bundle import CARD, CONFIG, WEIGHTS
 from relattn.translation.errors import InputError
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
+
+    from relattn.translation import bundle
 
 _NAME = re.compile(r"(\w[\w.-]*/\w[\w.-]*)(?:@(\S+))?", re.ASCII)  # org/name, org/name@revision
 
@@ -39,11 +39,13 @@ def resolve(path: str | Path) -> Path:
     named = _NAME.fullmatch(str(path))
     if named is None or Path(path).exists():
         return Path(path)
+    from relattn.translation.bundle import CONFIG, WEIGHTS, tokenizer_files  # which an export does without, and PyTorch
+
     name, revision = named.groups()
     with _hub(f"{path}: no such directory here, and from the hub") as api:
         commit = api.resolve_revision(name, revision=revision)
         config = Path(api.hf_hub_download(name, CONFIG, revision=commit))
-        for file in (*bundle.tokenizer_files(config), WEIGHTS):  # the largest last, of a bundle and no other model
+        for file in (*tokenizer_files(config), WEIGHTS):  # the largest last, of a bundle and no other model
             api.hf_hub_download(name, file, revision=commit)
     return config.parent
 
@@ -62,7 +64,9 @@ def push(path: str | Path, name: str, *, private: bool = False, license: str = "
     Raises:
         InputError: the bundle does not load, `name` is no name, nobody is logged in, or the hub refuses.
     """
-    parts = bundle.load_parts(path)
+    from relattn.translation.bundle import CARD, CONFIG, WEIGHTS, load_parts
+
+    parts = load_parts(path)
     parts.translator()
     named = _NAME.fullmatch(name)
     if named is None or named[2]:

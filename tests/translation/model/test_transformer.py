@@ -174,6 +174,35 @@ def test_beams_share_their_source_and_a_step_copies_nothing(changes):
         assert (len(cache.src_lengths), cache.memory is after.memory) == (sources, same)
 
 
+MOVES = [  # of rows, three a source: what is moved, its places, and the rows kept
+    ([1, 3], [2, 5], 15),
+    ([14, 12, 12, 4], [0, 1, 2, 3], 12),  # the last source takes the first one's place
+    ([], [], 12),
+    ([10, 9, 11, 8, 8, 6], [0, 1, 2, 3, 4, 5], 6),
+    ([2], [0], 3),
+]
+
+
+@every_kind
+@torch.inference_mode()
+def test_rows_that_are_moved_go_on_as_they_would_alone(changes):
+    model, src, tgt = make(changes), pieces(ROWS, SRC), pieces(ROWS, TGT, seed=3)
+    at = torch.arange(ROWS).repeat_interleave(3)
+    cache = model.start(model.encode(src, LENGTHS), LENGTHS, TGT).select(at)
+    for i, (rows, to, keep) in enumerate(MOVES):
+        logits, after = model.step(tgt[at, i : i + 1], cache)
+        close(logits[:, 0], model(src[at], LENGTHS[at], tgt[at])[:, i])
+        order = torch.arange(len(at))
+        order[to] = torch.tensor(rows, dtype=torch.long)
+        cache = after.move(torch.tensor(rows, dtype=torch.long), torch.tensor(to, dtype=torch.long), keep)
+        at = at[order[:keep]]
+        assert rooms(cache) == rooms(after)
+        assert (len(cache.src_lengths), cache.memory is after.memory) == (
+            keep // 3,
+            len(after.src_lengths) == keep // 3,
+        )
+
+
 @every_kind
 def test_what_padding_holds_and_how_much_there_is_changes_nothing(changes):
     model, src, tgt = make(changes), pieces(ROWS, SRC), pieces(ROWS, TGT, seed=3)

@@ -14,9 +14,9 @@ from relattn.translation.data.batching import collate
 from relattn.translation.data.tokenizer import Marks
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.search.alignment import attention, links, pharaoh, words_of
+from relattn.translation.search.alignment import attention, links, words_of
 from relattn.translation.search.lines import Hypothesis
-from relattn.translation.search.written import header, written
+from relattn.translation.search.written import header, pharaoh, written
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from torch import Tensor
 from relattn.translation.config import SamplingConfig
 from relattn.translation.errors import Diverged, InputError
 from relattn.translation.search import beam, constrained
-from relattn.translation.search.beam import FREE, Finished, Rules, best_tokens, search, stable_topk
+from relattn.translation.search.beam import FREE, Finished, Rules, best_tokens, close_up, search, settle, stable_topk
 from relattn.translation.search.constrained import Phrase
 from relattn.translation.search.sampling import sample
 from relattn.translation.search.scoring import length_penalty
@@ -35,8 +35,12 @@ class Node:
     sentence: Tensor  # (rows,)
     place: Tensor  # (rows,) -1 before the beginning
 
-    def select(self, rows: Tensor, into: Node | None = None) -> Node:
+    def select(self, rows: Tensor) -> Node:
         return Node(self.sentence[rows], self.place[rows])
+
+    def move(self, rows: Tensor, to: Tensor, keep: int) -> Node:
+        self.sentence[to], self.place[to] = self.sentence[rows], self.place[rows]
+        return Node(self.sentence[:keep], self.place[:keep])
 
 
 class TableModel:
@@ -277,6 +281,38 @@ def test_the_best_tokens_of_rows_are_those_of_all_their_log_probabilities(monkey
     assert torch.equal(values, expected.values[:, :k])
     real = values > -math.inf
     assert torch.equal(tokens[real], expected.indices[:, :k][real])
+
+
+@dataclass(frozen=True)
+class Named:
+    """A cache of what rows are called, and how many were moved."""
+
+    names: Tensor
+    moved: int = 0
+
+    def select(self, rows: Tensor) -> Named:
+        return Named(self.names[rows])
+
+    def move(self, rows: Tensor, to: Tensor, keep: int) -> Named:
+        assert len(to.unique()) == len(to)
+        return Named(self.names.index_copy(0, to, self.names[rows])[:keep], len(rows))
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+@pytest.mark.parametrize("seed", range(8))
+def test_hypotheses_stay_where_they_can(width, seed):
+    """Some sentences end; each hypothesis of the others finds what it extends in its slot, and little was moved."""
+    generator = torch.Generator().manual_seed(seed)
+    ended = torch.rand(6, generator=generator) < seed / 8
+    parents = torch.randint(width, (6, width), generator=generator)
+    places = close_up(ended)
+    assert sorted(places.tolist()) == (~ended).nonzero()[:, 0].tolist()
+    rows = (parents + width * torch.arange(6)[:, None])[places]
+    slots, cache = settle(Named(torch.arange(6 * width)), rows, width)
+    assert torch.equal(cache.names.unflatten(0, (-1, width)).gather(1, slots), rows)
+    assert torch.equal(slots.sort(dim=1).values, torch.arange(width).expand_as(slots))
+    stay = [len(set(row)) for place, row in zip(places.tolist(), rows.tolist(), strict=True) if place < len(places)]
+    assert cache.moved == rows.numel() - sum(stay)
 
 
 # Phrases that translations are to have

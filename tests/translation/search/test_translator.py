@@ -240,6 +240,20 @@ def test_workers_change_nothing(trained, monkeypatch, workers, lines):
     assert sum(size for _, _, size in seen) == lines
 
 
+def test_workers_align_each_its_own_lines(trained, monkeypatch):
+    """While others search and align with the same model."""
+    monkeypatch.setattr(lines_module, "MAX_SENTENCES", 5)
+    translate = translator(trained, beam_size=2)
+    monkeypatch.setattr(translate, "aligning", True)
+    asked = random_lines(60, longest=9)
+    alone = translate.n_best(asked, 1)
+    monkeypatch.setattr(translate, "workers", 4)
+    together = translate.n_best(asked, 1)
+    same = [(a, b) for (a,), (b,) in zip(alone, together, strict=True) if a.text == b.text]
+    assert len(same) >= 59
+    assert all(a.alignment == b.alignment for a, b in same)
+
+
 def test_what_goes_wrong_in_a_worker_is_told_and_the_threads_are_as_before(trained, monkeypatch):
     translate, threads = translator(trained), torch.get_num_threads()
     translate.workers = 2
@@ -531,16 +545,6 @@ def test_an_ensemble_of_one_model_twice_says_what_that_one_says():
     assert [[h.text for h in of_line] for of_line in alone] == [[h.text for h in of_line] for of_line in twice]
     scores = [[h.score for of_line in found for h in of_line] for found in (alone, twice)]
     assert scores[0] == pytest.approx(scores[1], abs=1e-4)
-
-
-def test_caches_whose_rows_stay_are_the_same_caches():
-    """A search gives up what it selected from, which must not be what it goes on with under another name."""
-    ensemble, src = Ensemble([lively(1), lively(2)]), torch.tensor([[5, 6, 2], [7, 8, 2]])
-    lengths = torch.tensor([3, 3])
-    caches = ensemble.start(ensemble.encode(src, lengths), lengths, 4)
-    assert caches.select(torch.arange(2)) is caches
-    _, after = ensemble.step(torch.tensor([[1], [1]]), caches)
-    assert after.select(torch.tensor([1, 0])) is not after
 
 
 def test_an_ensemble_scores_given_translations():

@@ -19,11 +19,13 @@ class Caches:
 
     of: tuple[Cache, ...]
 
-    def select(self, rows: Tensor, into: Caches | None = None) -> Caches:
-        """The caches of the given rows, as `Cache.select`; themselves where none of them changes."""
-        spare = (None,) * len(self.of) if into is None else into.of
-        chosen = tuple(cache.select(rows, old) for cache, old in zip(self.of, spare, strict=True))
-        return self if all(new is old for new, old in zip(chosen, self.of, strict=True)) else Caches(chosen)
+    def select(self, rows: Tensor) -> Caches:
+        """The caches of the given rows, as `Cache.select`."""
+        return Caches(tuple(cache.select(rows) for cache in self.of))
+
+    def move(self, rows: Tensor, to: Tensor, keep: int) -> Caches:
+        """As `Cache.move`."""
+        return Caches(tuple(cache.move(rows, to, keep) for cache in self.of))
 
 
 class Ensemble(nn.Module):

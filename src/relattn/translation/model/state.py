@@ -18,9 +18,10 @@ class State:
     def batch(self) -> int:
         return self.tensors[0].shape[0]
 
-    def select(self, rows: Tensor, into: State | None = None) -> State:
-        """The state of the sequences `rows` (any number of them, repeats allowed): a beam's reordering.
-
-        `into` is as in `AttentionCache.select`, and a state is too small to need it.
-        """
+    def select(self, rows: Tensor) -> State:
+        """The state of the sequences `rows`, repeats allowed."""
         return State(tuple(tensor.index_select(0, rows) for tensor in self.tensors), self.length)
+
+    def move(self, rows: Tensor, to: Tensor, keep: int) -> State:
+        """As `AttentionCache.move`, but not in place: a state is small."""
+        return State(tuple(tensor.index_copy(0, to, tensor[rows])[:keep] for tensor in self.tensors), self.length)

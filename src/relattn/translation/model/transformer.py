@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -43,16 +43,10 @@ class Cache:
         """Target positions held."""
         return self.seen[0].length
 
-    def select(self, rows: Tensor, into: Cache | None = None) -> Cache:
-        """The cache of the given rows, (new_rows,) indices, in that order; itself where that is the order they have.
-
-        `into`, a cache that is needed no more, may be written over; see `AttentionCache.select`.
-        """
-        if torch.equal(rows, torch.arange(self.seen[0].batch, device=rows.device)):
-            return self
-        spare: tuple[Any, ...] = (None,) * len(self.seen) if into is None else into.seen
-        seen = tuple(cast(Any, layer).select(rows, old) for layer, old in zip(self.seen, spare, strict=True))
-        source = rows // (self.seen[0].batch // len(self.src_lengths))  # (new_rows,)
+    def select(self, rows: Tensor) -> Cache:
+        """The cache of the given rows, (new_rows,) indices, in that order."""
+        seen = tuple(layer.select(rows) for layer in self.seen)
+        source = rows // self._each  # (new_rows,)
         sources, counts = source.unique_consecutive(return_counts=True)
         if counts.unique().numel() > 1:
             sources = source
@@ -60,6 +54,29 @@ class Cache:
             return replace(self, seen=seen)
         memory = tuple((key.index_select(0, sources), value.index_select(0, sources)) for key, value in self.memory)
         return Cache(memory, self.src_lengths[sources], seen)
+
+    def move(self, rows: Tensor, to: Tensor, keep: int) -> Cache:
+        """The cache of its first `keep` rows, once `rows` have been put in the place of those at `to`, each (moved,).
+
+        In place, as `AttentionCache.move`: this cache is given up. Where a row takes the place of another source's, all
+        rows of the two sources do.
+        """
+        each, left = self._each, keep // self._each
+        seen = tuple(layer.move(rows, to, keep) for layer in self.seen)
+        if left == len(self.src_lengths):
+            return replace(self, seen=seen)
+        first = (to % each == 0) & (rows // each != to // each)
+        source, place = rows[first] // each, to[first] // each
+        memory = tuple(
+            (key.index_copy_(0, place, key[source])[:left], value.index_copy_(0, place, value[source])[:left])
+            for key, value in self.memory
+        )
+        return Cache(memory, self.src_lengths.index_copy(0, place, self.src_lengths[source])[:left], seen)
+
+    @property
+    def _each(self) -> int:
+        """Rows of a source."""
+        return self.seen[0].batch // len(self.src_lengths)
 
 
 class Transformer(nn.Module):

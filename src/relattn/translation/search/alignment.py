@@ -9,6 +9,7 @@ marks around the source, its end above all, outweigh every word.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -61,18 +62,16 @@ def links(weights: np.ndarray, src_pieces: Sequence[str], tgt_pieces: Sequence[s
     return [(int(of), at) for at, of in enumerate(heaviest) if of < none]
 
 
-def pharaoh(found: Links) -> str:
-    """Links as Pharaoh wrote them: "0-0 1-2", source word and target word."""
-    return " ".join(f"{source}-{target}" for source, target in found)
-
-
 @torch.inference_mode()
 def attention(model: Transformer | Ensemble, batch: Batch) -> Tensor:
     """(rows, tgt_len, src_len): where the heads look, on average, as each target piece and the end are written."""
     found: list[Tensor] = []
 
+    here = get_ident()
+
     def look(module: CrossAttention, arguments: tuple[Any, ...]) -> None:
-        found.append(module.weights(*arguments).mean(1))
+        if get_ident() == here:  # and not a search in another thread
+            found.append(module.weights(*arguments).mean(1))
 
     members = model.members if isinstance(model, Ensemble) else [model]
     layers: list[Any] = [member.decoder[max(0, len(member.decoder) - 2)] for member in members]

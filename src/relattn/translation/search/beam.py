@@ -46,10 +46,14 @@ BLOCK = 64  # of a row of logits, whose maximum is taken first
 class Cache(Protocol):
     """What a model remembers of each row: a value, which changes only where it is given up."""
 
-    def select(self, rows: Tensor, into: Self | None = None) -> Self:
-        """The cache of the rows (M,) named, in that order; a row may be named several times or not at all.
+    def select(self, rows: Tensor) -> Self:
+        """The cache of the rows (M,) named, in that order; a row may be named several times or not at all."""
+        ...
 
-        `into` is needed no more, and its memory may be taken for the result; or it is left, and that may be this one.
+    def move(self, rows: Tensor, to: Tensor, keep: int) -> Self:
+        """The cache of its first `keep` rows, once `rows` have been put in the place of those at `to`, each (moved,).
+
+        What is moved is as it was before anything was. This cache is given up.
         """
         ...
 
@@ -89,6 +93,7 @@ class BeamState:
     prefixes: Tensor  # (live, longest) tokens that its hypotheses begin with; FREE where there is none
     tokens: Tensor  # (live, width, length) what the live hypotheses have generated
     log_prob: Tensor  # (live, width) of the live hypotheses, best first; -inf: no hypothesis in this place
+    slots: Tensor  # (live, width) which of the sentence's rows of the cache each live hypothesis has
     finished_tokens: Tensor  # (live, beam, length) end of sentence counted, whatever follows it is padding
     finished_lengths: Tensor  # (live, beam)
     finished_scores: Tensor  # (live, beam) log-probability / penalty, best first; -inf: no hypothesis in this place
@@ -113,6 +118,7 @@ def start(limits: Tensor, rules: Rules, prefixes: Tensor | None = None) -> BeamS
         prefixes=prefixes,
         tokens=torch.zeros(live, 1, 0, dtype=torch.long, device=device),
         log_prob=torch.zeros(live, 1, device=device),
+        slots=torch.zeros(live, 1, dtype=torch.long, device=device),
         finished_tokens=torch.zeros(live, beam, 0, dtype=torch.long, device=device),
         finished_lengths=torch.zeros(live, beam, dtype=torch.long, device=device),
         finished_scores=torch.full((live, beam), NEVER, device=device),
@@ -120,25 +126,27 @@ def start(limits: Tensor, rules: Rules, prefixes: Tensor | None = None) -> BeamS
 
 
 def advance(state: BeamState, logits: Tensor, rules: Rules) -> tuple[BeamState, Tensor]:
-    """One step: `logits` (live, width, vocab) of the next token -> the next state, and where its hypotheses came from.
+    """One step: `logits` (live, width, vocab) of the next token, by slots -> the next state, but for its slots.
 
-    The second result is (live, new width): the place in the old width of each new live hypothesis.
+    The second result is (live, new width): the slots of the hypotheses that the new live ones extend.
     """
     width, vocab = logits.shape[1:]
     length = state.tokens.shape[-1] + 1
     each = min(rules.candidates, vocab)  # of a hypothesis
     only = permitted(length, state.limits, state.prefixes, rules).repeat_interleave(width)
-    log_probs, likely = best_tokens(logits.flatten(0, 1), each, only, rules.banned)
-    totals = (state.log_prob[:, :, None] + log_probs.unflatten(0, (-1, width))).flatten(1)  # (live, width * each)
+    found = best_tokens(logits.flatten(0, 1), each, only, rules.banned)
+    log_probs, likely = (_rows(of_slots.unflatten(0, (-1, width)), state.slots) for of_slots in found)
+    totals = (state.log_prob[:, :, None] + log_probs).flatten(1)  # (live, width * each)
     log_prob, index = stable_topk(totals, min(rules.candidates, width * each))
-    parent, token = index // each, likely.unflatten(0, (-1, width)).flatten(1).gather(1, index)
+    parent, token = index // each, likely.flatten(1).gather(1, index)
     tokens = torch.cat([_rows(state.tokens, parent), token[:, :, None]], dim=-1)  # (live, candidates, length)
 
     ends = token == rules.eos
     lengths = torch.full_like(token, length)
     state = _merge_finished(state, tokens, lengths, (log_prob / rules.penalty(lengths)).masked_fill(~ends, NEVER))
     log_prob, chosen = stable_topk(log_prob.masked_fill(ends, NEVER), min(rules.beam_size, token.shape[1]))
-    return replace(state, tokens=_rows(tokens, chosen), log_prob=log_prob), parent.gather(1, chosen)
+    state = replace(state, tokens=_rows(tokens, chosen), log_prob=log_prob)
+    return state, state.slots.gather(1, parent.gather(1, chosen))
 
 
 def permitted(length: int, limits: Tensor, prefixes: Tensor, rules: Rules) -> Tensor:
@@ -223,7 +231,6 @@ def search(
     results: list[list[Finished]] = [[] for _ in range(limits.shape[0])]
     state = start(limits, rules, prefixes)
     last = torch.full_like(limits, rules.bos)
-    spare: C | None = None
     while len(state.sentences):
         logits, cache = step(last, cache)
         width = state.tokens.shape[1]
@@ -232,14 +239,48 @@ def search(
         ended = over(state, rules)
         if ended.any():
             _collect(state.select(ended), rules.n_best, results)
-            state, rows = state.select(~ended), rows[~ended]
+            places = close_up(ended)
+            state, rows = state.select(places), rows[places]
         if len(state.sentences):
             if state.tokens.shape[-1] >= int(state.limits.min()):
                 raise Diverged(NO_NUMBERS)
-            before, cache = cache, cache.select(rows.flatten(), spare)
-            spare = spare if cache is before else before
-            last = state.tokens[:, :, -1].flatten()
+            slots, cache = settle(cache, rows, width)
+            state = replace(state, slots=slots)
+            last = torch.empty_like(slots).scatter_(1, slots, state.tokens[:, :, -1]).flatten()
     return results
+
+
+def close_up(ended: Tensor) -> Tensor:
+    """(left,) the sentences that go on, by place: the last come forward into the places of those that `ended`."""
+    left = int((~ended).sum())
+    order = torch.arange(left, device=ended.device)
+    order[ended[:left]] = left + (~ended[left:]).nonzero()[:, 0]
+    return order
+
+
+def settle(cache: C, rows: Tensor, width: int) -> tuple[Tensor, C]:
+    """Each hypothesis's slot, (live, new width), and the cache with their rows in that order.
+
+    The first to extend a row of its sentence keeps it, and the others take those that nothing extends, so that little
+    is moved.
+
+    Args:
+        cache: given up.
+        rows: (live, new width) the rows that hypotheses extend.
+        width: rows of each sentence in the cache.
+    """
+    live, new = rows.shape
+    first = width * torch.arange(live, device=rows.device)[:, None]
+    if new != width:
+        return torch.arange(new, device=rows.device).expand(live, new), cache.select(rows.flatten())
+    slots = rows - first
+    again = (rows[:, :, None] == rows[:, None, :]).tril(-1).any(-1)
+    stays = (slots >= 0) & (slots < width) & ~again
+    taken = ((slots[:, :, None] == torch.arange(width, device=rows.device)) & stays[:, :, None]).any(1)
+    free = taken.int().argsort(dim=1, stable=True)  # those that are free come first
+    slots = slots.where(stays, free.gather(1, ((~stays).cumsum(1) - 1).clamp(min=0)))
+    moved = ~stays
+    return slots, cache.move(rows[moved], (slots + first)[moved], live * width)
 
 
 def stable_topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:

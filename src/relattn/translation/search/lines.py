@@ -17,12 +17,11 @@ from itertools import islice
 from typing import TypeVar
 
 import numpy as np
-import torch
 from tqdm import tqdm
 
 from relattn.translation.config import Calibration, SamplingConfig, SearchConfig
-from relattn.translation.data.batching import runs
 from relattn.translation.data.imported import AnyTokenizer
+from relattn.translation.data.plan import runs
 from relattn.translation.errors import InputError, one_line
 from relattn.translation.search.confidence import confidence
 from relattn.translation.search.glossary import Glossary
@@ -307,7 +306,7 @@ class LineTranslator(ABC):
         """Of a translation's pieces, its end counted."""
         length = len(found.tokens) + 1
         penalty = length_penalty(self.search.length_penalty, self.search.alpha)
-        return found.score * float(penalty(torch.tensor(length))) / length
+        return found.score * penalty(length) / length
 
     def _confidence(self, found: Finished) -> float:
         return confidence(self.mean_log_prob(found), self.calibration)

@@ -15,15 +15,12 @@ The two families do not share a scale: alpha = 0.6 tuned for one means something
 """
 
 from collections.abc import Callable
-from typing import Literal
-
-import torch
-from torch import Tensor
+from typing import Any, Literal
 
 PenaltyName = Literal["gnmt", "average", "none"]
 
-LengthPenalty = Callable[[Tensor], Tensor]
-"""Lengths in generated tokens, end of sentence counted (any shape) -> positive divisors, float32, the same shape.
+LengthPenalty = Callable[[Any], Any]
+"""A length in generated tokens, end of sentence counted -> a positive divisor; of a tensor of them, one of float32.
 
 Must be monotone in the length, rising or falling: beam search bounds what a hypothesis can still reach by its ends.
 """
@@ -32,9 +29,9 @@ Must be monotone in the length, rising or falling: beam search bounds what a hyp
 def length_penalty(name: PenaltyName, alpha: float) -> LengthPenalty:
     """The strategy called `name`, with its exponent `alpha` bound. Raises ValueError for any other name."""
     if name == "gnmt":
-        return lambda lengths: ((5.0 + lengths.float()) / 6.0) ** alpha
+        return lambda lengths: ((5.0 + lengths) / 6.0) ** alpha
     if name == "average":
-        return lambda lengths: lengths.float() ** alpha
+        return lambda lengths: (1.0 * lengths) ** alpha
     if name == "none":
-        return lambda lengths: torch.ones_like(lengths, dtype=torch.float32)
+        return lambda lengths: 1.0 + 0.0 * lengths
     raise ValueError(f"length_penalty is {name!r}; it must be 'gnmt', 'average' or 'none'")

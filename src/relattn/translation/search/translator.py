@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from relattn.translation.config import SamplingConfig, SearchConfig
-from relattn.translation.data.batching import Batch, collate, runs
+from relattn.translation.data.batching import Batch, collate
 from relattn.translation.data.imported import AnyTokenizer
+from relattn.translation.data.plan import runs
 from relattn.translation.errors import InputError
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer

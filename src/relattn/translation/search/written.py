@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from relattn.translation.config import Format
-from relattn.translation.search.alignment import pharaoh
 from relattn.translation.search.lines import Hypothesis
 
 
@@ -43,3 +42,8 @@ def _fields(number: int, found: Hypothesis, *, align: bool) -> dict[str, Any]:
     row: dict[str, Any] = {"line": number, "score": round(found.score, 4), "confidence": round(found.confidence, 4)}
     row["translation"] = found.text
     return row | {"alignment": pharaoh(found.alignment)} if align else row
+
+
+def pharaoh(alignment: Sequence[tuple[int, int]]) -> str:
+    """Links as Pharaoh wrote them: "0-0 1-2", source word and target word."""
+    return " ".join(f"{source}-{target}" for source, target in alignment)
