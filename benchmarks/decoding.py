@@ -4,6 +4,9 @@
     relattn bf16          the same in bfloat16
     ctranslate2, … int8   its exports in CTranslate2
     transformers          generate() of a Marian model of the same sizes, sinusoidal, with random weights
+    opennmt-py            OpenNMT-py's translator with the bundle's weights, in the environment that
+                          `benchmarks/peers.py` tells how to make; it has one table for keys and values and does not
+                          scale embeddings, so what it writes is something else, as long where the model never ends
 
 Each has a process of its own, which translates some lines first and then all; tokens are those that come out, ends
 counted. All sort lines by length and take batches of the same many padded tokens.
@@ -14,13 +17,15 @@ and the lines are such as have exactly `--pieces` pieces, so that every translat
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.measure import apart, conditions, keep, peak_here, preload
 from relattn.translation import bundle
@@ -30,12 +35,13 @@ from relattn.translation.data.plan import runs
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.export.ctranslate2 import export
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.naming import OPENNMT_PY
 from relattn.translation.presets import PRESETS
 from relattn.translation.search.ctranslate2 import load
 from relattn.translation.search.lines import MAX_SENTENCES, MAX_TOKENS, LineTranslator
 
 RESULTS = Path(__file__).parent / "results" / "decoding-cpu.csv"
-METHODS = ("relattn", "relattn bf16", "ctranslate2", "ctranslate2 int8", "transformers")
+METHODS = ("relattn", "relattn bf16", "ctranslate2", "ctranslate2 int8", "transformers")  # and "opennmt-py"
 EXPORTS: dict[str, Quantization] = {"ctranslate2": "float32", "ctranslate2 int8": "int8"}
 WARM_UP = 32  # lines
 NEVER = -50.0  # the bias of an end that never comes
@@ -61,9 +67,8 @@ def translator(path: Path, method: str, beam_size: int, threads: int) -> LineTra
     if method in EXPORTS:
         made = load(exported(path, method), threads=threads)[1]
     else:
-        ours = made = bundle.load(path)
-        if method == "relattn bf16":
-            ours.model.to(torch.bfloat16)
+        made = bundle.load(path, precision="bf16" if method == "relattn bf16" else "fp32")
+        made.workers = threads
     made.search = replace(made.search, beam_size=beam_size)
     return made
 
@@ -75,9 +80,7 @@ def exported(path: Path, method: str) -> Path:
 
 def figures(path: Path, method: str, beam_size: int, threads: int, lines: list[str]) -> dict[str, float]:
     """Seconds, tokens and bytes of one translation of all lines, in this process."""
-    run = (
-        generate(path, beam_size, lines) if method == "transformers" else ours(path, method, beam_size, threads, lines)
-    )
+    run = OTHERS[method](path, beam_size, lines) if method in OTHERS else ours(path, method, beam_size, threads, lines)
     run(WARM_UP)
     found: dict[str, float] = {}
 
@@ -96,15 +99,23 @@ def ours(path: Path, method: str, beam_size: int, threads: int, lines: list[str]
     return lambda count: sum(len(best.tokens) + 1 for (best,) in translate.n_best(lines[:count], 1))
 
 
-def generate(path: Path, beam_size: int, lines: list[str]) -> Callable[[int], int]:
-    """The same by transformers: translations as long as their sources."""
-    import transformers
+def batches(sources: list[list[int]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pieces and ends, (rows, longest) padded with 0, and (rows,) lengths, in batches as ours are."""
+    lengths = np.array([len(source) + 1 for source in sources])
+    for indices in runs(np.argsort(-lengths, kind="stable"), lengths, MAX_TOKENS, MAX_SENTENCES):
+        rows = [torch.tensor([*sources[i], 2]) for i in indices]
+        yield pad_sequence(rows, batch_first=True), torch.from_numpy(lengths[indices])
+
+
+def transformers(path: Path, beam_size: int, lines: list[str]) -> Callable[[int], int]:
+    """By transformers: translations as long as the longest source of their batch."""
+    from transformers import MarianConfig, MarianMTModel
 
     parts = bundle.load_parts(path)
     size = parts.model
     torch.manual_seed(1)
-    model = transformers.MarianMTModel(
-        transformers.MarianConfig(
+    model = MarianMTModel(
+        MarianConfig(
             vocab_size=parts.tokenizer.vocab_sizes[0],
             d_model=size.dim,
             encoder_layers=size.encoder_layers,
@@ -121,27 +132,69 @@ def generate(path: Path, beam_size: int, lines: list[str]) -> Callable[[int], in
         )
     ).eval()
     sources = [parts.tokenizer.encode(line) for line in lines]
-    lengths = np.array([len(source) + 1 for source in sources])
 
+    @torch.inference_mode()
     def run(count: int) -> int:
         tokens = 0
-        for indices in runs(np.argsort(-lengths[:count], kind="stable"), lengths, MAX_TOKENS, MAX_SENTENCES):
-            batch = [sources[i] for i in indices]
-            longest = len(batch[0])
-            ids = torch.tensor([[*row, 2, *[0] * (longest - len(row))] for row in batch])
-            with torch.inference_mode():
-                found = model.generate(
-                    ids,
-                    attention_mask=(ids != 0).long(),
-                    num_beams=beam_size,
-                    min_new_tokens=longest + 1,
-                    max_new_tokens=longest + 1,
-                    do_sample=False,
-                )
+        for ids, _ in batches(sources[:count]):
+            longest = ids.shape[1]
+            found = model.generate(
+                ids,
+                attention_mask=(ids != 0).long(),
+                num_beams=beam_size,
+                min_new_tokens=longest,
+                max_new_tokens=longest,
+                do_sample=False,
+            )
             tokens += found.shape[0] * (found.shape[1] - 1)
         return tokens
 
     return run
+
+
+def opennmt_py(path: Path, beam_size: int, lines: list[str]) -> Callable[[int], int]:
+    """By OpenNMT-py, which has no limit of a line's own: one of its batch's longest source and one."""
+    from onmt.inputters.inputter import dict_to_vocabs
+    from onmt.model_builder import build_base_model
+    from onmt.opts import train_opts
+    from onmt.translate import GNMTGlobalScorer, Translator
+    from onmt.utils.parse import ArgumentParser
+
+    parts = bundle.load_parts(path)
+    size, count = parts.model, parts.tokenizer.vocab_sizes[0]
+    options = f"""
+        -data {{}} -src_vocab x -encoder_type transformer -decoder_type transformer -enc_layers {size.encoder_layers}
+        -dec_layers {size.decoder_layers} -heads {size.heads} -hidden_size {size.dim} -word_vec_size {size.dim}
+        -transformer_ff {size.feed_forward_dim} -max_relative_positions {size.clip} -share_vocab -share_embeddings
+        -share_decoder_embeddings -add_ffnbias -add_qkvbias
+    """
+    parser = ArgumentParser()
+    train_opts(parser)
+    opt = ArgumentParser.ckpt_model_opts(parser.parse_known_args(options.split())[0])
+    ArgumentParser.update_model_opts(opt)
+    ArgumentParser.validate_model_opts(opt)
+    pieces = ["<blank>", "<s>", "</s>", "<unk>", *(f"piece {i}" for i in range(4, count))]
+    vocabs = dict_to_vocabs({"src": pieces, "tgt": pieces, "data_task": "seq2seq", "decoder_start_token": "<s>"})
+    model = build_base_model(opt, vocabs).eval()
+    fault = nn.Module.load_state_dict(model, OPENNMT_PY.scatter(parts.state, size), strict=False)
+    assert not fault.unexpected_keys, fault
+    sources = [parts.tokenizer.encode(line) for line in lines]
+    scorer = GNMTGlobalScorer(alpha=0.6, beta=0.0, length_penalty="wu", coverage_penalty="none")
+
+    def run(count: int) -> int:
+        tokens = 0
+        for ids, lengths in batches(sources[:count]):
+            translator = Translator(
+                model, vocabs, beam_size=beam_size, max_length=ids.shape[1], max_length_ratio=0, global_scorer=scorer
+            )
+            found = translator.translate_batch({"src": ids[:, :, None], "srclen": lengths}, attn_debug=False)
+            tokens += sum(len(best) for best, *_ in found["predictions"])
+        return tokens
+
+    return run
+
+
+OTHERS = {"transformers": transformers, "opennmt-py": opennmt_py}
 
 
 def main() -> None:
@@ -153,7 +206,7 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=1000, help="the text is repeated where it has fewer")
     parser.add_argument("--pieces", type=int, help="only lines of so many")
     parser.add_argument("--beams", type=int, nargs="+", default=[4, 1])
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--methods", nargs="+", choices=[*METHODS, "opennmt-py"], default=list(METHODS))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()

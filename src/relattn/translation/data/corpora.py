@@ -66,7 +66,7 @@ def read_lines(path: str | Path, digest: Digest | None = None) -> Iterator[str]:
             raise InputError(f"{path}: not a gzip file, or a damaged one: {error}") from error
 
 
-def arriving_lines(descriptor: int, *, chunk: int = 256, name: str = "standard input") -> Iterator[list[str]]:
+def arriving_lines(descriptor: int, *, chunk: int = 1024, name: str = "standard input") -> Iterator[list[str]]:
     """Lists of at least one and at most `chunk` lines, as they arrive on a pipe, a terminal or a file.
 
     Reading a descriptor returns what is there and waits only when nothing is. So someone who types a line has it
