@@ -63,9 +63,9 @@ class Cache:
         """
         each, left = self._each, keep // self._each
         seen = tuple(layer.move(rows, to, keep) for layer in self.seen)
-        if left == len(self.src_lengths):
-            return replace(self, seen=seen)
         first = (to % each == 0) & (rows // each != to // each)
+        if left == len(self.src_lengths) and not bool(first.any()):
+            return replace(self, seen=seen)
         source, place = rows[first] // each, to[first] // each
         memory = tuple(
             (key.index_copy_(0, place, key[source])[:left], value.index_copy_(0, place, value[source])[:left])
