@@ -20,7 +20,12 @@ MAPS = (  # inputs and outputs, for 2,048 rows: model dims, feed-forward layers,
     *((128, 128), (128, 256), (256, 256), (256, 512), (512, 512), (512, 1024), (1024, 512), (512, 2048), (2048, 512)),
     *((1024, 1024), (2048, 2048), (256, 6000), (512, 8000), (512, 37000)),
 )
-CASES = (*((rows, 512, 512) for rows in ROWS), *((2048, *sizes) for sizes in MAPS))
+FEW = (1, 4, 16, 64, 256)  # rows of a search, for an output layer
+CASES = (
+    *((rows, 512, 512) for rows in ROWS),
+    *((2048, *sizes) for sizes in MAPS),
+    *((rows, 512, 32768) for rows in FEW),
+)
 PASSES = {"forward": 1, "forward + backward": 3}  # and their products
 
 

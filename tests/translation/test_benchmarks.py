@@ -249,15 +249,18 @@ def test_the_scale_of_published_figures():
     assert multi30k.published(["Ein Hund."], ["Ein Hund."], "de").bleu == 0.0  # no four words in a row: not smoothed
 
 
-def test_multi30k_scores_a_bundle_on_both(finished, text, monkeypatch, capsys):
-    bundle = str(Path(finished.out) / "bundle")
-    argv = ["multi30k", bundle, "--src", text["valid_src"], "--ref", text["valid_tgt"]]
-    monkeypatch.setattr(sys, "argv", argv)
-    multi30k.main()
-    out = capsys.readouterr().out.splitlines()
-    assert out[0] == bundle
-    assert out[1].startswith("BLEU ")
-    assert out[3].startswith("lower-cased Moses tokens: BLEU ")
+def test_multi30k_scores_a_model_or_an_ensemble_on_both(finished, text, monkeypatch, capsys):
+    bundles, asked = [f"{finished.out}/bundle"] * 2, []
+    load = multi30k.load
+    monkeypatch.setattr(multi30k, "load", lambda *paths: asked.append(paths) or load(*paths))
+    for count in (1, 2):
+        argv = ["multi30k", *bundles[:count], "--src", text["valid_src"], "--ref", text["valid_tgt"]]
+        monkeypatch.setattr(sys, "argv", argv)
+        multi30k.main()
+        out = capsys.readouterr().out.splitlines()
+        assert out[0].startswith("BLEU ")
+        assert out[2].startswith("lower-cased Moses tokens: BLEU ")
+    assert [len(paths) for paths in asked] == [1, 2]
 
 
 def test_decoding(tmp_path, monkeypatch, finished, text):
