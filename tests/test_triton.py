@@ -139,6 +139,7 @@ def test_tiles_of_a_rel_query_are_the_equations(monkeypatch, shape, rel_dim, bey
     assert_within_budget(relative_attention, inputs, "triton", clip=(sizes.left, sizes.right), beyond=beyond, **options)
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("_poison")
 @pytest.mark.parametrize("layout", ["one for all", "dims first"])
 def test_a_rel_query_may_have_any_strides(monkeypatch, layout):
@@ -213,6 +214,7 @@ def test_a_far_tile_that_reaches_into_a_near_part_is_hidden_there(monkeypatch, t
     assert_within_budget(relative_attention, inputs, "triton", clip=(2, 3))
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("_poison")
 @pytest.mark.parametrize("shape", ["far on both sides", "grouped", "more labels than at once"])
 def test_products_of_float32_in_three_parts_are_as_good(monkeypatch, shape):
@@ -224,6 +226,7 @@ def test_products_of_float32_in_three_parts_are_as_good(monkeypatch, shape):
     assert_within_budget(relative_attention, inputs, "triton", clip=(sizes.left, sizes.right))
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("_poison")
 @pytest.mark.parametrize(
     ("shape", "rel_dim"), [("grouped", None), ("more labels than at once", None), ("more labels than at once", 3)]

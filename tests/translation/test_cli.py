@@ -717,6 +717,7 @@ def test_average(relattn, tmp_path, finished):
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
+@pytest.mark.whole
 def test_training_asks_no_network_and_leaves_the_home_alone(tmp_path, recipe_file):
     (tmp_path / "home").mkdir()
     script = """

@@ -184,6 +184,7 @@ MOVES = [  # of rows, three a source: what is moved, its places, and the rows ke
 ]
 
 
+@pytest.mark.sampled(3)
 @every_kind
 @torch.inference_mode()
 def test_rows_that_are_moved_go_on_as_they_would_alone(changes):

@@ -207,6 +207,7 @@ def test_a_step_is_the_same_on_two_ranks(tmp_path, recipe_of):
     exact.assert_reached(recipe)
 
 
+@pytest.mark.whole
 def test_two_ranks_drop_what_one_does(tmp_path, make_recipe):
     """Dropout is drawn by micro-batch: dealt to two ranks or computed by one, they give the same losses."""
     settings = {"steps": STEPS, "valid_bleu_lines": 0}
