@@ -153,7 +153,7 @@ def transformers(path: Path, beam_size: int, lines: list[str]) -> Callable[[int]
 
 
 def opennmt_py(path: Path, beam_size: int, lines: list[str]) -> Callable[[int], int]:
-    """By OpenNMT-py, which has no limit of a line's own: one of its batch's longest source and one."""
+    """By OpenNMT-py, whose translations are at most as long as the longest source of their batch, ends counted."""
     from onmt.inputters.inputter import dict_to_vocabs
     from onmt.model_builder import build_base_model
     from onmt.opts import train_opts

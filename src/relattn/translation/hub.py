@@ -39,7 +39,7 @@ def resolve(path: str | Path) -> Path:
     named = _NAME.fullmatch(str(path))
     if named is None or Path(path).exists():
         return Path(path)
-    from relattn.translation.bundle import CONFIG, WEIGHTS, tokenizer_files  # which an export does without, and PyTorch
+    from relattn.translation.bundle import CONFIG, WEIGHTS, tokenizer_files  # imports PyTorch; exports need none
 
     name, revision = named.groups()
     with _hub(f"{path}: no such directory here, and from the hub") as api:

@@ -66,7 +66,6 @@ def links(weights: np.ndarray, src_pieces: Sequence[str], tgt_pieces: Sequence[s
 def attention(model: Transformer | Ensemble, batch: Batch) -> Tensor:
     """(rows, tgt_len, src_len): where the heads look, on average, as each target piece and the end are written."""
     found: list[Tensor] = []
-
     here = get_ident()
 
     def look(module: CrossAttention, arguments: tuple[Any, ...]) -> None:
