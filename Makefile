@@ -40,7 +40,7 @@ clean:  ## remove all that these commands made, runs excepted
 	touch $@
 
 .venv/installed: .venv/usable  # all that the tests and the checks need besides
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[translation,export,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[translation,export,serve,dev]'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps espnet  # for one of its classes
 	touch $@
 

@@ -19,6 +19,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from relattn.translation.config import (
     Format,
+    Part,
     Positions,
     Precision,
     Quantization,
@@ -27,7 +28,7 @@ from relattn.translation.config import (
     TrainConfig,
     require,
 )
-from relattn.translation.errors import InputError, Interrupted, one_line
+from relattn.translation.errors import InputError, Interrupted, one_line, require_installed
 from relattn.translation.settings import add_settings, recipe_flags
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def evaluate(argv: list[str]) -> None:
         raise InputError("--output names the table; its picture is put beside it, as .png")
     if not 1 <= arguments.lines <= 10**9:
         raise InputError(f"lines must be at least 1 and at most 1,000,000,000, got {arguments.lines}")
-    about, translator = _load(arguments)
+    about, translator = _load(arguments.bundles, arguments)
     if arguments.calibrate and (len(arguments.bundles) > 1 or not isinstance(about, bundle.Parts)):
         raise InputError("--calibrate is for one bundle")
     if arguments.calibrate and (arguments.by_position is not None or not Path(arguments.bundles[0]).is_dir()):
@@ -249,7 +250,7 @@ def translate(argv: list[str]) -> None:
     if arguments.sample and arguments.terms:
         raise InputError("--terms is for a search, and --sample draws instead")
     glossary = Glossary.read(arguments.terms) if arguments.terms else None
-    _, translator = _load(arguments)
+    _, translator = _load(arguments.bundles, arguments)
     translator.sampling = SamplingConfig(**drawing) if arguments.sample else None
     translator.aligning, translator.keep_tags, translator.glossary = arguments.align, arguments.keep_tags, glossary
     lines = arriving_lines(sys.stdin.fileno())
@@ -274,11 +275,79 @@ def score(argv: list[str]) -> None:
 
     from relattn.translation.data.corpora import read_parallel
 
-    _, translator = _load(arguments)
+    _, translator = _load(arguments.bundles, arguments)
     _, pieces = translator.tokenizer.vocabularies
     for found in translator.score(read_parallel(arguments.src, arguments.tgt)):
         each = " ".join(f"{pieces[i]} {log_prob:.4f}" for i, log_prob in found)
         print(f"{sum(log_prob for _, log_prob in found):.4f}" + (f"\t{each}" if arguments.tokens else ""))
+
+
+def serve(argv: list[str]) -> None:
+    """Serve models over HTTP, to LibreTranslate's clients and as a page: relattn serve MODEL …"""
+    from relattn.translation.serve.config import Limits
+
+    parser = _parser("serve", serve)
+    parser.add_argument("models", type=str, nargs="+", metavar="MODEL", help="bundles, exports, or names on the hub")
+    parser.add_argument("--host", type=str, default="127.0.0.1", help="address to listen at; 0.0.0.0: from anywhere")
+    parser.add_argument("--port", type=int, default=5000, help="0: any that is free")
+    parser.add_argument("--pivot", type=str, default="", help="language to go through where no model goes straight")
+    parser.add_argument("--keys", type=str, default="", help="file of the keys that are let in, one a line")
+    parser.add_argument("--cors", type=str, nargs="*", default=[], help="origins whose pages may use it")
+    parser.add_class_arguments(Limits, "limits")
+    _add_search(parser)
+    arguments = parser.parse_args(argv)
+
+    require(0 <= arguments.port <= 65535, f"port must be at least 0 and at most 65,535, got {arguments.port}")
+    limits = Limits(**arguments.limits.as_dict())
+    require_installed("fastapi", "uvicorn", "sentencex", "py3langid", "bs4", extra="serve")
+
+    from relattn.translation.serve.run import serve as run
+
+    translators: dict[tuple[str, str], LineTranslator] = {}
+    for path in arguments.models:
+        about, translator = _load([path], arguments)
+        pair = about.src_lang, about.tgt_lang
+        if pair in translators:
+            raise InputError(f"{path}: a second model from {pair[0]} into {pair[1]}")
+        translators[pair] = translator
+    run(
+        translators,
+        host=arguments.host,
+        port=arguments.port,
+        pivot=arguments.pivot,
+        keys=Path(arguments["keys"]) if arguments["keys"] else None,
+        cors=arguments.cors,
+        limits=limits,
+    )
+
+
+def inspect(argv: list[str]) -> None:
+    """Show what attention reads in a sentence, content and distance apart: relattn inspect BUNDLE "a sentence" """
+    parser = _parser("inspect", inspect)
+    parser.add_argument("bundle", type=str, help="directory of the trained model, or its name on the hub")
+    parser.add_argument("line", type=str, help="the sentence")
+    parser.add_argument("--out", type=str, required=True, help="picture.png, of one layer; or data.json, of all")
+    parser.add_argument("--part", type=Part, default="encoder", help="of the picture: whose self-attention, or cross")
+    parser.add_argument("--layer", type=int, default=1, help="of the picture")
+    _add_search(parser)
+    arguments = parser.parse_args(argv)
+
+    path = Path(arguments.out)
+    if path.suffix not in (".png", ".json"):
+        raise InputError(f"{path}: what is written is a .png or a .json")
+
+    from relattn.translation.files import output
+    from relattn.translation.inspection import as_json, as_png
+    from relattn.translation.inspection import inspect as run
+    from relattn.translation.search.translator import Translator
+
+    _, translator = _load([arguments.bundle], arguments)
+    if not isinstance(translator, Translator):
+        raise InputError(f"{arguments.bundle}: an export; only its bundle shows its attention")
+    with output(path) as write:
+        found = run(translator, arguments.line)
+        write(as_json(found).encode() if path.suffix == ".json" else as_png(found, arguments.part, arguments.layer))
+    print(found.translation)
 
 
 def average(argv: list[str]) -> None:
@@ -430,7 +499,21 @@ def reproduce(argv: list[str]) -> None:
 
 COMMANDS = {
     command.__name__.rstrip("_"): command
-    for command in (demo, train, recipe, evaluate, translate, score, average, export, import_, push, reproduce)
+    for command in (
+        demo,
+        train,
+        recipe,
+        evaluate,
+        translate,
+        score,
+        serve,
+        inspect,
+        average,
+        export,
+        import_,
+        push,
+        reproduce,
+    )
 }
 
 
@@ -481,14 +564,14 @@ def _add_device(parser: ArgumentParser) -> None:
     )
 
 
-def _load(arguments: Any) -> Any:
+def _load(names: list[str], arguments: Any) -> Any:
     """What a bundle or an export says of its languages, and a translator made of it."""
     from relattn.translation import hub
     from relattn.translation.search import ctranslate2
 
     if arguments.threads is not None:
         TrainConfig(threads=arguments.threads)  # whose range it has
-    paths = [hub.resolve(name) for name in arguments.bundles]
+    paths = [hub.resolve(name) for name in names]
     exports = [path for path in paths if (path / ctranslate2.MODEL).exists()]
     translator: LineTranslator
     if len(paths) > 1 and exports:

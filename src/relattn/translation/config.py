@@ -36,6 +36,7 @@ Quantization = Literal[  # of the weights of an export
 
 Precision = Literal["fp32", "bf16"]  # of a model that translates
 
+Part = Literal["encoder", "decoder", "cross"]  # of a model whose attention is looked at
 Format = Literal["text", "tsv", "jsonl"]  # of translations that are written out
 
 _TABLES = {"clip": 16, "clip_right": None, "beyond": "clip", "relative_tables": "both", "tables_per_head": False}

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 
 from relattn.translation.config import ModelConfig
 from relattn.translation.data.batching import collate
-from relattn.translation.data.tokenizer import Marks
+from relattn.translation.data.tokenizer import Marks, words_of
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.search.alignment import attention, links, words_of
+from relattn.translation.search.alignment import attention, links
 from relattn.translation.search.lines import Hypothesis
 from relattn.translation.search.written import header, pharaoh, written
 

@@ -11,7 +11,7 @@ import hashlib
 import io
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -243,3 +243,19 @@ def _explain(message: str, vocab_size: int) -> str:
     if "sentences_.empty()" in message:
         return "there is no text to learn word pieces from"
     return f"SentencePiece could not be trained: {' '.join(message.split())}"
+
+
+def words_of(pieces: Sequence[str]) -> list[int | None]:
+    """The word that each piece belongs to, counted from 0; None of a piece of spaces alone."""
+    found: list[int | None] = []
+    word, inside = -1, False
+    for piece in pieces:
+        belongs = None
+        for character in "x" if BYTE.fullmatch(piece) else piece:
+            if character == SPACE_MARK:
+                inside = False
+                continue
+            word, inside = word + (not inside), True
+            belongs = word
+        found.append(belongs)
+    return found

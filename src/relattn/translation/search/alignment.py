@@ -17,28 +17,12 @@ import torch
 from torch import Tensor
 
 from relattn.translation.data.batching import Batch
-from relattn.translation.data.tokenizer import BYTE, SPACE_MARK, Marks
+from relattn.translation.data.tokenizer import Marks, words_of
 from relattn.translation.model.attention import CrossAttention
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
 
 Links = list[tuple[int, int]]  # (source word, target word), counted from 0, by target words
-
-
-def words_of(pieces: Sequence[str]) -> list[int | None]:
-    """The word that each piece belongs to, counted from 0; None of a piece of spaces alone."""
-    found: list[int | None] = []
-    word, inside = -1, False
-    for piece in pieces:
-        belongs = None
-        for character in "x" if BYTE.fullmatch(piece) else piece:
-            if character == SPACE_MARK:
-                inside = False
-                continue
-            word, inside = word + (not inside), True
-            belongs = word
-        found.append(belongs)
-    return found
 
 
 def links(weights: np.ndarray, src_pieces: Sequence[str], tgt_pieces: Sequence[str], marks: Marks) -> Links:

@@ -66,6 +66,8 @@ class CTranslate2Translator(LineTranslator):
             the model or the device.
     """
 
+    aligns = False
+
     def __init__(
         self,
         path: Path,

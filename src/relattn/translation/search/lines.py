@@ -96,6 +96,7 @@ class LineTranslator(ABC):
     max_length: int | None = None  # longest sequence, in pieces, end included; None where there is no limit
     sampling: SamplingConfig | None = None  # how translations are drawn; None where they are searched for
     glossary: Glossary | None = None  # of terms whose translations are given
+    aligns: bool = True  # whether words can be aligned, and so tags be kept
     aligning: bool = False  # whether hypotheses are given their alignments
     calibration: Calibration = Calibration()  # of confidences
     keep_tags: bool = False  # whether tags, placeholders and the like are kept whole, as `tags` does it

@@ -1,0 +1,117 @@
+"""The models of a server: what languages there are between them, and how a text goes from one to another."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from relattn.translation.errors import InputError, one_line
+from relattn.translation.search.lines import Hypothesis, LineTranslator
+from relattn.translation.serve.batches import Batches
+from relattn.translation.serve.config import Limits
+
+if TYPE_CHECKING:
+    from relattn.translation.inspection import Inspection
+
+Pair = tuple[str, str]
+LONGEST_INSPECTED = 60  # pieces of a sentence whose attention is shown
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A sentence, and how many translations of it."""
+
+    sentence: str
+    count: int
+
+
+class Model:
+    """A translator behind queues, each with what is asked of it.
+
+    Args:
+        translator: of lines.
+        target: language.
+        threads: that it works in.
+        limits: of the queue.
+    """
+
+    def __init__(self, translator: LineTranslator, target: str, threads: ThreadPoolExecutor, limits: Limits) -> None:
+        self.translator, self.target = translator, target
+        with_tags = copy.copy(translator)
+        with_tags.keep_tags = True
+
+        def queue(work: Callable[[list[Any]], list[Any]]) -> Batches[Any, Any]:
+            return Batches(work, threads, size=limits.batch, most=limits.waiting, pause=limits.pause / 1000)
+
+        self.plain: Batches[Asked, list[Hypothesis]] = queue(partial(_translate, translator))
+        self.tagged: Batches[Asked, list[Hypothesis]] = queue(partial(_translate, with_tags))
+        self.scored: Batches[tuple[str, list[int]], list[float]] = queue(partial(_score, translator))
+        self.inspected: Batches[str, Inspection] = queue(partial(_inspect, translator))
+
+    @property
+    def queues(self) -> list[Batches[Any, Any]]:
+        """All of them."""
+        return [self.plain, self.tagged, self.scored, self.inspected]
+
+
+def _translate(translator: LineTranslator, asked: list[Asked]) -> list[list[Hypothesis]]:
+    found = translator.n_best([each.sentence for each in asked], max(each.count for each in asked))
+    return [of_line[: each.count] for of_line, each in zip(found, asked, strict=True)]
+
+
+def _score(translator: LineTranslator, asked: list[tuple[str, list[int]]]) -> list[list[float]]:
+    """The log-probabilities of the pieces of translations, given with their sentences, and of their ends."""
+    sources, targets = zip(*asked, strict=True)
+    return translator.forced([translator.tokenizer.encode(source) for source in sources], targets)
+
+
+def _inspect(translator: LineTranslator, lines: list[str]) -> list[Inspection]:
+    if not translator.aligns:
+        raise InputError("an export shows no attention: that needs the bundle it was made from")
+
+    from relattn.translation.inspection import inspect
+    from relattn.translation.search.translator import Translator
+
+    assert isinstance(translator, Translator)
+    return [inspect(translator, line, longest=LONGEST_INSPECTED) for line in lines]
+
+
+class Models:
+    """The models by their languages.
+
+    Args:
+        translators: by source and target language.
+        pivot: a language through which texts go between two that no model serves; none where empty.
+        limits: of their queues.
+
+    Raises:
+        InputError: no model reads or writes the pivot.
+    """
+
+    def __init__(self, translators: Mapping[Pair, LineTranslator], *, pivot: str, limits: Limits) -> None:
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="translate")
+        self.by_pair = {pair: Model(each, pair[1], self._threads, limits) for pair, each in translators.items()}
+        self.sources = sorted({source for source, _ in self.by_pair})
+        self.codes = sorted({code for pair in self.by_pair for code in pair})
+        self._pivot = pivot
+        if pivot and not ({source for source, target in self.by_pair if target == pivot} and pivot in self.sources):
+            raise InputError(f"pivot is {one_line(pivot, 40)}, but no two models translate into it and from it")
+
+    def route(self, source: str, target: str) -> list[Pair]:
+        """The pairs of languages that a text goes through; none where there is no way, or none is needed."""
+        if (source, target) in self.by_pair:
+            return [(source, target)]
+        through = [(source, self._pivot), (self._pivot, target)]
+        return through if source != target and all(pair in self.by_pair for pair in through) else []
+
+    def targets(self, source: str) -> list[str]:
+        """What a language can be translated into."""
+        return [code for code in self.codes if self.route(source, code)]
+
+    def close(self) -> None:
+        """Once what is worked on is done."""
+        self._threads.shutdown()

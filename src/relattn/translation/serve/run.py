@@ -1,0 +1,67 @@
+"""The process of a server: its socket, its log, and its end, which waits for what was accepted."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import uvicorn
+
+from relattn.translation.errors import InputError, reason
+from relattn.translation.search.lines import LineTranslator
+from relattn.translation.serve.api import make
+from relattn.translation.serve.config import Limits
+from relattn.translation.serve.keys import Keys
+from relattn.translation.serve.models import Models, Pair
+
+
+def serve(
+    translators: Mapping[Pair, LineTranslator],
+    *,
+    host: str,
+    port: int,
+    pivot: str = "",
+    keys: Path | None = None,
+    cors: Sequence[str] = (),
+    limits: Limits,
+) -> None:
+    """Answer requests until SIGTERM or Ctrl-C; then take no more, and end when those that were taken are answered.
+
+    Args:
+        translators: by source and target language.
+        host: the address to listen at.
+        port: of it; 0 for one that is free.
+        pivot: a language through which texts go between two that no model serves; none where empty.
+        keys: file of the keys that are let in; anybody is where None.
+        cors: origins whose pages may use it from a browser.
+        limits: of what is taken.
+
+    Raises:
+        InputError: the address cannot be had, no model reads or writes the pivot, or the keys cannot be read.
+    """
+    app = make(
+        Models(translators, pivot=pivot, limits=limits),
+        limits,
+        keys=Keys(keys) if keys is not None else None,
+        cors=cors,
+    )
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise InputError(f"cannot listen at {host}, port {port}: {reason(error)}") from error
+    logging.getLogger("relattn.serve").setLevel(logging.INFO)
+    pairs = ", ".join(f"{source} to {target}" for source, target in sorted(translators))
+    shown = f"[{host}]" if ":" in host else host
+    print(f"{pairs}: http://{shown}:{listening.getsockname()[1]}/", flush=True)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(limits.seconds) + 1,
+    )
+    with listening:
+        uvicorn.Server(config).run(sockets=[listening])

@@ -1,0 +1,162 @@
+"""The process: a published client of LibreTranslate's API, an end under load, and no PyTorch where none is needed."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from libretranslatepy import LibreTranslateAPI
+
+from relattn.translation import bundle, cli
+from relattn.translation.config import Recipe
+from relattn.translation.export.ctranslate2 import export
+from relattn.translation.search.ctranslate2 import load
+
+COMMAND = [sys.executable, "-m", "relattn"]
+NO_PYTORCH = [
+    sys.executable,
+    "-c",
+    "import sys\nsys.modules['torch'] = None\nfrom relattn.translation.cli import main\nsys.exit(main(sys.argv[1:]))",
+]
+
+
+@contextmanager
+def serving(path: Path, *arguments: str, command: list[str] = COMMAND) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server's process, and its address."""
+    called = [*command, "serve", str(path), "--port", "0", "--threads", "1", *arguments]
+    with subprocess.Popen(called, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            found = re.fullmatch(r"en to de: (http://127\.0\.0\.1:\d+/)\n", first)
+            assert found, first + process.communicate()[1]
+            yield process, found[1]
+        finally:
+            process.kill()
+
+
+def asked(address: str, **given: str) -> Any:
+    body = json.dumps({"source": "en", "target": "de", **given}).encode()
+    return json.load(
+        urllib.request.urlopen(urllib.request.Request(address, body, {"Content-Type": "application/json"}))
+    )
+
+
+@pytest.fixture(scope="module")
+def exported(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("serve") / "exported"
+    export(bundle.load_parts(Path(finished.out) / "bundle"), path, quantization="float32", sample=["one cat"])
+    return path
+
+
+def test_a_published_client_translates_detects_and_lists(finished: Recipe) -> None:
+    path = Path(finished.out) / "bundle"
+    with serving(path) as (process, address):
+        client = LibreTranslateAPI(address)
+        expected = bundle.load(path).translate(["one cat sat"])
+        assert client.translate("one cat sat", "en", "de") == expected[0]
+        assert client.detect("This is plain English text.")[0]["language"] == "en"
+        assert client.languages() == [{"code": "en", "name": "English", "targets": ["de"]}]
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=30)
+    rows = [json.loads(line.removeprefix("relattn: ")) for line in log.splitlines()]
+    assert [row["route"] for row in rows] == ["/translate", "/detect", "/languages"]
+    assert "cat" not in log
+
+
+def test_an_export_is_served_without_pytorch(exported: Path) -> None:
+    with serving(exported, command=NO_PYTORCH) as (_, address):
+        client = LibreTranslateAPI(address)
+        assert client.translate("one cat sat", "en", "de") == load(exported)[1].translate(["one cat sat"])[0]
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            asked(f"{address}attention", q="one")
+        assert refused.value.code == 400
+        assert "an export shows no attention" in refused.value.read().decode()
+        words = asked(f"{address}words", q="one")["words"]
+        assert "".join(word["text"] for word in words) == client.translate("one", "en", "de")
+        answer = asked(f"{address}translate", q="<p>one <b>cat</b></p>", format="html")["translatedText"]
+        assert re.fullmatch(r"<p>[^<>]*<b>[^<>]*</b></p>", answer)
+
+
+def test_what_was_accepted_is_answered_after_sigterm(finished: Recipe) -> None:
+    text = ". ".join(["one cat sat on two mats"] * 60)
+    answers: list[object] = []
+
+    def ask(address: str) -> None:
+        try:
+            answers.append(LibreTranslateAPI(address).translate(text, "en", "de", timeout=60))
+        except urllib.error.URLError as error:
+            answers.append(type(error.reason) if not isinstance(error, urllib.error.HTTPError) else error.code)
+
+    with serving(Path(finished.out) / "bundle", "--beam_size", "4") as (process, address):
+        clients = [threading.Thread(target=ask, args=(address,)) for _ in range(6)]
+        for client in clients:
+            client.start()
+        metrics = ""
+        while not re.search(r"relattn_waiting_sentences [1-9]", metrics):
+            metrics = urllib.request.urlopen(f"{address}metrics").read().decode()
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        for client in clients:
+            client.join(60)
+        process.communicate(timeout=60)
+    said = [answer for answer in answers if isinstance(answer, str)]
+    assert len(answers) == 6
+    assert said
+    assert len(set(said)) == 1
+    assert {answer for answer in answers if not isinstance(answer, str)} <= {ConnectionRefusedError}
+
+
+def test_clients_that_are_slow_or_hang_up_hold_nobody(finished: Recipe) -> None:
+    with (
+        serving(Path(finished.out) / "bundle", "--limits.seconds", "1") as (_, address),
+        ExitStack() as sockets,
+    ):
+        port = int(address.rstrip("/").rpartition(":")[2])
+        head = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+        slow = [sockets.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(20)]
+        for one in slow:
+            one.sendall(head)
+        with socket.create_connection(("127.0.0.1", port)) as gone:
+            gone.sendall(head)
+        client = LibreTranslateAPI(address)
+        assert isinstance(client.translate("one", "en", "de", timeout=30), str)
+        for one in slow:
+            one.settimeout(30)
+            assert b" 408 " in one.recv(200)
+
+
+def test_mistakes_are_said_before_anything_is_served(
+    finished: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(Path(finished.out) / "bundle")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for arguments, message in (
+            ([path, "--port", port], "cannot listen at 127.0.0.1, port"),
+            ([path, "--port", "70000"], "port must be"),
+            ([path, "--host", "no such host"], "cannot listen at no such host"),
+            ([path, path], "a second model from en into de"),
+            ([path, "--keys", str(tmp_path / "none")], "cannot be read"),
+            ([path, "--pivot", "fr"], "pivot is fr"),
+            ([path, "--limits.waiting", "0"], "waiting must be at least 1"),
+            ([path, "--limits.sentences", "9999"], "sentences of a request must not be more"),
+            ([str(tmp_path)], "not a complete"),
+        ):
+            assert cli.main(["serve", *arguments]) == 2
+            error = capsys.readouterr().err
+            assert message in error
+            assert error.count("\n") == 1
