@@ -60,7 +60,7 @@ def served(pairs: str = "en-de", *, limits: Limits = LIMITS, pivot: str = "", **
     return client
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
     with served("en-de de-en en-fr") as client:
         yield client
@@ -126,7 +126,9 @@ def test_languages_and_settings(client: TestClient) -> None:
     assert settings["language"]["source"] == {"code": "de", "name": "German"}
     assert settings["supportedFilesFormat"] == [".txt", ".srt", ".html", ".htm", ".docx"]
     assert client.get("/health").json() == {"status": "ok"}
-    assert "/translate" in client.get("/spec").json()["paths"]
+    body = client.get("/spec").json()["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]
+    assert body["schema"]["required"] == ["q", "source", "target"]
+    assert body["schema"]["properties"]["source"]["enum"] == ["de", "en", "auto"]
     assert client.post("/suggest", data={"q": "x"}).status_code == 403
 
 

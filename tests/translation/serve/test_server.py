@@ -8,12 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 import urllib.error
 import urllib.request
+import venv
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +28,14 @@ from relattn.translation.config import Recipe
 from relattn.translation.export.ctranslate2 import export
 from relattn.translation.search.ctranslate2 import load
 
+SLOWLY = ["--limits.batch", "1", "--limits.characters", "100000"]
 COMMAND = [sys.executable, "-m", "relattn"]
-NO_PYTORCH = [
-    sys.executable,
-    "-c",
-    "import sys\nsys.modules['torch'] = None\nfrom relattn.translation.cli import main\nsys.exit(main(sys.argv[1:]))",
-]
+ROOT = Path(__file__).parents[3]
+LISTED = dict(
+    line.split("==")
+    for line in (ROOT / "deploy" / "requirements.txt").read_text().splitlines()
+    if line and not line.startswith("#")
+)
 
 
 @contextmanager
@@ -55,6 +60,10 @@ def asked(address: str, **given: str) -> Any:
     )
 
 
+def metrics(address: str) -> str:
+    return urllib.request.urlopen(f"{address}metrics").read().decode()
+
+
 @pytest.fixture(scope="module")
 def exported(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("serve") / "exported"
@@ -62,11 +71,10 @@ def exported(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path
     return path
 
 
-def test_a_published_client_translates_detects_and_lists(finished: Recipe) -> None:
-    path = Path(finished.out) / "bundle"
-    with serving(path) as (process, address):
+def test_a_published_client_translates_detects_and_lists(exported: Path) -> None:
+    with serving(exported) as (process, address):
         client = LibreTranslateAPI(address)
-        expected = bundle.load(path).translate(["one cat sat"])
+        expected = load(exported)[1].translate(["one cat sat"])
         assert client.translate("one cat sat", "en", "de") == expected[0]
         assert client.detect("This is plain English text.")[0]["language"] == "en"
         assert client.languages() == [{"code": "en", "name": "English", "targets": ["de"]}]
@@ -77,8 +85,28 @@ def test_a_published_client_translates_detects_and_lists(finished: Recipe) -> No
     assert "cat" not in log
 
 
-def test_an_export_is_served_without_pytorch(exported: Path) -> None:
-    with serving(exported, command=NO_PYTORCH) as (_, address):
+@pytest.fixture
+def clean(tmp_path: Path) -> list[str]:
+    """The command in an environment that has what the container has, and nothing else."""
+    venv.create(tmp_path, with_pip=False, symlinks=True)
+    packages = Path(sysconfig.get_path("purelib", "venv", vars={"base": str(tmp_path), "platbase": str(tmp_path)}))
+    (packages / "relattn").symlink_to(ROOT / "src" / "relattn")
+    for name in LISTED:
+        distribution = metadata.distribution(name)
+        for top in {file.parts[0] for file in distribution.files or [] if file.parts[0] != ".."}:
+            if not (packages / top).is_symlink():
+                (packages / top).symlink_to(Path(str(distribution.locate_file(top))))
+    return [str(tmp_path / "bin" / "python"), "-I", "-m", "relattn"]
+
+
+def test_the_container_has_the_versions_that_are_tested() -> None:
+    pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines()[1:])
+    assert {name: pinned.get(name) for name in LISTED} == LISTED
+    assert "torch" not in LISTED
+
+
+def test_an_export_is_served_by_what_the_container_has(exported: Path, clean: list[str]) -> None:
+    with serving(exported, command=clean) as (_, address):
         client = LibreTranslateAPI(address)
         assert client.translate("one cat sat", "en", "de") == load(exported)[1].translate(["one cat sat"])[0]
         with pytest.raises(urllib.error.HTTPError) as refused:
@@ -91,8 +119,8 @@ def test_an_export_is_served_without_pytorch(exported: Path) -> None:
         assert re.fullmatch(r"<p>[^<>]*<b>[^<>]*</b></p>", answer)
 
 
-def test_what_was_accepted_is_answered_after_sigterm(finished: Recipe) -> None:
-    text = ". ".join(["one cat sat on two mats"] * 60)
+def test_what_was_accepted_is_answered_after_sigterm(exported: Path) -> None:
+    text = "one cat sat on two mats.\n" * 400
     answers: list[object] = []
 
     def ask(address: str) -> None:
@@ -101,28 +129,26 @@ def test_what_was_accepted_is_answered_after_sigterm(finished: Recipe) -> None:
         except urllib.error.URLError as error:
             answers.append(type(error.reason) if not isinstance(error, urllib.error.HTTPError) else error.code)
 
-    with serving(Path(finished.out) / "bundle", "--beam_size", "4") as (process, address):
-        clients = [threading.Thread(target=ask, args=(address,)) for _ in range(6)]
+    with serving(exported, *SLOWLY) as (process, address):
+        clients = [threading.Thread(target=ask, args=(address,)) for _ in range(5)]
         for client in clients:
             client.start()
-        metrics = ""
-        while not re.search(r"relattn_waiting_sentences [1-9]", metrics):
-            metrics = urllib.request.urlopen(f"{address}metrics").read().decode()
+        while not re.search(r"relattn_waiting_sentences [1-9]", metrics(address)):
             time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
         for client in clients:
             client.join(60)
         process.communicate(timeout=60)
     said = [answer for answer in answers if isinstance(answer, str)]
-    assert len(answers) == 6
+    assert len(answers) == 5
     assert said
     assert len(set(said)) == 1
     assert {answer for answer in answers if not isinstance(answer, str)} <= {ConnectionRefusedError}
 
 
-def test_clients_that_are_slow_or_hang_up_hold_nobody(finished: Recipe) -> None:
+def test_clients_that_are_slow_or_hang_up_hold_nobody(exported: Path) -> None:
     with (
-        serving(Path(finished.out) / "bundle", "--limits.seconds", "1") as (_, address),
+        serving(exported, "--limits.seconds", "1") as (_, address),
         ExitStack() as sockets,
     ):
         port = int(address.rstrip("/").rpartition(":")[2])
@@ -137,6 +163,22 @@ def test_clients_that_are_slow_or_hang_up_hold_nobody(finished: Recipe) -> None:
         for one in slow:
             one.settimeout(30)
             assert b" 408 " in one.recv(200)
+
+
+def test_nothing_is_translated_for_a_client_that_has_gone(exported: Path) -> None:
+    with serving(exported, *SLOWLY) as (_, address):
+        port = int(address.rstrip("/").rpartition(":")[2])
+        body = json.dumps({"q": "one cat sat on two mats.\n" * 400, "source": "en", "target": "de"}).encode()
+        head = f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        with socket.create_connection(("127.0.0.1", port)) as gone:
+            gone.sendall(head + body)
+            while not re.search(r"relattn_waiting_sentences [1-9]", metrics(address)):
+                time.sleep(0.01)
+        while "relattn_waiting_sentences 0.0" not in metrics(address):
+            time.sleep(0.01)
+        told = metrics(address)
+        assert 'relattn_requests_total{route="/translate",status="499"} 1.0' in told
+        assert float(re.findall(r"relattn_batch_sentences_sum ([\d.]+)", told)[0]) < 400
 
 
 def test_mistakes_are_said_before_anything_is_served(

@@ -33,6 +33,7 @@ from relattn.translation.serve.translating import Translating
 
 AUTO = "auto"  # the source language that is to be found
 RETRY_AFTER = {"Retry-After": "2"}  # seconds
+GONE = 499  # in the counts and the log: the client did not wait for its answer
 R = TypeVar("R")
 P = TypeVar("P", bound=BaseModel)
 
@@ -230,7 +231,7 @@ def make(models: Models, limits: Limits, *, keys: Keys | None = None, cors: Sequ
             name=answer.__name__,
             description=answer.__doc__,
             response_model=None,
-            openapi_extra={"requestBody": _described(body)} if body else None,
+            openapi_extra={"requestBody": _described(body, models)} if body else None,
             responses={status: {"description": what} for status, what in _FAULTS.items()} if body else None,
         )
     for path in page.FILES:
@@ -253,9 +254,12 @@ _FAULTS = {
 }
 
 
-def _described(body: type[BaseModel]) -> dict[str, Any]:
+def _described(body: type[BaseModel], models: Models) -> dict[str, Any]:
     """What a route takes, for the description of the API."""
     schema = body.model_json_schema()
+    for name, codes in (("source", [*models.sources, AUTO]), ("target", models.codes)):
+        if name in schema["properties"]:
+            schema["properties"][name]["enum"] = codes
     if body is not TranslateFile:
         return {"required": True, "content": {"application/json": {"schema": schema}, FORMS[0]: {"schema": schema}}}
     schema["properties"]["file"] = {"type": "string", "format": "binary"}
@@ -266,15 +270,29 @@ def _described(body: type[BaseModel]) -> dict[str, Any]:
 def _within(
     seconds: float, answer: Callable[[Request], Awaitable[Response]]
 ) -> Callable[[Request], Awaitable[Response]]:
+    """A route whose work ends with its time, and with its client."""
+
     async def answered(request: Request) -> Response:
         await request.body()  # which has its own time
+        work, leaving = asyncio.ensure_future(answer(request)), asyncio.ensure_future(_gone(request))
         try:
-            async with asyncio.timeout(seconds):
-                return await answer(request)
-        except TimeoutError:
+            await asyncio.wait({work, leaving}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
+            if leaving.done():
+                return _refused(GONE, "the client has gone")
             return _refused(429, f"not done within {seconds:g} seconds", RETRY_AFTER)
+        finally:
+            work.cancel()
+            leaving.cancel()
 
     return answered
+
+
+async def _gone(request: Request) -> None:
+    """When the client goes away."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _refused(status: int, why: str, headers: dict[str, str] | None = None) -> Response:

@@ -1,0 +1,135 @@
+"""The page in a browser, Debian's chromium: it translates, shows attention, is accessible, and asks nobody else."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+
+from relattn.translation import bundle
+from relattn.translation.config import Recipe
+from relattn.translation.serve.api import make
+from relattn.translation.serve.config import Limits
+from relattn.translation.serve.models import Models
+
+BROWSER = shutil.which("chromium")
+pytestmark = [
+    pytest.mark.whole,
+    pytest.mark.skipif(BROWSER is None, reason="the page is tested in chromium: apt-get install chromium"),
+]
+SIZES = {"desktop": (1280, 900), "phone": (375, 740)}
+
+
+@pytest.fixture(scope="module")
+def address(finished: Recipe) -> Iterator[str]:
+    limits = Limits(characters=500)
+    translator = bundle.load(Path(finished.out) / "bundle")
+    app = make(Models({("en", "de"): translator, ("de", "en"): translator}, pivot="", limits=limits), limits)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(params=SIZES)
+def page(request: pytest.FixtureRequest, browser: Browser, address: str) -> Iterator[Page]:
+    width, height = SIZES[request.param]
+    asked: list[str] = []
+    faults: list[str] = []
+
+    def note(sent: Request) -> None:
+        asked.append(sent.url)
+
+    with browser.new_context(viewport={"width": width, "height": height}) as context:
+        page = context.new_page()
+        page.on("request", note)
+        page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.goto(address)
+        expect(page.locator("#target")).to_have_value("en")
+        yield page
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        assert all(url.startswith((address, "data:")) for url in asked)
+        assert [fault for fault in faults if "status of 400" not in fault] == []  # which a test asks for
+
+
+def type_text(page: Page, text: str) -> None:
+    with page.expect_response(lambda answer: answer.url.endswith("/words")):
+        page.fill("#text", text)
+    expect(page.locator("#status")).not_to_have_text("…")
+
+
+def test_it_translates_when_typing_stops_and_shows_doubt(page: Page, finished: Recipe) -> None:
+    type_text(page, "one cat sat\n<b>two</b>")
+    expected = bundle.load(Path(finished.out) / "bundle").translate(["one cat sat", "<b>two</b>"])
+    assert page.locator("#translation").text_content() == "\n".join(expected)
+    assert page.locator("#translation b").count() == 0
+    assert page.locator("#others li").count() >= 1
+    if page.locator("#translation .word").count():
+        assert page.locator("#translation .word").first.get_attribute("title").endswith("%")
+    expect(page.locator("#count")).to_contain_text("of 500 characters")
+    page.fill("#text", "")
+    expect(page.locator("#translation")).to_have_text("")
+
+
+def test_it_is_used_by_the_keyboard_alone(page: Page) -> None:
+    assert page.evaluate("document.activeElement.id") == "text"
+    page.keyboard.type("one cat")
+    expect(page.locator("#copy")).to_be_enabled()
+    page.locator("#swap").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#target")).to_have_value("de")
+    for _ in range(12):
+        if page.evaluate("document.activeElement.tagName") == "SUMMARY":
+            break
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#inside-controls")).to_be_visible()
+
+
+def test_attention_is_shown_and_its_parts_are_the_models(page: Page) -> None:
+    type_text(page, "one cat")
+    page.click("summary")
+    expect(page.locator("#matrices figcaption")).to_have_text(["content", "relative", "weights, after the softmax"])
+    pieces = page.locator("#matrices figure").first.locator("tbody tr").count()
+    assert page.locator("#matrices figure").first.locator("tbody td").count() == pieces**2
+    assert page.locator("#bars div").count() == 5
+    page.select_option("#head", "3")
+    page.select_option("#part", "cross")
+    expect(page.locator("#matrices figcaption")).to_have_text(["weights"])
+
+
+def test_mistakes_are_told_on_the_page(page: Page) -> None:
+    page.fill("#text", "x" * 501)
+    expect(page.locator("#status")).to_contain_text("at most 500")
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_nothing_serious_is_found_by_axe(page: Page, colours: str) -> None:
+    page.emulate_media(color_scheme=colours)  # type: ignore[arg-type]
+    type_text(page, "one cat sat")
+    page.click("summary")
+    expect(page.locator("#matrices figure")).to_have_count(3)
+    found = Axe().run(page).response["violations"]
+    assert [(one["id"], one["impact"], one["nodes"][0]["html"]) for one in found] == []
