@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from benchmarks.fuzz import request
 from relattn.translation import bundle
 from relattn.translation.config import Recipe, SearchConfig
 from relattn.translation.errors import InputError
@@ -217,6 +219,15 @@ def test_any_text_is_answered_as_json(client: TestClient, text: str) -> None:
         assert answer.headers["content-type"] == "application/json"
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert "script-src 'self'" in answer.headers["content-security-policy"]
+
+
+def test_damaged_requests_are_answered(trained: TestClient) -> None:
+    draw, statuses = random.Random(1), set()
+    for _ in range(400):
+        method, path, body, headers = request(draw)
+        statuses.add(trained.request(method, path, content=body, headers=headers).status_code)
+    assert {200, 400, 404} <= statuses
+    assert max(statuses) < 500
 
 
 def test_large_requests_are_413(client: TestClient) -> None:
