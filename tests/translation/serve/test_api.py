@@ -122,6 +122,7 @@ def test_languages_and_settings(client: TestClient) -> None:
     assert client.get("/languages").json() == [
         {"code": "de", "name": "German", "targets": ["en"]},
         {"code": "en", "name": "English", "targets": ["de", "fr"]},
+        {"code": "fr", "name": "French", "targets": []},
     ]
     settings = client.get("/frontend/settings").json()
     assert settings["charLimit"] == 1000

@@ -77,7 +77,10 @@ def test_a_published_client_translates_detects_and_lists(exported: Path) -> None
         expected = load(exported)[1].translate(["one cat sat"])
         assert client.translate("one cat sat", "en", "de") == expected[0]
         assert client.detect("This is plain English text.")[0]["language"] == "en"
-        assert client.languages() == [{"code": "en", "name": "English", "targets": ["de"]}]
+        assert client.languages() == [
+            {"code": "de", "name": "German", "targets": []},
+            {"code": "en", "name": "English", "targets": ["de"]},
+        ]
         process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=30)
     rows = [json.loads(line.removeprefix("relattn: ")) for line in log.splitlines()]

@@ -108,9 +108,11 @@ class Api:
 
     async def languages(self) -> Response:
         """The languages, and what each can be translated into."""
-        each = [(code, self._models.targets(code)) for code in self._models.codes]
         return JSONResponse(
-            [{"code": code, "name": language_name(code), "targets": targets} for code, targets in each if targets]
+            [
+                {"code": code, "name": language_name(code), "targets": self._models.targets(code)}
+                for code in self._models.codes
+            ]
         )
 
     async def translate_file(self, request: Request) -> Response:
