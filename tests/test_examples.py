@@ -74,6 +74,7 @@ def fill(folder: Path, train: str | bytes = SENTENCES, dev: str = SENTENCES) -> 
     return folder
 
 
+@pytest.mark.whole
 def test_it_prints_its_table(tmp_path):
     command = [sys.executable, ROOT / "examples" / "dependency_graphs.py", "--data", fill(tmp_path), "--min-count", "1"]
     environment = {**os.environ, "PYTHONWARNINGS": "error"}

@@ -26,6 +26,7 @@ def test_a_wrong_kernel_is_seen(monkeypatch, check):
         check(gpu_check.Check(17, "float32", dim=8, k=3), "cpu")
 
 
+@pytest.mark.whole
 def test_a_compiler_that_changes_results_is_seen(monkeypatch):
     def compiler(operator, **_):
         return lambda **given: (operator(**given)[0] + 1.0, operator(**given)[1])

@@ -200,6 +200,7 @@ def test_a_kind_that_disagreed_takes_dense_and_warns_once(cache, monkeypatch):
     assert len(warned) == 1
 
 
+@pytest.mark.whole
 def test_the_trial_disturbs_nothing(monkeypatch):
     """Whatever a caller has set, the trial comes to the same, and the caller finds it as it was."""
 
@@ -560,6 +561,7 @@ def test_the_command_reports_every_kind(monkeypatch, capsys, verdict):
     assert [told[name] for name in list(told)[6:]] == [GOOD.words, verdict.words] * 4
 
 
+@pytest.mark.whole
 def test_the_command_needs_something_to_try_the_kernels_on():
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "relattn.backends.triton", "--device", "cpu"]

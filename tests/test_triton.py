@@ -179,6 +179,7 @@ def test_parts_of_the_tables_gradients_have_the_labels_that_are_reached(
     assert {found.part_rows - edges for found in plans} == {found.options.labels for found in plans}
 
 
+@pytest.mark.whole
 def test_labels_are_visited_where_a_tile_has_them(monkeypatch):
     """Of a window as wide as the sequence, 16 queries and 16 keys have 31 labels of 127, in chunks of 16: those are
     visited once forward, twice for the gradients of queries and table, and once for that of keys."""
@@ -207,6 +208,7 @@ def test_labels_are_visited_where_a_tile_has_them(monkeypatch):
 
 @pytest.mark.usefixtures("_poison")
 @pytest.mark.parametrize("tiles", ["tall", "wide"])
+@pytest.mark.whole
 def test_a_far_tile_that_reaches_into_a_near_part_is_hidden_there(monkeypatch, tiles):
     take(monkeypatch, TILES[tiles])
     sizes = Shape(batch=1, heads=1, key_heads=1, queries=114, keys=114, dim=3, value_dim=2, left=2, right=3)
@@ -298,6 +300,7 @@ def test_padding_of_queries_beside_relations_a_mask_and_dropout(monkeypatch):
         ("three keys", None),
     ],
 )
+@pytest.mark.whole
 def test_one_program_may_do_the_whole_backward_pass(monkeypatch, shape, rel_dim, lengths):
     take(monkeypatch, TILES["small"], whole=True)
     plans = plans_made(monkeypatch)
@@ -311,6 +314,7 @@ def test_one_program_may_do_the_whole_backward_pass(monkeypatch, shape, rel_dim,
 @pytest.mark.usefixtures("_poison")
 @pytest.mark.parametrize("per_head", [False, True])
 @pytest.mark.parametrize(("tables", "rel_dim"), [("both", None), ("keys", None), ("both", 3)])
+@pytest.mark.whole
 def test_one_program_may_do_several_sequences(monkeypatch, tables, rel_dim, per_head):
     """Three at a time, of which the last program has two. Their gradients of the tables are added up."""
     take(monkeypatch, TILES["small"], whole=True)
@@ -449,6 +453,7 @@ def test_ds_of_a_query_sum_to_zero(monkeypatch):
     assert rows.sum(0).abs().max() < 0.004 * rows.abs().max()
 
 
+@pytest.mark.whole
 def test_long_sequences_lose_no_more_than_twice_what_plain_attention_loses():
     case = Case(batch=1, heads=1, n=256, dim=16, left=2, right=2, is_causal=False)
     ratios = {row["result"]: row["ratio"] for row in errors.rows("triton", case)}
@@ -458,6 +463,7 @@ def test_long_sequences_lose_no_more_than_twice_what_plain_attention_loses():
 
 @pytest.mark.parametrize("tables", ["both", "keys"])
 @pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.whole
 def test_dropout_keeps_the_pairs_that_native_keeps(monkeypatch, whole, tables):
     """They are held to the explicit formula in `test_native.py`, forward and backward."""
     take(monkeypatch, TILES["small"], whole)

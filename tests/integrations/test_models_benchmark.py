@@ -36,6 +36,7 @@ def run(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.whole
 def test_times(run, monkeypatch):
     monkeypatch.setattr(models, "SHORT", 0.0)
     rows = run(models)

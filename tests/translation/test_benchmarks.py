@@ -168,6 +168,7 @@ def test_repeats_by_time(monkeypatch):
     assert ran[2:] == ["quick"] * 4 + ["slow"] + ["quick"] * 4 + ["slow"]
 
 
+@pytest.mark.whole
 def test_peak_memory():
     """What work needs beyond what was there before it, in a process that once held more."""
     assert 60 << 20 < measure.peak_memory(hold, (1 << 20,), (64 << 20,)) < 68 << 20
@@ -178,6 +179,7 @@ def hold(size):
     return lambda: b"1" * size
 
 
+@pytest.mark.whole
 def test_train_step(tmp_path, monkeypatch):
     command = ["train_step", "--lengths", "4", "--tokens", "8", "--layers", "1", "--repeats", "1"]
     monkeypatch.setattr(sys, "argv", [*command, "--out", str(tmp_path / "t.csv")])
@@ -312,6 +314,7 @@ def test_what_translators_ask_for(tmp_path, monkeypatch, finished, text):
     assert -1 <= float(rows["confidence and chrF"]["pearson"]) <= 1
 
 
+@pytest.mark.whole
 def test_lines_whose_translation_depends_on_the_batch_are_listed(monkeypatch, capsys, finished, text):
     """A blank line and a repeated one are left out; of the others the second is spoiled, seven at a time."""
     threads = torch.get_num_threads()

@@ -423,6 +423,7 @@ def test_numbers_may_be_whole_where_fractions_are_meant(saved):
     assert bundle.load_parts(saved).search.alpha == 1
 
 
+@pytest.mark.whole
 def test_a_bundle_is_loaded_without_lightning_and_the_package_without_anything(saved):
     script = """
 import sys

@@ -149,7 +149,7 @@ def test_help_loads_nothing_that_only_work_needs():
 
 
 def test_an_unknown_command(relattn):
-    commands = "demo, train, recipe, evaluate, translate, score, average, export, import, push, reproduce"
+    commands = ", ".join(cli.COMMANDS)
     assert_refused(relattn("trian", "x"), f"there is no command 'trian'; the commands are {commands}")
 
 
@@ -525,6 +525,7 @@ def test_input_that_is_not_utf_8(relattn, reading, model):
     assert result.err == "relattn: error: standard input: not UTF-8 at byte 12, in line 2: 0xff\n"
 
 
+@pytest.mark.whole
 def test_a_reader_that_goes_is_no_error(model):
     """Input without end: only the closed pipe stops it."""
     script = f"set -o pipefail; yes 'one cat' | {{ '{sys.executable}' -m relattn.translation.cli translate '{model}'; "

@@ -162,6 +162,7 @@ def test_types_of_weights(tmp_path, make, quantization):
     assert weights < (tmp_path / "out" / "model.bin").stat().st_size < weights * 1.5 + 8000
 
 
+@pytest.mark.whole
 def test_lines_past_1024_pieces_are_read_whole(tmp_path, make):
     parts = make({})
     export(parts, tmp_path / "out", quantization="float32", sample=LINES)

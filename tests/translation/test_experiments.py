@@ -147,6 +147,7 @@ def test_what_is_done_is_not_done_again(small, tmp_path, monkeypatch, capsys):
         small(chosen=["rope"])
 
 
+@pytest.mark.whole
 def test_a_row_that_was_stopped_goes_on_and_is_the_same(small, tmp_path, monkeypatch):
     def stopped(recipe, **options):
         assert options["again"] == "the same command"
@@ -170,6 +171,7 @@ def test_a_row_that_was_stopped_goes_on_and_is_the_same(small, tmp_path, monkeyp
         assert getattr(again, name) == getattr(whole, name)
 
 
+@pytest.mark.whole
 def test_one_that_diverged_is_a_row_that_says_so(small, tmp_path, monkeypatch, capsys):
     scale = reproduce.SCALES["tiny"]
     wild = replace(scale, recipe=replace(scale.recipe, train=replace(scale.recipe.train, learning_rate=1e6, steps=60)))
@@ -183,6 +185,7 @@ def test_one_that_diverged_is_a_row_that_says_so(small, tmp_path, monkeypatch, c
     assert "| both (1)" in written
 
 
+@pytest.mark.whole
 def test_rows_of_another_budget_or_other_code_are_told(small, tmp_path, monkeypatch):
     small(seeds=[1], chosen=["relative"])
     small(seeds=[1], steps=2)
@@ -194,6 +197,7 @@ def test_rows_of_another_budget_or_other_code_are_told(small, tmp_path, monkeypa
     assert "| keys (2) (1) |" in written
 
 
+@pytest.mark.whole
 def test_a_row_that_translated_other_lines_is_no_hindrance(small, tmp_path):
     small(seeds=[1])
     path = tmp_path / "results/tiny/rows/relative-relative_tables=keys-seed1.json"
@@ -207,6 +211,7 @@ def rows_code(tmp_path) -> str:
     return json.loads(files(tmp_path)["relative-seed1.json"])["conditions"]["code"]
 
 
+@pytest.mark.whole
 def test_a_row_that_another_process_trains_is_passed_over(small, tmp_path, capsys):
     (tmp_path / "runs/tiny").mkdir(parents=True)
     with FileLock(tmp_path / "runs/tiny/relative-seed1.lock"):
@@ -216,6 +221,7 @@ def test_a_row_that_another_process_trains_is_passed_over(small, tmp_path, capsy
     assert "Not trained yet: both." in written
 
 
+@pytest.mark.whole
 def test_a_table_of_short_sentences_has_rows_of_its_own(small, tmp_path, monkeypatch):
     small("short", seeds=[1])
     result = rows.read(tmp_path / "results/tiny/rows/relative-6words-seed1.json")

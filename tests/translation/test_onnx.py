@@ -94,6 +94,7 @@ def test_an_export_says_what_the_bundle_says(tmp_path, make, options):
     assert card == f"# A model\n\n## Export\n\n{report}\n"
 
 
+@pytest.mark.whole
 def test_graphs_take_any_sizes(exported):
     parts, out = exported
     encoder, decoder = (onnxruntime.InferenceSession(str(out / f"{name}.onnx")) for name in ("encoder", "decoder"))
@@ -126,6 +127,7 @@ def test_graphs_take_any_sizes(exported):
             np.testing.assert_allclose(found, wanted[:, position], rtol=0, atol=1e-4)
 
 
+@pytest.mark.whole
 def test_the_example_needs_neither_torch_nor_relattn(exported):
     parts, out = exported
     blocked = "import sys; sys.modules.update(dict.fromkeys(('torch', 'relattn'))); sys.argv = sys.argv[1:]"
@@ -142,6 +144,7 @@ def test_the_example_needs_neither_torch_nor_relattn(exported):
     assert run.stdout.splitlines() == parts.translator().translate(lines)
 
 
+@pytest.mark.whole
 def test_the_example_keeps_to_the_longest_sequence(exported):
     parts, out = exported
     model, pieces = Model(out), parts.tokenizer.encode(LINES[0])
@@ -150,6 +153,7 @@ def test_the_example_keeps_to_the_longest_sequence(exported):
     assert len(model.search(pieces)) == 6
 
 
+@pytest.mark.whole
 def test_the_example_writes_text_alone(exported, monkeypatch):
     parts, out = exported
     model = Model(out)
@@ -199,6 +203,7 @@ def test_without_the_packages(tmp_path, make, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.whole
 def test_the_command_line(tmp_path, exported, capsys):
     parts, out = exported
     arguments = ["export", "onnx", str(parts.path), str(tmp_path / "out"), "--lines", "3"]

@@ -234,6 +234,7 @@ def test_a_store_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.whole
 def test_nothing_is_written_in_the_home_directory(files, tmp_path):
     home = tmp_path / "home"
     home.mkdir()

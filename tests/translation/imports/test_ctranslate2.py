@@ -296,6 +296,7 @@ def test_a_directory_that_is_wrong_is_told_in_a_line(there, tokenizers):
     refused("not a complete model for CTranslate2: it has no model.bin$")
 
 
+@pytest.mark.whole
 def test_damage_is_an_error_of_one_line_or_another_number(there, tokenizers):
     whole = (there / "model.bin").read_bytes()
     draw = random.Random(1)

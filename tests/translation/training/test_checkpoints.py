@@ -155,6 +155,7 @@ def test_a_checksum_that_is_missing_is_told(tmp_path):
         checkpoints.load(path)
 
 
+@pytest.mark.whole
 def test_a_disk_that_is_full_keeps_what_there_was(tmp_path):
     """A real write that is refused half-way: the process may write no file past 4 kB."""
     save(tmp_path, 2)

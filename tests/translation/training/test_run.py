@@ -158,6 +158,7 @@ def wait_until(process: subprocess.Popen[str], condition: Callable[[], bool]) ->
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.whole
 def test_a_signal_leaves_a_checkpoint_to_go_on_from(tmp_path, make_recipe, whole, number):
     """Interrupted in a process of its own, after some step or other; then resumed."""
     recipe = replace(
@@ -223,6 +224,7 @@ def test_a_signal_at_the_very_end(tmp_path, whole, monkeypatch, where):
     assert (tmp_path / "run" / "bundle").exists()
 
 
+@pytest.mark.whole
 def test_killed_at_its_very_beginning_a_run_begins_or_goes_on(tmp_path, finished, monkeypatch):
     """Whatever the moment: what is left is taken for no run at all, or for one to go on with."""
     recipe = replace(finished, out=str(tmp_path / "run"))
