@@ -9,7 +9,6 @@ rotations and what takes attention's place cannot be taken apart.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from relattn.positions import distances as distances_of_pairs
 from relattn.positions import labels
 from relattn.translation.config import Part, require
 from relattn.translation.data.batching import collate
+from relattn.translation.drawing import png
 from relattn.translation.errors import InputError
 from relattn.translation.model.attention import CrossAttention, PlainAttention, SelfAttention
 from relattn.translation.model.schemes import DistanceAttention
@@ -241,7 +241,7 @@ def _self_picture(pieces: list[str], one: SelfView, title: str) -> bytes:
             row[-1].axhline(0.0, color="black", linewidth=0.5)
             row[-1].plot(one.distances, one.by_distance[head].tolist(), ".-")
             row[-1].set_title(f"head {head + 1}: relative, by distance", fontsize="small")
-    return _png(figure)
+    return png(figure)
 
 
 def _cross_picture(found: Inspection, weights: Tensor, title: str) -> bytes:
@@ -259,7 +259,7 @@ def _cross_picture(found: Inspection, weights: Tensor, title: str) -> bytes:
         if head < heads:
             _draw(axis, weights[head], found.source, found.written, signed=False)
             axis.set_title(f"head {head + 1}", fontsize="small")
-    return _png(figure)
+    return png(figure)
 
 
 def _draw(axis: Any, matrix: Tensor, across: list[str], down: list[str], *, signed: bool) -> None:
@@ -271,9 +271,3 @@ def _draw(axis: Any, matrix: Tensor, across: list[str], down: list[str], *, sign
     plain = {"parse_math": False, "fontsize": "x-small"}
     axis.set_xticks(range(len(across)), across, rotation=90, **plain)
     axis.set_yticks(range(len(down)), down, **plain)
-
-
-def _png(figure: Any) -> bytes:
-    picture = io.BytesIO()
-    figure.savefig(picture, dpi=110)
-    return picture.getvalue()

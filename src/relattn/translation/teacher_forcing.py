@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from relattn.translation.data.batching import eval_batches
+from relattn.translation.drawing import png
 from relattn.translation.errors import InputError
 from relattn.translation.search.translator import Translator
 
@@ -116,9 +117,7 @@ def as_png(curves: Mapping[str, Sequence[PositionBin]], *, trained: int | None) 
 
     figure = Figure(figsize=(6, 4), layout="constrained")
     draw(figure.subplots(), curves, trained=trained)
-    picture = io.BytesIO()
-    figure.savefig(picture, dpi=110)
-    return picture.getvalue()
+    return png(figure)
 
 
 def draw(axis: Axes, curves: Mapping[str, Sequence[PositionBin]], *, trained: int | None) -> None:

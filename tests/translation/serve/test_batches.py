@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -30,6 +31,18 @@ def run(
     asyncio.run(all_of_it())
 
 
+class Held:
+    """Work that waits until it is let go, and gives back what it gets."""
+
+    def __init__(self) -> None:
+        self.going, self.batches = threading.Event(), list[list[Any]]()
+
+    def __call__(self, batch: list[Any]) -> list[Any]:
+        self.going.wait(10)
+        self.batches.append(batch)
+        return batch
+
+
 def test_every_answer_is_its_own_requests() -> None:
     batches: list[list[int]] = []
 
@@ -47,34 +60,24 @@ def test_every_answer_is_its_own_requests() -> None:
 
 
 def test_a_long_request_does_not_keep_a_short_one_waiting() -> None:
-    batches: list[list[str]] = []
-    going = threading.Event()
-
-    def work(batch: list[str]) -> list[str]:
-        going.wait(10)
-        batches.append(batch)
-        return batch
+    work = Held()
 
     async def test(queue: Batches[str, str]) -> None:
         long = asyncio.create_task(queue.ask(["long"] * 40))
         await asyncio.sleep(0.05)
         short = asyncio.create_task(queue.ask(["short"]))
         await asyncio.sleep(0.05)
-        going.set()
+        work.going.set()
         assert await short == ["short"]
         assert not long.done()
         assert await long == ["long"] * 40
 
     run(test, work)
-    assert "short" in batches[1]
+    assert "short" in work.batches[1]
 
 
 def test_a_queue_that_is_full_refuses_and_then_takes_again() -> None:
-    going = threading.Event()
-
-    def work(batch: list[int]) -> list[int]:
-        going.wait(10)
-        return batch
+    work = Held()
 
     async def test(queue: Batches[int, int]) -> None:
         first = asyncio.create_task(queue.ask([1]))
@@ -83,7 +86,7 @@ def test_a_queue_that_is_full_refuses_and_then_takes_again() -> None:
         await asyncio.sleep(0.05)
         with pytest.raises(Busy):
             await queue.ask([3])
-        going.set()
+        work.going.set()
         assert await first == [1]
         assert await waiting == [2] * 10
         assert await queue.ask([3]) == [3]
@@ -92,13 +95,7 @@ def test_a_queue_that_is_full_refuses_and_then_takes_again() -> None:
 
 
 def test_who_goes_away_is_not_worked_for() -> None:
-    done: list[int] = []
-    going = threading.Event()
-
-    def work(batch: list[int]) -> list[int]:
-        going.wait(10)
-        done.extend(batch)
-        return batch
+    work = Held()
 
     async def test(queue: Batches[int, int]) -> None:
         first = asyncio.create_task(queue.ask([1]))
@@ -108,12 +105,12 @@ def test_who_goes_away_is_not_worked_for() -> None:
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
         assert queue.waiting == 0
-        going.set()
+        work.going.set()
         assert await first == [1]
         assert await queue.ask([3]) == [3]
 
     run(test, work)
-    assert done == [1, 3]
+    assert list(chain(*work.batches)) == [1, 3]
 
 
 def test_a_failure_is_its_own_requests() -> None:

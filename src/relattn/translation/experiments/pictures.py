@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from relattn.translation.drawing import png
 from relattn.translation.evaluation import by_length
 from relattn.translation.learned import draw_norms
 
@@ -37,7 +37,7 @@ def drawn(table: Table, lines: Sequence[Line], scale: Scale, pairs: Pairs, fewes
     with_tables = [line for line in lines if line.finished[0].norms]
     if with_tables:
         figures["learned"] = _learned(with_tables)
-    return {name: _png(figure) for name, figure in figures.items()}
+    return {name: png(figure) for name, figure in figures.items()}
 
 
 def _training(lines: Sequence[Line]) -> Figure:
@@ -133,9 +133,3 @@ def _curve(axis: Axes, style: dict[str, Any], line: Line, runs: Sequence[Mapping
 def _legend(figure: Figure, axis: Axes) -> Figure:
     axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
     return figure
-
-
-def _png(figure: Figure) -> bytes:
-    picture = io.BytesIO()
-    figure.savefig(picture, dpi=110)
-    return picture.getvalue()

@@ -34,7 +34,6 @@ from relattn.translation.serve.translating import Translating
 AUTO = "auto"  # the source language that is to be found
 RETRY_AFTER = {"Retry-After": "2"}  # seconds
 GONE = 499  # in the counts and the log: the client did not wait for its answer
-R = TypeVar("R")
 P = TypeVar("P", bound=BaseModel)
 
 

@@ -157,11 +157,9 @@ def _fill(pieces: Sequence[Any], paragraph: Tag) -> None:
     texts = [""] * len(pieces)
     order: list[int] = []
     for node in paragraph.children:
-        of_piece = isinstance(node, Tag) and node.name == "span"
-        if isinstance(node, Tag) and of_piece:
+        if isinstance(node, Tag) and node.name == "span":
             order.append(int(str(node["id"])))
-        words = "\n" if isinstance(node, Tag) and node.name == "br" else _with_breaks(node)
-        texts[order[-1] if order else 0] += words
+        texts[order[-1] if order else 0] += _with_breaks(node)
     places = [(piece._element.getparent(), piece._element) for piece in pieces]
     ordered = order if sorted(order) == list(range(len(pieces))) else list(range(len(pieces)))
     stand_ins = []
@@ -181,9 +179,7 @@ def _fill(pieces: Sequence[Any], paragraph: Tag) -> None:
 def _with_breaks(node: PageElement) -> str:
     if not isinstance(node, Tag):
         return str(node)
-    return "".join(
-        "\n" if isinstance(each, Tag) and each.name == "br" else _with_breaks(each) for each in node.children
-    )
+    return "\n" if node.name == "br" else "".join(map(_with_breaks, node.children))
 
 
 def _require_small(content: bytes, unpacked: int) -> None:

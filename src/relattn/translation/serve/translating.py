@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from collections.abc import Sequence
@@ -86,6 +87,7 @@ class Translating:
     ) -> list[Translated]:
         """The translations of texts in one language."""
         marked = html and self._keep_marks(source, target)
+        count = min(count, self._route(source, target)[-1].translator.search.beam_size)  # a page is read for each
         pages = [[Markup(text, marks=marked) for _ in range(count)] if html else [] for text in texts]
         parts = [page[0].texts if page else [text] for text, page in zip(texts, pages, strict=True)]
         flat = [part for of_text in parts for part in of_text]
@@ -135,10 +137,10 @@ class Translating:
     async def document(self, name: str, content: bytes, source: str, target: str) -> bytes:
         """A file's translation. Arguments and errors as of `documents.read` and `texts`."""
         marked = self._keep_marks(source, target)
-        document = read(name, content, marks=marked, unpacked=self._limits.unpacked)
+        document = await asyncio.to_thread(read, name, content, marks=marked, unpacked=self._limits.unpacked)
         self.require_few_characters(document.texts)
         found = await self._parts(document.texts, source, target, marked=marked, count=1)
-        return document.filled([best for best, *_ in found])
+        return await asyncio.to_thread(document.filled, [best for best, *_ in found])
 
     def require_few_characters(self, texts: Sequence[str]) -> None:
         """Refuse texts that are too long together, by an InputError."""
@@ -175,7 +177,6 @@ class Translating:
         self, model: Model, texts: Sequence[str], language: str, *, marked: bool, count: int
     ) -> list[list[str]]:
         split_texts = [split(text, language, marked=marked) for text in texts]
-        count = min(count, model.translator.search.beam_size)
         asked = [Asked(sentence, count) for text in split_texts for sentence in text.sentences]
         self._require_few(asked)
         found = iter(await (model.tagged if marked else model.plain).ask(asked))

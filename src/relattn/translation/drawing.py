@@ -1,0 +1,16 @@
+"""Figures as files."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def png(figure: Figure) -> bytes:
+    """A figure as the bytes of a PNG."""
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=110)
+    return picture.getvalue()
