@@ -102,8 +102,15 @@ def test_every_scheme_comes_back(tmp_path, tokenizer, options):
     assert torch.equal(loaded(*batch), model(*batch))
 
 
+def to_version_4(config: dict) -> None:
+    """As bundles were before a search could stop early."""
+    config["version"] = 4
+    del config["search"]["early_stopping"]
+
+
 def to_version_3(config: dict) -> None:
     """As bundles were before confidences were calibrated."""
+    to_version_4(config)
     config["version"] = 3
     del config["calibration"]
 
@@ -128,6 +135,14 @@ def to_version_1(config: dict) -> None:
     config["version"] = 1
 
 
+def test_a_bundle_of_version_4_is_read(saved):
+    bundle.calibrate(saved, Calibration(bias=0.5, slope=2.0))
+    before = bundle.load_parts(saved)
+    change_config(saved, to_version_4)
+    after = bundle.load_parts(saved)
+    assert (after.search, after.calibration) == (before.search, Calibration(bias=0.5, slope=2.0))
+
+
 def test_a_bundle_of_version_3_is_read(saved):
     before = bundle.load_parts(saved)
     change_config(saved, to_version_3)
@@ -135,7 +150,7 @@ def test_a_bundle_of_version_3_is_read(saved):
     assert (after.model, after.search, after.calibration) == (before.model, before.search, Calibration())
 
 
-@pytest.mark.parametrize("change", [lambda config: None, to_version_3, to_version_1])
+@pytest.mark.parametrize("change", [lambda config: None, to_version_4, to_version_3, to_version_1])
 def test_a_calibration_is_written_into_a_bundle_of_any_version(saved, change):
     change_config(saved, change)
     before = bundle.load_parts(saved)
@@ -200,8 +215,8 @@ def test_a_bundle_of_version_1_is_read(tmp_path, tokenizer, options):
         (lambda c: c["model"].update(clip="far"), r"Parser key \"model\.clip\": "),
         (lambda c: c["model"].pop("dim"), r"missing: model\.dim$"),
         (lambda c: c["model"].update(colour="red"), r"unknown setting model\.colour$"),
-        (lambda c: c.update(version="1.0"), r"version 1\.0; this relattn reads 1 to 4$"),
-        (lambda c: c.update(version=[1]), r"version \[\]; this relattn reads 1 to 4$"),
+        (lambda c: c.update(version="1.0"), r"version 1\.0; this relattn reads 1 to 5$"),
+        (lambda c: c.update(version=[1]), r"version \[\]; this relattn reads 1 to 5$"),
     ],
 )
 def test_a_config_of_version_1_that_is_wrong_is_reported(saved, change, message):
@@ -369,8 +384,8 @@ def test_a_model_is_left_as_it_was_by_weights_that_do_not_fit(tokenizer):
     ("change", "message"),
     [
         (lambda c: c.pop("format"), "not the configuration of a bundle: format is None"),
-        (lambda c: c.update(version=5), r"version 5; this relattn reads 1 to 4$"),
-        (lambda c: c.pop("version"), r"version None; this relattn reads 1 to 4$"),
+        (lambda c: c.update(version=6), r"version 6; this relattn reads 1 to 5$"),
+        (lambda c: c.pop("version"), r"version None; this relattn reads 1 to 5$"),
         (lambda c: c.update(colour="red"), "unknown setting colour$"),
         (lambda c: c.pop("tgt_lang"), "missing: tgt_lang"),
         (lambda c: c.update(src_lang=["no"]), "src_lang must be one value$"),

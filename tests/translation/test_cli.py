@@ -300,6 +300,7 @@ def test_a_bundle_that_will_not_do(relattn, tmp_path, model, command, damage):
         (["--top_k=5"], "--top_k is for --sample, which is not given"),
         (["--seed=5"], "--seed is for --sample, which is not given"),
         (["--sample", "--beam_size=3"], "--beam_size is for a search, and --sample draws instead"),
+        (["--sample", "--early_stopping=true"], "--early_stopping is for a search, and --sample draws instead"),
         (["--sample", "--terms=x"], "--terms is for a search, and --sample draws instead"),
         (["--terms=nowhere.tsv"], "nowhere.tsv: no such file"),
         (["--sample", "--temperature=0"], "temperature must be at least 0.001, got 0.0"),

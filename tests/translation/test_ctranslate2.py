@@ -52,7 +52,9 @@ from relattn.translation.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]
-SEARCH = SearchConfig(beam_size=3, length_penalty="average", alpha=0.7, max_length_ratio=0.5, max_length_extra=5)
+SEARCH = SearchConfig(
+    beam_size=3, length_penalty="average", alpha=0.7, early_stopping=True, max_length_ratio=0.5, max_length_extra=5
+)
 SMALL = ModelConfig(dim=12, heads=3, feed_forward_dim=20, encoder_layers=2, decoder_layers=1, clip=3)
 KINDS = {
     "relative": {},
@@ -190,6 +192,28 @@ def test_a_translation_does_not_depend_on_the_lines_beside_it(tmp_path, make):
     assert len(theirs.translate(["", sample[0], " "])) == 3
 
 
+def test_a_search_that_stops_early_finds_what_ctranslate2_finds(tmp_path, make):
+    """All hypotheses of a line, unless one is closed at the limit of length, where they have other ends."""
+    parts = make({}, replace(SEARCH, max_length_ratio=2.0, max_length_extra=20), ends=1.5)
+    export(parts, tmp_path / "out", quantization="float32", sample=LINES)
+    ours, theirs = parts.translator(), load(tmp_path / "out", threads=1)[1]
+    sample = lines_of([1, 2, 3, 5, 8, 9, 12, 14, 17, 20] * 3)
+    limits = [ours.limit(len(ours.tokenizer.encode(line))) for line in sample]
+    compared, gained = 0, 0.0
+    for beam_size in (2, 3, 5):
+        ours.search = theirs.search = replace(theirs.search, beam_size=beam_size)
+        found = [translator.n_best(sample, beam_size) for translator in (ours, theirs)]
+        for mine, its, limit in zip(*found, limits, strict=True):
+            if max(len(h.tokens) for h in its) + 1 < limit:
+                assert [h.tokens for h in mine] == [h.tokens for h in its]
+                assert [h.score for h in mine] == pytest.approx([h.score for h in its], rel=1e-4)
+                compared += 1
+        ours.search = replace(ours.search, early_stopping=False)
+        gained += sum(h.score for (h,) in ours.n_best(sample, 1)) - sum(h[0].score for h in found[0])
+    assert compared > 45  # of 90
+    assert gained > 0.1
+
+
 def test_scores_are_by_the_same_penalty(tmp_path, make):
     parts = make({}, replace(SEARCH, max_length_extra=40), ends=1.5)
     export(parts, tmp_path / "out", quantization="float32", sample=LINES)
@@ -212,10 +236,10 @@ def test_scores_are_by_the_same_penalty(tmp_path, make):
 def test_penalties():
     gnmt, average = (SearchConfig(length_penalty=name, alpha=0.6) for name in ("gnmt", "average"))
     none = replace(average, length_penalty="none")
-    assert of_ctranslate2(average, 20) == average
-    assert of_ctranslate2(none, 20) == none
+    assert of_ctranslate2(average, 20) == replace(average, early_stopping=True)
+    assert of_ctranslate2(none, 20) == replace(none, early_stopping=True)
     found = of_ctranslate2(gnmt, 20)
-    assert (found.length_penalty, found.alpha) == ("average", 0.48)
+    assert (found.length_penalty, found.alpha, found.early_stopping) == ("average", 0.48, True)
     grown = [((5 + n) / 6) ** 0.6 for n in (19, 21)]
     assert pytest.approx(grown[1] / grown[0], rel=1e-3) == 21**0.48 / 19**0.48  # near 20 both grow alike
 
@@ -343,12 +367,26 @@ def test_what_an_export_does_not_do_here_is_refused(exported):
     translator.glossary = Glossary([(1, LINES[0].split()[0], "Katze")])
     with pytest.raises(InputError, match="an export for CTranslate2 keeps to no glossary here; its bundle does"):
         translator.translate(LINES[:1])
-    translator.glossary, translator.aligning = None, True
+    translator.glossary = None
+    translator.search = replace(translator.search, early_stopping=False)
+    with pytest.raises(
+        InputError, match="searches no further once beam_size translations are whole here; its bundle does"
+    ):
+        translator.translate(LINES[:1])
+    translator.search = replace(translator.search, early_stopping=True)
+    translator.aligning = True
     with pytest.raises(InputError, match="an export for CTranslate2 gives no alignments here; its bundle does"):
         translator.translate(LINES[:1])
     translator.sampling = SamplingConfig()
     with pytest.raises(InputError, match="an export for CTranslate2 draws no translations here; its bundle does"):
         translator.translate(LINES[:1])
+
+
+def test_an_export_from_before_stops_early_all_the_same(exported):
+    config = json.loads((exported / "config.json").read_text())
+    del config["relattn"]["search"]["early_stopping"]
+    (exported / "config.json").write_text(json.dumps(config))
+    assert load(exported)[1].search.early_stopping
 
 
 def test_without_the_package(make, exported, tmp_path, monkeypatch):
@@ -438,6 +476,7 @@ def test_the_command_line(make, tmp_path, capsys):
     for arguments, message in (
         (["translate", str(out), str(out)], f"{out}: an export; an ensemble is of bundles"),
         (["translate", str(out), "--precision", "bf16"], f"{out}: an export has its own precision"),
+        (["translate", str(out), "--early_stopping=false"], f"{out}: an export's search always stops early"),
         (["evaluate", str(out), *files, "--by_position", "3"], f"{out}: an export; what it predicts by position"),
         (["evaluate", str(out), *files, "--threads", "0"], "threads"),
         (["export", "ctranslate2", str(parts.path), ""], "out must name a directory"),

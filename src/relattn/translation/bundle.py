@@ -33,11 +33,11 @@ from relattn.translation.files import putting, require_files, require_replaceabl
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.translator import Translator
-from relattn.translation.settings import of_version_1, of_version_2, read_yaml, to_config
+from relattn.translation.settings import of_version_1, of_version_2, of_version_4, read_yaml, to_config
 
 PRECISIONS: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 FORMAT = "relattn bundle"
-VERSION = 4
+VERSION = 5
 _FORMER_NAMES = re.compile(r"\.(key|value)_table\.")  # of the tables in bundles made before November 2026
 CONFIG, WEIGHTS, CARD = "config.yaml", "model.safetensors", "README.md"
 TOKENIZER_FILES = {"own": (TOKENIZER,), "imported": (TOKENIZER, TGT_TOKENIZER, VOCABULARY)}
@@ -207,6 +207,8 @@ def load_parts(path: str | Path) -> Parts:
     if found in ("1", "2"):
         content = {"tokenizer": "own", **content, "model": of_version_2(content.get("model"))}
     if found != str(VERSION):
+        content["search"] = of_version_4(content.get("search"))
+    if found in ("1", "2", "3"):
         content["calibration"] = dict.fromkeys(as_dict(Calibration()), "null")
     config = to_config(_Description, content, where, whole=True)
     require_files(path, *TOKENIZER_FILES[config.tokenizer], what="bundle")

@@ -245,8 +245,9 @@ def translate(argv: list[str]) -> None:
     drawing = {field: arguments[field] for field in ("top_k", "temperature", "seed") if arguments[field] is not None}
     if drawing and not arguments.sample:
         raise InputError(f"--{next(iter(drawing))} is for --sample, which is not given")
-    if arguments.sample and arguments.beam_size is not None:
-        raise InputError("--beam_size is for a search, and --sample draws instead")
+    for option in ("beam_size", "early_stopping"):
+        if arguments.sample and arguments[option] is not None:
+            raise InputError(f"--{option} is for a search, and --sample draws instead")
     if arguments.sample and arguments.terms:
         raise InputError("--terms is for a search, and --sample draws instead")
     glossary = Glossary.read(arguments.terms) if arguments.terms else None
@@ -552,6 +553,12 @@ def _add_search(parser: ArgumentParser) -> None:
     """Options of commands that translate; what is not given is as the bundle says."""
     parser.add_argument("--beam_size", type=int | None, default=None, help="hypotheses a sentence; 1 is greedy")
     parser.add_argument("--alpha", type=float | None, default=None, help="exponent of the length penalty")
+    parser.add_argument(
+        "--early_stopping",
+        type=bool | None,
+        default=None,
+        help="true: end a line's search as soon as beam_size translations are whole",
+    )
     _add_device(parser)
 
 
@@ -582,7 +589,10 @@ def _load(names: list[str], arguments: Any) -> Any:
         about, translator = ctranslate2.load(paths[0], device=arguments.device, threads=arguments.threads)
     else:
         about, translator = _load_bundles(paths, arguments)
-    given = {name: arguments.get(name) for name in ("beam_size", "alpha") if arguments.get(name) is not None}
+    if exports and arguments.get("early_stopping") is False:
+        raise InputError(f"{exports[0]}: an export's search always stops early; its bundle's need not")
+    options = ("beam_size", "alpha", "early_stopping")
+    given = {name: arguments.get(name) for name in options if arguments.get(name) is not None}
     translator.search = replace(translator.search, **given)
     return about, translator
 

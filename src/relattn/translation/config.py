@@ -282,6 +282,8 @@ class SearchConfig(_Config):
         beam_size: hypotheses a sentence; 1 is greedy.
         length_penalty: what a score is divided by: "gnmt" ((5 + length) / 6)^alpha, "average" length^alpha, "none" 1.
         alpha: exponent of the length penalty.
+        early_stopping: end a sentence's search as soon as beam_size translations are whole, as fairseq and CTranslate2
+            do, not only when nothing better can come.
         max_length_ratio: a translation has at most this many pieces a source piece …
         max_length_extra: … plus this many.
     """
@@ -289,6 +291,7 @@ class SearchConfig(_Config):
     beam_size: int = _number(4, 1, 1000)
     length_penalty: Literal["gnmt", "average", "none"] = "gnmt"
     alpha: float = _number(0.6, 0, 5)
+    early_stopping: bool = False
     max_length_ratio: float = _number(2.0, 0, 100)
     max_length_extra: int = _number(50, 0, 10**5)
 

@@ -136,6 +136,11 @@ def of_version_2(model: Any) -> Any:
     return {**then, **model} if isinstance(model, dict) else model
 
 
+def of_version_4(search: Any) -> Any:
+    """How to search, from when no search stopped early."""
+    return {"early_stopping": "false", **search} if isinstance(search, dict) else search
+
+
 def to_config(kind: type[_C], content: Any, where: str | Path, *, whole: bool = False) -> _C:
     """A config from what `read_yaml` gave for it, every value read and checked as on the command line.
 

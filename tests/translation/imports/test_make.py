@@ -133,7 +133,7 @@ def test_what_was_exported_comes_home(tmp_path, options):
     base = ModelConfig(dim=12, heads=3, feed_forward_dim=20, encoder_layers=1, decoder_layers=2)
     options = dict(options)
     config = base.with_positions(options.pop("positions", "relative"), **options)
-    search = SearchConfig(beam_size=2, length_penalty="average", alpha=0.3, max_length_extra=5)
+    search = SearchConfig(beam_size=2, length_penalty="average", alpha=0.3, early_stopping=True, max_length_extra=5)
     recipe = Recipe(model=config, search=search, data=DataConfig(src_lang="pt_BR", tgt_lang="en"))
     torch.manual_seed(1)
     model = Transformer(config, tokenizer.vocab_size)

@@ -67,8 +67,11 @@ class TableModel:
         return self.logits[sentence, place].log_softmax(-1).numpy()
 
 
-def rules(beam_size: int, name: str = "gnmt", alpha: float = 0.6, n_best: int = 1) -> Rules:
+def rules(
+    beam_size: int, name: str = "gnmt", alpha: float = 0.6, n_best: int = 1, *, early_stopping: bool = False
+) -> Rules:
     return Rules(
+        early_stopping=early_stopping,
         beam_size=beam_size,
         bos=BOS,
         eos=EOS,
@@ -102,7 +105,7 @@ def every_sequence(model: TableModel, sentence: int, limit: int, how: Rules) -> 
 def plain_beam_search(
     model: TableModel, sentence: int, limit: int, how: Rules, begin: tuple[int, ...] = ()
 ) -> list[Finished]:
-    """The method in lists and loops, one sentence at a time and without ever stopping early."""
+    """The method in lists and loops, one sentence at a time and without ever stopping early but where that is asked."""
     live: list[tuple[np.float32, tuple[int, ...]]] = [(np.float32(0), ())]
     finished: list[Finished] = []
     for length in range(1, limit + 1):
@@ -114,9 +117,11 @@ def plain_beam_search(
                 candidates.append((-(total + log_probs[token]), place, token, prefix))
         candidates.sort()
         kept = candidates[: 2 * how.beam_size if how.beam_size > 1 else 1]
-        for negative, _, token, prefix in kept:
-            if token == EOS:
+        for rank, (negative, _, token, prefix) in enumerate(kept):
+            if token == EOS and (rank < how.beam_size or not how.early_stopping):
                 finished.append(Finished(list(prefix), float(divide(-negative, how, length))))
+        if how.early_stopping and len(finished) >= how.beam_size:
+            break
         live = [(-negative, (*prefix, token)) for negative, _, token, prefix in kept if token != EOS][: how.beam_size]
     return sorted(finished, key=lambda f: -f.score)[: how.n_best]
 
@@ -143,6 +148,22 @@ def test_it_finds_what_a_search_that_never_stops_early_finds(seed, beam_size, na
         how = rules(beam_size, name, alpha, n_best)
         for sentence, found in enumerate(search_all(model, limits, how)):
             assert_same(found, plain_beam_search(model, sentence, limits[sentence], how))
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 3, 5])
+@pytest.mark.parametrize("seed", range(5))
+def test_it_stops_early_where_it_is_to(seed, beam_size):
+    model, limits = TableModel(seed, spread=1.0 + seed), [5, 4, 3, 5, 1, 2, 5]
+    steps = []
+    for early in (True, False):
+        model.rows_asked.clear()
+        for n_best in {1, beam_size}:
+            how = rules(beam_size, "average", 1.0, n_best, early_stopping=early)
+            for sentence, found in enumerate(search_all(model, limits, how)):
+                assert_same(found, plain_beam_search(model, sentence, limits[sentence], how))
+        steps.append(sum(model.rows_asked))
+    assert steps[0] <= steps[1]
+    assert steps[0] < steps[1] or beam_size == 1
 
 
 @pytest.mark.parametrize("beam_size", [1, 2, 4])
@@ -336,12 +357,13 @@ def holds(tokens: Sequence[int], phrase: Phrase) -> int:
     return found
 
 
+@pytest.mark.parametrize("early_stopping", [False, True])
 @pytest.mark.parametrize("beam_size", [1, 2, 4])
 @pytest.mark.parametrize("seed", range(3))
-def test_without_phrases_it_is_the_plain_search(seed, beam_size):
+def test_without_phrases_it_is_the_plain_search(seed, beam_size, early_stopping):
     model, limits = TableModel(seed), [5, 4, 3, 5, 1, 2, 5]
     for n_best in {1, beam_size}:
-        how = rules(beam_size, n_best=n_best)
+        how = rules(beam_size, n_best=n_best, early_stopping=early_stopping)
         found = search_with(model, [()] * SENTENCES, limits, how)
         for mine, plain in zip(found, search_all(model, limits, how), strict=True):
             assert_same(mine, plain)

@@ -121,7 +121,7 @@ def export(parts: Parts, out: Path, *, quantization: Quantization, sample: Seque
 
 
 def of_ctranslate2(search: SearchConfig, length: float) -> SearchConfig:
-    """A search whose length penalty CTranslate2 has: len^α, or none.
+    """A search that CTranslate2 has: it stops early, with a length penalty of len^α, or none.
 
     ((5 + len) / 6)^α is none of its. Near a length n it grows as len^(α n / (n + 5)) does, which is taken for it.
 
@@ -129,6 +129,7 @@ def of_ctranslate2(search: SearchConfig, length: float) -> SearchConfig:
         search: of the bundle.
         length: n, in tokens, end counted.
     """
+    search = replace(search, early_stopping=True)
     if search.length_penalty != "gnmt":
         return search
     return replace(search, length_penalty="average", alpha=round(search.alpha * length / (length + 5), 3))

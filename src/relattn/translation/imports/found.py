@@ -19,7 +19,7 @@ from relattn.translation.model.transformer import Transformer
 from relattn.translation.naming import Names
 
 # What CTranslate2 does by default, with a wider beam. Other toolkits keep their search out of their models.
-SEARCH = SearchConfig(length_penalty="average", alpha=1.0)
+SEARCH = SearchConfig(length_penalty="average", alpha=1.0, early_stopping=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,10 @@ lp is monotone, so a live hypothesis of log-probability L can at best score max(
 probability. So every hypothesis returned is a complete sequence with its exact score, and nothing returned depends on
 what else was in the batch. Sentences that are over leave the batch at once.
 
+With `early_stopping` a sentence is over, too, once `beam` hypotheses of it have finished, and an end counts only among
+the best `beam` candidates of a step. So fairseq and CTranslate2 search: sooner over, and what is returned may be less
+likely than what would have come.
+
 A sentence may have a prefix that its translations begin with: as long as it lasts, only its next token may be
 generated, at its true probability too.
 
@@ -71,6 +75,7 @@ class Rules:
     banned: Sequence[int]  # tokens that are never generated, such as padding
     penalty: LengthPenalty
     n_best: int = 1  # finished hypotheses that must be settled before a sentence is over
+    early_stopping: bool = False  # over as soon as `beam_size` hypotheses have finished
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_best <= self.beam_size:
@@ -143,7 +148,10 @@ def advance(state: BeamState, logits: Tensor, rules: Rules) -> tuple[BeamState, 
 
     ends = token == rules.eos
     lengths = torch.full_like(token, length)
-    state = _merge_finished(state, tokens, lengths, (log_prob / rules.penalty(lengths)).masked_fill(~ends, NEVER))
+    scores = (log_prob / rules.penalty(lengths)).masked_fill(~ends, NEVER)
+    if rules.early_stopping:
+        scores[:, rules.beam_size :] = NEVER
+    state = _merge_finished(state, tokens, lengths, scores)
     log_prob, chosen = stable_topk(log_prob.masked_fill(ends, NEVER), min(rules.beam_size, token.shape[1]))
     state = replace(state, tokens=_rows(tokens, chosen), log_prob=log_prob)
     return state, state.slots.gather(1, parent.gather(1, chosen))
@@ -205,11 +213,15 @@ def _topk_by_blocks(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def over(state: BeamState, rules: Rules) -> Tensor:
-    """(live,) True where no live hypothesis can still enter the sentence's n best. Past its limit nothing is live."""
+    """(live,) True where no live hypothesis can still enter the sentence's n best, or is waited for.
+
+    Past its limit nothing is live.
+    """
     best = state.log_prob.amax(dim=1)
     next_length = torch.full_like(state.limits, state.tokens.shape[-1] + 1)
     bound = torch.maximum(best / rules.penalty(next_length), best / rules.penalty(state.limits))
-    return state.finished_scores[:, rules.n_best - 1] >= bound
+    settled = state.finished_scores[:, rules.n_best - 1] >= bound
+    return settled | (state.finished_scores[:, -1] > NEVER) if rules.early_stopping else settled
 
 
 def search(

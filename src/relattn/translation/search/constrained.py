@@ -113,14 +113,14 @@ def search(
         for i, before in list(live.items()):
             ended, live[i] = _advance(before, log_probs[at : at + len(before)], asked[i], rules, within, at)
             at += len(before)
-            results[i] = sorted(results[i] + ended, key=lambda found: -found.score)[: rules.n_best]
+            results[i] = sorted(results[i] + ended, key=lambda found: -found.score)[: rules.beam_size]
             if _over(results[i], live[i], asked[i].limit, rules):
                 del live[i]
             elif not live[i]:
                 raise Diverged(NO_NUMBERS)
         rows = [one.row for of_sentence in live.values() for one in of_sentence]
         cache = cache.select(torch.tensor(rows, dtype=torch.long, device=device))
-    return results
+    return [found[: rules.n_best] for found in results]
 
 
 def _advance(
@@ -143,7 +143,8 @@ def _advance(
     ended, kept = [], []
     for missing in sorted(banks):
         bank = sorted(banks[missing], key=lambda candidate: candidate[:3])[:most]
-        ended += [after for _, _, token, after in bank if token == rules.eos]
+        counted = bank[: rules.beam_size] if rules.early_stopping else bank
+        ended += [after for _, _, token, after in counted if token == rules.eos]
         kept.append([after for _, _, token, after in bank if token != rules.eos])
     turns = (bank[turn] for turn in range(most) for bank in kept if turn < len(bank))
     chosen = [one for one, _ in zip(turns, range(rules.beam_size), strict=False)]
@@ -175,9 +176,11 @@ def _followers(
 
 
 def _over(found: list[Finished], live: list[Hypothesis], limit: int, rules: Rules) -> bool:
-    """Whether nothing that lives can still enter the n best; as `beam.over`."""
+    """Whether nothing that lives can still enter the n best, or is waited for; as `beam.over`."""
     if len(found) < rules.n_best:
         return not live and bool(found)
+    if rules.early_stopping and len(found) == rules.beam_size:
+        return True
     best = max((one.log_prob for one in live), default=NEVER)
     lengths = torch.tensor([len(live[0].tokens) + 1 if live else limit, limit])
-    return found[-1].score >= max(best / penalty for penalty in rules.penalty(lengths).tolist())
+    return found[rules.n_best - 1].score >= max(best / penalty for penalty in rules.penalty(lengths).tolist())

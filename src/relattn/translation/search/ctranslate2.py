@@ -1,8 +1,8 @@
 """A model in a directory for CTranslate2, as `export.ctranslate2` writes it: what translates lines without PyTorch.
 
-CTranslate2's search differs from ours in its ends. A hypothesis that ends counts only where it is among the `beam_size`
-best of a step, and with a penalty of 0 a search is over when the best of a step ends. One limit of length holds for all
-sentences of a call, so a translation that came out longer than its own sentence's limit is made again, alone.
+CTranslate2's search is ours with `early_stopping`, and there is no other; but with a penalty of 0 it is over when the
+best of a step ends. One limit of length holds for all sentences of a call, so a translation that came out longer than
+its own sentence's limit is made again, alone.
 
 Whatever it is told not to write, the end of an empty translation by default, it takes out before probabilities are
 normalised, which changes the scores of all that is left. So it is told of nothing; padding and begin, which no trained
@@ -38,7 +38,7 @@ class Description:
         src_lang: the source language.
         tgt_lang: the target language.
         max_length: longest sequence, in pieces, end included; None where there is no limit.
-        search: how to search, with a length penalty that CTranslate2 has.
+        search: how to search, with a length penalty that CTranslate2 has, stopping early.
         calibration: of confidences.
     """
 
@@ -103,6 +103,7 @@ class CTranslate2Translator(LineTranslator):
             (self.sampling is not None, "draws no translations"),
             (any(each.prefix for each in sentences), "takes no prefixes"),
             (any(each.phrases for each in sentences), "keeps to no glossary"),
+            (not self.search.early_stopping, "searches no further once beam_size translations are whole"),
         ):
             if unmet:
                 raise InputError(f"an export for CTranslate2 {wanted} here; its bundle does")
@@ -177,6 +178,9 @@ def description(path: Path) -> Description | None:
     if not isinstance(content, dict):
         return None
     uncalibrated = dict.fromkeys(as_dict(Calibration()), "null")  # as exports were before November 2026
+    search = content.get("search")
+    if isinstance(search, dict):  # nor was it said then that they stop early
+        content["search"] = {"early_stopping": "true", **search}
     return to_config(Description, {"calibration": uncalibrated, **content}, path / CONFIG, whole=True)
 
 

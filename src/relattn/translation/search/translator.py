@@ -123,6 +123,7 @@ class Translator(LineTranslator):
             banned=marks.banned,
             penalty=length_penalty(self.search.length_penalty, self.search.alpha),
             n_best=n,
+            early_stopping=self.search.early_stopping,
         )
 
     def _start(self, sentences: list[Sentence]) -> tuple[Any, Tensor, Tensor]:
