@@ -31,6 +31,7 @@ from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
 from relattn.translation.errors import InputError, one_line, reading
 from relattn.translation.files import putting, require_files, require_replaceable, write_atomically
 from relattn.translation.model.ensemble import Ensemble
+from relattn.translation.model.linear import pack
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.translator import Translator
 from relattn.translation.settings import of_version_1, of_version_2, of_version_4, read_yaml, to_config
@@ -109,6 +110,8 @@ class Parts:
         model = (Ensemble(models) if others else models[0]).to(PRECISIONS[precision])
         translator = Translator(model, self.tokenizer, self.search, device=device)
         translator.calibration = self.calibration
+        for one in models:
+            pack(one)
         return translator
 
 

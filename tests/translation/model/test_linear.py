@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import itertools
 from collections import Counter
@@ -31,13 +32,15 @@ class Operators(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.ran: Counter[str] = Counter()
+        self.packed = 0  # of oneDNN's products, those by a packed weight
 
     def __torch_dispatch__(self, operator, types, arguments=(), options=None):
         self.ran[operator.name()] += 1
         if operator.name() == "mkldnn::_linear_pointwise":
             x, weight = arguments[:2]
             assert x.is_contiguous()
-            assert weight.is_contiguous() or weight.t().is_contiguous()
+            self.packed += weight.is_mkldnn
+            assert weight.is_mkldnn or weight.is_contiguous() or weight.t().is_contiguous()
         return operator(*arguments, **(options or {}))
 
     @property
@@ -327,6 +330,133 @@ def test_what_is_more_than_an_nn_linear_is_left_alone():
     assert maps(model) == before
 
 
+# Weights that are packed
+
+
+def packing(dtype: torch.dtype = torch.float32, products: str = "onednn") -> Transformer:
+    """A model of which some maps are large, packed."""
+    model = transformer(feed_forward_dim=512).to(dtype).eval()
+    use_products(model, products)
+    linear.pack(model)
+    return model
+
+
+def product_of(model: Transformer, rows: int = 37) -> tuple[Operators, list[Tensor]]:
+    """What ran for a map of 256 inputs and 512 outputs, and the output."""
+    up = next(module for module in maps_of(model) if module.out_features == 512)
+    x = numbers(rows, 256, dtype=up.weight.dtype)
+    with torch.inference_mode(), Operators() as operators:
+        got = up(x)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            got, F.linear(x, up.weight, up.bias), rtol=2e-2 if got.dtype == torch.bfloat16 else 1e-4, atol=1e-3
+        )
+    return operators, [got]
+
+
+def maps_of(model: nn.Module) -> list[nn.Linear]:
+    return [module for module in model.modules() if isinstance(module, nn.Linear)]
+
+
+@needs_onednn
+def test_a_packed_model_says_what_it_said():
+    model, pieces, lengths = transformer(feed_forward_dim=512).eval(), torch.full((8, 37), 5), torch.full((8,), 37)
+
+    def step() -> tuple[Operators, list[Tensor]]:
+        with torch.inference_mode(), Operators() as operators:
+            cache = model.start(model.encode(pieces, lengths), lengths)
+            return operators, [model.step(pieces, cache)[0]]
+
+    use_products(model, "torch")
+    _, own = step()
+    use_products(model, "onednn")
+    linear.pack(model)
+    operators, ours = step()
+    assert model.products == "packed"
+    assert set(maps(model)) == {linear.PackedLinear}
+    assert operators.products == (len(maps(model)) + 1, 0)
+    assert operators.packed == len(maps(model)) + 1
+    model.double()
+    assert_accurate(ours, own, step()[1])
+
+
+@needs_onednn
+@pytest.mark.parametrize(("rows", "used"), [(1, False), (3, False), (4, True), (37, True)])
+def test_a_packed_weight_is_used_from_a_few_rows_on(rows, used):
+    operators, _ = product_of(packing(), rows)
+    assert (operators.packed, operators.products) == ((1, (1, 0)) if used else (0, (0, 1)))
+
+
+def change_in_place(model: Transformer) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+
+
+def change_data(model: Transformer) -> None:
+    for parameter in model.parameters():
+        parameter.data = parameter.data * 1.5
+
+
+CHANGES = {
+    "in place": change_in_place,
+    "its data": change_data,
+    "its state": lambda model: model.load_state_dict({name: 1.5 * x for name, x in model.state_dict().items()}),
+    "its type": lambda model: model.to(torch.bfloat16),
+}
+
+
+@needs_onednn
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_a_weight_that_changed_is_used_as_it_is(change):
+    model = packing()
+    assert product_of(model)[0].packed == 1
+    change(model)
+    assert product_of(model)[0].packed == 0
+
+
+@needs_onednn
+def test_a_packed_model_can_be_trained():
+    model = packing()
+    operators, found = gradients(model)
+    assert operators.packed == 0
+    use_products(model, "torch")
+    _, own = gradients(model)
+    assert_accurate(found, own, gradients(model.double())[1])
+
+
+@needs_onednn
+def test_copies_of_a_packed_model_are_right_and_not_packed():
+    model, file = packing(), io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+        assert (other.products, product_of(other)[0].packed) == ("packed", 0)
+    assert product_of(model)[0].packed == 1
+
+
+@needs_onednn
+def test_packed_weights_go_with_their_model():
+    before = len(linear._PACKED)
+    model = packing()
+    assert len(linear._PACKED) > before
+    del model
+    gc.collect()
+    assert len(linear._PACKED) == before
+
+
+@needs_onednn
+def test_what_is_packed(monkeypatch):
+    """By oneDNN's products in float32, and in bfloat16 by any, where the processor has arithmetic for it."""
+    assert packing(products="torch").products == "torch"
+    assert packing(torch.float64).products == "onednn"
+    for has in (False, True):
+        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda has=has: has)
+        assert packing(torch.bfloat16, "torch").products == ("packed" if has else "torch")
+    monkeypatch.setattr(linear, "has_onednn", lambda: False)
+    assert transformer().products == "torch"
+
+
 PROCESSORS = [  # vendor, vectors, whether PyTorch has MKL, and the products
     ("AuthenticAMD", "AVX512", True, "onednn"),
     ("AuthenticAMD", "AVX2", True, "torch"),
@@ -373,6 +503,6 @@ def test_where_pytorch_has_no_onednn(on, monkeypatch):
 
 def test_products_of_no_such_name():
     model = transformer()
-    with pytest.raises(ValueError, match="products are 'torch' or 'onednn', not 'mkl'"):
+    with pytest.raises(ValueError, match="products are 'torch' or 'onednn' or 'packed', not 'mkl'"):
         use_products(model, "mkl")
     assert model.products in linear.PRODUCTS

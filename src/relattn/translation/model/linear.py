@@ -2,6 +2,7 @@
 
     torch     F.linear as it is; PyTorch's builds for x86 have MKL multiply float32
     onednn    oneDNN, a part of the same PyTorch, for large maps in plain float32; F.linear for all others
+    packed    the same, and without gradients by weights that `pack` laid out for oneDNN beforehand
 
 On AMD processors with AVX-512 MKL reaches half of oneDNN's speed, on Intel's it is the faster, and PyTorch has no
 setting for it (docs/backends.md). The two differ in the last digits. So a model has what is faster on the machine that
@@ -12,11 +13,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from relattn.backends.derivatives import is_transformed
 from relattn.translation.processor import is_amd
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from relattn.translation.model.transformer import Transformer
 
 LEAST = 256  # of inputs and of outputs, and its cube of rows · inputs · outputs, from which on a map is large
+WEIGHT, WORK = 2 * LEAST**2, 8 * LEAST**2  # of inputs · outputs, and of that times rows: enough for a packed weight
 
 
 def fastest() -> str:
@@ -48,13 +51,54 @@ def use_products(model: Transformer, name: str) -> None:
     """
     if name not in PRODUCTS:
         raise ValueError(f"products are {' or '.join(map(repr, PRODUCTS))}, not {name!r}")
-    if name == "onednn" and not has_onednn():
+    if name != "torch" and not has_onednn():
         warnings.warn("products by oneDNN: this PyTorch has none; its own differ in the last digits", stacklevel=2)
         name = "torch"
     model.products = name
-    for module in model.modules():
-        if type(module) in (nn.Linear, OneDNNLinear):
-            module.__class__ = nn.Linear if name == "torch" else OneDNNLinear
+    for module in linear_maps(model):
+        module.__class__ = LINEARS[name]
+
+
+def linear_maps(model: nn.Module) -> list[nn.Linear]:
+    """The modules that `use_products` changes."""
+    return [module for module in model.modules() if isinstance(module, nn.Linear) and type(module) in LINEARS.values()]
+
+
+def pack(model: Transformer) -> None:
+    """Lay the weights of a model that is to translate out as oneDNN reads them, where oneDNN is what multiplies them.
+
+    That is in float32 where `model.products` are oneDNN's, and in bfloat16 where the processor has arithmetic for it.
+    Each large weight takes its memory once more. One that changes later is used as it then is, not packed; of a change
+    through `.data` PyTorch knows nothing, and nor does this: `use_products` takes such a model back.
+    """
+    if not has_onednn() or not model.unembedding.is_cpu:
+        return
+    bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    by_onednn = {torch.float32: model.products != "torch", torch.bfloat16: bf16}
+    if not by_onednn.get(model.unembedding.dtype, False):
+        return
+    use_products(model, "packed")
+    for weight in (model.unembedding, *(module.weight for module in linear_maps(model))):
+        if min(weight.shape) >= LEAST and weight.is_contiguous() and not weight.is_inference():
+            _PACKED[weight] = _Packed.of(weight)
+
+
+class _Packed(NamedTuple):
+    """A weight as oneDNN reads it, and what tells whether it still is that weight."""
+
+    tensor: Tensor
+    state: tuple[int, int, torch.dtype]
+
+    @classmethod
+    def of(cls, weight: Tensor) -> _Packed:
+        return cls(torch.ops.mkldnn._reorder_linear_weight(weight.detach(), LEAST), cls.now(weight))
+
+    @staticmethod
+    def now(weight: Tensor) -> tuple[int, int, torch.dtype]:
+        return weight._version, weight.data_ptr(), weight.dtype
+
+
+_PACKED = WeakTensorKeyDictionary()  # weight -> _Packed
 
 
 def onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -62,7 +106,19 @@ def onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return _Product.apply(x.contiguous(), weight, bias) if suits(x, weight, bias) else F.linear(x, weight, bias)
 
 
-PRODUCTS: dict[str, Callable[..., Tensor]] = {"torch": F.linear, "onednn": onednn}
+def packed(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """F.linear without gradients by a weight that `pack` laid out; `onednn` where that is not so, or small."""
+    if torch.compiler.is_compiling() or torch.is_grad_enabled():
+        return onednn(x, weight, bias)
+    held: _Packed | None = _PACKED.get(weight)
+    work = x.numel() * len(weight)
+    enough = work >= LEAST**3 or (weight.numel() >= WEIGHT and work >= WORK)
+    if held is None or held.state != held.now(weight) or not enough or not _is_plain(x, weight, bias):
+        return onednn(x, weight, bias)
+    return torch.ops.mkldnn._linear_pointwise(x.contiguous(), held.tensor, _contiguous(bias), "none", [], "")
+
+
+PRODUCTS: dict[str, Callable[..., Tensor]] = {"torch": F.linear, "onednn": onednn, "packed": packed}
 
 
 class OneDNNLinear(nn.Linear):
@@ -72,23 +128,47 @@ class OneDNNLinear(nn.Linear):
         return onednn(x, self.weight, self.bias)
 
 
+class PackedLinear(nn.Linear):
+    """The same for a model that is packed."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return packed(x, self.weight, self.bias)
+
+
+LINEARS: dict[str, type[nn.Linear]] = {"torch": nn.Linear, "onednn": OneDNNLinear, "packed": PackedLinear}
+
+
 def suits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether a map is large, in plain float32 on a CPU, and not compiled, exported, autocast or transformed."""
     if torch.compiler.is_compiling():  # first, since sizes may be symbols
         return False
-    tensors = [x, weight] if bias is None else [x, weight, bias]
     return (
         min(weight.shape) >= LEAST
         and x.numel() * len(weight) >= LEAST**3
+        and weight.dtype == torch.float32
+        and weight.is_contiguous()
+        and _is_plain(x, weight, bias)
+    )
+
+
+def _is_plain(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether a map is of some numbers of one type on a CPU, and nothing else has a say in it."""
+    tensors = [x, weight] if bias is None else [x, weight, bias]
+    return (
+        x.numel() > 0
         and x.shape[-1:] == weight.shape[1:]  # where shapes do not fit, F.linear has words for it
         and (bias is None or bias.shape == weight.shape[:1])
-        and all(type(t) in (Tensor, nn.Parameter) and t.dtype == torch.float32 for t in tensors)
+        and all(type(t) in (Tensor, nn.Parameter) and t.dtype == weight.dtype for t in tensors)
         and all(t.is_cpu and t.layout == torch.strided for t in tensors)
-        and weight.is_contiguous()
         and bool(torch.backends.mkldnn.enabled)
         and not torch.is_autocast_enabled("cpu")
         and not is_transformed(tensors)
     )
+
+
+def _contiguous(bias: Tensor | None) -> Tensor | None:
+    """What the operator takes a bias for."""
+    return None if bias is None else bias.contiguous()
 
 
 class _Product(torch.autograd.Function):
@@ -100,8 +180,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        bias = None if bias is None else bias.contiguous()  # the operator takes it for that
-        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        return torch.ops.mkldnn._linear_pointwise(x, weight, _contiguous(bias), "none", [], "")
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]

@@ -120,6 +120,11 @@ class Transformer(nn.Module):
         """Longest sequence, in pieces, end included, that the model can hold; None where there is no limit."""
         return self.src_positions.max_length
 
+    @property
+    def unembedding(self) -> Tensor:
+        """(vocab, dim) what makes logits of hidden states."""
+        return self.embedding if self.output_weight is None else self.output_weight
+
     def embed(self, tokens: Tensor, table: Tensor, positions: NoPositions, start: int) -> Tensor:
         """(rows, length) pieces at positions from `start` on -> (rows, length, dim)"""
         embedded = F.embedding(tokens, table)
@@ -129,8 +134,7 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(rows, length, dim) hidden states -> (rows, length, vocab)"""
-        weight = self.embedding if self.output_weight is None else self.output_weight
-        return PRODUCTS[self.products](hidden, weight, self.output_bias)
+        return PRODUCTS[self.products](hidden, self.unembedding, self.output_bias)
 
     def encode(self, src: Tensor, src_lengths: Tensor) -> Tensor:
         """(rows, src_len) pieces, right-padded, and their (rows,) lengths -> memory (rows, src_len, dim)"""
