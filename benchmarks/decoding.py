@@ -1,7 +1,8 @@
 """Translation as fast as the machine: target tokens a second and peak memory, ours and others', on the same lines.
 
-    relattn               a bundle in PyTorch, float32
-    relattn bf16          the same in bfloat16
+    relattn               a bundle in PyTorch, float32, searched until nothing better can come
+    relattn early         with early stopping, which is how CTranslate2 searches
+    relattn early bf16    the same in bfloat16
     ctranslate2, … int8   its exports in CTranslate2
     transformers          generate() of a Marian model of the same sizes, sinusoidal, with random weights
     opennmt-py            OpenNMT-py's translator with the bundle's weights, in the environment that
@@ -41,7 +42,7 @@ from relattn.translation.search.ctranslate2 import load
 from relattn.translation.search.lines import MAX_SENTENCES, MAX_TOKENS, LineTranslator
 
 RESULTS = Path(__file__).parent / "results" / "decoding-cpu.csv"
-METHODS = ("relattn", "relattn bf16", "ctranslate2", "ctranslate2 int8", "transformers")  # and "opennmt-py"
+METHODS = ("relattn", "relattn early", "relattn early bf16", "ctranslate2", "ctranslate2 int8", "transformers")
 EXPORTS: dict[str, Quantization] = {"ctranslate2": "float32", "ctranslate2 int8": "int8"}
 WARM_UP = 32  # lines
 NEVER = -50.0  # the bias of an end that never comes
@@ -67,8 +68,9 @@ def translator(path: Path, method: str, beam_size: int, threads: int) -> LineTra
     if method in EXPORTS:
         made = load(exported(path, method), threads=threads)[1]
     else:
-        made = bundle.load(path, precision="bf16" if method == "relattn bf16" else "fp32")
+        made = bundle.load(path, precision="bf16" if "bf16" in method else "fp32")
         made.workers = threads
+        made.search = replace(made.search, early_stopping="early" in method)
     made.search = replace(made.search, beam_size=beam_size)
     return made
 
