@@ -3,8 +3,9 @@
     python -m benchmarks.serving MODEL --text FILE                        200 clients for a minute
     python -m benchmarks.serving MODEL --text FILE --seconds 1800         memory, over half an hour
 
-Sentences a second stand beside what the same engine translates of the same lines when it is called directly. At the end
-the server is told to stop under load: `accepted` is what its log has, `answered` what clients got, the same number.
+Sentences a second stand beside what the same engine translates of the same lines when it is called directly, and beside
+how many cores the server and the clients kept busy. At the end the server is told to stop under load: `accepted` is
+what its log has, `answered` what clients got, the same number.
 """
 
 import argparse
@@ -47,6 +48,12 @@ def resident(process: "subprocess.Popen[str]") -> int:
     found = re.search(r"VmRSS:\s+(\d+)", status)
     assert found
     return int(found[1]) >> 10
+
+
+def cpu_seconds(process: "subprocess.Popen[str]") -> float:
+    """What a process has had of the processor."""
+    user, system = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 async def alone(address: str, lines: list[str], languages: dict[str, str]) -> dict[str, str]:
@@ -103,11 +110,12 @@ async def load(
     languages = {"source": arguments.source, "target": arguments.target}
     run = Load(address, expected, languages)
     clients = [asyncio.create_task(run.client(number)) for number in range(arguments.clients)]
-    began, memory = time.perf_counter(), []
+    began, memory, of_server, of_clients = time.perf_counter(), [], cpu_seconds(process), time.process_time()
     while time.perf_counter() - began < arguments.seconds:
         await asyncio.sleep(min(5.0, arguments.seconds / 10))
         memory.append(resident(process))
     seconds, answered = time.perf_counter() - began, len(run.seconds)
+    of_server, of_clients = cpu_seconds(process) - of_server, time.process_time() - of_clients
     before = Counter(run.statuses)
     process.send_signal(signal.SIGTERM)  # under load
     await asyncio.gather(*clients)
@@ -124,6 +132,8 @@ async def load(
         "per_second": f"{answered / seconds:.1f}",
         "p50_ms": f"{1000 * each[49]:.0f}",
         "p99_ms": f"{1000 * each[98]:.0f}",
+        "cores_of_server": f"{of_server / seconds:.2f}",
+        "cores_of_clients": f"{of_clients / seconds:.2f}",
         "answered": answered_in_all,
         "mib_first": memory[0],
         "mib_middle": memory[len(memory) // 2],

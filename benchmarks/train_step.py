@@ -20,7 +20,7 @@ from relattn import RelativeAttention
 from relattn.translation.config import ModelConfig
 from relattn.translation.data.batching import collate
 from relattn.translation.experiments.tables import NONE, TABLES
-from relattn.translation.model.linear import PRODUCTS, fastest, use_products
+from relattn.translation.model.linear import fastest, use_products
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training.loop import summed_loss
 
@@ -105,7 +105,9 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=6, help="layers of the encoder, and of the decoder")
     parser.add_argument("--repeats", type=int, default=7, help="timed steps of each scheme")
     parser.add_argument("--schemes", nargs="+", choices=SCHEMES, default=list(SCHEMES), help="ratios are to the first")
-    parser.add_argument("--products", nargs="+", choices=PRODUCTS, default=[fastest()], help="of linear maps, in turn")
+    parser.add_argument(
+        "--products", nargs="+", choices=("torch", "onednn"), default=[fastest()], help="of linear maps, in turn"
+    )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "train-step-cpu.csv")
     arguments = parser.parse_args()
 

@@ -216,10 +216,12 @@ def test_linear(tmp_path, monkeypatch, threads):
     rows = table(tmp_path / "l.csv")
     assert [(row["rows"], row["inputs"], row["outputs"], row["pass"]) for row in rows] == [
         ("307", "61", "67", "forward"),
+        ("307", "61", "67", "forward, bfloat16"),
         ("307", "61", "67", "forward + backward"),
     ]
-    for row, products in zip(rows, (1, 3), strict=True):
-        for way in ("torch", "onednn"):
+    for row, products in zip(rows, (1, 1, 3), strict=True):
+        assert (row["packed ms"] == "") == (products == 3)  # which is without gradients
+        for way in ("torch", "onednn", "packed")[: 2 if products == 3 else 3]:
             rate = 2e-6 * products * 307 * 61 * 67 / float(row[f"{way} ms"])
             assert float(row[f"{way} GFLOP/s"]) == pytest.approx(rate, rel=0.1)
 

@@ -80,7 +80,12 @@ def pack(model: Transformer) -> None:
     use_products(model, "packed")
     for weight in (model.unembedding, *(module.weight for module in linear_maps(model))):
         if min(weight.shape) >= LEAST and weight.is_contiguous() and not weight.is_inference():
-            _PACKED[weight] = _Packed.of(weight)
+            lay_out(weight)
+
+
+def lay_out(weight: Tensor) -> None:
+    """Have `packed` find a weight as oneDNN reads it for some hundred rows, which does for all."""
+    _PACKED[weight] = _Packed(torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 256), _state(weight))
 
 
 class _Packed(NamedTuple):
@@ -89,13 +94,9 @@ class _Packed(NamedTuple):
     tensor: Tensor
     state: tuple[int, int, torch.dtype]
 
-    @classmethod
-    def of(cls, weight: Tensor) -> _Packed:
-        return cls(torch.ops.mkldnn._reorder_linear_weight(weight.detach(), LEAST), cls.now(weight))
 
-    @staticmethod
-    def now(weight: Tensor) -> tuple[int, int, torch.dtype]:
-        return weight._version, weight.data_ptr(), weight.dtype
+def _state(weight: Tensor) -> tuple[int, int, torch.dtype]:
+    return weight._version, weight.data_ptr(), weight.dtype
 
 
 _PACKED = WeakTensorKeyDictionary()  # weight -> _Packed
@@ -113,7 +114,7 @@ def packed(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     held: _Packed | None = _PACKED.get(weight)
     work = x.numel() * len(weight)
     enough = work >= LEAST**3 or (weight.numel() >= WEIGHT and work >= WORK)
-    if held is None or held.state != held.now(weight) or not enough or not _is_plain(x, weight, bias):
+    if held is None or held.state != _state(weight) or not enough or not _is_plain(x, weight, bias):
         return onednn(x, weight, bias)
     return torch.ops.mkldnn._linear_pointwise(x.contiguous(), held.tensor, _contiguous(bias), "none", [], "")
 
