@@ -171,8 +171,11 @@ def main() -> None:
     direct = directly(arguments.model, lines, arguments.threads)
     row: dict[str, object] = {"name": arguments.name or arguments.model.name, "directly": f"{direct:.1f}"}
     with tempfile.TemporaryFile("w+") as log:
+        began = time.perf_counter()
         process, address = started(arguments.model, ["--threads", str(arguments.threads), *arguments.options], log)
         try:
+            httpx2.get(f"{address}health").raise_for_status()
+            row |= {"seconds_to_start": f"{time.perf_counter() - began:.1f}"}
             languages = {"source": arguments.source, "target": arguments.target}
             expected = asyncio.run(alone(address, lines, languages))
             row |= asyncio.run(load(process, address, expected, arguments))

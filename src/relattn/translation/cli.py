@@ -34,6 +34,11 @@ from relattn.translation.settings import add_settings, recipe_flags
 if TYPE_CHECKING:
     from relattn.translation.search.lines import LineTranslator
 
+SERVING = (  # what the extra "serve" installs, as it is imported
+    *("babel", "bs4", "docx", "fastapi", "prometheus_client", "py3langid", "python_multipart", "sentencex", "srt"),
+    "uvicorn",
+)
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command with the given arguments, or those of the process; returns the exit code."""
@@ -300,7 +305,7 @@ def serve(argv: list[str]) -> None:
 
     require(0 <= arguments.port <= 65535, f"port must be at least 0 and at most 65,535, got {arguments.port}")
     limits = Limits(**arguments.limits.as_dict())
-    require_installed("fastapi", "uvicorn", "sentencex", "py3langid", "bs4", extra="serve")
+    require_installed(*SERVING, extra="serve")
 
     from relattn.translation.serve.run import serve as run
 

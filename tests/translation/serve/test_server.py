@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import threading
 import time
+import tomllib
 import urllib.error
 import urllib.request
 import venv
@@ -69,6 +70,24 @@ def exported(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path
     path = tmp_path_factory.mktemp("serve") / "exported"
     export(bundle.load_parts(Path(finished.out) / "bundle"), path, quantization="float32", sample=["one cat"])
     return path
+
+
+@pytest.mark.parametrize("missing", cli.SERVING)
+def test_without_one_of_its_packages_the_extra_is_named(
+    missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert cli.main(["serve", "no such model"]) == 2
+    told = f'relattn: error: {missing} cannot be imported: pip install "relattn[serve]": '
+    assert capsys.readouterr().err.startswith(told)
+
+
+def test_the_extra_has_these_packages() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    distributions = metadata.packages_distributions()
+    installed = {name.lower().replace("_", "-") for package in cli.SERVING for name in distributions[package]}
+    extra = {name.lower().replace("_", "-") for name in settings["project"]["optional-dependencies"]["serve"]}
+    assert installed == extra
 
 
 def test_a_published_client_translates_detects_and_lists(exported: Path) -> None:
