@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import numpy
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, export
 from torch.utils.checkpoint import checkpoint
 
@@ -35,6 +37,20 @@ def close(got, want, ulps=450):
 def all_close(got, want):
     for name in want:
         close(got[name], want[name])
+
+
+@pytest.mark.parametrize("backend", ["reference", "dense", "native"])
+def test_tensors_without_numbers(backend):
+    """As those who count a model's memory use them: lengths have shapes alone, and are not looked at."""
+    shapes = []
+    for mode in (nullcontext(), FakeTensorMode()):
+        with mode:
+            query, table = torch.ones(2, 2, 5, 8, requires_grad=True), torch.ones(5, 8, requires_grad=True)
+            lengths = torch.full((2,), 3)
+            output = relative_attention(query, query, query, table, table, key_lengths=lengths, backend=backend)
+            output.sum().backward()
+            shapes.append([x.shape for x in (output, query.grad, table.grad)])
+    assert shapes[0] == shapes[1]
 
 
 @BACKENDS

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 
 WIDER = {torch.uint8: torch.int16, torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.int64}
 FURTHEST = 2**62  # a position further off would not be within 64 bits of another
@@ -232,8 +233,8 @@ def bounds_of(x: Tensor) -> tuple[int, int]:
 
 
 def may_look(tensor: Tensor) -> bool:
-    """Whether values can be read at no wait for a device, and breaking no trace or `torch.vmap`."""
-    if tensor.device.type != "cpu" or torch.compiler.is_compiling():
+    """Whether values can be read at no wait for a device, and breaking no trace or `torch.vmap`; a fake has none."""
+    if tensor.device.type != "cpu" or torch.compiler.is_compiling() or isinstance(tensor, FakeTensor):
         return False
     return not torch._C._functorch.is_batchedtensor(tensor)
 

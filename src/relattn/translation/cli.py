@@ -128,6 +128,26 @@ def recipe(argv: list[str]) -> None:
     print(dump(PRESETS[parser.parse_args(argv).name]), end="")
 
 
+def plan(argv: list[str]) -> None:
+    """What a training will take: memory, disk, tokens, time: relattn plan RECIPE [--devices N] [--measure STEPS]"""
+    parser = _parser("plan", plan)
+    parser.add_argument("--devices", type=int | None, default=None, help="deal the recipe's steps out to so many")
+    parser.add_argument("--measure", type=int, default=0, help="take so many steps here, on one device, to tell time")
+    add_settings(parser, Recipe)
+    if argv and not argv[0].startswith("-"):
+        argv = recipe_flags(argv[0], overriding=argv[1:]) + argv[1:]
+    settings = parser.instantiate(parser.parse_args(argv)).as_dict()
+    devices, steps = settings.pop("devices"), settings.pop("measure")
+    require(steps >= 0, f"measure must be at least 0, got {steps}")
+    wanted = Recipe(**settings)
+
+    from relattn.translation.training import budget
+
+    if devices is not None:
+        wanted = budget.on_devices(wanted, devices)
+    print(budget.plan(wanted, measured=budget.seconds_a_step(wanted, steps) if steps else None))
+
+
 def evaluate(argv: list[str]) -> None:
     """Score a model on text files or the embedded corpus: relattn evaluate BUNDLE --src FILE --ref FILE"""
     parser = _parser("evaluate", evaluate)
@@ -508,6 +528,7 @@ COMMANDS = {
     for command in (
         demo,
         train,
+        plan,
         recipe,
         evaluate,
         translate,

@@ -30,6 +30,7 @@ from relattn.translation.search.translator import Translator
 from relattn.translation.settings import of_version_1, read_yaml, to_config
 from relattn.translation.training import checkpoints
 from relattn.translation.training.averaging import average
+from relattn.translation.training.budget import require_space
 from relattn.translation.training.directory import (
     BUNDLE,
     CHECKPOINTS,
@@ -87,6 +88,8 @@ def train(
         model = Transformer(recipe.model, *data.tokenizer.vocab_sizes)
         if start is not None:
             bundle.load_weights(model, start.state, source=recipe.train.init_from)
+        if first:
+            require_space(out, model, recipe.train)
         state = newest_checkpoint(out, warn=first) if resume else None
         left_out = ", ".join(f"{count:,} ({reason})" for reason, count in data.dropped.items() if count)
         if show and first and left_out:

@@ -1,0 +1,243 @@
+"""What a training will take, before it is begun: weights, memory of each device, room on the disk, tokens, time.
+
+Memory is that of two steps at the longest batch, run on tensors that have shapes and no numbers, and counted by
+PyTorch's own MemTracker. It is that of tensors: what an allocator keeps of those that are gone comes on top, on a CPU a
+quarter to a half with glibc's.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from lightning.fabric import Fabric
+from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.distributed._tools.mem_tracker import MemTracker
+
+from relattn.translation.config import Recipe, TrainConfig
+from relattn.translation.data.batching import Batch, Step
+from relattn.translation.data.plan import plan_epoch
+from relattn.translation.data.prepare import ENCODED, prepared, tokenizer_of
+from relattn.translation.data.storage import open_pairs
+from relattn.translation.errors import InputError
+from relattn.translation.model.transformer import Transformer
+from relattn.translation.training.loop import summed_loss, take_step
+
+PAPER = "the paper's base models: 100,000 steps on 8 K40; its big models: 300,000 on 8 P100 (section 4.1)"
+_FLOAT = 4  # bytes of a weight, of its gradient, and of each of Adam's two moments
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of a device at the moment when it holds the most.
+
+    Attributes:
+        weights: of the model.
+        gradients: as much again; with several processes twice, for what is sent.
+        optimizer: Adam's moments.
+        activations: what forward keeps for backward.
+        passing: what is held only while a layer is computed, such as the gradient of the logits.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    passing: int
+
+    @property
+    def total(self) -> int:
+        return sum(getattr(self, field.name) for field in fields(self))
+
+    def __str__(self) -> str:
+        parts = " · ".join(f"{field.name} {_size(getattr(self, field.name))}" for field in fields(self))
+        return f"{_size(self.total)}: {parts}"
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A pass over the text of a run that has its data.
+
+    Attributes:
+        pairs: that are trained on.
+        steps: they make.
+        tokens: target tokens, ends counted.
+    """
+
+    pairs: int
+    steps: int
+    tokens: int
+
+
+def on_devices(recipe: Recipe, devices: int) -> Recipe:
+    """The recipe with its steps spread over so many devices, each as large as before.
+
+    Raises:
+        InputError: a step's micro-batches cannot be dealt out evenly.
+    """
+    parts = recipe.data.accumulate * recipe.train.devices * recipe.train.nodes
+    if devices < 1 or parts % devices:
+        raise InputError(f"a step of {parts} micro-batches cannot be dealt out to {devices} devices evenly")
+    data = replace(recipe.data, accumulate=parts // devices)
+    return replace(recipe, data=data, train=replace(recipe.train, devices=devices, nodes=1))
+
+
+def longest_batch(recipe: Recipe) -> Batch:
+    """A micro-batch of as many of the longest sentences as it takes, of nothing but one piece."""
+    length = min(recipe.data.max_length + 1, recipe.data.max_tokens)
+    if recipe.model.max_positions is not None:
+        length = min(length, recipe.model.max_positions)
+    rows = max(1, recipe.data.max_tokens // length)
+    pieces, lengths = torch.full((rows, length), 4), torch.full((rows,), length)
+    return Batch(pieces, lengths, pieces, pieces, lengths)
+
+
+def model_of(recipe: Recipe) -> Transformer:
+    """A recipe's model, with the vocabulary that its run has or, before it is learned, the size it asks for."""
+    run = Path(recipe.out)
+    sizes = tokenizer_of(run).vocab_sizes if prepared(run) else (recipe.data.vocab_size,) * 2
+    return Transformer(recipe.model, *sizes)
+
+
+def memory(recipe: Recipe) -> Memory | None:
+    """What a device holds at the most; None for a model that cannot be run without numbers."""
+    train = recipe.train
+    with FakeTensorMode():
+        model, batch = model_of(recipe), longest_batch(recipe)
+        optimizer = torch.optim.Adam(model.parameters(), fused=True)
+        tracker = MemTracker()
+        tracker.track_external(model, optimizer)
+        with tracker:
+            try:
+                for _ in range(2):  # in the second step there are moments
+                    optimizer.zero_grad()
+                    for _ in range(min(2, recipe.data.accumulate)):  # with the second batch there are gradients
+                        tracker.reset_mod_stats()
+                        mixed = torch.autocast("cpu", torch.bfloat16) if train.precision != "fp32" else nullcontext()
+                        with mixed:
+                            loss = summed_loss(model, batch, train.label_smoothing)
+                        loss.backward()
+                    optimizer.step()
+            except (DataDependentOutputException, DynamicOutputShapeException):
+                return None
+        (held,) = tracker.get_tracker_snapshot("peak").values()
+    by_part = {str(getattr(part, "value", part)): count for part, count in held.items()}
+    weights = sum(parameter.numel() * _FLOAT for parameter in model.parameters())
+    several = train.devices * train.nodes > 1
+    return Memory(
+        weights=by_part["Parameter"],
+        gradients=by_part["Gradient"] + (weights if several else 0),
+        optimizer=by_part["Optstate"],
+        activations=by_part["Activation"],
+        passing=by_part["Temp"] + by_part["Other"] + by_part["Buffer"],
+    )
+
+
+def disk(model: nn.Module, train: TrainConfig) -> int:
+    """Bytes of a run's checkpoints, one more than are kept while the oldest is not yet deleted, and of its bundle."""
+    weights = sum(parameter.numel() * _FLOAT for parameter in model.parameters())
+    return (train.keep + 1) * 3 * weights + weights
+
+
+def require_space(directory: Path, model: nn.Module, train: TrainConfig) -> None:
+    """Refuse a run, by an InputError, whose disk has no room for its checkpoints beside those that it has."""
+    needed = disk(model, train)
+    held = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+    free = shutil.disk_usage(directory).free
+    if needed > held + free:
+        raise InputError(
+            f"{directory}: {train.keep} checkpoints and a bundle need {_size(needed)}, and {_size(held + free)} are "
+            "free there; see train.keep"
+        )
+
+
+def epoch(recipe: Recipe) -> Epoch | None:
+    """What a pass over a run's data is; None where they are not prepared."""
+    if not prepared(Path(recipe.out)):
+        return None
+    src, tgt = open_pairs(Path(recipe.out) / ENCODED)
+    marks = tokenizer_of(Path(recipe.out)).marks
+    lengths = [
+        np.fromiter((len(row) + extra for row in side), dtype=np.int64, count=len(side))
+        for side, extra in ((src, marks.around_src), (tgt, 1))
+    ]
+    parts = recipe.data.accumulate * recipe.train.devices * recipe.train.nodes
+    plan = plan_epoch(*lengths, max_tokens=recipe.data.max_tokens, parts=parts, seed=recipe.seed, epoch=0)
+    return Epoch(pairs=len(src), steps=len(plan), tokens=int(lengths[1].sum()))
+
+
+def seconds_a_step(recipe: Recipe, steps: int) -> float:
+    """Seconds of an optimiser step on one device, all of its batches the longest: the median of so many, after one."""
+    train = recipe.train
+    fabric = Fabric(
+        accelerator=train.accelerator, devices=1, precision="32-true" if train.precision == "fp32" else "bf16-mixed"
+    )
+    if train.threads is not None:
+        torch.set_num_threads(train.threads)
+    model = fabric.setup_module(model_of(recipe))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
+    batch, count = longest_batch(recipe).to(fabric.device), recipe.data.accumulate
+    step = Step(0, 0, [batch] * count, list(range(count)), batch.target_tokens * count)
+    taken = []
+    for number in range(steps + 1):
+        began = time.perf_counter()
+        float(take_step(fabric, model, optimizer, step, recipe, number))  # which waits for the device
+        taken.append(time.perf_counter() - began)
+    return float(np.median(taken[1:]))
+
+
+def plan(recipe: Recipe, *, measured: float | None = None) -> str:
+    """What a training takes, a line for each thing.
+
+    Args:
+        recipe: the training.
+        measured: seconds of one of its steps, where they are known.
+    """
+    train, data = recipe.train, recipe.data
+    devices = train.devices * train.nodes
+    with FakeTensorMode():
+        model = model_of(recipe)
+        count, room = sum(parameter.numel() for parameter in model.parameters()), disk(model, train)
+    batch = longest_batch(recipe)
+    rows, length = batch.src.shape
+    held, found = memory(recipe), epoch(recipe)
+    padded = data.max_tokens * data.accumulate * devices
+    dealt = f"{devices} × {data.accumulate} micro-batches of {data.max_tokens:,}"
+    told = {
+        "weights": f"{count:,}",
+        "a step": f"at most {padded:,} pieces a side, padding counted: {dealt}",
+        f"memory of a device, {train.precision}, {rows} × {length} pieces": (
+            str(held) if held else "not known beforehand"
+        ),
+        "disk": f"{_size(room)}: {train.keep} checkpoints, one more while it is written, and the bundle",
+        "an epoch": (
+            f"{found.steps:,} steps: {found.pairs:,} pairs, {found.tokens / found.steps:,.0f} target tokens a step"
+            if found
+            else f"not known before {recipe.out} has its data"
+        ),
+        "steps": f"{train.steps:,}" + (f", {train.steps / found.steps:.1f} epochs" if found else ""),
+    }
+    if measured is not None:
+        rate = batch.target_tokens * data.accumulate * devices / measured
+        told["time"] = (
+            f"{_duration(train.steps * measured)}: {measured:.3g} s a step as measured on one device, {rate:,.0f} "
+            f"target tokens a second{' if the others cost nothing' if devices > 1 else ''}"
+        )
+    return "\n".join([*(f"{name}: {value}" for name, value in told.items()), PAPER])
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} seconds"
