@@ -103,10 +103,7 @@ def train(argv: list[str]) -> None:
     """Train a model by a recipe, a file or a known one: relattn train RECIPE [--resume] [--group.setting VALUE …]"""
     parser = _parser("train", train)
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in the run's directory")
-    add_settings(parser, Recipe)
-    if argv and not argv[0].startswith("-"):
-        argv = recipe_flags(argv[0], overriding=argv[1:]) + argv[1:]
-    settings = parser.instantiate(parser.parse_args(argv)).as_dict()
+    settings = _recipe(parser, argv)
     resume = settings.pop("resume")
     wanted = Recipe(**settings)
 
@@ -133,10 +130,7 @@ def plan(argv: list[str]) -> None:
     parser = _parser("plan", plan)
     parser.add_argument("--devices", type=int | None, default=None, help="deal the recipe's steps out to so many")
     parser.add_argument("--measure", type=int, default=0, help="take so many steps here, on one device, to tell time")
-    add_settings(parser, Recipe)
-    if argv and not argv[0].startswith("-"):
-        argv = recipe_flags(argv[0], overriding=argv[1:]) + argv[1:]
-    settings = parser.instantiate(parser.parse_args(argv)).as_dict()
+    settings = _recipe(parser, argv)
     devices, steps = settings.pop("devices"), settings.pop("measure")
     require(steps >= 0, f"measure must be at least 0, got {steps}")
     wanted = Recipe(**settings)
@@ -551,6 +545,15 @@ def _usage() -> str:
 
 def _parser(name: str, command: Any) -> ArgumentParser:
     return ArgumentParser(prog=f"relattn {name}", description=command.__doc__, exit_on_error=False)
+
+
+def _recipe(parser: ArgumentParser, argv: list[str]) -> dict[str, Any]:
+    """What a command that begins with a recipe was given: its settings, overridden by those after it, and options."""
+    add_settings(parser, Recipe)
+    if argv and not argv[0].startswith("-"):
+        argv = recipe_flags(argv[0], overriding=argv[1:]) + argv[1:]
+    given: dict[str, Any] = parser.instantiate(parser.parse_args(argv)).as_dict()
+    return given
 
 
 def _sample(arguments: Any) -> list[str] | None:
