@@ -229,6 +229,7 @@ def without_a_pool(tmp_path_factory):
     return library.load(level, torch.float32, folder)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("most", "started"), [(9, 2), (1, 1), (0, 0)])
 def test_where_there_is_no_pool_kernels_run_on_as_many_new_threads_as_there_are(
     most, started, without_a_pool, monkeypatch
