@@ -107,7 +107,7 @@ def train(argv: list[str]) -> None:
     resume = settings.pop("resume")
     wanted = Recipe(**settings)
 
-    from relattn.translation.training.run import first_process
+    from relattn.translation.training.processes import first_process
     from relattn.translation.training.run import train as run
 
     path = run(wanted, resume=resume)

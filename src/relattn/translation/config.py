@@ -266,6 +266,11 @@ class TrainConfig(_Config):
     patience: int = _number(0, 0, 10**9)
     init_from: str = ""
 
+    @property
+    def processes(self) -> int:
+        """Of a run, one a device."""
+        return self.devices * self.nodes
+
     def __post_init__(self) -> None:
         super().__post_init__()
         require(
@@ -351,6 +356,11 @@ class Recipe(_Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(bool(self.out), "out must name a directory")
+
+    @property
+    def parts(self) -> int:
+        """Micro-batches of a step, over all processes."""
+        return self.data.accumulate * self.train.processes
 
 
 def as_dict(config: Any) -> Any:

@@ -120,6 +120,11 @@ def output(path: Path) -> Iterator[Callable[[bytes], object]]:
         yield file.write
 
 
+def as_size(count: int) -> str:
+    """A number of bytes, as it is told."""
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
 def _sync(path: Path, *, inside: bool = True) -> None:
     """Make a file or a directory durable, with the files in a directory."""
     if inside and path.is_dir():

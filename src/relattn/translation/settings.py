@@ -136,9 +136,9 @@ def of_version_2(model: Any) -> Any:
     return {**then, **model} if isinstance(model, dict) else model
 
 
-def of_version_4(search: Any) -> Any:
-    """How to search, from when no search stopped early."""
-    return {"early_stopping": "false", **search} if isinstance(search, dict) else search
+def of_version_4(search: Any, early_stopping: str = "false") -> Any:
+    """How to search, from when that was not said: our own search never stopped early, that of an export always."""
+    return {"early_stopping": early_stopping, **search} if isinstance(search, dict) else search
 
 
 def to_config(kind: type[_C], content: Any, where: str | Path, *, whole: bool = False) -> _C:

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from relattn.translation import processor
 from relattn.translation.config import ModelConfig
 from relattn.translation.model import linear
-from relattn.translation.model.linear import OneDNNLinear, onednn, use_products
+from relattn.translation.model.linear import OneDNNLinear, linear_maps, onednn, use_products
 from relattn.translation.model.transformer import Transformer
 
 ROWS, INPUTS, OUTPUTS = 307, 257, 263
@@ -343,7 +343,7 @@ def packing(dtype: torch.dtype = torch.float32, products: str = "onednn") -> Tra
 
 def product_of(model: Transformer, rows: int = 37) -> tuple[Operators, list[Tensor]]:
     """What ran for a map of 256 inputs and 512 outputs, and the output."""
-    up = next(module for module in maps_of(model) if module.out_features == 512)
+    up = next(module for module in linear_maps(model) if module.out_features == 512)
     x = numbers(rows, 256, dtype=up.weight.dtype)
     with torch.inference_mode(), Operators() as operators:
         got = up(x)
@@ -352,10 +352,6 @@ def product_of(model: Transformer, rows: int = 37) -> tuple[Operators, list[Tens
             got, F.linear(x, up.weight, up.bias), rtol=2e-2 if got.dtype == torch.bfloat16 else 1e-4, atol=1e-3
         )
     return operators, [got]
-
-
-def maps_of(model: nn.Module) -> list[nn.Linear]:
-    return [module for module in model.modules() if isinstance(module, nn.Linear)]
 
 
 @needs_onednn

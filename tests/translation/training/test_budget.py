@@ -19,7 +19,7 @@ from relattn.translation.data.prepare import prepare
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.presets import PRESETS
-from relattn.translation.training import budget, checkpoints
+from relattn.translation.training import budget, checkpoints, directory
 from relattn.translation.training.run import train
 
 SMALL = Recipe(
@@ -133,7 +133,7 @@ def test_checkpoints_take_the_room_that_is_said(tmp_path):
     weights = (bundle / "model.safetensors").stat().st_size
     kept = [path.stat().st_size for path in checkpoints.listed(tmp_path / "run" / "checkpoints")]
     model = Transformer(recipe.model, 500)
-    assert budget.disk(model, recipe.train) == pytest.approx(sum(kept) * 3 / 2 + weights, rel=0.2)
+    assert directory.room_for(model, recipe.train) == pytest.approx(sum(kept) * 3 / 2 + weights, rel=0.2)
 
 
 def test_a_run_without_room_for_its_checkpoints_is_not_begun(tmp_path, monkeypatch):
@@ -143,11 +143,26 @@ def test_a_run_without_room_for_its_checkpoints_is_not_begun(tmp_path, monkeypat
         data=replace(SMALL.data, embedded_lines=200),
         train=replace(SMALL.train, devices=1, keep=5, average=1),
     )
-    needed = budget.disk(Transformer(SMALL.model, 500), recipe.train)
-    monkeypatch.setattr(budget.shutil, "disk_usage", lambda path: SimpleNamespace(free=needed // 2))
+    needed = directory.room_for(Transformer(SMALL.model, 500), recipe.train)
+    monkeypatch.setattr(directory.shutil, "disk_usage", lambda path: SimpleNamespace(free=needed // 2))
     with pytest.raises(InputError, match=r"run: 5 checkpoints and a bundle need 3 MiB, and 1 MiB are free there"):
         train(recipe, show=False)
     assert checkpoints.listed(tmp_path / "run" / "checkpoints") == []
+
+
+def test_only_what_checkpoints_hold_is_room_for_checkpoints(tmp_path, monkeypatch):
+    model = Transformer(SMALL.model, 500)
+    needed = directory.room_for(model, SMALL.train)
+    monkeypatch.setattr(directory.shutil, "disk_usage", lambda path: SimpleNamespace(free=needed // 2))
+    for name in ("data/train.arrow", "tensorboard/events", "checkpoints/step-00000001.ckpt"):
+        (tmp_path / name).parent.mkdir()
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(needed)
+        if name.startswith("checkpoints"):
+            directory.require_space(tmp_path, model, SMALL.train)
+        else:
+            with pytest.raises(InputError, match="are free there"):
+                directory.require_space(tmp_path, model, SMALL.train)
 
 
 def test_the_command_line(capsys, tmp_path):

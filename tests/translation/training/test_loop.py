@@ -296,10 +296,12 @@ def test_when_one_of_two_processes_is_killed_the_other_ends(tmp_path, recipe_of,
 
 @pytest.mark.whole
 def test_a_process_that_waits_for_the_first_ends_with_it():
-    waits = "import time; from relattn.translation.training import run; run._end_with_parent(); time.sleep(600)"
+    waits = (
+        "import time; from relattn.translation.training import processes; processes.end_with_parent(); time.sleep(600)"
+    )
     starts = f"""
 import os, subprocess, sys, time
-from relattn.translation.training.run import _PARENT
+from relattn.translation.training.processes import _PARENT
 subprocess.Popen([sys.executable, "-c", {waits!r}], env={{**os.environ, _PARENT: str(os.getpid())}})
 time.sleep(600)
 """

@@ -91,14 +91,14 @@ def collate(src_ids: Sentences, tgt_ids: Sentences, marks: Marks = OURS) -> Batc
     return Batch(*(torch.from_numpy(array) for array in (src, src_lengths, tgt_in, tgt_out, tgt_lengths)))
 
 
-def _row_lengths(ids: Sentences, marks: int) -> np.ndarray:
+def row_lengths(ids: Sentences, marks: int) -> np.ndarray:
     """(sentences,) tokens of each row, with so many marks."""
     return np.fromiter((len(sentence) + marks for sentence in ids), dtype=np.int64, count=len(ids))
 
 
 def _padded(ids: Sentences, begin: tuple[int, ...], end: tuple[int, ...], pad: int) -> tuple[np.ndarray, np.ndarray]:
     """(sentences, longest) begin + pieces + end, right padded, and their lengths."""
-    lengths = _row_lengths(ids, len(begin) + len(end))
+    lengths = row_lengths(ids, len(begin) + len(end))
     rows = np.full((len(ids), lengths.max(initial=1)), pad, dtype=np.int64)
     for row, (sentence, length) in enumerate(zip(ids, lengths.tolist(), strict=True)):
         rows[row, : len(begin)] = begin
@@ -136,7 +136,7 @@ def steps(
     """
     if len(src_ids) == 0 or len(src_ids) != len(tgt_ids):
         raise ValueError(f"need as many source as target sentences, at least one: {len(src_ids)}, {len(tgt_ids)}")
-    src_lengths, tgt_lengths = _row_lengths(src_ids, marks.around_src), _row_lengths(tgt_ids, 1)
+    src_lengths, tgt_lengths = row_lengths(src_ids, marks.around_src), row_lengths(tgt_ids, 1)
     while True:
         plan = plan_epoch(
             src_lengths, tgt_lengths, max_tokens=max_tokens, parts=accumulate * ranks, seed=seed, epoch=epoch
@@ -155,7 +155,7 @@ def steps(
 
 def eval_batches(src_ids: Sentences, tgt_ids: Sentences, max_tokens: int, marks: Marks = OURS) -> Iterator[Batch]:
     """Every sentence once, shortest first, in batches of sentences × longest <= max_tokens (or one sentence)."""
-    longest = np.maximum(_row_lengths(src_ids, marks.around_src), _row_lengths(tgt_ids, 1))
+    longest = np.maximum(row_lengths(src_ids, marks.around_src), row_lengths(tgt_ids, 1))
     for indices in runs(np.argsort(longest, kind="stable"), longest, max_tokens):
         yield _gather(src_ids, tgt_ids, indices, marks)
 

@@ -22,7 +22,7 @@ from relattn.translation.data.tokenizer import TOKENIZER
 from relattn.translation.errors import InputError, reading, require_installed
 from relattn.translation.files import require_files
 from relattn.translation.search.lines import MAX_TOKENS, Finished, LineTranslator, Sentence
-from relattn.translation.settings import read_yaml, to_config
+from relattn.translation.settings import of_version_4, read_yaml, to_config
 
 MODEL, CONFIG = "model.bin", "config.json"
 SHARED, OF_SOURCE, OF_TARGET = "shared_vocabulary", "source_vocabulary", "target_vocabulary"  # .json, or .txt once
@@ -178,10 +178,8 @@ def description(path: Path) -> Description | None:
     if not isinstance(content, dict):
         return None
     uncalibrated = dict.fromkeys(as_dict(Calibration()), "null")  # as exports were before November 2026
-    search = content.get("search")
-    if isinstance(search, dict):  # nor was it said then that they stop early
-        content["search"] = {"early_stopping": "true", **search}
-    return to_config(Description, {"calibration": uncalibrated, **content}, path / CONFIG, whole=True)
+    then = {"calibration": uncalibrated, **content, "search": of_version_4(content.get("search"), "true")}
+    return to_config(Description, then, path / CONFIG, whole=True)
 
 
 def _spelt(pieces: list[str], ids: Sequence[Sequence[int]]) -> list[list[str]]:

@@ -7,7 +7,6 @@ quarter to a half with glibc's.
 
 from __future__ import annotations
 
-import shutil
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
@@ -16,21 +15,22 @@ from pathlib import Path
 import numpy as np
 import torch
 from lightning.fabric import Fabric
-from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from relattn.translation.config import Recipe, TrainConfig
-from relattn.translation.data.batching import Batch, Step
+from relattn.translation.config import Recipe
+from relattn.translation.data.batching import Batch, Step, row_lengths
 from relattn.translation.data.plan import plan_epoch
 from relattn.translation.data.prepare import ENCODED, prepared, tokenizer_of
 from relattn.translation.data.storage import open_pairs
 from relattn.translation.errors import InputError
+from relattn.translation.files import as_size
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.training.directory import room_for
 from relattn.translation.training.loop import summed_loss, take_step
+from relattn.translation.training.processes import PRECISIONS
 
 PAPER = "the paper's base models: 100,000 steps on 8 K40; its big models: 300,000 on 8 P100 (section 4.1)"
-_FLOAT = 4  # bytes of a weight, of its gradient, and of each of Adam's two moments
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Memory:
         return sum(getattr(self, field.name) for field in fields(self))
 
     def __str__(self) -> str:
-        parts = " · ".join(f"{field.name} {_size(getattr(self, field.name))}" for field in fields(self))
-        return f"{_size(self.total)}: {parts}"
+        parts = " · ".join(f"{field.name} {as_size(getattr(self, field.name))}" for field in fields(self))
+        return f"{as_size(self.total)}: {parts}"
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def on_devices(recipe: Recipe, devices: int) -> Recipe:
     Raises:
         InputError: a step's micro-batches cannot be dealt out evenly.
     """
-    parts = recipe.data.accumulate * recipe.train.devices * recipe.train.nodes
+    parts = recipe.parts
     if devices < 1 or parts % devices:
         raise InputError(f"a step of {parts} micro-batches cannot be dealt out to {devices} devices evenly")
     data = replace(recipe.data, accumulate=parts // devices)
@@ -128,33 +128,13 @@ def memory(recipe: Recipe) -> Memory | None:
                 return None
         (held,) = tracker.get_tracker_snapshot("peak").values()
     by_part = {str(getattr(part, "value", part)): count for part, count in held.items()}
-    weights = sum(parameter.numel() * _FLOAT for parameter in model.parameters())
-    several = train.devices * train.nodes > 1
     return Memory(
         weights=by_part["Parameter"],
-        gradients=by_part["Gradient"] + (weights if several else 0),
+        gradients=by_part["Gradient"] + (by_part["Parameter"] if train.processes > 1 else 0),
         optimizer=by_part["Optstate"],
         activations=by_part["Activation"],
         passing=by_part["Temp"] + by_part["Other"] + by_part["Buffer"],
     )
-
-
-def disk(model: nn.Module, train: TrainConfig) -> int:
-    """Bytes of a run's checkpoints, one more than are kept while the oldest is not yet deleted, and of its bundle."""
-    weights = sum(parameter.numel() * _FLOAT for parameter in model.parameters())
-    return (train.keep + 1) * 3 * weights + weights
-
-
-def require_space(directory: Path, model: nn.Module, train: TrainConfig) -> None:
-    """Refuse a run, by an InputError, whose disk has no room for its checkpoints beside those that it has."""
-    needed = disk(model, train)
-    held = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
-    free = shutil.disk_usage(directory).free
-    if needed > held + free:
-        raise InputError(
-            f"{directory}: {train.keep} checkpoints and a bundle need {_size(needed)}, and {_size(held + free)} are "
-            "free there; see train.keep"
-        )
 
 
 def epoch(recipe: Recipe) -> Epoch | None:
@@ -162,22 +142,15 @@ def epoch(recipe: Recipe) -> Epoch | None:
     if not prepared(Path(recipe.out)):
         return None
     src, tgt = open_pairs(Path(recipe.out) / ENCODED)
-    marks = tokenizer_of(Path(recipe.out)).marks
-    lengths = [
-        np.fromiter((len(row) + extra for row in side), dtype=np.int64, count=len(side))
-        for side, extra in ((src, marks.around_src), (tgt, 1))
-    ]
-    parts = recipe.data.accumulate * recipe.train.devices * recipe.train.nodes
-    plan = plan_epoch(*lengths, max_tokens=recipe.data.max_tokens, parts=parts, seed=recipe.seed, epoch=0)
+    lengths = row_lengths(src, tokenizer_of(Path(recipe.out)).marks.around_src), row_lengths(tgt, 1)
+    plan = plan_epoch(*lengths, max_tokens=recipe.data.max_tokens, parts=recipe.parts, seed=recipe.seed, epoch=0)
     return Epoch(pairs=len(src), steps=len(plan), tokens=int(lengths[1].sum()))
 
 
 def seconds_a_step(recipe: Recipe, steps: int) -> float:
     """Seconds of an optimiser step on one device, all of its batches the longest: the median of so many, after one."""
     train = recipe.train
-    fabric = Fabric(
-        accelerator=train.accelerator, devices=1, precision="32-true" if train.precision == "fp32" else "bf16-mixed"
-    )
+    fabric = Fabric(accelerator=train.accelerator, devices=1, precision=PRECISIONS[train.precision])
     if train.threads is not None:
         torch.set_num_threads(train.threads)
     model = fabric.setup_module(model_of(recipe))
@@ -200,22 +173,21 @@ def plan(recipe: Recipe, *, measured: float | None = None) -> str:
         measured: seconds of one of its steps, where they are known.
     """
     train, data = recipe.train, recipe.data
-    devices = train.devices * train.nodes
+    devices = train.processes
     with FakeTensorMode():
         model = model_of(recipe)
-        count, room = sum(parameter.numel() for parameter in model.parameters()), disk(model, train)
     batch = longest_batch(recipe)
     rows, length = batch.src.shape
     held, found = memory(recipe), epoch(recipe)
-    padded = data.max_tokens * data.accumulate * devices
+    padded = data.max_tokens * recipe.parts
     dealt = f"{devices} × {data.accumulate} micro-batches of {data.max_tokens:,}"
     told = {
-        "weights": f"{count:,}",
+        "weights": f"{sum(parameter.numel() for parameter in model.parameters()):,}",
         "a step": f"at most {padded:,} pieces a side, padding counted: {dealt}",
         f"memory of a device, {train.precision}, {rows} × {length} pieces": (
             str(held) if held else "not known beforehand"
         ),
-        "disk": f"{_size(room)}: {train.keep} checkpoints, one more while it is written, and the bundle",
+        "disk": f"{as_size(room_for(model, train))}: {train.keep} checkpoints, one more in the making, and the bundle",
         "an epoch": (
             f"{found.steps:,} steps: {found.pairs:,} pairs, {found.tokens / found.steps:,.0f} target tokens a step"
             if found
@@ -224,16 +196,12 @@ def plan(recipe: Recipe, *, measured: float | None = None) -> str:
         "steps": f"{train.steps:,}" + (f", {train.steps / found.steps:.1f} epochs" if found else ""),
     }
     if measured is not None:
-        rate = batch.target_tokens * data.accumulate * devices / measured
+        rate = batch.target_tokens * recipe.parts / measured
         told["time"] = (
             f"{_duration(train.steps * measured)}: {measured:.3g} s a step as measured on one device, {rate:,.0f} "
             f"target tokens a second{' if the others cost nothing' if devices > 1 else ''}"
         )
     return "\n".join([*(f"{name}: {value}" for name, value in told.items()), PAPER])
-
-
-def _size(count: int) -> str:
-    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def _duration(seconds: float) -> str:

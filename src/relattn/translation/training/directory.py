@@ -8,6 +8,7 @@ was killed before it came to anything else.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+from torch import nn
 
-from relattn.translation.config import Recipe, as_dict, differences, dump
+from relattn.translation.config import Recipe, TrainConfig, as_dict, differences, dump
 from relattn.translation.data.prepare import prepared
 from relattn.translation.errors import InputError
-from relattn.translation.files import remove, write_atomically
+from relattn.translation.files import as_size, remove, write_atomically
 from relattn.translation.training import checkpoints
 
 RECIPE, CHECKPOINTS, BUNDLE = "recipe.yaml", "checkpoints", "bundle"
@@ -95,6 +97,24 @@ def newest_checkpoint(out: Path, *, warn: bool = True) -> dict[str, Any] | None:
     for line in passed_over if warn else ():
         print(f"relattn: warning: {line}; going on from {path.name}", file=sys.stderr)
     return state
+
+
+def room_for(model: nn.Module, train: TrainConfig) -> int:
+    """Bytes of a run's checkpoints, one more than are kept while the oldest is not yet deleted, and of its bundle."""
+    weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    return (train.keep + 1) * 3 * weights + weights  # with Adam's two moments
+
+
+def require_space(out: Path, model: nn.Module, train: TrainConfig) -> None:
+    """Refuse a run, by an InputError, whose disk has no room for its checkpoints and bundle beside those it has."""
+    needed = room_for(model, train)
+    held = sum(path.stat().st_size for name in (CHECKPOINTS, BUNDLE) for path in (out / name).glob("*"))
+    free = shutil.disk_usage(out).free
+    if needed > held + free:
+        raise InputError(
+            f"{out}: {train.keep} checkpoints and a bundle need {as_size(needed)}, and {as_size(held + free)} are free "
+            "there; see train.keep"
+        )
 
 
 def _require_free(out: Path) -> None:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 import sys
-import threading
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
-from lightning.fabric import Fabric
-from lightning.fabric.loggers import TensorBoardLogger
-from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from relattn.translation import bundle, hub
-from relattn.translation.config import Recipe, TrainConfig, as_dict, differences, dump
+from relattn.translation.config import Recipe, as_dict, differences, dump
 from relattn.translation.data.imported import AnyTokenizer
 from relattn.translation.data.prepare import prepare, tokenizer_of
 from relattn.translation.errors import InputError
@@ -30,7 +24,6 @@ from relattn.translation.search.translator import Translator
 from relattn.translation.settings import of_version_1, read_yaml, to_config
 from relattn.translation.training import checkpoints
 from relattn.translation.training.averaging import average
-from relattn.translation.training.budget import require_space
 from relattn.translation.training.directory import (
     BUNDLE,
     CHECKPOINTS,
@@ -39,11 +32,18 @@ from relattn.translation.training.directory import (
     locked,
     newest_checkpoint,
     require_same_run,
+    require_space,
 )
 from relattn.translation.training.loop import fit
+from relattn.translation.training.processes import (
+    children_ended,
+    end_with_parent,
+    fabric_of,
+    first_process,
+    launch,
+    require_devices,
+)
 from relattn.translation.training.stop import Stop
-
-_PARENT = "RELATTN_FIRST_PROCESS"  # in the environment of processes that it starts
 
 
 def train(
@@ -67,19 +67,19 @@ def train(
         Interrupted: a signal stopped it; resumed, it goes on as if it had not been.
     """
     out, first = Path(recipe.out), first_process()
-    _require_devices(recipe.train)
+    require_devices(recipe.train)
     with ExitStack() as stack, Stop() as stop:
         stack.enter_context(_quiet_libraries())
         stack.enter_context(_settings_kept())
         stop.at_once("stopped before the first step; the same command begins again")
-        fabric = _fabric(recipe, out)
+        fabric = fabric_of(recipe, out)
         if first:
             if resume:
                 require_same_run(read_recipe(out), recipe)
             stack.enter_context(locked(out) if resume else begun(recipe))
         else:
-            _end_with_parent()
-            _launch(fabric, recipe.train)  # waits for the first process, which comes when the data are there
+            end_with_parent()
+            launch(fabric, recipe.train)  # waits for the first process, which comes when the data are there
         start = _start(recipe)
         data = prepare(
             recipe.data, out, seed=recipe.seed, tokenizer=None if start is None else start.tokenizer, check=first
@@ -95,9 +95,8 @@ def train(
         if show and first and left_out:
             print(f"training pairs left out: {left_out}", file=sys.stderr)
         if first:
-            stack.enter_context(_children_ended(fabric))
-            os.environ[_PARENT] = str(os.getpid())
-            _launch(fabric, recipe.train)
+            stack.enter_context(children_ended(fabric))
+            launch(fabric, recipe.train)
         stop.when_agreed()
         steps = fit(fabric, recipe, data, model, state, stop, show=show)
         if not first:
@@ -106,11 +105,6 @@ def train(
         paths = checkpoints.listed(out / CHECKPOINTS)[-recipe.train.average :]
         write_bundle(recipe, paths, data.tokenizer, data.valid_pairs, out / BUNDLE)
     return out / BUNDLE
-
-
-def first_process() -> bool:
-    """Whether this is the one training process that writes files, which is so before others are started too."""
-    return rank_zero_only.rank == 0  # type: ignore[attr-defined]
 
 
 def write_bundle(
@@ -186,65 +180,6 @@ def _start(recipe: Recipe) -> bundle.Parts | None:
     if changed:
         raise InputError(f"{recipe.train.init_from}: is another model than the recipe's: {'; '.join(changed)}")
     return start
-
-
-def _require_devices(train: TrainConfig) -> None:
-    gpus = torch.cuda.device_count()
-    on_gpus = train.accelerator == "gpu" or (train.accelerator == "auto" and gpus > 0)
-    if on_gpus and train.devices > gpus:
-        raise InputError(f"devices is {train.devices}, but the GPUs here are {gpus} (accelerator {train.accelerator})")
-    if train.nodes > 1 and not any(name in os.environ for name in ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS")):
-        raise InputError(f"nodes is {train.nodes}: start the processes on all of them by torchrun or srun")
-
-
-def _fabric(recipe: Recipe, out: Path) -> Fabric:
-    train = recipe.train
-    started = int(os.environ.get("WORLD_SIZE", train.devices * train.nodes))  # by torchrun
-    if started != train.devices * train.nodes:
-        raise InputError(f"devices is {train.devices} and nodes {train.nodes}, but {started} processes were started")
-    known = any(importlib.util.find_spec(name) for name in ("tensorboard", "tensorboardX"))
-    return Fabric(
-        accelerator=train.accelerator,
-        devices=train.devices,
-        num_nodes=train.nodes,
-        strategy="ddp" if train.devices * train.nodes > 1 else "auto",
-        precision="32-true" if train.precision == "fp32" else "bf16-mixed",
-        loggers=TensorBoardLogger(out, name="tensorboard", version="") if known else None,
-    )
-
-
-def _launch(fabric: Fabric, train: TrainConfig) -> None:
-    """Join the other processes; the first one starts them where nothing else did."""
-    fabric.launch()
-    if train.threads is not None:
-        torch.set_num_threads(train.threads)
-
-
-@contextmanager
-def _children_ended(fabric: Fabric) -> Iterator[None]:
-    """End the processes that this one started when it fails: they would wait for it."""
-    try:
-        yield
-    except BaseException:
-        for process in getattr(fabric.strategy.launcher, "procs", ()):
-            process.kill()
-        raise
-    finally:
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
-
-
-def _end_with_parent() -> None:
-    """Let a process that the first one started end when that one is gone: it would wait for it, for half an hour."""
-    parent = os.environ.get(_PARENT)
-
-    def watch() -> None:
-        while str(os.getppid()) == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    if parent is not None:
-        threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager
