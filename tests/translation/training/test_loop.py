@@ -147,21 +147,23 @@ def by_hand(recipe: Recipe) -> Trained:
 
 @dataclass(frozen=True)
 class Exact:
-    """What float64 gives, and the error allowed in float32: a few times what one batch a step makes."""
+    """What float64 gives, and the error allowed in float32: a few times the largest that one batch a step makes.
+
+    That of a single parameter says little: Adam makes much of a gradient that is nearly nothing, wherever that falls.
+    """
 
     trained: Trained
-    allowed: dict[str, float]
+    allowed: float
 
     @classmethod
     def of(cls, recipe: Recipe) -> Exact:
         train(recipe, show=False)
         trained = by_hand(recipe)
-        error = trained.off(from_checkpoint(Path(recipe.out)))
-        return cls(trained, {name: 4 * value + 1e-7 for name, value in error.items()})
+        return cls(trained, 4 * max(trained.off(from_checkpoint(Path(recipe.out))).values()))
 
     def assert_reached(self, recipe: Recipe) -> None:
         off = self.trained.off(from_checkpoint(Path(recipe.out)))
-        assert {name: value for name, value in off.items() if not value <= self.allowed[name]} == {}
+        assert {name: value for name, value in off.items() if not value <= self.allowed} == {}
 
 
 @pytest.fixture(scope="module", params=[0.0, 0.5], ids=["unclipped", "clipped"])
@@ -172,7 +174,7 @@ def whole(request, tmp_path_factory, recipe_of) -> tuple[float, Exact]:
 
 def test_unsplit_it_is_the_papers_step(whole):
     """In float32 a few steps stay close to those in float64: the budgets of the tests below are small ones."""
-    assert max(whole[1].allowed.values()) < 1e-4
+    assert whole[1].allowed < 1e-4
 
 
 @pytest.mark.parametrize(("max_tokens", "accumulate"), [(256, 2), (128, 4)])
