@@ -68,6 +68,8 @@ def main() -> None:
     print(f"{'rows':>5} {'inputs':>6} {'outputs':>7}  {'pass':<18}  GFLOP/s")
     for rows, inputs, outputs in dict.fromkeys(CASES):
         for name, count in PASSES.items():
+            if "bfloat16" in name and not linear.has_bf16():
+                continue
             times = alternate(works(rows, inputs, outputs, name), arguments.repeats, arguments.seconds, clock)
             row: dict[str, object] = {"rows": rows, "inputs": inputs, "outputs": outputs, "pass": name}
             rates = []

@@ -282,7 +282,7 @@ def test_every_number_has_a_range(value):
     numbers = [(kind, name) for kind, name in SETTINGS if type(getattr(kind(), name)) in (int, float)]
     optional = [(ModelConfig, name) for name in ("clip_right", "max_positions", "kernel_size")]
     optional += [(DataConfig, "max_words"), (TrainConfig, "threads")]
-    assert len(numbers) == 34
+    assert len(numbers) == 36
     for kind, name in numbers + optional:
         with pytest.raises(InputError, match=rf"^{name} must be ") as error:
             kind(**{name: value})

@@ -188,8 +188,13 @@ class DataConfig(_Config):
         train_tgt: training text, target side.
         valid_src: validation text, source side; empty means none (the embedded corpus brings its own).
         valid_tgt: validation text, target side.
+        train_list: a list of several corpora, in place of train_src and train_tgt: a line each, source file, target
+            file and perhaps a weight, with tabs between, from the directory of the list.
+        valid_list: several validation sets, likewise and without weights; the first is what patience looks at.
+        temperature: of several corpora: an epoch has of each in proportion to (pairs · weight)^(1 / temperature).
         embedded_lines: training lines drawn from the embedded corpus.
         vocab_size: SentencePiece pieces, shared by both sides; fewer where the text does not have as many.
+        vocab_lines: lines, of both sides, that the pieces are learned from; drawn at random where there are more.
         max_tokens: padded pieces (of the longer side) in one micro-batch.
         accumulate: micro-batches whose gradients make one optimiser step.
         max_length: training pairs longer than this many pieces on either side are left out (and counted).
@@ -202,8 +207,12 @@ class DataConfig(_Config):
     train_tgt: str = ""
     valid_src: str = ""
     valid_tgt: str = ""
+    train_list: str = ""
+    valid_list: str = ""
+    temperature: float = _number(1.0, 0.01, 10**6)
     embedded_lines: int = _number(20_000, 1, 10**9)
     vocab_size: int = _number(8000, 1, 2**20)
+    vocab_lines: int = _number(1_000_000, 1, 10**9)
     max_tokens: int = _number(4096, 1, 10**9)
     accumulate: int = _number(1, 1, 10**6)
     max_length: int = _number(256, 1, 10**6)
@@ -214,12 +223,14 @@ class DataConfig(_Config):
         for split in ("train", "valid"):
             src, tgt = getattr(self, f"{split}_src"), getattr(self, f"{split}_tgt")
             require(bool(src) == bool(tgt), f"{split}_src and {split}_tgt go together, got '{src}' and '{tgt}'")
-        require(bool(self.train_src) or not self.valid_src, "valid_src is given, but train_src is not")
+            require(not (src and getattr(self, f"{split}_list")), f"{split}_list is in place of {split}_src; got both")
+        valid = "valid_src" if self.valid_src else "valid_list"
+        require(not self.embedded or not getattr(self, valid), f"{valid} is given, but train_src is not")
 
     @property
     def embedded(self) -> bool:
         """Whether training text comes from the embedded corpus."""
-        return not self.train_src
+        return not (self.train_src or self.train_list)
 
 
 @dataclass(frozen=True, kw_only=True)

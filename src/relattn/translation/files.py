@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import shutil
 import stat
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -118,6 +120,13 @@ def output(path: Path) -> Iterator[Callable[[bytes], object]]:
         return
     with putting(path) as aside, open(aside, "wb") as file:
         yield file.write
+
+
+def as_csv(rows: Iterable[Sequence[object]]) -> str:
+    """Rows as lines of CSV."""
+    written = io.StringIO()
+    csv.writer(written).writerows(rows)
+    return written.getvalue()
 
 
 def as_size(count: int) -> str:

@@ -6,7 +6,7 @@ import torch
 
 from relattn.translation.data.batching import Batch, collate, eval_batches
 from relattn.translation.data.batching import steps as steps_of
-from relattn.translation.data.plan import places_of, plan_epoch, runs
+from relattn.translation.data.plan import micro_batches, places_of, plan_epoch, runs
 from relattn.translation.data.tokenizer import Tokenizer
 
 PAD, BOS, EOS = Tokenizer.pad_id, Tokenizer.bos_id, Tokenizer.eos_id
@@ -20,7 +20,8 @@ def lengths(sentences, longest=60, seed=0):
 
 def plan(src, tgt, *, max_tokens=512, accumulate=1, ranks=1, seed=3, epoch=0):
     """Steps, each a list of ranks, each a list of micro-batches."""
-    whole = plan_epoch(src, tgt, max_tokens=max_tokens, parts=accumulate * ranks, seed=seed, epoch=epoch)
+    size = {"max_tokens": max_tokens, "parts": accumulate * ranks}
+    whole = [micro_batches(step, src, tgt, **size) for step in plan_epoch(src, tgt, **size, seed=seed, epoch=epoch)]
     return [[[step[place] for place in places_of(rank, ranks, step)] for rank in range(ranks)] for step in whole]
 
 

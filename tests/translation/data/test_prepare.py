@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow
 import pytest
 import torch
+from datasets import Dataset
 
 from relattn.translation.config import DataConfig
 from relattn.translation.data import corpora
@@ -46,7 +47,7 @@ def texts(data, steps):
     decode = data.tokenizer.decode
     return [
         (decode(src), decode(tgt))
-        for step in islice(data.steps(), steps)
+        for step in islice(data.train.steps(), steps)
         for batch in step.micro_batches
         for src, tgt in zip(batch.src.tolist(), batch.tgt_out.tolist(), strict=True)
     ]
@@ -54,13 +55,14 @@ def texts(data, steps):
 
 def test_an_epoch_is_the_text_that_was_given(files, tmp_path):
     data = made(tmp_path, **files, max_length=60)
-    epoch = next(i for i, step in enumerate(data.steps()) if step.epoch == 1)
+    epoch = next(i for i, step in enumerate(data.train.steps()) if step.epoch == 1)
     pairs = list(zip(SRC, TGT, strict=True))
     kept = [*pairs[:40], pairs[41], pairs[44]]
     assert sorted(texts(data, epoch)) == sorted(kept)
     assert data.dropped == {"empty": 2, "max_words": 0, "max_length": 1}
-    assert data.valid_pairs == pairs[:7]
-    rows = [row for batch in data.valid_batches for row in batch.tgt_out.tolist()]
+    (valid,) = data.valid
+    assert (valid.name, valid.pairs) == ("valid_src", pairs[:7])
+    rows = [row for batch in valid.batches for row in batch.tgt_out.tolist()]
     assert sorted(map(data.tokenizer.decode, rows)) == sorted(TGT[:7])
 
 
@@ -77,8 +79,8 @@ def test_max_words_keeps_short_pairs_and_their_characters_alone(files, tmp_path)
 
 def test_steps_start_at_their_position(files, tmp_path):
     data = made(tmp_path, **files)
-    whole = list(islice(data.steps(), 30))
-    for expected, step in zip(whole[17:], data.steps((whole[17].epoch, whole[17].index)), strict=False):
+    whole = list(islice(data.train.steps(), 30))
+    for expected, step in zip(whole[17:], data.train.steps((whole[17].epoch, whole[17].index)), strict=False):
         assert (step.epoch, step.index, step.target_tokens) == (expected.epoch, expected.index, expected.target_tokens)
         for a, b in zip(expected.micro_batches, step.micro_batches, strict=True):
             assert torch.equal(a.src, b.src)
@@ -156,15 +158,15 @@ def test_a_given_tokenizer_is_used_and_no_other_is_learned(files, tmp_path):
 
 def test_the_embedded_corpus_brings_its_own_validation(tmp_path):
     data = made(tmp_path, embedded_lines=200, vocab_size=600)
-    assert len(data.valid_pairs) == 500
+    (valid,) = data.valid
+    assert len(valid.pairs) == 500
     assert sum(data.dropped.values()) == 0
-    assert sum(len(batch.src) for batch in data.valid_batches) == 500
+    assert sum(len(batch.src) for batch in valid.batches) == 500
 
 
 def test_no_validation_text_is_no_validation(files, tmp_path):
     data = made(tmp_path, train_src=files["train_src"], train_tgt=files["train_tgt"])
-    assert data.valid_pairs == []
-    assert data.valid_batches == []
+    assert data.valid == []
 
 
 @pytest.mark.parametrize("side", ["train_src", "train_tgt", "valid_src", "valid_tgt"])
@@ -197,11 +199,17 @@ def test_a_corpus_with_nothing_to_keep_is_refused(files, tmp_path):
     assert list((tmp_path / "run" / "data").iterdir()) == []
 
 
-def test_stored_pairs_come_back_across_chunks(tmp_path, monkeypatch):
+@pytest.mark.parametrize("pieces", [2**16, 2**16 + 1])
+def test_stored_pairs_come_back_across_chunks(tmp_path, monkeypatch, pieces):
     monkeypatch.setattr("relattn.translation.data.storage._ROWS_A_CHUNK", 3)
-    pairs = [([i] * (i % 4), [i, i + 1]) for i in range(11)]
-    write_pairs(tmp_path / "pairs.arrow", pairs)
-    src, tgt = open_pairs(tmp_path / "pairs.arrow")
+    last = pieces - 11
+    pairs = [([last + i] * (i % 4), [i, i + 1]) for i in range(11)]
+    rows = ((src_ids, tgt_ids, 2 * i + 1) for i, (src_ids, tgt_ids) in enumerate(pairs))
+    write_pairs(tmp_path / "pairs.arrow", rows, pieces=pieces)
+    src, tgt, line = open_pairs(tmp_path / "pairs.arrow")
+    assert line.to_pylist() == list(range(1, 22, 2))
+    assert src.lengths().tolist() == [len(src_ids) for src_ids, _ in pairs]
+    assert Dataset.from_file(str(tmp_path / "pairs.arrow"))[10] == {"src": pairs[10][0], "tgt": [10, 11], "line": 21}
     assert len(src) == len(tgt) == 11
     for i, (src_ids, tgt_ids) in enumerate(pairs):
         assert src[i].tolist() == src_ids
@@ -212,10 +220,10 @@ def test_stored_pairs_come_back_across_chunks(tmp_path, monkeypatch):
 
 
 def test_stored_pairs_are_mapped_not_read(tmp_path):
-    write_pairs(tmp_path / "pairs.arrow", (([i] * 50, [i] * 50) for i in range(5000)))
-    assert (tmp_path / "pairs.arrow").stat().st_size > 2_000_000
+    write_pairs(tmp_path / "pairs.arrow", (([i] * 50, [i] * 50, i) for i in range(5000)), pieces=5000)
+    assert (tmp_path / "pairs.arrow").stat().st_size > 1_000_000
     before = pyarrow.total_allocated_bytes()
-    src, tgt = open_pairs(tmp_path / "pairs.arrow")
+    src, tgt, _ = open_pairs(tmp_path / "pairs.arrow")
     assert (int(src[4999].sum()), len(tgt[17])) == (4999 * 50, 50)
     assert pyarrow.total_allocated_bytes() - before < 100_000
 
@@ -223,14 +231,14 @@ def test_stored_pairs_are_mapped_not_read(tmp_path):
 def test_a_store_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(InputError, match="cannot be written"):
-        write_pairs(tmp_path / "file" / "pairs.arrow", [])
+        write_pairs(tmp_path / "file" / "pairs.arrow", [], pieces=9)
 
     def pairs():
-        yield [1], [2]
+        yield [1], [2], 1
         raise OSError(28, "No space left on device")
 
     with pytest.raises(InputError, match=r"pairs\.arrow: cannot be written: No space left on device"):
-        write_pairs(tmp_path / "pairs.arrow", pairs())
+        write_pairs(tmp_path / "pairs.arrow", pairs(), pieces=9)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -243,7 +251,7 @@ def test_nothing_is_written_in_the_home_directory(files, tmp_path):
         "from relattn.translation.config import DataConfig\n"
         "from relattn.translation.data.prepare import prepare\n"
         "config = DataConfig(train_src=sys.argv[1], train_tgt=sys.argv[2], vocab_size=400)\n"
-        "print(next(prepare(config, Path(sys.argv[3]), seed=1).steps()).target_tokens)\n"
+        "print(next(prepare(config, Path(sys.argv[3]), seed=1).train.steps()).target_tokens)\n"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_"))}
     environment["MPLCONFIGDIR"] = str(tmp_path / "matplotlib")  # Lightning imports it, and it caches its fonts

@@ -112,9 +112,9 @@ def test_an_epoch_is_what_is_trained_on(tmp_path):
     recipe = replace(SMALL, out=str(tmp_path), data=replace(SMALL.data, embedded_lines=300))
     assert budget.epoch(recipe) is None
     data = prepare(recipe.data, tmp_path, seed=recipe.seed)
-    steps = list(takewhile(lambda step: step.epoch == 0, data.steps(ranks=4)))
+    steps = list(takewhile(lambda step: step.epoch == 0, data.train.steps(ranks=4)))
     found = budget.epoch(recipe)
-    assert (found.pairs, found.steps) == (len(data.train[0]), len(steps))
+    assert (found.pairs, found.steps) == (len(data.train.pairs.src), len(steps))
     assert found.tokens == sum(step.target_tokens for step in steps)
     told = budget.plan(recipe, measured=2.0)
     assert f"an epoch: {found.steps} steps: {found.pairs} pairs" in told

@@ -36,7 +36,7 @@ def test_what_is_loaded_is_what_was_saved(tmp_path):
     (path,) = save(tmp_path / "new" / "directory", 7)
     content = checkpoints.load(path)
     assert torch.equal(content["model"].pop("weight"), CONTENT["model"]["weight"])
-    assert content == {"format": 3, "step": 7, "model": {}, "position": (3, 5), "best": 1.5}
+    assert content == {"format": 4, "step": 7, "model": {}, "position": (3, 5), "best": 1.5}
 
 
 def test_the_checksum_is_what_sha256sum_reads(tmp_path):
@@ -129,7 +129,7 @@ def test_another_format_is_refused(tmp_path, content):
     (path,) = save(tmp_path, 2)
     torch.save(content, path)
     sign(path)
-    with pytest.raises(InputError, match=r"checkpoint format (1|None), this version reads 3"):
+    with pytest.raises(InputError, match=r"checkpoint format (1|None), this version reads 4"):
         checkpoints.load(path)
 
 

@@ -129,7 +129,7 @@ def by_hand(recipe: Recipe) -> Trained:
     model = Transformer(recipe.model, data.tokenizer.vocab_size).double()
     names, parameters = zip(*model.named_parameters(), strict=True)
     mean, square = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
-    for t, step in enumerate(islice(data.steps(), STEPS), start=1):
+    for t, step in enumerate(islice(data.train.steps(), STEPS), start=1):
         (batch,) = step.micro_batches
         logits = model(batch.src, batch.src_lengths, batch.tgt_in)
         loss = formula(logits, batch.tgt_out, recipe.train.label_smoothing) / (batch.tgt_out != 0).sum()
@@ -181,7 +181,7 @@ def test_unsplit_it_is_the_papers_step(whole):
 def test_a_step_is_the_same_however_it_is_accumulated(tmp_path, recipe_of, whole, max_tokens, accumulate):
     clip, exact = whole
     recipe = recipe_of(tmp_path / "run", max_tokens, accumulate, clip=clip)
-    assert max(len(step.micro_batches) for step in islice(data_of(recipe).steps(), STEPS)) == accumulate
+    assert max(len(step.micro_batches) for step in islice(data_of(recipe).train.steps(), STEPS)) == accumulate
     train(replace(recipe, out=str(tmp_path / "split")), show=False)
     exact.assert_reached(replace(recipe, out=str(tmp_path / "split")))
 
@@ -201,7 +201,7 @@ def test_a_step_is_the_same_on_two_ranks(tmp_path, recipe_of):
     """Of steps so small that a rank is at times left without a sentence."""
     whole = recipe_of(tmp_path / "whole", 16)
     exact = Exact.of(whole)
-    sizes = [len(step.micro_batches[0].src) for step in islice(data_of(whole).steps(), STEPS)]
+    sizes = [len(step.micro_batches[0].src) for step in islice(data_of(whole).train.steps(), STEPS)]
     assert 1 in sizes
     assert max(sizes) >= 2
     recipe = recipe_of(tmp_path / "run", 8, devices=2)

@@ -13,7 +13,9 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from relattn.translation.data.plan import places_of, plan_epoch, runs
+from relattn.translation.data.mixture import Mixture
+from relattn.translation.data.plan import micro_batches, places_of, plan_epoch, runs
+from relattn.translation.data.storage import IdColumn
 from relattn.translation.data.tokenizer import Marks
 
 OURS = Marks()  # around the sentences of a model trained here
@@ -92,13 +94,15 @@ def collate(src_ids: Sentences, tgt_ids: Sentences, marks: Marks = OURS) -> Batc
 
 
 def row_lengths(ids: Sentences, marks: int) -> np.ndarray:
-    """(sentences,) tokens of each row, with so many marks."""
-    return np.fromiter((len(sentence) + marks for sentence in ids), dtype=np.int64, count=len(ids))
+    """(sentences,) tokens of each row, with so many marks; int32."""
+    if isinstance(ids, IdColumn):
+        return ids.lengths() + np.int32(marks)
+    return np.fromiter((len(sentence) + marks for sentence in ids), dtype=np.int32, count=len(ids))
 
 
 def _padded(ids: Sentences, begin: tuple[int, ...], end: tuple[int, ...], pad: int) -> tuple[np.ndarray, np.ndarray]:
     """(sentences, longest) begin + pieces + end, right padded, and their lengths."""
-    lengths = row_lengths(ids, len(begin) + len(end))
+    lengths = row_lengths(ids, len(begin) + len(end)).astype(np.int64)
     rows = np.full((len(ids), lengths.max(initial=1)), pad, dtype=np.int64)
     for row, (sentence, length) in enumerate(zip(ids, lengths.tolist(), strict=True)):
         rows[row, : len(begin)] = begin
@@ -119,6 +123,7 @@ def steps(
     epoch: int = 0,
     index: int = 0,
     marks: Marks = OURS,
+    mixture: Mixture | None = None,
 ) -> Iterator[Step]:
     """One rank's steps from (epoch, index) on, without end.
 
@@ -133,15 +138,17 @@ def steps(
         epoch: where to start: the epoch …
         index: … and the steps of it to skip.
         marks: around sentences.
+        mixture: which sentences make an epoch; by default each once.
     """
     if len(src_ids) == 0 or len(src_ids) != len(tgt_ids):
         raise ValueError(f"need as many source as target sentences, at least one: {len(src_ids)}, {len(tgt_ids)}")
     src_lengths, tgt_lengths = row_lengths(src_ids, marks.around_src), row_lengths(tgt_ids, 1)
+    size = {"max_tokens": max_tokens, "parts": accumulate * ranks}
     while True:
-        plan = plan_epoch(
-            src_lengths, tgt_lengths, max_tokens=max_tokens, parts=accumulate * ranks, seed=seed, epoch=epoch
-        )
-        for number, parts in enumerate(plan[index:], start=index):
+        chosen = None if mixture is None else mixture.epoch(seed, epoch)
+        plan = plan_epoch(src_lengths, tgt_lengths, **size, seed=seed, epoch=epoch, chosen=chosen)
+        for number in range(index, len(plan)):
+            parts = micro_batches(plan[number], src_lengths, tgt_lengths, **size)
             places = places_of(rank, ranks, parts)
             yield Step(
                 epoch=epoch,
@@ -150,7 +157,7 @@ def steps(
                 places=places,
                 target_tokens=sum(int(tgt_lengths[part].sum()) for part in parts),
             )
-        epoch, index = epoch + 1, 0
+        plan, epoch, index = [], epoch + 1, 0
 
 
 def eval_batches(src_ids: Sentences, tgt_ids: Sentences, max_tokens: int, marks: Marks = OURS) -> Iterator[Batch]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import get_type_hints
@@ -155,6 +155,10 @@ class ImportedTokenizer:
         """The ids of one line of the target, without begin or end."""
         pieces = self._tgt_model.encode(text, out_type=str)
         return [self._tgt_ids.get(piece, self.unknown[1]) for piece in pieces]
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[list[int], list[int]]]:
+        """The ids of both sides of many pairs."""
+        return ((self.encode(src), self.encode_target(tgt)) for src, tgt in pairs)
 
     def may_fit(self, text: str, most: int) -> bool:
         """Whether text may have at most so many pieces: any may, for it may become shorter when it is normalised."""

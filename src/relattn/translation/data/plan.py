@@ -5,6 +5,8 @@ B = max_tokens · accumulate · ranks; an epoch is a shuffled list of steps that
 depend on B alone, so splitting B otherwise among micro-batches and ranks trains on the same steps. Their micro-batches
 depend on max_tokens and accumulate · ranks, and are dealt to the ranks in turn, so several ranks compute what one
 would. Here are indices and no tensors: whatever translates without PyTorch batches by this too.
+
+An epoch's plan is 4 bytes a sentence, beside the 8 of its lengths; 32 with them while it is made.
 """
 
 from __future__ import annotations
@@ -18,34 +20,48 @@ _GROUP = 8  # a step's sentences come in multiples of this, so that they split e
 
 
 def plan_epoch(
-    src_lengths: np.ndarray, tgt_lengths: np.ndarray, *, max_tokens: int, parts: int, seed: int, epoch: int
-) -> list[list[np.ndarray]]:
-    """Which sentences make which step, in which micro-batch.
+    src_lengths: np.ndarray,
+    tgt_lengths: np.ndarray,
+    *,
+    max_tokens: int,
+    parts: int,
+    seed: int,
+    epoch: int,
+    chosen: np.ndarray | None = None,
+) -> list[np.ndarray]:
+    """Which sentences make which step; `micro_batches` cuts a step up.
 
-    A step has sentences × longest <= max_tokens · parts and a micro-batch sentences × longest <= max_tokens, "longest"
-    being the longest row of either side, unless it is one sentence. A step is cut into `parts` even micro-batches, or
-    the first multiple of it that fits; where there are fewer sentences, the last ones are empty.
+    A step has sentences × longest <= max_tokens · parts, "longest" being the longest row of either side, unless it is
+    one sentence.
 
     Args:
-        src_lengths: (sentences,) tokens a source row holds, eos counted.
+        src_lengths: (sentences,) tokens a source row holds, eos counted; int32.
         tgt_lengths: (sentences,) the same of the target.
         parts: micro-batches of a step, over all ranks: accumulate · ranks.
+        chosen: sentences of the epoch, (any number,) indices, one as often as it stands there; by default each once.
 
     Returns:
-        steps, each a list of micro-batches, each an array of sentence indices.
+        steps, each an array of sentence indices.
     """
-    longest = np.maximum(src_lengths, tgt_lengths)
     random = np.random.default_rng([seed, epoch])
-    order = _by_blurred_length(src_lengths, tgt_lengths, random)
-    steps = runs(order, longest, max_tokens * parts)
-    return [_micro_batches(steps[i], longest, max_tokens, parts) for i in random.permutation(len(steps))]
+    if chosen is None:
+        order = _by_blurred_length(src_lengths, tgt_lengths, random)
+    else:
+        order = chosen[_by_blurred_length(src_lengths[chosen], tgt_lengths[chosen], random)]
+    steps = runs(order, np.maximum(src_lengths, tgt_lengths), max_tokens * parts)
+    return [steps[i] for i in random.permutation(len(steps))]
 
 
 def _by_blurred_length(src_lengths: np.ndarray, tgt_lengths: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Indices sorted by the longer side, then by both, each blurred by up to _JITTER tokens."""
-    longer = np.maximum(src_lengths, tgt_lengths) + _JITTER * random.random(len(src_lengths))
-    both = src_lengths + tgt_lengths + _JITTER * random.random(len(src_lengths))
-    return np.lexsort((both, np.floor(longer)))
+    blur = random.random(len(src_lengths))
+    blur *= _JITTER
+    blur += np.maximum(src_lengths, tgt_lengths)
+    longer = blur.astype(np.int32)
+    random.random(out=blur)
+    blur *= _JITTER
+    blur += src_lengths + tgt_lengths
+    return np.lexsort((blur, longer)).astype(np.int32)
 
 
 def runs(order: np.ndarray, longest: np.ndarray, max_tokens: int, max_sentences: int | None = None) -> list[np.ndarray]:
@@ -71,14 +87,22 @@ def runs(order: np.ndarray, longest: np.ndarray, max_tokens: int, max_sentences:
     return cut
 
 
-def _micro_batches(step: np.ndarray, longest: np.ndarray, max_tokens: int, parts: int) -> list[np.ndarray]:
-    """A step, longest sentences last, in even parts that fit max_tokens: so many, or the first multiple that fits."""
-    step = step[np.argsort(longest[step], kind="stable")]
+def micro_batches(
+    step: np.ndarray, src_lengths: np.ndarray, tgt_lengths: np.ndarray, *, max_tokens: int, parts: int
+) -> list[np.ndarray]:
+    """A step of an epoch in even parts of sentences × longest <= max_tokens, unless it is one sentence.
+
+    They are `parts`, or the first multiple of it that fits, the longest sentences in the last one; where there are
+    fewer sentences, the last ones are empty.
+    """
+    longest = np.maximum(src_lengths[step], tgt_lengths[step])
+    order = np.argsort(longest, kind="stable")
+    step, longest = step[order], longest[order]
     for count in itertools.count(parts, parts):
-        micro_batches = np.array_split(step, count)
-        if all(len(part) <= 1 or len(part) * longest[part[-1]] <= max_tokens for part in micro_batches):
+        cut, lengths = np.array_split(step, count), np.array_split(longest, count)
+        if all(len(part) <= 1 or len(part) * int(part[-1]) <= max_tokens for part in lengths):
             break
-    return micro_batches
+    return cut
 
 
 def places_of(rank: int, ranks: int, micro_batches: list[np.ndarray]) -> list[int]:

@@ -3,8 +3,8 @@
 Text becomes word pieces once and is kept in the run's directory:
 
     tokenizer.model     learned from both sides of the training text, unless one is given, which may have more files
-    data/train.arrow    the encoded training text
-    data/text.json      written last: digests of the text they were made from, and how many pairs were left out
+    data/train.arrow    the encoded training text, its corpora one behind the other
+    data/text.json      written last: the corpora, digests of their text, and how many pairs were left out
 
 A run goes on with these, whatever happens to the text meanwhile; a text that has changed is refused, wherever it lies.
 """
@@ -14,22 +14,58 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from relattn.translation.config import DataConfig
-from relattn.translation.data.batching import Batch, Step, eval_batches, steps
+from relattn.translation.data.batching import Batch, eval_batches
 from relattn.translation.data.corpora import ParallelFiles
 from relattn.translation.data.embedded import embedded
 from relattn.translation.data.imported import AnyTokenizer, tokenizer_in
-from relattn.translation.data.storage import IdColumn, open_pairs, write_pairs
+from relattn.translation.data.mixture import Listed, Mixture, read_list
+from relattn.translation.data.storage import open_pairs, write_pairs
 from relattn.translation.data.tokenizer import LONGEST_PIECE, TOKENIZER, Tokenizer
+from relattn.translation.data.training_text import TrainingText
 from relattn.translation.errors import InputError, reading
 from relattn.translation.files import write_atomically
 
 Text = ParallelFiles | list[tuple[str, str]]
 VALID_LINES = 500  # lines of the embedded validation set
 ENCODED, TEXT = "data/train.arrow", "data/text.json"
+_PAIRS_AT_ONCE = 5000  # that are encoded together
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Text of a recipe.
+
+    Attributes:
+        name: what it is called where there are several: its source's file, without directory.
+        text: its pairs.
+        weight: in a mixture.
+        settings: of the recipe, that name its source and its target.
+    """
+
+    name: str
+    text: Text
+    weight: float = 1.0
+    settings: tuple[str, str] = ("", "")
+
+
+@dataclass(frozen=True)
+class Validation:
+    """A validation set.
+
+    Attributes:
+        name: of the set.
+        pairs: source and target.
+        batches: the same in batches of at most max_tokens, shortest first.
+    """
+
+    name: str
+    pairs: list[tuple[str, str]]
+    batches: list[Batch]
 
 
 @dataclass(frozen=True)
@@ -37,36 +73,16 @@ class TranslationData:
     """The data of a run.
 
     Attributes:
-        config: how text is batched.
-        seed: of the order of batches.
         tokenizer: of both sides.
-        train: encoded source and target sentences, memory-mapped.
-        valid_pairs: validation text, source and target; empty where the recipe names none.
-        valid_batches: the same in batches of at most max_tokens, shortest first.
+        train: the training text.
+        valid: the validation sets; none where the recipe names none.
         dropped: training pairs left out, by reason.
     """
 
-    config: DataConfig
-    seed: int
     tokenizer: AnyTokenizer
-    train: tuple[IdColumn, IdColumn]
-    valid_pairs: list[tuple[str, str]]
-    valid_batches: list[Batch]
+    train: TrainingText
+    valid: list[Validation]
     dropped: dict[str, int]
-
-    def steps(self, position: tuple[int, int] = (0, 0), *, ranks: int = 1, rank: int = 0) -> Iterator[Step]:
-        """One rank's steps from (epoch, index) on, without end."""
-        return steps(
-            *self.train,
-            max_tokens=self.config.max_tokens,
-            accumulate=self.config.accumulate,
-            ranks=ranks,
-            rank=rank,
-            seed=self.seed,
-            epoch=position[0],
-            index=position[1],
-            marks=self.tokenizer.marks,
-        )
 
 
 def prepared(directory: Path) -> bool:
@@ -94,46 +110,86 @@ def prepare(
         InputError: the text cannot be read, is not parallel, leaves no pair to train on, or has changed since the run's
             data were made.
     """
-    valid = _text(config, "valid")
-    valid_pairs = list(valid)  # a mistake in these is found before the long work on the others
+    valid = _corpora(config, "valid")
+    valid_pairs = [list(corpus.text) for corpus in valid]  # a mistake in these is found before the long work on others
+    corpora = _corpora(config, "train")
     if prepared(directory):
         made = _made(directory)
         tokenizer = tokenizer_of(directory)
-        now = _digests(_text(config, "train"), valid) if check and not config.embedded else {}
-        for name, digest in now.items():
-            if made["digests"].get(name) != digest:
-                raise InputError(f"data.{name}: {getattr(config, name)} is not the text that this run began with")
+        if check:
+            _require_same_text(made, corpora, valid)
     else:
-        train = _text(config, "train")
         if tokenizer is None:
             longest = LONGEST_PIECE * config.max_length  # a line past it will be left out, whatever is learned
             fits = (
                 pair
-                for pair in train
+                for pair in chain.from_iterable(corpus.text for corpus in corpora)
                 if _unwanted(pair, config.max_words) is None and len(max(pair, key=len)) <= longest
             )
             wanted = (line for pair in fits for line in pair)
-            tokenizer = Tokenizer.train(wanted, config.vocab_size, seed=seed)
+            tokenizer = Tokenizer.train(wanted, config.vocab_size, seed=seed, sampled=config.vocab_lines)
         (directory / ENCODED).parent.mkdir(parents=True, exist_ok=True)
         for name, content in tokenizer.files.items():
             write_atomically(directory / name, content)
-        keep = _Filter(config, tokenizer, "training")
-        write_pairs(directory / ENCODED, ((src, tgt) for _, src, tgt in keep(train)))
-        digests = _digests(train, valid) | {TOKENIZER: tokenizer.digest}
-        made = {"digests": digests, "dropped": keep.dropped}
-    kept = list(_Filter(config, tokenizer, "validation")(valid_pairs)) if valid_pairs else []
+        made = _encode(corpora, tokenizer, config, directory / ENCODED)
+        digests = {key: side.digest for key, side in _sides(corpora, valid).items()}
+        made["digests"] = digests | {TOKENIZER: tokenizer.digest}
+    sets = []
+    for corpus, pairs in zip(valid, valid_pairs, strict=True):
+        kept = list(_Filter(config, tokenizer, "validation")(pairs))
+        sides = [found.src for found in kept], [found.tgt for found in kept]
+        batches = list(eval_batches(*sides, config.max_tokens, tokenizer.marks))
+        sets.append(Validation(corpus.name, [found.pair for found in kept], batches))
     if not prepared(directory):
         write_atomically(directory / TEXT, json.dumps(made).encode())
-    sides = [src for _, src, _ in kept], [tgt for _, _, tgt in kept]
-    return TranslationData(
+    return TranslationData(tokenizer, training_text(config, directory, seed=seed), sets, made["dropped"])
+
+
+def training_text(config: DataConfig, directory: Path, *, seed: int) -> TrainingText:
+    """The training text of a run that has its data."""
+    corpora = _made(directory)["corpora"]
+    return TrainingText(
+        pairs=open_pairs(directory / ENCODED),
+        names=tuple(corpus["name"] for corpus in corpora),
+        mixture=Mixture.of(
+            [corpus["pairs"] for corpus in corpora], [corpus["weight"] for corpus in corpora], config.temperature
+        ),
+        marks=tokenizer_of(directory).marks,
         config=config,
         seed=seed,
-        tokenizer=tokenizer,
-        train=open_pairs(directory / ENCODED),
-        valid_pairs=[pair for pair, _, _ in kept],
-        valid_batches=list(eval_batches(*sides, config.max_tokens, tokenizer.marks)),
-        dropped=made["dropped"],
     )
+
+
+def _encode(corpora: list[Corpus], tokenizer: AnyTokenizer, config: DataConfig, path: Path) -> dict[str, Any]:
+    """Write the pairs that stay to path, and return how many they are of each corpus, and how many others."""
+    keep = _Filter(config, tokenizer, "training")
+    sizes = [0] * len(corpora)
+
+    def rows() -> Iterator[tuple[list[int], list[int], int]]:
+        for number, corpus in enumerate(corpora):
+            for found in keep(corpus.text):
+                sizes[number] += 1
+                yield found.src, found.tgt, found.line
+
+    write_pairs(path, rows(), pieces=max(tokenizer.vocab_sizes))
+    told = [
+        {"name": corpus.name, "pairs": size, "weight": corpus.weight}
+        for corpus, size in zip(corpora, sizes, strict=True)
+    ]
+    return {"corpora": told, "dropped": keep.dropped}
+
+
+def _require_same_text(made: dict[str, Any], corpora: list[Corpus], valid: list[Corpus]) -> None:
+    """Refuse text, or a mixture of it, that a run did not begin with."""
+    if len(corpora) != len(made["corpora"]):
+        raise InputError(f"data.train_list: {len(corpora)} corpora, and this run began with {len(made['corpora'])}")
+    for corpus, then in zip(corpora, made["corpora"], strict=True):
+        if corpus.weight != then["weight"]:
+            told = f"data.train_list: the weight of {corpus.name} is {corpus.weight:g}"
+            raise InputError(f"{told}, and this run began with {then['weight']:g}")
+    for key, side in _sides(corpora, valid).items():
+        if made["digests"].get(key) != side.digest:
+            raise InputError(f"data.{side.setting}: {side.path} is not the text that this run began with")
 
 
 def tokenizer_of(directory: Path) -> AnyTokenizer:
@@ -148,26 +204,50 @@ def _made(directory: Path) -> dict[str, Any]:
     """What `prepare` noted of the data it made."""
     with reading(directory / TEXT, "not as this version writes it"):
         made = json.loads((directory / TEXT).read_bytes())
-        return {name: dict(made[name]) for name in ("digests", "dropped")}
+        corpora = [{name: corpus[name] for name in ("name", "pairs", "weight")} for corpus in made["corpora"]]
+        return {"corpora": corpora, **{name: dict(made[name]) for name in ("digests", "dropped")}}
 
 
-def _text(config: DataConfig, split: str) -> Text:
-    """The pairs of a split; none where the recipe names no validation text."""
+def _corpora(config: DataConfig, split: str) -> list[Corpus]:
+    """The text of a split; nothing where the recipe names no validation text."""
     if config.embedded:
         lines = config.embedded_lines if split == "train" else VALID_LINES
-        return embedded(split, src_lang=config.src_lang, tgt_lang=config.tgt_lang, lines=lines)
-    src, tgt = getattr(config, f"{split}_src"), getattr(config, f"{split}_tgt")
-    return ParallelFiles(src, tgt) if src else []
+        text = embedded(split, src_lang=config.src_lang, tgt_lang=config.tgt_lang, lines=lines)
+        return [Corpus("the embedded corpus", text)]
+    src, tgt, path = (getattr(config, f"{split}_{part}") for part in ("src", "tgt", "list"))
+    settings = (f"{split}_list",) * 2 if path else (f"{split}_src", f"{split}_tgt")
+    listed = read_list(path) if path else [Listed(src, tgt)] if src else []
+    return [Corpus(Path(each.src).name, ParallelFiles(each.src, each.tgt), each.weight, settings) for each in listed]
 
 
-def _digests(train: Text, valid: Text) -> dict[str, str]:
-    """Of each side of the text in files. The embedded corpus is what the recipe says, and needs none."""
+class _Side(NamedTuple):
+    """A file of a recipe's text."""
+
+    setting: str
+    path: str
+    digest: str
+
+
+def _sides(corpora: list[Corpus], valid: list[Corpus]) -> dict[str, _Side]:
+    """The files of a recipe's text, by where they stand. The embedded corpus is what the recipe says, and has none."""
     return {
-        f"{split}_{side}": digest
-        for split, text in (("train", train), ("valid", valid))
-        if isinstance(text, ParallelFiles)
-        for side, digest in zip(("src", "tgt"), text.digests(), strict=True)
+        f"{split} {number} {name}": _Side(setting, path, digest)
+        for split, found in (("train", corpora), ("valid", valid))
+        for number, corpus in enumerate(found)
+        if isinstance(corpus.text, ParallelFiles)
+        for name, setting, path, digest in zip(
+            ("src", "tgt"), corpus.settings, (corpus.text.src, corpus.text.tgt), corpus.text.digests(), strict=True
+        )
     }
+
+
+class _Kept(NamedTuple):
+    """A pair that stays: its line, counted from 1, its text and its pieces."""
+
+    line: int
+    pair: tuple[str, str]
+    src: list[int]
+    tgt: list[int]
 
 
 class _Filter:
@@ -179,28 +259,36 @@ class _Filter:
         self.purpose = purpose
         self.dropped = {"empty": 0, "max_words": 0, "max_length": 0}
 
-    def __call__(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[tuple[str, str], list[int], list[int]]]:
-        """The pairs that stay, each with its source and target ids. Raises InputError when none does."""
-        kept = 0
-        for pair in pairs:
-            reason = _unwanted(pair, self.data.max_words)
-            if reason is None and all(self.tokenizer.may_fit(side, self.data.max_length) for side in pair):
-                src, tgt = self.tokenizer.encode(pair[0]), self.tokenizer.encode_target(pair[1])
+    def __call__(self, pairs: Iterable[tuple[str, str]]) -> Iterator[_Kept]:
+        """The pairs that stay. Raises InputError when none does."""
+        numbered, kept = enumerate(pairs, start=1), False
+        while chunk := list(islice(numbered, _PAIRS_AT_ONCE)):
+            wanted = [(line, pair) for line, pair in chunk if self._may_stay(pair)]
+            encoded = self.tokenizer.encode_pairs([pair for _, pair in wanted])
+            for (line, pair), (src, tgt) in zip(wanted, encoded, strict=True):
                 if not src or not tgt:  # normalisation left nothing of them
-                    reason = "empty"
-                elif max(len(src), len(tgt)) <= self.data.max_length:
-                    kept += 1
-                    yield pair, src, tgt
-                    continue
-            self.dropped[reason or "max_length"] += 1
+                    self.dropped["empty"] += 1
+                elif max(len(src), len(tgt)) > self.data.max_length:
+                    self.dropped["max_length"] += 1
+                else:
+                    kept = True
+                    yield _Kept(line, pair, src, tgt)
         if not kept:
             counts = ", ".join(f"{count} {reason}" for reason, count in self.dropped.items())
             raise InputError(f"no {self.purpose} pair is left; left out: {counts}")
 
+    def _may_stay(self, pair: tuple[str, str]) -> bool:
+        """Whether a pair stays as far as its text tells; if not, it is counted."""
+        reason = _unwanted(pair, self.data.max_words)
+        if reason is None and not all(self.tokenizer.may_fit(side, self.data.max_length) for side in pair):
+            reason = "max_length"
+        if reason is not None:
+            self.dropped[reason] += 1
+        return reason is None
+
 
 def _unwanted(pair: tuple[str, str], max_words: int | None) -> str | None:
-    """Why a pair is left out, as far as its text tells."""
-    words = [len(side.split()) for side in pair]
-    if min(words) == 0:
+    """Why a pair is left out, by its words."""
+    if not (pair[0].strip() and pair[1].strip()):
         return "empty"
-    return "max_words" if max_words is not None and max(words) > max_words else None
+    return "max_words" if max_words is not None and max(len(side.split()) for side in pair) > max_words else None

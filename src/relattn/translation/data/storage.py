@@ -1,17 +1,19 @@
-"""Encoded sentence pairs on disk, as a Hugging Face data set: written as a stream, read memory-mapped.
+"""Encoded sentence pairs on disk, as an Arrow stream: written as they come, read memory-mapped.
 
-A file has two columns of integer lists, ``src`` and ``tgt``. It is opened without being read: a column is a view of
-the mapped file, so a corpus larger than memory trains as well as a small one.
+A file has two columns of integer lists, ``src`` and ``tgt``, and one of integers, ``line``: where in its text a pair
+stood, counted from 1. It is opened without being read: a column is a view of the mapped file, so a corpus larger than
+memory trains as well as a small one. ``datasets.Dataset.from_file`` opens it too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from relattn.translation.files import putting
 
@@ -32,6 +34,10 @@ class IdColumn:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
+    def lengths(self) -> np.ndarray:
+        """(rows,) pieces of each row, int32."""
+        return np.concatenate([np.diff(offsets) for _, offsets in self._chunks])
+
     def __getitem__(self, index: int, /) -> np.ndarray:
         if not 0 <= index < len(self):
             raise IndexError(f"row {index} of {len(self)}")
@@ -46,27 +52,44 @@ class IdColumn:
                 yield values[start:stop]
 
 
-def write_pairs(path: Path, pairs: Iterable[tuple[list[int], list[int]]]) -> None:
-    """Write encoded pairs to path, which is then whole or absent. Raises InputError when it cannot be written."""
-    from datasets import Features, List, Value
-    from datasets.arrow_writer import ArrowWriter
+class Pairs(NamedTuple):
+    """What a file holds.
 
-    features = Features({"src": List(Value("int32")), "tgt": List(Value("int32"))})
+    Attributes:
+        src: pieces of the source.
+        tgt: pieces of the target.
+        line: (rows,) where in its text each pair stood, an Arrow array.
+    """
+
+    src: IdColumn
+    tgt: IdColumn
+    line: pa.ChunkedArray
+
+
+def write_pairs(path: Path, pairs: Iterable[tuple[Sequence[int], Sequence[int], int]], *, pieces: int) -> None:
+    """Write encoded pairs to path, which is then whole or absent. Raises InputError when it cannot be written.
+
+    Args:
+        path: the file.
+        pairs: source, target and line of each.
+        pieces: that there are; of at most 65,536, each takes two bytes, and otherwise four.
+    """
+    ids = pa.list_(pa.uint16() if pieces <= 1 << 16 else pa.int32())
+    schema = pa.schema({"src": ids, "tgt": ids, "line": pa.int32()})
+    rows = iter(pairs)
     with putting(path) as aside:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with ArrowWriter(features=features, path=str(aside), writer_batch_size=_ROWS_A_CHUNK) as writer:
-            for src, tgt in pairs:
-                writer.write({"src": src, "tgt": tgt})
-            writer.finalize()
+        with pa.ipc.new_stream(str(aside), schema) as writer:
+            while chunk := list(islice(rows, _ROWS_A_CHUNK)):
+                writer.write_batch(pa.record_batch(list(zip(*chunk, strict=True)), schema=schema))
 
 
-def open_pairs(path: Path) -> tuple[IdColumn, IdColumn]:
-    """The source and target columns of a file that `write_pairs` wrote."""
-    from datasets import Dataset
-
-    table = Dataset.from_file(str(path)).data
+def open_pairs(path: Path) -> Pairs:
+    """The columns of a file that `write_pairs` wrote."""
+    with pa.memory_map(str(path)) as file:
+        table = pa.ipc.open_stream(file).read_all()
     src, tgt = (IdColumn([_views(chunk) for chunk in table.column(side).chunks]) for side in ("src", "tgt"))
-    return src, tgt
+    return Pairs(src, tgt, table.column("line"))
 
 
 def _views(chunk: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -19,11 +19,12 @@ from typing import NamedTuple
 import sentencepiece
 
 from relattn.translation.errors import InputError, reading
+from relattn.translation.processor import cores
 
 # SentencePiece writes a space as U+2581, so that character itself would come back as a space. It goes in as a
 # noncharacter no text holds, which comes out as bytes, and those bytes are then put right.
 SPACE_MARK, _STAND_IN = "\u2581", "\U0010ffff"
-_SAMPLED_LINES = 4_000_000  # lines a vocabulary is learned from, at most
+SAMPLED_LINES = 1_000_000  # lines a vocabulary is learned from, unless told otherwise
 _LONGEST_LINE = 1 << 30  # bytes, the most SentencePiece takes: it would leave out lines of more than 4,192
 LONGEST_PIECE = 16  # characters of a piece that is learned, at most
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a piece that spells one byte of a character
@@ -96,8 +97,10 @@ class Tokenizer:
         return max(map(len, pieces))
 
     @classmethod
-    def train(cls, lines: Iterable[str], vocab_size: int, *, seed: int) -> Tokenizer:
+    def train(cls, lines: Iterable[str], vocab_size: int, *, seed: int, sampled: int = SAMPLED_LINES) -> Tokenizer:
         """Learn a vocabulary of at most vocab_size pieces from lines of both sides; a small text has fewer to give.
+
+        Of more than `sampled` lines it is learned from so many, drawn at random.
 
         Raises:
             InputError: there is no text, or its characters alone need more than vocab_size.
@@ -118,7 +121,7 @@ class Tokenizer:
                 split_digits=True,
                 byte_fallback=True,
                 character_coverage=0.9999,
-                input_sentence_size=_SAMPLED_LINES,
+                input_sentence_size=sampled,
                 max_sentence_length=_LONGEST_LINE,
                 shuffle_input_sentence=True,
                 num_threads=_TRAINING_THREADS,
@@ -190,6 +193,13 @@ class Tokenizer:
     def encode_target(self, text: str) -> list[int]:
         """The ids of one line of the target, without begin or end."""
         return self.encode(text)
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[list[int], list[int]]]:
+        """The ids of both sides of many pairs, by all of the processor's cores."""
+        sides = [self._model.encode(list(side), num_threads=cores()) for side in zip(*pairs, strict=True)]
+        for pair, *ids in zip(pairs, *sides, strict=True):
+            src, tgt = (self.encode(text) if SPACE_MARK in text else of for text, of in zip(pair, ids, strict=True))
+            yield src, tgt
 
     def may_fit(self, text: str, most: int) -> bool:
         """Whether text may have at most so many pieces, told from its length and without encoding it.

@@ -99,13 +99,13 @@ def make(entry: Entry, recipe: Recipe, pairs: Pairs, sets: dict[str, Pairs], wid
     translations = tuple(translator.translate([src for src, _ in pairs]))
     references = [reference for _, reference in pairs]
     log = tuple(read_log(out / "log.csv"))
-    _, targets = open_pairs(out / "data" / "train.arrow")
+    targets = open_pairs(out / "data" / "train.arrow").tgt
     return Result(
         **about,
         parameters=sum(parameter.numel() for parameter in translator.model.parameters()),
         seconds=log[-1].seconds,
         wall=time.perf_counter() - started,
-        longest=max(len(target) for target in targets),
+        longest=int(targets.lengths().max()),
         log=log,
         translations=translations,
         scores=_scores(translations, references, items=recipe.data.embedded),

@@ -41,6 +41,11 @@ def has_onednn() -> bool:
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
+def has_bf16() -> bool:
+    """Whether oneDNN computes in bfloat16 on this processor."""
+    return has_onednn() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def use_products(model: Transformer, name: str) -> None:
     """Have a model take other products: in each module that is an nn.Linear, subclasses excepted, and its output layer.
 
@@ -73,8 +78,7 @@ def pack(model: Transformer) -> None:
     """
     if not has_onednn() or not model.unembedding.is_cpu:
         return
-    bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    by_onednn = {torch.float32: model.products != "torch", torch.bfloat16: bf16}
+    by_onednn = {torch.float32: model.products != "torch", torch.bfloat16: has_bf16()}
     if not by_onednn.get(model.unembedding.dtype, False):
         return
     use_products(model, "packed")

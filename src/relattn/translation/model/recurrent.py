@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from relattn.translation.config import ModelConfig
+from relattn.translation.model.linear import has_bf16
 from relattn.translation.model.state import State
 
 
@@ -30,6 +32,9 @@ class Recurrence(nn.Module):
 
         `lengths` (rows,) says how much of each row is no padding, which the way back must not begin in.
         """
+        if x.is_cpu and torch.is_autocast_enabled("cpu") and not has_bf16():  # PyTorch's LSTM then fails in bfloat16
+            with torch.autocast("cpu", enabled=False):
+                return self(x.to(next(self.lstm.parameters()).dtype), lengths, cache)
         if cache is not None:
             hidden, cell = (tensor[None].to(x.dtype) for tensor in cache.tensors)
             output, (hidden, cell) = self.lstm(x, (hidden, cell))

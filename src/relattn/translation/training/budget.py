@@ -20,9 +20,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 from relattn.translation.config import Recipe
 from relattn.translation.data.batching import Batch, Step, row_lengths
-from relattn.translation.data.plan import plan_epoch
-from relattn.translation.data.prepare import ENCODED, prepared, tokenizer_of
-from relattn.translation.data.storage import open_pairs
+from relattn.translation.data.prepare import prepared, tokenizer_of, training_text
 from relattn.translation.errors import InputError
 from relattn.translation.files import as_size
 from relattn.translation.model.transformer import Transformer
@@ -141,10 +139,10 @@ def epoch(recipe: Recipe) -> Epoch | None:
     """What a pass over a run's data is; None where they are not prepared."""
     if not prepared(Path(recipe.out)):
         return None
-    src, tgt = open_pairs(Path(recipe.out) / ENCODED)
-    lengths = row_lengths(src, tokenizer_of(Path(recipe.out)).marks.around_src), row_lengths(tgt, 1)
-    plan = plan_epoch(*lengths, max_tokens=recipe.data.max_tokens, parts=recipe.parts, seed=recipe.seed, epoch=0)
-    return Epoch(pairs=len(src), steps=len(plan), tokens=int(lengths[1].sum()))
+    text = training_text(recipe.data, Path(recipe.out), seed=recipe.seed)
+    steps = text.epoch(0, ranks=recipe.train.processes)
+    tokens = row_lengths(text.pairs.tgt, 1)
+    return Epoch(pairs=sum(map(len, steps)), steps=len(steps), tokens=sum(int(tokens[step].sum()) for step in steps))
 
 
 def seconds_a_step(recipe: Recipe, steps: int) -> float:

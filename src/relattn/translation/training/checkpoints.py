@@ -18,7 +18,7 @@ import torch
 from relattn.translation.errors import InputError
 from relattn.translation.files import write_atomically
 
-FORMAT = 3
+FORMAT = 4
 
 
 def checkpoint_path(directory: Path, step: int) -> Path:

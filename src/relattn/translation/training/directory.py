@@ -29,7 +29,14 @@ RECIPE, CHECKPOINTS, BUNDLE = "recipe.yaml", "checkpoints", "bundle"
 _LOCK, _PART = ".lock", ".*.part"  # what a process that is killed may leave
 
 _FREE = ("out", "train.steps", "train.threads", "train.log_every")  # may change when a run goes on: not the model's
-_PATHS = ("train_src", "train_tgt", "valid_src", "valid_tgt")  # may change too: the text itself is held to
+_PATHS = (
+    "train_src",
+    "train_tgt",
+    "valid_src",
+    "valid_tgt",
+    "train_list",
+    "valid_list",
+)  # may change too: the text itself is held to
 
 
 @contextmanager

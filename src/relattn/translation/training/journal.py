@@ -1,15 +1,17 @@
-"""What a run says of itself while it goes: rows of log.csv, and a progress bar or plain lines on standard error."""
+"""What a run says of itself while it goes: rows of log.csv, and a progress bar or plain lines on standard error.
+
+Where there are several validation sets, each has a row in valid.csv; log.csv has the first.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from typing import cast
 
@@ -18,8 +20,27 @@ from lightning.fabric import Fabric
 from torch import Tensor
 from tqdm import tqdm
 
-from relattn.translation.errors import Diverged, reading
-from relattn.translation.files import write_atomically
+from relattn.translation.data.batching import Step
+from relattn.translation.errors import reading
+from relattn.translation.files import as_csv, write_atomically
+from relattn.translation.training.losses import Losses
+
+LOG, VALID = "log.csv", "valid.csv"
+
+
+@dataclass(frozen=True)
+class Validated:
+    """A model on a validation set.
+
+    Attributes:
+        name: of the set.
+        loss: nats a target token, without smoothing.
+        bleu: of greedy translations of its first lines; None where not measured.
+    """
+
+    name: str
+    loss: float
+    bleu: float | None
 
 
 @dataclass(frozen=True)
@@ -32,8 +53,8 @@ class Row:
         tokens_per_second: target tokens a second since the row before, validation and saving not counted.
         learning_rate: of the step just taken.
         seconds: training time so far, over all sessions.
-        valid_loss: nats a target token on the validation set, without smoothing; None where not measured.
-        valid_bleu: BLEU of greedy translations of the first validation lines; None where not measured.
+        valid_loss: nats a target token on the first validation set, without smoothing; None where not measured.
+        valid_bleu: BLEU of greedy translations of its first lines; None where not measured.
     """
 
     step: int
@@ -71,7 +92,8 @@ class Journal:
 
     Args:
         fabric: of the run; its loggers are told what the log is.
-        path: the log.
+        out: the run's directory, where log.csv and valid.csv are.
+        losses: is shown the loss of every step.
         steps: steps in all.
         show: whether anything goes to standard error: a bar where that is a terminal, else one line per row.
 
@@ -82,12 +104,12 @@ class Journal:
         last_row_at: the same when the last row was written.
     """
 
-    def __init__(self, fabric: Fabric, path: Path, *, steps: int, show: bool) -> None:
-        self.fabric, self.path, self.steps = fabric, path, steps
+    def __init__(self, fabric: Fabric, out: Path, losses: Losses, *, steps: int, show: bool) -> None:
+        self.fabric, self.path, self.valid_path, self.losses, self.steps = fabric, out / LOG, out / VALID, losses, steps
         self.show = show and fabric.is_global_zero
         self.loss, self.tokens = 0.0, 0
         self.seconds = self.last_row_at = 0.0
-        self._waiting: list[tuple[int, Tensor, int]] = []  # steps whose losses the device may still be computing
+        self._waiting: list[_Waiting] = []  # steps whose losses the device may still be computing
         self._running_since: float | None = None
         self._bar: tqdm | None = None
 
@@ -97,7 +119,13 @@ class Journal:
         if self.fabric.is_global_zero:
             kept = [row for row in read_log(self.path) if row.step <= step] if self.path.exists() else []
             header = [f.name for f in fields(Row)]
-            write_atomically(self.path, _csv([header, *(_cells(row) for row in kept)]).encode())
+            write_atomically(self.path, as_csv([header, *(_cells(row) for row in kept)]).encode())
+            self.losses.begin(step)
+            if self.valid_path.exists():
+                with reading(self.valid_path, "not a log of validations"):
+                    sets = list(csv.reader(io.StringIO(self.valid_path.read_text(encoding="utf-8"))))
+                    sets = [cells for number, cells in enumerate(sets) if number == 0 or int(cells[0]) <= step]
+                write_atomically(self.valid_path, as_csv(sets).encode())
         if self.show and sys.stderr.isatty():
             self._bar = tqdm(total=self.steps, initial=step, unit="step", dynamic_ncols=True, file=sys.stderr)
         try:
@@ -113,9 +141,9 @@ class Journal:
         if self._running_since is None:
             self._running_since = time.perf_counter()
 
-    def count(self, step: int, loss: Tensor, tokens: int) -> None:
-        """Note a step: its number, this rank's share of its loss a target token, and target tokens of all ranks."""
-        self._waiting.append((step, loss, tokens))
+    def count(self, step: int, loss: Tensor, batch: Step) -> None:
+        """Note a step: its number, this rank's share of its loss a target token, and what it was of."""
+        self._waiting.append(_Waiting(step, (batch.epoch, batch.index), loss, batch.target_tokens))
         if self._bar is not None:
             self._bar.update()
 
@@ -126,34 +154,52 @@ class Journal:
             Diverged: a loss is not a finite number.
         """
         if self._waiting:
-            shares = torch.stack([loss for _, loss, _ in self._waiting])
+            shares = torch.stack([waiting.loss for waiting in self._waiting])
             losses = cast(Tensor, self.fabric.all_reduce(shares, reduce_op="sum"))
-            for (step, _, tokens), loss in zip(self._waiting, losses.tolist(), strict=True):
-                if not math.isfinite(loss):
-                    raise Diverged(f"training diverged: the loss of step {step} is {loss}")
-                self.loss += loss * tokens
-                self.tokens += tokens
+            for waiting, loss in zip(self._waiting, losses.tolist(), strict=True):
+                self.losses.see(waiting.step, waiting.position, loss, write=self.fabric.is_global_zero)
+                self.loss += loss * waiting.tokens
+                self.tokens += waiting.tokens
             self._waiting = []
         if self._running_since is not None:
             self.seconds += time.perf_counter() - self._running_since
             self._running_since = None
 
-    def row(self, step: int, rate: float, valid_loss: float | None = None, valid_bleu: float | None = None) -> Row:
-        """Write a row over the steps since the one before, which must be settled."""
+    def row(self, step: int, rate: float, validated: Sequence[Validated] = ()) -> Row:
+        """Write a row over the steps since the one before, which must be settled, and what was found by then."""
         elapsed = max(self.seconds - self.last_row_at, 1e-9)
-        row = Row(step, self.loss / self.tokens, self.tokens / elapsed, rate, self.seconds, valid_loss, valid_bleu)
+        first = (validated[0].loss, validated[0].bleu) if validated else (None, None)
+        row = Row(step, self.loss / self.tokens, self.tokens / elapsed, rate, self.seconds, *first)
         self.loss, self.tokens, self.last_row_at = 0.0, 0, self.seconds
         if self.fabric.is_global_zero:
             with open(self.path, "a", newline="", encoding="utf-8") as file:
-                file.write(_csv([_cells(row)]))
+                file.write(as_csv([_cells(row)]))
+            if len(validated) > 1:
+                self._write_sets(step, validated)
         self.fabric.log_dict(row.metrics(), step)
         if self._bar is not None:
             self._bar.set_postfix_str(f"loss {row.loss:.3f}, {row.tokens_per_second:,.0f} tokens/s, lr {rate:.1e}")
-            if valid_loss is not None:
+            if row.valid_loss is not None:
                 self._bar.write(row.text(), file=sys.stderr)
         elif self.show:
             print(row.text(), file=sys.stderr, flush=True)
         return row
+
+    def _write_sets(self, step: int, validated: Sequence[Validated]) -> None:
+        with open(self.valid_path, "a", newline="", encoding="utf-8") as file:
+            if file.tell() == 0:
+                file.write(as_csv([["step", *(f.name for f in fields(Validated))]]))
+            file.write(as_csv([[_cell(value) for value in (step, *astuple(each))] for each in validated]))
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A step that is not settled: its number, its place in the data, this rank's share of its loss, its tokens."""
+
+    step: int
+    position: tuple[int, int]
+    loss: Tensor
+    tokens: int
 
 
 def read_log(path: Path) -> list[Row]:
@@ -182,15 +228,10 @@ def _parse(cells: dict[str, str]) -> Row:
 
 
 def _cells(row: Row) -> list[str]:
-    def cell(value: float | int | None) -> str:
-        if value is None:
-            return ""
-        return str(value) if isinstance(value, int) else f"{value:.6g}"
-
-    return [cell(getattr(row, f.name)) for f in fields(row)]
+    return [_cell(getattr(row, f.name)) for f in fields(row)]
 
 
-def _csv(rows: list[list[str]]) -> str:
-    written = io.StringIO()
-    csv.writer(written).writerows(rows)
-    return written.getvalue()
+def _cell(value: float | int | str | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

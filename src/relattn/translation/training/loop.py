@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,16 @@ from torch import Tensor, nn
 
 from relattn.translation.config import Recipe, TrainConfig, as_dict
 from relattn.translation.data.batching import Batch, Step
-from relattn.translation.data.prepare import TranslationData
+from relattn.translation.data.imported import AnyTokenizer
+from relattn.translation.data.prepare import TranslationData, Validation
 from relattn.translation.errors import Diverged, InputError, one_line
 from relattn.translation.evaluation import score
 from relattn.translation.model.linear import use_products
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.translator import Translator
 from relattn.translation.training import checkpoints
-from relattn.translation.training.journal import Journal
+from relattn.translation.training.journal import Journal, Validated
+from relattn.translation.training.losses import Losses
 from relattn.translation.training.schedule import learning_rate
 from relattn.translation.training.stop import Stop
 
@@ -79,26 +82,29 @@ def fit(
     train = recipe.train
     trained = fabric.setup_module(model)  # on its device; runs in the recipe's precision, ranks share gradients
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
-    journal = Journal(fabric, Path(recipe.out) / "log.csv", steps=train.steps, show=show)
+    origin = partial(data.train.origin, ranks=fabric.world_size)
+    losses = Losses(Path(recipe.out), origin, show=show)
+    journal = Journal(fabric, Path(recipe.out), losses, steps=train.steps, show=show)
     progress = Progress() if state is None else _restore(state, model, optimizer, journal, out=recipe.out)
     if progress.over(train):
         return progress.step
     with journal.opened(progress.step):
-        for batch in data.steps(progress.position, ranks=fabric.world_size, rank=fabric.global_rank):
+        for batch in data.train.steps(progress.position, ranks=fabric.world_size, rank=fabric.global_rank):
             journal.start_clock()
             loss = take_step(fabric, trained, optimizer, batch.to(fabric.device), recipe, progress.step)
             progress.step, progress.position = progress.step + 1, (batch.epoch, batch.index + 1)
-            journal.count(progress.step, loss, batch.target_tokens)
+            journal.count(progress.step, loss, batch)
 
             validating = progress.step % train.valid_every == 0 or progress.step >= train.steps
             if progress.step % train.log_every == 0 or validating:
                 journal.settle()
-                valid_loss = valid_bleu = None
-                if validating and data.valid_batches:
-                    valid_loss, valid_bleu = validate(model, data, recipe, fabric.device)
-                    progress.waited = 0 if valid_loss < progress.best else progress.waited + 1
-                    progress.best = min(progress.best, valid_loss)
-                journal.row(progress.step, optimizer.param_groups[0]["lr"], valid_loss, valid_bleu)
+                found = [
+                    validate(model, valid, data.tokenizer, recipe, fabric.device) for valid in data.valid if validating
+                ]
+                if found:
+                    progress.waited = 0 if found[0].loss < progress.best else progress.waited + 1
+                    progress.best = min(progress.best, found[0].loss)
+                journal.row(progress.step, optimizer.param_groups[0]["lr"], found)
 
             ending = stop.agreed(fabric) or progress.over(train)
             if progress.step % train.checkpoint_every == 0 or ending:
@@ -152,20 +158,20 @@ def seed_dropout(*key: int) -> None:
 
 
 def validate(
-    model: Transformer, data: TranslationData, recipe: Recipe, device: torch.device
-) -> tuple[float, float | None]:
-    """Loss in nats a target token, and BLEU of greedy translations of the first validation lines, where wanted."""
+    model: Transformer, valid: Validation, tokenizer: AnyTokenizer, recipe: Recipe, device: torch.device
+) -> Validated:
+    """The loss on a validation set, and BLEU of greedy translations of its first lines, where wanted."""
     model.eval()
     with torch.inference_mode():
-        losses = sum(float(summed_loss(model, batch.to(device))) for batch in data.valid_batches)
-        loss = losses / sum(batch.target_tokens for batch in data.valid_batches)
-        pairs = data.valid_pairs[: recipe.train.valid_bleu_lines]
+        losses = sum(float(summed_loss(model, batch.to(device))) for batch in valid.batches)
+        loss = losses / sum(batch.target_tokens for batch in valid.batches)
+        pairs = valid.pairs[: recipe.train.valid_bleu_lines]
         bleu = None
         if pairs:
-            translator = Translator(model, data.tokenizer, replace(recipe.search, beam_size=1), device=device)
+            translator = Translator(model, tokenizer, replace(recipe.search, beam_size=1), device=device)
             bleu = score(translator.translate([src for src, _ in pairs]), [tgt for _, tgt in pairs]).bleu
     model.train()
-    return loss, bleu
+    return Validated(valid.name, loss, bleu)
 
 
 def _save(
@@ -187,6 +193,7 @@ def _save(
             "waited": progress.waited,
             "unlogged": (journal.loss, journal.tokens),
             "clock": (journal.seconds, journal.last_row_at),
+            "usual": journal.losses.usual,
             "products": model.products,
             "model": model.state_dict(),
             "optimizer": optimizer.state_dict(),
@@ -205,6 +212,8 @@ def _restore(
         optimizer.load_state_dict(state["optimizer"])
         journal.loss, journal.tokens = state["unlogged"]
         journal.seconds, journal.last_row_at = state["clock"]
+        mean, variance, steps = state["usual"]
+        journal.losses.usual = (mean, variance, steps)
         epoch, index = state["position"]
         return Progress(state["step"], (epoch, index), state["best"], state["waited"])
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:

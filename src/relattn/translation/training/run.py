@@ -15,7 +15,7 @@ import torch
 from relattn.translation import bundle, hub
 from relattn.translation.config import Recipe, as_dict, differences, dump
 from relattn.translation.data.imported import AnyTokenizer
-from relattn.translation.data.prepare import prepare, tokenizer_of
+from relattn.translation.data.prepare import Validation, prepare, tokenizer_of
 from relattn.translation.errors import InputError
 from relattn.translation.evaluation import score
 from relattn.translation.model.transformer import Transformer
@@ -103,27 +103,28 @@ def train(
             return out / BUNDLE
         stop.at_once(f"stopped after step {steps}; {again} goes on from there")
         paths = checkpoints.listed(out / CHECKPOINTS)[-recipe.train.average :]
-        write_bundle(recipe, paths, data.tokenizer, data.valid_pairs, out / BUNDLE)
+        write_bundle(recipe, paths, data.tokenizer, data.valid, out / BUNDLE)
     return out / BUNDLE
 
 
 def write_bundle(
-    recipe: Recipe, paths: list[Path], tokenizer: AnyTokenizer, valid_pairs: list[tuple[str, str]], path: Path
+    recipe: Recipe, paths: list[Path], tokenizer: AnyTokenizer, valid: list[Validation], path: Path
 ) -> None:
-    """Average checkpoints into a bundle at `path`, scored and calibrated by the validation pairs."""
+    """Average checkpoints into a bundle at `path`, scored by the validation sets and calibrated by the first."""
     model = Transformer(recipe.model, *tokenizer.vocab_sizes)
     mean = average(checkpoints.load(checkpoint)["model"] for checkpoint in paths)
     bundle.load_weights(model, mean, source=f"the mean of {', '.join(path.name for path in paths)}")
     card, calibration = _card(recipe, paths), None
-    if valid_pairs:
-        sources, references = [src for src, _ in valid_pairs], [tgt for _, tgt in valid_pairs]
+    if valid:
+        card += "\n## Scores\n"
         translator = Translator(model, tokenizer, recipe.search)
+    for each in valid:
+        sources, references = [src for src, _ in each.pairs], [tgt for _, tgt in each.pairs]
         found = [best for (best,) in translator.n_best(sources, 1)]
-        scores, calibration = (
-            score([best.text for best in found], references),
-            calibrated(translator, found, references),
-        )
-        card += f"\n## Scores\n\nOn the {scores.sentences} validation sentences:\n\n{scores}\n"
+        scores = score([best.text for best in found], references)
+        of = f" of {each.name}" if len(valid) > 1 else ""
+        card += f"\nOn the {scores.sentences} validation sentences{of}:\n\n{scores}\n"
+        calibration = calibration or calibrated(translator, found, references)
     bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card=card, calibration=calibration)
 
 
@@ -160,7 +161,8 @@ def read_recipe(run: Path) -> Recipe:
 
 def _card(recipe: Recipe, paths: list[Path]) -> str:
     data = recipe.data
-    source = "the embedded corpus" if data.embedded else f"`{data.train_src}` and `{data.train_tgt}`"
+    files = f"`{data.train_list}`" if data.train_list else f"`{data.train_src}` and `{data.train_tgt}`"
+    source = "the embedded corpus" if data.embedded else files
     steps = ", ".join(str(checkpoints.step_of(path)) for path in paths)
     return (
         f"# {data.src_lang} → {data.tgt_lang}\n\n"
