@@ -13,8 +13,8 @@ from relattn.translation.errors import Diverged, InputError
 from relattn.translation.training.losses import Losses
 
 
-def of(out: Path, *, show: bool = False) -> Losses:
-    return Losses(out, lambda position: [("a.en", position[1]), ("a.en", 5)], show=show)
+def of(out: Path) -> Losses:
+    return Losses(out, lambda position: [("a.en", position[1]), ("a.en", 5)])
 
 
 def falling(steps: int) -> list[float]:
@@ -22,9 +22,10 @@ def falling(steps: int) -> list[float]:
     return [9 * math.exp(-step / 300) + 2 + float(noise[step]) for step in range(steps)]
 
 
-def see(losses: Losses, values: list[float], first: int = 1) -> None:
-    for step, value in enumerate(values, start=first):
-        losses.see(step, (0, step - 1), value, write=True)
+def see(losses: Losses, values: list[float], first: int = 1) -> list[str]:
+    """What is said of values, of steps from `first` on."""
+    told = [losses.see(step, (0, step - 1), value, write=True) for step, value in enumerate(values, start=first)]
+    return [line for line in told if line is not None]
 
 
 def rows(out: Path) -> list[dict[str, str]]:
@@ -37,10 +38,10 @@ def test_a_training_that_goes_well_has_no_spikes(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_spike_is_noted_with_its_pairs(tmp_path, capsys):
+def test_a_spike_is_noted_with_its_pairs(tmp_path):
     values = falling(1000)
     values[700] *= 3
-    see(of(tmp_path, show=True), values)
+    told = see(of(tmp_path), values)
     (row,) = rows(tmp_path)
     assert (row["step"], row["pairs"]) == ("701", "a.en:700 a.en:5")
     assert float(row["loss"]) == pytest.approx(values[700], rel=1e-5)
@@ -48,7 +49,9 @@ def test_a_spike_is_noted_with_its_pairs(tmp_path, capsys):
     for value in values[100:700]:
         usual = 0.99 * usual + 0.01 * value
     assert float(row["usual"]) == pytest.approx(usual, rel=1e-5)
-    assert capsys.readouterr().err.startswith("step 701: a loss of ")
+    assert told == [
+        f"step 701: a loss of {values[700]:.3f} where {usual:.3f} is usual; its pairs are in {tmp_path}/spikes.csv"
+    ]
 
 
 def test_what_is_usual_is_mean_and_variance_at_first(tmp_path):

@@ -157,7 +157,7 @@ class Journal:
             shares = torch.stack([waiting.loss for waiting in self._waiting])
             losses = cast(Tensor, self.fabric.all_reduce(shares, reduce_op="sum"))
             for waiting, loss in zip(self._waiting, losses.tolist(), strict=True):
-                self.losses.see(waiting.step, waiting.position, loss, write=self.fabric.is_global_zero)
+                self.tell(self.losses.see(waiting.step, waiting.position, loss, write=self.fabric.is_global_zero))
                 self.loss += loss * waiting.tokens
                 self.tokens += waiting.tokens
             self._waiting = []
@@ -179,11 +179,16 @@ class Journal:
         self.fabric.log_dict(row.metrics(), step)
         if self._bar is not None:
             self._bar.set_postfix_str(f"loss {row.loss:.3f}, {row.tokens_per_second:,.0f} tokens/s, lr {rate:.1e}")
-            if row.valid_loss is not None:
-                self._bar.write(row.text(), file=sys.stderr)
-        elif self.show:
-            print(row.text(), file=sys.stderr, flush=True)
+        if self._bar is None or row.valid_loss is not None:
+            self.tell(row.text())
         return row
+
+    def tell(self, line: str | None) -> None:
+        """Show a line beside the progress, if there is one to show and anything is shown."""
+        if line is not None and self._bar is not None:
+            self._bar.write(line, file=sys.stderr)
+        elif line is not None and self.show:
+            print(line, file=sys.stderr, flush=True)
 
     def _write_sets(self, step: int, validated: Sequence[Validated]) -> None:
         with open(self.valid_path, "a", newline="", encoding="utf-8") as file:

@@ -10,6 +10,7 @@ drop what one would.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from relattn.translation.config import Recipe, TrainConfig, as_dict
 from relattn.translation.data.batching import Batch, Step
 from relattn.translation.data.imported import AnyTokenizer
 from relattn.translation.data.prepare import TranslationData, Validation
+from relattn.translation.data.tokenizer import Marks
 from relattn.translation.errors import Diverged, InputError, one_line
 from relattn.translation.evaluation import score
 from relattn.translation.model.linear import use_products
@@ -34,6 +36,7 @@ from relattn.translation.search.translator import Translator
 from relattn.translation.training import checkpoints
 from relattn.translation.training.journal import Journal, Validated
 from relattn.translation.training.losses import Losses
+from relattn.translation.training.order import order_unread, shuffled
 from relattn.translation.training.schedule import learning_rate
 from relattn.translation.training.stop import Stop
 
@@ -83,11 +86,12 @@ def fit(
     trained = fabric.setup_module(model)  # on its device; runs in the recipe's precision, ranks share gradients
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
     origin = partial(data.train.origin, ranks=fabric.world_size)
-    losses = Losses(Path(recipe.out), origin, show=show)
+    losses = Losses(Path(recipe.out), origin)
     journal = Journal(fabric, Path(recipe.out), losses, steps=train.steps, show=show)
     progress = Progress() if state is None else _restore(state, model, optimizer, journal, out=recipe.out)
     if progress.over(train):
         return progress.step
+    watch_order = recipe.model.positions != "none"  # until it is read
     with journal.opened(progress.step):
         for batch in data.train.steps(progress.position, ranks=fabric.world_size, rank=fabric.global_rank):
             journal.start_clock()
@@ -105,6 +109,11 @@ def fit(
                     progress.waited = 0 if found[0].loss < progress.best else progress.waited + 1
                     progress.best = min(progress.best, found[0].loss)
                 journal.row(progress.step, optimizer.param_groups[0]["lr"], found)
+                if watch_order and found and progress.step > train.warmup_steps:
+                    without = _shuffled_loss(model, data.valid[0], data.tokenizer.marks, fabric.device)
+                    told = order_unread(progress.step, found[0], without)
+                    watch_order = told is not None
+                    journal.tell(told)
 
             ending = stop.agreed(fabric) or progress.over(train)
             if progress.step % train.checkpoint_every == 0 or ending:
@@ -163,8 +172,7 @@ def validate(
     """The loss on a validation set, and BLEU of greedy translations of its first lines, where wanted."""
     model.eval()
     with torch.inference_mode():
-        losses = sum(float(summed_loss(model, batch.to(device))) for batch in valid.batches)
-        loss = losses / sum(batch.target_tokens for batch in valid.batches)
+        loss = _mean_loss(model, valid.batches, device)
         pairs = valid.pairs[: recipe.train.valid_bleu_lines]
         bleu = None
         if pairs:
@@ -172,6 +180,20 @@ def validate(
             bleu = score(translator.translate([src for src, _ in pairs]), [tgt for _, tgt in pairs]).bleu
     model.train()
     return Validated(valid.name, loss, bleu)
+
+
+def _mean_loss(model: Transformer, batches: Sequence[Batch], device: torch.device) -> float:
+    losses = sum(float(summed_loss(model, batch.to(device))) for batch in batches)
+    return losses / sum(batch.target_tokens for batch in batches)
+
+
+def _shuffled_loss(model: Transformer, valid: Validation, marks: Marks, device: torch.device) -> float:
+    """The loss on a validation set with the pieces of its sources shuffled."""
+    model.eval()
+    with torch.inference_mode():
+        loss = _mean_loss(model, [shuffled(batch, marks, seed) for seed, batch in enumerate(valid.batches)], device)
+    model.train()
+    return loss
 
 
 def _save(

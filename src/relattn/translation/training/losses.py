@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -32,14 +31,13 @@ class Losses:
     Args:
         out: the run's directory.
         origin: the pairs of the step at (epoch, index).
-        show: whether spikes are told on standard error too.
 
     Attributes:
         usual: mean and variance of the losses, and how many steps they are of: part of a checkpoint.
     """
 
-    def __init__(self, out: Path, origin: Callable[[tuple[int, int]], Pairs], *, show: bool = False) -> None:
-        self.out, self.origin, self.show = out, origin, show
+    def __init__(self, out: Path, origin: Callable[[tuple[int, int]], Pairs]) -> None:
+        self.out, self.origin = out, origin
         self.usual: tuple[float, float, int] = (0.0, 0.0, 0)
 
     def begin(self, step: int) -> None:
@@ -52,7 +50,7 @@ class Losses:
                 kept = [row for row in rows[1:] if int(row[0]) <= step]
             write_atomically(path, as_csv([_HEADER, *kept]).encode())
 
-    def see(self, step: int, position: tuple[int, int], loss: float, *, write: bool) -> None:
+    def see(self, step: int, position: tuple[int, int], loss: float, *, write: bool) -> str | None:
         """Note the loss of a step, in nats a target token.
 
         Args:
@@ -60,6 +58,9 @@ class Losses:
             position: its place in the data: epoch, and steps of it before this one.
             loss: of all its target tokens.
             write: whether this process writes files.
+
+        Returns:
+            What to say of it, where it is a spike.
 
         Raises:
             Diverged: the loss is no finite number; the step's pairs are in diverged.csv.
@@ -74,11 +75,14 @@ class Losses:
             )
         mean, variance, steps = self.usual
         bound = max(mean * _SHARE, mean + _DEVIATIONS * math.sqrt(variance)) if steps >= _FIRST else math.inf
-        if loss > bound and write:
-            self._note(step, position, loss, mean)
         share = max(_FORGETTING, 1 / (steps + 1))
         off = min(loss, bound) - mean
         self.usual = (mean + share * off, (1 - share) * (variance + share * off * off), steps + 1)
+        if loss <= bound:
+            return None
+        if write:
+            self._note(step, position, loss, mean)
+        return f"step {step}: a loss of {loss:.3f} where {mean:.3f} is usual; its pairs are in {self.out / SPIKES}"
 
     def _note(self, step: int, position: tuple[int, int], loss: float, usual: float) -> None:
         path = self.out / SPIKES
@@ -86,6 +90,3 @@ class Losses:
         row = (step, f"{loss:.6g}", f"{usual:.6g}", pairs)
         with open(path, "a", newline="", encoding="utf-8") as file:
             file.write(as_csv([row] if path.stat().st_size else [_HEADER, row]))
-        if self.show:
-            told = f"step {step}: a loss of {loss:.3f} where {usual:.3f} is usual; its pairs are in {path}"
-            print(told, file=sys.stderr, flush=True)

@@ -1,0 +1,53 @@
+"""Whether a training that reads no order says so: shuffled sources, by hand, and runs that do and do not read it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from relattn.translation.data.batching import collate
+from relattn.translation.data.tokenizer import Marks
+from relattn.translation.training import loop
+from relattn.translation.training.journal import Validated
+from relattn.translation.training.order import order_unread, shuffled
+from relattn.translation.training.run import train
+
+SETTINGS = {"steps": 9, "warmup_steps": 3, "valid_every": 3, "log_every": 9}
+
+
+def test_pieces_change_places_and_marks_do_not():
+    marks = Marks(src_begin=(7, 8), src_end=(9,))
+    batch = collate([list(range(20, 60)), [20], []], [[30], [31], [32]], marks)
+    found = shuffled(batch, marks, 1)
+    for before, after, length in zip(batch.src.tolist(), found.src.tolist(), batch.src_lengths.tolist(), strict=True):
+        assert sorted(before[2 : length - 1]) == sorted(after[2 : length - 1])
+        assert (before[:2], before[length - 1 :]) == (after[:2], after[length - 1 :])
+    assert found.src[0].tolist() != batch.src[0].tolist()
+    assert torch.equal(found.tgt_out, batch.tgt_out)
+    assert torch.equal(shuffled(batch, marks, 1).src, found.src)
+    assert not torch.equal(shuffled(batch, marks, 2).src, found.src)
+
+
+def test_what_is_said():
+    assert order_unread(9, Validated("v", 2.0, None), 2.03) is None
+    told = order_unread(9, Validated("v", 2.0, None), 2.004)
+    assert told is not None
+    assert told.startswith("relattn: warning: step 9: the loss on v is 2.000, and 2.004 with the pieces of its sources")
+
+
+@pytest.mark.filterwarnings("ignore:clip. 0 :UserWarning")
+def test_a_model_that_cannot_read_order_is_named_after_its_warm_up(tmp_path, make_recipe, capsys):
+    recipe = make_recipe(tmp_path / "run", train=SETTINGS)
+    train(replace(recipe, model=recipe.model.with_positions("relative", clip=0)))
+    lines = [line for line in capsys.readouterr().err.splitlines() if "nothing of order" in line]
+    assert [line.split(":")[2] for line in lines] == [" step 6", " step 9"]
+
+
+def test_once_order_is_read_it_is_not_asked_for_again(tmp_path, make_recipe, capsys, monkeypatch):
+    asked = []
+    monkeypatch.setattr(loop, "_shuffled_loss", lambda *_: asked.append(1) or 1e3)
+    train(make_recipe(tmp_path / "run", train=SETTINGS))
+    assert asked == [1]
+    assert "order" not in capsys.readouterr().err
