@@ -12,6 +12,7 @@ import hashlib
 import os
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import BufferedIOBase
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -40,30 +41,20 @@ def read_lines(path: str | Path, digest: Digest | None = None) -> Iterator[str]:
         InputError: the file is missing, a directory, unreadable, empty, truncated or damaged gzip, or a line is longer
             than 64 MiB or not UTF-8 (with its number, and the offset of the bad byte, counted after decompression).
     """
-    with reading(path, "cannot be read"):
-        try:
-            with _open(Path(path)) as stream:
+    with _opened(Path(path)) as stream:
 
-                def read() -> bytes:
-                    piece = stream.read1(_READ)
-                    if digest is not None:
-                        digest.update(piece)
-                    return piece
+        def read() -> bytes:
+            piece = stream.read1(_READ)
+            if digest is not None:
+                digest.update(piece)
+            return piece
 
-                chunks = _lines(iter(read, b""), path)
-                first = next(chunks, None)
-                if first is None:
-                    raise InputError(f"{path}: the file is empty")
-                yield from first
-                yield from chain.from_iterable(chunks)
-        except FileNotFoundError as error:
-            raise InputError(f"{path}: no such file") from error
-        except IsADirectoryError as error:
-            raise InputError(f"{path}: is a directory, not a text file") from error
-        except EOFError as error:
-            raise InputError(f"{path}: the gzip file is truncated") from error
-        except (gzip.BadGzipFile, zlib.error) as error:
-            raise InputError(f"{path}: not a gzip file, or a damaged one: {error}") from error
+        chunks = _lines(iter(read, b""), path)
+        first = next(chunks, None)
+        if first is None:
+            raise InputError(f"{path}: the file is empty")
+        yield from first
+        yield from chain.from_iterable(chunks)
 
 
 def arriving_lines(descriptor: int, *, chunk: int = 1024, name: str = "standard input") -> Iterator[list[str]]:
@@ -116,10 +107,30 @@ class ParallelFiles:
     def digests(self) -> tuple[str, str]:
         """SHA-256 of the two sides' bytes, after decompression: of the last loop that came to the end, or read now."""
         if self._digests is None:
-            for _ in self:
-                pass
-        assert self._digests is not None
+            self._digests = _digest(Path(self.src)), _digest(Path(self.tgt))
         return self._digests
+
+
+def _digest(path: Path) -> str:
+    with _opened(path) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BufferedIOBase]:
+    """A text file's bytes, decompressed; whatever is wrong with it is an InputError."""
+    with reading(path, "cannot be read"):
+        try:
+            with _open(path) as stream:
+                yield stream
+        except FileNotFoundError as error:
+            raise InputError(f"{path}: no such file") from error
+        except IsADirectoryError as error:
+            raise InputError(f"{path}: is a directory, not a text file") from error
+        except EOFError as error:
+            raise InputError(f"{path}: the gzip file is truncated") from error
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise InputError(f"{path}: not a gzip file, or a damaged one: {error}") from error
 
 
 def _open(path: Path) -> BufferedIOBase:
