@@ -1,4 +1,5 @@
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -215,3 +216,19 @@ def test_runs_hold_every_sentence_once_within_their_bounds(falling, most):
         if i + 1 < len(cut) and len(run) + 8 <= (most or 4096):  # one that could have held 8 more would be too small
             more = order[sum(map(len, cut[:i])) :][: len(run) + 8]
             assert len(more) * longest[more].max() > 4096 or len(more) < len(run) + 8
+
+
+def test_a_plan_costs_bytes_a_sentence():
+    """4 when it is made, and 24 at most meanwhile, beside the 8 of the lengths."""
+    sentences = 200_000
+    src, tgt = (x.astype(np.int32) for x in lengths(sentences))
+    plan_epoch(src[:100], tgt[:100], max_tokens=4000, parts=2, seed=1, epoch=0)
+    tracemalloc.start()
+    try:
+        steps = plan_epoch(src, tgt, max_tokens=25_000, parts=2, seed=1, epoch=0)
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sum(map(len, steps)) == sentences
+    assert held < 4.5 * sentences
+    assert peak < 24.5 * sentences
