@@ -11,13 +11,14 @@ import re
 import sys
 import tempfile
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentError, ArgumentParser
 
 from relattn.translation.config import (
+    CleaningConfig,
     Format,
     Part,
     Positions,
@@ -517,10 +518,63 @@ def reproduce(argv: list[str]) -> None:
     print(page)
 
 
+def prepare(argv: list[str]) -> None:
+    """Make training text of a corpus, fetched if it is a known one, and clean it: relattn prepare wmt14-en-de"""
+    from relattn.translation.preparing.known import KNOWN
+
+    parser = _parser("prepare", prepare)
+    parser.add_argument("name", type=str, nargs="?", default="", help=f"{', '.join(KNOWN)}; none: your own files")
+    parser.add_argument("--src", type=str, default="", help="your own source lines, plain or .gz")
+    parser.add_argument("--tgt", type=str, default="", help="their translations, a line each")
+    parser.add_argument("--src_lang", type=str, default="", help="their languages")
+    parser.add_argument("--tgt_lang", type=str, default="")
+    parser.add_argument(
+        "--exclude", type=str, nargs="*", default=[], help="files of lines that training must have nothing of"
+    )
+    parser.add_argument("--out", type=str, default="", help="directory of what is made; data/NAME unless given")
+    parser.add_argument("--processes", type=int | None, default=None, help="that judge pairs; all cores unless given")
+    parser.add_class_arguments(CleaningConfig)
+    arguments = parser.parse_args(argv)
+    config = CleaningConfig(**{field.name: arguments[field.name] for field in fields(CleaningConfig)})
+    processes = (os.cpu_count() or 1) if arguments.processes is None else arguments.processes
+    require(1 <= processes <= 1024, f"processes must be at least 1 and at most 1,024, got {processes}")
+
+    from relattn.translation.preparing.run import CARD
+    from relattn.translation.preparing.run import prepare as run
+
+    corpus = _corpus(arguments)
+    out = Path(arguments.out or Path("data", arguments.name))
+    prepared = run(corpus, out, config, processes=processes, show=sys.stderr.isatty())
+    if prepared.before:
+        print(f"{out} was prepared before, from the same text and by the same rules", end="\n\n")
+    print(prepared.account, end=f"\n\n{out / CARD}\n")
+
+
+def _corpus(arguments: Any) -> Any:
+    """The corpus that is to be prepared: a known one or files."""
+    from relattn.translation.preparing.known import KNOWN
+    from relattn.translation.preparing.sources import KnownCorpus, OwnFiles
+
+    options = ("src", "tgt", "src_lang", "tgt_lang")
+    given = [option for option in (*options, "exclude") if arguments[option]]
+    if arguments.name:
+        known = f"'{one_line(arguments.name, 40)}' is no known corpus; those are {', '.join(KNOWN)}"
+        require(arguments.name in KNOWN, known)
+        require(not given, f"--{' --'.join(given)} is for files of your own, and {arguments.name} has its own")
+        return KnownCorpus(arguments.name)
+    missing = [f"--{option}" for option in (*options, "out") if not arguments[option]]
+    needs = "prepare needs the name of a corpus, or --src, --tgt, --src_lang, --tgt_lang and --out"
+    require(not missing, f"{needs}; {', '.join(missing)} not given")
+    return OwnFiles(
+        arguments.src, arguments.tgt, (arguments.src_lang, arguments.tgt_lang), exclude=tuple(arguments.exclude)
+    )
+
+
 COMMANDS = {
     command.__name__.rstrip("_"): command
     for command in (
         demo,
+        prepare,
         train,
         plan,
         recipe,

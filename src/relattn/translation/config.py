@@ -234,6 +234,28 @@ class DataConfig(_Config):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CleaningConfig(_Config):
+    """Which pairs of a corpus stay when it is prepared; null leaves a rule out.
+
+    Args:
+        max_words: pairs with more words than this on either side are dropped; a character of Chinese, Japanese or Thai
+            is a word by itself.
+        max_characters: pairs with more characters than this on either side are dropped.
+        max_ratio: pairs are dropped of which a side has more than this many words for each of the other's and one more.
+        min_script: pairs are dropped of which less than this share of a side's letters is of its language's scripts.
+        ngram: pairs are dropped of which a side has so many words in a row in common with a held-out line.
+        keep_duplicates: keep pairs that occurred before, too.
+    """
+
+    max_words: int | None = _number(250, 1, 10**6)
+    max_characters: int | None = _number(5000, 1, 2**26)
+    max_ratio: float | None = _number(3.0, 1, 10**6)
+    min_script: float | None = _number(0.5, 0, 1)
+    ngram: int | None = _number(13, 1, 1000)
+    keep_duplicates: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig(_Config):
     """How a model is trained: the paper's optimiser and schedule, and what is kept on the way.
 

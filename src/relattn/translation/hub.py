@@ -42,7 +42,7 @@ def resolve(path: str | Path) -> Path:
     from relattn.translation.bundle import CONFIG, WEIGHTS, tokenizer_files  # imports PyTorch; exports need none
 
     name, revision = named.groups()
-    with _hub(f"{path}: no such directory here, and from the hub") as api:
+    with asking(f"{path}: no such directory here, and from the hub") as api:
         commit = api.resolve_revision(name, revision=revision)
         config = Path(api.hf_hub_download(name, CONFIG, revision=commit))
         for file in (*tokenizer_files(config), WEIGHTS):  # the largest last, of a bundle and no other model
@@ -71,7 +71,7 @@ def push(path: str | Path, name: str, *, private: bool = False, license: str = "
     named = _NAME.fullmatch(name)
     if named is None or named[2]:
         raise InputError(f"{name}: not a name for a model on the hub, which is org/name")
-    with _hub(f"{name}: not pushed") as api:
+    with asking(f"{name}: not pushed") as api:
         from huggingface_hub import CommitOperationAdd, get_token
 
         if get_token() is None:
@@ -103,8 +103,10 @@ def _model_card(parts: bundle.Parts, license: str) -> str:
 
 
 @contextmanager
-def _hub(doing: str) -> Iterator[HfApi]:
+def asking(doing: str, kind: str = "model") -> Iterator[HfApi]:
     """The hub's interface; whatever goes wrong while it is used is an InputError that begins with `doing`.
+
+    `kind` is what the hub calls the repository that is asked for: a model, a dataset.
 
     Requests tell the versions of relattn, huggingface_hub and Python, and nothing else about the system. The library's
     own warnings, a line for each attempt to connect, are not shown: what matters of them is in the error.
@@ -124,26 +126,27 @@ def _hub(doing: str) -> Iterator[HfApi]:
     except InputError:
         raise
     except Exception as error:  # of many families: HTTP's, the system's, the hub's own, those of its storage
-        raise InputError(f"{doing}: {_reason(error)}") from error
+        raise InputError(f"{doing}: {_reason(error, kind)}") from error
     finally:
         log.setLevel(level)
         constants.HF_HUB_DISABLE_TELEMETRY = telemetry
 
 
-def _reason(error: BaseException) -> str:
+def _reason(error: BaseException, kind: str) -> str:
     """What went wrong with the hub, in one line."""
     from huggingface_hub import errors
 
     if isinstance(error, errors.RevisionResolutionError | errors.LocalEntryNotFoundError) and error.__cause__:
-        return f"not in the cache, and {_reason(error.__cause__)}"
+        return f"not in the cache, and {_reason(error.__cause__, kind)}"
     said = (str(error).strip() or type(error).__name__).splitlines()[0]
     if not isinstance(error, errors.HfHubHTTPError):
         return said
     if isinstance(error, errors.RevisionNotFoundError):
-        return "the model has no such revision"
+        return f"the {kind} has no such revision"
     if isinstance(error, errors.RemoteEntryNotFoundError):
-        return f"not a complete bundle: it has no {error.response.url.path.rpartition('/')[2]}"
+        whole = "not a complete bundle: it" if kind == "model" else f"the {kind}"
+        return f"{whole} has no {error.response.url.path.rpartition('/')[2]}"
     said = (error.server_message or said).splitlines()[0]
     if isinstance(error, errors.RepositoryNotFoundError) and not isinstance(error, errors.GatedRepoError):
-        said = "no such model, or a private one"
+        said = f"no such {kind}, or a private one"
     return f"{said}; to log in: `hf auth login`, or set HF_TOKEN" if error.response.status_code < 500 else said

@@ -1,0 +1,58 @@
+"""Whether a pair stays in training text, and if not, why."""
+
+from __future__ import annotations
+
+import re
+
+from relattn.translation.config import CleaningConfig
+from relattn.translation.preparing.overlap import HeldOut
+from relattn.translation.preparing.words import Scripts, words
+
+REASONS = {  # in the order in which they are looked for; a pair is dropped for the first that it meets
+    "empty": "a side has no text",
+    "control": "control characters, NUL among them, or U+FFFD, which stands for what could not be read",
+    "long": "a side has too many characters or words",
+    "ratio": "a side has too many words for those of the other",
+    "script": "a side is mostly in letters that its language is not written in",
+    "overlap": "a side has words in a row in common with a held-out line",
+    "duplicate": "the pair occurred before",
+}
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")  # a lone surrogate is no character either
+
+
+class Cleaner:
+    """The rules that a pair can be held to by itself: all but "duplicate".
+
+    Args:
+        config: the rules.
+        languages: of source and target.
+        held_out: lines that a pair must have nothing of.
+    """
+
+    def __init__(self, config: CleaningConfig, languages: tuple[str, str], held_out: list[str]) -> None:
+        self.config = config
+        self._scripts = [Scripts(language) for language in languages]
+        self._held_out = HeldOut(held_out, config.ngram) if config.ngram is not None and held_out else None
+
+    def reason(self, src: str, tgt: str) -> str | None:
+        """Why a pair is dropped, one of REASONS; None if it stays. Both sides are `words.plain` text."""
+        config, pair = self.config, (src, tgt)
+        if not src or not tgt:
+            return "empty"
+        if any(map(_CONTROL.search, pair)):
+            return "control"
+        if config.max_characters is not None and max(len(src), len(tgt)) > config.max_characters:
+            return "long"
+        found = words(src), words(tgt)
+        fewer, more = sorted(map(len, found))
+        if config.max_words is not None and more > config.max_words:
+            return "long"
+        if config.max_ratio is not None and more > config.max_ratio * (fewer + 1):
+            return "ratio"
+        least = config.min_script
+        if least is not None and any(s.share(side) < least for s, side in zip(self._scripts, pair, strict=True)):
+            return "script"
+        if self._held_out is not None and any(map(self._held_out.overlaps, found)):
+            return "overlap"
+        return None

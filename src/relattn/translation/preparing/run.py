@@ -1,0 +1,200 @@
+"""All of a preparation: a corpus opened, judged part by part, put together, and told in a card.
+
+    out/train.en.gz  out/train.de.gz     what stays, and for a known corpus the files of its test sets
+    out/README.md                        the data card
+    out/prepared.json                    the same as names and values, written last: the directory is prepared
+    out/.preparing/                      parts (parts.py), until then
+
+A preparation that was stopped, however it was, goes on with the parts that are there.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from tqdm import tqdm
+
+from relattn.translation.config import CleaningConfig, as_dict, differences
+from relattn.translation.errors import InputError
+from relattn.translation.files import putting, remove, write_atomically
+from relattn.translation.preparing.account import Account
+from relattn.translation.preparing.card import card
+from relattn.translation.preparing.duplicates import Seen
+from relattn.translation.preparing.judging import Judged, chunks, judges
+from relattn.translation.preparing.parts import SIDES, Parts, read_json
+from relattn.translation.preparing.sources import KnownCorpus, OwnFiles, Source
+
+CARD, RECORD = "README.md", "prepared.json"
+PART = 1_000_000  # pairs
+_WORK, _LOCK = ".preparing", ".preparing.lock"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A directory of prepared text.
+
+    Attributes:
+        account: of the corpus's pairs.
+        before: whether it was there already, and nothing had to be done.
+    """
+
+    account: Account
+    before: bool
+
+
+def prepare(
+    corpus: OwnFiles | KnownCorpus,
+    out: Path,
+    config: CleaningConfig,
+    *,
+    processes: int = 1,
+    part: int = PART,
+    show: bool = False,
+) -> Prepared:
+    """Prepare a corpus in a directory, or go on with that.
+
+    What is written depends on the corpus and the rules alone, not on the number of processes or on where a preparation
+    was stopped.
+
+    Args:
+        corpus: what to prepare.
+        out: the directory, which is made; or an empty one, or one where the same was begun.
+        config: which pairs stay.
+        processes: that judge pairs, besides this one unless it is the only one.
+        part: pairs that are judged between one state that can be gone on from and the next.
+        show: draw progress on standard error.
+
+    Raises:
+        InputError: the corpus cannot be had or read, no pair of it stays, the directory is for something else, or
+            cannot be written, by a full disk for instance.
+    """
+    rules = {"languages": list(corpus.languages), "cleaning": as_dict(config), "pairs a part": part}
+    with _locked(out):
+        record, parts = read_json(out / RECORD), Parts(out / _WORK)
+        begun = record or parts.settings
+        if begun is None:
+            _require_free(out)
+        settings = {**corpus.identity, **rules}
+        if begun is not None:
+            _require_same(out, begun["settings"], settings, done=record is not None)
+        if record is not None:
+            account = Account.from_json(record["account"])
+        else:
+            source = corpus.open(begun["origin"] if begun is not None else None)
+            begun = {"settings": settings, "origin": source.origin}
+            parts.begin(begun)
+            account = _judge(source, corpus, parts, config, processes=processes, part=part, show=show)
+            _put_together(out, {**begun, "account": account.as_json()}, parts, source)
+        remove(out / _WORK)
+    return Prepared(account, before=record is not None)
+
+
+def _judge(
+    source: Source,
+    corpus: OwnFiles | KnownCorpus,
+    parts: Parts,
+    config: CleaningConfig,
+    *,
+    processes: int,
+    part: int,
+    show: bool,
+) -> Account:
+    """Make the parts that are not there yet; returns the account of all."""
+    account, seen = Account(), None if config.keep_duplicates else Seen()
+    count = -(-source.total // part)
+    done = next((index for index in range(count) if not parts.has(index)), count)
+    for index in range(done):
+        account.add(parts.read(index, seen))
+    pairs = source.pairs(done * part)
+    with (
+        judges(processes, config, corpus.languages, source.held_out) as judge,
+        tqdm(total=source.total, initial=account.read, unit="pair", file=sys.stderr, disable=not show) as bar,
+    ):
+
+        def told(found: Iterator[Judged]) -> Iterator[Judged]:
+            for judged in found:
+                read = judged.account.read
+                yield judged
+                bar.update(read)
+
+        for index in range(done, count):
+            of_part = chunks(islice(pairs, part), first=index * part + 1)
+            account.add(parts.write(index, told(judge(of_part)), seen))
+    if not account.kept:
+        dropped = ", ".join(f"{count:,} {reason}" for reason, count in account.dropped.items() if count)
+        raise InputError(f"no pair is left; dropped: {dropped}")
+    return account
+
+
+def _put_together(out: Path, record: dict[str, Any], parts: Parts, source: Source) -> None:
+    """Write the files of a preparation whose parts are all there, the record last."""
+    files = {}
+    for side, language in zip(SIDES, record["settings"]["languages"], strict=True):
+        path = out / f"train.{language}.gz"
+        with putting(path) as aside, aside.open("wb") as whole:
+            for text in parts.text(side):  # gzipped files in a row are a gzipped file
+                with text.open("rb") as content:
+                    shutil.copyfileobj(content, whole)
+        files[path.name] = {"lines": record["account"]["kept"], "sha256": _sha256(path)}
+    for name, lines in source.beside.items():
+        beside = "".join(f"{line}\n" for line in lines).encode()
+        write_atomically(out / name, gzip.compress(beside, mtime=0) if name.endswith(".gz") else beside)
+        files[name] = {"lines": len(lines), "sha256": _sha256(out / name)}
+    record = {**record, "files": files}
+    write_atomically(out / CARD, card(record).encode())
+    write_atomically(out / RECORD, (json.dumps(record, ensure_ascii=False, indent=1) + "\n").encode())
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _require_same(out: Path, begun: dict[str, Any], settings: dict[str, Any], *, done: bool) -> None:
+    changed = differences(begun, settings)
+    if changed and done:
+        raise InputError(f"{out}: is prepared already, from other text or by other rules: {'; '.join(changed)}")
+    if changed:
+        told = f"{'; '.join(changed)}; to begin anew, remove {out / _WORK}"
+        raise InputError(f"{out}: was begun with other text or rules: {told}")
+
+
+def _require_free(out: Path) -> None:
+    strangers = sorted(entry.name for entry in out.iterdir() if entry.name not in (_LOCK, _WORK))
+    if strangers:
+        raise InputError(f"{out}: is not an empty directory: it has {strangers[0]}; give another as --out")
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    """Make the directory and keep a second process from it; one that nothing came into goes again."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: a file stands there; prepared text is a directory")
+    made = [path for path in (out, *out.parents) if not path.exists()]
+    out.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(out / _LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise InputError(f"{out}: another process is preparing this directory") from error
+    try:
+        for left in out.glob(".*.part"):
+            remove(left)
+        yield
+    finally:
+        remove(out / _LOCK)  # while it is held: one who waits for it sees that it is gone
+        lock.release()
+        for path in made:
+            with suppress(OSError):
+                path.rmdir()  # none that holds anything
