@@ -1,14 +1,18 @@
-"""A small parallel text, the smallest recipe on it, and one finished run, for whatever needs one of them."""
+"""A small parallel text, the smallest recipe on it, one finished run, and a hub, for whatever needs one of them."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import huggingface_hub
 import pytest
+from huggingface_hub import constants
 
 from relattn.translation.config import OPTIONS, DataConfig, ModelConfig, Recipe, SearchConfig, TrainConfig
+from tests.translation.loopback import Hub
 
 WORDS = {"one": "eins", "cat": "Katze", "sat": "saß", "on": "auf", "mat": "Matte", "and": "und", "two": "zwei"}
 
@@ -59,3 +63,28 @@ def finished(tmp_path_factory: pytest.TempPathFactory, make_recipe: Callable[...
     recipe = make_recipe(tmp_path_factory.mktemp("runs") / "finished")
     train(recipe, show=False)
     return recipe
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """The hub that huggingface_hub asks, with an empty cache and a user who has logged in."""
+    with Hub() as hub:
+        thread = threading.Thread(target=hub.serve_forever, args=(0.01,))
+        thread.start()
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path / "assets"))
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+        monkeypatch.setattr(constants, "AGENT_HARNESSES_PATH", str(tmp_path / "harnesses.json"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", False)
+        monkeypatch.setenv("HF_TOKEN", "hf_writer")
+        try:
+            yield hub
+        finally:
+            huggingface_hub.close_session()
+            hub.shutdown()
+            thread.join()

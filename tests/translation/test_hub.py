@@ -1,25 +1,16 @@
 """A bundle on a hub: what was pushed is what is loaded, once fetched without a network too; a failure is one line.
 
-The hub is a server on loopback that speaks as much of the Hub's HTTP interface as pushing and fetching take.
+The hub is the one of `loopback.py`.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import logging
-import resource
 import shutil
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from urllib.parse import unquote, urlsplit
 
 import huggingface_hub
 import pytest
@@ -35,156 +26,11 @@ from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.imports.make import import_model
 from relattn.translation.model.transformer import Transformer
+from tests.translation.loopback import Hub, Repository, files_no_larger_than
 
 LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]
 FILES = ["README.md", "config.yaml", "model.safetensors", "tokenizer.model"]
 LOG_IN = "to log in: `hf auth login`, or set HF_TOKEN"
-
-
-@dataclass
-class Repository:
-    private: bool = False
-    commits: dict[str, dict[str, bytes]] = field(default_factory=dict)  # by their hashes, oldest first
-    branches: dict[str, str] = field(default_factory=dict)
-
-    def commit(self, files: dict[str, bytes], branch: str = "main") -> str:
-        """A commit of all that the branch had, and `files`."""
-        files = {**self.commits.get(self.branches.get(branch, ""), {}), **files}
-        sha = hashlib.sha1(json.dumps([len(self.commits), sorted(files)]).encode()).hexdigest()
-        self.commits[sha] = files
-        self.branches[branch] = sha
-        return sha
-
-
-class Hub(ThreadingHTTPServer):
-    """A hub: what it holds, what it was asked, and how it fails."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Answers)
-        self.url = f"http://127.0.0.1:{self.server_port}"
-        self.repositories: dict[str, Repository] = {}
-        self.tokens = {"hf_writer"}
-        self.asked: list[str] = []  # method and path of every request
-        self.agents: set[str] = set()
-        self.failing: dict[str, int] = {}  # a part of a path, and the status that requests with it get
-        self.gated = False
-        self.cut = 0  # bytes of the weights that are not sent
-
-
-class Answers(BaseHTTPRequestHandler):
-    server: Hub
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_: object) -> None: ...
-
-    def reply(self, status: int, content: object = b"", headers: dict[str, str] | None = None, cut: int = 0) -> None:
-        body = content if isinstance(content, bytes) else json.dumps(content).encode()
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body[: len(body) - cut])
-            self.close_connection = self.close_connection or cut > 0
-
-    def refuse(self, status: int, code: str, message: str) -> None:
-        self.reply(status, {"error": message}, {"X-Error-Code": code, "X-Error-Message": message})
-
-    def handle_any(self) -> None:
-        hub, path = self.server, urlsplit(self.path).path
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        hub.asked.append(f"{self.command} {path}")
-        hub.agents.add(self.headers["User-Agent"])
-        for part, status in hub.failing.items():
-            if part in path:
-                return self.refuse(status, "", "as the test wants it")
-        token = (self.headers["Authorization"] or "").removeprefix("Bearer ")
-        if self.command == "POST" and token not in hub.tokens:
-            return self.refuse(401, "", "Invalid credentials in Authorization header")
-        if path == "/api/validate-yaml":
-            return self.validate(json.loads(body)["content"])
-        if path == "/api/repos/create":
-            return self.create(json.loads(body))
-        if path.startswith("/api/models/"):
-            org, name, verb, revision, *_ = [*path.removeprefix("/api/models/").split("/"), "revision", "main"]
-        else:
-            org, name, verb, revision, *_ = [*path[1:].split("/"), "", ""]
-        name = f"{org}/{name}"
-        repository = hub.repositories.get(name)
-        if repository is None or (repository.private and token not in hub.tokens):
-            return self.refuse(404, "RepoNotFound", "Repository not found")
-        if hub.gated:
-            return self.refuse(403, "GatedRepo", f"Access to model {name} is restricted")
-        if self.command == "POST":
-            return self.change(name, repository, verb, body)
-        sha = repository.branches.get(unquote(revision), revision)
-        if sha not in repository.commits:
-            return self.refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
-        return self.show(name, repository, verb, sha)
-
-    do_GET = do_HEAD = do_POST = handle_any
-
-    def validate(self, card: str) -> None:
-        front = yaml.safe_load(card.split("---\n")[1])
-        wrong = [{"message": '"license" must be one of [mit]'}] if front.get("license", "mit") != "mit" else []
-        self.reply(400 if wrong else 200, {"errors": wrong, "warnings": []})
-
-    def create(self, asked: dict) -> None:
-        name = f"{asked['organization']}/{asked['name']}"
-        known = name in self.server.repositories
-        if not known:
-            self.server.repositories[name] = Repository(private=asked.get("visibility") == "private")
-            self.server.repositories[name].commit({".gitattributes": b""})
-        self.reply(409 if known else 200, {"url": f"{self.server.url}/{name}"})
-
-    def change(self, name: str, repository: Repository, verb: str, body: bytes) -> None:
-        if verb == "preupload":
-            paths = [file["path"] for file in json.loads(body)["files"]]
-            modes = [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths]
-            return self.reply(200, {"files": modes})
-        assert verb == "commit"
-        lines = [json.loads(line) for line in body.splitlines()]
-        changed = [line["value"] for line in lines if line["key"] == "file"]
-        sha = repository.commit({file["path"]: base64.b64decode(file["content"]) for file in changed})
-        return self.reply(200, {"commitUrl": f"{self.server.url}/{name}/commit/{sha}", "commitOid": sha})
-
-    def show(self, name: str, repository: Repository, verb: str, sha: str) -> None:
-        files = repository.commits[sha]
-        if verb == "revision":
-            return self.reply(200, {"id": name, "sha": sha, "private": repository.private, "siblings": []})
-        assert verb == "resolve"
-        path = unquote(self.path.split("/resolve/")[1].split("/", 1)[1])
-        if path not in files:
-            return self.refuse(404, "EntryNotFound", "Entry not found")
-        etag = f'"{hashlib.sha256(files[path]).hexdigest()}"'
-        cut = self.server.cut if path == "model.safetensors" else 0
-        return self.reply(200, files[path], {"ETag": etag, "X-Repo-Commit": sha}, cut)
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """The hub that huggingface_hub asks, with an empty cache and a user who has logged in."""
-    with Hub() as hub:
-        thread = threading.Thread(target=hub.serve_forever, args=(0.01,))
-        thread.start()
-        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}"
-        )
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-        monkeypatch.setattr(constants, "AGENT_HARNESSES_PATH", str(tmp_path / "harnesses.json"))
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", False)
-        monkeypatch.setenv("HF_TOKEN", "hf_writer")
-        try:
-            yield hub
-        finally:
-            huggingface_hub.close_session()
-            hub.shutdown()
-            thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -385,7 +231,7 @@ def test_what_is_fetched_is_checked_as_any_bundle(held):
 
 
 def test_a_transfer_that_is_cut_off_leaves_nothing_behind(held, model, monkeypatch, tmp_path, caplog):
-    held.cut = 1000
+    held.cuts["model.safetensors"] = 1000
     monkeypatch.setattr("time.sleep", lambda _: None)  # between the attempts of huggingface_hub
     said = refusal(hub.resolve, "org/name")
     assert said.startswith("org/name: no such directory here, and from the hub: peer closed connection")
@@ -394,19 +240,8 @@ def test_a_transfer_that_is_cut_off_leaves_nothing_behind(held, model, monkeypat
     with monkeypatch.context() as patch:
         go_away(held, patch, "offline")
         assert "from the hub: not in the cache, and Cannot reach" in refusal(hub.resolve, "org/name")
-    held.cut = 0
+    held.cuts.clear()
     assert relattn.translation.load("org/name").translate(LINES) == bundle.load(model).translate(LINES)
-
-
-@contextmanager
-def files_no_larger_than(size: int) -> Iterator[None]:
-    """A file system with too little room, as writing sees it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_disk_that_is_full_is_said(held, model, tmp_path):

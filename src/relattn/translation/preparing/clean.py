@@ -40,7 +40,7 @@ class Cleaner:
         config, pair = self.config, (src, tgt)
         if not src or not tgt:
             return "empty"
-        if any(map(_CONTROL.search, pair)):
+        if _CONTROL.search(src) or _CONTROL.search(tgt):
             return "control"
         if config.max_characters is not None and max(len(src), len(tgt)) > config.max_characters:
             return "long"

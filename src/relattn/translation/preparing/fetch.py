@@ -97,7 +97,12 @@ def _fetch(file: RemoteFile, part: Path) -> None:
 
             url = hf_hub_url(file.repository, file.name, repo_type="dataset", revision=file.commit)
             headers = build_hf_headers(library_name="relattn", library_version=relattn.__version__)
-            file_download.http_get(url, content, resume_size=have, headers=headers, displayed_filename=file.name)
+            try:
+                file_download.http_get(url, content, resume_size=have, headers=headers, displayed_filename=file.name)
+            except OSError as error:
+                if error.errno is None:  # not the system's
+                    raise
+                raise InputError(f"{part}: cannot be written: {reason(error)}") from error
 
 
 def _check(file: RemoteFile, part: Path) -> None:

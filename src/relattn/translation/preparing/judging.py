@@ -5,16 +5,15 @@ What comes out does not depend on how many processes there are, and no more chun
 
 from __future__ import annotations
 
-import os
 import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
+from multiprocessing import Pipe, get_context
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
 
 import numpy as np
 
@@ -104,49 +103,67 @@ Judge = Callable[[Iterator[Chunk]], Iterator[Judged]]
 
 @contextmanager
 def judges(processes: int, config: CleaningConfig, languages: tuple[str, str], held_out: list[str]) -> Iterator[Judge]:
-    """What judges chunks, in so many processes; the arguments are `Cleaner`'s. One process is this one."""
+    """What judges chunks, in so many processes; the arguments are `Cleaner`'s. One process is this one.
+
+    Each process has a pipe and a thread here that waits at it, so that one which dies is noticed at once, and ends
+    when this one does. (`concurrent.futures` waits for ever where a process dies that it is writing to, up to Python
+    3.11.8.)
+    """
     if processes == 1:
         cleaner = Cleaner(config, languages, held_out)
         yield lambda chunks: (judge(cleaner, chunk) for chunk in chunks)
         return
-    pool = ProcessPoolExecutor(
-        processes, mp_context=get_context("spawn"), initializer=_begin, initargs=(config, languages, held_out)
-    )
+    idle: SimpleQueue[Connection] = SimpleQueue()
+    started = []
+    pool = ThreadPoolExecutor(processes)
     try:
-        yield lambda chunks: _in_order(pool, chunks, processes * _AHEAD)
-    except BrokenProcessPool as error:
-        raise InputError("a process that judges pairs was ended, perhaps for want of memory") from error
+        for _ in range(processes):
+            ours, theirs = Pipe()
+            process = get_context("spawn").Process(target=_serve, args=(theirs, config, languages, held_out))
+            process.start()
+            theirs.close()
+            started.append(process)
+            idle.put(ours)
+        yield lambda chunks: _in_order(pool, idle, chunks, processes * _AHEAD)
     finally:
+        for process in started:
+            process.kill()
         pool.shutdown(cancel_futures=True)
+        for process in started:
+            process.join()
+        while not idle.empty():
+            idle.get().close()
 
 
-def _in_order(pool: ProcessPoolExecutor, chunks: Iterator[Chunk], most: int) -> Iterator[Judged]:
+def _in_order(
+    pool: ThreadPoolExecutor, idle: SimpleQueue[Connection], chunks: Iterator[Chunk], most: int
+) -> Iterator[Judged]:
     under_way: deque[Future[Judged]] = deque()
     for chunk in chunks:
-        under_way.append(pool.submit(_judge, chunk))
+        under_way.append(pool.submit(_ask, idle, chunk))
         if len(under_way) == most:
             yield under_way.popleft().result()
     while under_way:
         yield under_way.popleft().result()
 
 
-_cleaner: Cleaner  # of a process of the pool
+def _ask(idle: SimpleQueue[Connection], chunk: Chunk) -> Judged:
+    """Have a process judge a chunk that has nothing else to do."""
+    process = idle.get()
+    try:
+        process.send(chunk)
+        judged: Judged = process.recv()
+    except (EOFError, OSError) as error:
+        raise InputError("a process that judges pairs was ended, perhaps for want of memory") from error
+    finally:
+        idle.put(process)
+    return judged
 
 
-def _begin(config: CleaningConfig, languages: tuple[str, str], held_out: list[str]) -> None:
-    """Set up a process of the pool, which leaves Ctrl-C to its parent and ends when that does."""
-    global _cleaner
+def _serve(parent: Connection, config: CleaningConfig, languages: tuple[str, str], held_out: list[str]) -> None:
+    """What a process does: judge chunks until there is nobody to ask. It leaves Ctrl-C to its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _cleaner = Cleaner(config, languages, held_out)
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
-def _judge(chunk: Chunk) -> Judged:
-    return judge(_cleaner, chunk)
+    cleaner = Cleaner(config, languages, held_out)
+    with suppress(EOFError, OSError):
+        while True:
+            parent.send(judge(cleaner, parent.recv()))

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.error import HTTPError
 
 from relattn.translation.data.corpora import read_parallel
 from relattn.translation.errors import InputError, one_line
@@ -66,6 +67,8 @@ def _asking(doing: str) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
+        if isinstance(error, HTTPError):
+            error.close()  # it holds the connection
         why = told.said[0] if isinstance(error, SystemExit) and told.said else error
         raise InputError(f"{doing}: {one_line(why, 300)}") from error
     finally:

@@ -1,0 +1,177 @@
+"""A server on loopback that speaks as much of the Hub's HTTP interface as pushing and fetching take."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote, urlsplit
+
+import yaml
+
+
+@dataclass
+class Repository:
+    private: bool = False
+    commits: dict[str, dict[str, bytes]] = field(default_factory=dict)  # by their hashes, oldest first
+    branches: dict[str, str] = field(default_factory=dict)
+
+    def commit(self, files: dict[str, bytes], branch: str = "main") -> str:
+        """A commit of all that the branch had, and `files`."""
+        files = {**self.commits.get(self.branches.get(branch, ""), {}), **files}
+        sha = hashlib.sha1(json.dumps([len(self.commits), sorted(files)]).encode()).hexdigest()
+        self.commits[sha] = files
+        self.branches[branch] = sha
+        return sha
+
+
+class Hub(ThreadingHTTPServer):
+    """A hub: what it holds, what it was asked, and how it fails."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.repositories: dict[str, Repository] = {}
+        self.tokens = {"hf_writer"}
+        self.asked: list[str] = []  # method and path of every request
+        self.agents: set[str] = set()
+        self.failing: dict[str, int] = {}  # a part of a path, and the status that requests with it get
+        self.gated = False
+        self.files: dict[str, bytes] = {}  # of others than the hub, under /files/
+        self.cuts: dict[str, int] = {}  # by a file's name, bytes at the end of it that are not sent
+        self.wrong: dict[str, bytes] = {}  # by a file's name, what is sent in its place
+        self.ranges: list[str] = []  # that were asked for
+
+
+class Answers(BaseHTTPRequestHandler):
+    server: Hub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None: ...
+
+    def reply(self, status: int, content: object = b"", headers: dict[str, str] | None = None, cut: int = 0) -> None:
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body[: len(body) - cut])
+            self.close_connection = self.close_connection or cut > 0
+
+    def refuse(self, status: int, code: str, message: str) -> None:
+        self.reply(status, {"error": message}, {"X-Error-Code": code, "X-Error-Message": message})
+
+    def handle_any(self) -> None:
+        hub, path = self.server, urlsplit(self.path).path
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        hub.asked.append(f"{self.command} {path}")
+        hub.agents.add(self.headers["User-Agent"])
+        for part, status in hub.failing.items():
+            if part in path:
+                return self.refuse(status, "", "as the test wants it")
+        token = (self.headers["Authorization"] or "").removeprefix("Bearer ")
+        if self.command == "POST" and token not in hub.tokens:
+            return self.refuse(401, "", "Invalid credentials in Authorization header")
+        if path == "/api/validate-yaml":
+            return self.validate(json.loads(body)["content"])
+        if path == "/api/repos/create":
+            return self.create(json.loads(body))
+        if path.startswith("/files/"):
+            return self.send_file(path, hub.files[path])
+        kind = "datasets/" if path.startswith(("/api/datasets/", "/datasets/")) else ""
+        if path.startswith("/api/"):
+            org, name, verb, revision, *_ = [*path.split("/")[3:], "revision", "main"]
+        else:
+            org, name, verb, revision, *_ = [*path[1:].removeprefix(kind).split("/"), "", ""]
+        name = f"{kind}{org}/{name}"
+        repository = hub.repositories.get(name)
+        if repository is None or (repository.private and token not in hub.tokens):
+            return self.refuse(404, "RepoNotFound", "Repository not found")
+        if hub.gated:
+            return self.refuse(403, "GatedRepo", f"Access to model {name} is restricted")
+        if self.command == "POST":
+            return self.change(name, repository, verb, body)
+        sha = repository.branches.get(unquote(revision), revision)
+        if sha not in repository.commits:
+            return self.refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        return self.show(name, repository, verb, sha)
+
+    do_GET = do_HEAD = do_POST = handle_any
+
+    def validate(self, card: str) -> None:
+        front = yaml.safe_load(card.split("---\n")[1])
+        wrong = [{"message": '"license" must be one of [mit]'}] if front.get("license", "mit") != "mit" else []
+        self.reply(400 if wrong else 200, {"errors": wrong, "warnings": []})
+
+    def create(self, asked: dict) -> None:
+        name = f"{asked['organization']}/{asked['name']}"
+        known = name in self.server.repositories
+        if not known:
+            self.server.repositories[name] = Repository(private=asked.get("visibility") == "private")
+            self.server.repositories[name].commit({".gitattributes": b""})
+        self.reply(409 if known else 200, {"url": f"{self.server.url}/{name}"})
+
+    def change(self, name: str, repository: Repository, verb: str, body: bytes) -> None:
+        if verb == "preupload":
+            paths = [file["path"] for file in json.loads(body)["files"]]
+            modes = [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths]
+            return self.reply(200, {"files": modes})
+        assert verb == "commit"
+        lines = [json.loads(line) for line in body.splitlines()]
+        changed = [line["value"] for line in lines if line["key"] == "file"]
+        sha = repository.commit({file["path"]: base64.b64decode(file["content"]) for file in changed})
+        return self.reply(200, {"commitUrl": f"{self.server.url}/{name}/commit/{sha}", "commitOid": sha})
+
+    def show(self, name: str, repository: Repository, verb: str, sha: str) -> None:
+        files = repository.commits[sha]
+        if verb == "revision":
+            siblings = [described(name, content) for name, content in files.items()] if "blobs" in self.path else []
+            return self.reply(200, {"id": name, "sha": sha, "private": repository.private, "siblings": siblings})
+        assert verb == "resolve"
+        path = unquote(self.path.split("/resolve/")[1].split("/", 1)[1])
+        if path not in files:
+            return self.refuse(404, "EntryNotFound", "Entry not found")
+        etag = f'"{hashlib.sha256(files[path]).hexdigest()}"'
+        return self.send_file(path, files[path], {"ETag": etag, "X-Repo-Commit": sha})
+
+    def send_file(self, path: str, content: bytes, headers: dict[str, str] | None = None) -> None:
+        """A file, or what is left of it from where the client asks."""
+        content = self.server.wrong.get(path, content)
+        start, status, headers = 0, 200, headers or {}
+        if self.headers["Range"]:
+            self.server.ranges.append(self.headers["Range"])
+            start = int(self.headers["Range"].removeprefix("bytes=").removesuffix("-"))
+            if start >= len(content):
+                return self.refuse(416, "", "Range Not Satisfiable")
+            status = 206
+            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        left = content[start:]
+        return self.reply(status, left, headers, min(len(left), self.server.cuts.get(path, 0)))
+
+
+def described(name: str, content: bytes) -> dict:
+    """What the hub says of a data set's file: of Parquet, which is large, by SHA-256, of others as Git does."""
+    about = {"rfilename": name, "size": len(content)}
+    about["blobId"] = hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
+    if name.endswith(".parquet"):
+        about["lfs"] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest(), "pointerSize": 130}
+    return about
+
+
+@contextmanager
+def files_no_larger_than(size: int) -> Iterator[None]:
+    """A file system with too little room, as writing sees it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -1,0 +1,130 @@
+"""Why a pair is dropped: each rule at its edge, and overlap against brute force."""
+
+from __future__ import annotations
+
+import random
+import sys
+from dataclasses import replace
+
+import pytest
+import regex
+
+from relattn.translation.config import CleaningConfig
+from relattn.translation.errors import InputError
+from relattn.translation.preparing import words as words_module
+from relattn.translation.preparing.clean import Cleaner
+from relattn.translation.preparing.overlap import HeldOut
+from relattn.translation.preparing.words import Scripts, plain, words
+
+CONFIG = CleaningConfig(max_words=7, max_characters=60, max_ratio=2.0, ngram=5)
+
+
+def reason(src: str, tgt: str, *, languages: tuple[str, str] = ("en", "de"), held_out=(), **changed) -> str | None:
+    return Cleaner(replace(CONFIG, **changed), languages, list(held_out)).reason(src, tgt)
+
+
+def test_a_pair_that_is_text_stays():
+    assert reason("A cat sat.", "Eine Katze saß.") is None
+    assert reason("17!", "17!") is None  # no letters at all
+
+
+@pytest.mark.parametrize(
+    ("src", "tgt", "why"),
+    [
+        ("", "Katze", "empty"),
+        ("cat", "", "empty"),
+        ("", "\0", "empty"),  # the first that it meets
+        ("a\0cat", "Katze", "control"),
+        ("cat", "Kat\ufffdze", "control"),
+        ("cat", "\x93Katze", "control"),
+        ("cat", "\ud800", "control"),
+        ("one two three four five six seven", "x " * 6 + "x", None),
+        ("one two three four five six seven eight", "x " * 7 + "x", "long"),
+        ("a" * 60, "b", None),
+        ("a" * 61, "b", "long"),
+        ("one two", "a b c d e f", None),
+        ("one two", "a b c d e f g", "ratio"),
+        ("?", "a b c", "ratio"),
+        ("cat", "кот", "script"),
+        ("кот", "Katze", "script"),
+        ("ab", "abкк", None),  # half of them
+        ("ab", "abккк", "script"),
+    ],
+)
+def test_reasons_at_their_edges(src, tgt, why):
+    assert reason(src, tgt) == why
+
+
+def test_a_rule_that_is_null_drops_nothing():
+    free = dict.fromkeys(("max_words", "max_characters", "max_ratio", "min_script", "ngram"))
+    assert reason("кот " * 300, "x", held_out=["кот " * 300], **free) is None
+
+
+@pytest.mark.parametrize(
+    ("language", "own", "foreign"),
+    [
+        ("en-GB", "naïve ﬁ", "ελ"),
+        ("ja", "日本語のカタカナー", "한글"),
+        ("ko", "한글漢字", "かな"),
+        ("zh", "汉字", "かな"),
+        ("zh-TW", "漢字", "abc"),
+        ("sr", "мачка", "mačka"),
+        ("sr_Latn", "mačka", "мачка"),
+        ("uz-AF", "ازبک", "uz"),
+        ("hi", "हिन्दी", "abc"),
+        ("qqq", "anything ничто", None),
+    ],
+)
+def test_scripts_of_languages(language, own, foreign):
+    assert Scripts(language).share(own) == 1
+    assert foreign is None or Scripts(language).share(foreign) == 0
+    assert foreign is None or 0 < Scripts(language).share(own + foreign) < 1
+
+
+def test_text_in_one_line():
+    assert plain(" a\tb\r\nc\u2028d\x85e\u00a0f\x1cg  ") == "a b c d e f g"
+
+
+def test_words():
+    assert words("Don’t STOP, Straße e\u0301 x_1") == ["don", "t", "stop", "strasse", "e\u0301", "x_1"]
+    assert words("हिन्दी में") == ["हिन्दी", "में"]
+    assert words("ab漢字c かナ한글") == ["ab", "漢", "字", "c", "か", "ナ", "한글"]
+    assert words("ไท") == ["ไ", "ท"]
+
+
+def test_every_script_without_spaces_is_noticed():
+    unspaced = regex.compile(f"[{words_module._UNSPACED}]", regex.V1)
+    everything = "".join(map(chr, range(sys.maxunicode + 1)))
+    missed = [c for c in unspaced.findall(everything) if not words_module._MAYBE_UNSPACED.search(c)]
+    assert missed == []
+
+
+def overlaps_by_brute_force(line: list[str], held_out: list[list[str]], n: int) -> bool:
+    if len(line) < n:
+        return len(line) >= 4 and line in held_out
+    grams = [line[i : i + n] for i in range(len(line) - n + 1)]
+    return any(other[i : i + n] in grams for other in held_out for i in range(len(other) - n + 1))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_overlap_is_what_brute_force_finds(n):
+    source = random.Random(n)
+    held_out = [source.choices("abc", k=source.randrange(9)) for _ in range(12)]
+    lines = [source.choices("abcd", k=source.randrange(9)) for _ in range(400)]
+    found = HeldOut([" ".join(line) for line in held_out], n)
+    expected = [overlaps_by_brute_force(line, held_out, n) for line in lines]
+    assert [found.overlaps(line) for line in lines] == expected
+    assert {True, False} == set(expected)
+
+
+def test_overlap_of_either_side_whatever_its_case():
+    held_out = ["one two three four five six", "eins zwei drei vier"]
+    assert reason("zero ONE, two three four five", "x y z", held_out=held_out) == "overlap"
+    assert reason("x y z", "Eins zwei, drei vier!", held_out=held_out) == "overlap"
+    assert reason("zero one two three four", "eins zwei drei", held_out=held_out) is None
+
+
+def test_settings_that_cannot_be():
+    for name, value in (("max_words", 0), ("max_ratio", 0.5), ("min_script", 1.5), ("ngram", 0)):
+        with pytest.raises(InputError, match=f"{name} must be at least|{name} must be at most"):
+            CleaningConfig(**{name: value})
