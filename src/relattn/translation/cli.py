@@ -560,11 +560,16 @@ def _corpus(arguments: Any) -> Any:
     if arguments.name:
         known = f"'{one_line(arguments.name, 40)}' is no known corpus; those are {', '.join(KNOWN)}"
         require(arguments.name in KNOWN, known)
-        require(not given, f"--{' --'.join(given)} is for files of your own, and {arguments.name} has its own")
+        flags = ", ".join(f"--{option}" for option in given)
+        require(not given, f"{flags} are for files of your own; {arguments.name} has its own")
         return KnownCorpus(arguments.name)
     missing = [f"--{option}" for option in (*options, "out") if not arguments[option]]
     needs = "prepare needs the name of a corpus, or --src, --tgt, --src_lang, --tgt_lang and --out"
     require(not missing, f"{needs}; {', '.join(missing)} not given")
+    for option in ("src_lang", "tgt_lang"):  # they are in names of files
+        code = re.fullmatch(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*", arguments[option])
+        require(code is not None, f"{option} must be a code such as en or pt-BR, got {one_line(arguments[option], 40)}")
+    require(arguments.src_lang != arguments.tgt_lang, f"a pair has two languages, got {arguments.src_lang} twice")
     return OwnFiles(
         arguments.src, arguments.tgt, (arguments.src_lang, arguments.tgt_lang), exclude=tuple(arguments.exclude)
     )

@@ -1,0 +1,321 @@
+"""A preparation: the same bytes however many processes judge and wherever it was stopped; a mistake is one line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from relattn.translation import cli
+from relattn.translation.config import CleaningConfig
+from relattn.translation.errors import InputError
+from relattn.translation.preparing import judging
+from relattn.translation.preparing.clean import REASONS, Cleaner
+from relattn.translation.preparing.parts import Parts
+from relattn.translation.preparing.run import Prepared, prepare
+from relattn.translation.preparing.sources import OwnFiles
+from relattn.translation.preparing.words import plain
+from tests.translation.loopback import files_no_larger_than
+from tests.translation.preparing.conftest import HELD_OUT, made_up
+
+CONFIG = CleaningConfig(max_words=20)
+LANGUAGES = "en", "de"
+
+
+@pytest.fixture
+def own(corpus: tuple[str, str], tmp_path: Path) -> OwnFiles:
+    (tmp_path / "test.en").write_text(f"{HELD_OUT[0]}\n", encoding="utf-8")
+    return OwnFiles(*corpus, LANGUAGES, (str(tmp_path / "test.en"),))
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "_PAIRS", 7)
+
+
+def run(own: OwnFiles, out: Path, config: CleaningConfig = CONFIG, *, processes: int = 1) -> Prepared:
+    return prepare(own, out, config, processes=processes, part=50)
+
+
+def content(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in out.iterdir()}
+
+
+def lines(path: Path) -> list[str]:
+    return gzip.decompress(path.read_bytes()).decode().splitlines()
+
+
+def refusal(*arguments: object, **named: object) -> str:
+    with pytest.raises(InputError) as error:
+        run(*arguments, **named)
+    assert len(str(error.value).splitlines()) == 1
+    return str(error.value)
+
+
+def test_what_stays_is_what_the_rules_and_a_set_leave(own, tmp_path):
+    found = run(own, tmp_path / "out")
+    cleaner, known, expected = Cleaner(CONFIG, LANGUAGES, HELD_OUT[:1]), set(), []
+    dropped = dict.fromkeys(REASONS, 0)
+    for pair in made_up(300):
+        text = plain(pair[0]), plain(pair[1])
+        reason = cleaner.reason(*text) or ("duplicate" if text in known else None)
+        known.add(text)
+        if reason is None:
+            expected.append(text)
+        else:
+            dropped[reason] += 1
+    assert list(zip(*(lines(tmp_path / "out" / f"train.{lang}.gz") for lang in LANGUAGES), strict=True)) == expected
+    assert found.account.dropped == dropped
+    assert (found.account.kept, found.account.read, found.before) == (len(expected), 306, False)
+    assert all(count > 0 for reason, count in dropped.items() if reason not in ("ratio",))
+
+
+def test_examples_are_the_first_and_short(own, tmp_path):
+    account, pairs = run(own, tmp_path / "out").account, made_up(300)
+    assert len(account.examples["duplicate"]) == 3
+    for reason, examples in account.examples.items():
+        assert len(examples) == min(3, account.dropped[reason])
+        for number, src, tgt in examples:
+            shown = pairs[number - 1][0].replace("\0", "\\x00"), plain(pairs[number - 1][1])
+            assert src == shown[0]
+            assert tgt == shown[1] or (tgt.endswith(" …") and shown[1].startswith(tgt[:-2]) and len(tgt) <= 100)
+
+
+def test_duplicates_may_stay(own, tmp_path):
+    free = run(own, tmp_path / "free", CleaningConfig(max_words=20, keep_duplicates=True)).account
+    strict = run(own, tmp_path / "strict").account
+    assert free.kept == strict.kept + strict.dropped["duplicate"]
+    assert free.dropped["duplicate"] == 0
+
+
+def test_how_many_processes_judge_makes_no_difference(own, tmp_path):
+    assert run(own, tmp_path / "one") == run(own, tmp_path / "three", processes=3)
+    assert content(tmp_path / "one") == content(tmp_path / "three")
+
+
+def test_a_process_that_dies_is_said(own, tmp_path, monkeypatch):
+    started = []
+    start = judging.get_context("spawn").Process.start
+    monkeypatch.setattr(judging.get_context("spawn").Process, "start", lambda self: start(self) or started.append(self))
+    write = Parts.write
+
+    def killing(self, *arguments):
+        if len(started) == 2:
+            os.kill(started.pop().pid, signal.SIGKILL)
+        return write(self, *arguments)
+
+    monkeypatch.setattr(Parts, "write", killing)
+    said = refusal(own, tmp_path / "out", processes=2)
+    assert said == "a process that judges pairs was ended, perhaps for want of memory"
+
+
+@pytest.mark.parametrize("stop", [0, 3, 6])
+def test_stopped_anywhere_it_goes_on(own, tmp_path, monkeypatch, stop):
+    run(own, tmp_path / "whole")
+    written = []
+    write = Parts.write
+
+    def counting(self, index, judged, seen):
+        if index == stop:
+            next(judged)
+            raise KeyboardInterrupt
+        written.append(index)
+        return write(self, index, judged, seen)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Parts, "write", counting)
+        with pytest.raises(KeyboardInterrupt):
+            run(own, tmp_path / "out")
+    assert written == list(range(stop))
+    stop = -1
+    monkeypatch.setattr(Parts, "write", counting)
+    run(own, tmp_path / "out")
+    assert written == list(range(7))
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+def test_stopped_while_it_is_put_together_it_goes_on(own, tmp_path, monkeypatch):
+    run(own, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr("relattn.translation.preparing.run.card", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(own, tmp_path / "out")
+    assert (tmp_path / "out" / "train.en.gz").exists()
+    monkeypatch.setattr(Parts, "write", None)
+    run(own, tmp_path / "out")
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+@pytest.mark.whole
+def test_killed_it_leaves_no_process_and_goes_on(tmp_path):
+    pairs = made_up(60_000)
+    for side in (0, 1):
+        (tmp_path / f"corpus.{side}").write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
+    script = """
+import sys
+from pathlib import Path
+from relattn.translation.config import CleaningConfig
+from relattn.translation.preparing.run import prepare
+from relattn.translation.preparing.sources import OwnFiles
+if __name__ == "__main__":
+    files = OwnFiles(sys.argv[1] + "/corpus.0", sys.argv[1] + "/corpus.1", ("en", "de"))
+    prepare(files, Path(sys.argv[1], sys.argv[2]), CleaningConfig(), processes=2, part=10_000)
+"""
+    (tmp_path / "script.py").write_text(script)
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path)]
+    subprocess.run([*command, "whole"], check=True, timeout=100)
+    process = subprocess.Popen([*command, "out"], start_new_session=True)
+    parts = tmp_path / "out" / ".preparing"
+    deadline = time.monotonic() + 60
+    while not (parts / "part-00001").exists() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    process.kill()
+    process.wait()
+    assert not (tmp_path / "out" / "prepared.json").exists()
+    subprocess.run([*command, "out"], check=True, timeout=100)
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    while time.monotonic() < deadline:  # what judged for the one that was killed sees that it is gone
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.01)
+    pytest.fail("a process is left")
+
+
+def test_a_disk_that_is_full_is_said_and_what_is_done_stays(own, tmp_path):
+    run(own, tmp_path / "whole")
+    largest = (tmp_path / "whole" / "train.en.gz").stat().st_size
+    out = tmp_path / "out"
+    with files_no_larger_than(largest - 1):
+        said = refusal(own, out)
+    kept = "cannot be written: File too large; what was there before is kept"
+    assert said == f"{out / 'train.en.gz'}: {kept}"
+    assert len(list((out / ".preparing").glob("part-*"))) == 7
+    run(own, out)
+    assert content(out) == content(tmp_path / "whole")
+
+
+def test_a_disk_that_fills_up_in_the_middle_of_a_part_is_said(own, tmp_path):
+    for path in (own.src, own.tgt):
+        Path(path).write_text("".join(f"{number} {number * 7919 % 10007}\n" for number in range(3000)))
+    out = tmp_path / "out"
+    with files_no_larger_than(1500), pytest.raises(InputError) as error:  # less than the part, more than its settings
+        prepare(own, out, CONFIG)
+    said = str(error.value)
+    assert said.startswith(f"{out / '.preparing/part-00000'}: cannot be written: File too large")
+    assert [path.name for path in (out / ".preparing").iterdir()] == ["settings.json"]
+
+
+def test_what_is_prepared_is_not_prepared_again(own, tmp_path, monkeypatch):
+    first = run(own, tmp_path / "out")
+    before = content(tmp_path / "out")
+    monkeypatch.setattr(Parts, "write", None)
+    again = run(OwnFiles(own.src, own.tgt, LANGUAGES, own.exclude), tmp_path / "out")
+    assert (again.account, again.before) == (first.account, True)
+    assert content(tmp_path / "out") == before
+
+
+def test_other_rules_or_text_are_refused(own, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    run(own, out)
+    said = refusal(own, out, CleaningConfig(max_words=19))
+    assert said == f"{out}: is prepared already, from other text or by other rules: cleaning.max_words: 20 → 19"
+    with monkeypatch.context() as patch:
+        patch.setattr(Parts, "write", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(own, tmp_path / "begun")
+    Path(own.src).write_text(Path(own.src).read_text().replace("w1", "w2"))
+    said = refusal(OwnFiles(own.src, own.tgt, LANGUAGES, own.exclude), tmp_path / "begun")
+    assert said.startswith(f"{tmp_path}/begun: was begun with other text or rules: text.src.sha256: ")
+    assert said.endswith(f"; to begin anew, remove {tmp_path}/begun/.preparing")
+
+
+def test_a_directory_of_something_else_is_left_alone(own, tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "README.md").write_text("mine")
+    said = refusal(own, tmp_path / "notes")
+    assert said == f"{tmp_path}/notes: is not an empty directory: it has README.md; give another as --out"
+    assert content(tmp_path / "notes") == {"README.md": b"mine"}
+    assert refusal(own, Path(own.src)) == f"{own.src}: a file stands there; prepared text is a directory"
+
+
+def test_sides_that_differ_after_decompression_are_said_before_anything_is_made(tmp_path):
+    for side, count in (("en", 5), ("de", 4)):
+        (tmp_path / f"text.{side}.gz").write_bytes(gzip.compress(b"line\n" * count))
+    paths = [str(tmp_path / f"text.{side}.gz") for side in LANGUAGES]
+    said = refusal(OwnFiles(*paths, LANGUAGES), tmp_path / "out")
+    assert said == f"the two sides differ in length: {paths[0]} has 5 lines, {paths[1]} has 4"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_corpus_of_which_nothing_stays_is_said(tmp_path):
+    for side in LANGUAGES:
+        (tmp_path / side).write_text("\n\0\n")
+    said = refusal(OwnFiles(str(tmp_path / "en"), str(tmp_path / "de"), LANGUAGES), tmp_path / "out")
+    assert said == "no pair is left; dropped: 1 empty, 1 control"
+
+
+def test_the_card_and_the_record_have_the_files_as_they_are(own, tmp_path):
+    import hashlib
+
+    account = run(own, tmp_path / "out").account
+    record = json.loads((tmp_path / "out" / "prepared.json").read_text(encoding="utf-8"))
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    for name, file in record["files"].items():
+        written = tmp_path / "out" / name
+        assert file == {"lines": len(lines(written)), "sha256": hashlib.sha256(written.read_bytes()).hexdigest()}
+        assert f"| `{name}` | {file['lines']:,} | `{file['sha256']}` |" in card
+    for path in (own.src, own.tgt, *own.exclude):
+        digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        assert f"| `{Path(path).name}` |" in card
+        assert digest in card
+    assert f"| duplicate | {account.dropped['duplicate']} |" in card
+    assert "max_words 20" in card
+    assert str(tmp_path) not in card
+
+
+# The command line
+
+
+def test_the_command(own, tmp_path, capsys):
+    given = ["--src", own.src, "--tgt", own.tgt, "--src_lang", "en", "--tgt_lang", "de", "--exclude", *own.exclude]
+    command = ["prepare", *given, "--out", str(tmp_path / "out"), "--max_words", "20", "--processes", "1"]
+    assert cli.main(command) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.startswith("read                306   100.00 %\nkept ")
+    assert "\ncontrol: control characters" in out
+    assert "a\\x00b ||| x\n" in out
+    assert out.endswith(f"\n{tmp_path}/out/README.md\n")
+    assert cli.main(command) == 0
+    again, err = capsys.readouterr()
+    assert again == f"{tmp_path}/out was prepared before, from the same text and by the same rules\n\n{out}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["wmt15"], "'wmt15' is no known corpus; those are wmt14-en-de, wmt14-en-fr, multi30k"),
+        (["multi30k", "--src", "a", "--exclude", "b"], "--src, --exclude are for files of your own"),
+        (["--src", "a", "--tgt", "b", "--out", "c"], "--src_lang, --tgt_lang"),
+        (["--src", "a", "--tgt", "b", "--out", "c", "--src_lang", "e/n", "--tgt_lang", "de"], "src_lang must be"),
+        (["--src", "a", "--tgt", "b", "--out", "c", "--src_lang", "de", "--tgt_lang", "de"], "two languages"),
+        (["multi30k", "--processes", "0"], "processes must be at least 1 and at most 1,024, got 0"),
+        (["multi30k", "--max_words", "0"], "max_words must be at least 1, got 0"),
+    ],
+)
+def test_commands_that_are_mistaken(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["prepare", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err
+    assert list(tmp_path.iterdir()) == []
