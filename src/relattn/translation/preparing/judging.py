@@ -105,9 +105,9 @@ Judge = Callable[[Iterator[Chunk]], Iterator[Judged]]
 def judges(processes: int, config: CleaningConfig, languages: tuple[str, str], held_out: list[str]) -> Iterator[Judge]:
     """What judges chunks, in so many processes; the arguments are `Cleaner`'s. One process is this one.
 
-    Each process has a pipe and a thread here that waits at it, so that one which dies is noticed at once, and ends
-    when this one does. (`concurrent.futures` waits for ever where a process dies that it is writing to, up to Python
-    3.11.8.)
+    Each process has a pipe and a thread here that waits at it, so that one which dies is noticed at once, and each ends
+    when this one does. (The pool of `concurrent.futures` was seen to wait for ever for processes that had died, in
+    Python 3.11.7.)
     """
     if processes == 1:
         cleaner = Cleaner(config, languages, held_out)
