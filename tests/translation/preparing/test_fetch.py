@@ -11,7 +11,7 @@ from sacrebleu.dataset import DATASETS
 
 from relattn.translation.config import CleaningConfig
 from relattn.translation.errors import InputError
-from relattn.translation.preparing import fetch, testsets
+from relattn.translation.preparing import fetch, sources, testsets
 from relattn.translation.preparing.run import prepare
 from relattn.translation.preparing.sources import KnownCorpus
 from tests.translation.loopback import Hub, files_no_larger_than
@@ -151,7 +151,8 @@ def test_a_preparation_that_has_begun_stays_at_its_commit(known, tmp_path, monke
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_rows_are_read_from_any_on(known):
+def test_rows_are_read_from_any_on(known, monkeypatch):
+    monkeypatch.setattr(sources, "_BATCH", 3)  # in groups of 7 rows
     source = KnownCorpus("wmt14-en-de").open()
     everything = list(source.pairs(0))
     assert len(everything) == source.total == 61

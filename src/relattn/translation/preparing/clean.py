@@ -37,22 +37,22 @@ class Cleaner:
 
     def reason(self, src: str, tgt: str) -> str | None:
         """Why a pair is dropped, one of REASONS; None if it stays. Both sides are `words.plain` text."""
-        config, pair = self.config, (src, tgt)
+        config, held_out = self.config, self._held_out
         if not src or not tgt:
             return "empty"
         if _CONTROL.search(src) or _CONTROL.search(tgt):
             return "control"
         if config.max_characters is not None and max(len(src), len(tgt)) > config.max_characters:
             return "long"
-        found = words(src), words(tgt)
-        fewer, more = sorted(map(len, found))
+        src_words, tgt_words = words(src), words(tgt)
+        fewer, more = sorted((len(src_words), len(tgt_words)))
         if config.max_words is not None and more > config.max_words:
             return "long"
         if config.max_ratio is not None and more > config.max_ratio * (fewer + 1):
             return "ratio"
-        least = config.min_script
-        if least is not None and any(s.share(side) < least for s, side in zip(self._scripts, pair, strict=True)):
+        of_src, of_tgt = self._scripts
+        if config.min_script is not None and min(of_src.share(src), of_tgt.share(tgt)) < config.min_script:
             return "script"
-        if self._held_out is not None and any(map(self._held_out.overlaps, found)):
+        if held_out is not None and (held_out.overlaps(src_words) or held_out.overlaps(tgt_words)):
             return "overlap"
         return None

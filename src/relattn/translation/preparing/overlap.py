@@ -22,21 +22,21 @@ class HeldOut:
 
     def __init__(self, lines: Iterable[str], n: int) -> None:
         self.n = n
-        self._ends: set[tuple[str, str]] = set()  # of n-grams: these are looked for first, for it takes little time
+        self._three: set[tuple[str, ...]] = set()  # words of each n-gram, looked for first: it takes little time
         self._whole: set[str] = set()
         for line in lines:
             found = words(line)
             if _SHORTEST <= len(found) < n:
                 self._whole.add(" ".join(found))
             for gram in _grams(found, n):
-                self._ends.add((gram[0], gram[-1]))
+                self._three.add((gram[0], gram[n // 2], gram[-1]))
                 self._whole.add(" ".join(gram))
 
     def overlaps(self, found: list[str]) -> bool:
         """Whether a line of these words has an n-gram of a held-out line, or is a short one."""
         if len(found) < self.n:
             return len(found) >= _SHORTEST and " ".join(found) in self._whole
-        if self._ends.isdisjoint(zip(found, found[self.n - 1 :], strict=False)):
+        if self._three.isdisjoint(zip(found, found[self.n // 2 :], found[self.n - 1 :], strict=False)):
             return False
         return any(" ".join(gram) in self._whole for gram in _grams(found, self.n))
 
