@@ -236,6 +236,8 @@ class TrainConfig(_Config):
         accelerator: where to train.
         devices: processes on each node, one a device.
         nodes: machines that train together; torchrun or SLURM starts the processes.
+        strategy: of several processes: each has the whole model ("ddp"), or a share of every parameter, gradient and
+            moment, and each layer's parameters come together while it is computed ("fsdp").
         threads: CPU threads of a process; null leaves torch's choice.
         log_every: steps between rows of log.csv.
         valid_every: steps between validations (loss and BLEU).
@@ -256,6 +258,7 @@ class TrainConfig(_Config):
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: int = _number(1, 1, 1024)
     nodes: int = _number(1, 1, 10_000)
+    strategy: Literal["ddp", "fsdp"] = "ddp"
     threads: int | None = _number(None, 1, 1024)
     log_every: int = _number(50, 1, 10**9)
     valid_every: int = _number(1000, 1, 10**9)
@@ -277,6 +280,7 @@ class TrainConfig(_Config):
             self.average <= self.keep,
             f"cannot average {self.average} checkpoints when only {self.keep} are kept (keep)",
         )
+        require(self.strategy != "fsdp" or self.processes > 1, "strategy is fsdp, which needs several devices or nodes")
 
 
 @dataclass(frozen=True, kw_only=True)

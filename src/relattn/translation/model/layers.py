@@ -83,9 +83,17 @@ class DecoderLayer(nn.Module):
         return cast(Any, self.self_attention).empty_cache(rows, capacity)
 
     def forward(
-        self, x: Tensor, memory: tuple[Tensor, Tensor], src_lengths: Tensor, seen: AttentionCache | State | None = None
+        self,
+        x: Tensor,
+        memory: Tensor | tuple[Tensor, Tensor],
+        src_lengths: Tensor,
+        seen: AttentionCache | State | None = None,
     ) -> tuple[Tensor, AttentionCache | State | None]:
-        """Target padding needs no mask: it stands to the right, where a causal query never looks."""
+        """Memory is (rows, src_len, dim), or what `cross_attention.project` made of it.
+
+        Target padding needs no mask: it stands to the right, where a causal query never looks.
+        """
+        projected = self.cross_attention.project(memory) if isinstance(memory, Tensor) else memory
 
         def attend(y: Tensor) -> Tensor:
             nonlocal seen
@@ -95,5 +103,5 @@ class DecoderLayer(nn.Module):
             return attended
 
         x = self.residuals[0](x, attend)
-        x = self.residuals[1](x, lambda y: self.cross_attention(y, memory, src_lengths))
+        x = self.residuals[1](x, lambda y: self.cross_attention(y, projected, src_lengths))
         return self.residuals[2](x, self.feed_forward), seen

@@ -29,7 +29,7 @@ from relattn.translation.evaluation import score
 from relattn.translation.model.linear import use_products
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.translator import Translator
-from relattn.translation.training import checkpoints
+from relattn.translation.training import checkpoints, shards
 from relattn.translation.training.journal import Journal
 from relattn.translation.training.schedule import learning_rate
 from relattn.translation.training.stop import Stop
@@ -77,10 +77,9 @@ def fit(
         InputError: the checkpoint is another model's, or a file of the run cannot be written.
     """
     train = recipe.train
-    trained = fabric.setup_module(model)  # on its device; runs in the recipe's precision, ranks share gradients
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    trained, optimizer = set_up(fabric, model, train)
     journal = Journal(fabric, Path(recipe.out) / "log.csv", steps=train.steps, show=show)
-    progress = Progress() if state is None else _restore(state, model, optimizer, journal, out=recipe.out)
+    progress = Progress() if state is None else _restore(state, fabric, model, optimizer, journal, out=recipe.out)
     if progress.over(train):
         return progress.step
     with journal.opened(progress.step):
@@ -95,7 +94,7 @@ def fit(
                 journal.settle()
                 valid_loss = valid_bleu = None
                 if validating and data.valid_batches:
-                    valid_loss, valid_bleu = validate(model, data, recipe, fabric.device)
+                    valid_loss, valid_bleu = validate(shards.whole_model(model), data, recipe, fabric.device)
                     progress.waited = 0 if valid_loss < progress.best else progress.waited + 1
                     progress.best = min(progress.best, valid_loss)
                 journal.row(progress.step, optimizer.param_groups[0]["lr"], valid_loss, valid_bleu)
@@ -107,6 +106,13 @@ def fit(
             if ending:
                 break
     return progress.step
+
+
+def set_up(fabric: Fabric, model: Transformer, train: TrainConfig) -> tuple[_FabricModule, torch.optim.Optimizer]:
+    """The model as it is called, on its device, in the recipe's precision, ranks sharing gradients; its optimiser."""
+    trained = fabric.setup_module(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    return trained, optimizer
 
 
 def take_step(
@@ -123,12 +129,12 @@ def take_step(
             fabric.backward(loss * fabric.world_size)
         total += loss.detach()
     if train.gradient_clip > 0:
-        nn.utils.clip_grad_norm_(model.parameters(), train.gradient_clip)
+        fabric.clip_gradients(model, optimizer, max_norm=train.gradient_clip, error_if_nonfinite=False)
     for group in optimizer.param_groups:
         group["lr"] = learning_rate(
             steps + 1, dim=recipe.model.dim, warmup_steps=train.warmup_steps, factor=train.learning_rate
         )
-    optimizer.step()
+    fabric.strategy.optimizer_step(optimizer)
     return total
 
 
@@ -176,33 +182,38 @@ def _save(
     model: Transformer,
     optimizer: torch.optim.Optimizer,
 ) -> None:
-    """Write a checkpoint of a run as it stands."""
-    if not all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
+    """Write a checkpoint of a run as it stands; every rank calls it, for each may hold a share of it."""
+    if not all(bool(shards.whole(parameter).isfinite().all()) for parameter in model.parameters()):
         raise Diverged(f"training diverged: step {progress.step} made weights that are not finite numbers")
+    held = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    content = {
+        "recipe": as_dict(recipe),
+        "position": progress.position,
+        "best": progress.best,
+        "waited": progress.waited,
+        "unlogged": (journal.loss, journal.tokens),
+        "clock": (journal.seconds, journal.last_row_at),
+        "products": model.products,
+        **shards.whole_state(held, keep=fabric.is_global_zero),
+    }
     if fabric.is_global_zero:
-        content = {
-            "recipe": as_dict(recipe),
-            "position": progress.position,
-            "best": progress.best,
-            "waited": progress.waited,
-            "unlogged": (journal.loss, journal.tokens),
-            "clock": (journal.seconds, journal.last_row_at),
-            "products": model.products,
-            "model": model.state_dict(),
-            "optimizer": optimizer.state_dict(),
-        }
         directory, train = Path(recipe.out) / "checkpoints", recipe.train
         checkpoints.save(directory, progress.step, content, keep=train.keep, every=train.checkpoint_every)
 
 
 def _restore(
-    state: dict[str, Any], model: Transformer, optimizer: torch.optim.Optimizer, journal: Journal, *, out: str
+    state: dict[str, Any],
+    fabric: Fabric,
+    model: Transformer,
+    optimizer: torch.optim.Optimizer,
+    journal: Journal,
+    *,
+    out: str,
 ) -> Progress:
     """Take up where a checkpoint's content left off."""
     try:
         use_products(model, state["products"])
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
+        shards.load(model, optimizer, state)
         journal.loss, journal.tokens = state["unlogged"]
         journal.seconds, journal.last_row_at = state["clock"]
         epoch, index = state["position"]

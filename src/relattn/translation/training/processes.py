@@ -14,10 +14,12 @@ from typing import Literal
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.loggers import TensorBoardLogger
+from lightning.fabric.strategies import ModelParallelStrategy
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from relattn.translation.config import Recipe, TrainConfig
 from relattn.translation.errors import InputError
+from relattn.translation.training.shards import shard
 
 PRECISIONS: dict[str, Literal["32-true", "bf16-mixed"]] = {"fp32": "32-true", "bf16-mixed": "bf16-mixed"}
 _PARENT = "RELATTN_FIRST_PROCESS"  # in the environment of processes that it starts
@@ -49,10 +51,18 @@ def fabric_of(recipe: Recipe, out: Path) -> Fabric:
         accelerator=train.accelerator,
         devices=train.devices,
         num_nodes=train.nodes,
-        strategy="ddp" if train.processes > 1 else "auto",
+        strategy=_strategy(train),
         precision=PRECISIONS[train.precision],
         loggers=TensorBoardLogger(out, name="tensorboard", version="") if known else None,
     )
+
+
+def _strategy(train: TrainConfig) -> str | ModelParallelStrategy:
+    if train.processes == 1:
+        return "auto"
+    if train.strategy == "ddp":
+        return "ddp"
+    return ModelParallelStrategy(shard, data_parallel_size=train.processes, tensor_parallel_size=1)
 
 
 def launch(fabric: Fabric, train: TrainConfig) -> None:
