@@ -232,7 +232,10 @@ class TrainConfig(_Config):
         learning_rate: factor on the schedule d^-0.5 · min(step^-0.5, step · warmup^-1.5).
         label_smoothing: probability mass spread over the vocabulary.
         gradient_clip: largest gradient norm; 0 leaves gradients alone.
-        precision: arithmetic of the forward and backward passes; weights stay in fp32.
+        precision: arithmetic of the forward and backward passes; weights stay in fp32. In "fp16-mixed" the loss is scaled,
+            and a step whose gradients are infinite then is skipped and the scale halved.
+        activation_checkpointing: keep of each layer what went in alone, and compute the rest again in the backward pass:
+            less memory, more time, the same numbers.
         accelerator: where to train.
         devices: processes on each node, one a device.
         nodes: machines that train together; torchrun or SLURM starts the processes.
@@ -254,7 +257,8 @@ class TrainConfig(_Config):
     learning_rate: float = _field(1.0, ("positive", lambda x: x > 0), ("at most 1e6", lambda x: x <= 1e6))
     label_smoothing: float = _fraction(0.1)
     gradient_clip: float = _number(0.0, 0, 10**9)
-    precision: Literal["fp32", "bf16-mixed"] = "fp32"
+    precision: Literal["fp32", "bf16-mixed", "fp16-mixed"] = "fp32"
+    activation_checkpointing: bool = False
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: int = _number(1, 1, 1024)
     nodes: int = _number(1, 1, 10_000)

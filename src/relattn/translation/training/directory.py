@@ -29,6 +29,7 @@ RECIPE, CHECKPOINTS, BUNDLE = "recipe.yaml", "checkpoints", "bundle"
 _LOCK, _PART = ".lock", ".*.part"  # what a process that is killed may leave
 
 _FREE = ("out", "train.steps", "train.threads", "train.log_every")  # may change when a run goes on: not the model's
+_SPLIT = ("data.accumulate", "train.devices", "train.nodes", "train.strategy")  # too, where steps have as many parts
 _PATHS = ("train_src", "train_tgt", "valid_src", "valid_tgt")  # may change too: the text itself is held to
 
 
@@ -84,7 +85,10 @@ def require_same_run(began: Recipe, recipe: Recipe) -> None:
     moved = {name: getattr(recipe.data, name) for name in _PATHS if getattr(recipe.data, name)}
     moved = {name: path for name, path in moved.items() if getattr(began.data, name)}
     began = replace(began, data=replace(began.data, **moved))
-    changed = [line for line in differences(as_dict(began), as_dict(recipe)) if line.partition(": ")[0] not in _FREE]
+    free = (*_FREE, *_SPLIT)
+    changed = [line for line in differences(as_dict(began), as_dict(recipe)) if line.partition(": ")[0] not in free]
+    if began.parts != recipe.parts:
+        changed.append(f"data.accumulate · train.devices · train.nodes: {began.parts} → {recipe.parts}")
     if changed:
         raise InputError(f"{recipe.out}: the recipe has changed since this run began: {'; '.join(changed)}")
 

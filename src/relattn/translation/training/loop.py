@@ -26,6 +26,7 @@ from relattn.translation.data.batching import Batch, Step
 from relattn.translation.data.prepare import TranslationData
 from relattn.translation.errors import Diverged, InputError, one_line
 from relattn.translation.evaluation import score
+from relattn.translation.model.layers import recompute
 from relattn.translation.model.linear import use_products
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.translator import Translator
@@ -110,8 +111,11 @@ def fit(
 
 def set_up(fabric: Fabric, model: Transformer, train: TrainConfig) -> tuple[_FabricModule, torch.optim.Optimizer]:
     """The model as it is called, on its device, in the recipe's precision, ranks sharing gradients; its optimiser."""
+    if train.activation_checkpointing:
+        recompute(model)
     trained = fabric.setup_module(model)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    fused = train.precision != "fp16-mixed"  # a fused one unscales gradients itself, after they should be clipped
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=fused)
     return trained, optimizer
 
 
@@ -194,6 +198,7 @@ def _save(
         "unlogged": (journal.loss, journal.tokens),
         "clock": (journal.seconds, journal.last_row_at),
         "products": model.products,
+        "scaler": fabric.strategy.precision.state_dict(),
         **shards.whole_state(held, keep=fabric.is_global_zero),
     }
     if fabric.is_global_zero:
@@ -214,6 +219,7 @@ def _restore(
     try:
         use_products(model, state["products"])
         shards.load(model, optimizer, state)
+        fabric.strategy.precision.load_state_dict(state.get("scaler", {}))
         journal.loss, journal.tokens = state["unlogged"]
         journal.seconds, journal.last_row_at = state["clock"]
         epoch, index = state["position"]

@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.loggers import TensorBoardLogger
+from lightning.fabric.plugins import MixedPrecision, Precision
 from lightning.fabric.strategies import ModelParallelStrategy
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
@@ -21,7 +22,7 @@ from relattn.translation.config import Recipe, TrainConfig
 from relattn.translation.errors import InputError
 from relattn.translation.training.shards import shard
 
-PRECISIONS: dict[str, Literal["32-true", "bf16-mixed"]] = {"fp32": "32-true", "bf16-mixed": "bf16-mixed"}
+_MIXED: dict[str, Literal["bf16-mixed", "16-mixed"]] = {"bf16-mixed": "bf16-mixed", "fp16-mixed": "16-mixed"}
 _PARENT = "RELATTN_FIRST_PROCESS"  # in the environment of processes that it starts
 
 
@@ -40,6 +41,14 @@ def require_devices(train: TrainConfig) -> None:
         raise InputError(f"nodes is {train.nodes}: start the processes on all of them by torchrun or srun")
 
 
+def precision_of(train: TrainConfig) -> Precision:
+    """A recipe's precision as Fabric's plug-in: by name, Fabric has bfloat16 in the place of float16 on a CPU."""
+    if train.precision == "fp32":
+        return Precision()
+    found = None if train.accelerator == "cpu" else torch.accelerator.current_accelerator()
+    return MixedPrecision(_MIXED[train.precision], "cpu" if found is None else found.type)
+
+
 def fabric_of(recipe: Recipe, out: Path) -> Fabric:
     """The devices, ranks and precision that a recipe asks for, and where its log goes besides."""
     train = recipe.train
@@ -52,7 +61,7 @@ def fabric_of(recipe: Recipe, out: Path) -> Fabric:
         devices=train.devices,
         num_nodes=train.nodes,
         strategy=_strategy(train),
-        precision=PRECISIONS[train.precision],
+        plugins=precision_of(train),
         loggers=TensorBoardLogger(out, name="tensorboard", version="") if known else None,
     )
 
