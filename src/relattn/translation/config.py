@@ -232,10 +232,10 @@ class TrainConfig(_Config):
         learning_rate: factor on the schedule d^-0.5 · min(step^-0.5, step · warmup^-1.5).
         label_smoothing: probability mass spread over the vocabulary.
         gradient_clip: largest gradient norm; 0 leaves gradients alone.
-        precision: arithmetic of the forward and backward passes; weights stay in fp32. In "fp16-mixed" the loss is scaled,
-            and a step whose gradients are infinite then is skipped and the scale halved.
-        activation_checkpointing: keep of each layer what went in alone, and compute the rest again in the backward pass:
-            less memory, more time, the same numbers.
+        precision: arithmetic of the forward and backward passes; weights stay in fp32. In "fp16-mixed" the loss is
+            scaled; a step whose gradients then are infinite is skipped, and the scale halved.
+        activation_checkpointing: keep of each layer what went in alone, and compute the rest again in the backward
+            pass: less memory, more time, the same numbers.
         accelerator: where to train.
         devices: processes on each node, one a device.
         nodes: machines that train together; torchrun or SLURM starts the processes.

@@ -24,8 +24,9 @@ from relattn.translation.data.prepare import prepared
 from relattn.translation.errors import InputError
 from relattn.translation.files import as_size, remove, write_atomically
 from relattn.translation.training import checkpoints
+from relattn.translation.training.journal import read_log
 
-RECIPE, CHECKPOINTS, BUNDLE = "recipe.yaml", "checkpoints", "bundle"
+RECIPE, LOG, CHECKPOINTS, BUNDLE = "recipe.yaml", "log.csv", "checkpoints", "bundle"
 _LOCK, _PART = ".lock", ".*.part"  # what a process that is killed may leave
 
 _FREE = ("out", "train.steps", "train.threads", "train.log_every")  # may change when a run goes on: not the model's
@@ -101,6 +102,17 @@ def newest_checkpoint(out: Path, *, warn: bool = True) -> dict[str, Any] | None:
     for line in passed_over if warn else ():
         print(f"relattn: warning: {line}; going on from {path.name}", file=sys.stderr)
     return state
+
+
+def how_far(out: Path, again: str) -> str:
+    """The rest of a line that tells of a run's early end: how far its log goes, and where `again` goes on from."""
+    found, rows = checkpoints.listed(out / CHECKPOINTS), []
+    with suppress(InputError):
+        rows = read_log(out / LOG)
+    saved = checkpoints.step_of(found[-1]) if found else 0
+    after = max(saved, rows[-1].step if rows else 0)
+    goes_on = f"goes on from step {saved}" if saved else "begins again"
+    return f"{f' after step {after}' if after else ''}; {again} {goes_on}"
 
 
 def room_for(model: nn.Module, train: TrainConfig) -> int:

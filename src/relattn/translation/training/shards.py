@@ -37,7 +37,7 @@ def whole(tensor: Tensor) -> Tensor:
 def whole_state(state: Any, *, keep: bool) -> Any:
     """A state dictionary whose tensors may lie in shards, with whole ones. Every process calls it.
 
-    What was in shards is gathered tensor by tensor into the processor's memory, where `keep` says so, and is else let go.
+    What was in shards is gathered tensor by tensor, into the processor's memory where `keep` says so, else let go.
     """
 
     def gather(tensor: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ def load(model: Transformer, optimizer: torch.optim.Optimizer, state: dict[str, 
 
 
 def whole_model(model: Transformer) -> Transformer:
-    """The model, or a whole copy of one that lies in shards, which does all that a model does. Every process calls it."""
+    """The model, or a whole copy of one that lies in shards, for all but training. Every process calls it."""
     if not isinstance(model.embedding, DTensor):
         return model
     source = model.embedding if model.src_embedding is None else model.src_embedding
