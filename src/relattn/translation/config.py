@@ -236,6 +236,7 @@ class TrainConfig(_Config):
             scaled; a step whose gradients then are infinite is skipped, and the scale halved.
         activation_checkpointing: keep of each layer what went in alone, and compute the rest again in the backward
             pass: less memory, more time, the same numbers.
+        compile: have PyTorch compile the model, which takes minutes at first; the same but for rounding.
         accelerator: where to train.
         devices: processes on each node, one a device.
         nodes: machines that train together; torchrun or SLURM starts the processes.
@@ -259,6 +260,7 @@ class TrainConfig(_Config):
     gradient_clip: float = _number(0.0, 0, 10**9)
     precision: Literal["fp32", "bf16-mixed", "fp16-mixed"] = "fp32"
     activation_checkpointing: bool = False
+    compile: bool = False
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: int = _number(1, 1, 1024)
     nodes: int = _number(1, 1, 10_000)

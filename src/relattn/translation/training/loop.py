@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -113,7 +113,10 @@ def set_up(fabric: Fabric, model: Transformer, train: TrainConfig) -> tuple[_Fab
     """The model as it is called, on its device, in the recipe's precision, ranks sharing gradients; its optimiser."""
     if train.activation_checkpointing:
         recompute(model)
-    trained = fabric.setup_module(model)
+    dropout_as_without = {"fallback_random": True}
+    trained = fabric.setup_module(
+        cast("nn.Module", torch.compile(model, dynamic=True, options=dropout_as_without)) if train.compile else model
+    )
     fused = train.precision != "fp16-mixed"  # a fused one unscales gradients itself, after they should be clipped
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=fused)
     return trained, optimizer

@@ -13,6 +13,7 @@ import torch
 from lightning.fabric import Fabric
 from lightning.fabric.loggers import TensorBoardLogger
 from lightning.fabric.plugins import MixedPrecision, Precision
+from lightning.fabric.plugins.collectives.torch_collective import default_pg_timeout
 from lightning.fabric.strategies import ModelParallelStrategy
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
@@ -85,6 +86,8 @@ def launch(fabric: Fabric, train: TrainConfig, children: list[subprocess.Popen[b
         fabric.strategy._launcher = None  # Lightning's own, which kills this process without a word when another ends
         if train.threads is None and "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(max(1, torch.get_num_threads() // train.devices))
+    if restarted() and environment is not None:
+        _join_by_names_of_its_own(fabric.device)
     fabric.launch()
     if train.threads is not None:
         torch.set_num_threads(train.threads)
@@ -100,3 +103,22 @@ def _own_command() -> list[str]:
 def restarted() -> bool:
     """Whether torchrun started this process in the place of one that ended too early."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def _join_by_names_of_its_own(device: torch.device) -> None:
+    """Join the processes that torchrun started again, before Fabric would.
+
+    Its static rendezvous keeps one store for all starts, in which a process would find the addresses of those that are
+    gone; so what this start puts there has its number.
+    """
+    torch.distributed.init_process_group(
+        torch.distributed.get_default_backend_for_device(device),
+        store=torch.distributed.PrefixStore(
+            f"start {os.environ['TORCHELASTIC_RESTART_COUNT']}",
+            torch.distributed.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False),
+        ),
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=default_pg_timeout,
+        device_id=None if device.type == "cpu" else device,
+    )

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 import torch
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from relattn.translation.errors import LostProcess
 
@@ -74,7 +75,7 @@ class Together:
         if self._processes == 1 or not isinstance(error, RuntimeError) or not _GONE.search(str(error)):
             return None
         if not self.children:
-            return f"process {torch.distributed.get_rank() + 1} of {self._processes} lost the others"
+            return f"process {rank_zero_only.rank + 1} of {self._processes} lost the others"
         deadline = time.monotonic() + _GRACE
         while (ended := self._ended()) is None and time.monotonic() < deadline:
             time.sleep(_TICK)
