@@ -36,6 +36,7 @@ from relattn.translation.training.schedule import learning_rate
 from relattn.translation.training.stop import Stop
 
 _PADDING = -100  # a target that the loss leaves out
+_COMPILED = {"fallback_random": True}  # dropout is drawn as without compiling
 
 
 @dataclass
@@ -113,10 +114,10 @@ def set_up(fabric: Fabric, model: Transformer, train: TrainConfig) -> tuple[_Fab
     """The model as it is called, on its device, in the recipe's precision, ranks sharing gradients; its optimiser."""
     if train.activation_checkpointing:
         recompute(model)
-    dropout_as_without = {"fallback_random": True}
-    trained = fabric.setup_module(
-        cast("nn.Module", torch.compile(model, dynamic=True, options=dropout_as_without)) if train.compile else model
-    )
+    called: nn.Module = model
+    if train.compile:
+        called = cast(nn.Module, torch.compile(model, dynamic=True, options={**_COMPILED}))
+    trained = fabric.setup_module(called)
     fused = train.precision != "fp16-mixed"  # a fused one unscales gradients itself, after they should be clipped
     optimizer = torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=fused)
     return trained, optimizer

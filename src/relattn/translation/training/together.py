@@ -75,7 +75,8 @@ class Together:
         if self._processes == 1 or not isinstance(error, RuntimeError) or not _GONE.search(str(error)):
             return None
         if not self.children:
-            return f"process {rank_zero_only.rank + 1} of {self._processes} lost the others"
+            rank = rank_zero_only.rank  # type: ignore[attr-defined]
+            return f"process {rank + 1} of {self._processes} lost the others"
         deadline = time.monotonic() + _GRACE
         while (ended := self._ended()) is None and time.monotonic() < deadline:
             time.sleep(_TICK)
