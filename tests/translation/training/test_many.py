@@ -311,19 +311,20 @@ def test_a_run_whose_layers_are_computed_again_is_the_same_run(tmp_path, make_re
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("strategy", ["", "ddp", "fsdp"])
-@pytest.mark.parametrize("recomputed", [False, True])
-def test_a_compiled_run_is_the_same_but_for_rounding(tmp_path, make_recipe, strategy, recomputed):
-    settings = {**STEPS, "learning_rate": 0.1, "activation_checkpointing": recomputed}
-    recipe = make_recipe(tmp_path / "run", data={"accumulate": 2}, train=settings)
-    compiled = replace(recipe, out=str(tmp_path / "compiled"), train=replace(recipe.train, compile=True))
-    if strategy:
-        more = {**settings, "compile": True, "devices": 2, "strategy": strategy}
-        compiled = make_recipe(tmp_path / "compiled", train=more)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"devices": 2, "activation_checkpointing": True}, {"devices": 2, "strategy": "fsdp"}],
+    ids=["one", "ddp", "fsdp"],
+)
+def test_a_compiled_run_is_the_same_but_for_rounding(tmp_path, make_recipe, settings):
+    few = {"steps": 4, "log_every": 1, "valid_every": 4, "average": 1, "learning_rate": 0.1, "valid_bleu_lines": 2}
+    recipe = make_recipe(tmp_path / "run", data={"accumulate": 2, "max_tokens": 64}, train=few)
+    more = {"accumulate": 2 // settings.get("devices", 1), "max_tokens": 64}
+    compiled = make_recipe(tmp_path / "compiled", data=more, train={**few, **settings, "compile": True})
     train(recipe, show=False)
     in_processes(compiled, tmp_path / "compiled.yaml")
     assert losses(compiled) == pytest.approx(losses(recipe), rel=1e-5)
-    assert state_of(compiled)["model"].keys() == state_of(recipe)["model"].keys()
+    assert layout(state_of(compiled)["model"]) == layout(state_of(recipe)["model"])
 
 
 # Processes that are lost
@@ -450,6 +451,30 @@ with together.Together(3, lambda what: what + ", as was said") as processes:
     run = subprocess.run([sys.executable, "-c", waits], capture_output=True, text=True, timeout=60)
     told = "relattn: error: process 3 of 3 was killed by SIGKILL, as was said\n"
     assert (run.returncode, run.stderr) == (2, told)
+
+
+@pytest.mark.whole
+def test_a_process_that_waits_for_the_first_ends_with_it():
+    waits = """
+import time
+from relattn.translation.training.together import Together
+with Together(2, str):
+    time.sleep(600)
+"""
+    starts = f"""
+import os, subprocess, sys, time
+own = {{**os.environ, {together.PARENT!r}: str(os.getpid()), "LOCAL_RANK": "1"}}
+subprocess.Popen([sys.executable, "-c", {waits!r}], env=own)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", starts], stderr=subprocess.PIPE, text=True) as first:
+        deadline = time.monotonic() + 60
+        while not children(first):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        first.kill()
+        _, err = first.communicate(timeout=60)  # both hold standard error open
+    assert err == "relattn: error: process 1 of 2 ended without a word\n"
 
 
 def test_how_far_a_run_came_is_read_from_its_directory(tmp_path, finished):

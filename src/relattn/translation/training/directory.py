@@ -29,8 +29,10 @@ from relattn.translation.training.journal import read_log
 RECIPE, LOG, CHECKPOINTS, BUNDLE = "recipe.yaml", "log.csv", "checkpoints", "bundle"
 _LOCK, _PART = ".lock", ".*.part"  # what a process that is killed may leave
 
-_FREE = ("out", "train.steps", "train.threads", "train.log_every")  # may change when a run goes on: not the model's
-_SPLIT = ("data.accumulate", "train.devices", "train.nodes", "train.strategy")  # too, where steps have as many parts
+_FREE = (  # may change when a run goes on: not the model's
+    *("out", "train.steps", "train.threads", "train.log_every", "train.activation_checkpointing"),
+    *("data.accumulate", "train.devices", "train.nodes", "train.strategy"),  # where steps have as many parts as before
+)
 _PATHS = ("train_src", "train_tgt", "valid_src", "valid_tgt")  # may change too: the text itself is held to
 
 
@@ -86,8 +88,7 @@ def require_same_run(began: Recipe, recipe: Recipe) -> None:
     moved = {name: getattr(recipe.data, name) for name in _PATHS if getattr(recipe.data, name)}
     moved = {name: path for name, path in moved.items() if getattr(began.data, name)}
     began = replace(began, data=replace(began.data, **moved))
-    free = (*_FREE, *_SPLIT)
-    changed = [line for line in differences(as_dict(began), as_dict(recipe)) if line.partition(": ")[0] not in free]
+    changed = [line for line in differences(as_dict(began), as_dict(recipe)) if line.partition(": ")[0] not in _FREE]
     if began.parts != recipe.parts:
         changed.append(f"data.accumulate · train.devices · train.nodes: {began.parts} → {recipe.parts}")
     if changed:
