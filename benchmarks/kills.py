@@ -4,7 +4,8 @@
 
 Runs of one process and of two are killed (SIGKILL, to any one of a run's processes), four times each, wherever they
 are: importing, learning a vocabulary, between steps, in the midst of a checkpoint. Weights, optimiser and log, but for
-times, must be the same to the last bit as those of the run never killed. Exits with 1 where they are not.
+times, must be the same to the last bit as those of the run never killed. One more run of two processes is killed and
+goes on as one; its losses must be the same to 1e-5. Exits with 1 where that is not so.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -32,17 +33,22 @@ KILLS_A_RUN = 4
 STEPS = 300
 
 
-def recipe(out: Path, processes: int) -> Recipe:
-    """With dropout, rows between checkpoints, and several epochs."""
+TOLERANCE = 1e-5  # of a loss, relative, where a step is dealt out otherwise: sums are in another order
+
+
+def recipe(out: Path, processes: int, strategy: Literal["ddp", "fsdp"] = "ddp") -> Recipe:
+    """With dropout, rows between checkpoints, and several epochs; the same steps on one process or two."""
     return Recipe(
         out=str(out),
         model=ModelConfig(dim=32, heads=4, feed_forward_dim=64, encoder_layers=1, decoder_layers=1, clip=4),
-        data=DataConfig(embedded_lines=300, vocab_size=600, max_tokens=400, accumulate=2),
+        data=DataConfig(embedded_lines=300, vocab_size=600, max_tokens=400, accumulate=4 // processes),
         train=TrainConfig(
             steps=STEPS,
             warmup_steps=50,
+            learning_rate=0.3,
             accelerator="cpu",
             devices=processes,
+            strategy=strategy if processes > 1 else "ddp",
             threads=1,
             log_every=4,
             valid_every=60,
@@ -98,15 +104,24 @@ def same(a: Any, b: Any) -> bool:
     return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
-def killed_runs(directory: Path, processes: int, kills: int, draw: random.Random) -> bool:
+def off(a: Recipe, b: Recipe) -> float:
+    """The largest relative difference of losses, of training and validation, that two runs logged."""
+    ours, theirs = (
+        [loss for row in read_log(Path(run.out) / "log.csv") for loss in (row.loss, row.valid_loss) if loss is not None]
+        for run in (a, b)
+    )
+    return max(abs(x - y) / y for x, y in zip(ours, theirs, strict=True))
+
+
+def killed_runs(directory: Path, processes: int, strategy: Any, kills: int, draw: random.Random) -> bool:
     """Runs killed so many times in all; whether each came to what the one never killed did."""
-    whole = recipe(directory / f"whole-{processes}", processes)
+    whole = recipe(directory / f"whole-{processes}", processes, strategy)
     start = time.monotonic()
     finish(whole, resume=False)
     length = time.monotonic() - start
     expected, good, done = content(whole), True, 0
     for number in range(1, kills + 1):
-        run = recipe(directory / f"run-{processes}-{number}", processes)
+        run = recipe(directory / f"run-{processes}-{number}", processes, strategy)
         moments: list[str] = []
         while len(moments) < KILLS_A_RUN and done < kills:
             process = begin(run, resume=(Path(run.out) / "recipe.yaml").exists())
@@ -128,18 +143,39 @@ def killed_runs(directory: Path, processes: int, kills: int, draw: random.Random
         )
         if done == kills:
             break
-    return good
+    return good and (processes == 1 or resumed_as_one(directory, whole, processes, draw))
+
+
+def resumed_as_one(directory: Path, whole: Recipe, processes: int, draw: random.Random) -> bool:
+    """A run of several processes, killed after some checkpoint and resumed as one; whether it logs the same losses."""
+    run = replace(whole, out=str(directory / f"resumed-{processes}"))
+    process, least = begin(run, resume=False), draw.randrange(10, STEPS - 20, 10)
+    while not (found := checkpoints.listed(Path(run.out) / "checkpoints")) or checkpoints.step_of(found[-1]) < least:
+        time.sleep(0.01)
+    kill(process, draw)
+    finish(recipe(Path(run.out), 1), resume=True)
+    worst = off(run, whole)
+    print(
+        f"{processes} processes, killed after step {least} and resumed as one: losses off by {worst:.1e} at most, "
+        f"{'as they may be' if worst <= TOLERANCE else 'TOO MUCH'}",
+        flush=True,
+    )
+    return worst <= TOLERANCE
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20, help="of runs of one process, and again of two")
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2], help="of a run")
+    parser.add_argument("--strategy", choices=("ddp", "fsdp"), default="ddp", help="of runs of two")
     parser.add_argument("--seed", type=int, default=1, help="of the moments")
     arguments = parser.parse_args()
     draw = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory() as directory:
-        good = [killed_runs(Path(directory), processes, arguments.kills, draw) for processes in arguments.processes]
+        good = [
+            killed_runs(Path(directory), processes, arguments.strategy, arguments.kills, draw)
+            for processes in arguments.processes
+        ]
     sys.exit(0 if all(good) else 1)
 
 

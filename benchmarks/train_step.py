@@ -22,7 +22,7 @@ from relattn.translation.data.batching import collate
 from relattn.translation.experiments.tables import NONE, TABLES
 from relattn.translation.model.linear import fastest, use_products
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.training.loop import summed_loss
+from relattn.translation.training.objective import summed_loss
 
 SCHEMES = {entry.name: entry for entry in (NONE, *(e for e in TABLES["positions"].entries if e is not NONE))}
 LENGTHS = (32, 256, 1024)

@@ -265,10 +265,16 @@ class TrainConfig(_Config):
         learning_rate: factor on the schedule d^-0.5 · min(step^-0.5, step · warmup^-1.5).
         label_smoothing: probability mass spread over the vocabulary.
         gradient_clip: largest gradient norm; 0 leaves gradients alone.
-        precision: arithmetic of the forward and backward passes; weights stay in fp32.
+        precision: arithmetic of the forward and backward passes; weights stay in fp32. In "fp16-mixed" the loss is
+            scaled; a step whose gradients then are infinite is skipped, and the scale halved.
+        activation_checkpointing: keep of each layer what went in alone, and compute the rest again in the backward
+            pass: less memory, more time, the same numbers.
+        compile: have PyTorch compile the model, which takes minutes at first; the same but for rounding.
         accelerator: where to train.
         devices: processes on each node, one a device.
         nodes: machines that train together; torchrun or SLURM starts the processes.
+        strategy: of several processes: each has the whole model ("ddp"), or a share of every parameter, gradient and
+            moment, and each layer's parameters come together while it is computed ("fsdp").
         threads: CPU threads of a process; null leaves torch's choice.
         log_every: steps between rows of log.csv.
         valid_every: steps between validations (loss and BLEU).
@@ -285,10 +291,13 @@ class TrainConfig(_Config):
     learning_rate: float = _field(1.0, ("positive", lambda x: x > 0), ("at most 1e6", lambda x: x <= 1e6))
     label_smoothing: float = _fraction(0.1)
     gradient_clip: float = _number(0.0, 0, 10**9)
-    precision: Literal["fp32", "bf16-mixed"] = "fp32"
+    precision: Literal["fp32", "bf16-mixed", "fp16-mixed"] = "fp32"
+    activation_checkpointing: bool = False
+    compile: bool = False
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: int = _number(1, 1, 1024)
     nodes: int = _number(1, 1, 10_000)
+    strategy: Literal["ddp", "fsdp"] = "ddp"
     threads: int | None = _number(None, 1, 1024)
     log_every: int = _number(50, 1, 10**9)
     valid_every: int = _number(1000, 1, 10**9)
@@ -310,6 +319,7 @@ class TrainConfig(_Config):
             self.average <= self.keep,
             f"cannot average {self.average} checkpoints when only {self.keep} are kept (keep)",
         )
+        require(self.strategy != "fsdp" or self.processes > 1, "strategy is fsdp, which needs several devices or nodes")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,10 @@ class Diverged(InputError):
     """Training came to numbers that are not finite: the recipe asks for too much."""
 
 
+class LostProcess(InputError):
+    """A process of a run is gone, and the run with it, up to its last checkpoint."""
+
+
 class Interrupted(KeyboardInterrupt):
     """A run was asked to stop and did; the command line prints why and exits with 128 + the signal.
 

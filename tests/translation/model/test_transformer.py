@@ -18,7 +18,7 @@ from relattn.translation.data.batching import collate
 from relattn.translation.model.schemes import SCHEMES
 from relattn.translation.model.state import State
 from relattn.translation.model.transformer import Cache, Transformer
-from relattn.translation.training.loop import summed_loss
+from relattn.translation.training.objective import summed_loss
 
 VOCAB, ROWS, SRC, TGT = 23, 5, 7, 6
 LENGTHS = torch.tensor([7, 1, 4, 6, 2])

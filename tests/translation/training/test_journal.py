@@ -14,8 +14,9 @@ from lightning.fabric import Fabric
 from relattn.translation.data.batching import Step
 from relattn.translation.errors import InputError
 from relattn.translation.training import journal as module
-from relattn.translation.training.journal import Journal, Validated, read_log
+from relattn.translation.training.journal import Journal, read_log
 from relattn.translation.training.losses import Losses
+from relattn.translation.training.validation import Validated
 
 
 def begun(tmp_path: Path, *, steps: int = 9, show: bool = False) -> Journal:

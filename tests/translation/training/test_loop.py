@@ -23,7 +23,8 @@ from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, loop
 from relattn.translation.training.journal import read_log
-from relattn.translation.training.loop import seed_dropout, summed_loss
+from relattn.translation.training.loop import seed_dropout
+from relattn.translation.training.objective import summed_loss
 from relattn.translation.training.run import train
 from relattn.translation.training.schedule import learning_rate
 
@@ -283,37 +284,6 @@ def begun(tmp_path: Path) -> subprocess.Popen[str]:
 
 def processes(first: subprocess.Popen[str]) -> list[int]:
     return [first.pid, *map(int, Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split())]
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize("which", [0, 1])
-def test_when_one_of_two_processes_is_killed_the_other_ends(tmp_path, recipe_of, which):
-    recipe = recipe_of(tmp_path / "run", 8, devices=2)
-    (tmp_path / "recipe.yaml").write_text(dump(replace(recipe, train=replace(recipe.train, steps=100_000))))
-    with begun(tmp_path) as process:
-        os.kill(processes(process)[which], signal.SIGKILL)
-        process.communicate(timeout=60)  # both hold standard error open
-    assert process.returncode != 0
-
-
-@pytest.mark.whole
-def test_a_process_that_waits_for_the_first_ends_with_it():
-    waits = (
-        "import time; from relattn.translation.training import processes; processes.end_with_parent(); time.sleep(600)"
-    )
-    starts = f"""
-import os, subprocess, sys, time
-from relattn.translation.training.processes import _PARENT
-subprocess.Popen([sys.executable, "-c", {waits!r}], env={{**os.environ, _PARENT: str(os.getpid())}})
-time.sleep(600)
-"""
-    with subprocess.Popen([sys.executable, "-c", starts], stdout=subprocess.PIPE) as first:
-        deadline = time.monotonic() + 60
-        while len(processes(first)) < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        first.kill()
-        first.communicate(timeout=60)  # both hold standard output open
 
 
 @pytest.mark.whole

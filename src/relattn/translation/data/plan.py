@@ -106,5 +106,5 @@ def micro_batches(
 
 
 def places_of(rank: int, ranks: int, micro_batches: list[np.ndarray]) -> list[int]:
-    """Which micro-batches of a step a rank computes: every ranks-th that is not empty, or one that is."""
-    return [place for place in range(rank, len(micro_batches), ranks) if len(micro_batches[place])] or [rank]
+    """Which micro-batches of a step a rank computes: every ranks-th, empty ones too, so that all have as many."""
+    return list(range(rank, len(micro_batches), ranks))

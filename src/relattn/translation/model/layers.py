@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, cast
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, cast
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from relattn import AttentionCache
 from relattn.nn import linear
@@ -14,6 +16,9 @@ from relattn.translation.config import ModelConfig
 from relattn.translation.model.attention import CrossAttention
 from relattn.translation.model.schemes import NoPositions
 from relattn.translation.model.state import State
+
+if TYPE_CHECKING:
+    from relattn.translation.model.transformer import Transformer
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -83,9 +88,17 @@ class DecoderLayer(nn.Module):
         return cast(Any, self.self_attention).empty_cache(rows, capacity)
 
     def forward(
-        self, x: Tensor, memory: tuple[Tensor, Tensor], src_lengths: Tensor, seen: AttentionCache | State | None = None
+        self,
+        x: Tensor,
+        memory: Tensor | tuple[Tensor, Tensor],
+        src_lengths: Tensor,
+        seen: AttentionCache | State | None = None,
     ) -> tuple[Tensor, AttentionCache | State | None]:
-        """Target padding needs no mask: it stands to the right, where a causal query never looks."""
+        """Memory is (rows, src_len, dim), or what `cross_attention.project` made of it.
+
+        Target padding needs no mask: it stands to the right, where a causal query never looks.
+        """
+        projected = self.cross_attention.project(memory) if isinstance(memory, Tensor) else memory
 
         def attend(y: Tensor) -> Tensor:
             nonlocal seen
@@ -95,5 +108,24 @@ class DecoderLayer(nn.Module):
             return attended
 
         x = self.residuals[0](x, attend)
-        x = self.residuals[1](x, lambda y: self.cross_attention(y, memory, src_lengths))
+        x = self.residuals[1](x, lambda y: self.cross_attention(y, projected, src_lengths))
         return self.residuals[2](x, self.feed_forward), seen
+
+
+def recompute(model: Transformer) -> None:
+    """Have a model's layers keep their inputs alone for the backward pass, and compute all else again in it.
+
+    What they drop is drawn again from the same state of the generators, so nothing else changes.
+    """
+    for layer in (*model.encoder, *model.decoder):
+        layer.forward = _recomputed(layer.forward)
+
+
+def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(forward)
+    def forward_again(*args: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args)
+        return checkpoint(forward, *args, use_reentrant=False)
+
+    return forward_again

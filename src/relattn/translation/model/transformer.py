@@ -169,8 +169,8 @@ class Transformer(nn.Module):
         """Teacher forcing: logits (rows, tgt_len, vocab) of what follows each of (rows, tgt_len) target pieces."""
         memory = self.encode(src, src_lengths)
         x = self.embed(tgt_in, self.embedding, self.tgt_positions, 0)
-        for layer in cast("Iterable[DecoderLayer]", self.decoder):
-            x, _ = layer(x, layer.cross_attention.project(memory), src_lengths)
+        for layer in self.decoder:
+            x, _ = layer(x, memory, src_lengths)
         return self.logits(self.decoder_norm(x))
 
 

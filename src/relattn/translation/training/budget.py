@@ -8,7 +8,6 @@ quarter to a half with glibc's.
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -23,10 +22,12 @@ from relattn.translation.data.batching import Batch, Step, row_lengths
 from relattn.translation.data.prepare import prepared, tokenizer_of, training_text
 from relattn.translation.errors import InputError
 from relattn.translation.files import as_size
+from relattn.translation.model.layers import recompute
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training.directory import room_for
-from relattn.translation.training.loop import summed_loss, take_step
-from relattn.translation.training.processes import PRECISIONS
+from relattn.translation.training.loop import set_up, take_step
+from relattn.translation.training.objective import summed_loss
+from relattn.translation.training.processes import precision_of
 
 PAPER = "the paper's base models: 100,000 steps on 8 K40; its big models: 300,000 on 8 P100 (section 4.1)"
 
@@ -36,11 +37,13 @@ class Memory:
     """Bytes of a device at the moment when it holds the most.
 
     Attributes:
-        weights: of the model.
-        gradients: as much again; with several processes twice, for what is sent.
-        optimizer: Adam's moments.
+        weights: of the model; in shards a process's own.
+        gradients: as much again; with several processes twice, for what is sent. In shards, micro-batches that are
+            accumulated leave a gradient of the whole model.
+        optimizer: Adam's moments; in shards a process's own.
         activations: what forward keeps for backward.
-        passing: what is held only while a layer is computed, such as the gradient of the logits.
+        passing: what is held only while a layer is computed, such as the gradient of the logits; in shards the weights
+            that have come together.
     """
 
     weights: int
@@ -108,7 +111,10 @@ def memory(recipe: Recipe) -> Memory | None:
     train = recipe.train
     with FakeTensorMode():
         model, batch = model_of(recipe), longest_batch(recipe)
+        if train.activation_checkpointing:
+            recompute(model)
         optimizer = torch.optim.Adam(model.parameters(), fused=True)
+        half = torch.float16 if train.precision == "fp16-mixed" else torch.bfloat16
         tracker = MemTracker()
         tracker.track_external(model, optimizer)
         with tracker:
@@ -117,8 +123,7 @@ def memory(recipe: Recipe) -> Memory | None:
                     optimizer.zero_grad()
                     for _ in range(min(2, recipe.data.accumulate)):  # with the second batch there are gradients
                         tracker.reset_mod_stats()
-                        mixed = torch.autocast("cpu", torch.bfloat16) if train.precision != "fp32" else nullcontext()
-                        with mixed:
+                        with torch.autocast("cpu", half, enabled=train.precision != "fp32"):
                             loss = summed_loss(model, batch, train.label_smoothing)
                         loss.backward()
                     optimizer.step()
@@ -126,12 +131,28 @@ def memory(recipe: Recipe) -> Memory | None:
                 return None
         (held,) = tracker.get_tracker_snapshot("peak").values()
     by_part = {str(getattr(part, "value", part)): count for part, count in held.items()}
-    return Memory(
+    alone = Memory(
         weights=by_part["Parameter"],
         gradients=by_part["Gradient"] + (by_part["Parameter"] if train.processes > 1 else 0),
         optimizer=by_part["Optstate"],
         activations=by_part["Activation"],
         passing=by_part["Temp"] + by_part["Other"] + by_part["Buffer"],
+    )
+    return alone if train.strategy == "ddp" else _in_shards(alone, model, recipe)
+
+
+def _in_shards(alone: Memory, model: Transformer, recipe: Recipe) -> Memory:
+    """The same where every process has a share: all but the layers comes together for a step, two layers at a time."""
+    processes, layers = recipe.train.processes, (*model.encoder, *model.decoder)
+    of_layers = [sum(parameter.nbytes for parameter in layer.parameters()) for layer in layers]
+    gathered = alone.weights - sum(of_layers) + 2 * max(of_layers)
+    share = alone.weights // processes
+    return replace(
+        alone,
+        weights=share,
+        gradients=share + (alone.weights if recipe.data.accumulate > 1 else 0),
+        optimizer=alone.optimizer // processes,
+        passing=alone.passing + gathered,
     )
 
 
@@ -148,11 +169,10 @@ def epoch(recipe: Recipe) -> Epoch | None:
 def seconds_a_step(recipe: Recipe, steps: int) -> float:
     """Seconds of an optimiser step on one device, all of its batches the longest: the median of so many, after one."""
     train = recipe.train
-    fabric = Fabric(accelerator=train.accelerator, devices=1, precision=PRECISIONS[train.precision])
+    fabric = Fabric(accelerator=train.accelerator, devices=1, plugins=precision_of(train))
     if train.threads is not None:
         torch.set_num_threads(train.threads)
-    model = fabric.setup_module(model_of(recipe))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.0, fused=True)
+    model, optimizer = set_up(fabric, model_of(recipe), train)
     batch, count = longest_batch(recipe).to(fabric.device), recipe.data.accumulate
     step = Step(0, 0, [batch] * count, list(range(count)), batch.target_tokens * count)
     taken = []

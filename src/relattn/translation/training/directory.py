@@ -24,19 +24,19 @@ from relattn.translation.data.prepare import prepared
 from relattn.translation.errors import InputError
 from relattn.translation.files import as_size, remove, write_atomically
 from relattn.translation.training import checkpoints
+from relattn.translation.training.journal import LOG, read_log
 
 RECIPE, CHECKPOINTS, BUNDLE = "recipe.yaml", "checkpoints", "bundle"
 _LOCK, _PART = ".lock", ".*.part"  # what a process that is killed may leave
 
-_FREE = ("out", "train.steps", "train.threads", "train.log_every")  # may change when a run goes on: not the model's
-_PATHS = (
-    "train_src",
-    "train_tgt",
-    "valid_src",
-    "valid_tgt",
-    "train_list",
-    "valid_list",
-)  # may change too: the text itself is held to
+_FREE = (  # may change when a run goes on: not the model's
+    *("out", "train.steps", "train.threads", "train.log_every", "train.activation_checkpointing"),
+    *("data.accumulate", "train.devices", "train.nodes", "train.strategy"),  # where steps have as many parts as before
+)
+_PATHS = (  # may change too: the text itself is held to
+    *("train_src", "train_tgt", "train_list"),
+    *("valid_src", "valid_tgt", "valid_list"),
+)
 
 
 @contextmanager
@@ -92,6 +92,8 @@ def require_same_run(began: Recipe, recipe: Recipe) -> None:
     moved = {name: path for name, path in moved.items() if getattr(began.data, name)}
     began = replace(began, data=replace(began.data, **moved))
     changed = [line for line in differences(as_dict(began), as_dict(recipe)) if line.partition(": ")[0] not in _FREE]
+    if began.parts != recipe.parts:
+        changed.append(f"data.accumulate · train.devices · train.nodes: {began.parts} → {recipe.parts}")
     if changed:
         raise InputError(f"{recipe.out}: the recipe has changed since this run began: {'; '.join(changed)}")
 
@@ -104,6 +106,17 @@ def newest_checkpoint(out: Path, *, warn: bool = True) -> dict[str, Any] | None:
     for line in passed_over if warn else ():
         print(f"relattn: warning: {line}; going on from {path.name}", file=sys.stderr)
     return state
+
+
+def how_far(out: Path, again: str) -> str:
+    """The rest of a line that tells of a run's early end: how far its log goes, and where `again` goes on from."""
+    found, rows = checkpoints.listed(out / CHECKPOINTS), []
+    with suppress(InputError):
+        rows = read_log(out / LOG)
+    saved = checkpoints.step_of(found[-1]) if found else 0
+    after = max(saved, rows[-1].step if rows else 0)
+    goes_on = f"goes on from step {saved}" if saved else "begins again"
+    return f"{f' after step {after}' if after else ''}; {again} {goes_on}"
 
 
 def room_for(model: nn.Module, train: TrainConfig) -> int:

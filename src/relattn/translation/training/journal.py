@@ -24,23 +24,9 @@ from relattn.translation.data.batching import Step
 from relattn.translation.errors import reading
 from relattn.translation.files import as_csv, write_atomically
 from relattn.translation.training.losses import Losses
+from relattn.translation.training.validation import Validated
 
 LOG, VALID = "log.csv", "valid.csv"
-
-
-@dataclass(frozen=True)
-class Validated:
-    """A model on a validation set.
-
-    Attributes:
-        name: of the set.
-        loss: nats a target token, without smoothing.
-        bleu: of greedy translations of its first lines; None where not measured.
-    """
-
-    name: str
-    loss: float
-    bleu: float | None
 
 
 @dataclass(frozen=True)

@@ -10,37 +10,33 @@ drop what one would.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from lightning.fabric import Fabric
 from lightning.fabric.wrappers import _FabricModule
 from torch import Tensor, nn
 
 from relattn.translation.config import Recipe, TrainConfig, as_dict
-from relattn.translation.data.batching import Batch, Step
-from relattn.translation.data.imported import AnyTokenizer
-from relattn.translation.data.prepare import TranslationData, Validation
-from relattn.translation.data.tokenizer import Marks
+from relattn.translation.data.batching import Step
+from relattn.translation.data.prepare import TranslationData
 from relattn.translation.errors import Diverged, InputError, one_line
-from relattn.translation.evaluation import score
+from relattn.translation.model.layers import recompute
 from relattn.translation.model.linear import use_products
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.search.translator import Translator
-from relattn.translation.training import checkpoints
-from relattn.translation.training.journal import Journal, Validated
+from relattn.translation.training import checkpoints, shards
+from relattn.translation.training.journal import Journal
 from relattn.translation.training.losses import Losses
-from relattn.translation.training.order import order_unread, shuffled
+from relattn.translation.training.objective import summed_loss
 from relattn.translation.training.schedule import learning_rate
 from relattn.translation.training.stop import Stop
+from relattn.translation.training.validation import order_unread, shuffled_loss, validate
 
-_PADDING = -100  # a target that the loss leaves out
+_COMPILED = {"fallback_random": True}  # dropout is drawn as without compiling
 
 
 @dataclass
@@ -83,12 +79,10 @@ def fit(
         InputError: the checkpoint is another model's, or a file of the run cannot be written.
     """
     train = recipe.train
-    trained = fabric.setup_module(model)  # on its device; runs in the recipe's precision, ranks share gradients
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
-    origin = partial(data.train.origin, ranks=fabric.world_size)
-    losses = Losses(Path(recipe.out), origin)
+    trained, optimizer = set_up(fabric, model, train)
+    losses = Losses(Path(recipe.out), partial(data.train.origin, ranks=fabric.world_size))
     journal = Journal(fabric, Path(recipe.out), losses, steps=train.steps, show=show)
-    progress = Progress() if state is None else _restore(state, model, optimizer, journal, out=recipe.out)
+    progress = Progress() if state is None else _restore(state, fabric, model, optimizer, journal, out=recipe.out)
     if progress.over(train):
         return progress.step
     watch_order = recipe.model.positions != "none"  # until it is read
@@ -102,15 +96,16 @@ def fit(
             validating = progress.step % train.valid_every == 0 or progress.step >= train.steps
             if progress.step % train.log_every == 0 or validating:
                 journal.settle()
+                whole = shards.whole_model(model) if validating and data.valid else model
                 found = [
-                    validate(model, valid, data.tokenizer, recipe, fabric.device) for valid in data.valid if validating
+                    validate(whole, valid, data.tokenizer, recipe, fabric.device) for valid in data.valid if validating
                 ]
                 if found:
                     progress.waited = 0 if found[0].loss < progress.best else progress.waited + 1
                     progress.best = min(progress.best, found[0].loss)
                 journal.row(progress.step, optimizer.param_groups[0]["lr"], found)
                 if watch_order and found and progress.step > train.warmup_steps:
-                    without = _shuffled_loss(model, data.valid[0], data.tokenizer.marks, fabric.device)
+                    without = shuffled_loss(whole, data.valid[0], data.tokenizer.marks, fabric.device)
                     told = order_unread(progress.step, found[0], without)
                     watch_order = told is not None
                     journal.tell(told)
@@ -122,6 +117,19 @@ def fit(
             if ending:
                 break
     return progress.step
+
+
+def set_up(fabric: Fabric, model: Transformer, train: TrainConfig) -> tuple[_FabricModule, torch.optim.Optimizer]:
+    """The model as it is called, on its device, in the recipe's precision, ranks sharing gradients; its optimiser."""
+    if train.activation_checkpointing:
+        recompute(model)
+    called: nn.Module = model
+    if train.compile:
+        called = cast(nn.Module, torch.compile(model, dynamic=True, options={**_COMPILED}))
+    trained = fabric.setup_module(called)
+    fused = train.precision != "fp16-mixed"  # a fused one unscales gradients itself, after they should be clipped
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=fused)
+    return trained, optimizer
 
 
 def take_step(
@@ -138,62 +146,19 @@ def take_step(
             fabric.backward(loss * fabric.world_size)
         total += loss.detach()
     if train.gradient_clip > 0:
-        nn.utils.clip_grad_norm_(model.parameters(), train.gradient_clip)
+        fabric.clip_gradients(model, optimizer, max_norm=train.gradient_clip, error_if_nonfinite=False)
     for group in optimizer.param_groups:
         group["lr"] = learning_rate(
             steps + 1, dim=recipe.model.dim, warmup_steps=train.warmup_steps, factor=train.learning_rate
         )
-    optimizer.step()
+    fabric.strategy.optimizer_step(optimizer)
     return total
-
-
-def summed_loss(model: nn.Module, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-    """Cross entropy summed over the target tokens of a batch, in nats; a scalar."""
-    logits = model(batch.src, batch.src_lengths, batch.tgt_in).float()
-    positions = torch.arange(batch.tgt_out.shape[1], device=logits.device)
-    return F.cross_entropy(
-        logits.flatten(0, 1),
-        batch.tgt_out.masked_fill(positions >= batch.tgt_lengths[:, None], _PADDING).flatten(),
-        ignore_index=_PADDING,
-        label_smoothing=label_smoothing,
-        reduction="sum",
-    )
 
 
 def seed_dropout(*key: int) -> None:
     """Seed torch's generators from a tuple of non-negative integers."""
     high, low = np.random.SeedSequence(key).generate_state(2)
     torch.manual_seed((int(high) << 31) ^ int(low))
-
-
-def validate(
-    model: Transformer, valid: Validation, tokenizer: AnyTokenizer, recipe: Recipe, device: torch.device
-) -> Validated:
-    """The loss on a validation set, and BLEU of greedy translations of its first lines, where wanted."""
-    model.eval()
-    with torch.inference_mode():
-        loss = _mean_loss(model, valid.batches, device)
-        pairs = valid.pairs[: recipe.train.valid_bleu_lines]
-        bleu = None
-        if pairs:
-            translator = Translator(model, tokenizer, replace(recipe.search, beam_size=1), device=device)
-            bleu = score(translator.translate([src for src, _ in pairs]), [tgt for _, tgt in pairs]).bleu
-    model.train()
-    return Validated(valid.name, loss, bleu)
-
-
-def _mean_loss(model: Transformer, batches: Sequence[Batch], device: torch.device) -> float:
-    losses = sum(float(summed_loss(model, batch.to(device))) for batch in batches)
-    return losses / sum(batch.target_tokens for batch in batches)
-
-
-def _shuffled_loss(model: Transformer, valid: Validation, marks: Marks, device: torch.device) -> float:
-    """The loss on a validation set with the pieces of its sources shuffled."""
-    model.eval()
-    with torch.inference_mode():
-        loss = _mean_loss(model, [shuffled(batch, marks, seed) for seed, batch in enumerate(valid.batches)], device)
-    model.train()
-    return loss
 
 
 def _save(
@@ -204,34 +169,41 @@ def _save(
     model: Transformer,
     optimizer: torch.optim.Optimizer,
 ) -> None:
-    """Write a checkpoint of a run as it stands."""
-    if not all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
+    """Write a checkpoint of a run as it stands; every rank calls it, for each may hold a share of it."""
+    if not all(bool(shards.whole(parameter).isfinite().all()) for parameter in model.parameters()):
         raise Diverged(f"training diverged: step {progress.step} made weights that are not finite numbers")
+    held = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    content = {
+        "recipe": as_dict(recipe),
+        "position": progress.position,
+        "best": progress.best,
+        "waited": progress.waited,
+        "unlogged": (journal.loss, journal.tokens),
+        "clock": (journal.seconds, journal.last_row_at),
+        "usual": journal.losses.usual,
+        "products": model.products,
+        "scaler": fabric.strategy.precision.state_dict(),
+        **shards.whole_state(held, keep=fabric.is_global_zero),
+    }
     if fabric.is_global_zero:
-        content = {
-            "recipe": as_dict(recipe),
-            "position": progress.position,
-            "best": progress.best,
-            "waited": progress.waited,
-            "unlogged": (journal.loss, journal.tokens),
-            "clock": (journal.seconds, journal.last_row_at),
-            "usual": journal.losses.usual,
-            "products": model.products,
-            "model": model.state_dict(),
-            "optimizer": optimizer.state_dict(),
-        }
         directory, train = Path(recipe.out) / "checkpoints", recipe.train
         checkpoints.save(directory, progress.step, content, keep=train.keep, every=train.checkpoint_every)
 
 
 def _restore(
-    state: dict[str, Any], model: Transformer, optimizer: torch.optim.Optimizer, journal: Journal, *, out: str
+    state: dict[str, Any],
+    fabric: Fabric,
+    model: Transformer,
+    optimizer: torch.optim.Optimizer,
+    journal: Journal,
+    *,
+    out: str,
 ) -> Progress:
     """Take up where a checkpoint's content left off."""
     try:
         use_products(model, state["products"])
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
+        shards.load(model, optimizer, state)
+        fabric.strategy.precision.load_state_dict(state.get("scaler", {}))
         journal.loss, journal.tokens = state["unlogged"]
         journal.seconds, journal.last_row_at = state["clock"]
         mean, variance, steps = state["usual"]

@@ -1,26 +1,28 @@
-"""The processes of a run, one a device: how they are started, how they compute, and that all end when one does."""
+"""The processes of a run, one a device: how they are started, what they share and how they compute."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import subprocess
+import sys
 from pathlib import Path
 from typing import Literal
 
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.loggers import TensorBoardLogger
+from lightning.fabric.plugins import MixedPrecision, Precision
+from lightning.fabric.plugins.collectives.torch_collective import default_pg_timeout
+from lightning.fabric.strategies import ModelParallelStrategy
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from relattn.translation.config import Recipe, TrainConfig
 from relattn.translation.errors import InputError
+from relattn.translation.training.shards import shard
+from relattn.translation.training.together import PARENT
 
-PRECISIONS: dict[str, Literal["32-true", "bf16-mixed"]] = {"fp32": "32-true", "bf16-mixed": "bf16-mixed"}
-_PARENT = "RELATTN_FIRST_PROCESS"  # in the environment of processes that it starts
+_MIXED: dict[str, Literal["bf16-mixed", "16-mixed"]] = {"bf16-mixed": "bf16-mixed", "fp16-mixed": "16-mixed"}
 
 
 def first_process() -> bool:
@@ -38,6 +40,14 @@ def require_devices(train: TrainConfig) -> None:
         raise InputError(f"nodes is {train.nodes}: start the processes on all of them by torchrun or srun")
 
 
+def precision_of(train: TrainConfig) -> Precision:
+    """A recipe's precision as Fabric's plug-in: by name, Fabric has bfloat16 in the place of float16 on a CPU."""
+    if train.precision == "fp32":
+        return Precision()
+    found = None if train.accelerator == "cpu" else torch.accelerator.current_accelerator()
+    return MixedPrecision(_MIXED[train.precision], "cpu" if found is None else found.type)
+
+
 def fabric_of(recipe: Recipe, out: Path) -> Fabric:
     """The devices, ranks and precision that a recipe asks for, and where its log goes besides."""
     train = recipe.train
@@ -49,43 +59,66 @@ def fabric_of(recipe: Recipe, out: Path) -> Fabric:
         accelerator=train.accelerator,
         devices=train.devices,
         num_nodes=train.nodes,
-        strategy="ddp" if train.processes > 1 else "auto",
-        precision=PRECISIONS[train.precision],
+        strategy=_strategy(train),
+        plugins=precision_of(train),
         loggers=TensorBoardLogger(out, name="tensorboard", version="") if known else None,
     )
 
 
-def launch(fabric: Fabric, train: TrainConfig) -> None:
-    """Join the other processes; the first one starts them where nothing else did."""
-    if first_process():
-        os.environ[_PARENT] = str(os.getpid())
+def _strategy(train: TrainConfig) -> str | ModelParallelStrategy:
+    if train.processes == 1:
+        return "auto"
+    if train.strategy == "ddp":
+        return "ddp"
+    return ModelParallelStrategy(shard, data_parallel_size=train.processes, tensor_parallel_size=1)
+
+
+def launch(fabric: Fabric, train: TrainConfig, children: list[subprocess.Popen[bytes]]) -> None:
+    """Join the other processes of a run; where nothing else starts them, start those of this machine, as `children`."""
+    environment = getattr(fabric.strategy, "cluster_environment", None)
+    if environment is not None:
+        if not environment.creates_processes_externally:
+            shared = {"MASTER_ADDR": environment.main_address, "MASTER_PORT": str(environment.main_port)}
+            shared |= {"WORLD_SIZE": str(train.processes), PARENT: str(os.getpid())}
+            for rank in range(1, train.devices):
+                own = {**os.environ, **shared, "LOCAL_RANK": str(rank)}
+                children.append(subprocess.Popen(_own_command(), env=own))
+        fabric.strategy._launcher = None  # Lightning's own, which kills this process without a word when another ends
+        if train.threads is None and "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(max(1, torch.get_num_threads() // train.devices))
+    if restarted() and environment is not None:
+        _join_by_names_of_its_own(fabric.device)
     fabric.launch()
     if train.threads is not None:
         torch.set_num_threads(train.threads)
 
 
-@contextmanager
-def children_ended(fabric: Fabric) -> Iterator[None]:
-    """End the processes that this one started when it fails: they would wait for it."""
-    try:
-        yield
-    except BaseException:
-        for process in getattr(fabric.strategy.launcher, "procs", ()):
-            process.kill()
-        raise
-    finally:
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
+def _own_command() -> list[str]:
+    """The command that this process was started with."""
+    module = sys.modules["__main__"].__spec__
+    begin = [os.path.abspath(sys.argv[0])] if module is None else ["-m", module.name]
+    return [sys.executable, *begin, *sys.argv[1:]]
 
 
-def end_with_parent() -> None:
-    """Let a process that the first one started end when that one is gone: it would wait for it, for half an hour."""
-    parent = os.environ.get(_PARENT)
+def restarted() -> bool:
+    """Whether torchrun started this process in the place of one that ended too early."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
-    def watch() -> None:
-        while str(os.getppid()) == parent:
-            time.sleep(0.5)
-        os._exit(1)
 
-    if parent is not None:
-        threading.Thread(target=watch, daemon=True).start()
+def _join_by_names_of_its_own(device: torch.device) -> None:
+    """Join the processes that torchrun started again, before Fabric would.
+
+    Its static rendezvous keeps one store for all starts, in which a process would find the addresses of those that are
+    gone; so what this start puts there has its number.
+    """
+    torch.distributed.init_process_group(
+        torch.distributed.get_default_backend_for_device(device),
+        store=torch.distributed.PrefixStore(
+            f"start {os.environ['TORCHELASTIC_RESTART_COUNT']}",
+            torch.distributed.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False),
+        ),
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=default_pg_timeout,
+        device_id=None if device.type == "cpu" else device,
+    )

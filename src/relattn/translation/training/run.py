@@ -29,6 +29,7 @@ from relattn.translation.training.directory import (
     CHECKPOINTS,
     RECIPE,
     begun,
+    how_far,
     locked,
     newest_checkpoint,
     require_same_run,
@@ -36,14 +37,14 @@ from relattn.translation.training.directory import (
 )
 from relattn.translation.training.loop import fit
 from relattn.translation.training.processes import (
-    children_ended,
-    end_with_parent,
     fabric_of,
     first_process,
     launch,
     require_devices,
+    restarted,
 )
 from relattn.translation.training.stop import Stop
+from relattn.translation.training.together import Together
 
 
 def train(
@@ -53,7 +54,7 @@ def train(
 
     With several devices or nodes, every process calls it. The first one alone writes; it prepares the data before it
     joins the others. Where nothing else starts them (torchrun, SLURM), the first starts the others itself, by running
-    the command it was started with.
+    the command it was started with. Where torchrun starts them once more, they go on with what they had begun.
 
     Args:
         recipe: the run.
@@ -64,22 +65,27 @@ def train(
     Raises:
         InputError: the recipe, its files or its directory will not do.
         Diverged: training came to numbers that are not finite.
+        LostProcess: another process of the run ended.
         Interrupted: a signal stopped it; resumed, it goes on as if it had not been.
     """
     out, first = Path(recipe.out), first_process()
+    resume = resume or (restarted() and (out / RECIPE).exists())
     require_devices(recipe.train)
     with ExitStack() as stack, Stop() as stop:
         stack.enter_context(_quiet_libraries())
         stack.enter_context(_settings_kept())
         stop.at_once("stopped before the first step; the same command begins again")
         fabric = fabric_of(recipe, out)
+        together = Together(recipe.train.processes, lambda what: f"{what}{how_far(out, again)}")
         if first:
             if resume:
                 require_same_run(read_recipe(out), recipe)
             stack.enter_context(locked(out) if resume else begun(recipe))
         else:
-            end_with_parent()
-            launch(fabric, recipe.train)  # waits for the first process, which comes when the data are there
+            stack.enter_context(together)
+            launch(
+                fabric, recipe.train, together.children
+            )  # waits for the first process, which comes when the data are there
         start = _start(recipe)
         data = prepare(
             recipe.data, out, seed=recipe.seed, tokenizer=None if start is None else start.tokenizer, check=first
@@ -95,10 +101,11 @@ def train(
         if show and first and left_out:
             print(f"training pairs left out: {left_out}", file=sys.stderr)
         if first:
-            stack.enter_context(children_ended(fabric))
-            launch(fabric, recipe.train)
+            stack.enter_context(together)
+            launch(fabric, recipe.train, together.children)
         stop.when_agreed()
         steps = fit(fabric, recipe, data, model, state, stop, show=show)
+        together.over()
         if not first:
             return out / BUNDLE
         stop.at_once(f"stopped after step {steps}; {again} goes on from there")

@@ -10,9 +10,8 @@ import torch
 from relattn.translation.data.batching import collate
 from relattn.translation.data.tokenizer import Marks
 from relattn.translation.training import loop
-from relattn.translation.training.journal import Validated
-from relattn.translation.training.order import order_unread, shuffled
 from relattn.translation.training.run import train
+from relattn.translation.training.validation import Validated, order_unread, shuffled
 
 SETTINGS = {"steps": 9, "warmup_steps": 3, "valid_every": 3, "log_every": 9}
 
@@ -47,7 +46,7 @@ def test_a_model_that_cannot_read_order_is_named_after_its_warm_up(tmp_path, mak
 
 def test_once_order_is_read_it_is_not_asked_for_again(tmp_path, make_recipe, capsys, monkeypatch):
     asked = []
-    monkeypatch.setattr(loop, "_shuffled_loss", lambda *_: asked.append(1) or 1e3)
+    monkeypatch.setattr(loop, "shuffled_loss", lambda *_: asked.append(1) or 1e3)
     train(make_recipe(tmp_path / "run", train=SETTINGS))
     assert asked == [1]
     assert "order" not in capsys.readouterr().err

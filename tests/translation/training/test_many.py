@@ -1,0 +1,488 @@
+"""Many processes: shards, what a run goes on with on other devices, float16, layers computed again, lost processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+
+from relattn.translation import bundle
+from relattn.translation.config import ModelConfig, Recipe, as_dict, dump
+from relattn.translation.data.batching import Step, collate
+from relattn.translation.errors import InputError, LostProcess
+from relattn.translation.model.layers import recompute
+from relattn.translation.model.transformer import Transformer
+from relattn.translation.training import checkpoints, loop, shards, together
+from relattn.translation.training.directory import how_far, require_same_run
+from relattn.translation.training.journal import read_log
+from relattn.translation.training.loop import seed_dropout, set_up, take_step
+from relattn.translation.training.objective import summed_loss
+from relattn.translation.training.processes import precision_of
+from relattn.translation.training.run import train
+from relattn.translation.training.together import Together
+
+SMALL = {"dim": 12, "heads": 3, "feed_forward_dim": 20, "encoder_layers": 2, "decoder_layers": 2}
+SRC = [[5, 6, 7], [8], [9, 10, 4, 5, 6], []]
+TGT = [[4, 4], [7, 8, 9, 10], [], [6]]
+
+
+def state_of(recipe: Recipe) -> dict[str, Any]:
+    """The newest checkpoint, without what may differ between sessions: the split of a step, and time."""
+    found = checkpoints.newest(Path(recipe.out) / "checkpoints")[1]
+    del found["recipe"], found["clock"]
+    return found
+
+
+def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict | list | tuple):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(item, f"{name}.{key}")
+    else:
+        yield name, value
+
+
+def assert_same(a: Any, b: Any) -> None:
+    """Equal to the last bit."""
+    left, right = dict(leaves(a)), dict(leaves(b))
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        same = torch.equal(value, right[name]) if isinstance(value, Tensor) else value == right[name]
+        assert same, name
+
+
+def losses(recipe: Recipe) -> list[float]:
+    rows = read_log(Path(recipe.out) / "log.csv")
+    return [loss for row in rows for loss in (row.loss, row.valid_loss) if loss is not None]
+
+
+def model_of(positions: str = "relative", **changes: Any) -> Transformer:
+    torch.manual_seed(1)
+    clip = {"clip": 2} if positions == "relative" else {}
+    return Transformer(ModelConfig(**{**SMALL, **clip, "positions": positions, **changes}), 11)
+
+
+# Shards
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A group of one process, whose shards are whole: all but the sending."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def in_shards(model: Transformer) -> Transformer:
+    return shards.shard(model, init_device_mesh("cpu", (1, 1), mesh_dim_names=("data_parallel", "tensor_parallel")))
+
+
+def trained(model: Transformer, optimizer: torch.optim.Optimizer, steps: int) -> list[float]:
+    """The losses of so many steps; later ones go on where a state was put in."""
+    found = []
+    for step in range(steps):
+        seed_dropout(1, step)
+        loss = summed_loss(model, collate(SRC, TGT), 0.1)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def adam(model: Transformer) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=1e-2, fused=True)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("positions", ["relative", "t5", "lstm"])
+def test_a_checkpoint_of_shards_is_that_of_one_process(alone, positions):
+    plain, cut = model_of(positions), in_shards(model_of(positions))
+    assert all(isinstance(parameter, DTensor) for parameter in cut.parameters())
+    of_plain, of_cut = adam(plain), adam(cut)
+    assert trained(cut, of_cut, 3) == pytest.approx(trained(plain, of_plain, 3), rel=1e-6)
+    held = {"model": cut.state_dict(), "optimizer": of_cut.state_dict()}
+    found = deepcopy(shards.whole_state(held, keep=True))
+    expected = {"model": plain.state_dict(), "optimizer": of_plain.state_dict()}
+    assert layout(found) == layout(expected)
+
+    again, whole = in_shards(model_of(positions)), model_of(positions)
+    of_again, of_whole = adam(again), adam(whole)
+    shards.load(again, of_again, deepcopy(found))
+    shards.load(whole, of_whole, deepcopy(found))
+    assert_same({"model": whole.state_dict(), "optimizer": of_whole.state_dict()}, found)
+    following = trained(cut, of_cut, 2)
+    assert trained(again, of_again, 2) == following
+    assert trained(whole, of_whole, 2) == pytest.approx(following, rel=1e-6)
+
+
+def layout(state: Any) -> list[tuple[str, Any]]:
+    """All that a state is but the numbers of its tensors."""
+    return [(name, (type(x), x.dtype, x.shape) if isinstance(x, Tensor) else x) for name, x in leaves(state)]
+
+
+def test_a_whole_copy_does_what_a_model_in_shards_cannot(alone):
+    cut = in_shards(model_of(shared_embeddings="none"))
+    copy, plain = shards.whole_model(cut), model_of(shared_embeddings="none")
+    assert copy is not cut
+    assert shards.whole_model(plain) is plain
+    batch = collate(SRC, TGT)
+    for model in (copy, plain):
+        model.eval()
+    with torch.inference_mode():
+        cache = copy.start(copy.encode(batch.src, batch.src_lengths), batch.src_lengths)
+        logits, _ = copy.step(batch.tgt_in, cache)
+        torch.testing.assert_close(logits, plain(batch.src, batch.src_lengths, batch.tgt_in))
+
+
+def test_one_process_has_nothing_to_share(make_recipe, tmp_path):
+    with pytest.raises(InputError, match=r"^strategy is fsdp, which needs several devices or nodes$"):
+        make_recipe(tmp_path, train={"strategy": "fsdp"})
+
+
+# Other devices
+
+
+def test_a_run_goes_on_where_a_step_is_the_same(make_recipe, tmp_path):
+    began = make_recipe(tmp_path, data={"accumulate": 4}, train={"devices": 2})
+    for accumulate, settings in ((8, {}), (2, {"devices": 4}), (1, {"devices": 4, "nodes": 2, "strategy": "fsdp"})):
+        require_same_run(began, make_recipe(tmp_path, data={"accumulate": accumulate}, train=settings))
+    changed = f"{tmp_path}: the recipe has changed since this run began: "
+    for data, settings, told in (
+        ({"accumulate": 4}, {}, "data.accumulate · train.devices · train.nodes: 8 → 4"),
+        ({"accumulate": 8, "max_tokens": 64}, {}, "data.max_tokens: 128 → 64"),
+    ):
+        with pytest.raises(InputError, match=f"^{re.escape(changed + told)}$"):
+            require_same_run(began, make_recipe(tmp_path, data=data, train=settings))
+
+
+STEPS = {"steps": 12, "log_every": 1, "checkpoint_every": 6, "valid_every": 6, "valid_bleu_lines": 2, "average": 1}
+
+
+def command(recipe: Recipe, path: Path, *arguments: str, prefix: tuple[str, ...] = ()) -> list[str]:
+    path.write_text(dump(recipe))
+    return [sys.executable, *prefix, "-m", "relattn", "train", str(path), *arguments]
+
+
+def in_processes(recipe: Recipe, path: Path, *arguments: str) -> None:
+    run = subprocess.run(command(recipe, path, *arguments), capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_processes_go_on_as_two_and_as_one(tmp_path, make_recipe, strategy):
+    """With dropout, clipped gradients, micro-batches that are accumulated, and some that are empty."""
+    settings = {**STEPS, "gradient_clip": 0.5, "learning_rate": 0.1}
+    one = make_recipe(tmp_path / "one", data={"max_tokens": 16, "accumulate": 4}, train=settings)
+    two = replace(
+        one,
+        out=str(tmp_path / "two"),
+        data=replace(one.data, accumulate=2),
+        train=replace(one.train, devices=2, strategy=strategy),
+    )
+    train(one, show=False)
+    in_processes(two, tmp_path / "two.yaml")
+    assert losses(two) == pytest.approx(losses(one), rel=1e-5)
+    assert as_dict(one.model) == as_dict(bundle.load_parts(Path(two.out) / "bundle").model)
+    for part in ("model", "optimizer"):
+        assert layout(state_of(two)[part]) == layout(state_of(one)[part])
+
+    again, alone = replace(two, out=str(tmp_path / "again")), replace(one, out=str(tmp_path / "alone"))
+    in_processes(replace(again, train=replace(again.train, steps=6)), tmp_path / "again.yaml")
+    (tmp_path / "again").rename(tmp_path / "alone")
+    in_processes(replace(again, train=replace(again.train, steps=6)), tmp_path / "again.yaml")
+    in_processes(again, tmp_path / "again.yaml", "--resume")
+    assert_same(state_of(again), state_of(two))
+    assert losses(again) == losses(two)
+    train(alone, resume=True, show=False)
+    assert losses(alone)[:7] == losses(two)[:7]
+    assert losses(alone) == pytest.approx(losses(two), rel=1e-5)
+
+
+# Float16
+
+
+def test_in_float16_a_run_goes_on_with_its_scale(tmp_path, make_recipe):
+    settings = {**STEPS, "steps": 6, "checkpoint_every": 3, "precision": "fp16-mixed", "gradient_clip": 0.5}
+    recipe = make_recipe(tmp_path / "run", train={**settings, "valid_every": 3})
+    train(recipe, show=False)
+    assert {x.dtype for x in state_of(recipe)["model"].values()} == {torch.float32}
+    assert state_of(recipe)["scaler"]["_growth_tracker"] == 6
+    again = replace(recipe, out=str(tmp_path / "again"))
+    train(replace(again, train=replace(again.train, steps=3)), show=False)
+    train(again, resume=True, show=False)
+    assert_same(state_of(again), state_of(recipe))
+    exact = replace(recipe, out=str(tmp_path / "exact"), train=replace(recipe.train, precision="fp32"))
+    train(exact, show=False)
+    assert losses(recipe) == pytest.approx(losses(exact), rel=0.02)
+    assert losses(recipe) != pytest.approx(losses(exact), rel=1e-5)  # it did compute in less
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.5])
+def test_in_float16_a_step_whose_gradients_overflow_is_skipped(make_recipe, tmp_path, clip):
+    recipe = make_recipe(tmp_path, train={"precision": "fp16-mixed", "gradient_clip": clip})
+    fabric = Fabric(accelerator="cpu", devices=1, plugins=precision_of(recipe.train))
+    model = model_of()
+    called, optimizer = set_up(fabric, model, recipe.train)
+    scaler = fabric.strategy.precision.scaler
+    batch = collate(SRC, TGT)
+    step = Step(0, 0, [batch], [0], batch.target_tokens)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    scaler.load_state_dict({**scaler.state_dict(), "scale": 2.0**30})
+    assert take_step(fabric, called, optimizer, step, recipe, 0).isfinite()
+    assert scaler.get_scale() == 2.0**29
+    assert_same(model.state_dict(), before)
+    assert not optimizer.state_dict()["state"]
+    scaler.load_state_dict({**scaler.state_dict(), "scale": 2.0**4})
+    take_step(fabric, called, optimizer, step, recipe, 0)
+    norm = torch.stack([parameter.grad.square().sum() for parameter in model.parameters()]).sum().sqrt()
+    assert not torch.equal(model.embedding, before["embedding"])
+    if clip:
+        assert norm.item() == pytest.approx(clip, rel=1e-3)  # of the gradients as they are without the scale
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_in_float16_two_processes_skip_what_one_does(tmp_path, make_recipe, strategy):
+    settings = {**STEPS, "precision": "fp16-mixed", "learning_rate": 0.1, "gradient_clip": 0.5}
+    one = make_recipe(tmp_path / "one", data={"accumulate": 2, "max_tokens": 48}, train=settings)
+    two = make_recipe(tmp_path / "two", data={"max_tokens": 48}, train={**settings, "devices": 2, "strategy": strategy})
+    train(replace(one, train=replace(one.train, steps=6)), show=False)
+    in_processes(replace(two, train=replace(two.train, steps=6)), tmp_path / "two.yaml")
+    for recipe in (one, two):  # a scale that overflows
+        (path,) = checkpoints.listed(Path(recipe.out) / "checkpoints")
+        content = checkpoints.load(path)
+        content["scaler"]["scale"] = 2.0**32
+        step = content.pop("step")
+        del content["format"]
+        checkpoints.save(path.parent, step, content, keep=3)
+    train(one, resume=True, show=False)
+    in_processes(two, tmp_path / "two.yaml", "--resume")
+    assert state_of(two)["scaler"] == state_of(one)["scaler"]
+    assert state_of(two)["scaler"]["scale"] < 2.0**32
+    assert losses(two) == pytest.approx(losses(one), rel=1e-3)
+
+
+# Layers computed again
+
+
+@pytest.mark.parametrize("positions", ["relative", "sinusoidal"])
+def test_layers_computed_again_change_no_bit(positions):
+    found = []
+    for again in (False, True):
+        model = model_of(positions)
+        if again:
+            recompute(model)
+        seed_dropout(3)
+        loss = summed_loss(model, collate(SRC, TGT), 0.1)
+        loss.backward()
+        after = torch.rand(3)  # the generator goes on from where it would have been
+        found.append((loss.detach(), after, *(parameter.grad for parameter in model.parameters())))
+    assert_same(found[0], found[1])
+
+
+def test_a_run_whose_layers_are_computed_again_is_the_same_run(tmp_path, make_recipe, monkeypatch):
+    calls = []
+    really = loop.recompute
+    monkeypatch.setattr(loop, "recompute", lambda model: (calls.append(model), really(model)))
+    recipe = make_recipe(tmp_path / "run", train={"steps": 4})
+    again = make_recipe(tmp_path / "again", train={"steps": 4, "activation_checkpointing": True})
+    for one in (recipe, again):
+        train(one, show=False)
+    assert len(calls) == 1
+    assert_same(state_of(again), state_of(recipe))
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"devices": 2, "activation_checkpointing": True}, {"devices": 2, "strategy": "fsdp"}],
+    ids=["one", "ddp", "fsdp"],
+)
+def test_a_compiled_run_is_the_same_but_for_rounding(tmp_path, make_recipe, settings):
+    few = {"steps": 4, "log_every": 1, "valid_every": 4, "average": 1, "learning_rate": 0.1, "valid_bleu_lines": 2}
+    recipe = make_recipe(tmp_path / "run", data={"accumulate": 2, "max_tokens": 64}, train=few)
+    more = {"accumulate": 2 // settings.get("devices", 1), "max_tokens": 64}
+    compiled = make_recipe(tmp_path / "compiled", data=more, train={**few, **settings, "compile": True})
+    train(recipe, show=False)
+    in_processes(compiled, tmp_path / "compiled.yaml")
+    assert losses(compiled) == pytest.approx(losses(recipe), rel=1e-5)
+    assert layout(state_of(compiled)["model"]) == layout(state_of(recipe)["model"])
+
+
+# Processes that are lost
+
+
+def test_where_torchrun_starts_a_run_again_it_goes_on(tmp_path, make_recipe, monkeypatch):
+    recipe, again = (make_recipe(tmp_path / name, train=STEPS) for name in ("run", "again"))
+    train(recipe, show=False)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    train(replace(again, train=replace(again.train, steps=6)), show=False)  # it had left nothing
+    train(again, show=False)
+    assert_same(state_of(again), state_of(recipe))
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    with pytest.raises(InputError, match="holds a run already"):
+        train(again, show=False)
+
+
+def children(process: subprocess.Popen[str]) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def begun(arguments: list[str], recipe: Recipe, rows: int) -> subprocess.Popen[str]:
+    """A run that has come to so many rows of its log."""
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    log, deadline = Path(recipe.out) / "log.csv", time.monotonic() + 120
+    while not (log.exists() and log.read_text().count("\n") > rows):
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return process
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_torchrun_goes_on_after_a_process_is_killed(tmp_path, make_recipe, strategy):
+    settings = {**STEPS, "steps": 300, "checkpoint_every": 10, "devices": 2, "strategy": strategy}
+    recipe, killed = (make_recipe(tmp_path / name, train=settings) for name in ("run", "killed"))
+    in_processes(recipe, tmp_path / "run.yaml")
+    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "3")
+    with begun(command(killed, tmp_path / "killed.yaml", prefix=torchrun), killed, 15) as process:
+        os.kill(children(process)[1], signal.SIGKILL)
+        out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert out == f"{killed.out}/bundle\n"
+    lost = [line for line in err.splitlines() if line.startswith("relattn: ")]
+    assert len(lost) == 1
+    told = r"relattn: error: process 1 of 2 lost the others after step \d+; the same command with --resume goes on from"
+    assert re.match(told, lost[0])
+    assert_same(state_of(killed), state_of(recipe))
+    assert losses(killed) == losses(recipe)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("which", "code", "told"),
+    [(1, 2, "process 2 of 2 was killed by SIGKILL"), (0, -signal.SIGKILL, "process 1 of 2 ended without a word")],
+)
+def test_a_lost_process_ends_the_run_with_a_line_that_goes_on(tmp_path, make_recipe, which, code, told):
+    settings = {**STEPS, "steps": 100_000, "checkpoint_every": 4, "devices": 2}
+    recipe = make_recipe(tmp_path / "run", train=settings)
+    with begun(command(recipe, tmp_path / "recipe.yaml"), recipe, 6) as process:
+        os.kill([process.pid, *children(process)][which], signal.SIGKILL)
+        _, err = process.communicate(timeout=60)  # both hold standard error open
+    assert process.returncode == code
+    rows, saved = read_log(tmp_path / "run" / "log.csv"), checkpoints.listed(tmp_path / "run" / "checkpoints")
+    after = max(rows[-1].step, checkpoints.step_of(saved[-1]))
+    goes_on = f"the same command with --resume goes on from step {checkpoints.step_of(saved[-1])}"
+    assert err.splitlines()[-1] == f"relattn: error: {told} after step {after}; {goes_on}"
+    assert "Traceback" not in err
+
+
+GONE = RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:35213")
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, code: str, error: Exception) -> None:
+    """This process fails while one that it started runs some code."""
+    monkeypatch.setattr(together, "_GRACE", 1.0)
+    with Together(2, lambda what: f"{what}, as was said") as processes:
+        processes.children.append(subprocess.Popen([sys.executable, "-c", code]))
+        time.sleep(0.2)
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", "was killed by SIGKILL"),
+        ("raise SystemExit(2)", "ended with exit code 2"),
+    ],
+)
+def test_what_was_lost_is_told_in_place_of_a_librarys_words(monkeypatch, code, how):
+    with pytest.raises(LostProcess, match=f"^process 2 of 2 {how}, as was said$") as lost:
+        failing(monkeypatch, code, GONE)
+    assert lost.value.__cause__ is GONE
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("import time; time.sleep(60)", GONE),  # who says that another is gone, while none is
+        ("pass", GONE),
+        ("raise SystemExit(1)", RuntimeError("The size of tensor a (3) must match the size of tensor b (4)")),
+        ("raise SystemExit(1)", InputError("training diverged")),
+    ],
+)
+def test_an_error_of_ones_own_stays_what_it_is(monkeypatch, code, error):
+    with pytest.raises(type(error)) as kept:
+        failing(monkeypatch, code, error)
+    assert kept.value is error
+
+
+@pytest.mark.whole
+def test_a_process_that_waits_in_vain_is_ended():
+    """One whose operation never fails: the watch says what was lost, and ends it and the others."""
+    waits = """
+import subprocess, sys, time
+from relattn.translation.training import together
+together._GRACE = 0.2
+with together.Together(3, lambda what: what + ", as was said") as processes:
+    for code in ("import time; time.sleep(600)", "import os; os.kill(os.getpid(), 9)"):
+        processes.children.append(subprocess.Popen([sys.executable, "-c", code]))
+    time.sleep(600)
+"""
+    run = subprocess.run([sys.executable, "-c", waits], capture_output=True, text=True, timeout=60)
+    told = "relattn: error: process 3 of 3 was killed by SIGKILL, as was said\n"
+    assert (run.returncode, run.stderr) == (2, told)
+
+
+@pytest.mark.whole
+def test_a_process_that_waits_for_the_first_ends_with_it():
+    waits = """
+import time
+from relattn.translation.training.together import Together
+with Together(2, str):
+    time.sleep(600)
+"""
+    starts = f"""
+import os, subprocess, sys, time
+own = {{**os.environ, {together.PARENT!r}: str(os.getpid()), "LOCAL_RANK": "1"}}
+subprocess.Popen([sys.executable, "-c", {waits!r}], env=own)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", starts], stderr=subprocess.PIPE, text=True) as first:
+        deadline = time.monotonic() + 60
+        while not children(first):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        first.kill()
+        _, err = first.communicate(timeout=60)  # both hold standard error open
+    assert err == "relattn: error: process 1 of 2 ended without a word\n"
+
+
+def test_how_far_a_run_came_is_read_from_its_directory(tmp_path, finished):
+    assert how_far(tmp_path, "again") == "; again begins again"
+    assert how_far(Path(finished.out), "again") == " after step 6; again goes on from step 6"
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "log.csv").write_bytes((Path(finished.out) / "log.csv").read_bytes())
+    assert how_far(tmp_path, "again") == " after step 6; again begins again"
+    checkpoints.save(tmp_path / "checkpoints", 4, {}, keep=1)
+    assert how_far(tmp_path, "again") == " after step 6; again goes on from step 4"
