@@ -46,8 +46,8 @@ def test_every_sentence_once_within_the_budget(sentences, max_tokens, accumulate
         together = [i for rank in step for part in rank for i in part.tolist()]
         assert len(together) == 1 or len(together) * longest[together].max() <= max_tokens * accumulate * ranks
         for rank in step:
-            assert len(rank) >= 1
-            assert len(rank) == 1 or all(len(part) for part in rank)
+            assert len(rank) == len(step[0]) >= 1
+            assert all(len(part) for part in rank[:-1])
             assert all(len(part) <= 1 or len(part) * longest[part].max() <= max_tokens for part in rank)
         shares = [sum(len(part) for part in rank) for rank in step]
         assert max(shares) - min(shares) <= 1

@@ -62,9 +62,26 @@ def test_parts_that_can_be_counted_by_hand():
 
 
 @pytest.mark.whole
-def test_less_is_kept_in_half_precision():
-    mixed = budget.memory(replace(SMALL, train=replace(SMALL.train, precision="bf16-mixed")))
-    assert mixed.activations < budget.memory(SMALL).activations
+@pytest.mark.parametrize(
+    "settings", [{"precision": "bf16-mixed"}, {"precision": "fp16-mixed"}, {"activation_checkpointing": True}]
+)
+def test_less_is_kept_in_half_precision_and_where_layers_are_computed_again(settings):
+    found, whole = budget.memory(replace(SMALL, train=replace(SMALL.train, **settings))), budget.memory(SMALL)
+    assert found.activations < whole.activations
+    assert (found.weights, found.optimizer) == (whole.weights, whole.optimizer)
+
+
+@pytest.mark.whole
+def test_in_shards_a_process_holds_its_share_and_what_has_come_together():
+    found, whole = budget.memory(replace(SMALL, train=replace(SMALL.train, strategy="fsdp"))), budget.memory(SMALL)
+    model = Transformer(SMALL.model, 500)
+    of_encoder, of_decoder = (
+        4 * sum(p.numel() for p in layers.parameters()) for layers in (model.encoder, model.decoder)
+    )
+    assert (found.weights, found.optimizer) == (whole.weights // 4, whole.optimizer // 4)
+    assert found.gradients == whole.weights // 4 + whole.weights  # of the micro-batches that wait for the last
+    assert found.passing == whole.passing + whole.weights - of_encoder - of_decoder + 2 * of_decoder
+    assert found.activations == whole.activations
 
 
 @pytest.mark.whole

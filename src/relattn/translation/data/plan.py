@@ -106,5 +106,8 @@ def micro_batches(
 
 
 def places_of(rank: int, ranks: int, micro_batches: list[np.ndarray]) -> list[int]:
-    """Which micro-batches of a step a rank computes: every ranks-th, empty ones too, so that all have as many."""
-    return list(range(rank, len(micro_batches), ranks))
+    """Which micro-batches of a step a rank computes: every ranks-th, as many as the others, so the last may be empty.
+
+    The larger parts come first, so where the first rank has no sentences left, nobody has.
+    """
+    return [place for place in range(rank, len(micro_batches), ranks) if len(micro_batches[place - rank])]

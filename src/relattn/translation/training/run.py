@@ -83,9 +83,7 @@ def train(
             stack.enter_context(locked(out) if resume else begun(recipe))
         else:
             stack.enter_context(together)
-            launch(
-                fabric, recipe.train, together.children
-            )  # waits for the first process, which comes when the data are there
+            launch(fabric, recipe.train, together.children)  # waits for the first one, which comes with the data
         start = _start(recipe)
         data = prepare(
             recipe.data, out, seed=recipe.seed, tokenizer=None if start is None else start.tokenizer, check=first
@@ -97,10 +95,8 @@ def train(
         if first:
             require_space(out, model, recipe.train)
         state = newest_checkpoint(out, warn=first) if resume else None
-        left_out = ", ".join(f"{count:,} ({reason})" for reason, count in data.dropped.items() if count)
-        if show and first and left_out:
-            print(f"training pairs left out: {left_out}", file=sys.stderr)
         if first:
+            _tell_left_out(data.dropped if show else {})
             stack.enter_context(together)
             launch(fabric, recipe.train, together.children)
         stop.when_agreed()
@@ -189,6 +185,12 @@ def _start(recipe: Recipe) -> bundle.Parts | None:
     if changed:
         raise InputError(f"{recipe.train.init_from}: is another model than the recipe's: {'; '.join(changed)}")
     return start
+
+
+def _tell_left_out(counts: dict[str, int]) -> None:
+    left_out = ", ".join(f"{count:,} ({reason})" for reason, count in counts.items() if count)
+    if left_out:
+        print(f"training pairs left out: {left_out}", file=sys.stderr)
 
 
 @contextmanager
