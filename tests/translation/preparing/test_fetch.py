@@ -9,11 +9,14 @@ import pytest
 from huggingface_hub import constants
 from sacrebleu.dataset import DATASETS
 
+from relattn.translation import cli
 from relattn.translation.config import CleaningConfig
+from relattn.translation.data.corpora import read_parallel
 from relattn.translation.errors import InputError
 from relattn.translation.preparing import fetch, sources, testsets
 from relattn.translation.preparing.run import prepare
 from relattn.translation.preparing.sources import KnownCorpus
+from relattn.translation.presets import PRESETS
 from tests.translation.loopback import Hub, files_no_larger_than
 from tests.translation.preparing.conftest import HELD_OUT, made_up
 
@@ -135,6 +138,22 @@ def test_wmt14_is_prepared_as_its_recipes_want_it(known, tmp_path):
     card = (out / "README.md").read_text(encoding="utf-8")
     assert known.repositories["datasets/wmt/wmt14"].branches["main"] in card
     assert listed().sha256 in card
+
+
+def test_a_recipe_finds_what_the_command_makes(known, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    known.failing[TRAIN] = 503
+    assert cli.main(["prepare", "wmt14-en-de", "--processes", "1"]) == 2
+    said = f"relattn: error: wmt/wmt14: {TRAIN}: from the hub: as the test wants it\n"
+    assert capsys.readouterr() == ("", said)
+    assert not Path("data").exists()
+    known.failing.clear()
+    assert cli.main(["prepare", "wmt14-en-de", "--processes", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert (out.splitlines()[-1], err) == ("data/wmt14-en-de/README.md", "")
+    data = PRESETS["wmt14-en-de-base"].data
+    assert list(read_parallel(data.valid_src, data.valid_tgt)) == [tuple(HELD_OUT), ("one", "eins")]
+    assert len(list(read_parallel(data.train_src, data.train_tgt))) > 10
 
 
 def test_a_preparation_that_has_begun_stays_at_its_commit(known, tmp_path, monkeypatch):

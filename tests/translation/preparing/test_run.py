@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from relattn.translation import cli
 from relattn.translation.config import CleaningConfig
@@ -245,6 +246,19 @@ def test_a_directory_of_something_else_is_left_alone(own, tmp_path):
     assert said == f"{tmp_path}/notes: is not an empty directory: it has README.md; give another as --out"
     assert content(tmp_path / "notes") == {"README.md": b"mine"}
     assert refusal(own, Path(own.src)) == f"{own.src}: a file stands there; prepared text is a directory"
+
+
+def test_a_second_process_is_kept_out(own, tmp_path):
+    (tmp_path / "out").mkdir()
+    with FileLock(tmp_path / "out" / ".preparing.lock"):
+        assert refusal(own, tmp_path / "out") == f"{tmp_path}/out: another process is preparing this directory"
+
+
+@pytest.mark.parametrize("record", ["[]", "{}", "{", '{"settings": 1, "origin": {}}'])
+def test_a_record_that_is_not_ours_is_said(own, tmp_path, record):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "prepared.json").write_text(record)
+    assert refusal(own, tmp_path / "out").startswith(f"{tmp_path}/out/prepared.json: not as this version writes it")
 
 
 def test_sides_that_differ_after_decompression_are_said_before_anything_is_made(tmp_path):

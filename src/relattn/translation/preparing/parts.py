@@ -37,7 +37,7 @@ class Parts:
     @property
     def settings(self) -> dict[str, Any] | None:
         """What `begin` was given; None before."""
-        return read_json(self.directory / _SETTINGS)
+        return read_record(self.directory / _SETTINGS)
 
     def begin(self, settings: dict[str, Any]) -> None:
         """Make the directory and write down what is made. Raises InputError when it cannot be written."""
@@ -87,13 +87,13 @@ class Parts:
         return self.directory / f"part-{index:05}"
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The names and values in a file of ours; None where there is none."""
+def read_record(path: Path) -> dict[str, Any] | None:
+    """What was written down of a preparation, its settings and origin among it; None where there is no such file."""
     if not path.exists():
         return None
     with reading(path, "not as this version writes it"):
-        content = json.loads(path.read_bytes())
-        if not isinstance(content, dict):
+        content: dict[str, Any] = json.loads(path.read_bytes())
+        if not isinstance(content["settings"], dict) or not isinstance(content["origin"], dict):
             raise InputError(f"{path}: not as this version writes it")
         return content
 

@@ -32,7 +32,7 @@ from relattn.translation.preparing.account import Account
 from relattn.translation.preparing.card import card
 from relattn.translation.preparing.duplicates import Seen
 from relattn.translation.preparing.judging import Judged, chunks, judges
-from relattn.translation.preparing.parts import SIDES, Parts, read_json
+from relattn.translation.preparing.parts import SIDES, Parts, read_record
 from relattn.translation.preparing.sources import KnownCorpus, OwnFiles, Source
 
 CARD, RECORD = "README.md", "prepared.json"
@@ -81,7 +81,7 @@ def prepare(
     """
     rules = {"languages": list(corpus.languages), "cleaning": as_dict(config), "pairs a part": part}
     with _locked(out):
-        record, parts = read_json(out / RECORD), Parts(out / _WORK)
+        record, parts = read_record(out / RECORD), Parts(out / _WORK)
         begun = record or parts.settings
         if begun is None:
             _require_free(out)
