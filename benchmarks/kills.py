@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 import torch
 
+from benchmarks.measure import family
 from relattn.translation import bundle
 from relattn.translation.config import DataConfig, ModelConfig, Recipe, TrainConfig, dump
 from relattn.translation.training import checkpoints
@@ -72,12 +73,6 @@ def finish(run: Recipe, *, resume: bool) -> None:
     _, err = process.communicate()
     if process.returncode != 0:
         raise SystemExit(f"{run.out}: exit code {process.returncode}: {err.splitlines()[-1]}")
-
-
-def family(pid: int) -> list[int]:
-    """A process and those it started."""
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    return [pid, *(int(child) for child in children.read_text().split())] if children.exists() else [pid]
 
 
 def kill(process: subprocess.Popen[str], draw: random.Random) -> None:

@@ -167,6 +167,15 @@ def resident() -> int:
     return highest()
 
 
+def family(pid: int) -> list[int]:
+    """A process and all that came of it, while they are there; Linux."""
+    try:
+        lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:
+        return [pid]
+    return [pid, *(found for child in " ".join(lists).split() for found in family(int(child)))]
+
+
 def available_memory() -> int:
     """Bytes of memory the machine can give, by its own account."""
     for line in Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else ():

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.measure import conditions, keep
+from benchmarks.measure import conditions, family, keep
 from relattn.translation.config import DataConfig, ModelConfig, Recipe, TrainConfig, dump
 
 WORDS = 200_000
@@ -54,7 +54,7 @@ def generate(directory: Path, pairs: int) -> None:
                 if number % 60 == 7:  # said before
                     line = lines[0]
                 elif number % 60 == 27:  # too long
-                    line = line * 20
+                    line = (line * 150)[:300]
                 lines.append(line)
             src_file.writelines(" ".join(map(src.__getitem__, line)) + "\n" for line in lines)
             tgt_file.writelines(
@@ -104,22 +104,14 @@ def watching(process: subprocess.Popen[str], watched: Watched) -> Iterator[None]
         thread.join()
 
 
-def family(pid: int) -> list[int]:
-    """A process and all that came of it."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return []
-    return [pid, *(found for child in children for found in family(int(child)))]
-
-
 def run(*command: str) -> Watched:
     """A command of relattn's, watched."""
     watched, started = Watched(), time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "relattn", *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    with watching(process, watched):
+    whole = [sys.executable, "-m", "relattn", *command]
+    with (
+        subprocess.Popen(whole, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process,
+        watching(process, watched),
+    ):
         assert process.stderr is not None
         for line in process.stderr:
             watched.lines.append((time.perf_counter() - started, line.rstrip()))

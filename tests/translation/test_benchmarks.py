@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
 import shutil
 import sys
 from dataclasses import replace
@@ -22,6 +23,7 @@ from benchmarks import (
     length,
     linear,
     measure,
+    millions,
     multi30k,
     orders,
     peers,
@@ -355,3 +357,22 @@ def test_a_dictionary_of_words_that_come_together():
     assert asked.partner("dog", ["Ein", "Hund"], dice) == 1
     assert asked.partner("dog", ["Hund", "Hund"], dice) is None
     assert asked.partner("dog", ["Eine"], dice) is None
+
+
+@pytest.mark.whole
+def test_millions(tmp_path, monkeypatch):
+    """At a few pairs: rows of what preparing and training took, of as many pairs as were asked for."""
+    command = ["millions", "--pairs", "900", "--work", str(tmp_path / "w"), "--out", str(tmp_path / "m.csv")]
+    monkeypatch.setattr(sys, "argv", command)
+    monkeypatch.setattr(millions, "STEPS", 3)
+    millions.main()
+    (row,) = table(tmp_path / "m.csv")
+    assert (row["pairs"], row["processes"]) == ("900", "2")
+    assert len(row["train MiB"].split()) == 2
+    assert min(map(int, row["train MiB"].split())) > 100
+    account = json.loads((tmp_path / "w" / "prepared" / "prepared.json").read_text())["account"]["dropped"]
+    assert {name: account[name] for name in ("long", "empty", "duplicate")} == {
+        "long": 15,
+        "empty": 15,
+        "duplicate": 15,
+    }

@@ -30,6 +30,7 @@ from relattn.translation.config import (
     require,
 )
 from relattn.translation.errors import InputError, Interrupted, one_line, require_installed
+from relattn.translation.processor import cores
 from relattn.translation.settings import add_settings, recipe_flags
 
 if TYPE_CHECKING:
@@ -536,7 +537,7 @@ def prepare(argv: list[str]) -> None:
     parser.add_class_arguments(CleaningConfig)
     arguments = parser.parse_args(argv)
     config = CleaningConfig(**{field.name: arguments[field.name] for field in fields(CleaningConfig)})
-    processes = (os.cpu_count() or 1) if arguments.processes is None else arguments.processes
+    processes = cores() if arguments.processes is None else arguments.processes
     require(1 <= processes <= 1024, f"processes must be at least 1 and at most 1,024, got {processes}")
 
     from relattn.translation.preparing.run import CARD

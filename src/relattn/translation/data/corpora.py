@@ -107,12 +107,13 @@ class ParallelFiles:
     def digests(self) -> tuple[str, str]:
         """SHA-256 of the two sides' bytes, after decompression: of the last loop that came to the end, or read now."""
         if self._digests is None:
-            self._digests = _digest(Path(self.src)), _digest(Path(self.tgt))
+            self._digests = text_digest(self.src), text_digest(self.tgt)
         return self._digests
 
 
-def _digest(path: Path) -> str:
-    with _opened(path) as stream:
+def text_digest(path: str | Path) -> str:
+    """SHA-256 of a text file's bytes, after decompression. Raises InputError when it cannot be read."""
+    with _opened(Path(path)) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -11,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from relattn.translation.data.corpora import ParallelFiles, read_lines, read_parallel
+from relattn.translation.data.corpora import ParallelFiles, read_lines, read_parallel, text_digest
 from relattn.translation.errors import InputError, reading
 from relattn.translation.preparing import fetch, testsets
 from relattn.translation.preparing.known import KNOWN, HeldOutText, Known
@@ -68,7 +67,7 @@ class OwnFiles:
         paths = {"src": self.src, "tgt": self.tgt}
         for number, path in enumerate(self.exclude, start=1):
             name = f"excluded {number}"
-            paths[name], digests[name] = path, _text_digest(path)
+            paths[name], digests[name] = path, text_digest(path)
         text = {name: {"file": Path(path).name, "sha256": digests[name]} for name, path in paths.items()}
         return {"pairs": total, "text": text}
 
@@ -176,10 +175,3 @@ def _rows(path: Path, corpus: Known, start: int) -> Iterator[Pair]:
             for a, b in islice(zip(src, tgt, strict=True), start, None):
                 yield a or "", b or ""
             start = max(0, start - len(batch))
-
-
-def _text_digest(path: str) -> str:
-    digest = hashlib.sha256()
-    for _ in read_lines(path, digest):
-        pass
-    return digest.hexdigest()
