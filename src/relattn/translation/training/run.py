@@ -71,7 +71,7 @@ def train(
     out, first = Path(recipe.out), first_process()
     resume = resume or (restarted() and (out / RECIPE).exists())
     require_devices(recipe.train)
-    with ExitStack() as stack, Stop() as stop:
+    with Stop() as stop, ExitStack() as stack:
         stack.enter_context(_quiet_libraries())
         stack.enter_context(_settings_kept())
         stop.at_once("stopped before the first step; the same command begins again")
