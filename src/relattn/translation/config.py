@@ -212,7 +212,7 @@ class DataConfig(_Config):
     temperature: float = _number(1.0, 0.01, 10**6)
     embedded_lines: int = _number(20_000, 1, 10**9)
     vocab_size: int = _number(8000, 1, 2**20)
-    vocab_lines: int = _number(1_000_000, 1, 10**9)
+    vocab_lines: int = _number(500_000, 1, 10**9)
     max_tokens: int = _number(4096, 1, 10**9)
     accumulate: int = _number(1, 1, 10**6)
     max_length: int = _number(256, 1, 10**6)

@@ -159,3 +159,13 @@ def test_what_cannot_fit_is_told_without_encoding(tokenizer):
         pieces = len(tokenizer.encode(text))
         assert tokenizer.may_fit(text, pieces)
         assert not tokenizer.may_fit(text + "x" * 2 * longest * (pieces + 1), pieces)
+
+
+def test_a_vocabulary_is_learned_from_as_many_lines_as_are_asked_for():
+    """Drawn from all of the text by the seed: the last lines are in letters that the others have not."""
+    random_ = random.Random(1)
+    lines = [" ".join(random_.choice(LINES).split()[::-1]) for _ in range(5000)] + ["жук и уж"] * 200
+    drawn = Tokenizer.train(lines, 330, seed=1, sampled=1000)
+    assert Tokenizer.train(lines, 330, seed=1, sampled=1000).digest == drawn.digest
+    assert Tokenizer.train(lines, 330, seed=1).digest != drawn.digest
+    assert any("ж" in piece for piece in drawn.frequencies())

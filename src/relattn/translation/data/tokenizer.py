@@ -24,7 +24,7 @@ from relattn.translation.processor import cores
 # SentencePiece writes a space as U+2581, so that character itself would come back as a space. It goes in as a
 # noncharacter no text holds, which comes out as bytes, and those bytes are then put right.
 SPACE_MARK, _STAND_IN = "\u2581", "\U0010ffff"
-SAMPLED_LINES = 1_000_000  # lines a vocabulary is learned from, unless told otherwise
+SAMPLED_LINES = 500_000  # lines a vocabulary is learned from, unless told otherwise
 _LONGEST_LINE = 1 << 30  # bytes, the most SentencePiece takes: it would leave out lines of more than 4,192
 LONGEST_PIECE = 16  # characters of a piece that is learned, at most
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a piece that spells one byte of a character
