@@ -6,7 +6,7 @@ export XDG_CACHE_HOME := $(CURDIR)/.cache
 export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-all check format wheels clean
+.PHONY: demo test test-all check format site wheels clean
 
 demo: .venv/usable  ## train a relative-position Transformer on the embedded corpus and show what it learned
 	$(BIN)/relattn demo
@@ -26,6 +26,9 @@ format: .venv/installed  ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format --quiet
 	$(BIN)/ruff check --fix --quiet
 
+site: .venv/site  ## the documentation as pages, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 wheels: .venv/wheels  ## build the source distribution and, from it, the wheels for every machine, into dist/
 	$(BIN)/python wheels.py
 
@@ -42,6 +45,10 @@ clean:  ## remove all that these commands made, runs excepted
 .venv/installed: .venv/usable  # all that the tests and the checks need besides
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[translation,export,serve,dev]'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps espnet  # for one of its classes
+	touch $@
+
+.venv/site: .venv/usable  # what makes pages of the documentation
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[translation,docs]'
 	touch $@
 
 .venv/wheels: .venv/installed  # a compiler for other machines, and what reads off which systems a wheel runs on

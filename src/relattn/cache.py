@@ -22,12 +22,18 @@ class AttentionCache:
     `torch.inference_mode()`.
 
     Sequences stand flush left. Where their lengths differ, each goes on at its own.
+
+    Args:
+        rooms: keys and values, (batch, heads, capacity, head_dim) each.
+        length: positions filled, as many as the longest sequence holds or more.
+        lengths: (batch,) positions that each sequence holds; None: all of those filled.
+        appended: whether the room past `length` has been taken.
     """
 
-    rooms: tuple[Tensor, Tensor]  # keys and values, (batch, heads, capacity, head_dim) each
-    length: int = 0  # positions filled, as many as the longest sequence holds or more
-    lengths: Tensor | None = None  # (batch,) positions each sequence holds; None: all of those filled
-    appended: bool = False  # whether the room past `length` has been taken
+    rooms: tuple[Tensor, Tensor]
+    length: int = 0
+    lengths: Tensor | None = None
+    appended: bool = False
 
     @property
     def key(self) -> Tensor:
@@ -41,10 +47,12 @@ class AttentionCache:
 
     @property
     def batch(self) -> int:
+        """Rows."""
         return self.rooms[0].shape[0]
 
     @property
     def capacity(self) -> int:
+        """Positions that there is room for."""
         return self.rooms[0].shape[2]
 
     @property
@@ -53,7 +61,7 @@ class AttentionCache:
         return self.length if self.lengths is None else self.lengths
 
     def append(self, key: Tensor, value: Tensor, lengths: Tensor | None = None) -> AttentionCache:
-        """The cache with n more positions, whose keys and values are (batch, heads, n, head_dim) each.
+        """The cache with n more positions, whose `key` and `value` are (batch, heads, n, head_dim) each.
 
         `lengths` (batch,) is how many positions each sequence then holds, where some of the n are padding on its
         right; its next position takes the place of padding. ValueError where they add fewer than 0 or more than n.

@@ -28,7 +28,8 @@ class RelativePositionTable(nn.Module):
         clip: k, or (left, right).
         dim: of a head.
         heads: how many heads have a table each; None for one table shared by all.
-        device, dtype: of the parameter, as in PyTorch's own modules.
+        device: of the parameter, as in PyTorch's own modules.
+        dtype: theirs too.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class RelativePositionTable(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw the table anew, by Xavier's uniform initialisation of (labels, dim)."""
         labels, dim = self.weight.shape[-2:]
         bound = (6.0 / (labels + dim)) ** 0.5
         nn.init.uniform_(self.weight, -bound, bound)
@@ -70,7 +72,8 @@ class RelativeAttention(nn.Module):
         beyond: "clip" or "zero", as in `relative_attention`.
         dropout: of probabilities, while training.
         backend: as in `relative_attention`.
-        device, dtype: of the tables, as in PyTorch's own modules.
+        device: of the tables, as in PyTorch's own modules.
+        dtype: theirs too.
     """
 
     def __init__(
@@ -129,7 +132,8 @@ class RelativeSelfAttention(nn.Module):
         bias: whether the projections have one.
         is_causal: whether a position attends only to itself and earlier ones.
         backend: as in `relative_attention`.
-        device, dtype: of the parameters, as in PyTorch's own modules.
+        device: of the parameters, as in PyTorch's own modules.
+        dtype: theirs too.
     """
 
     def __init__(
@@ -160,7 +164,10 @@ class RelativeSelfAttention(nn.Module):
         )
 
     def empty_cache(self, batch: int, capacity: int = 0) -> AttentionCache:
-        """The cache to start with: no positions seen, room for `capacity`. It grows by doubling where that is short."""
+        """The cache of `batch` sequences to start with: no positions seen, room for `capacity`.
+
+        It grows by doubling where that is short.
+        """
         room = batch, self.num_heads, capacity, self.head_dim
         return AttentionCache((self.key.weight.new_empty(room), self.value.weight.new_empty(room)))
 

@@ -56,10 +56,12 @@ class Translator(LineTranslator):
 
     @property
     def max_length(self) -> int | None:  # type: ignore[override]
+        """Longest sequence, in pieces, end included, that the model can hold; None where there is no limit."""
         longest: int | None = self.model.max_length
         return longest
 
     def of_each(self, work: Callable[[B], R], batches: Sequence[B]) -> Iterator[R]:
+        """What `work` makes of each of `batches`, in their order, by as many threads as there are `workers`."""
         if min(self.workers, len(batches)) == 1:
             yield from map(work, batches)
             return
