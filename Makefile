@@ -47,8 +47,8 @@ clean:  ## remove all that these commands made, runs excepted
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps espnet  # for one of its classes
 	touch $@
 
-.venv/site: .venv/usable  # what makes pages of the documentation
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[translation,docs]'
+.venv/site: .venv/installed  # what makes pages of the documentation
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt mkdocs-material 'mkdocstrings[python]'
 	touch $@
 
 .venv/wheels: .venv/installed  # a compiler for other machines, and what reads off which systems a wheel runs on
