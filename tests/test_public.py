@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import inspect
 import re
+import runpy
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import relattn
 import relattn.translation
 from relattn.integrations import transformers
+from relattn.translation.config import Recipe
 from relattn.translation.search.translator import Translator
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -58,3 +63,22 @@ def test_the_reference_has_every_public_name():
 def test_the_first_page_runs():
     (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "index.md").read_text(encoding="utf-8"), re.DOTALL)
     exec(block, {})
+
+
+@pytest.mark.whole
+def test_a_typed_program_is_right_about_the_types():
+    """mypy, strict, of the program alone: what it says of our own files is for `make check`."""
+    program = Path(__file__).with_name("typed_program.py")
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--config-file=", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1] / "src")
+    assert (done.stdout, done.returncode) == ("Success: no issues found in 1 source file\n", 0)
+
+
+def test_the_typed_program_runs():
+    names = runpy.run_path(str(Path(__file__).with_name("typed_program.py")))
+    out, lse = names["attend"](torch.randn(2, 3, 5, 8))
+    assert (out.shape, lse.shape) == ((2, 3, 5, 8), (2, 3, 5))
+    y, length = names["decode"](torch.randn(2, 5, 8))
+    assert (y.shape, length) == ((2, 5, 8), 5)
+    assert names["translate"]("nowhere", ["a"])[0].startswith("nowhere: ")
+    assert names["wider"](Recipe()).clip == 17
