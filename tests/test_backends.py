@@ -13,7 +13,7 @@ from relattn.testing import SHAPES, Shape, assert_within_budget, error, make_inp
 
 pytestmark = pytest.mark.sampled(8)
 
-SAMPLED = pytest.mark.sampled(100)  # Triton's interpreter takes a second a case: conftest.py
+SAMPLED = pytest.mark.sampled(250)  # Triton's interpreter takes a second a case: conftest.py
 PRECISIONS = [("native", torch.float64), ("native", torch.float32), ("dense", torch.float64), ("dense", torch.float32)]
 PRECISIONS += [pytest.param("triton", torch.float32, marks=SAMPLED)]
 FAST = ["native", "dense", pytest.param("triton", marks=SAMPLED)]

@@ -24,7 +24,7 @@ from relattn.backends.triton.configs import Config
 from relattn.call import Call
 from relattn.testing import Shape, assert_within_budget, error, make_inputs, outputs_and_gradients
 
-pytestmark = pytest.mark.sampled(16)  # Triton's interpreter takes a second a case
+pytestmark = pytest.mark.sampled(32)  # Triton's interpreter takes a second a case
 
 # tiles are of 16 or 32, and no more than 16 labels are worked off at once
 SHAPES = {
