@@ -1,4 +1,4 @@
-"""Two tiers of tests: `make test` runs the first, in a little over three minutes, `make test-all` all (`pytest --all`).
+"""Two tiers of tests: `make test` runs the first, in three to five minutes, `make test-all` all (`pytest --all`).
 
 The first tier has every test but those marked `whole`, which take long by nature (they install, compile for GPUs, train
 in several processes); and of a test marked `sampled(n)` its first case and every n-th from there on. A case's mark goes

@@ -11,7 +11,7 @@ from relattn import backends, relation_attention, relative_attention
 from relattn.backends.dense.labels import bucket_sum, bucket_sum_by_passes
 from relattn.testing import SHAPES, Shape, assert_within_budget, error, make_inputs, outputs_and_gradients, widest
 
-pytestmark = pytest.mark.sampled(8)
+pytestmark = pytest.mark.sampled(16)
 
 SAMPLED = pytest.mark.sampled(250)  # Triton's interpreter takes a second a case: conftest.py
 PRECISIONS = [("native", torch.float64), ("native", torch.float32), ("dense", torch.float64), ("dense", torch.float32)]

@@ -262,6 +262,7 @@ def test_all_start_from_the_same_numbers():
         assert all(torch.equal(relative[name], weight) for name, weight in other.items())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_it_learns(scheme, monkeypatch):
     """Two pieces by heart; on the way the tables move."""

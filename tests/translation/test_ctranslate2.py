@@ -112,6 +112,7 @@ def lines_of(words: list[int]) -> list[str]:
 BLIND = "ignore:(positions. none|clip. 0):UserWarning"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings(BLIND)
 @pytest.mark.parametrize("options", KINDS.values(), ids=KINDS.keys())
 def test_an_export_says_what_the_bundle_says(tmp_path, make, options):

@@ -136,6 +136,7 @@ def test_a_table_is_trained_measured_and_told(small, tmp_path, text, capsys):
     assert not list((tmp_path / "runs/tiny").glob("*/checkpoints"))
 
 
+@pytest.mark.whole
 def test_what_is_done_is_not_done_again(small, tmp_path, monkeypatch, capsys):
     page = small(seeds=[1])
     before, written = files(tmp_path), page.read_text(encoding="utf-8")

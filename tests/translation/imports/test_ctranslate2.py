@@ -142,6 +142,7 @@ def tokenizers_for(kind: Kind, tokenizers: tuple[Path, Path]) -> tuple[Path, Pat
     return tokenizers[0], None if kind.one_vocabulary else tokenizers[1]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 def test_a_model_says_here_what_it_says_there(tmp_path, tokenizers, kind):
     there = write(tmp_path / "there", kind, tokenizers)

@@ -402,6 +402,7 @@ def test_every_scheme_is_compared_with_something():
     assert all(issubclass(scheme, NoPositions) for scheme in SCHEMES.values())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("is_causal", [False, True], ids=["encoder", "decoder"])
 @pytest.mark.parametrize(
     ("variant", "oracle", "lengths", "rounded"), CASES, ids=[f"{c[0]}-{c[1].__name__}-{c[2][0]}" for c in CASES]

@@ -125,7 +125,7 @@ def test_1000_sentences_have_the_same_translations_however_asked(trained):
     assert_same(in_parts(translate, lines, list(range(1000)), 1), expected)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize("positions", SCHEMES)
 @pytest.mark.filterwarnings("ignore:positions. none:UserWarning")
@@ -267,6 +267,7 @@ def test_what_goes_wrong_in_a_worker_is_told_and_the_threads_are_as_before(train
     assert torch.get_num_threads() == threads
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore:positions. none")
 @pytest.mark.parametrize("positions", SCHEMES)
 def test_in_bfloat16_scores_are_as_near_as_its_digits(positions):

@@ -48,6 +48,7 @@ print(held("VmHWM") - before)
 """
 
 
+@pytest.mark.whole
 def test_parts_that_can_be_counted_by_hand():
     weights = 4 * sum(parameter.numel() for parameter in Transformer(SMALL.model, 500).parameters())
     found = budget.memory(SMALL)

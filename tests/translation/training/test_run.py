@@ -496,6 +496,7 @@ def test_bf16_trains_with_weights_in_fp32(tmp_path, make_recipe, finished):
     assert losses == pytest.approx([loss for _, loss in validation_losses(finished)], rel=0.05)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore:positions. none:UserWarning")
 @pytest.mark.parametrize("positions", [name for name in SCHEMES if name != "relative"])  # which all others train
 def test_every_scheme_trains(tmp_path, make_recipe, positions):
