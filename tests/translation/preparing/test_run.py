@@ -250,7 +250,7 @@ def test_a_directory_of_something_else_is_left_alone(own, tmp_path):
 
 def test_a_second_process_is_kept_out(own, tmp_path):
     (tmp_path / "out").mkdir()
-    with FileLock(tmp_path / "out" / ".preparing.lock"):
+    with FileLock(tmp_path / "out" / ".lock"):
         assert refusal(own, tmp_path / "out") == f"{tmp_path}/out: another process is preparing this directory"
 
 

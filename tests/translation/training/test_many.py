@@ -35,34 +35,11 @@ from relattn.translation.training.objective import summed_loss
 from relattn.translation.training.processes import precision_of
 from relattn.translation.training.run import train
 from relattn.translation.training.together import Together
+from tests.translation.training.states import assert_same, leaves, state_of
 
 SMALL = {"dim": 12, "heads": 3, "feed_forward_dim": 20, "encoder_layers": 2, "decoder_layers": 2}
 SRC = [[5, 6, 7], [8], [9, 10, 4, 5, 6], []]
 TGT = [[4, 4], [7, 8, 9, 10], [], [6]]
-
-
-def state_of(recipe: Recipe) -> dict[str, Any]:
-    """The newest checkpoint, without what may differ between sessions: the split of a step, and time."""
-    found = checkpoints.newest(Path(recipe.out) / "checkpoints")[1]
-    del found["recipe"], found["clock"]
-    return found
-
-
-def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict | list | tuple):
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from leaves(item, f"{name}.{key}")
-    else:
-        yield name, value
-
-
-def assert_same(a: Any, b: Any) -> None:
-    """Equal to the last bit."""
-    left, right = dict(leaves(a)), dict(leaves(b))
-    assert left.keys() == right.keys()
-    for name, value in left.items():
-        same = torch.equal(value, right[name]) if isinstance(value, Tensor) else value == right[name]
-        assert same, name
 
 
 def losses(recipe: Recipe) -> list[float]:

@@ -12,7 +12,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,33 +37,10 @@ from relattn.translation.training import checkpoints, journal, loop
 from relattn.translation.training.averaging import average
 from relattn.translation.training.journal import Row, read_log
 from relattn.translation.training.run import average_run, read_recipe, train
+from tests.translation.training.states import assert_same, state_of
 
 # Validating after every step lets a session that ends early by its number of steps leave what one that goes on does.
 EVERY_STEP = {"steps": 9, "valid_every": 1, "checkpoint_every": 1, "keep": 9, "valid_bleu_lines": 0, "average": 1}
-
-
-def content(recipe: Recipe, step: int) -> dict[str, Any]:
-    """A checkpoint without what may differ between sessions: the recipe's directory and steps, and time."""
-    found = checkpoints.load(checkpoints.checkpoint_path(Path(recipe.out) / "checkpoints", step))
-    del found["recipe"], found["clock"]
-    return found
-
-
-def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict | list | tuple):
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from leaves(item, f"{name}.{key}")
-    else:
-        yield name, value
-
-
-def assert_same(a: dict[str, Any], b: dict[str, Any]) -> None:
-    """Equal to the last bit."""
-    left, right = dict(leaves(a)), dict(leaves(b))
-    assert left.keys() == right.keys()
-    for name, value in left.items():
-        same = torch.equal(value, right[name]) if isinstance(value, torch.Tensor) else value == right[name]
-        assert same, name
 
 
 def validation_losses(recipe: Recipe) -> list[tuple[int, float | None]]:
@@ -79,7 +56,7 @@ def whole(tmp_path_factory, make_recipe) -> Recipe:
 
 
 def positions(recipe: Recipe) -> list[tuple[int, int]]:
-    return [content(recipe, step)["position"] for step in range(1, 10)]
+    return [state_of(recipe, step)["position"] for step in range(1, 10)]
 
 
 def test_steps_are_counted_through_epochs(whole):
@@ -99,7 +76,7 @@ def test_a_resumed_run_is_the_same_run(tmp_path, whole, where):
     torch.manual_seed(99)  # no random state outside a step may matter
     train(recipe, resume=True, show=False)
     for step in range(1, 10):
-        assert_same(content(recipe, step), content(whole, step))
+        assert_same(state_of(recipe, step), state_of(whole, step))
     assert validation_losses(recipe) == validation_losses(whole)
     ours, theirs = (bundle.load_parts(Path(r.out) / "bundle").state for r in (recipe, whole))
     assert_same(ours, theirs)
@@ -114,7 +91,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_made_again(tmp_path, whole, cap
     warning = capsys.readouterr().err
     assert warning.startswith(f"relattn: warning: {newest}: damaged: ")
     assert warning.endswith("; going on from step-00000003.ckpt\n")
-    assert_same(content(recipe, 9), content(whole, 9))
+    assert_same(state_of(recipe, 9), state_of(whole, 9))
     assert [step for step, _ in validation_losses(recipe)] == list(range(1, 10))  # rows past the checkpoint went
 
 
@@ -138,7 +115,7 @@ def test_a_disk_that_fills_leaves_the_checkpoint_before(tmp_path, whole, monkeyp
     kept = checkpoints.newest(tmp_path / "run" / "checkpoints")[1]["step"]
     assert 0 < kept < 9
     train(recipe, resume=True, show=False)
-    assert_same(content(recipe, 9), content(whole, 9))
+    assert_same(state_of(recipe, 9), state_of(whole, 9))
 
 
 def started(recipe: Recipe, path: Path) -> subprocess.Popen[str]:
@@ -179,7 +156,7 @@ def test_a_signal_leaves_a_checkpoint_to_go_on_from(tmp_path, make_recipe, whole
     train(replace(recipe, train=replace(recipe.train, steps=steps)), resume=True, show=False)
     again = replace(recipe, out=str(tmp_path / "again"), train=replace(recipe.train, steps=steps))
     train(again, show=False)
-    assert_same(content(recipe, steps), content(again, steps))
+    assert_same(state_of(recipe, steps), state_of(again, steps))
     assert validation_losses(recipe) == validation_losses(again)
 
 
@@ -220,7 +197,7 @@ def test_a_signal_at_the_very_end(tmp_path, whole, monkeypatch, where):
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert not (tmp_path / "run" / "bundle").exists()
     train(recipe, resume=True, show=False)
-    assert_same(content(recipe, 9), content(whole, 9))
+    assert_same(state_of(recipe, 9), state_of(whole, 9))
     assert (tmp_path / "run" / "bundle").exists()
 
 
@@ -233,7 +210,7 @@ def test_killed_at_its_very_beginning_a_run_begins_or_goes_on(tmp_path, finished
         for name in left:
             (tmp_path / "run" / name).write_text("half")
         train(recipe, show=False)
-        assert_same(content(recipe, 6), content(finished, 6))
+        assert_same(state_of(recipe, 6), state_of(finished, 6))
         shutil.rmtree(tmp_path / "run")
     for more in ([], ["tokenizer.model"], ["tokenizer.model", "data/.train.arrow.part"]):
         (tmp_path / "run" / "data").mkdir(parents=True)
@@ -241,7 +218,7 @@ def test_killed_at_its_very_beginning_a_run_begins_or_goes_on(tmp_path, finished
         for name in more:
             (tmp_path / "run" / name).write_text("half")
         train(recipe, resume=True, show=False)
-        assert_same(content(recipe, 6), content(finished, 6))
+        assert_same(state_of(recipe, 6), state_of(finished, 6))
         shutil.rmtree(tmp_path / "run")
 
 
@@ -319,8 +296,8 @@ def test_a_resumed_run_keeps_its_products_on_another_machine(tmp_path, whole, mo
     train(replace(again, train=replace(again.train, steps=4)), show=False)
     monkeypatch.setattr("relattn.translation.model.transformer.fastest", lambda: other)
     train(again, resume=True, show=False)
-    assert content(again, 9)["products"] == began
-    assert_same(content(again, 9), content(once, 9))
+    assert state_of(again, 9)["products"] == began
+    assert_same(state_of(again, 9), state_of(once, 9))
 
 
 @pytest.mark.parametrize(
@@ -363,7 +340,7 @@ def test_a_run_that_never_came_to_a_checkpoint_starts_again(tmp_path, make_recip
         with pytest.raises(InputError, match="no space"):
             train(recipe, show=False)
     train(recipe, resume=True, show=False)
-    assert_same(content(recipe, 6), content(finished, 6))
+    assert_same(state_of(recipe, 6), state_of(finished, 6))
 
 
 def test_the_directory_holds_what_it_should(finished):
@@ -402,7 +379,7 @@ def test_the_log_says_what_happened(finished, text):
     assert [row.step for row in rows] == [2, 4, 6]
     for row in rows:
         model = Transformer(finished.model, tokenizer.vocab_size)
-        model.load_state_dict(content(finished, row.step)["model"])
+        model.load_state_dict(state_of(finished, row.step)["model"])
         assert row.valid_loss == pytest.approx(independent_loss(model, tokenizer, pairs), rel=1e-5)
         greedy = Translator(model, tokenizer, replace(finished.search, beam_size=1))
         bleu = score(greedy.translate([src for src, _ in pairs[:3]]), [tgt for _, tgt in pairs[:3]]).bleu
@@ -429,7 +406,7 @@ def test_the_first_loss_in_the_log_is_that_of_the_first_batch(tmp_path, make_rec
 
 def test_the_bundle_is_the_mean_of_the_last_and_its_card_has_the_scores(finished, text):
     out = Path(finished.out)
-    states = [content(finished, step)["model"] for step in (4, 6)]
+    states = [state_of(finished, step)["model"] for step in (4, 6)]
     assert_same(bundle.load_parts(out / "bundle").state, average(states))
     card = (out / "bundle" / "README.md").read_text()
     pairs = list(read_parallel(text["valid_src"], text["valid_tgt"]))
@@ -442,7 +419,7 @@ def test_the_bundle_is_the_mean_of_the_last_and_its_card_has_the_scores(finished
 
 def test_averaging_afterwards(finished, tmp_path):
     average_run(finished.out, 3, tmp_path / "mean")
-    expected = average(content(finished, step)["model"] for step in (2, 4, 6))
+    expected = average(state_of(finished, step)["model"] for step in (2, 4, 6))
     assert_same(bundle.load_parts(tmp_path / "mean").state, expected)
     for last in (0, 4):
         with pytest.raises(InputError, match=f"cannot average the last {last} checkpoints, it holds 3"):
@@ -488,9 +465,9 @@ def test_training_stops_when_validation_has_not_improved_for_so_long(tmp_path, m
 def test_bf16_trains_with_weights_in_fp32(tmp_path, make_recipe, finished):
     recipe = make_recipe(tmp_path / "run", train={"precision": "bf16-mixed"})
     train(recipe, show=False)
-    state = content(recipe, 6)["model"]
+    state = state_of(recipe, 6)["model"]
     assert {tensor.dtype for tensor in state.values()} == {torch.float32}
-    close = {name: torch.allclose(tensor, content(finished, 6)["model"][name]) for name, tensor in state.items()}
+    close = {name: torch.allclose(tensor, state_of(finished, 6)["model"][name]) for name, tensor in state.items()}
     assert not all(close.values())  # it did compute in less than fp32
     losses = [loss for _, loss in validation_losses(recipe)]
     assert losses == pytest.approx([loss for _, loss in validation_losses(finished)], rel=0.05)

@@ -24,7 +24,6 @@ from relattn.translation.processor import cores
 # SentencePiece writes a space as U+2581, so that character itself would come back as a space. It goes in as a
 # noncharacter no text holds, which comes out as bytes, and those bytes are then put right.
 SPACE_MARK, _STAND_IN = "\u2581", "\U0010ffff"
-SAMPLED_LINES = 500_000  # lines a vocabulary is learned from, unless told otherwise
 _LONGEST_LINE = 1 << 30  # bytes, the most SentencePiece takes: it would leave out lines of more than 4,192
 LONGEST_PIECE = 16  # characters of a piece that is learned, at most
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a piece that spells one byte of a character
@@ -97,7 +96,7 @@ class Tokenizer:
         return max(map(len, pieces))
 
     @classmethod
-    def train(cls, lines: Iterable[str], vocab_size: int, *, seed: int, sampled: int = SAMPLED_LINES) -> Tokenizer:
+    def train(cls, lines: Iterable[str], vocab_size: int, *, seed: int, sampled: int | None = None) -> Tokenizer:
         """Learn a vocabulary of at most vocab_size pieces from lines of both sides; a small text has fewer to give.
 
         Of more than `sampled` lines it is learned from so many, drawn at random.
@@ -121,7 +120,7 @@ class Tokenizer:
                 split_digits=True,
                 byte_fallback=True,
                 character_coverage=0.9999,
-                input_sentence_size=sampled,
+                input_sentence_size=sampled or 0,  # all
                 max_sentence_length=_LONGEST_LINE,
                 shuffle_input_sentence=True,
                 num_threads=_TRAINING_THREADS,

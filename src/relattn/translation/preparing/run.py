@@ -16,18 +16,16 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from relattn.translation.config import CleaningConfig, as_dict, differences
 from relattn.translation.errors import InputError
-from relattn.translation.files import putting, remove, write_atomically
+from relattn.translation.files import LOCK, locked, putting, remove, write_atomically
 from relattn.translation.preparing.account import Account
 from relattn.translation.preparing.card import card
 from relattn.translation.preparing.duplicates import Seen
@@ -37,7 +35,7 @@ from relattn.translation.preparing.sources import KnownCorpus, OwnFiles, Source
 
 CARD, RECORD = "README.md", "prepared.json"
 PART = 1_000_000  # pairs
-_WORK, _LOCK = ".preparing", ".preparing.lock"
+_WORK = ".preparing"
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,9 @@ def prepare(
             cannot be written, by a full disk for instance.
     """
     rules = {"languages": list(corpus.languages), "cleaning": as_dict(config), "pairs a part": part}
-    with _locked(out):
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: a file stands there; prepared text is a directory")
+    with locked(out, "preparing this directory"):
         record, parts = read_record(out / RECORD), Parts(out / _WORK)
         begun = record or parts.settings
         if begun is None:
@@ -171,30 +171,6 @@ def _require_same(out: Path, begun: dict[str, Any], settings: dict[str, Any], *,
 
 
 def _require_free(out: Path) -> None:
-    strangers = sorted(entry.name for entry in out.iterdir() if entry.name not in (_LOCK, _WORK))
+    strangers = sorted(entry.name for entry in out.iterdir() if entry.name not in (LOCK, _WORK))
     if strangers:
         raise InputError(f"{out}: is not an empty directory: it has {strangers[0]}; give another as --out")
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """Make the directory and keep a second process from it; one that nothing came into goes again."""
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: a file stands there; prepared text is a directory")
-    made = [path for path in (out, *out.parents) if not path.exists()]
-    out.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(out / _LOCK, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise InputError(f"{out}: another process is preparing this directory") from error
-    try:
-        for left in out.glob(".*.part"):
-            remove(left)
-        yield
-    finally:
-        remove(out / _LOCK)  # while it is held: one who waits for it sees that it is gone
-        lock.release()
-        for path in made:
-            with suppress(OSError):
-                path.rmdir()  # none that holds anything

@@ -16,18 +16,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from torch import nn
 
 from relattn.translation.config import Recipe, TrainConfig, as_dict, differences, dump
 from relattn.translation.data.prepare import prepared
 from relattn.translation.errors import InputError
-from relattn.translation.files import as_size, remove, write_atomically
+from relattn.translation.files import LOCK, PART, as_size, locked, remove, write_atomically
 from relattn.translation.training import checkpoints
 from relattn.translation.training.journal import LOG, read_log
 
 RECIPE, CHECKPOINTS, BUNDLE = "recipe.yaml", "checkpoints", "bundle"
-_LOCK, _PART = ".lock", ".*.part"  # what a process that is killed may leave
+TRAINING = "training this run"
 
 _FREE = (  # may change when a run goes on: not the model's
     *("out", "train.steps", "train.threads", "train.log_every", "train.activation_checkpointing"),
@@ -48,38 +47,14 @@ def begun(recipe: Recipe) -> Iterator[None]:
     """
     out = Path(recipe.out)
     _require_free(out)
-    made = [path for path in (out, *out.parents) if not path.exists()]
-    out.mkdir(parents=True, exist_ok=True)
-    try:
-        with locked(out):
-            _require_free(out)
-            try:
-                write_atomically(out / RECIPE, dump(recipe).encode())
-                yield
-            finally:
-                if not prepared(out):
-                    _empty(out)
-    finally:
-        for path in made:
-            with suppress(OSError):
-                path.rmdir()  # none that holds anything
-
-
-@contextmanager
-def locked(out: Path) -> Iterator[None]:
-    """Keep a second process from training the same run; the lock ends with this one, however it ends."""
-    lock = FileLock(out / _LOCK, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise InputError(f"{out}: another process is training this run") from error
-    try:
-        for part in [*out.glob(_PART), *out.glob(f"*/{_PART}")]:
-            remove(part)
-        yield
-    finally:
-        remove(out / _LOCK)  # while it is held: one who waits for it sees that it is gone
-        lock.release()
+    with locked(out, TRAINING):
+        _require_free(out)
+        try:
+            write_atomically(out / RECIPE, dump(recipe).encode())
+            yield
+        finally:
+            if not prepared(out):
+                _empty(out)
 
 
 def require_same_run(began: Recipe, recipe: Recipe) -> None:
@@ -146,11 +121,11 @@ def _require_free(out: Path) -> None:
 
 def _left(entry: Path) -> bool:
     """Whether a process that was killed may have left this in a directory that it made for a run."""
-    return entry.name == _LOCK or entry.match(_PART)
+    return entry.name == LOCK or entry.match(PART)
 
 
 def _empty(out: Path) -> None:
     """Take out all that a beginning made."""
     for entry in out.iterdir():
-        if entry.name != _LOCK:
+        if entry.name != LOCK:
             remove(entry)

@@ -5,11 +5,9 @@ Where there are several validation sets, each has a row in valid.csv; log.csv ha
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
@@ -22,7 +20,7 @@ from tqdm import tqdm
 
 from relattn.translation.data.batching import Step
 from relattn.translation.errors import reading
-from relattn.translation.files import as_csv, write_atomically
+from relattn.translation.training import logs
 from relattn.translation.training.losses import Losses
 from relattn.translation.training.validation import Validated
 
@@ -71,6 +69,11 @@ class Row:
         return "  ".join(parts)
 
 
+_HEADER = [field.name for field in fields(Row)]
+_VALID_HEADER = ["step", *(field.name for field in fields(Validated))]
+_LOG = "training log"
+
+
 class Journal:
     """Counts what steps cost, appends rows to a log, and shows progress on standard error.
 
@@ -103,15 +106,11 @@ class Journal:
     def opened(self, step: int) -> Iterator[None]:
         """Begin after `step` steps. Rows past it, of a session that outlived its last checkpoint, are taken out."""
         if self.fabric.is_global_zero:
-            kept = [row for row in read_log(self.path) if row.step <= step] if self.path.exists() else []
-            header = [f.name for f in fields(Row)]
-            write_atomically(self.path, as_csv([header, *(_cells(row) for row in kept)]).encode())
+            if self.path.exists():
+                read_log(self.path)  # one that is none is refused
+            logs.cut_back(self.path, _HEADER, _LOG, step)
+            logs.cut_back(self.valid_path, _VALID_HEADER, "log of validations", step)
             self.losses.begin(step)
-            if self.valid_path.exists():
-                with reading(self.valid_path, "not a log of validations"):
-                    sets = list(csv.reader(io.StringIO(self.valid_path.read_text(encoding="utf-8"))))
-                    sets = [cells for number, cells in enumerate(sets) if number == 0 or int(cells[0]) <= step]
-                write_atomically(self.valid_path, as_csv(sets).encode())
         if self.show and sys.stderr.isatty():
             self._bar = tqdm(total=self.steps, initial=step, unit="step", dynamic_ncols=True, file=sys.stderr)
         try:
@@ -158,10 +157,9 @@ class Journal:
         row = Row(step, self.loss / self.tokens, self.tokens / elapsed, rate, self.seconds, *first)
         self.loss, self.tokens, self.last_row_at = 0.0, 0, self.seconds
         if self.fabric.is_global_zero:
-            with open(self.path, "a", newline="", encoding="utf-8") as file:
-                file.write(as_csv([_cells(row)]))
+            logs.append(self.path, _HEADER, [_cells(astuple(row))])
             if len(validated) > 1:
-                self._write_sets(step, validated)
+                logs.append(self.valid_path, _VALID_HEADER, [_cells((step, *astuple(each))) for each in validated])
         self.fabric.log_dict(row.metrics(), step)
         if self._bar is not None:
             self._bar.set_postfix_str(f"loss {row.loss:.3f}, {row.tokens_per_second:,.0f} tokens/s, lr {rate:.1e}")
@@ -175,12 +173,6 @@ class Journal:
             self._bar.write(line, file=sys.stderr)
         elif line is not None and self.show:
             print(line, file=sys.stderr, flush=True)
-
-    def _write_sets(self, step: int, validated: Sequence[Validated]) -> None:
-        with open(self.valid_path, "a", newline="", encoding="utf-8") as file:
-            if file.tell() == 0:
-                file.write(as_csv([["step", *(f.name for f in fields(Validated))]]))
-            file.write(as_csv([[_cell(value) for value in (step, *astuple(each))] for each in validated]))
 
 
 @dataclass(frozen=True)
@@ -199,17 +191,9 @@ def read_log(path: Path) -> list[Row]:
     Raises:
         InputError: the file cannot be read, or is not such a log.
     """
-    with reading(path, "not a training log"):
-        content = path.read_bytes()
-        try:
-            lines = content[: content.rfind(b"\n") + 1].decode("utf-8").splitlines()
-        except UnicodeDecodeError as error:
-            raise ValueError(f"not UTF-8 at byte {error.start}") from error
-        names = [f.name for f in fields(Row)]
-        header, *rows = list(csv.reader(lines)) or [[]]
-        if header != names:
-            raise ValueError(f"its columns are {header}, expected {names}")
-        return [_parse(dict(zip(names, cells, strict=True))) for cells in rows]
+    rows = logs.read(path, _HEADER, _LOG)
+    with reading(path, f"not a {_LOG}"):
+        return [_parse(dict(zip(_HEADER, cells, strict=True))) for cells in rows]
 
 
 def _parse(cells: dict[str, str]) -> Row:
@@ -218,8 +202,8 @@ def _parse(cells: dict[str, str]) -> Row:
     return Row(step, **values)  # type: ignore[arg-type]
 
 
-def _cells(row: Row) -> list[str]:
-    return [_cell(getattr(row, f.name)) for f in fields(row)]
+def _cells(values: Iterable[float | int | str | None]) -> list[str]:
+    return [_cell(value) for value in values]
 
 
 def _cell(value: float | int | str | None) -> str:

@@ -7,14 +7,13 @@ and by six standard deviations; what it adds to them is cut off there.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from relattn.translation.errors import Diverged, reading
+from relattn.translation.errors import Diverged
 from relattn.translation.files import as_csv, write_atomically
+from relattn.translation.training import logs
 
 DIVERGED, SPIKES = "diverged.csv", "spikes.csv"
 _HEADER = ("step", "loss", "usual", "pairs")
@@ -43,12 +42,7 @@ class Losses:
     def begin(self, step: int) -> None:
         """After `step` steps: spikes past it, of a session that outlived its last checkpoint, are taken out."""
         (self.out / DIVERGED).unlink(missing_ok=True)
-        path = self.out / SPIKES
-        if path.exists():
-            with reading(path, "not a list of spikes"):
-                rows = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
-                kept = [row for row in rows[1:] if int(row[0]) <= step]
-            write_atomically(path, as_csv([_HEADER, *kept]).encode())
+        logs.cut_back(self.out / SPIKES, _HEADER, "list of spikes", step)
 
     def see(self, step: int, position: tuple[int, int], loss: float, *, write: bool) -> str | None:
         """Note the loss of a step, in nats a target token.
@@ -85,8 +79,5 @@ class Losses:
         return f"step {step}: a loss of {loss:.3f} where {mean:.3f} is usual; its pairs are in {self.out / SPIKES}"
 
     def _note(self, step: int, position: tuple[int, int], loss: float, usual: float) -> None:
-        path = self.out / SPIKES
         pairs = " ".join(f"{corpus}:{line}" for corpus, line in self.origin(position))
-        row = (step, f"{loss:.6g}", f"{usual:.6g}", pairs)
-        with open(path, "a", newline="", encoding="utf-8") as file:
-            file.write(as_csv([row] if path.stat().st_size else [_HEADER, row]))
+        logs.append(self.out / SPIKES, _HEADER, [(step, f"{loss:.6g}", f"{usual:.6g}", pairs)])

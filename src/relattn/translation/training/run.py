@@ -18,6 +18,7 @@ from relattn.translation.data.imported import AnyTokenizer
 from relattn.translation.data.prepare import Validation, prepare, tokenizer_of
 from relattn.translation.errors import InputError
 from relattn.translation.evaluation import score
+from relattn.translation.files import locked
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.confidence import calibrated
 from relattn.translation.search.translator import Translator
@@ -28,9 +29,9 @@ from relattn.translation.training.directory import (
     BUNDLE,
     CHECKPOINTS,
     RECIPE,
+    TRAINING,
     begun,
     how_far,
-    locked,
     newest_checkpoint,
     require_same_run,
     require_space,
@@ -80,7 +81,7 @@ def train(
         if first:
             if resume:
                 require_same_run(read_recipe(out), recipe)
-            stack.enter_context(locked(out) if resume else begun(recipe))
+            stack.enter_context(locked(out, TRAINING) if resume else begun(recipe))
         else:
             stack.enter_context(together)
             launch(fabric, recipe.train, together.children)  # waits for the first one, which comes with the data
