@@ -347,7 +347,7 @@ def test_torchrun_goes_on_after_a_process_is_killed(tmp_path, make_recipe, strat
         out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert out == f"{killed.out}/bundle\n"
-    lost = [line for line in err.splitlines() if line.startswith("relattn: ")]
+    lost = [line for line in err.splitlines() if line.startswith("relattn: error: ")]
     assert len(lost) == 1, err
     told = r"relattn: error: process 1 of 2 lost the others after step \d+; the same command with --resume goes on from"
     assert re.match(told, lost[0])
