@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import math
 import re
 import subprocess
@@ -101,9 +102,9 @@ def files(tmp_path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (tmp_path / "results/tiny/rows").iterdir()}
 
 
-def test_a_table_is_trained_measured_and_told(small, tmp_path, text, capsys):
-    page = small()
-    told = capsys.readouterr().err.splitlines()
+def test_a_table_is_trained_measured_and_told(small, tmp_path, text, caplog):
+    caplog.set_level(logging.INFO, "relattn.translation.experiments")
+    page, told = small(), caplog.messages
     assert next(line for line in told if " of 4: " in line) == "1 of 4: relative-seed1; 0 done, 4 left"
     assert "2 of 4: relative-relative_tables=keys-seed1; 1 done, 3 left, which should take 0:00:" in "\n".join(told)
     assert told[-1] == "4 done, 0 left"
@@ -213,11 +214,12 @@ def rows_code(tmp_path) -> str:
 
 
 @pytest.mark.whole
-def test_a_row_that_another_process_trains_is_passed_over(small, tmp_path, capsys):
+def test_a_row_that_another_process_trains_is_passed_over(small, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "relattn.translation.experiments")
     (tmp_path / "runs/tiny").mkdir(parents=True)
     with FileLock(tmp_path / "runs/tiny/relative-seed1.lock"):
         written = small(seeds=[1]).read_text(encoding="utf-8")
-    assert "1 of 2: relative-seed1: another process is training it" in capsys.readouterr().err
+    assert "1 of 2: relative-seed1: another process is training it" in caplog.messages
     assert list(files(tmp_path)) == ["relative-relative_tables=keys-seed1.json"]
     assert "Not trained yet: both." in written
 

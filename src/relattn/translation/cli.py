@@ -5,7 +5,6 @@ Every mistake of the user's ends in one line on standard error and exit code 2, 
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import sys
@@ -29,6 +28,7 @@ from relattn.translation.config import (
     TrainConfig,
     require,
 )
+from relattn.translation.console import shown
 from relattn.translation.errors import InputError, Interrupted, one_line, require_installed
 from relattn.translation.processor import cores
 from relattn.translation.settings import add_settings, recipe_flags
@@ -45,13 +45,13 @@ SERVING = (  # what the extra "serve" installs, as it is imported
 def main(argv: list[str] | None = None) -> int:
     """Run a command with the given arguments, or those of the process; returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
-    logging.basicConfig(format="relattn: %(message)s", level=logging.WARNING)
     # Lightning imports matplotlib, which keeps a cache: not in the user's home.
     os.environ.setdefault("MPLCONFIGDIR", str(Path(tempfile.gettempdir()) / f"relattn-matplotlib-{os.getuid()}"))
     try:
         if sys.stdout is None:
             raise InputError("standard output is closed")
-        code = _command(argv)
+        with shown():
+            code = _command(argv)
         sys.stdout.flush()
         return code
     except Interrupted as stop:

@@ -7,6 +7,7 @@ trained on (`test`), and predicts each piece of lines more than twice as long (`
 from __future__ import annotations
 
 import csv
+import logging
 import shlex
 import sys
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from relattn.translation.training.run import train
 LINES = 400  # of each split
 WIDTH = 15  # target positions in a bin of the table and the picture
 SAMPLES = 4
+_log = logging.getLogger(__name__)
 
 
 def recipe(out: Path, positions: Positions, *, steps: int, seed: int, src_lang: str, tgt_lang: str) -> Recipe:
@@ -80,7 +82,7 @@ def demo(out: Path, schemes: Sequence[Positions], *, steps: int, seed: int, src_
     for scheme in schemes:
         run = out / scheme
         wanted = recipe(run, scheme, steps=steps, seed=seed, src_lang=src_lang, tgt_lang=tgt_lang)
-        print(f"\n{src_lang} → {tgt_lang}, {scheme} positions: training for {steps} steps", file=sys.stderr)
+        _log.info("%s → %s, %s positions: training for %d steps", src_lang, tgt_lang, scheme, steps)
         translator = bundle.load(train(wanted, resume=(run / "recipe.yaml").exists(), again="the same command"))
         results.append(_measure(scheme, translator, read_log(run / "log.csv")[-1].seconds, src_lang, tgt_lang))
     trained = _longest_target(wanted.data, translator.tokenizer)

@@ -1,4 +1,4 @@
-"""Writing so that a file or a directory is either there in full or not there at all, by one process at a time."""
+"""Writing so that a file or a directory is either there in full or not there at all."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from relattn.translation.errors import InputError, reason
 
-LOCK, PART = ".lock", ".*.part"  # what a process that is killed may leave in a directory
+PART = ".*.part"  # what a process that is killed may leave in a directory
 
 
 @contextmanager
@@ -43,41 +41,6 @@ def putting(path: Path) -> Iterator[Path]:
     finally:
         remove(old)
         remove(aside)
-
-
-@contextmanager
-def locked(directory: Path, doing: str) -> Iterator[None]:
-    """Keep a second process out of a directory; the lock ends with this one, however it ends.
-
-    The directory is made where there is none, and goes again if nothing came into it. What a process that was killed
-    left half-written there is taken away.
-
-    Args:
-        directory: the place.
-        doing: what a process does with it.
-
-    Raises:
-        InputError: another process has it.
-    """
-    made = [path for path in (directory, *directory.parents) if not path.exists()]
-    directory.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(directory / LOCK, timeout=0)
-    try:
-        try:
-            lock.acquire()
-        except Timeout as error:
-            raise InputError(f"{directory}: another process is {doing}") from error
-        try:
-            for part in [*directory.glob(PART), *directory.glob(f"*/{PART}")]:
-                remove(part)
-            yield
-        finally:
-            remove(directory / LOCK)  # while it is held: one who waits for it sees that it is gone
-            lock.release()
-    finally:
-        for path in made:
-            with suppress(OSError):
-                path.rmdir()  # none that holds anything
 
 
 def require_replaceable(path: Path, names: Collection[str], what: str) -> None:

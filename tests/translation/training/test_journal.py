@@ -10,6 +10,7 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 
+from relattn.translation.console import shown
 from relattn.translation.data.batching import Step
 from relattn.translation.errors import InputError
 from relattn.translation.training import journal as module
@@ -142,7 +143,7 @@ def test_a_file_that_is_no_log_is_refused(tmp_path):
 def test_lines_where_there_is_no_terminal_and_a_bar_where_there_is(tmp_path, capsys, monkeypatch, clock):
     def session() -> str:
         journal = begun(tmp_path, steps=2, show=True)
-        with journal.opened(0):
+        with shown(), journal.opened(0):
             for step in (1, 2):
                 journal.start_clock()
                 clock.now += 2
@@ -156,7 +157,7 @@ def test_lines_where_there_is_no_terminal_and_a_bar_where_there_is(tmp_path, cap
         "step 2  loss 1.500  200 tokens/s  lr 1.00e-03  4 s  valid loss 0.750  valid BLEU 12.3",
     ]
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    shown = session()
-    assert "loss 1.500, 200 tokens/s, lr 1.0e-03" in shown
-    assert "valid BLEU 12.3" in shown
-    assert "2/2" in shown
+    drawn = session()
+    assert "loss 1.500, 200 tokens/s, lr 1.0e-03" in drawn
+    assert "valid BLEU 12.3" in drawn
+    assert "2/2" in drawn

@@ -82,15 +82,15 @@ def test_a_resumed_run_is_the_same_run(tmp_path, whole, where):
     assert_same(ours, theirs)
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_made_again(tmp_path, whole, capsys):
+def test_a_damaged_checkpoint_is_passed_over_and_made_again(tmp_path, whole, caplog):
     recipe = replace(whole, out=str(tmp_path / "run"))
     train(replace(recipe, train=replace(recipe.train, steps=4)), show=False)
     newest = checkpoints.checkpoint_path(tmp_path / "run" / "checkpoints", 4)
     newest.write_bytes(newest.read_bytes()[:1000])
+    caplog.clear()
     train(recipe, resume=True, show=False)
-    warning = capsys.readouterr().err
-    assert warning.startswith(f"relattn: warning: {newest}: damaged: ")
-    assert warning.endswith("; going on from step-00000003.ckpt\n")
+    assert caplog.messages[0].startswith(f"{newest}: damaged: ")
+    assert caplog.messages[0].endswith("; going on from step-00000003.ckpt")
     assert_same(state_of(recipe, 9), state_of(whole, 9))
     assert [step for step, _ in validation_losses(recipe)] == list(range(1, 10))  # rows past the checkpoint went
 

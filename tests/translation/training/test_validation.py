@@ -33,20 +33,20 @@ def test_what_is_said():
     assert order_unread(9, Validated("v", 2.0, None), 2.03) is None
     told = order_unread(9, Validated("v", 2.0, None), 2.004)
     assert told is not None
-    assert told.startswith("relattn: warning: step 9: the loss on v is 2.000, and 2.004 with the pieces of its sources")
+    assert told.startswith("step 9: the loss on v is 2.000, and 2.004 with the pieces of its sources")
 
 
 @pytest.mark.filterwarnings("ignore:clip. 0 :UserWarning")
-def test_a_model_that_cannot_read_order_is_named_after_its_warm_up(tmp_path, make_recipe, capsys):
+def test_a_model_that_cannot_read_order_is_named_after_its_warm_up(tmp_path, make_recipe, caplog):
     recipe = make_recipe(tmp_path / "run", train=SETTINGS)
     train(replace(recipe, model=recipe.model.with_positions("relative", clip=0)))
-    lines = [line for line in capsys.readouterr().err.splitlines() if "nothing of order" in line]
-    assert [line.split(":")[2] for line in lines] == [" step 6", " step 9"]
+    lines = [line for line in caplog.messages if "nothing of order" in line]
+    assert [line.split(":")[0] for line in lines] == ["step 6", "step 9"]
 
 
-def test_once_order_is_read_it_is_not_asked_for_again(tmp_path, make_recipe, capsys, monkeypatch):
+def test_once_order_is_read_it_is_not_asked_for_again(tmp_path, make_recipe, caplog, monkeypatch):
     asked = []
     monkeypatch.setattr(loop, "shuffled_loss", lambda *_: asked.append(1) or 1e3)
     train(make_recipe(tmp_path / "run", train=SETTINGS))
     assert asked == [1]
-    assert "order" not in capsys.readouterr().err
+    assert "order" not in caplog.text

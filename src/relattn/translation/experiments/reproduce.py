@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -15,6 +15,8 @@ from relattn.translation.errors import InputError
 from relattn.translation.experiments import report, rows
 from relattn.translation.experiments.scales import SCALES, Scale, at
 from relattn.translation.experiments.tables import TABLES
+
+_log = logging.getLogger(__name__)
 
 
 def reproduce(
@@ -63,12 +65,12 @@ def reproduce(
         try:
             with FileLock(f"{recipe.out}.lock", timeout=0):
                 if not path.exists():
-                    _tell(f"{number} of {len(wanted)}: {path.stem}; {_left([path for path, _, _ in wanted])}")
+                    _log.info(f"{number} of {len(wanted)}: {path.stem}; {_left([path for path, _, _ in wanted])}")
                     rows.write(path, rows.make(entry, recipe, pairs, sets, scale.width))
                     rows.clear(Path(recipe.out))
         except Timeout:
-            _tell(f"{number} of {len(wanted)}: {path.stem}: another process is training it")
-    _tell(_left([path for path, _, _ in wanted]))
+            _log.info(f"{number} of {len(wanted)}: {path.stem}: another process is training it")
+    _log.info(_left([path for path, _, _ in wanted]))
     return report.write(table, scale, out / scale.name, pairs)
 
 
@@ -91,7 +93,3 @@ def _left(paths: Sequence[Path]) -> str:
         return f"{len(done)} done, {left} left"
     seconds = left * statistics.median(result.wall for result in done)
     return f"{len(done)} done, {left} left, which should take {timedelta(seconds=round(seconds))} one after another"
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

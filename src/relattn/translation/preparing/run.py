@@ -25,7 +25,8 @@ from tqdm import tqdm
 
 from relattn.translation.config import CleaningConfig, as_dict, differences
 from relattn.translation.errors import InputError
-from relattn.translation.files import LOCK, locked, putting, remove, write_atomically
+from relattn.translation.files import putting, remove, write_atomically
+from relattn.translation.locking import LOCK, locked
 from relattn.translation.preparing.account import Account
 from relattn.translation.preparing.card import card
 from relattn.translation.preparing.duplicates import Seen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,7 +53,6 @@ def serve(
     # asyncio does this for sockets that know their protocol alone. Without it the body of an answer, which follows its
     # head, waits 40 ms for the client to say that it has the head. Connections have it from here.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    logging.getLogger("relattn.serve").setLevel(logging.INFO)
     pairs = ", ".join(f"{source} to {target}" for source, target in sorted(translators))
     shown = f"[{host}]" if ":" in host else host
     print(f"{pairs}: http://{shown}:{listening.getsockname()[1]}/", flush=True)

@@ -8,8 +8,8 @@ was killed before it came to anything else.
 
 from __future__ import annotations
 
+import logging
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -21,12 +21,14 @@ from torch import nn
 from relattn.translation.config import Recipe, TrainConfig, as_dict, differences, dump
 from relattn.translation.data.prepare import prepared
 from relattn.translation.errors import InputError
-from relattn.translation.files import LOCK, PART, as_size, locked, remove, write_atomically
+from relattn.translation.files import PART, as_size, remove, write_atomically
+from relattn.translation.locking import LOCK, locked
 from relattn.translation.training import checkpoints
 from relattn.translation.training.journal import LOG, read_log
 
 RECIPE, CHECKPOINTS, BUNDLE = "recipe.yaml", "checkpoints", "bundle"
 TRAINING = "training this run"
+_log = logging.getLogger(__name__)
 
 _FREE = (  # may change when a run goes on: not the model's
     *("out", "train.steps", "train.threads", "train.log_every", "train.activation_checkpointing"),
@@ -79,7 +81,7 @@ def newest_checkpoint(out: Path, *, warn: bool = True) -> dict[str, Any] | None:
         return None
     path, state, passed_over = checkpoints.newest(out / CHECKPOINTS)
     for line in passed_over if warn else ():
-        print(f"relattn: warning: {line}; going on from {path.name}", file=sys.stderr)
+        _log.warning("%s; going on from %s", line, path.name)
     return state
 
 

@@ -1,10 +1,11 @@
-"""What a run says of itself while it goes: rows of log.csv, and a progress bar or plain lines on standard error.
+"""What a run says of itself while it goes: rows of log.csv, each a line of the log too, and a progress bar.
 
 Where there are several validation sets, each has a row in valid.csv; log.csv has the first.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +26,7 @@ from relattn.translation.training.losses import Losses
 from relattn.translation.training.validation import Validated
 
 LOG, VALID = "log.csv", "valid.csv"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ _LOG = "training log"
 
 
 class Journal:
-    """Counts what steps cost, appends rows to a log, and shows progress on standard error.
+    """Counts what steps cost, appends rows to a log, and shows progress.
 
     Every rank keeps one, since the loss of a step is the sum over ranks; the first one alone writes and shows.
 
@@ -84,7 +86,7 @@ class Journal:
         out: the run's directory, where log.csv and valid.csv are.
         losses: is shown the loss of every step.
         steps: steps in all.
-        show: whether anything goes to standard error: a bar where that is a terminal, else one line per row.
+        show: a bar on standard error, where that is a terminal.
 
     Attributes:
         loss: of the settled steps since the last row, in nats.
@@ -142,7 +144,9 @@ class Journal:
             shares = torch.stack([waiting.loss for waiting in self._waiting])
             losses = cast(Tensor, self.fabric.all_reduce(shares, reduce_op="sum"))
             for waiting, loss in zip(self._waiting, losses.tolist(), strict=True):
-                self.tell(self.losses.see(waiting.step, waiting.position, loss, write=self.fabric.is_global_zero))
+                told = self.losses.see(waiting.step, waiting.position, loss, write=self.fabric.is_global_zero)
+                if told is not None:
+                    self.tell(told, logging.WARNING)
                 self.loss += loss * waiting.tokens
                 self.tokens += waiting.tokens
             self._waiting = []
@@ -167,12 +171,10 @@ class Journal:
             self.tell(row.text())
         return row
 
-    def tell(self, line: str | None) -> None:
-        """Show a line beside the progress, if there is one to show and anything is shown."""
-        if line is not None and self._bar is not None:
-            self._bar.write(line, file=sys.stderr)
-        elif line is not None and self.show:
-            print(line, file=sys.stderr, flush=True)
+    def tell(self, line: str, level: int = logging.INFO) -> None:
+        """Log a line, once for all ranks."""
+        if self.fabric.is_global_zero:
+            _log.log(level, line)
 
 
 @dataclass(frozen=True)

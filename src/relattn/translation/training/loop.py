@@ -9,6 +9,7 @@ drop what one would.
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from functools import partial
@@ -108,7 +109,8 @@ def fit(
                     without = shuffled_loss(whole, data.valid[0], data.tokenizer.marks, fabric.device)
                     told = order_unread(progress.step, found[0], without)
                     watch_order = told is not None
-                    journal.tell(told)
+                    if told is not None:
+                        journal.tell(told, logging.WARNING)
 
             ending = stop.agreed(fabric) or progress.over(train)
             if progress.step % train.checkpoint_every == 0 or ending:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,7 +17,7 @@ from relattn.translation.data.imported import AnyTokenizer
 from relattn.translation.data.prepare import Validation, prepare, tokenizer_of
 from relattn.translation.errors import InputError
 from relattn.translation.evaluation import score
-from relattn.translation.files import locked
+from relattn.translation.locking import locked
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.confidence import calibrated
 from relattn.translation.search.translator import Translator
@@ -47,6 +46,8 @@ from relattn.translation.training.processes import (
 from relattn.translation.training.stop import Stop
 from relattn.translation.training.together import Together
 
+_log = logging.getLogger(__name__)
+
 
 def train(
     recipe: Recipe, *, resume: bool = False, show: bool = True, again: str = "the same command with --resume"
@@ -60,7 +61,7 @@ def train(
     Args:
         recipe: the run.
         resume: go on from the newest checkpoint in the recipe's directory.
-        show: progress on standard error.
+        show: draw progress on standard error, where that is a terminal.
         again: what goes on with a run that was stopped, as it is told then.
 
     Raises:
@@ -97,7 +98,7 @@ def train(
             require_space(out, model, recipe.train)
         state = newest_checkpoint(out, warn=first) if resume else None
         if first:
-            _tell_left_out(data.dropped if show else {})
+            _tell_left_out(data.dropped)
             stack.enter_context(together)
             launch(fabric, recipe.train, together.children)
         stop.when_agreed()
@@ -191,7 +192,7 @@ def _start(recipe: Recipe) -> bundle.Parts | None:
 def _tell_left_out(counts: dict[str, int]) -> None:
     left_out = ", ".join(f"{count:,} ({reason})" for reason, count in counts.items() if count)
     if left_out:
-        print(f"training pairs left out: {left_out}", file=sys.stderr)
+        _log.info("training pairs left out: %s", left_out)
 
 
 @contextmanager

@@ -6,11 +6,11 @@ so the first process watches those that it started, and they watch it.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +23,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from relattn.translation.errors import LostProcess
 
 PARENT = "RELATTN_FIRST_PROCESS"  # in the environment of processes that the first one starts: its number
+_log = logging.getLogger(__name__)
 _GRACE = 5.0  # seconds that a process has to end by itself, once another has
 _TICK = 0.2
 _GONE = re.compile(  # what gloo, NCCL and PyTorch's store say when another process is not there any more
@@ -106,4 +107,4 @@ class Together:
                 os._exit(2)
 
     def _tell(self, what: str) -> None:
-        print(f"relattn: error: {self._last_words(what)}", file=sys.stderr, flush=True)
+        _log.error(self._last_words(what))

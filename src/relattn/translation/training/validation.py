@@ -75,7 +75,7 @@ def order_unread(step: int, found: Validated, without: float) -> str | None:
     if without > found.loss * (1 + UNREAD):
         return None
     return (
-        f"relattn: warning: step {step}: the loss on {found.name} is {found.loss:.3f}, and {without:.3f} with the "
+        f"step {step}: the loss on {found.name} is {found.loss:.3f}, and {without:.3f} with the "
         "pieces of its sources shuffled: the model makes nothing of order, and may be stuck there; see "
         "train.warmup_steps, train.learning_rate"
     )
