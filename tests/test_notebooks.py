@@ -61,8 +61,8 @@ class TestAsItLies:
                 assert not LOCAL.search(text), text
 
     def test_what_it_names_is_there(self, path):
-        text = "\n".join(source(cell) for kind in ("markdown", "code") for cell in cells_of(path, kind))
-        named = re.findall(r"\]\(([^)#:]+)\)", text) + re.findall(r'"(\.\./[^"]+)"', text)
+        prose, code = ("\n".join(map(source, cells_of(path, kind))) for kind in ("markdown", "code"))
+        named = re.findall(r"\]\(([^)#:]+)\)", prose) + re.findall(r'"(\.\./[^"]+)"', code)
         assert named
         for target in named:
             assert (path.parent / target).exists(), target
