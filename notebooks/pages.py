@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted(HERE.glob("*.ipynb")):
         text, resources = MarkdownExporter().from_filename(path, {"unique_key": path.stem})
-        text = text.replace("](../docs/", "](../")  # a page lies beside those of docs/
+        text = text.replace("](../docs/", "](../").replace(".ipynb)", ".md)")  # a page lies among those of docs/
         pages: dict[str, str | bytes] = {f"{path.stem}.md": text} | resources["outputs"]
         for name, content in pages.items():
             files.append(File.generated(config, f"notebooks/{name}", content=content))
