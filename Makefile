@@ -6,7 +6,7 @@ export XDG_CACHE_HOME := $(CURDIR)/.cache
 export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-all check format site wheels clean
+.PHONY: demo test test-all check format site notebooks wheels clean
 
 demo: .venv/usable  ## train a relative-position Transformer on the embedded corpus and show what it learned
 	$(BIN)/relattn demo
@@ -29,6 +29,9 @@ format: .venv/installed  ## rewrite the code as `make check` wants it
 site: .venv/site  ## the documentation as pages, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
+notebooks: .venv/notebooks  ## execute the notebooks and keep what they show; one that fails stays as it was
+	$(BIN)/python notebooks/execute.py notebooks/*.ipynb
+
 wheels: .venv/wheels  ## build the source distribution and, from it, the wheels for every machine, into dist/
 	$(BIN)/python wheels.py
 
@@ -48,7 +51,11 @@ clean:  ## remove all that these commands made, runs excepted
 	touch $@
 
 .venv/site: .venv/installed  # what makes pages of the documentation
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt mkdocs-material 'mkdocstrings[python]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt mkdocs-material 'mkdocstrings[python]' nbconvert
+	touch $@
+
+.venv/notebooks: .venv/installed  # what executes notebooks
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt ipykernel nbclient
 	touch $@
 
 .venv/wheels: .venv/installed  # a compiler for other machines, and what reads off which systems a wheel runs on
