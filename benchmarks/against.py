@@ -166,7 +166,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threshold", type=float, default=0.05, help="slower by less is not marked")
     parser.add_argument("--out", type=Path, help="file for the table, Markdown")
     parser.add_argument("--fail", action="store_true", help="exit status 1 where a case is slower, or fails here")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.rounds < 1:
+        parser.error(f"--rounds {arguments.rounds}: one at least")
+    return arguments
 
 
 def main() -> None:

@@ -104,6 +104,11 @@ def test_a_folder_without_the_package(monkeypatch, capsys, tmp_path):
     )
 
 
+def test_no_rounds(monkeypatch, capsys):
+    assert run(monkeypatch, ROOT, "--rounds", 0) == 2
+    assert capsys.readouterr().err.endswith("error: --rounds 0: one at least\n")
+
+
 @pytest.mark.parametrize(
     ("times", "flags", "status"),
     [
