@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import runpy
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +53,31 @@ def test_a_public_name_is_documented(name):
     arguments = [n for n in inspect.signature(EVERY[name]).parameters if n not in ("self", "args", "kwargs", "options")]
     if not ELSEWHERE.search(text):
         assert [argument for argument in arguments if not re.search(rf"\b{argument}\b", text)] == []
+
+
+def shaped(text: str, argument: str) -> bool:
+    """Whether a docstring has a shape, such as (batch, n) or (labels,), in what it says of an argument."""
+    return any(re.match(r".{,120}\([^()]*,[^()]*\)", said) for said in re.split(rf"\b{argument}\b", text)[1:])
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_its_tensors_have_shapes(name):
+    text = " ".join((inspect.getdoc(EVERY[name]) or "").split())
+    given = inspect.signature(EVERY[name]).parameters.items()
+    tensors = [argument for argument, kind in given if "Tensor" in str(kind.annotation)]
+    if not ELSEWHERE.search(text):
+        assert [argument for argument in tensors if not shaped(text, argument)] == []
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_what_it_raises_is_said(name):
+    public = EVERY[name]
+    try:
+        source = inspect.getsource(public.__init__ if inspect.isclass(public) else public)
+    except OSError:  # a data class's own
+        return
+    raises = any(isinstance(node, ast.Raise) for node in ast.walk(ast.parse(textwrap.dedent(source))))
+    assert not raises or re.search(r"^Raises:|raised", inspect.getdoc(public) or "", re.MULTILINE)
 
 
 def test_the_reference_has_every_public_name():

@@ -64,7 +64,11 @@ class AttentionCache:
         """The cache with n more positions, whose `key` and `value` are (batch, heads, n, head_dim) each.
 
         `lengths` (batch,) is how many positions each sequence then holds, where some of the n are padding on its
-        right; its next position takes the place of padding. ValueError where they add fewer than 0 or more than n.
+        right; its next position takes the place of padding.
+
+        Raises:
+            ValueError: `key` is of another batch, number of heads or head_dim than the cache; `lengths` add fewer than 0
+                or more than n positions.
         """
         self._check(key, lengths)
         n = key.shape[2]

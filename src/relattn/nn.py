@@ -74,6 +74,9 @@ class RelativeAttention(nn.Module):
         backend: as in `relative_attention`.
         device: of the tables, as in PyTorch's own modules.
         dtype: theirs too.
+
+    Raises:
+        ValueError, TypeError: an option is none of those above.
     """
 
     def __init__(
@@ -134,6 +137,9 @@ class RelativeSelfAttention(nn.Module):
         backend: as in `relative_attention`.
         device: of the parameters, as in PyTorch's own modules.
         dtype: theirs too.
+
+    Raises:
+        ValueError, TypeError: `embed_dim` is no multiple of `num_heads`, or an option is none of those above.
     """
 
     def __init__(
@@ -192,6 +198,9 @@ class RelativeSelfAttention(nn.Module):
 
         Returns:
             (batch, n, embed_dim), and with a cache also the new one. Padding positions give the output's bias.
+
+        Raises:
+            ValueError: a cache is given to a layer that is not causal, or is another layer's.
         """
         if cache is not None and not self.is_causal:
             raise ValueError("a cache is for causal layers: here later positions would change earlier outputs")

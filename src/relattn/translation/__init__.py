@@ -14,10 +14,18 @@ if TYPE_CHECKING:
 
 
 def load(path: str | Path, *others: str | Path, device: str = "cpu", precision: Precision = "fp32") -> Translator:
-    """A translator from a bundle: ``load("my-bundle").translate(["A sentence."])``. See `bundle.load`.
+    """A translator from a bundle: ``load("my-bundle").translate(["A sentence."])``. No code of a bundle is run.
 
-    A path is a directory, or a name on the Hugging Face hub: ``load("org/name")``. See `hub.resolve`. Of several
-    bundles an ensemble is made, whose probabilities are the means of theirs. `precision` is "fp32" or "bf16".
+    Args:
+        path: a bundle's directory, or its name on the Hugging Face hub, ``"org/name"``, perhaps with a branch, a tag or
+            a commit, ``"org/name@v1.0"``.
+        others: further bundles. Together they are an ensemble, whose probabilities are the means of theirs.
+        device: as PyTorch names it.
+        precision: "fp32" or "bf16".
+
+    Raises:
+        InputError: a bundle is missing, damaged or of a later version, cannot be fetched, does not go with the others,
+            or the device cannot be used.
     """
     from relattn.translation import bundle, hub
 
