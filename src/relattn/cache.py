@@ -67,8 +67,8 @@ class AttentionCache:
         right; its next position takes the place of padding.
 
         Raises:
-            ValueError: `key` is of another batch, number of heads or head_dim than the cache; `lengths` add fewer than 0
-                or more than n positions.
+            ValueError: `key` is of another batch, number of heads or head_dim than the cache; `lengths` add fewer than
+                0 or more than n positions.
         """
         self._check(key, lengths)
         n = key.shape[2]
