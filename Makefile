@@ -58,6 +58,6 @@ clean:  ## remove all that these commands made, runs excepted
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt ipykernel nbclient
 	touch $@
 
-.venv/wheels: .venv/installed  # a compiler for other machines, and what reads off which systems a wheel runs on
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt auditwheel ziglang
+.venv/wheels: .venv/installed  # a compiler for other machines, what reads off which systems a wheel runs on, an index's checks
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt auditwheel twine ziglang
 	touch $@

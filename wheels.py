@@ -1,7 +1,7 @@
 """Builds what an index takes into dist/: the source distribution, and from that a wheel for each target. `make wheels`.
 
 A wheel has to hold the kernels of its target and nothing compiled besides, and, on Linux, objects of which `auditwheel`
-says that they need no newer C library than the wheel's tag does.
+says that they need no newer C library than the wheel's tag does. `twine` has to take all of them.
 """
 
 import os
@@ -66,6 +66,7 @@ def main() -> None:
         objects = checked(wheel, target)
         platform = f"; auditwheel: {audited(wheel)}" if "linux" in target else ""
         report(wheel, f"{len(objects)} objects{platform}")
+    subprocess.run([sys.executable, "-m", "twine", "--no-color", "check", "--strict", *DIST.iterdir()], check=True)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,17 @@
 shows that it runs."""
 
 import json
+import os
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+import relattn
 from benchmarks import against
 
 ROOT = Path(__file__).parents[1]
@@ -62,6 +65,16 @@ def test_only_the_job_that_publishes_may_and_it_has_no_secret():
     assert job["environment"] == "pypi"
     assert job["needs"] == ["test", "wheels"]
     assert job["steps"][-1]["uses"].startswith("pypa/gh-action-pypi-publish@")
+
+
+def test_a_release_has_notes(tmp_path):
+    (line,) = (step["run"] for step in steps("release") if step.get("run", "").startswith("sed "))
+    (tmp_path / "CHANGELOG.md").write_text((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), encoding="utf-8")
+    environment = {**os.environ, "GITHUB_REF_NAME": f"v{relattn.__version__}"}
+    subprocess.run(["bash", "-c", line], cwd=tmp_path, env=environment, check=True)
+    notes = (tmp_path / "notes.md").read_text(encoding="utf-8")
+    assert "### Added" in notes
+    assert "\n## " not in notes
 
 
 def test_the_comparison_is_called_with_what_it_takes(monkeypatch, tmp_path):
