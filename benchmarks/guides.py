@@ -1,7 +1,7 @@
 """Runs a guide of docs/guides from top to bottom as its reader would, and keeps what it printed beside it.
 
-Blocks with a title are files, those of commands are run as they are written, in one shell and an empty directory. With
-a wheel (`make wheels`) that shell has a new virtual environment in which nothing is installed but pip.
+Blocks with a title are files, those of commands are run as they are written, in one shell, an empty directory and a new
+virtual environment, whose pip takes this project's wheels (`make wheels`) and versions.
 """
 
 import argparse
@@ -68,8 +68,8 @@ def main() -> None:
             given = environment(Path(directory) / "new" / "bin" / "python", arguments.wheels.resolve())
             told = []
             for line in lines_of(script(page), Path(directory) / "work", given):
-                print(line, end="", flush=True)
-                told.append(line)
+                told.append(line.replace(directory, "DIR"))
+                print(told[-1], end="", flush=True)
         (GUIDES / f"{name}.txt").write_text("".join(told), encoding="utf-8")
 
 
