@@ -19,6 +19,11 @@ GUIDES = ROOT / "docs" / "guides"
 BLOCK = re.compile(r'^```(?:sh|\w+ title="(?P<file>[\w.]+)")\n(?P<text>.*?)^```$', re.DOTALL | re.MULTILINE)
 
 
+def commands(text: str) -> list[str]:
+    """The commands of a block, those that go on after a backslash whole."""
+    return [command.rstrip() for command in re.findall(r"(?:.*\\\n)*.+\n", text)]
+
+
 def script(page: str) -> str:
     """A page's blocks as a shell script that shows each command before it runs it, and ends where one fails."""
     lines = ["set -eu"]
@@ -26,8 +31,8 @@ def script(page: str) -> str:
         if block["file"]:
             lines += [f"cat > {block['file']} <<'END OF FILE'", block["text"].rstrip("\n"), "END OF FILE"]
             continue
-        for command in re.findall(r"(?:.*\\\n)*.+\n", block["text"]):
-            lines += [f"printf '$ %s\\n' {shlex.quote(command.rstrip())}", command.rstrip()]
+        for command in commands(block["text"]):
+            lines += [f"printf '$ %s\\n' {shlex.quote(command)}", command]
     return "\n".join(lines) + "\n"
 
 

@@ -164,9 +164,11 @@ def test_a_command_is_one_that_the_command_line_takes(command, tmp_path, monkeyp
     monkeypatch.setattr(ArgumentParser, "parse_args", parsed)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    page, name, *words = command
     (recipe,) = re.findall(r"```yaml\n(.*?)```", TEXTS["README.md"], re.DOTALL)
-    (tmp_path / "my.yaml").write_text(recipe, encoding="utf-8")
-    _, name, *words = command
+    of_page = re.findall(r'```yaml title="(.*?)"\n(.*?)```', TEXTS[page], re.DOTALL)
+    for file, text in [("my.yaml", recipe), *of_page]:
+        (tmp_path / file).write_text(text, encoding="utf-8")
     cut = next((at for at, word in enumerate(words) if word[0] in "<>&|"), len(words))
     with pytest.raises(Parsed):
         cli.COMMANDS[name](words[:cut])
