@@ -36,12 +36,18 @@ def test_what_is_said():
     assert told.startswith("step 9: the loss on v is 2.000, and 2.004 with the pieces of its sources")
 
 
-@pytest.mark.filterwarnings("ignore:clip. 0 :UserWarning")
-def test_a_model_that_cannot_read_order_is_named_after_its_warm_up(tmp_path, make_recipe, caplog):
-    recipe = make_recipe(tmp_path / "run", train=SETTINGS)
-    train(replace(recipe, model=recipe.model.with_positions("relative", clip=0)))
+def test_a_model_that_reads_no_order_is_named_after_its_warm_up(tmp_path, make_recipe, caplog):
+    train(make_recipe(tmp_path / "run", train={**SETTINGS, "learning_rate": 1e-9}))
     lines = [line for line in caplog.messages if "nothing of order" in line]
     assert [line.split(":")[0] for line in lines] == ["step 6", "step 9"]
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot tell word order:UserWarning")
+@pytest.mark.parametrize("changes", [{"positions": "none"}, {"positions": "relative", "clip": 0}], ids=str)
+def test_one_that_cannot_read_it_said_so_when_it_was_made(tmp_path, make_recipe, caplog, changes):
+    recipe = make_recipe(tmp_path / "run", train=SETTINGS)
+    train(replace(recipe, model=recipe.model.with_positions(**changes)))
+    assert "order" not in caplog.text
 
 
 def test_once_order_is_read_it_is_not_asked_for_again(tmp_path, make_recipe, caplog, monkeypatch):

@@ -11,7 +11,6 @@ Each scheme names its paper; docs/family.md has those that are calls of the oper
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import torch
@@ -298,20 +297,14 @@ SCHEMES = {
 }
 
 
-def warn_if_blind(config: ModelConfig) -> None:
-    """Say it loudly when a model has no way to tell word order: such a one learns badly and says nothing."""
+def blindness(config: ModelConfig) -> str | None:
+    """Why a model has no way to tell word order, or None: such a one learns badly and says nothing."""
     if config.positions == "none":
-        warnings.warn(
-            "positions: none — this model has NO position signal and cannot tell word order; use it as a baseline only",
-            stacklevel=2,
+        return (
+            "positions: none — this model has NO position signal and cannot tell word order; use it as a baseline only"
         )
-    elif config.positions == "relative" and config.window == (0, 0):
-        warnings.warn(
-            "clip: 0 — one label for every pair says nothing of positions: this model cannot tell word order",
-            stacklevel=2,
-        )
-    elif config.positions == "cnn" and config.kernel_size == 1:
-        warnings.warn(
-            "kernel_size: 1 — no position sees another: this model cannot tell word order",
-            stacklevel=2,
-        )
+    if config.positions == "relative" and config.window == (0, 0):
+        return "clip: 0 — one label for every pair says nothing of positions: this model cannot tell word order"
+    if config.positions == "cnn" and config.kernel_size == 1:
+        return "kernel_size: 1 — no position sees another: this model cannot tell word order"
+    return None

@@ -7,6 +7,7 @@ sentences dropped).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import cast
@@ -20,7 +21,7 @@ from relattn.translation.config import ModelConfig
 from relattn.translation.errors import InputError
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer, layer_norm
 from relattn.translation.model.linear import PRODUCTS, fastest, use_products
-from relattn.translation.model.schemes import SCHEMES, NoPositions, warn_if_blind
+from relattn.translation.model.schemes import SCHEMES, NoPositions, blindness
 from relattn.translation.model.state import State
 
 KeysAndValues = tuple[Tensor, Tensor]
@@ -95,7 +96,9 @@ class Transformer(nn.Module):
 
     def __init__(self, config: ModelConfig, vocab_size: int, tgt_vocab_size: int | None = None) -> None:
         super().__init__()
-        warn_if_blind(config)
+        told = blindness(config)
+        if told is not None:
+            warnings.warn(told, stacklevel=2)
         tgt_vocab_size = vocab_size if tgt_vocab_size is None else tgt_vocab_size
         self.config, self.vocab_size = config, tgt_vocab_size
         shared = config.shared_embeddings

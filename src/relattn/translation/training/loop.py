@@ -28,6 +28,7 @@ from relattn.translation.data.prepare import TranslationData
 from relattn.translation.errors import Diverged, InputError, one_line
 from relattn.translation.model.layers import recompute
 from relattn.translation.model.linear import use_products
+from relattn.translation.model.schemes import blindness
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, shards
 from relattn.translation.training.journal import Journal
@@ -86,7 +87,7 @@ def fit(
     progress = Progress() if state is None else _restore(state, fabric, model, optimizer, journal, out=recipe.out)
     if progress.over(train):
         return progress.step
-    watch_order = recipe.model.positions != "none"  # until it is read
+    watch_order = blindness(recipe.model) is None  # until it is read
     with journal.opened(progress.step):
         for batch in data.train.steps(progress.position, ranks=fabric.world_size, rank=fabric.global_rank):
             journal.start_clock()
