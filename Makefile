@@ -12,10 +12,10 @@ demo: .venv/usable  ## train a relative-position Transformer on the embedded cor
 	$(BIN)/relattn demo
 
 test: .venv/installed  ## run the first tier of tests (tests/conftest.py), or some of it: make test TESTS=tests/test_native.py
-	$(BIN)/pytest --numprocesses auto $(TESTS)
+	$(BIN)/pytest --numprocesses auto --dist worksteal $(TESTS)
 
 test-all: .venv/installed  ## run all tests, or all of some
-	$(BIN)/pytest --numprocesses auto --all $(TESTS)
+	$(BIN)/pytest --numprocesses auto --dist worksteal --all $(TESTS)
 
 check: .venv/installed  ## format, lint, types
 	$(BIN)/ruff format --check --quiet

@@ -1,8 +1,9 @@
-"""Two tiers of tests: `make test` runs the first, in three to five minutes, `make test-all` all (`pytest --all`).
+"""Two tiers of tests: `make test` runs the first, in about three minutes, `make test-all` all (`pytest --all`).
 
 The first tier has every test but those marked `whole`, which take long by nature (they install, compile for GPUs, train
-in several processes); and of a test marked `sampled(n)` its first case and every n-th from there on. A case's mark goes
-before its test's, and that before its file's. So there is a case of every kind, Triton's interpreter included.
+in several processes), or long for what they add; and of a test marked `sampled(n)` its first case and every n-th from
+there on. A test's mark, or else a case's, goes before its file's. So there is a case of every kind, Triton's
+interpreter included.
 
 One thread a process: the tensors of tests are too small to share out, and threads that wait would only burn.
 

@@ -80,6 +80,7 @@ def test_transposing_leaves_silence():
     assert example.transposed(torch.tensor([[72, 67, 60, -1]]), -3).tolist() == [[69, 64, 57, -1]]
 
 
+@pytest.mark.whole
 def test_crops_are_of_the_piece(monkeypatch):
     """Each is the piece, transposed, from a beat on: its notes, and before each the one that came before."""
     generator = random.Random(2)
@@ -144,6 +145,7 @@ def test_what_is_written_is_drawn_from_the_model(scheme):
     assert not torch.equal(example.write(model, primer, 40, 1.0, seed=1), example.write(model, primer, 40, 1.0, seed=2))
 
 
+@pytest.mark.whole
 def test_temperature_is_that_of_the_probabilities():
     """Of many first notes, as often as softmax(logits / T) has them."""
     model, nothing = decoder("none"), torch.empty(0, dtype=torch.long)
@@ -417,6 +419,7 @@ def timeless(path: Path) -> dict[str, object]:
     return {name: value for name, value in json.loads(path.read_text()).items() if name != "train_seconds"}
 
 
+@pytest.mark.whole
 def test_the_same_seed_gives_the_same_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr(example, "draw_roll", lambda *_: None)  # half of a run's time
     data, scheme = example.read(fill(tmp_path)), "relative"
@@ -433,6 +436,7 @@ def test_the_same_seed_gives_the_same_numbers(tmp_path, monkeypatch):
         assert once.with_suffix(suffix).read_bytes() != other.with_suffix(suffix).read_bytes()
 
 
+@pytest.mark.whole
 def test_a_run_writes_what_it_says(tmp_path):
     """Figures of all notes of validation; a piece four times as long as the longest, which begins as Bach's does."""
     data = example.read(fill(tmp_path))
@@ -457,6 +461,7 @@ def test_a_run_writes_what_it_says(tmp_path):
         assert math.isclose(ordered, sum(falling) / 12, rel_tol=1e-6, abs_tol=1e-9)
 
 
+@pytest.mark.whole
 def test_finished_runs_are_read_and_others_refused(tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     fine = ["--data", str(fill(tmp_path)), "--out", str(out), "--scheme", "none", "relative", "--steps", "10"]

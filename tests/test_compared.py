@@ -147,6 +147,7 @@ def test_nothing_to_attend_to(backend):
     assert layer(x, x, x, attn_mask=~mask)[0][:, 3].isnan().all()
 
 
+@pytest.mark.whole
 @BACKENDS
 def test_dropout(backend):
     x = torch.ones(4, 4, 16, 4)
@@ -177,6 +178,7 @@ def test_what_a_mask_hides(backend):
     assert F.scaled_dot_product_attention(query, broken, key, lower(5, 5, 0)).isnan().any()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # PyTorch's own forward mode
 @BACKENDS
 def test_derivatives(backend):
@@ -215,6 +217,7 @@ def dual(function, x):
         return function(torch.autograd.forward_ad.make_dual(x, x))[None]
 
 
+@pytest.mark.sampled(3)
 @BACKENDS
 def test_gradients_are_deterministic(backend):
     inputs = [normal(2, 2, 40, 4, seed=seed).requires_grad_() for seed in range(3)]

@@ -229,6 +229,7 @@ def test_what_a_variant_sees(variant, seen):
             assert torch.allclose(output, plain, rtol=1e-4, atol=1e-5) == (what not in seen), what
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_it_learns(variant):
     """The tags of words that have one each; on the way the tables leave zero."""

@@ -277,6 +277,7 @@ def test_activation_checkpointing_with_dropout(backend, tables):
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
+@pytest.mark.sampled(8)
 @TRACES
 @BACKENDS
 @pytest.mark.parametrize("restricted", [False, True])
@@ -335,6 +336,7 @@ class Attend(torch.nn.Module):
         return relative_attention(query, key, value, rel_key, rel_value, key_lengths=lengths, **options)
 
 
+@pytest.mark.sampled(12)
 @TRACES
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize(
@@ -591,6 +593,7 @@ def test_lengths_that_pad_nothing_change_nothing(backend, causal):
         all_close(outputs_and_gradients(relative_attention, inputs, **options, **given), want)
 
 
+@pytest.mark.whole
 def test_what_a_machine_has_and_what_the_documents_say_of_it():
     """`python -m relattn.backends` prints what each backend declares, and docs/backends.md says the same."""
     outside = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

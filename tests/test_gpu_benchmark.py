@@ -226,6 +226,7 @@ def test_a_method_loses_its_own_row_alone(monkeypatch, processes):
     assert [(row["note"], row["ms"] != "") for row in third] == [("", True), ("not run: it stalled before", False)]
 
 
+@pytest.mark.sampled(3)
 def test_nothing_is_waited_for_after_the_end(processes):
     processes.end = time.monotonic()
     assert processes.ask(["plain"], 60.0, answers_late) == {"plain": workers.STALLED}
@@ -249,6 +250,7 @@ def test_a_process_lets_go_of_its_work():
     assert gpu_times.Held.work is None
 
 
+@pytest.mark.whole
 def test_old_tiles_are_taken_where_they_are_asked_for(monkeypatch):
     from benchmarks import old_tiles  # with Triton, which the processes above do not need
     from relattn.backends.triton.plan import plan
@@ -313,6 +315,7 @@ def test_a_worker_that_fails_dies_or_hangs():
     assert worker.receive(60) == workers.Failure("its process is gone")
 
 
+@pytest.mark.whole
 def test_work_goes_on_after_a_process_has_died():
     tasks = [(os._exit, (3,)), (math.sqrt, (4.0,)), (math.sqrt, (9.0,))]
     found = list(workers.run_all(tasks, 1, patience=60, stop=math.inf))

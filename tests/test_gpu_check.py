@@ -86,6 +86,7 @@ def test_wrong_dropout_is_seen(monkeypatch, change, seen, causal):
         gpu_check.dropout(case, "cpu")
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("case", gpu_check.CHECKS, ids=str)
 def test_checks_are_calls_that_can_be_made(case):
     if case.n > 300:

@@ -65,6 +65,7 @@ def test_a_disk_that_is_full_is_told_once():
     assert result(f"{COMMAND} --help > /dev/full") == (2, "", message)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "variables",
     [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C"}],

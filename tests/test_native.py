@@ -75,6 +75,7 @@ def test_the_kernels_are_compiled_where_tests_run():
     assert native.installed() == "; ".join(said)
 
 
+@pytest.mark.sampled(63)
 @pytest.mark.usefixtures("_poison", "level")
 @pytest.mark.parametrize("dtype", EXACT)
 @pytest.mark.parametrize("shape", SHAPES)

@@ -121,6 +121,7 @@ def test_tiles_are_the_equations(monkeypatch, shape, tiles, beyond, masks):
     assert_within_budget(relative_attention, inputs, "triton", clip=(sizes.left, sizes.right), beyond=beyond, **options)
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("_poison")
 @pytest.mark.parametrize(
     ("shape", "rel_dim", "beyond", "masks"),
@@ -243,6 +244,7 @@ def test_tiles_of_relations_are_the_equations(monkeypatch, shape, rel_dim):
     assert_within_budget(relation_attention, inputs, "triton", relations=relations, is_causal=True)
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("_poison")
 @pytest.mark.parametrize("lengths", ["keys", "queries", "keys and queries"])
 @pytest.mark.parametrize(
@@ -365,6 +367,7 @@ def test_either_lengths_come_with_the_other():
         assert queries.tolist() == ([1, 3] if "query_lengths" in given else [3, 3])
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("_poison")
 @pytest.mark.parametrize("beyond", ["clip", "zero"])
 @pytest.mark.parametrize("masks", [(False, "", False), (True, "keys", False), (True, "", True)])
@@ -405,6 +408,7 @@ def split_keys(monkeypatch) -> list[plan.Plan]:
     return plans_made(monkeypatch)
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("_poison")
 @pytest.mark.parametrize(("dtype", "whole"), [(torch.bfloat16, False), (torch.float16, True)])
 @pytest.mark.parametrize("rel_dim", [None, 19])
@@ -414,12 +418,14 @@ def test_half_types_lose_no_more_than_the_reference(monkeypatch, dtype, whole, r
     assert_within_budget(relative_attention, inputs, "triton", clip=4)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("dim", "value_dim"), [(80, 16), (16, 200), (256, 256)])
 def test_wide_heads_are_padded(dim, value_dim):
     shape = Shape(batch=1, heads=1, key_heads=1, queries=20, keys=20, dim=dim, value_dim=value_dim, left=3, right=3)
     assert_within_budget(relative_attention, make_inputs(shape, dtype=torch.float32), "triton", clip=3)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("scale", "rel_dim"), [(-0.7, None), (-0.7, 3), (0.0, None)])
 def test_a_scale_may_be_of_any_sign(monkeypatch, scale, rel_dim):
     take(monkeypatch, TILES["small"])
@@ -565,6 +571,7 @@ def test_addresses_are_64_bits_wide():
     assert run.returncode == 0, run.stderr[-2000:]
 
 
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:All-NaN:RuntimeWarning")  # of the interpreter, at a row's maximum
 @pytest.mark.parametrize("name", ["query", "key", "value", "rel_key", "rel_query"])
 def test_what_is_not_a_number_spreads_as_in_plain_attention(monkeypatch, name):
@@ -575,6 +582,7 @@ def test_what_is_not_a_number_spreads_as_in_plain_attention(monkeypatch, name):
     assert torch.equal(relative_attention(**inputs, clip=4, backend="triton").isnan(), want.isnan())
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "changes",
     [

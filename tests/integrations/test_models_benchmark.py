@@ -46,6 +46,7 @@ def test_times(run, monkeypatch):
     assert all(float(row["seconds"]) > 0 and 0 < float(row["attention"]) < 1 and not row["note"] for row in rows)
 
 
+@pytest.mark.whole
 def test_the_picture_has_a_line_for_each_length_and_a_cross_for_what_was_left_out(run, monkeypatch, tmp_path):
     monkeypatch.setattr(models, "MOST_SECONDS", 0.0)
     run(models)
@@ -57,6 +58,7 @@ def test_the_picture_has_a_line_for_each_length_and_a_cross_for_what_was_left_ou
     assert drawn.count(">×<") == 2 * 4  # two methods at two lengths, in both panels
 
 
+@pytest.mark.whole
 def test_what_would_take_too_long_is_left_out(run, monkeypatch):
     monkeypatch.setattr(models, "MOST_SECONDS", 0.0)
     rows = run(models)

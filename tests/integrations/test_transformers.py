@@ -167,6 +167,7 @@ def output(model: nn.Module, *inputs: Any, **options: Any) -> Any:
         return model(*inputs, **options)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("impl", ["eager", "sdpa"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_model_says_the_same(name, impl):
@@ -228,6 +229,7 @@ def test_in_bfloat16_both_are_as_near_to_float32(name):
     assert gaps[0] <= 1.3 * gaps[1] + 1e-6
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "checkpointing"),
     [

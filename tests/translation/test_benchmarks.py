@@ -193,6 +193,7 @@ def test_train_step(tmp_path, monkeypatch):
     assert float(rows[1]["ratio"]) == pytest.approx(float(rows[1]["ms"]) / float(rows[0]["ms"]), rel=1e-2)
 
 
+@pytest.mark.whole
 def test_train_step_with_products_by_name(tmp_path, monkeypatch):
     taken = []
     monkeypatch.setattr(train_step, "use_products", lambda model, name: taken.append(name))
@@ -268,6 +269,7 @@ def test_multi30k_scores_a_model_or_an_ensemble_on_both(finished, text, monkeypa
     assert [len(paths) for paths in asked] == [1, 2]
 
 
+@pytest.mark.whole
 def test_decoding(tmp_path, monkeypatch, finished, text):
     """Every method translates the same lines; tokens are those of the translations, or of forced lengths."""
     shutil.copytree(f"{finished.out}/bundle", tmp_path / "bundle")

@@ -82,6 +82,7 @@ VARIANTS = {**{name: {"positions": name} for name in SCHEMES}, "zero": {"positio
 BLIND = "ignore:positions. none:UserWarning"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings(BLIND)
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
 def test_every_scheme_comes_back(tmp_path, tokenizer, options):
@@ -199,6 +200,7 @@ def test_a_bundle_of_version_1_is_read(tmp_path, tokenizer, options):
     assert all(torch.equal(x, model.state_dict()[name]) for name, x in loaded.model.state_dict().items())
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -450,6 +452,7 @@ assert not {"lightning", "datasets", "sacrebleu", "matplotlib"} & set(sys.module
     subprocess.run([sys.executable, "-c", script, str(saved)], check=True)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted(FILES - {"README.md"}))
 def test_whatever_happens_to_a_file_it_is_read_or_refused_in_one_line(saved, tokenizer, name):
     """Bits turned, bytes lost, bytes put in: a tokenizer is the same or refused, all else translates."""

@@ -146,6 +146,7 @@ def test_an_option_is_of_the_schemes_that_it_means_something_for(positions, opti
                 config.with_positions(positions, **{option: value})
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_a_model_with_another_scheme(tmp_path, positions):
     """From any scheme with any options; and it comes back as it was dumped."""
@@ -298,6 +299,7 @@ def test_text_that_cannot_be_kept_never_makes_a_config(value):
         assert_one_line(error.value)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(10))
 def test_whatever_a_recipe_says_it_is_a_recipe_or_one_line(tmp_path, seed):
     source = random.Random(seed)
@@ -347,6 +349,7 @@ def test_any_text_comes_back(tmp_path, text):
 LAUGHS = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in pairwise("abcdefghij"))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("text", "message"),
     [

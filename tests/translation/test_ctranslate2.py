@@ -112,7 +112,7 @@ def lines_of(words: list[int]) -> list[str]:
 BLIND = "ignore:(positions. none|clip. 0):UserWarning"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.filterwarnings(BLIND)
 @pytest.mark.parametrize("options", KINDS.values(), ids=KINDS.keys())
 def test_an_export_says_what_the_bundle_says(tmp_path, make, options):
@@ -156,6 +156,7 @@ def correlation(some: Sequence[float], others: Sequence[float]) -> float:
     return statistics.correlation(some, others)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("quantization", get_args(Quantization))
 def test_types_of_weights(tmp_path, make, quantization):
     parts = make({})
@@ -202,6 +203,7 @@ def test_a_translation_does_not_depend_on_the_lines_beside_it(tmp_path, make):
     assert len(theirs.translate(["", sample[0], " "])) == 3
 
 
+@pytest.mark.whole
 def test_a_search_that_stops_early_finds_what_ctranslate2_finds(tmp_path, make):
     """All hypotheses of a line, unless one is closed at the limit of length, where they have other ends."""
     parts = make({}, replace(SEARCH, max_length_ratio=2.0, max_length_extra=20), ends=1.5)

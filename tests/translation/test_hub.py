@@ -148,6 +148,7 @@ def test_a_file_is_not_taken_for_a_name(held, tmp_path, monkeypatch):
     assert held.asked == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("gone", ["offline", "refused", "broken"])
 def test_what_was_fetched_loads_with_the_hub_out_of_reach(held, model, monkeypatch, caplog, gone):
     hub.resolve("org/name")

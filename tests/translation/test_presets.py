@@ -103,7 +103,7 @@ def test_one_is_printed_to_be_changed_and_trained_by_name(tmp_path, capsys, monk
     assert "invalid choice: 'wmt14'" in capsys.readouterr().err
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", CELLS)
 def test_one_trains_on_another_corpus_at_another_size(name, text, tmp_path, capsys):
     """WMT14 without the download: only the data and the size differ."""

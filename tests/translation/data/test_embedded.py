@@ -59,6 +59,7 @@ def test_the_strings_are_those_of_the_two_languages():
     assert both("year", 1984 - 1100, "", "year") == ("nineteen eighty-four", "neunzehnhundertvierundachtzig")
 
 
+@pytest.mark.sampled(2)
 def test_no_two_splits_share_a_value(items):
     values = {split: {(item.kind, item.value) for line in lines for item in line} for split, lines in items.items()}
     texts = {split: {item.src for line in lines for item in line} for split, lines in items.items()}
@@ -96,6 +97,7 @@ def test_the_values_of_each_kind_reach_every_split():
     assert shares.count("train") == pytest.approx(7600, abs=200)
 
 
+@pytest.mark.whole
 def test_lines_have_the_items_and_the_lengths_of_their_split(items):
     for split, lines in items.items():
         fewest, most = (6, 12) if split == "long" else (1, 4)
@@ -115,6 +117,7 @@ def test_lines_have_the_items_and_the_lengths_of_their_split(items):
     assert min(marks(side) for pair in pairs["long"] for side in pair) >= 2 * longest
 
 
+@pytest.mark.whole
 def test_training_lines_reach_past_the_clip_and_long_lines_past_training():
     pairs = {split: embedded(split, lines=lines) for split, lines in LINES.items()}
     tokenizer = Tokenizer.train((side for pair in pairs["train"] for side in pair), 1000, seed=1)
@@ -137,6 +140,7 @@ def test_the_source_decides_the_target(items):
     assert all("Mai" in tgt for _, tgt in in_may)  # long and medium look alike in English: the long form is meant
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("src_lang", "tgt_lang", "missing"),
     [
@@ -185,6 +189,7 @@ def test_more_lines_begin_with_the_same_and_other_seeds_differ():
     assert embedded("train", lines=0) == []
 
 
+@pytest.mark.whole
 def test_another_process_with_other_hashes_and_another_clock_makes_the_same_corpus():
     script = (
         "from relattn.translation.data.embedded import embedded;"

@@ -59,6 +59,7 @@ def test_a_bundle_of_it_comes_back(path):
     bundle.load(path)
 
 
+@pytest.mark.whole
 def test_it_is_exported_again(path, tmp_path):
     parts = bundle.load_parts(path)
     report = ctranslate2.export(parts, tmp_path / "out", quantization="float32", sample=LINES)
@@ -124,6 +125,7 @@ def test_it_is_trained_further(path, tmp_path):
     assert float(row["loss"]) == pytest.approx(-sum(scores) / len(scores), abs=1e-4)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "options", [{}, {"relative_tables": "keys"}, {"positions": "learned", "max_positions": 50}], ids=str
 )

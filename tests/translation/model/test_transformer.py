@@ -122,6 +122,7 @@ def test_without_positions_it_is_pytorchs_transformer(norm):
     close(model.encode(src, LENGTHS)[kept], memory[kept])
 
 
+@pytest.mark.sampled(9)
 @every_kind
 @pytest.mark.parametrize("sizes", [[1] * TGT, [2, 3, 1], [5, 1]], ids=str)
 def test_pieces_of_a_target_give_what_the_whole_does(changes, sizes):
@@ -135,6 +136,7 @@ def test_pieces_of_a_target_give_what_the_whole_does(changes, sizes):
     close(torch.cat(parts, dim=1), whole)
 
 
+@pytest.mark.sampled(5)
 @every_kind
 def test_a_cache_can_be_reordered_repeated_and_cut(changes):
     model, src, tgt = make(changes), pieces(ROWS, SRC), pieces(ROWS, TGT, seed=3)
@@ -159,6 +161,7 @@ REORDERINGS = [  # rows chosen, sources then held, and whether these are the one
 ]
 
 
+@pytest.mark.sampled(5)
 @every_kind
 @torch.inference_mode()
 def test_beams_share_their_source_and_a_step_copies_nothing(changes):
@@ -204,6 +207,7 @@ def test_rows_that_are_moved_go_on_as_they_would_alone(changes):
         assert (cache.memory is after.memory) == (within and len(after.src_lengths) == keep // 3)
 
 
+@pytest.mark.sampled(5)
 @every_kind
 def test_what_padding_holds_and_how_much_there_is_changes_nothing(changes):
     model, src, tgt = make(changes), pieces(ROWS, SRC), pieces(ROWS, TGT, seed=3)
@@ -265,7 +269,7 @@ def test_learned_positions_end_where_they_end():
         model.encode(pieces(1, 12), lengths)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @every_kind
 @torch.inference_mode()
 def test_there_is_no_limit_of_length_or_it_is_told(changes):
@@ -307,6 +311,7 @@ def test_copies_are_whole_and_apart(changes):
     assert all(parameter.grad is not None for parameter in copied.parameters())
 
 
+@pytest.mark.sampled(5)
 @every_kind
 def test_it_can_be_made_without_memory(changes):
     """As a bundle's weights are compared with a model before there is room for one."""
@@ -319,6 +324,7 @@ def test_it_can_be_made_without_memory(changes):
     assert shapes[0] == shapes[1]
 
 
+@pytest.mark.sampled(9)
 @every_kind
 @pytest.mark.parametrize("how", ["autocast", "weights"])
 def test_in_bfloat16_it_learns_and_goes_step_by_step(changes, how):
@@ -370,6 +376,7 @@ def test_one_matrix_embeds_both_sides_and_is_the_output():
     assert all((a - b).abs().amax() > 1e-3 for a, b in zip(before, after, strict=True))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ["dropout", "attention_dropout", "activation_dropout"])
 @pytest.mark.parametrize("positions", [name for name in SCHEMES if name != "none"])
 def test_each_dropout_acts_in_training_alone(name, positions):
@@ -413,6 +420,7 @@ def test_word_order_is_learned_with_relative_positions():
     assert loss_on_permutations({"clip": 3}, 200) < math.log(24) / 4
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.filterwarnings("ignore:.*cannot tell word order")  # it is what the test is about
 @pytest.mark.parametrize("changes", BLIND.values(), ids=BLIND.keys())
 def test_and_cannot_be_learned_without(changes):

@@ -93,6 +93,7 @@ def test_tags_follow_their_words(line, translation, links, expected):
     assert restored(bare(line), translation, links) == (expected, [])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "part", ["a", "<!--", "<a ", "{{", "1.", "%0", "http://", "a@", "<b>", "<b>x</b>", "$1,", "www."]
 )

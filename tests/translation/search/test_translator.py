@@ -125,7 +125,7 @@ def test_1000_sentences_have_the_same_translations_however_asked(trained):
     assert_same(in_parts(translate, lines, list(range(1000)), 1), expected)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize("positions", SCHEMES)
 @pytest.mark.filterwarnings("ignore:positions. none:UserWarning")
@@ -138,6 +138,7 @@ def test_every_scheme_translates_alike_alone_and_in_a_batch(positions, beam_size
     assert [one[0].score for one in alone] == pytest.approx([one[0].score for one in together], rel=1e-5, abs=1e-5)
 
 
+@pytest.mark.sampled(8)
 @torch.no_grad()
 def test_scores_are_those_of_the_whole_sequence_at_once(trained):
     """Step by step with a reordered cache, or by teacher forcing: the same log-probability."""
@@ -211,6 +212,7 @@ def test_a_translation_the_model_cannot_hold_is_reported(caplog):
     assert caplog.messages == ["line 2: its translation was closed at 8 pieces, the most this model can hold"]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("workers", "lines"), [(2, 301), (3, 50), (3, 2), (3, 1), (3, 0)])
 def test_workers_change_nothing(trained, monkeypatch, workers, lines):
     """Each searches with one of PyTorch's threads, and what was set is set again."""
@@ -267,7 +269,7 @@ def test_what_goes_wrong_in_a_worker_is_told_and_the_threads_are_as_before(train
     assert torch.get_num_threads() == threads
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.filterwarnings("ignore:positions. none")
 @pytest.mark.parametrize("positions", SCHEMES)
 def test_in_bfloat16_scores_are_as_near_as_its_digits(positions):
@@ -496,6 +498,7 @@ def test_an_unreadable_descriptor_is_reported(tmp_path):
         next(arriving_lines(descriptor))
 
 
+@pytest.mark.sampled(2)
 def test_a_line_too_long_to_translate_is_refused_by_number_before_it_is_encoded(trained):
     translate = translator(trained)
     monster = "5 " * (LONGEST_LINE // 2)

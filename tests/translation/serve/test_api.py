@@ -222,6 +222,7 @@ def test_any_text_is_answered_as_json(client: TestClient, text: str) -> None:
         assert "script-src 'self'" in answer.headers["content-security-policy"]
 
 
+@pytest.mark.sampled(2)
 def test_damaged_requests_are_answered(trained: TestClient) -> None:
     draw, statuses = random.Random(1), set()
     for _ in range(400):

@@ -92,6 +92,7 @@ def test_the_extra_has_these_packages() -> None:
     assert installed == extra
 
 
+@pytest.mark.sampled(2)
 def test_an_answer_is_sent_at_once(exported: Path) -> None:
     """On a connection that is kept; one that waits for the client's word takes 40 ms."""
     with serving(exported) as (_, address):
@@ -185,6 +186,7 @@ def test_what_was_accepted_is_answered_after_sigterm(exported: Path) -> None:
     assert {answer for answer in answers if not isinstance(answer, str)} <= {ConnectionRefusedError}
 
 
+@pytest.mark.whole
 def test_clients_that_are_slow_or_hang_up_hold_nobody(exported: Path) -> None:
     with (
         serving(exported, "--limits.seconds", "1") as (_, address),

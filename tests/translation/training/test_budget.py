@@ -126,6 +126,7 @@ def test_steps_are_dealt_out_evenly():
             budget.on_devices(SMALL, devices)
 
 
+@pytest.mark.whole
 def test_an_epoch_is_what_is_trained_on(tmp_path):
     recipe = replace(SMALL, out=str(tmp_path), data=replace(SMALL.data, embedded_lines=300))
     assert budget.epoch(recipe) is None

@@ -178,6 +178,7 @@ def test_unsplit_it_is_the_papers_step(whole):
     assert whole[1].allowed < 1e-4
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("max_tokens", "accumulate"), [(256, 2), (128, 4)])
 def test_a_step_is_the_same_however_it_is_accumulated(tmp_path, recipe_of, whole, max_tokens, accumulate):
     clip, exact = whole

@@ -197,6 +197,7 @@ def test_two_processes_go_on_as_two_and_as_one(tmp_path, make_recipe, strategy):
 # Float16
 
 
+@pytest.mark.whole
 def test_in_float16_a_run_goes_on_with_its_scale(tmp_path, make_recipe):
     settings = {**STEPS, "steps": 6, "checkpoint_every": 3, "precision": "fp16-mixed", "gradient_clip": 0.5}
     recipe = make_recipe(tmp_path / "run", train={**settings, "valid_every": 3})
@@ -399,6 +400,7 @@ def test_what_was_lost_is_told_in_place_of_a_librarys_words(monkeypatch, code, h
     assert lost.value.__cause__ is GONE
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("code", "error"),
     [

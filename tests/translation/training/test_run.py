@@ -176,6 +176,7 @@ def test_a_signal_before_the_first_step_leaves_nothing(tmp_path, make_recipe, nu
     assert not (tmp_path / "p").exists()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("where", ["checkpoint", "bundle"])
 def test_a_signal_at_the_very_end(tmp_path, whole, monkeypatch, where):
     """While the last checkpoint is written, or the bundle: the run is not done, and says so."""
@@ -252,6 +253,7 @@ def killed_after(recipe: Recipe, step: int) -> None:
             train(recipe, resume=Path(recipe.out).exists(), show=False)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("rate", "every", "message"),
     [
@@ -284,7 +286,7 @@ def test_a_text_that_changed_since_a_run_began_is_refused(tmp_path, make_recipe,
     assert [step for step, _ in validation_losses(recipe)] == [2, 4, 6]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.whole
 @pytest.mark.parametrize("began", ["torch", "onednn"])
 def test_a_resumed_run_keeps_its_products_on_another_machine(tmp_path, whole, monkeypatch, began):
     """Who multiplies in float32 is the machine's choice at the beginning, and the run's from then on."""
@@ -462,6 +464,7 @@ def test_training_stops_when_validation_has_not_improved_for_so_long(tmp_path, m
     assert validation_losses(other) == validation_losses(recipe)
 
 
+@pytest.mark.whole
 def test_bf16_trains_with_weights_in_fp32(tmp_path, make_recipe, finished):
     recipe = make_recipe(tmp_path / "run", train={"precision": "bf16-mixed"})
     train(recipe, show=False)
@@ -588,6 +591,7 @@ def test_a_changed_recipe_is_not_resumed(finished):
     assert (Path(finished.out) / "log.csv").read_text() == before
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("positions", ["sinusoidal", "relative"])
 def test_a_run_from_when_all_options_were_written_down_goes_on(tmp_path, make_recipe, positions):
     recipe = make_recipe(tmp_path / "run", model={"positions": positions}, train={"steps": 4})
