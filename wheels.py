@@ -66,7 +66,8 @@ def main() -> None:
         objects = checked(wheel, target)
         platform = f"; auditwheel: {audited(wheel)}" if "linux" in target else ""
         report(wheel, f"{len(objects)} objects{platform}")
-    subprocess.run([sys.executable, "-m", "twine", "--no-color", "check", "--strict", *DIST.iterdir()], check=True)
+    made = sorted(path.name for path in DIST.iterdir())
+    subprocess.run([sys.executable, "-m", "twine", "--no-color", "check", "--strict", *made], cwd=DIST, check=True)
 
 
 if __name__ == "__main__":
