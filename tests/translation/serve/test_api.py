@@ -20,9 +20,11 @@ from relattn.translation import bundle
 from relattn.translation.config import Recipe, SearchConfig
 from relattn.translation.errors import InputError
 from relattn.translation.search.lines import Hypothesis, LineTranslator
+from relattn.translation.serve import translating
 from relattn.translation.serve.api import make
 from relattn.translation.serve.config import Limits
 from relattn.translation.serve.keys import Keys
+from relattn.translation.serve.markup import Markup
 from relattn.translation.serve.models import Models
 
 LIMITS = Limits(characters=1000, sentences=20, texts=5, file=100_000, waiting=40)
@@ -298,6 +300,24 @@ def test_what_takes_too_long_is_429() -> None:
         assert answer.status_code == 429
         assert "0.2 seconds" in answer.json()["error"]
         assert asked(client, q="x").status_code in (200, 429)
+
+
+def test_while_a_page_is_read_or_written_others_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    going, slow = threading.Event(), threading.Event()
+
+    class Slow(Markup):
+        def filled(self, *arguments: Any, **options: Any) -> str:
+            slow.set()
+            assert going.wait(20)
+            return super().filled(*arguments, **options)
+
+    monkeypatch.setattr(translating, "Markup", Slow)
+    with served() as client, ThreadPoolExecutor(2) as threads:
+        page = threads.submit(asked, client, q="<p>One</p>", format="html")
+        assert slow.wait(20)
+        assert threads.submit(asked, client, q="two").result(20).json() == {"translatedText": "de:TWO"}
+        going.set()
+        assert page.result(20).json() == {"translatedText": "<p>de:ONE</p>"}
 
 
 def test_requests_of_many_are_translated_together_and_answered_apart() -> None:

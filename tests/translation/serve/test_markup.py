@@ -1,5 +1,7 @@
 """Markup around translations: what is translated, and that its tags come out."""
 
+import time
+
 import pytest
 from bs4 import BeautifulSoup
 
@@ -70,3 +72,11 @@ def test_elements_too_deep_are_refused_and_deep_ones_are_not() -> None:
 def test_broken_markup_is_read_as_browsers_do(html: str) -> None:
     page = Markup(html, marks=True)
     assert isinstance(page.filled(page.texts), str)
+
+
+@pytest.mark.parametrize("html", ["<b>x</b> " * 5000, ("<b>a" * 90 + "</b>" * 90) * 60], ids=["many", "nested"])
+def test_many_elements_are_read_and_filled_in_a_moment(html: str) -> None:
+    began = time.process_time()
+    page = Markup(html, marks=True)
+    assert page.filled(page.texts) == BeautifulSoup(html, "html.parser").decode()
+    assert time.process_time() - began < 3

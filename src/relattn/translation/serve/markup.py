@@ -58,10 +58,10 @@ class Markup:
             escaped: whether & and < in them are written as HTML does.
         """
         for (nodes, elements), translation in zip(self._places, translations, strict=True):
-            for new in self._nodes(translation, elements):
-                nodes[0].insert_before(new)
-            for node in nodes:
+            first, *others = nodes
+            for node in others:  # before what is new is there, which bs4 would step over for each
                 node.extract()
+            first.replace_with(*self._nodes(translation, elements))
         return self._soup.decode(formatter="minimal" if escaped else HTMLFormatter(None))
 
     def _walk(self, parent: Tag, depth: int) -> None:
@@ -131,8 +131,7 @@ class Markup:
             else:
                 element = elements[number]
                 assert isinstance(element, Tag)
-                empty = copy.copy(element)
-                empty.clear()
+                empty = element.copy_self()  # a copy would have all that is in it, of each element within each other
                 put(empty)
                 opened.append((number, empty))
         if end < len(translation):

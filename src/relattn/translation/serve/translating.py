@@ -88,18 +88,14 @@ class Translating:
         """The translations of texts in one language."""
         marked = html and self._keep_marks(source, target)
         count = min(count, self._route(source, target)[-1].translator.search.beam_size)  # a page is read for each
-        pages = [[Markup(text, marks=marked) for _ in range(count)] if html else [] for text in texts]
+        pages: list[list[Markup]] = [[] for _ in texts]
+        if html:  # which may take a second to read, and another to write
+            pages = await asyncio.to_thread(_pages, texts, marks=marked, count=count)
         parts = [page[0].texts if page else [text] for text, page in zip(texts, pages, strict=True)]
         flat = [part for of_text in parts for part in of_text]
         found = iter(await self._parts(flat, source, target, marked=marked, count=count))
-        results = []
-        for page, of_text in zip(pages, parts, strict=True):
-            translations = [next(found) for _ in of_text]
-            most = max(map(len, translations), default=1)
-            chosen = ([each[min(k, len(each) - 1)] for each in translations] for k in range(most))
-            best, *others = (page[k].filled(one) if page else one[0] for k, one in enumerate(chosen))
-            results.append(Translated(best, [other for other in dict.fromkeys(others) if other != best]))
-        return results
+        translations = [[next(found) for _ in of_text] for of_text in parts]
+        return await asyncio.to_thread(_filled, pages, translations) if html else _filled(pages, translations)
 
     async def words(self, text: str, source: str, target: str, *, count: int) -> tuple[list[Word], list[str]]:
         """The best translation of a plain text, word by word, and up to count − 1 others.
@@ -188,6 +184,22 @@ class Translating:
             chosen = ([each[min(k, len(each) - 1)] for each in of_sentences] for k in range(most))
             results.append([text.joined(one, apart) for one in chosen])
         return results
+
+
+def _pages(texts: Sequence[str], *, marks: bool, count: int) -> list[list[Markup]]:
+    """Each text as a page, once for each of its translations."""
+    return [[Markup(text, marks=marks) for _ in range(count)] for text in texts]
+
+
+def _filled(pages: Sequence[Sequence[Markup]], translations: Sequence[Sequence[Sequence[str]]]) -> list[Translated]:
+    """Texts again of translations of their parts, each of which has several, best first; plain ones have no pages."""
+    results = []
+    for page, parts in zip(pages, translations, strict=True):
+        most = max(map(len, parts), default=1)
+        chosen = ([each[min(k, len(each) - 1)] for each in parts] for k in range(most))
+        best, *others = (page[k].filled(one) if page else one[0] for k, one in enumerate(chosen))
+        results.append(Translated(best, [other for other in dict.fromkeys(others) if other != best]))
+    return results
 
 
 def _by_words(text: str, pieces: Sequence[str], log_probs: Sequence[float]) -> list[Word]:
