@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import socket
 from pathlib import Path
 
 import pytest
@@ -222,6 +223,15 @@ def test_a_test_set_that_cannot_be_fetched_is_said(known, tmp_path):
     known.files.clear()
     known.failing["/files/"] = 503
     assert refusal(of_wmt13) == "wmt13: sacreBLEU's test set: HTTP Error 503: Service Unavailable"
+
+
+def test_a_server_that_says_nothing_is_not_waited_for(known, monkeypatch):
+    monkeypatch.setattr(testsets, "TIMEOUT", 0.2)
+    before = socket.getdefaulttimeout()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(DATASETS["wmt13"], "data", [f"http://127.0.0.1:{silent.getsockname()[1]}/x.tgz"])
+        assert refusal(of_wmt13) == "wmt13: sacreBLEU's test set: timed out"
+    assert socket.getdefaulttimeout() == before
 
 
 @pytest.mark.parametrize("damaged", ["raw/wmt13.test.tgz", "wmt13.en-de.ref"])

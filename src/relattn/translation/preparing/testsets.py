@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -17,6 +18,8 @@ from relattn.translation.files import remove
 
 if TYPE_CHECKING:
     from sacrebleu.dataset.base import Dataset
+
+TIMEOUT = 60.0  # seconds without a byte; sacreBLEU would wait for ever
 
 
 def pairs_of(name: str, src_lang: str, tgt_lang: str) -> list[tuple[str, str]]:
@@ -63,7 +66,9 @@ def _asking(doing: str) -> Iterator[None]:
     """Around what sacreBLEU does: it fails in many ways, ends the process among them, and tells its log why."""
     log, told = logging.getLogger("sacrebleu"), _Told()
     propagate, log.propagate = log.propagate, False
+    timeout = socket.getdefaulttimeout()
     log.addHandler(told)
+    socket.setdefaulttimeout(TIMEOUT)
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -72,6 +77,7 @@ def _asking(doing: str) -> Iterator[None]:
         why = told.said[0] if isinstance(error, SystemExit) and told.said else error
         raise InputError(f"{doing}: {one_line(why, 300)}") from error
     finally:
+        socket.setdefaulttimeout(timeout)
         log.removeHandler(told)
         log.propagate = propagate
 
