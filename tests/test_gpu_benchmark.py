@@ -125,9 +125,7 @@ def test_what_cannot_be_run(monkeypatch, capsys, flags, why):
 @pytest.mark.whole
 def test_core_needs_torch_and_triton_alone():
     """Nothing else can be imported, but what torch has imported by itself."""
-    names = (
-        "numpy lightning sentencepiece sacrebleu yaml datasets matplotlib onmt eole transformers relattn.translation"
-    )
+    names = "numpy lightning sentencepiece sacrebleu yaml datasets matplotlib onmt eole transformers tqdm"
     modules = "gpu, gpu_check, gpu_times, gpu_train, old_tiles, workers"
     script = (
         f"import sys, torch; sys.modules.update(dict.fromkeys({names!r}.split())); from benchmarks import {modules}; "

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 import zipfile
 from email.parser import Parser
@@ -134,13 +135,21 @@ def test_needs_are_declared(described):
     assert described["Requires-Python"] == ">=3.11"
     assert described["License-Expression"] == "MIT"
     assert set(described.get_all("Provides-Extra")) >= {"translation", "hub", "dev"}
-    toolkit = {re.match(r"[\w-]+", need)[0] for need in needs if re.search("'(translation|hub)'", need)}
+
+
+def test_what_the_toolkit_imports_is_declared():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    declared = {
+        re.match(r"[\w-]+", need)[0].lower().replace("_", "-")
+        for extra in ("translation", "hub", "export", "serve")
+        for need in extras[extra]
+    }
     imported = set()
     for path in (ROOT / "src" / "relattn" / "translation").rglob("*.py"):
         imported |= set(re.findall(r"^\s*(?:from|import) (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE))
     modules = metadata.packages_distributions()
     third_party = {modules[name][0].lower().replace("_", "-") for name in imported - {"relattn"} if name in modules}
-    assert third_party - {"torch"} <= {need.lower() for need in toolkit}
+    assert third_party - {"torch"} <= declared
 
 
 @pytest.mark.whole
@@ -149,8 +158,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
         names = set(archive.namelist())
         entry_points = archive.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
     source = ROOT / "src"
-    files = {path for kind in ("*.py", "*.c", "*.h", "*.so") for path in source.rglob(kind)}
-    expected = {path.relative_to(source).as_posix() for path in files} | {"relattn/py.typed"}
+    files = {path for path in (source / "relattn").rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    expected = {path.relative_to(source).as_posix() for path in files}
+    assert "relattn/py.typed" in expected
     assert any(name.endswith(".so") for name in expected)
     assert {name for name in names if ".dist-info/" not in name} == expected
     assert any(name.endswith("licenses/LICENSE") for name in names)
