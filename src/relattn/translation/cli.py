@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from relattn.translation.search.lines import LineTranslator
 
 SERVING = (  # what the extra "serve" installs, as it is imported
-    *("babel", "bs4", "docx", "fastapi", "prometheus_client", "py3langid", "python_multipart", "sentencex", "srt"),
-    "uvicorn",
+    *("babel", "bs4", "docx", "fastapi", "prometheus_client", "py3langid", "pydantic", "python_multipart", "sentencex"),
+    *("srt", "starlette", "uvicorn"),
 )
 
 
