@@ -100,6 +100,7 @@ def test_relation_attention_is_the_equations(backend, dtype, relations_have, mas
     assert_within_budget(relation_attention, inputs, backend, relations=relations, **options)
 
 
+@pytest.mark.sampled(31)
 @pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", SHAPES)

@@ -344,6 +344,7 @@ def test_t5(scheme, decoder, lengths):
     assert_same(normal(BATCH, n, DIM), ours, lambda x: module(x, mask=added(mask))[0], module, lengths=lengths)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask:UserWarning")  # PyTorch's, to the class
 @pytest.mark.parametrize("lengths", [(1, 1), (29, 17), (850, 830)])
 def test_wavlm(scheme, lengths):

@@ -124,7 +124,7 @@ def undropped(kernels, *arguments):
     return kernels(*Call(*arguments)._replace(dropout_p=0.0))
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("kind", "change", "words"),
     [

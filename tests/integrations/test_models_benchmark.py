@@ -74,6 +74,7 @@ def test_what_would_not_fit_is_left_out(monkeypatch, method, left_out):
     assert bool(models.too_much(method, 40, before)) == left_out
 
 
+@pytest.mark.whole
 def test_agreement(run, monkeypatch):
     monkeypatch.setattr(models_check, "CHECKED", ["small"])
     monkeypatch.setattr(models_check, "TRAINED", ["small"])

@@ -151,6 +151,7 @@ def test_a_bundle_of_version_3_is_read(saved):
     assert (after.model, after.search, after.calibration) == (before.model, before.search, Calibration())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("change", [lambda config: None, to_version_4, to_version_3, to_version_1])
 def test_a_calibration_is_written_into_a_bundle_of_any_version(saved, change):
     change_config(saved, change)
@@ -382,6 +383,7 @@ def test_a_model_is_left_as_it_was_by_weights_that_do_not_fit(tokenizer):
     assert torch.equal(model.embedding, make_model(tokenizer).embedding)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("change", "message"),
     [

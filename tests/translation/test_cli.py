@@ -430,7 +430,7 @@ def test_a_recipe_and_what_overrides_it(relattn, recipe_file, asked, make_recipe
     assert asked == [(expected, False), (base, True)]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("positions", SCHEMES)
 def test_any_scheme_can_be_chosen(relattn, tmp_path, asked, positions):
     """By a flag, or in a recipe that leaves its options out; a flag leaves out those of the recipe's own scheme."""

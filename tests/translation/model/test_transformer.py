@@ -288,7 +288,7 @@ def test_there_is_no_limit_of_length_or_it_is_told(changes):
     close(last[:, 0], model.step(tgt, model.start(memory, length, 2000))[0][:, -1])
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 @every_kind
 def test_copies_are_whole_and_apart(changes):
     """By copy.deepcopy, and by a state in a model of other weights: what it shares, it shares within itself."""

@@ -139,6 +139,7 @@ def test_a_beam_that_covers_everything_is_exhaustive_search(name, alpha):
         assert_same(found, every_sequence(model, sentence, limits[sentence], how)[:20])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "alpha"), PENALTIES)
 @pytest.mark.parametrize("beam_size", [1, 2, 3, 5])
 @pytest.mark.parametrize("seed", range(5))

@@ -74,9 +74,9 @@ def test_broken_markup_is_read_as_browsers_do(html: str) -> None:
     assert isinstance(page.filled(page.texts), str)
 
 
-@pytest.mark.parametrize("html", ["<b>x</b> " * 5000, ("<b>a" * 90 + "</b>" * 90) * 60], ids=["many", "nested"])
+@pytest.mark.parametrize("html", ["<b>x</b> " * 3000, ("<b>a" * 90 + "</b>" * 90) * 40], ids=["many", "nested"])
 def test_many_elements_are_read_and_filled_in_a_moment(html: str) -> None:
     began = time.process_time()
     page = Markup(html, marks=True)
     assert page.filled(page.texts) == BeautifulSoup(html, "html.parser").decode()
-    assert time.process_time() - began < 3
+    assert time.process_time() - began < 1.5

@@ -302,6 +302,7 @@ def test_a_resumed_run_keeps_its_products_on_another_machine(tmp_path, whole, mo
     assert_same(state_of(again, 9), state_of(once, 9))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "wrong", [{"model": {}}, {"optimizer": 3}, {"products": "mine"}, {"position": (1,)}, {"unlogged": None}]
 )
@@ -476,7 +477,7 @@ def test_bf16_trains_with_weights_in_fp32(tmp_path, make_recipe, finished):
     assert losses == pytest.approx([loss for _, loss in validation_losses(finished)], rel=0.05)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.filterwarnings("ignore:positions. none:UserWarning")
 @pytest.mark.parametrize("positions", [name for name in SCHEMES if name != "relative"])  # which all others train
 def test_every_scheme_trains(tmp_path, make_recipe, positions):
