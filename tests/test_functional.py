@@ -336,7 +336,7 @@ class Attend(torch.nn.Module):
         return relative_attention(query, key, value, rel_key, rel_value, key_lengths=lengths, **options)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.whole
 @TRACES
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize(

@@ -224,7 +224,7 @@ def test_a_method_loses_its_own_row_alone(monkeypatch, processes):
     assert [(row["note"], row["ms"] != "") for row in third] == [("", True), ("not run: it stalled before", False)]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.whole
 def test_nothing_is_waited_for_after_the_end(processes):
     processes.end = time.monotonic()
     assert processes.ask(["plain"], 60.0, answers_late) == {"plain": workers.STALLED}

@@ -59,7 +59,7 @@ def test_the_strings_are_those_of_the_two_languages():
     assert both("year", 1984 - 1100, "", "year") == ("nineteen eighty-four", "neunzehnhundertvierundachtzig")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.whole
 def test_no_two_splits_share_a_value(items):
     values = {split: {(item.kind, item.value) for line in lines for item in line} for split, lines in items.items()}
     texts = {split: {item.src for line in lines for item in line} for split, lines in items.items()}

@@ -415,6 +415,7 @@ def loss_on_permutations(changes: dict, steps: int) -> float:
     return loss.item()
 
 
+@pytest.mark.whole
 def test_word_order_is_learned_with_relative_positions():
     """In 200 steps: after 120 some seeds, and some processors' rounding, are still on the way."""
     assert loss_on_permutations({"clip": 3}, 200) < math.log(24) / 4

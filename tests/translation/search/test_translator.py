@@ -212,7 +212,7 @@ def test_a_translation_the_model_cannot_hold_is_reported(caplog):
     assert caplog.messages == ["line 2: its translation was closed at 8 pieces, the most this model can hold"]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.whole
 @pytest.mark.parametrize(("workers", "lines"), [(2, 301), (3, 50), (3, 2), (3, 1), (3, 0)])
 def test_workers_change_nothing(trained, monkeypatch, workers, lines):
     """Each searches with one of PyTorch's threads, and what was set is set again."""

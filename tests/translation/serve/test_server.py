@@ -92,7 +92,7 @@ def test_the_extra_has_these_packages() -> None:
     assert installed == {name.lower().replace("_", "-") for name in extra}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.whole
 def test_an_answer_is_sent_at_once(exported: Path) -> None:
     """On a connection that is kept; one that waits for the client's word takes 40 ms."""
     with serving(exported) as (_, address):
@@ -108,6 +108,7 @@ def test_an_answer_is_sent_at_once(exported: Path) -> None:
     assert sorted(taken)[4] < 0.03
 
 
+@pytest.mark.whole
 def test_a_published_client_translates_detects_and_lists(exported: Path) -> None:
     with serving(exported) as (process, address):
         client = LibreTranslateAPI(address)
