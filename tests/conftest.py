@@ -2,8 +2,8 @@
 
 The first tier has every test but those marked `whole`, which take long by nature (they install, compile for GPUs, train
 in several processes), or long for what they add; and of a test marked `sampled(n)` its first case and every n-th from
-there on. A test's mark, or else a case's, goes before its file's. So there is a case of every kind, Triton's
-interpreter included.
+there on. A test's mark, or else a case's, goes before its file's. Every command and every backend, Triton's
+by its interpreter, has tests in it.
 
 One thread a process: the tensors of tests are too small to share out, and threads that wait would only burn.
 

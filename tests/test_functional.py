@@ -593,7 +593,6 @@ def test_lengths_that_pad_nothing_change_nothing(backend, causal):
         all_close(outputs_and_gradients(relative_attention, inputs, **options, **given), want)
 
 
-@pytest.mark.whole
 def test_what_a_machine_has_and_what_the_documents_say_of_it():
     """`python -m relattn.backends` prints what each backend declares, and docs/backends.md says the same."""
     outside = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

@@ -124,15 +124,18 @@ def test_what_cannot_be_run(monkeypatch, capsys, flags, why):
 
 @pytest.mark.whole
 def test_core_needs_torch_and_triton_alone():
-    """Nothing else can be imported, but what torch has imported by itself."""
+    """Nothing else can be imported but what torch has imported by itself; of the toolkit, the processor's name is."""
     names = "numpy lightning sentencepiece sacrebleu yaml datasets matplotlib onmt eole transformers tqdm"
     modules = "gpu, gpu_check, gpu_times, gpu_train, old_tiles, workers"
     script = (
         f"import sys, torch; sys.modules.update(dict.fromkeys({names!r}.split())); from benchmarks import {modules}; "
-        "gpu.plan('core', 'cuda')"
+        "gpu.plan('core', 'cuda'); print(*(name for name in sys.modules if name.startswith('relattn.translation.')))"
     )
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}  # it needs numpy
-    subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE, text=True
+    )
+    assert run.stdout.split() == ["relattn.translation.processor"]
 
 
 def test_both_commands_together_measure_every_length():

@@ -178,7 +178,7 @@ def test_all_parameters_learn():
     assert all(parameter.grad.abs().max() > 0 for parameter in attention.parameters())
 
 
-@pytest.mark.whole
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_the_layer_exports_with_any_batch_and_length(is_causal):
     attention = layer(is_causal=is_causal).eval()

@@ -506,7 +506,6 @@ def test_dropout_of_relations_and_of_more_labels_than_at_once(monkeypatch):
         assert_same(found)
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize(("whole", "rel_dim"), [(False, None), (True, None), (False, 5), (True, 5)])
 def test_nothing_outside_a_tensor_is_read_or_written(monkeypatch, whole, rel_dim):
     """Inputs lie among NaN, and results among numbers that must not change."""

@@ -108,7 +108,6 @@ def test_what_cannot_be_looked_at_is_refused() -> None:
         inspect(both, "one")
 
 
-@pytest.mark.whole
 def test_the_command_writes_pictures_and_data(
     finished: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -152,7 +152,6 @@ def test_what_was_exported_comes_home(tmp_path, options):
     assert not any(bool(parts.state[name].any()) for name in parts.state.keys() - state.keys())
 
 
-@pytest.mark.whole
 def test_the_command(tmp_path, capsys):
     out = tmp_path / "bundle"
     given = ["import", str(FIXTURES / "eole"), str(out)]

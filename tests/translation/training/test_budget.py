@@ -184,7 +184,6 @@ def test_only_what_checkpoints_hold_is_room_for_checkpoints(tmp_path, monkeypatc
                 directory.require_space(tmp_path, model, SMALL.train)
 
 
-@pytest.mark.whole
 def test_the_command_line(capsys, tmp_path):
     given = [f"--{name}={value}" for name, value in (("model.dim", 32), ("model.heads", 2), ("data.vocab_size", 300))]
     given += ["--model.encoder_layers=1", "--model.decoder_layers=1", "--data.max_tokens=256", f"--out={tmp_path}/x"]
