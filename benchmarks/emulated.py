@@ -31,7 +31,7 @@ import hatch_build
 from relattn import testing
 from relattn.backends.native import levels, library, operators
 from relattn.backends.native.library import name_of
-from relattn.call import exact
+from relattn.call import accumulation_dtype
 
 SOURCE = Path(__file__).with_suffix(".c")
 TESTS = ("tests/test_backends.py", "tests/test_native.py")
@@ -170,7 +170,7 @@ class Sample:
 
     def note(self, inputs: dict[str, Tensor | None], found: dict[str, tuple[float, float]]) -> None:
         assert inputs["query"] is not None
-        number = name_of(exact(inputs["query"].dtype))
+        number = name_of(accumulation_dtype(inputs["query"].dtype))
         shares = [(off / allowed, self.case) for off, allowed in found.values() if off > 0]
         self.worst[number] = max([self.worst[number], *shares])
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from benchmarks.peers import Case
 from relattn import positions
-from relattn.backends import fused
+from relattn.backends import custom_ops
 from relattn.backends.triton.configs import Config, generation_of
 from relattn.backends.triton.kinds import padded
 from relattn.backends.triton.numbers import NUMBERS
@@ -78,7 +78,7 @@ def config(kernel: str, generation: int, dtype: torch.dtype, dim: int) -> Config
 
 
 forward, backward = partial(run_forward, tiles_of=tiles_of), partial(run_backward, tiles_of=tiles_of)
-operator, *_ = fused.register("triton_old_tiles", forward, backward, NUMBERS.value)
+operator, *_ = custom_ops.register("triton_old_tiles", forward, backward, NUMBERS.value)
 
 
 def attend(case: Case, query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor, rel_value: Tensor) -> Tensor:
@@ -86,4 +86,4 @@ def attend(case: Case, query: Tensor, key: Tensor, value: Tensor, rel_key: Tenso
         query, key, value, rel_key, rel_value,
         left=case.left, right=case.right, is_causal=case.is_causal, scale=case.dim**-0.5,
     )  # fmt: skip
-    return fused.attend(positions.without_unused_rows(call, (0, 0)), operator, return_lse=False)[0]
+    return custom_ops.attend(positions.without_unused_rows(call, (0, 0)), operator, return_lse=False)[0]

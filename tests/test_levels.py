@@ -85,7 +85,7 @@ def assert_left_to_dense(dtype, reason):
 def test_the_best_level_that_is_there_is_taken(installation, monkeypatch):
     kernels = found_in(installation, monkeypatch, ["better", BEST])
     assert {kernel.level for kernel in kernels.values()} == {BEST}
-    assert native.installed() == f"compiled for {BEST}, not for this processor's better"
+    assert native.installation() == f"compiled for {BEST}, not for this processor's better"
 
 
 def test_an_installation_without_kernels_is_left_to_dense(tmp_path, monkeypatch):
@@ -93,7 +93,7 @@ def test_an_installation_without_kernels_is_left_to_dense(tmp_path, monkeypatch)
     here = f"{BEST} on {platform.system()}"
     for dtype, number in ((torch.float32, "float32"), (torch.float64, "float64"), (torch.bfloat16, "float32")):
         assert_left_to_dense(dtype, f"{number} kernels: none in this installation for {here}")
-    assert native.installed() == f"float32 and float64 kernels: none in this installation for {here}"
+    assert native.installation() == f"float32 and float64 kernels: none in this installation for {here}"
 
 
 def test_kernels_of_other_machines_and_higher_levels_are_named(tmp_path, monkeypatch):
@@ -131,7 +131,7 @@ def test_a_precision_without_kernels_is_left_to_dense(broken, installation, monk
     spoil(installation / f"attention-{BEST}-float64.so")
     kernels = found_in(installation, monkeypatch)
     assert list(kernels) == [torch.float32]
-    assert native.installed() == f"compiled for {BEST}; float64 kernels: {library.MISSING[torch.float64]}"
+    assert native.installation() == f"compiled for {BEST}; float64 kernels: {library.MISSING[torch.float64]}"
     assert_left_to_dense(torch.float64, f"float64 kernels: {reason}")
     single = Call(**make_inputs(SHAPE, dtype=torch.float32), left=2, right=1, scale=0.25)
     assert backends.unsupported_reason("native", single) is None

@@ -14,7 +14,7 @@ from benchmarks import errors
 from benchmarks.peers import Case
 from relattn import relation_attention, relative_attention
 from relattn.backends import native
-from relattn.backends.derivatives import INPUTS
+from relattn.backends.autograd import INPUTS
 from relattn.backends.native import levels, library, operators
 from relattn.call import Call
 from relattn.testing import (
@@ -72,7 +72,7 @@ def test_the_kernels_are_compiled_where_tests_run():
     best = {number: library.SERVED[number][:1] for number in ("float32", "bfloat16")}
     words = zip(("compiled", "bfloat16"), best.values(), strict=True)
     said = [f"{word} for {level}" for word, found in words for level in found]  # none for bfloat16 on most processors
-    assert native.installed() == "; ".join(said)
+    assert native.installation() == "; ".join(said)
 
 
 @pytest.mark.sampled(63)

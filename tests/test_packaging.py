@@ -101,7 +101,7 @@ print(torch.allclose(relattn.relative_attention(x, x, x, table, table, clip=2), 
 layer = relattn.RelativeSelfAttention(6, 2, 2)
 layer(torch.randn(1, 4, 6)).sum().backward()
 from relattn.backends import native
-print(*native.installed().split()[:2])
+print(*native.installation().split()[:2])
 import relattn.translation
 """
     where, same, *installed = run(clean, script).split()

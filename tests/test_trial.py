@@ -525,7 +525,7 @@ def test_errors_of_the_compiler_are_told_in_one_line(tmp_path, launch, words):
     assert "\n" not in str(raised.value)
     assert raised.value.__cause__ is None
     assert raised.value.__suppress_context__
-    assert triton.lacking(call()) == str(raised.value).removeprefix("triton: ")
+    assert triton.unavailable_reason(call()) == str(raised.value).removeprefix("triton: ")
 
 
 @pytest.mark.parametrize(
@@ -537,7 +537,7 @@ def test_other_errors_are_left_alone(tmp_path, error):
     with pytest.raises(type(error)) as raised, failures.compiling(*launched()):
         raise error
     assert raised.value is error
-    assert triton.lacking(call()) is None
+    assert triton.unavailable_reason(call()) is None
 
 
 def launched():

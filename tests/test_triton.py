@@ -616,15 +616,15 @@ def test_refusals_say_why(monkeypatch):
     assert "dim 3 and value_dim 2 and rel_dim 257: they are from 1 to 256" in refused(**wide)
     monkeypatch.setattr(triton.importlib.util, "find_spec", lambda name: None)
     assert "Triton is not installed" in refused()
-    assert "Triton is not installed" in triton.installed()
-    monkeypatch.setattr(triton, "SERVES", replace(triton.SERVES, devices=("cuda",)))
+    assert "Triton is not installed" in triton.installation()
+    monkeypatch.setattr(triton, "CAPABILITIES", replace(triton.CAPABILITIES, devices=("cuda",)))
     assert refused().endswith("triton: query is on cpu, and it runs on cuda; use dense")
     monkeypatch.undo()
     old = SimpleNamespace(query=SimpleNamespace(device=torch.device("cuda")))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
-    assert triton.lacking(old) == "Tesla T4 is no NVIDIA GPU of compute capability 8.0 or newer; use dense"
-    assert triton.installed() == f"Triton {metadata.version('triton')}, its interpreter"
+    assert triton.unavailable_reason(old) == "Tesla T4 is no NVIDIA GPU of compute capability 8.0 or newer; use dense"
+    assert triton.installation() == f"Triton {metadata.version('triton')}, its interpreter"
 
 
 CHECKED_AHEAD = """

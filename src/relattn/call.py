@@ -1,6 +1,6 @@
 """A call of either operator, checked and with every default resolved: what a backend is asked.
 
-The fields are written down here once; a registered operator's schema is made of them (`backends/fused.py`).
+The fields are written down here once; a registered operator's schema is made of them (`backends/custom_ops.py`).
 """
 
 from typing import Literal, NamedTuple
@@ -53,6 +53,6 @@ def keep_scale(dropout_p: float) -> float:
     return 1.0 / (1.0 - dropout_p) if dropout_p < 1.0 else 0.0
 
 
-def exact(dtype: torch.dtype) -> torch.dtype:
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """The type of log-sum-exps: float32 for half types."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

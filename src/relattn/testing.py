@@ -20,7 +20,7 @@ Results = dict[str, Tensor]
 
 def widest(backend: str) -> torch.dtype:
     """The most precise type that a backend computes in."""
-    dtypes = backends.BACKENDS[backend].SERVES.dtypes
+    dtypes = backends.BACKENDS[backend].CAPABILITIES.dtypes
     return torch.float64 if torch.float64 in dtypes else torch.float32
 
 

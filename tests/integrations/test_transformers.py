@@ -20,7 +20,7 @@ from transformers.models.speecht5.modeling_speecht5 import SpeechT5EncoderWithou
 
 from benchmarks.encoders import FastSpeech2, Vits, padding, without_chance
 from relattn.integrations import transformers as faster
-from relattn.integrations.transformers import calls, standing_in
+from relattn.integrations.transformers import calls, patching
 
 SMALL = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32, "intermediate_size": 48}
 CONVOLUTIONS = {
@@ -413,7 +413,7 @@ def test_what_is_enabled_is_undone_and_nothing_else():
     faster.disable()
     assert faster.report(other).count(": not enabled") == 2
     faster.disable()
-    assert not any(hasattr(s.find().forward, standing_in._OWN) for s in standing_in._all())
+    assert not any(hasattr(s.find().forward, patching._OWN) for s in patching._all())
 
 
 def test_a_copy_of_a_model_computes_by_itself():

@@ -1,7 +1,7 @@
 """The backends by name, which of them `auto` takes, and why one cannot serve a call.
 
-A backend is a module here with `SERVES`, what it serves, and `attend(call, return_lse)`. The choice, the error message
-and the tests all read `unsupported_reason`. `python -m relattn.backends` prints what there is on a machine.
+A backend is a module with `CAPABILITIES` and `attend(call, return_lse)`. The choice, the error messages and the tests
+read `unsupported_reason`. `python -m relattn.backends` prints what is available on a machine.
 """
 
 from types import ModuleType
@@ -9,7 +9,7 @@ from types import ModuleType
 import torch
 
 from relattn.backends import dense, native, reference, triton
-from relattn.backends.derivatives import has_gradients
+from relattn.backends.autograd import has_gradients
 from relattn.call import Call
 
 BACKENDS: dict[str, ModuleType] = {"native": native, "triton": triton, "dense": dense, "reference": reference}
@@ -21,7 +21,7 @@ def unsupported_reason(backend: str, call: Call) -> str | None:
     """Why `backend` cannot serve `call`, or None where it can; ValueError for a name that is not one."""
     if backend not in BACKENDS:
         raise ValueError(f"backend {backend!r} is not known; the backends are {', '.join(NAMES)}, or 'auto'")
-    return BACKENDS[backend].SERVES.refusal(call)
+    return BACKENDS[backend].CAPABILITIES.refusal_reason(call)
 
 
 def choose(backend: str, call: Call) -> ModuleType:

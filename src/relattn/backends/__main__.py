@@ -3,4 +3,4 @@
 from relattn.backends import BACKENDS
 
 for name, module in BACKENDS.items():
-    print(f"{name}: {module.SERVES} ({module.SERVES.installed()})")
+    print(f"{name}: {module.CAPABILITIES} ({module.CAPABILITIES.installation()})")

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relattn import positions
-from relattn.backends.serves import Serves
-from relattn.call import Call, exact
+from relattn.backends.capabilities import Capabilities
+from relattn.call import Call, accumulation_dtype
 
-SERVES = Serves(is_exported=True)
+CAPABILITIES = Capabilities(is_exported=True)
 
 
 def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
@@ -31,7 +31,7 @@ def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
         e = e + (r[:, :, :, None, :] * a_key).sum(-1)
     e = call.scale * e
 
-    e = e.to(exact(e.dtype))
+    e = e.to(accumulation_dtype(e.dtype))
     sees = positions.visible(call)
     empty = None
     if sees is not None:

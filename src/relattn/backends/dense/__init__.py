@@ -5,13 +5,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relattn import positions
+from relattn.backends.autograd import has_gradients
+from relattn.backends.capabilities import Capabilities
 from relattn.backends.dense.attention import differentiable_attention
-from relattn.backends.dense.window import Window, window_of
-from relattn.backends.derivatives import has_gradients
-from relattn.backends.serves import Serves
+from relattn.backends.dense.diagonals import Window, window_of
 from relattn.call import Call, keep_scale
 
-SERVES = Serves(is_exported=True)
+CAPABILITIES = Capabilities(is_exported=True)
 
 
 def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:

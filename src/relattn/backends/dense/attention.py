@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from relattn.backends.autograd import differentiable
+from relattn.backends.dense.diagonals import Window
 from relattn.backends.dense.labels import Labels, cut
-from relattn.backends.dense.window import Window
-from relattn.backends.derivatives import differentiable
-from relattn.call import exact
+from relattn.call import accumulation_dtype
 
 PAIRS_AT_A_TIME = 2**19  # for each thread: two megabytes of float32
 EVERY = slice(None)
@@ -75,7 +75,7 @@ def forward(*given: Any) -> tuple[Tensor, ...]:
     whole = Inputs(*given)
     query, value = whole.query, whole.value
     output = query.new_empty(*query.shape[:3], value.shape[3])
-    lse = query.new_empty(query.shape[:3], dtype=exact(query.dtype)) if whole.return_lse else None
+    lse = query.new_empty(query.shape[:3], dtype=accumulation_dtype(query.dtype)) if whole.return_lse else None
     left: list[Tensor] = []
     for sentences, heads, key_heads in parts(query, whole.key):
         part = whole.part(sentences, heads, key_heads)

@@ -9,14 +9,14 @@ dropped by a counter-based generator seeded from PyTorch's, so that backward dra
 import torch
 from torch import Tensor
 
-from relattn.backends import fused
+from relattn.backends import custom_ops
+from relattn.backends.capabilities import Capabilities
 from relattn.backends.native import levels, library, operators
-from relattn.backends.serves import Serves
-from relattn.call import Call, exact
+from relattn.call import Call, accumulation_dtype
 
 
-def lacking(call: Call) -> str | None:
-    real = exact(call.query.dtype)
+def unavailable_reason(call: Call) -> str | None:
+    real = accumulation_dtype(call.query.dtype)
     return f"{missing(real)}; use dense" if real in library.MISSING else None
 
 
@@ -25,7 +25,7 @@ def missing(*reals: torch.dtype) -> str:
     return f"{' and '.join(map(library.name_of, reals))} kernels: {library.MISSING[reals[0]]}"
 
 
-def installed() -> str:
+def installation() -> str:
     """For what level of processor there are kernels, and why not for a better one or for a number."""
     said = []
     for numbers, before in ((levels.EXACT, "compiled for "), (levels.PAIRS, "bfloat16 for ")):
@@ -42,8 +42,8 @@ def installed() -> str:
     return "; ".join(said)
 
 
-SERVES = Serves(devices=("cpu",), lacking=lacking, installed=installed)
+CAPABILITIES = Capabilities(devices=("cpu",), unavailable_reason=unavailable_reason, installation=installation)
 
 
 def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
-    return fused.attend(call, operators.attention, return_lse)
+    return custom_ops.attend(call, operators.attention, return_lse)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from relattn.backends.native import levels
-from relattn.call import exact
+from relattn.call import accumulation_dtype
 
 HERE = Path(__file__).parent
 MACHINE = levels.machine_of(platform.machine())
@@ -130,4 +130,4 @@ KERNELS, MISSING = load_all(SERVED)
 
 def kernels_of(dtype: torch.dtype) -> Kernels:
     """Those that compute a call of a type: half types in float32 where they have none of their own."""
-    return KERNELS[dtype if dtype in KERNELS else exact(dtype)]
+    return KERNELS[dtype if dtype in KERNELS else accumulation_dtype(dtype)]

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relattn.backends.fused import Attended, new_gradient, new_numbers, new_results, register, with_contiguous_rows
+from relattn.backends.custom_ops import Attended, new_gradient, new_numbers, new_results, register, with_contiguous_rows
 from relattn.backends.native import library
-from relattn.call import Call, exact, keep_scale, keep_threshold
+from relattn.call import Call, accumulation_dtype, keep_scale, keep_threshold
 
 SHARES = 64  # of all heads of the batch, each with gradients of the tables of its own
 MOST_BYTES = 2**21  # of these, past a single share
@@ -60,7 +60,7 @@ class Task:
         batch, heads, queries, dim = call.query.shape
         _, key_heads, keys, value_dim = call.value.shape
         tables = [x for x in (call.rel_key, call.rel_value) if x is not None]
-        self.real = exact(call.query.dtype)
+        self.real = accumulation_dtype(call.query.dtype)
         self.kernels = library.kernels_of(call.query.dtype)
         self.arguments: Any = self.kernels.arguments(
             batch=batch,

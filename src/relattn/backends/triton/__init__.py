@@ -6,8 +6,8 @@ import os
 import torch
 from torch import Tensor
 
-from relattn.backends import fused
-from relattn.backends.serves import Serves
+from relattn.backends import custom_ops
+from relattn.backends.capabilities import Capabilities
 from relattn.call import Call
 
 
@@ -16,7 +16,7 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
 
 
-def lacking(call: Call) -> str | None:
+def unavailable_reason(call: Call) -> str | None:
     from relattn.backends.triton import failures, kinds  # and with them torch._dynamo
 
     reason = failures.lacking_for(call.query.device)
@@ -25,7 +25,7 @@ def lacking(call: Call) -> str | None:
     return reason
 
 
-def installed() -> str:
+def installation() -> str:
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed: pip install triton"
     import triton
@@ -36,19 +36,19 @@ def installed() -> str:
     return f"Triton {triton.__version__}, {' and '.join(sorted(chips)) or 'no GPU that PyTorch can use'}"
 
 
-SERVES = Serves(
+CAPABILITIES = Capabilities(
     devices=("cuda", "cpu") if interpreted() else ("cuda",),
     dtypes=(torch.float32, torch.bfloat16, torch.float16),
     head_dims=256,
-    lacking=lacking,
-    installed=installed,
+    unavailable_reason=unavailable_reason,
+    installation=installation,
 )
 
 
 def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     from relattn.backends.triton import operators  # and with it Triton
 
-    return fused.attend(of_positive_scale(call), operators.attention, return_lse)
+    return custom_ops.attend(of_positive_scale(call), operators.attention, return_lse)
 
 
 def of_positive_scale(call: Call) -> Call:

@@ -18,7 +18,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args(arguments)
     reason = failures.lacking_for(options.device)
-    if options.device.type not in triton.SERVES.devices:
+    if options.device.type not in triton.CAPABILITIES.devices:
         reason = "no GPU that PyTorch can use, nor Triton's interpreter, which TRITON_INTERPRET=1 starts"
     if reason is not None:
         print(f"nothing to try the kernels on: {reason}", file=sys.stderr)

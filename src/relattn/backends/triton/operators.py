@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relattn.backends.fused import Attended, new_numbers, new_results, register, with_contiguous_rows
+from relattn.backends.custom_ops import Attended, new_numbers, new_results, register, with_contiguous_rows
 from relattn.backends.triton import failures
 from relattn.backends.triton.arrays import Array
 from relattn.backends.triton.backward import backward_key, backward_query

@@ -11,6 +11,6 @@ A model keeps its classes, its parameters and their names: what changes is how s
 operator cannot express is left to the model's own code, by the module (`report` says why) or by the call.
 """
 
-from relattn.integrations.transformers.standing_in import TESTED, disable, enable, report
+from relattn.integrations.transformers.patching import TESTED, disable, enable, report
 
 __all__ = ["TESTED", "disable", "enable", "report"]

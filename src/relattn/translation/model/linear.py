@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from relattn.backends.derivatives import is_transformed
+from relattn.backends.autograd import is_transformed
 from relattn.translation.processor import is_amd
 
 if TYPE_CHECKING:

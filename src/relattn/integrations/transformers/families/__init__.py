@@ -10,12 +10,12 @@ from relattn.integrations.transformers.families import (
     wav2vec2,
 )
 
-STAND_INS = (
-    *wav2vec2.STAND_INS,
-    *parakeet.STAND_INS,
-    *fastspeech2_conformer.STAND_INS,
-    *granite_speech.STAND_INS,
-    *vits.STAND_INS,
-    *speecht5.STAND_INS,
-    *t5.STAND_INS,
+PATCHES = (
+    *wav2vec2.PATCHES,
+    *parakeet.PATCHES,
+    *fastspeech2_conformer.PATCHES,
+    *granite_speech.PATCHES,
+    *vits.PATCHES,
+    *speecht5.PATCHES,
+    *t5.PATCHES,
 )

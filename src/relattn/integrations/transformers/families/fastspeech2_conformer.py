@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from relattn.integrations.transformers.calls import joined, projected, seen, transformer_xl, weights_wanted
-from relattn.integrations.transformers.standing_in import StandIn
+from relattn.integrations.transformers.patching import ForwardPatch
 
 
 def attention(
@@ -38,4 +38,6 @@ def attention(
     return module.linear_out(joined(attended)), None
 
 
-STAND_INS = (StandIn("fastspeech2_conformer.modeling_fastspeech2_conformer.FastSpeech2ConformerAttention", attention),)
+PATCHES = (
+    ForwardPatch("fastspeech2_conformer.modeling_fastspeech2_conformer.FastSpeech2ConformerAttention", attention),
+)

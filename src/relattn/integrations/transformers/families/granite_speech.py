@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from relattn import relative_attention
 from relattn.integrations.transformers.calls import heads, joined
-from relattn.integrations.transformers.standing_in import StandIn
+from relattn.integrations.transformers.patching import ForwardPatch
 
 
 def attention(own: Callable[..., Any], module: Any, hidden_states: Tensor, attention_dists: Tensor) -> Tensor:
@@ -35,4 +35,4 @@ def attention(own: Callable[..., Any], module: Any, hidden_states: Tensor, atten
     return module.dropout(module.to_out(states))
 
 
-STAND_INS = (StandIn("granite_speech.modeling_granite_speech.GraniteSpeechConformerAttention", attention),)
+PATCHES = (ForwardPatch("granite_speech.modeling_granite_speech.GraniteSpeechConformerAttention", attention),)

@@ -20,7 +20,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from relattn.integrations.transformers.calls import joined, projected, seen, transformer_xl, weights_wanted
-from relattn.integrations.transformers.standing_in import StandIn
+from relattn.integrations.transformers.patching import ForwardPatch
 
 
 def attention(
@@ -89,8 +89,10 @@ def encoder(own: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> 
     return encode(module, *args, **kwargs)
 
 
-STAND_INS = (
-    StandIn("parakeet.modeling_parakeet.ParakeetEncoderAttention", attention),
-    StandIn("parakeet.modeling_parakeet.ParakeetEncoder", encoder),
-    StandIn("nemotron_asr_streaming.modeling_nemotron_asr_streaming.NemotronAsrStreamingEncoderAttention", attention),
+PATCHES = (
+    ForwardPatch("parakeet.modeling_parakeet.ParakeetEncoderAttention", attention),
+    ForwardPatch("parakeet.modeling_parakeet.ParakeetEncoder", encoder),
+    ForwardPatch(
+        "nemotron_asr_streaming.modeling_nemotron_asr_streaming.NemotronAsrStreamingEncoderAttention", attention
+    ),
 )

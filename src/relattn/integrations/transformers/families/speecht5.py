@@ -14,7 +14,7 @@ from torch import Tensor
 
 from relattn import relative_attention
 from relattn.integrations.transformers.calls import joined, projected, seen, weights_wanted
-from relattn.integrations.transformers.standing_in import StandIn
+from relattn.integrations.transformers.patching import ForwardPatch
 
 
 def positions(own: Callable[..., Any], module: Any, hidden_states: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ def attention(
     return module.out_proj(joined(attended)), None
 
 
-STAND_INS = (
-    StandIn("speecht5.modeling_speecht5.SpeechT5RelativePositionalEncoding", positions),
-    StandIn("speecht5.modeling_speecht5.SpeechT5Attention", attention),
+PATCHES = (
+    ForwardPatch("speecht5.modeling_speecht5.SpeechT5RelativePositionalEncoding", positions),
+    ForwardPatch("speecht5.modeling_speecht5.SpeechT5Attention", attention),
 )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from relattn import relative_attention
 from relattn.integrations.transformers.calls import joined, projected, seen, weights_wanted
-from relattn.integrations.transformers.standing_in import StandIn
+from relattn.integrations.transformers.patching import ForwardPatch
 
 
 def attention(
@@ -81,9 +81,9 @@ def why_not(module: Any) -> str | None:
     return "in a decoder" if module.is_decoder else None
 
 
-STAND_INS = (
+PATCHES = (
     *(
-        StandIn(f"{name}.modeling_{name}.{kind}Attention", attention, why_not)
+        ForwardPatch(f"{name}.modeling_{name}.{kind}Attention", attention, why_not)
         for name, kind in (
             ("t5", "T5"),
             ("mt5", "MT5"),
@@ -91,5 +91,5 @@ STAND_INS = (
             ("switch_transformers", "SwitchTransformers"),
         )
     ),
-    StandIn("umt5.modeling_umt5.UMT5Attention", attention_of_umt5, why_not),
+    ForwardPatch("umt5.modeling_umt5.UMT5Attention", attention_of_umt5, why_not),
 )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from relattn import relative_attention
 from relattn.integrations.transformers.calls import joined, projected, seen, weights_wanted
-from relattn.integrations.transformers.standing_in import StandIn
+from relattn.integrations.transformers.patching import ForwardPatch
 
 
 def attention(
@@ -44,4 +44,4 @@ def why_not(module: Any) -> str | None:
     return None if module.window_size else f"window_size {module.window_size}"
 
 
-STAND_INS = (StandIn("vits.modeling_vits.VitsAttention", attention, why_not),)
+PATCHES = (ForwardPatch("vits.modeling_vits.VitsAttention", attention, why_not),)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from relattn import relative_attention
 from relattn.integrations.transformers.calls import joined, projected, seen, transformer_xl, weights_wanted
-from relattn.integrations.transformers.standing_in import StandIn
+from relattn.integrations.transformers.patching import ForwardPatch
 
 
 def attention(
@@ -60,8 +60,8 @@ def why_not(module: Any) -> str | None:
     return None
 
 
-STAND_INS = (
-    StandIn("wav2vec2_bert.modeling_wav2vec2_bert.Wav2Vec2BertSelfAttention", attention, why_not),
-    StandIn("wav2vec2_conformer.modeling_wav2vec2_conformer.Wav2Vec2ConformerSelfAttention", attention, why_not),
-    StandIn("seamless_m4t_v2.modeling_seamless_m4t_v2.SeamlessM4Tv2ConformerSelfAttention", attention, why_not),
+PATCHES = (
+    ForwardPatch("wav2vec2_bert.modeling_wav2vec2_bert.Wav2Vec2BertSelfAttention", attention, why_not),
+    ForwardPatch("wav2vec2_conformer.modeling_wav2vec2_conformer.Wav2Vec2ConformerSelfAttention", attention, why_not),
+    ForwardPatch("seamless_m4t_v2.modeling_seamless_m4t_v2.SeamlessM4Tv2ConformerSelfAttention", attention, why_not),
 )

@@ -11,17 +11,17 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
-class Serves:
+class Capabilities:
     """Every option of both operators is served by every backend; these differ."""
 
     devices: tuple[str, ...] = ()  # their types; none named: any
     dtypes: tuple[torch.dtype, ...] = DTYPES
     head_dims: int | None = None  # the largest
     is_exported: bool = False  # by torch.export, which takes plain PyTorch operations
-    lacking: Callable[[Call], str | None] = lambda call: None  # why this installation cannot do such a call
-    installed: Callable[[], str] = lambda: "needs nothing"  # a line about this installation
+    unavailable_reason: Callable[[Call], str | None] = lambda call: None  # why this installation cannot do such a call
+    installation: Callable[[], str] = lambda: "needs nothing"  # a line about this installation
 
-    def refusal(self, call: Call) -> str | None:
+    def refusal_reason(self, call: Call) -> str | None:
         """Why a call cannot be served, or None where it can."""
         query, dims = call.query, {"dim": call.query.shape[3], "value_dim": call.value.shape[3]}
         if call.rel_query is not None:
@@ -36,7 +36,7 @@ class Serves:
             reason = f"{listed}: they are from 1 to {self.head_dims}"
         elif torch.compiler.is_exporting() and not self.is_exported:
             reason = "torch.export takes plain PyTorch operations"
-        return self.lacking(call) if reason is None else f"{reason}; use dense"
+        return self.unavailable_reason(call) if reason is None else f"{reason}; use dense"
 
     def listed_dtypes(self) -> str:
         return ", ".join(str(dtype).removeprefix("torch.") for dtype in self.dtypes)

@@ -16,7 +16,7 @@ _PACKAGE = "transformers.models"
 
 
 @dataclass(frozen=True)
-class StandIn:
+class ForwardPatch:
     """What stands in for the forward of a class.
 
     Attributes:
@@ -123,28 +123,28 @@ def report(model: nn.Module) -> str:
     return "\n".join(lines) or f"{type(model).__name__}: none of its modules is of a class that is known"
 
 
-def _within(model: nn.Module) -> Iterable[tuple[nn.Module, StandIn]]:
+def _within(model: nn.Module) -> Iterable[tuple[nn.Module, ForwardPatch]]:
     for module in model.modules():
         if (stand_in := _of(module)) is not None:
             yield module, stand_in
 
 
-def _of(module: nn.Module) -> StandIn | None:
+def _of(module: nn.Module) -> ForwardPatch | None:
     """What stands in for the forward of a module's class."""
     kind = type(module)
     return _by_place().get(f"{kind.__module__.removeprefix(f'{_PACKAGE}.')}.{kind.__qualname__}")
 
 
 @functools.cache
-def _by_place() -> dict[str, StandIn]:
+def _by_place() -> dict[str, ForwardPatch]:
     return {stand_in.place: stand_in for stand_in in _all()}
 
 
 @functools.cache
-def _all() -> tuple[StandIn, ...]:
+def _all() -> tuple[ForwardPatch, ...]:
     from relattn.integrations.transformers import families
 
-    return families.STAND_INS
+    return families.PATCHES
 
 
 def _require_version() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relattn.backends.derivatives import INPUTS, differentiable
-from relattn.call import Call, exact
+from relattn.backends.autograd import INPUTS, differentiable
+from relattn.call import Call, accumulation_dtype
 
 KINDS = {Tensor: "Tensor", Tensor | None: "Tensor?", int: "SymInt", bool: "bool", float: "float"}
 ARGUMENTS = ", ".join(f"{KINDS[kind]} {name}" for name, kind in Call.__annotations__.items())
@@ -71,7 +71,7 @@ def new_results(call: Call) -> tuple[Tensor, Tensor]:
     query = call.query
     batch, heads, queries, _ = query.shape
     output = query.new_empty(batch, queries, heads, call.value.shape[3]).transpose(1, 2)
-    return output, query.new_empty(batch, heads, queries, dtype=exact(query.dtype))
+    return output, query.new_empty(batch, heads, queries, dtype=accumulation_dtype(query.dtype))
 
 
 def new_numbers(lse: Tensor, numbers: int) -> Tensor:
