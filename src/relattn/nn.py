@@ -121,53 +121,37 @@ class RelativeAttention(nn.Module):
         return relative_attention(query, key, value, rel_key, rel_value, clip=self.clip, beyond=self.beyond, **options)
 
 
-class RelativeSelfAttention(nn.Module):
-    """Multi-head self-attention with relative position representations: (batch, n, dim) -> (batch, n, dim).
+class SelfAttention(nn.Module):
+    """Multi-head self-attention around a given attention module: (batch, n, dim) -> (batch, n, dim).
+
+    `RelativeSelfAttention` is this layer with `RelativeAttention` in it.
 
     Args:
-        embed_dim: of the model; a multiple of `num_heads`.
-        num_heads: number of heads.
-        clip: k, or (left, right).
-        tables: which of the two the layer has: "both", "keys" (aK), "values" (aV) or "neither".
-        per_head: tables for each head, instead of tables shared by the heads.
-        beyond: "clip" or "zero", as in `relative_attention`.
-        dropout: of probabilities, while training.
-        bias: whether the projections have one.
-        is_causal: whether a position attends only to itself and earlier ones.
-        backend: as in `relative_attention`.
-        device: of the parameters, as in PyTorch's own modules.
-        dtype: theirs too.
-
-    Raises:
-        ValueError, TypeError: `embed_dim` is no multiple of `num_heads`, or an option is none of those above.
+        query: Projection of the input to queries, dim -> num_heads · head_dim.
+        key: Projection to keys, of the same sizes.
+        value: Projection to values, of the same sizes.
+        out: Projection of the joined heads to the output.
+        attention: Called as ``attention(query, key, value, is_causal=..., query_offset=..., ...)`` on tensors of shape
+            (batch, heads, length, head_dim), with the options of `relative_attention`.
+        num_heads: Number of heads.
+        is_causal: Whether a position attends to itself and earlier positions only.
     """
 
     def __init__(
         self,
-        embed_dim: int,
-        num_heads: int,
-        clip: int | tuple[int, int],
+        query: nn.Linear,
+        key: nn.Linear,
+        value: nn.Linear,
+        out: nn.Linear,
+        attention: nn.Module,
         *,
-        tables: Tables = "both",
-        per_head: bool = False,
-        beyond: Beyond = "clip",
-        dropout: float = 0.0,
-        bias: bool = True,
-        is_causal: bool = False,
-        backend: str = "auto",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        num_heads: int,
+        is_causal: bool,
     ) -> None:
         super().__init__()
-        if num_heads < 1 or embed_dim % num_heads != 0:
-            raise ValueError(f"embed_dim {embed_dim} with {num_heads} heads: it is a multiple of num_heads")
-        self.num_heads, self.head_dim, self.is_causal = num_heads, embed_dim // num_heads, is_causal
-        made: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.query, self.key, self.value, self.out = (linear(embed_dim, embed_dim, bias, **made) for _ in range(4))
-        own = num_heads if per_head else None
-        self.attention: nn.Module = RelativeAttention(
-            self.head_dim, clip, own, tables=tables, beyond=beyond, dropout=dropout, backend=backend, **made
-        )
+        self.num_heads, self.head_dim, self.is_causal = num_heads, query.out_features // num_heads, is_causal
+        self.query, self.key, self.value, self.out = query, key, value, out
+        self.attention = attention
 
     def empty_cache(self, batch: int, capacity: int = 0) -> AttentionCache:
         """The cache of `batch` sequences to start with: no positions seen, room for `capacity`.
@@ -218,6 +202,62 @@ class RelativeSelfAttention(nn.Module):
         attended = self.attention(query, key, value, is_causal=self.is_causal, **where)
         output = self.out(attended.transpose(1, 2).flatten(2))
         return output if cache is None else (output, cache)
+
+
+class RelativeSelfAttention(SelfAttention):
+    """Multi-head self-attention with relative position representations: (batch, n, dim) -> (batch, n, dim).
+
+    Args:
+        embed_dim: of the model; a multiple of `num_heads`.
+        num_heads: number of heads.
+        clip: k, or (left, right).
+        tables: which of the two the layer has: "both", "keys" (aK), "values" (aV) or "neither".
+        per_head: tables for each head, instead of tables shared by the heads.
+        beyond: "clip" or "zero", as in `relative_attention`.
+        dropout: of probabilities, while training.
+        bias: whether the projections have one.
+        is_causal: whether a position attends only to itself and earlier ones.
+        backend: as in `relative_attention`.
+        device: of the parameters, as in PyTorch's own modules.
+        dtype: theirs too.
+
+    Raises:
+        ValueError, TypeError: `embed_dim` is no multiple of `num_heads`, or an option is none of those above.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        clip: int | tuple[int, int],
+        *,
+        tables: Tables = "both",
+        per_head: bool = False,
+        beyond: Beyond = "clip",
+        dropout: float = 0.0,
+        bias: bool = True,
+        is_causal: bool = False,
+        backend: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if num_heads < 1 or embed_dim % num_heads != 0:
+            raise ValueError(f"embed_dim {embed_dim} with {num_heads} heads: it is a multiple of num_heads")
+        head_dim = embed_dim // num_heads
+        # Projections are initialised before the tables: the order decides which weights a seed gives.
+        query, key, value, out = (linear(embed_dim, embed_dim, bias, device=device, dtype=dtype) for _ in range(4))
+        attention = RelativeAttention(
+            head_dim,
+            clip,
+            num_heads if per_head else None,
+            tables=tables,
+            beyond=beyond,
+            dropout=dropout,
+            backend=backend,
+            device=device,
+            dtype=dtype,
+        )
+        super().__init__(query, key, value, out, attention, num_heads=num_heads, is_causal=is_causal)
 
 
 def linear(inputs: int, outputs: int, bias: bool = True, **made: Any) -> nn.Linear:
