@@ -100,7 +100,7 @@ def test_additive_mask(backend):
     asking = {"rel_query": torch.ones(1, 2, 5, 1), "scale": 0.5, "backend": backend}
     ours = relation_attention(query, key, value, relations, biases[:, None], **asking)
     close(ours, F.scaled_dot_product_attention(query, key, value, 0.5 * biases[relations]))
-    with pytest.raises(ValueError, match="mask has type"):
+    with pytest.raises(ValueError, match="mask must have dtype"):
         relative_attention(query, key, value, mask=biases[relations])
 
 
@@ -109,9 +109,9 @@ def test_padding(backend):
     query, key, lengths = normal(2, 2, 5, 4), normal(2, 2, 5, 4, seed=1), torch.tensor([5, 2])
     mask = (torch.arange(5) < lengths[:, None])[:, None, None]
     plain = F.scaled_dot_product_attention(query, key, key, mask)
-    both = relative_attention(query, key, key, key_lengths=lengths, backend=backend)
+    both = relative_attention(query, key, key, lengths=lengths, backend=backend)
     close(both, plain.masked_fill(~mask.mT, 0.0))
-    keys_alone = relative_attention(query, key, key, key_lengths=lengths, query_offset=0, backend=backend)
+    keys_alone = relative_attention(query, key, key, key_lengths=lengths, backend=backend)
     close(keys_alone, plain)
     said = {"key_lengths": lengths, "query_lengths": torch.tensor([3, 5]), "backend": backend}
     live = (torch.arange(5) < said["query_lengths"][:, None])[:, None, :, None]
@@ -206,7 +206,7 @@ def test_derivatives(backend):
         assert doubled(query).any()
         return
     for derivative in (lambda: doubled(query), *forward_mode):
-        with pytest.raises(NotImplementedError, match=f"^{backend}: it gives first derivatives.*backend='reference'"):
+        with pytest.raises(NotImplementedError, match=f"backend must be 'reference' .*, got '{backend}'"):
             derivative()
     with pytest.raises(NotImplementedError):
         torch.func.jvp(lambda x: F.scaled_dot_product_attention(x, key, key), (query,), (query,))
