@@ -17,12 +17,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks import errors, gpu_check
 from benchmarks.peers import Case
-from relattn import relation_attention, relative_attention
-from relattn.backends import triton
+from relattn import backends, relation_attention, relative_attention
+from relattn.backends import dense, triton
 from relattn.backends.triton import backward, labels, operators, plan
 from relattn.backends.triton.configs import Config
+from relattn.backends.triton.numbers import LEFT_NUMBERS as BACKWARD_STATS
+from relattn.backends.triton.numbers import NUMBERS as FORWARD_STATS
 from relattn.call import Call
-from relattn.testing import Shape, assert_within_budget, error, make_inputs, outputs_and_gradients
+from tests.support.numerics import Shape, assert_within_budget, error, make_inputs, outputs_and_gradients
 
 pytestmark = pytest.mark.sampled(32)  # Triton's interpreter takes a second a case
 
@@ -546,7 +548,7 @@ def test_nothing_outside_a_tensor_is_read_or_written(monkeypatch, whole, rel_dim
 FAR_APART = """
 import torch
 from relattn import relative_attention
-from relattn.testing import Shape, make_inputs, outputs_and_gradients
+from tests.support.numerics import Shape, make_inputs, outputs_and_gradients
 
 def spread(x, dimension):  # steps of 2 ** 30 numbers, two of which are past 32 bits, in memory that is never touched
     step = 2**30 + 8
@@ -699,3 +701,65 @@ def test_nothing_is_read_from_the_device():
             results = operators.run_forward(call, launch, tiles_of)
             found = operators.run_backward(call, x, *results, launch, tiles_of)
             assert all(x.device.type == "cuda" for x in (*results, *found))
+
+
+def gradient_call(n: int, k: int = 2, **changes) -> Call:
+    tensors = {name: torch.zeros(1, 1, n, 16, requires_grad=True) for name in ("query", "key", "value")}
+    tensors |= dict.fromkeys(("rel_key", "rel_value"), torch.zeros(2 * k + 1, 16))
+    return Call(**{**tensors, "left": k, "right": k, "scale": 0.25, **changes})
+
+
+def bytes_saved(attend, call: Call) -> int:
+    """Bytes that autograd keeps for the backward pass, other than the inputs and the output."""
+    saved = {}
+
+    def pack(x):
+        saved[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        output, _ = attend(call, False)
+    known = {x.untyped_storage().data_ptr() for x in (*call, output) if isinstance(x, torch.Tensor)}
+    return sum(size for pointer, size in saved.items() if pointer not in known)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(("n", "dtype"), [(8, torch.float32), (64, torch.bfloat16), (200, torch.float32)])
+def test_bytes_of_dense_are_what_it_saves(n, dtype):
+    call = gradient_call(n, dropout_p=0.5)
+    tensors = {name: x.to(dtype).detach() for name, x in call._asdict().items() if isinstance(x, torch.Tensor)}
+    tensors["query"].requires_grad_()
+    call = call._replace(**tensors)
+    assert bytes_saved(dense.attend, call) == backends.bytes_of_dense(call)
+
+
+def test_auto_takes_the_kernels_from_the_length_where_they_need_less_memory(monkeypatch):
+    monkeypatch.setattr(backends, "on_gpu", lambda device: True)
+    monkeypatch.setattr(triton, "passed_selftest", lambda call: True)
+    taken = [backends.choose("auto", gradient_call(n)) for n in range(8, 200, 8)]
+    assert taken == sorted(taken, key=[dense, triton].index)
+    assert {dense, triton} == set(taken)
+    with torch.no_grad():
+        assert backends.choose("auto", gradient_call(8)) is triton
+
+
+def test_row_stats_are_what_is_saved_and_made_for_the_backward_pass():
+    forward_stats = bytes_saved(triton.attend, gradient_call(64)) // (4 * 64)  # with the log-sum-exp
+    assert forward_stats == 1 + FORWARD_STATS.value
+    assert forward_stats + BACKWARD_STATS == triton.ROW_STATS
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("k", [16, 999])
+def test_bytes_for_backward_are_those_of_the_parts_of_the_tables_gradients(k):
+    """Approximately: blocks are assumed to have 64 queries. A block has rows for the labels it reaches, not for all of
+    1,999."""
+    call, parts = gradient_call(1000, k), {}
+
+    def launch(kernel, *_, **arguments):
+        parts.update({name: arguments[name].data for name in ("d_rel_key", "d_rel_value") if name in arguments})
+
+    results = operators.run_forward(call, launch)
+    operators.run_backward(call, results[0], *results, launch)
+    expected = 4 * sum(part.numel() for part in parts.values())
+    assert triton.bytes_for_backward(call) - 4 * 1000 * triton.ROW_STATS == pytest.approx(expected, rel=0.1)
