@@ -276,6 +276,53 @@ def test_padding_of_queries_and_of_keys(monkeypatch, program, causal, offset, le
     assert {(found.whole, found.splits > 1) for found in plans} == {(program == "whole", program == "few queries")}
 
 
+@pytest.mark.sampled(3)
+@pytest.mark.usefixtures("_poison")
+@pytest.mark.parametrize(
+    ("program", "clip", "tables", "rel_dim", "causal", "bad"),
+    [
+        ("tiles", 2, "both", None, False, "nan"),
+        ("tiles", 2, "both", 3, True, "inf"),
+        ("tiles", 20, "keys", None, False, "inf"),
+        ("whole", 2, "both", None, True, "nan"),
+        ("whole", 2, "both", 3, False, "inf"),
+        ("few queries", 2, "both", None, True, "nan"),
+        ("tiles", 20, "both", 3, True, "nan"),
+        ("few queries", 2, "keys", 3, False, "inf"),
+    ],
+)
+def test_what_padding_holds_changes_nothing(monkeypatch, program, clip, tables, rel_dim, causal, bad):
+    """NaN and infinity in padding give the same bits as zeros, in outputs and in all gradients."""
+    take(monkeypatch, TILES["small"], whole=program == "whole")
+    if program == "few queries":
+        split_keys(monkeypatch)
+    sizes = Shape(batch=2, heads=1, key_heads=1, queries=37, keys=53, dim=5, value_dim=7, left=clip, right=clip)
+    key_lengths, query_lengths = torch.tensor([33, 50]), torch.tensor([21, 3])
+    options = {"clip": clip, "query_offset": 9, "is_causal": causal, "backend": "triton"}
+    options |= {"key_lengths": key_lengths, "query_lengths": query_lengths}
+    inputs = make_inputs(sizes, dtype=torch.float32, tables=tables, rel_dim=rel_dim)
+    upstream = torch.randn(2, 1, 37, 7, generator=torch.Generator().manual_seed(1))
+
+    def fill(x: torch.Tensor, lengths: torch.Tensor, filling: float) -> torch.Tensor:
+        is_padding = torch.arange(x.shape[2])[None, :, None] >= lengths[:, None, None]  # (batch, rows, 1)
+        return x.masked_fill(is_padding[:, None], filling)
+
+    def results(filling: float) -> dict[str, torch.Tensor]:
+        given = {name: x for name, x in inputs.items() if x is not None}
+        for name in ("query", "rel_query", "key", "value"):
+            if name in given:
+                given[name] = fill(given[name], query_lengths if "query" in name else key_lengths, filling)
+        leaves = {name: x.clone().requires_grad_() for name, x in given.items()}
+        output, lse = relative_attention(**leaves, **options, return_lse=True)
+        gradients = torch.autograd.grad(output, list(leaves.values()), fill(upstream, query_lengths, filling))
+        return {"output": output, "lse": lse, **dict(zip(leaves, gradients, strict=True))}
+
+    got, want = results(float(bad)), results(0.0)
+    assert [name for name, x in want.items() if not torch.equal(x, got[name])] == []
+    for name, lengths in (("query", query_lengths), ("key", key_lengths), ("value", key_lengths)):
+        assert torch.equal(fill(got[name], lengths, 0.0), got[name])
+
+
 @pytest.mark.whole
 @pytest.mark.usefixtures("_poison")
 def test_padding_of_queries_beside_relations_a_mask_and_dropout(monkeypatch):
