@@ -17,7 +17,7 @@ from relattn.backends import native
 from relattn.backends.autograd import INPUTS
 from relattn.backends.native import levels, library, operators
 from relattn.call import Call
-from relattn.testing import (
+from tests.support.numerics import (
     Shape,
     assert_within_budget,
     equations_keeping,
