@@ -1,4 +1,4 @@
-"""The functions of docs/models.md for other packages: ESPnet's own class, and what transformers has of the others."""
+"""Tests of the functions for other packages in docs/models.md, against ESPnet's class and transformers' classes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ LENGTHS = torch.tensor([N, 9])
 
 @pytest.fixture(scope="module")
 def page() -> SimpleNamespace:
-    found: dict[str, Any] = {}
+    namespace: dict[str, Any] = {}
     for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
-        exec(code, found)
-    return SimpleNamespace(**found)
+        exec(code, namespace)
+    return SimpleNamespace(**namespace)
 
 
 def sequences() -> tuple[Tensor, Tensor]:
@@ -60,12 +60,14 @@ def test_nemo(page):
     nn.init.normal_(own.bias_u)
     nn.init.normal_(own.bias_v)
 
-    def projected(*states: Tensor) -> list[Tensor]:
-        maps = own.q_proj, own.k_proj, own.v_proj
-        return [map_(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for map_, x in zip(maps, states, strict=True)]
+    def forward_qkv(*states: Tensor) -> list[Tensor]:
+        projections = own.q_proj, own.k_proj, own.v_proj
+        return [
+            layer(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for layer, x in zip(projections, states, strict=True)
+        ]
 
     theirs = SimpleNamespace(
-        forward_qkv=projected, linear_pos=own.relative_k_proj, pos_bias_u=own.bias_u, pos_bias_v=own.bias_v, h=HEADS,
+        forward_qkv=forward_qkv, linear_pos=own.relative_k_proj, pos_bias_u=own.bias_u, pos_bias_v=own.bias_v, h=HEADS,
         linear_out=own.o_proj, dropout=nn.Dropout(0.0), training=False,
     )  # fmt: skip
     positions = ParakeetEncoderRelPositionalEncoding(config)(x)
@@ -107,9 +109,9 @@ def test_rvc(page):
     x, valid = sequences()
 
     def convolution(linear: nn.Linear) -> nn.Conv1d:
-        made = nn.Conv1d(DIM, DIM, 1)
-        made.load_state_dict({"weight": linear.weight[..., None], "bias": linear.bias})
-        return made
+        layer = nn.Conv1d(DIM, DIM, 1)
+        layer.load_state_dict({"weight": linear.weight[..., None], "bias": linear.bias})
+        return layer
 
     theirs = SimpleNamespace(
         conv_q=convolution(own.q_proj), conv_k=convolution(own.k_proj), conv_v=convolution(own.v_proj),

@@ -1,4 +1,4 @@
-"""Models of transformers say the same with the operator inside, and are left alone where it would not."""
+"""Patched transformers models give the same outputs and gradients, and unsupported modules keep their own code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from transformers.models.speecht5.modeling_speecht5 import SpeechT5EncoderWithou
 
 from benchmarks.encoders import FastSpeech2, Vits, padding, without_chance
 from relattn.integrations import transformers as faster
-from relattn.integrations.transformers import calls, patching
+from relattn.integrations.transformers import adapters, patching
 
 SMALL = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32, "intermediate_size": 48}
 CONVOLUTIONS = {
@@ -31,7 +31,15 @@ CONVOLUTIONS = {
 
 @dataclass
 class Family:
-    """A model of few weights, what it reads, and what of its output is text or sound."""
+    """A small model with its inputs.
+
+    Attributes:
+        make: builds the model.
+        inputs: returns random inputs of a given length.
+        replaced: number of modules that the integration patches.
+        length: length of the inputs of most tests.
+        valid: returns the mask of valid output positions, (batch, length).
+    """
 
     make: Callable[..., nn.Module]
     inputs: Callable[[int], Tensor]
@@ -148,11 +156,11 @@ FAMILIES = {
     "switch": Family(lambda impl="eager": t5("eager", "SwitchTransformers"), ids, 3, 150),
     "pop2piano": Family(pop2piano, ids, 2, 150),
 }
-BLOCKS = ("granite-speech",)  # of one length, without a mask
+UNMASKED = ("granite-speech",)  # models whose encoder takes no mask
 
 
-def made(family: Family, *arguments: Any, **options: Any) -> nn.Module:
-    """A model with weights that all matter."""
+def build(family: Family, *arguments: Any, **options: Any) -> nn.Module:
+    """Build a model in which no parameter is all zeros, so that each one affects the output."""
     torch.manual_seed(1)
     model = family.make(*arguments, **options)
     with torch.no_grad():
@@ -170,44 +178,44 @@ def output(model: nn.Module, *inputs: Any, **options: Any) -> Any:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("impl", ["eager", "sdpa"])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_model_says_the_same(name, impl):
+def test_outputs_are_the_same(name, impl):
     family = FAMILIES[name]
-    model, inputs = made(family, impl), family.inputs(family.length)
-    options = [{}] if name in BLOCKS else [{}, {"attention_mask": padding(inputs)}]
-    for given in options:
-        own = output(model, inputs, **given)
-        where = family.valid(own) if given else slice(None)
+    model, inputs = build(family, impl), family.inputs(family.length)
+    calls = [{}] if name in UNMASKED else [{}, {"attention_mask": padding(inputs)}]
+    for arguments in calls:
+        own = output(model, inputs, **arguments)
+        valid = family.valid(own) if arguments else slice(None)
         with faster.enable():
-            ours = output(model, inputs, **given)
-        again = output(model, inputs, **given)
+            ours = output(model, inputs, **arguments)
+        again = output(model, inputs, **arguments)
         faster.enable(model)
         assert faster.report(model).count(": relattn") == family.replaced
-        alone = output(model, inputs, **given)
+        alone = output(model, inputs, **arguments)
         faster.disable(model)
         for each in (ours, alone):
-            gap = (each.last_hidden_state - own.last_hidden_state)[where].abs().max()
+            gap = (each.last_hidden_state - own.last_hidden_state)[valid].abs().max()
             assert 0 < float(gap) < 2e-5
         assert torch.equal(again.last_hidden_state, own.last_hidden_state)
-        if given and name == "parakeet":
+        if arguments and name == "parakeet":
             assert torch.equal(ours.attention_mask, own.attention_mask)
             assert ours.attention_mask.dtype == own.attention_mask.dtype
 
 
-def test_seamless_pads_where_its_own_eager_code_does_not():
-    """That one adds its mask of True and False to scores, in transformers 5.23: 1 for what is valid, 0 for padding."""
+def test_seamless_ignores_padding_although_its_eager_code_does_not():
+    """In transformers 5.23 the eager code adds its boolean mask to the scores: 1 for valid keys, 0 for padding."""
     inputs = features(90)
-    eager, right = (made(Family(seamless, features, 2), impl) for impl in ("eager", "sdpa"))
-    given = {"attention_mask": padding(inputs)}
-    exact, wrong = (output(model, inputs, **given).last_hidden_state for model in (right, eager))
+    eager, right = (build(Family(seamless, features, 2), impl) for impl in ("eager", "sdpa"))
+    arguments = {"attention_mask": padding(inputs)}
+    exact, wrong = (output(model, inputs, **arguments).last_hidden_state for model in (right, eager))
     with faster.enable():
-        ours = output(eager, inputs, **given).last_hidden_state
+        ours = output(eager, inputs, **arguments).last_hidden_state
     assert float((wrong - exact).abs().max()) > 1e-3
     torch.testing.assert_close(ours, exact, rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("length", [40, 47, 13, 1])
-def test_blocks_that_end_early(length):
-    model, inputs = made(FAMILIES["granite-speech"]), features(length)
+def test_last_block_may_be_shorter(length):
+    model, inputs = build(FAMILIES["granite-speech"]), features(length)
     own = output(model, inputs)
     with faster.enable():
         ours = output(model, inputs)
@@ -215,9 +223,9 @@ def test_blocks_that_end_early(length):
 
 
 @pytest.mark.parametrize("name", ["parakeet", "wav2vec2-bert", "wav2vec2-conformer", "granite-speech"])
-def test_in_bfloat16_both_are_as_near_to_float32(name):
+def test_bfloat16_error_is_that_of_the_models_own_code(name):
     family = FAMILIES[name]
-    model, inputs = made(family), family.inputs(family.length)
+    model, inputs = build(family), family.inputs(family.length)
     exact = output(model, inputs).last_hidden_state
     half = model.to(torch.bfloat16)
     inputs = inputs.to(torch.bfloat16)
@@ -254,9 +262,9 @@ def test_in_bfloat16_both_are_as_near_to_float32(name):
         ("speecht5", False),
     ],
 )
-def test_a_step_of_training_is_the_same(name, checkpointing):
+def test_training_step_is_the_same(name, checkpointing):
     family = FAMILIES[name]
-    model, inputs = made(family), family.inputs(family.length)
+    model, inputs = build(family), family.inputs(family.length)
     if checkpointing:
         model.activation_checkpointing_enable()
     model.train()
@@ -279,7 +287,7 @@ def test_a_step_of_training_is_the_same(name, checkpointing):
         torch.testing.assert_close(ours[name], gradient, rtol=1e-3, atol=1e-5 * float(gradient.abs().max()) + 1e-8)
 
 
-DROPPED = {  # where each family says how much of its attention is dropped
+DROPOUT = {  # attribute of the attention module that holds the dropout probability
     "parakeet": "attention_dropout",
     "wav2vec2-bert": "dropout.p",
     "fastspeech2-conformer": "dropout.p",
@@ -290,58 +298,57 @@ DROPPED = {  # where each family says how much of its attention is dropped
 }
 
 
-@pytest.mark.parametrize("name", DROPPED)
-def test_attention_is_dropped_in_training(name):
-    model, inputs = made(FAMILIES[name]), FAMILIES[name].inputs(60)
+@pytest.mark.parametrize("name", DROPOUT)
+def test_attention_dropout_applies_in_training_only(name):
+    model, inputs = build(FAMILIES[name]), FAMILIES[name].inputs(60)
     with faster.enable():
-        places = [line.partition(" (")[0] for line in faster.report(model).splitlines() if "Attention)" in line]
-        for place in places:
-            module = model.get_submodule(place)
-            owner, _, option = DROPPED[name].rpartition(".")
+        names = [line.partition(" (")[0] for line in faster.report(model).splitlines() if "Attention)" in line]
+        for module_name in names:
+            module = model.get_submodule(module_name)
+            owner, _, option = DROPOUT[name].rpartition(".")
             setattr(module.get_submodule(owner), option, 0.5)
-        still = [output(model, inputs).last_hidden_state for _ in range(2)]
-        for place in places:
-            model.get_submodule(place).train()
-        moved = [output(model, inputs).last_hidden_state for _ in range(2)]
-    assert torch.equal(*still)
-    assert not torch.equal(*moved)
+        evaluated = [output(model, inputs).last_hidden_state for _ in range(2)]
+        for module_name in names:
+            model.get_submodule(module_name).train()
+        trained = [output(model, inputs).last_hidden_state for _ in range(2)]
+    assert torch.equal(*evaluated)
+    assert not torch.equal(*trained)
 
 
-def test_positions_that_are_dropped_for_each_sequence_are_left_to_the_model():
-    model = made(FAMILIES["parakeet"], dropout_positions=0.1, attention_dropout=0.0)
-    attention, given = model.layers[0].self_attn.train(), torch.randn(2, 9, 32)
-    positions = torch.randn(2, 17, 32)  # another for each
-    own = output(attention, given, positions)[0]
+def test_dropout_of_positions_per_sequence_runs_the_models_own_code():
+    model = build(FAMILIES["parakeet"], dropout_positions=0.1, attention_dropout=0.0)
+    attention, states = model.layers[0].self_attn.train(), torch.randn(2, 9, 32)
+    positions = torch.randn(2, 17, 32)  # different per sequence
+    own = output(attention, states, positions)[0]
     with faster.enable():
-        assert torch.equal(output(attention, given, positions)[0], own)
-        ours = output(attention, given, positions[:1])[0]
-    torch.testing.assert_close(ours, output(attention, given, positions[:1].expand(2, -1, -1))[0], rtol=0, atol=1e-5)
+        assert torch.equal(output(attention, states, positions)[0], own)
+        ours = output(attention, states, positions[:1])[0]
+    torch.testing.assert_close(ours, output(attention, states, positions[:1].expand(2, -1, -1))[0], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
     "name", ["parakeet", "wav2vec2-bert", "vits", "fastspeech2-conformer", "t5", "umt5", "speecht5"]
 )
-def test_weights_that_are_wanted_come_from_the_model_itself(name, caplog, monkeypatch):
-    monkeypatch.setattr(calls, "_told", set())
+def test_attention_weights_come_from_the_models_own_code(name, caplog, monkeypatch):
+    monkeypatch.setattr(adapters, "_warned_modules", set())
     family = FAMILIES[name]
-    model, inputs = made(family, "eager"), family.inputs(family.length)
-    given = {"attention_mask": padding(inputs), "output_attentions": True}
-    own = output(model, inputs, **given)
+    model, inputs = build(family, "eager"), family.inputs(family.length)
+    arguments = {"attention_mask": padding(inputs), "output_attentions": True}
+    own = output(model, inputs, **arguments)
     with faster.enable(), caplog.at_level(logging.WARNING):
-        ours = output(model, inputs, **given)
-        output(model, inputs, **given)
+        ours = output(model, inputs, **arguments)
+        output(model, inputs, **arguments)
     assert len(ours.attentions) == len(own.attentions) == (3 if "t5" in name and name != "speecht5" else 2)
     assert all(torch.equal(a, b) for a, b in zip(ours.attentions, own.attentions, strict=True))
     assert torch.equal(ours.last_hidden_state, own.last_hidden_state)
-    told = [record.message for record in caplog.records if "attention weights are wanted" in record.message]
-    assert len(told) == 1
+    assert sum("attention weights were requested" in record.message for record in caplog.records) == 1
 
 
-def test_a_stream_says_the_same():
-    """Chunks of sound with keys from a cache, of which the queries are the last."""
-    model, sound = made(FAMILIES["nemotron"]), features(240)
+def test_streaming_outputs_are_the_same():
+    """Each chunk attends to earlier keys from a cache. Its queries are the last positions of these keys."""
+    model, sound = build(FAMILIES["nemotron"]), features(240)
 
-    def said() -> list[Tensor]:
+    def stream() -> list[Tensor]:
         parts, past = [], {}
         for chunk in sound.split(48, dim=1):
             out = output(model, chunk, use_cache=True, num_lookahead_tokens=2, **past)
@@ -349,41 +356,41 @@ def test_a_stream_says_the_same():
             parts.append(out.last_hidden_state)
         return parts
 
-    own = said()
+    own = stream()
     with faster.enable():
-        ours = said()
+        ours = stream()
     for mine, theirs in zip(ours, own, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-5)
     assert len(ours) == 5
     assert not torch.equal(ours[4], own[4])
 
 
-def test_a_layer_of_t5_without_a_table_is_left_alone():
-    """One called by itself has no positions; one after a layer that was left alone is given n × n numbers a head."""
-    model, given = made(FAMILIES["t5"]), torch.randn(1, 12, 32)
+def test_a_t5_layer_without_a_table_runs_its_own_code():
+    """A later layer called alone has no positions. After an unpatched layer it gets an n × n bias per head."""
+    model, states = build(FAMILIES["t5"]), torch.randn(1, 12, 32)
     first, later = (block.layer[0].SelfAttention for block in model.encoder.block[:2])
-    whole = output(first, given)[1]
-    own = [output(later, given)[0], output(later, given, position_bias=whole)[0]]
+    full_bias = output(first, states)[1]
+    own = [output(later, states)[0], output(later, states, position_bias=full_bias)[0]]
     with faster.enable():
-        ours = [output(later, given)[0], output(later, given, position_bias=whole)[0]]
+        ours = [output(later, states)[0], output(later, states, position_bias=full_bias)[0]]
     assert all(torch.equal(a, b) for a, b in zip(ours, own, strict=True))
-    assert whole.shape == (1, 4, 12, 12)
+    assert full_bias.shape == (1, 4, 12, 12)
 
 
-def test_a_decoder_of_t5_is_left_alone():
+def test_t5_decoders_run_their_own_code():
     config = transformers.T5Config(d_model=32, d_kv=8, num_heads=4, d_ff=48, num_layers=2, vocab_size=30)
-    model = made(Family(lambda: transformers.T5Model(config), ids, 2))
-    given = {"input_ids": ids(60), "decoder_input_ids": ids(40)}
-    own = output(model, **given)
+    model = build(Family(lambda: transformers.T5Model(config), ids, 2))
+    arguments = {"input_ids": ids(60), "decoder_input_ids": ids(40)}
+    own = output(model, **arguments)
     with faster.enable():
-        ours = output(model, **given)
-        told = faster.report(model)
+        ours = output(model, **arguments)
+        report = faster.report(model)
     torch.testing.assert_close(ours.last_hidden_state, own.last_hidden_state, rtol=0, atol=2e-5)
-    assert (told.count(": relattn"), told.count(": in a decoder")) == (2, 4)
+    assert (report.count(": relattn"), report.count(": decoder attention is not supported")) == (2, 4)
 
 
-def test_checkpoints_are_as_before(tmp_path):
-    model = made(FAMILIES["wav2vec2-bert"])
+def test_checkpoints_are_unchanged(tmp_path):
+    model = build(FAMILIES["wav2vec2-bert"])
     names = list(model.state_dict())
     with faster.enable():
         assert list(model.state_dict()) == names
@@ -395,16 +402,16 @@ def test_checkpoints_are_as_before(tmp_path):
     assert torch.equal(output(again, inputs).last_hidden_state, output(model, inputs).last_hidden_state)
 
 
-def test_what_is_enabled_is_undone_and_nothing_else():
-    model, other = made(FAMILIES["vits"]), made(FAMILIES["wav2vec2-bert"])
+def test_disabling_restores_only_what_was_enabled():
+    model, other = build(FAMILIES["vits"]), build(FAMILIES["wav2vec2-bert"])
     assert faster.report(model).count(": not enabled") == 2
     faster.enable(model)
     with faster.enable():
-        with faster.enable(), faster.enable(other):  # which changes nothing more
+        with faster.enable(), faster.enable(other):  # nested calls change nothing
             assert faster.report(other).count(": relattn") == 2
         assert faster.report(other).count(": relattn") == 2
     assert faster.report(other).count(": not enabled") == 2
-    assert faster.report(model).count(": relattn") == 2  # enabled for itself
+    assert faster.report(model).count(": relattn") == 2  # enabled on its own
     faster.enable(model)
     faster.disable(model)
     assert faster.report(model).count(": not enabled") == 2
@@ -413,11 +420,11 @@ def test_what_is_enabled_is_undone_and_nothing_else():
     faster.disable()
     assert faster.report(other).count(": not enabled") == 2
     faster.disable()
-    assert not any(hasattr(s.find().forward, patching._OWN) for s in patching._all())
+    assert not any(hasattr(p.load_class().forward, patching._ORIGINAL) for p in patching._patches())
 
 
-def test_a_copy_of_a_model_computes_by_itself():
-    model = made(FAMILIES["wav2vec2-bert"])
+def test_a_deep_copy_is_independent():
+    model = build(FAMILIES["wav2vec2-bert"])
     faster.enable(model)
     twin = copy.deepcopy(model)
     assert twin.encoder.layers[0].self_attn.forward.__self__ is twin.encoder.layers[0].self_attn
@@ -427,42 +434,43 @@ def test_a_copy_of_a_model_computes_by_itself():
     assert not torch.equal(output(model, inputs).last_hidden_state, output(twin, inputs).last_hidden_state)
 
 
-def test_a_module_that_cannot_be_expressed_is_left_alone_and_named():
-    rotary = made(Family(bert, features, 0), position_embeddings_type="rotary")
+def test_unsupported_modules_run_their_own_code_and_are_reported():
+    rotary = build(Family(bert, features, 0), position_embeddings_type="rotary")
     inputs = features(30)
     own = output(rotary, inputs)
     with faster.enable():
         assert torch.equal(output(rotary, inputs).last_hidden_state, own.last_hidden_state)
         faster.enable(rotary)
+        reason = "position_embeddings_type must be relative or relative_key, got rotary"
         assert faster.report(rotary).splitlines() == [
-            f"encoder.layers.{i}.self_attn (Wav2Vec2BertSelfAttention): position_embeddings_type rotary" for i in (0, 1)
+            f"encoder.layers.{i}.self_attn (Wav2Vec2BertSelfAttention): {reason}" for i in (0, 1)
         ]
-        without = made(Family(vits, ids, 0), window_size=0)
-        assert faster.report(without).count("window_size 0") == 2
-    assert faster.report(nn.Linear(2, 2)) == "Linear: none of its modules is of a class that is known"
+        without = build(Family(vits, ids, 0), window_size=0)
+        assert faster.report(without).count("window_size must be at least 1, got 0") == 2
+    assert faster.report(nn.Linear(2, 2)) == "Linear: no module of a supported class"
 
 
-def test_what_a_mask_says():
-    yes, no = 0.0, torch.finfo(torch.float32).min
-    assert calls.seen(None, 5) == {}
-    assert calls.seen(torch.ones(2, 1, 5, 5, dtype=torch.bool), 5) == {}
+def test_mask_options():
+    attend, hide = 0.0, torch.finfo(torch.float32).min
+    assert adapters.mask_options(None) == {}
+    assert adapters.mask_options(torch.ones(2, 1, 5, 5, dtype=torch.bool)) == {}
     right = torch.tensor([[1, 1, 1], [1, 0, 0]]).bool()[:, None, None].expand(2, 1, 4, 3)
-    for mask in (right, torch.where(right, yes, no), torch.where(right, yes, -torch.inf), right[:, :, :1]):
-        found = calls.seen(mask, 4)
-        assert found is not None
-        assert found["key_lengths"].tolist() == [3, 1]
-        assert found["query_lengths"].tolist() == [4, 4]
+    for mask in (right, torch.where(right, attend, hide), torch.where(right, attend, -torch.inf), right[:, :, :1]):
+        options = adapters.mask_options(mask)
+        assert options is not None
+        assert list(options) == ["key_lengths"]  # no query_lengths: padding queries attend too
+        assert options["key_lengths"].tolist() == [3, 1]
     left = right.flip(-1)
-    assert torch.equal(calls.seen(left, 4)["mask"], left[:, :1, :1])
+    assert torch.equal(adapters.mask_options(left)["mask"], left[:, :1, :1])
     causal = torch.ones(4, 4).tril().bool()[None, None]
-    assert torch.equal(calls.seen(causal, 4)["mask"], causal)
-    assert calls.seen(torch.full((1, 1, 4, 4), -1.0), 4) is None  # a bias, which is no mask
-    twice = torch.where(right, yes, no).half() + torch.where(right, yes, no).half()
-    assert calls.seen(twice, 4)["key_lengths"].tolist() == [3, 1]
+    assert torch.equal(adapters.mask_options(causal)["mask"], causal)
+    assert adapters.mask_options(torch.full((1, 1, 4, 4), -1.0)) is None  # a bias, not a mask
+    twice = torch.where(right, attend, hide).half() + torch.where(right, attend, hide).half()
+    assert adapters.mask_options(twice)["key_lengths"].tolist() == [3, 1]
 
 
-def test_a_bias_in_a_mask_is_left_to_the_model():
-    model = made(FAMILIES["vits"])
+def test_a_mask_that_is_a_bias_runs_the_models_own_code():
+    model = build(FAMILIES["vits"])
     attention = model.encoder.encoder.layers[0].attention
     states, bias = torch.randn(1, 7, 32), torch.randn(1, 1, 7, 7)
     own = output(attention, states, attention_mask=bias)[0]
@@ -470,11 +478,11 @@ def test_a_bias_in_a_mask_is_left_to_the_model():
         assert torch.equal(output(attention, states, attention_mask=bias)[0], own)
 
 
-def test_versions_that_were_not_tested_are_refused(monkeypatch):
-    package = sys.modules["transformers"]  # which takes its own place again when a part of it is loaded
+def test_untested_versions_are_refused(monkeypatch):
+    package = sys.modules["transformers"]  # lazy; it replaces itself when a submodule is imported
     for version in ("5.22.9", "5.24.0", "6.0"):
         monkeypatch.setattr(package, "__version__", version)
-        message = rf"^transformers {version} was not tested with .* 5\.23\.0 up to, and not, 5\.24$"
+        message = rf"^transformers must have a tested version .* got {version}; install a tested version$"
         with pytest.raises(RuntimeError, match=message):
             faster.enable()
     monkeypatch.setattr(package, "__version__", "5.23.7")
@@ -482,10 +490,10 @@ def test_versions_that_were_not_tested_are_refused(monkeypatch):
         pass
 
 
-def test_without_the_package():
+def test_without_transformers():
     code = (
         "import sys; sys.modules['transformers'] = None; from relattn.integrations import transformers as faster\n"
         "try: faster.enable()\nexcept ImportError as error: print(error)"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said == 'transformers cannot be imported: pip install "relattn[transformers]"\n'
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed == 'transformers must be installed: pip install "relattn[transformers]"\n'

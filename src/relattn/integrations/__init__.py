@@ -1,1 +1,1 @@
-"""The operator inside models that other packages build."""
+"""Integrations that let models from other packages compute their attention with relattn."""

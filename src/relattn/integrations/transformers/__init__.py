@@ -1,14 +1,15 @@
-"""Relative attention in models of Hugging Face's transformers, computed by the operator, in one line:
+"""Faster relative attention for models from Hugging Face transformers.
 
     from relattn.integrations import transformers as faster
 
-    faster.enable()                     # all models of the families below, those there are and those to come
+    faster.enable()                     # all models of the supported families, including those created later
     faster.enable(model)                # one model
-    with faster.enable(): ...           # for a while
-    print(faster.report(model))         # what is replaced, and what is left alone and why
+    with faster.enable(): ...           # only inside the block
+    print(faster.report(model))         # which modules use relattn, and why the others do not
 
-A model keeps its classes, its parameters and their names: what changes is how some modules compute. Whatever the
-operator cannot express is left to the model's own code, by the module (`report` says why) or by the call.
+A patched model keeps its classes, its parameters and their names. Only the forward pass of some modules changes. A
+module whose attention relattn does not support keeps its own code, and `report` gives the reason. A call that needs
+something relattn does not compute, such as attention weights, also runs the model's own code.
 """
 
 from relattn.integrations.transformers.patching import TESTED, disable, enable, report

@@ -1,4 +1,4 @@
-"""How one forward stands in for another: on a class, for all its modules, or on one module."""
+"""Replacement of a forward method, for all modules of a class or for one module."""
 
 from __future__ import annotations
 
@@ -11,151 +11,165 @@ from typing import Any
 
 from torch import nn
 
-TESTED = ("5.23.0", "5.24")  # of transformers, from the first up to and without the second
+TESTED = ("5.23.0", "5.24")  # tested versions of transformers: at least the first, below the second
 _PACKAGE = "transformers.models"
+_ORIGINAL = "_relattn_original_forward"  # attribute of a patched forward; it holds the forward that was replaced
 
 
 @dataclass(frozen=True)
 class ForwardPatch:
-    """What stands in for the forward of a class.
+    """A replacement for the forward method of one class.
 
     Attributes:
-        place: of the class, after transformers.models: "vits.modeling_vits.VitsAttention".
-        forward: called as the class's own is, with that one before: forward(own, module, …).
-        why_not: of a module of the class, why it keeps its own; None where it need not.
+        class_path: path of the class below transformers.models, such as "vits.modeling_vits.VitsAttention".
+        forward: the replacement. It is called as forward(original_forward, module, …) with the arguments of the call.
+        unsupported_reason: returns why a module of the class must keep its own forward, or None if it is supported.
     """
 
-    place: str
+    class_path: str
     forward: Callable[..., Any]
-    why_not: Callable[[Any], str | None] = lambda module: None
+    unsupported_reason: Callable[[Any], str | None] = lambda module: None
 
-    def find(self) -> type[nn.Module]:
-        """The class."""
-        module, _, name = self.place.rpartition(".")
-        found: type[nn.Module] = getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name)
-        return found
+    def load_class(self) -> type[nn.Module]:
+        """Import and return the class."""
+        module_name, _, class_name = self.class_path.rpartition(".")
+        module_type: type[nn.Module] = getattr(importlib.import_module(f"{_PACKAGE}.{module_name}"), class_name)
+        return module_type
 
-    def instead_of(self, own: Callable[..., Any]) -> Callable[..., Any]:
-        """A forward that calls ours, or a module's own where that is to stay."""
+    def wrap(self, original_forward: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a forward that calls the replacement, or `original_forward` for modules that are not supported."""
 
-        @functools.wraps(own)
+        @functools.wraps(original_forward)
         def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if self.why_not(module) is not None:
-                return own(module, *args, **kwargs)
-            return self.forward(own, module, *args, **kwargs)
+            if self.unsupported_reason(module) is not None:
+                return original_forward(module, *args, **kwargs)
+            return self.forward(original_forward, module, *args, **kwargs)
 
-        forward.__dict__[_OWN] = own
+        forward.__dict__[_ORIGINAL] = original_forward
         return forward
 
 
-_OWN = "_relattn_instead_of"  # an attribute of a forward that stands in: the one it stands in for
-
-
 class Enabled:
-    """What a call of `enable` changed; as a context manager it is undone at the end, and nothing else."""
+    """The classes or modules that one call of `enable` patched. As a context manager, it unpatches these on exit."""
 
-    def __init__(self, changed: list[type[nn.Module] | nn.Module]) -> None:
-        self.changed = changed
+    def __init__(self, patched: list[type[nn.Module] | nn.Module]) -> None:
+        self.patched = patched
 
     def __enter__(self) -> Enabled:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for owner in self.changed:
-            _undo(owner)
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for owner in self.patched:
+            _restore(owner)
 
 
 def enable(model: nn.Module | None = None) -> Enabled:
-    """Let the operator compute in one model, or in all there are and will be. A second call changes nothing.
+    """Compute relative attention with relattn in one model, or in all models of the supported families.
+
+    What is already enabled stays as it is.
 
     Args:
-        model: the one; all where None.
+        model: the model to patch. None patches the classes, and so all their models, including those created later.
+
+    Returns:
+        A context manager. Leaving its block undoes what this call changed. Without a block the change stays.
 
     Raises:
         ImportError: transformers is not installed.
-        RuntimeError: it is of a version that was not tested; the message has those that were.
+        RuntimeError: the installed version of transformers was not tested. The message gives the tested versions.
     """
-    _require_version()
-    changed: list[type[nn.Module] | nn.Module] = []
+    _require_tested_version()
+    patched: list[type[nn.Module] | nn.Module] = []
     if model is None:
-        for stand_in in _all():
-            found = stand_in.find()
-            if not hasattr(found.forward, _OWN):
-                found.forward = stand_in.instead_of(found.forward)  # type: ignore[method-assign]
-                changed.append(found)
-        return Enabled(changed)
-    for module, stand_in in _within(model):
-        if not hasattr(module.forward, _OWN):
-            module.forward = MethodType(stand_in.instead_of(type(module).forward), module)  # type: ignore[method-assign]
-            changed.append(module)
-    return Enabled(changed)
+        for patch in _patches():
+            module_type = patch.load_class()
+            if not hasattr(module_type.forward, _ORIGINAL):
+                module_type.forward = patch.wrap(module_type.forward)  # type: ignore[method-assign]
+                patched.append(module_type)
+        return Enabled(patched)
+    for module, patch in _patchable_modules(model):
+        if not hasattr(module.forward, _ORIGINAL):
+            module.forward = MethodType(patch.wrap(type(module).forward), module)  # type: ignore[method-assign]
+            patched.append(module)
+    return Enabled(patched)
 
 
 def disable(model: nn.Module | None = None) -> None:
-    """Undo `enable` of one model, or of all; what was enabled for one alone stays with it."""
-    owners = [stand_in.find() for stand_in in _all()] if model is None else [module for module, _ in _within(model)]
-    for owner in owners:
-        _undo(owner)
+    """Undo `enable`.
+
+    Args:
+        model: the model to restore. None restores the classes; models that were enabled on their own stay enabled.
+    """
+    if model is None:
+        for patch in _patches():
+            _restore(patch.load_class())
+    else:
+        for module, _ in _patchable_modules(model):
+            _restore(module)
 
 
-def _undo(owner: type[nn.Module] | nn.Module) -> None:
-    """Give a class, or a module, the forward back that it had; nothing where none stands in."""
-    held = owner.__dict__.get("forward")
-    if not hasattr(held, _OWN):
+def _restore(owner: type[nn.Module] | nn.Module) -> None:
+    """Restore the original forward of a class or a module. Does nothing if it is not patched."""
+    forward = owner.__dict__.get("forward")
+    if not hasattr(forward, _ORIGINAL):
         return
     if isinstance(owner, nn.Module):
         del owner.forward
     else:
-        owner.forward = getattr(held, _OWN)  # type: ignore[method-assign]
+        owner.forward = getattr(forward, _ORIGINAL)  # type: ignore[method-assign]
 
 
 def report(model: nn.Module) -> str:
-    """What is replaced in a model, a line for each module of a class that can be, and why where it is not."""
+    """Return one line per module that could use relattn: its name, its class, and "relattn" or why it does not."""
     lines = []
     for name, module in model.named_modules():
-        stand_in = _of(module)
-        if stand_in is None:
+        patch = _find_patch(module)
+        if patch is None:
             continue
-        reason = stand_in.why_not(module)
-        if reason is None and not hasattr(module.forward, _OWN):
+        reason = patch.unsupported_reason(module)
+        if reason is None and not hasattr(module.forward, _ORIGINAL):
             reason = "not enabled"
         lines.append(f"{name or 'the model'} ({type(module).__name__}): {'relattn' if reason is None else reason}")
-    return "\n".join(lines) or f"{type(model).__name__}: none of its modules is of a class that is known"
+    return "\n".join(lines) or f"{type(model).__name__}: no module of a supported class"
 
 
-def _within(model: nn.Module) -> Iterable[tuple[nn.Module, ForwardPatch]]:
+def _patchable_modules(model: nn.Module) -> Iterable[tuple[nn.Module, ForwardPatch]]:
+    """Yield each module of `model` whose class has a patch, with that patch."""
     for module in model.modules():
-        if (stand_in := _of(module)) is not None:
-            yield module, stand_in
+        if (patch := _find_patch(module)) is not None:
+            yield module, patch
 
 
-def _of(module: nn.Module) -> ForwardPatch | None:
-    """What stands in for the forward of a module's class."""
-    kind = type(module)
-    return _by_place().get(f"{kind.__module__.removeprefix(f'{_PACKAGE}.')}.{kind.__qualname__}")
-
-
-@functools.cache
-def _by_place() -> dict[str, ForwardPatch]:
-    return {stand_in.place: stand_in for stand_in in _all()}
+def _find_patch(module: nn.Module) -> ForwardPatch | None:
+    """Return the patch for the class of `module`, or None."""
+    module_type = type(module)
+    class_path = f"{module_type.__module__.removeprefix(f'{_PACKAGE}.')}.{module_type.__qualname__}"
+    return _patches_by_class_path().get(class_path)
 
 
 @functools.cache
-def _all() -> tuple[ForwardPatch, ...]:
-    from relattn.integrations.transformers import families
+def _patches_by_class_path() -> dict[str, ForwardPatch]:
+    return {patch.class_path: patch for patch in _patches()}
+
+
+@functools.cache
+def _patches() -> tuple[ForwardPatch, ...]:
+    from relattn.integrations.transformers import families  # imports transformers
 
     return families.PATCHES
 
 
-def _require_version() -> None:
+def _require_tested_version() -> None:
     try:
         import transformers
     except ImportError as error:
-        raise ImportError('transformers cannot be imported: pip install "relattn[transformers]"') from error
+        raise ImportError('transformers must be installed: pip install "relattn[transformers]"') from error
     version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
     first, end = (tuple(int(part) for part in bound.split(".")[:2]) for bound in TESTED)
     if not first <= version < end:
         raise RuntimeError(
-            f"transformers {transformers.__version__} was not tested with this relattn: {TESTED[0]} up to, and not, "
-            f"{TESTED[1]}"
+            f"transformers must have a tested version (at least {TESTED[0]}, below {TESTED[1]}), got "
+            f"{transformers.__version__}; install a tested version"
         )

@@ -1,4 +1,4 @@
-"""A file for each family of models: which equation of theirs is which call of the operator."""
+"""Supported model families, one file each. Each file maps the equation of its models to one call of the operator."""
 
 from relattn.integrations.transformers.families import (
     fastspeech2_conformer,

@@ -1,4 +1,10 @@
-"""FastSpeech2-Conformer: Transformer-XL's scores in encoder and decoder, as ESPnet has them."""
+"""FastSpeech2-Conformer: the attention of Transformer-XL in the encoder and the decoder, as in ESPnet.
+
+    e_ij = ((q_i + u) · k_j + (q_i + v) · R_(i−j)) / √d        z_i = Σ_j softmax_j(e_ij) v_j
+
+Arguments of `transformer_xl`: u is `content_bias`, v is `position_bias`, and R is `positions`, the projection of
+`pos_emb`. The operator divides by √d by default.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +13,30 @@ from typing import Any
 
 from torch import Tensor
 
-from relattn.integrations.transformers.calls import joined, projected, seen, transformer_xl, weights_wanted
+from relattn.integrations.transformers.adapters import (
+    join_heads,
+    mask_options,
+    needs_attention_weights,
+    project,
+    transformer_xl,
+)
 from relattn.integrations.transformers.patching import ForwardPatch
 
 
 def attention(
-    own: Callable[..., Any],
+    original_forward: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor | None = None,  # (batch, 1, length), 0 for padding
     pos_emb: Tensor | None = None,  # (1, 2 · length − 1, dim)
     output_attentions: bool | None = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Self-attention of a layer."""
-    if pos_emb is None or len(pos_emb) > 1 or weights_wanted(module, output_attentions):
-        return own(module, hidden_states, attention_mask, pos_emb, output_attentions)
-    where = seen(None if attention_mask is None else attention_mask[:, None] != 0, hidden_states.shape[1])
-    assert where is not None  # a mask of True and False has no numbers
-    query, key, value = projected(hidden_states, module.head_dim, module.linear_q, module.linear_k, module.linear_v)
+    """Compute the self-attention of one layer: (batch, length, dim), and no weights."""
+    if pos_emb is None or len(pos_emb) > 1 or needs_attention_weights(module, output_attentions):
+        return original_forward(module, hidden_states, attention_mask, pos_emb, output_attentions)
+    options = mask_options(None if attention_mask is None else attention_mask[:, None] != 0)
+    assert options is not None  # a boolean mask is never a bias
+    query, key, value = project(hidden_states, module.head_dim, module.linear_q, module.linear_k, module.linear_v)
     attended = transformer_xl(
         query,
         key,
@@ -33,9 +45,9 @@ def attention(
         position_bias=module.pos_bias_v,
         positions=module.linear_pos(pos_emb[0]),
         dropout_p=module.dropout.p if module.training else 0.0,
-        **where,
+        **options,
     )
-    return module.linear_out(joined(attended)), None
+    return module.linear_out(join_heads(attended)), None
 
 
 PATCHES = (

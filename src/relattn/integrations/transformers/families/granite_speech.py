@@ -1,7 +1,10 @@
-"""Granite Speech's encoder: blocks of `context_size` positions that attend to themselves.
+"""Granite Speech: the encoder attends within blocks of `context_size` positions. The last block may be shorter.
 
-a_ij = softmax_j (q_i · (k_j + w_(i−j)) · s), of a table of keys by i − j, wide enough for every pair of a block: the
-rows of the pairs that there are, the other way round, and no clipping. The last block may be shorter than the others.
+    e_ij = q_i · (k_j + w_(i−j)) · scale        z_i = Σ_j softmax_j(e_ij) v_j
+
+Arguments of `relative_attention`: each block is one sequence of the batch, and `lengths` marks the padding of the last
+block. The operator indexes its tables by j − i, so `rel_key` is w in reverse order. `rel_key` has one row for each
+distance within a block, so nothing is clipped.
 """
 
 from __future__ import annotations
@@ -14,24 +17,30 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from relattn import relative_attention
-from relattn.integrations.transformers.calls import heads, joined
+from relattn.integrations.transformers.adapters import join_heads, project, split_heads
 from relattn.integrations.transformers.patching import ForwardPatch
 
 
-def attention(own: Callable[..., Any], module: Any, hidden_states: Tensor, attention_dists: Tensor) -> Tensor:
-    """Self-attention of a layer, (batch, length, dim) to the same."""
+def attention(
+    original_forward: Callable[..., Any],
+    module: Any,
+    hidden_states: Tensor,  # (batch, length, dim)
+    attention_dists: Tensor,  # not needed, the operator computes the distances
+) -> Tensor:
+    """Compute the self-attention of one layer: (batch, length, dim)."""
     states = module.pre_norm(hidden_states)
     batch, length, _ = states.shape
-    size, middle = module.context_size, module.max_pos_emb
+    size, center = module.context_size, module.max_pos_emb  # row `center` of the table is distance 0
     blocks = -(-length // size)
+    # (batch · blocks, size, dim)
     states = F.pad(states, (0, 0, 0, blocks * size - length)).unflatten(1, (blocks, size)).flatten(0, 1)
-    query = heads(module.to_q(states), module.dim_head)  # (batch · blocks, heads, size, dim_head)
-    key, value = (heads(half, module.dim_head) for half in module.to_kv(states).chunk(2, dim=-1))
+    (query,) = project(states, module.dim_head, module.to_q)  # (batch · blocks, heads, size, dim_head)
+    key, value = (split_heads(half, module.dim_head) for half in module.to_kv(states).chunk(2, dim=-1))
     lengths = torch.full((batch, blocks), size, device=states.device)
     lengths[:, -1] = length - (blocks - 1) * size
-    table = module.rel_pos_emb.weight[middle - size + 1 : middle + size].flip(0).to(query.dtype)
-    attended = relative_attention(query, key, value, table, scale=module.scale, key_lengths=lengths.flatten())
-    states = joined(attended).unflatten(0, (batch, blocks)).flatten(1, 2)[:, :length]
+    table = module.rel_pos_emb.weight[center - size + 1 : center + size].flip(0).to(query.dtype)
+    attended = relative_attention(query, key, value, table, scale=module.scale, lengths=lengths.flatten())
+    states = join_heads(attended).unflatten(0, (batch, blocks)).flatten(1, 2)[:, :length]
     return module.dropout(module.to_out(states))
 
 

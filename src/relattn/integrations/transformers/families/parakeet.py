@@ -1,11 +1,17 @@
-"""Parakeet's encoder, and that of Nemotron for streaming: Transformer-XL's scores in a Fast Conformer.
+"""Parakeet's encoder and Nemotron's streaming encoder: the attention of Transformer-XL in a Fast Conformer.
 
-Its own code makes n × (2n − 1) numbers a head, and for padded batches a mask of n × n that attention and convolution
-read. The mask here is (batch, 1, 1, n): keys that are no padding. What padding itself attends to makes no difference:
-the convolution takes it out, attention and output do not look at it.
+    e_ij = ((q_i + u) · k_j + (q_i + v) · R_(i−j)) · scale        z_i = Σ_j softmax_j(e_ij) v_j
 
-Nemotron attends to a chunk and so many positions before it, by a mask; while streaming, keys come from a cache, and the
-queries are the last of them.
+Arguments of `transformer_xl`: u is `content_bias`, v is `position_bias`, and R is `positions`, the projection of the
+position embeddings.
+
+The models' own code stores n × (2n − 1) scores per head. For padded batches Parakeet also stores an n × n mask, which
+its convolution reads as well. The patched encoder uses a (batch, 1, 1, n) mask of valid keys instead. Its outputs at
+padding differ from the original. This has no effect on valid positions, because the convolution zeroes padding and
+attention never reads it.
+
+Nemotron attends to its chunk and to a limited number of earlier positions, by a mask. While streaming, the keys come
+from a cache, and the queries are the last of them.
 """
 
 from __future__ import annotations
@@ -19,12 +25,18 @@ from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderModelO
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from relattn.integrations.transformers.calls import joined, projected, seen, transformer_xl, weights_wanted
+from relattn.integrations.transformers.adapters import (
+    join_heads,
+    mask_options,
+    needs_attention_weights,
+    project,
+    transformer_xl,
+)
 from relattn.integrations.transformers.patching import ForwardPatch
 
 
 def attention(
-    own: Callable[..., Any],
+    original_forward: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     position_embeddings: Tensor | None,  # (1 or batch, 2 · keys − 1, dim)
@@ -32,14 +44,15 @@ def attention(
     past_key_values: Any = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Self-attention of a layer."""
-    where = seen(attention_mask, hidden_states.shape[1])
-    dropped = module.training and module.config.dropout_positions > 0  # other positions for each sequence
-    several = position_embeddings is not None and len(position_embeddings) > 1 and dropped
-    if where is None or position_embeddings is None or several or weights_wanted(module):
+    """Compute the self-attention of one layer: (batch, length, dim), and no weights."""
+    options = mask_options(attention_mask)
+    # Dropout gives each sequence its own position embeddings, which one table cannot hold.
+    positions_dropped = module.training and module.config.dropout_positions > 0
+    positions_differ = position_embeddings is not None and len(position_embeddings) > 1 and positions_dropped
+    if options is None or position_embeddings is None or positions_differ or needs_attention_weights(module):
         kwargs |= {} if past_key_values is None else {"past_key_values": past_key_values}
-        return own(module, hidden_states, position_embeddings, attention_mask, **kwargs)
-    query, key, value = projected(hidden_states, module.head_dim, module.q_proj, module.k_proj, module.v_proj)
+        return original_forward(module, hidden_states, position_embeddings, attention_mask, **kwargs)
+    query, key, value = project(hidden_states, module.head_dim, module.q_proj, module.k_proj, module.v_proj)
     if past_key_values is not None:
         key, value = past_key_values.update(key, value, module.layer_idx)
     attended = transformer_xl(
@@ -51,9 +64,9 @@ def attention(
         positions=module.relative_k_proj(position_embeddings[0]),
         scale=module.scaling,
         dropout_p=module.attention_dropout if module.training else 0.0,
-        **where,
+        **options,
     )
-    return module.o_proj(joined(attended)), None
+    return module.o_proj(join_heads(attended)), None
 
 
 @merge_with_config_defaults
@@ -65,27 +78,27 @@ def encode(
     output_attention_mask: bool = True,
     **kwargs: Any,
 ) -> ParakeetEncoderModelOutput:
-    """The encoder, with positions once for all sequences and a mask of one row."""
+    """Run the encoder with position embeddings shared by all sequences and a mask of valid keys."""
     states = module.subsampling(input_features, attention_mask) * module.input_scale
     positions = module.encode_positions(states[:1])
     states = nn.functional.dropout(states, p=module.dropout, training=module.training)
     positions = nn.functional.dropout(positions, p=module.dropout_positions, training=module.training)
     valid = mask = None
     if attention_mask is not None:
-        valid = module._get_output_attention_mask(attention_mask, target_length=states.shape[1])
-        mask = valid[:, None, None]
+        valid = module._get_output_attention_mask(attention_mask, target_length=states.shape[1])  # (batch, n)
+        mask = valid[:, None, None]  # (batch, 1, 1, n)
     for layer in module.layers:
         if module.training and module.layerdrop > 0.0 and float(torch.rand([])) < module.layerdrop:
             continue
         states = layer(states, attention_mask=mask, position_embeddings=positions, **kwargs)
-    shown = valid.int() if valid is not None and output_attention_mask else None
-    return ParakeetEncoderModelOutput(last_hidden_state=states, attention_mask=shown)
+    output_mask = valid.int() if valid is not None and output_attention_mask else None
+    return ParakeetEncoderModelOutput(last_hidden_state=states, attention_mask=output_mask)
 
 
-def encoder(own: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> Any:
-    """The whole encoder; its own where attention weights are wanted, which are of the mask that it makes."""
-    if weights_wanted(module, kwargs.get("output_attentions", module.config.output_attentions)):
-        return own(module, *args, **kwargs)
+def encoder(original_forward: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run `encode`, or the original encoder if attention weights are needed, because these depend on its full mask."""
+    if needs_attention_weights(module, kwargs.get("output_attentions", module.config.output_attentions)):
+        return original_forward(module, *args, **kwargs)
     return encode(module, *args, **kwargs)
 
 

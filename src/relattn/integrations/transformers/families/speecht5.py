@@ -1,7 +1,14 @@
-"""SpeechT5's encoder: a_ij = softmax_j (q_i · (k_j + w_(i−j)) · s), w clipped to `max_length` positions.
+"""SpeechT5's encoder: Shaw's attention with a table of keys.
 
-Its own code makes n × n × d numbers of the table, once for all layers; here the layers get the table, the other way
-round, for j − i: `max_length` − 1 to the left, `max_length` to the right.
+    e_ij = q_i · (k_j + w_(i−j)) · scale        z_i = Σ_j softmax_j(e_ij) v_j
+
+i − j is clipped to −`max_length` … `max_length` − 1.
+
+Arguments of `relative_attention`: the operator indexes its tables by j − i, so `rel_key` is w in reverse order, and
+`clip` is (`max_length` − 1, `max_length`).
+
+The model's own code builds an n × n × d tensor from w, once for all layers. The patched encoder passes the table to the
+layers instead.
 """
 
 from __future__ import annotations
@@ -13,49 +20,52 @@ import torch
 from torch import Tensor
 
 from relattn import relative_attention
-from relattn.integrations.transformers.calls import joined, projected, seen, weights_wanted
+from relattn.integrations.transformers.adapters import join_heads, mask_options, needs_attention_weights, project
 from relattn.integrations.transformers.patching import ForwardPatch
 
 
-def positions(own: Callable[..., Any], module: Any, hidden_states: Tensor) -> Tensor:
-    """(labels, head_dim), the table."""
+def positions(original_forward: Callable[..., Any], module: Any, hidden_states: Tensor) -> Tensor:
+    """Return the table in the operator's order: (2 · max_length, head_dim)."""
     weight: Tensor = module.pe_k.weight
     return weight.flip(0)
 
 
 def attention(
-    own: Callable[..., Any],
+    original_forward: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     key_value_states: Tensor | None = None,
     past_key_values: Any = None,
     attention_mask: Tensor | None = None,
-    position_bias: Tensor | None = None,  # (labels, head_dim)
+    position_bias: Tensor | None = None,  # (2 · max_length, head_dim)
     output_attentions: bool = False,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Self-attention of a layer of the encoder; the decoder's has no positions and keeps its own."""
-    given = key_value_states, past_key_values, attention_mask
+    """Compute the self-attention of one encoder layer: (batch, length, dim), and no weights.
+
+    The decoder's attention has no relative positions and keeps its own code.
+    """
+    unchanged = key_value_states, past_key_values, attention_mask
     if position_bias is None or position_bias.dim() != 2:
-        return own(module, hidden_states, *given, position_bias, output_attentions, **kwargs)
-    where, farthest = seen(attention_mask, hidden_states.shape[1]), len(position_bias) // 2
-    if where is None or weights_wanted(module, output_attentions):
+        return original_forward(module, hidden_states, *unchanged, position_bias, output_attentions, **kwargs)
+    options, max_length = mask_options(attention_mask), len(position_bias) // 2
+    if options is None or needs_attention_weights(module, output_attentions):
         position = torch.arange(hidden_states.shape[1], device=hidden_states.device)
-        distance = (position - position[:, None]).clamp(1 - farthest, farthest)
-        whole = position_bias[distance + farthest - 1]  # (length, length, head_dim)
-        return own(module, hidden_states, *given, whole, output_attentions, **kwargs)
-    query, key, value = projected(hidden_states, module.head_dim, module.q_proj, module.k_proj, module.v_proj)
+        distance = (position - position[:, None]).clamp(1 - max_length, max_length)
+        full_bias = position_bias[distance + max_length - 1]  # (length, length, head_dim)
+        return original_forward(module, hidden_states, *unchanged, full_bias, output_attentions, **kwargs)
+    query, key, value = project(hidden_states, module.head_dim, module.q_proj, module.k_proj, module.v_proj)
     attended = relative_attention(
         query,
         key,
         value,
         position_bias.to(query.dtype),
-        clip=(farthest - 1, farthest),
+        clip=(max_length - 1, max_length),
         scale=module.scaling,
         dropout_p=module.dropout if module.training else 0.0,
-        **where,
+        **options,
     )
-    return module.out_proj(joined(attended)), None
+    return module.out_proj(join_heads(attended)), None
 
 
 PATCHES = (

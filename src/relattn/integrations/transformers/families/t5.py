@@ -1,10 +1,16 @@
-"""T5's encoder and its kin: mT5, Pop2Piano, Switch Transformers, UMT5.
+"""The encoders of T5, mT5, Pop2Piano, Switch Transformers and UMT5.
 
-a_ij = softmax_j (q_i · k_j + b(bucket(j − i))), unscaled, with a number for each head and bucket. All distances from
-`max_distance` on are in one bucket, so a table clipped there is exact: a relative query of one dim, which is 1.
+    e_ij = q_i · k_j + b_bucket(j−i)        z_i = Σ_j softmax_j(e_ij) v_j
 
-The first layer of a stack has the buckets and hands what it made of them to the others: n × n numbers a head in its own
-code, here (heads, labels, 1). Attention in a decoder, and to a source, is left alone.
+b has one number per head and bucket. All distances of `max_distance` or more share one bucket per direction.
+
+Arguments of `relative_attention`: `rel_query` is 1 for all queries, and `rel_key` is b by distance. Both have one
+dimension, so their product is b. Clipping at `max_distance` is exact because of the shared bucket. The scores are not
+scaled, so `scale` is 1.
+
+In all models except UMT5, the first layer of a stack has the buckets and passes its bias to the other layers. The
+models' own code passes n × n numbers per head. The patched layers pass the table, (heads, 2 · max_distance + 1, 1).
+Decoders keep their own code.
 """
 
 from __future__ import annotations
@@ -16,53 +22,53 @@ import torch
 from torch import Tensor
 
 from relattn import relative_attention
-from relattn.integrations.transformers.calls import joined, projected, seen, weights_wanted
+from relattn.integrations.transformers.adapters import join_heads, mask_options, needs_attention_weights, project
 from relattn.integrations.transformers.patching import ForwardPatch
 
 
 def attention(
-    own: Callable[..., Any],
+    original_forward: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     mask: Tensor | None = None,
-    position_bias: Tensor | None = None,  # (heads, labels, 1), as the first layer returned it
+    position_bias: Tensor | None = None,  # (heads, 2 · max_distance + 1, 1), from the first layer
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Self-attention of a layer, and the table for the next one."""
-    where = seen(mask, hidden_states.shape[1])
-    biased = module.has_relative_attention_bias if position_bias is None else position_bias.dim() == 3
-    if where is None or not biased or weights_wanted(module, kwargs.get("output_attentions")):
-        return own(module, hidden_states, mask=mask, position_bias=position_bias, **kwargs)
-    table = buckets(module) if position_bias is None else position_bias
-    return module.o(attended(module, hidden_states, table, where)), table, None
+    """Compute the self-attention of one layer: (batch, length, dim), the table for the next layer, and no weights."""
+    options = mask_options(mask)
+    has_table = module.has_relative_attention_bias if position_bias is None else position_bias.dim() == 3
+    if options is None or not has_table or needs_attention_weights(module, kwargs.get("output_attentions")):
+        return original_forward(module, hidden_states, mask=mask, position_bias=position_bias, **kwargs)
+    table = bias_table(module) if position_bias is None else position_bias
+    return module.o(attend(module, hidden_states, table, options)), table, None
 
 
-def attention_of_umt5(
-    own: Callable[..., Any],
+def umt5_attention(
+    original_forward: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Self-attention of a layer, each of which has its own buckets."""
-    where = seen(attention_mask, hidden_states.shape[1])
-    if where is None or weights_wanted(module, kwargs.get("output_attentions")):
-        return own(module, hidden_states, attention_mask=attention_mask, **kwargs)
-    return module.o(attended(module, hidden_states, buckets(module), where)), None
+    """Compute the self-attention of one UMT5 layer, each of which has its own buckets: (batch, length, dim)."""
+    options = mask_options(attention_mask)
+    if options is None or needs_attention_weights(module, kwargs.get("output_attentions")):
+        return original_forward(module, hidden_states, attention_mask=attention_mask, **kwargs)
+    return module.o(attend(module, hidden_states, bias_table(module), options)), None
 
 
-def buckets(module: Any) -> Tensor:
-    """(heads, 2 · max_distance + 1, 1): the numbers of each distance, those of keys farthest to the left first."""
-    farthest = module.relative_attention_max_distance
-    # of one query, at `farthest`, and 2 · farthest + 1 keys
-    bias = module.compute_bias(1, 2 * farthest + 1, past_seen_tokens=farthest)
+def bias_table(module: Any) -> Tensor:
+    """Return the bias by distance j − i, from −max_distance up: (heads, 2 · max_distance + 1, 1)."""
+    max_distance = module.relative_attention_max_distance
+    # One query at position max_distance sees each distance once.
+    bias = module.compute_bias(1, 2 * max_distance + 1, past_seen_tokens=max_distance)
     return bias[0, :, 0, :, None]
 
 
-def attended(module: Any, hidden_states: Tensor, table: Tensor, where: dict[str, Any]) -> Tensor:
-    """(batch, length, dim) -> (batch, length, heads · head_dim)"""
-    query, key, value = projected(hidden_states, module.key_value_proj_dim, module.q, module.k, module.v)
-    return joined(
+def attend(module: Any, hidden_states: Tensor, table: Tensor, options: dict[str, Any]) -> Tensor:
+    """Project `hidden_states`, (batch, length, dim), and attend: (batch, length, heads · head_dim)."""
+    query, key, value = project(hidden_states, module.key_value_proj_dim, module.q, module.k, module.v)
+    return join_heads(
         relative_attention(
             query,
             key,
@@ -71,25 +77,25 @@ def attended(module: Any, hidden_states: Tensor, table: Tensor, where: dict[str,
             rel_query=torch.ones_like(query[..., :1]),
             scale=module.scaling,
             dropout_p=module.dropout if module.training else 0.0,
-            **where,
+            **options,
         )
     )
 
 
-def why_not(module: Any) -> str | None:
-    """Why a module keeps its own attention: all that attends to a source or has a cache is in a decoder."""
-    return "in a decoder" if module.is_decoder else None
+def unsupported_reason(module: Any) -> str | None:
+    """Return why `module` keeps its own code. Cross-attention and caches occur in decoders only."""
+    return "decoder attention is not supported" if module.is_decoder else None
 
 
 PATCHES = (
     *(
-        ForwardPatch(f"{name}.modeling_{name}.{kind}Attention", attention, why_not)
-        for name, kind in (
+        ForwardPatch(f"{folder}.modeling_{folder}.{prefix}Attention", attention, unsupported_reason)
+        for folder, prefix in (
             ("t5", "T5"),
             ("mt5", "MT5"),
             ("pop2piano", "Pop2Piano"),
             ("switch_transformers", "SwitchTransformers"),
         )
     ),
-    ForwardPatch("umt5.modeling_umt5.UMT5Attention", attention_of_umt5, why_not),
+    ForwardPatch("umt5.modeling_umt5.UMT5Attention", umt5_attention, unsupported_reason),
 )

@@ -1,4 +1,11 @@
-"""VITS's text encoder: tables of keys and values for distances up to `window_size`, and no relative term beyond."""
+"""VITS's text encoder: Shaw's attention with tables of keys and values, and no relative term for longer distances.
+
+    e_ij = q_i · (k_j + wK_(j−i)) · scale        z_i = Σ_j softmax_j(e_ij) (v_j + wV_(j−i))
+
+wK and wV are 0 where |j − i| > `window_size`.
+
+Arguments of `relative_attention`: `rel_key` is wK, `rel_value` is wV, and `beyond` is "zero".
+"""
 
 from __future__ import annotations
 
@@ -8,23 +15,23 @@ from typing import Any
 from torch import Tensor
 
 from relattn import relative_attention
-from relattn.integrations.transformers.calls import joined, projected, seen, weights_wanted
+from relattn.integrations.transformers.adapters import join_heads, mask_options, needs_attention_weights, project
 from relattn.integrations.transformers.patching import ForwardPatch
 
 
 def attention(
-    own: Callable[..., Any],
+    original_forward: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
-    key_value_states: Tensor | None = None,  # which its own code does not read
+    key_value_states: Tensor | None = None,  # ignored by the original forward too
     attention_mask: Tensor | None = None,
     output_attentions: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Self-attention of a layer."""
-    where = seen(attention_mask, hidden_states.shape[1])
-    if where is None or weights_wanted(module, output_attentions):
-        return own(module, hidden_states, key_value_states, attention_mask, output_attentions)
-    query, key, value = projected(hidden_states, module.head_dim, module.q_proj, module.k_proj, module.v_proj)
+    """Compute the self-attention of one layer: (batch, length, dim), and no weights."""
+    options = mask_options(attention_mask)
+    if options is None or needs_attention_weights(module, output_attentions):
+        return original_forward(module, hidden_states, key_value_states, attention_mask, output_attentions)
+    query, key, value = project(hidden_states, module.head_dim, module.q_proj, module.k_proj, module.v_proj)
     attended = relative_attention(
         query,
         key,
@@ -34,14 +41,14 @@ def attention(
         beyond="zero",
         scale=module.scaling,
         dropout_p=module.dropout if module.training else 0.0,
-        **where,
+        **options,
     )
-    return module.out_proj(joined(attended)), None
+    return module.out_proj(join_heads(attended)), None
 
 
-def why_not(module: Any) -> str | None:
-    """Why a module keeps its own attention."""
-    return None if module.window_size else f"window_size {module.window_size}"
+def unsupported_reason(module: Any) -> str | None:
+    """Return why `module` keeps its own code, or None."""
+    return None if module.window_size else f"window_size must be at least 1, got {module.window_size}"
 
 
-PATCHES = (ForwardPatch("vits.modeling_vits.VitsAttention", attention, why_not),)
+PATCHES = (ForwardPatch("vits.modeling_vits.VitsAttention", attention, unsupported_reason),)

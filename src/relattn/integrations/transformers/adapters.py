@@ -1,0 +1,117 @@
+"""Conversions between the tensors and masks of transformers models and the arguments of the operator."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.utils.output_capturing import _active_collector
+
+from relattn import relative_attention
+
+_log = logging.getLogger(__name__)
+_warned_modules: set[str] = set()  # Python modules whose classes have already caused the warning below
+
+
+def needs_attention_weights(module: nn.Module, output_attentions: bool | None = False) -> bool:
+    """Return True if a call must return attention weights. The operator does not compute them.
+
+    The first such call of each model family logs a warning, because the model's own code is slower.
+
+    Args:
+        module: the attention module or encoder that is called.
+        output_attentions: the argument of that name of the call, if the call has one.
+    """
+    captured = _active_collector.get()
+    needed = bool(output_attentions) or (captured is not None and any("attentions" in name for name in captured))
+    module_type = type(module)
+    if needed and module_type.__module__ not in _warned_modules:
+        _warned_modules.add(module_type.__module__)
+        _log.warning(
+            "%s: attention weights were requested, so the model's own code computes them", module_type.__name__
+        )
+    return needed
+
+
+def split_heads(x: Tensor, head_dim: int) -> Tensor:
+    """Reshape (batch, length, heads · head_dim) to (batch, heads, length, head_dim)."""
+    return x.unflatten(-1, (-1, head_dim)).transpose(1, 2)
+
+
+def project(x: Tensor, head_dim: int, *projections: nn.Module) -> tuple[Tensor, ...]:
+    """Apply each projection to `x`, (batch, length, dim), and split the heads: (batch, heads, length, head_dim)."""
+    return tuple(split_heads(projection(x), head_dim) for projection in projections)
+
+
+def join_heads(x: Tensor) -> Tensor:
+    """Reshape (batch, heads, length, head_dim) to (batch, length, heads · head_dim)."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def mask_options(mask: Tensor | None) -> dict[str, Any] | None:
+    """Convert the attention mask of a model to options of the operator.
+
+    Right padding becomes `key_lengths`, so no mask is stored. Queries in padding still attend, as in the models.
+
+    Args:
+        mask: (batch or 1, heads or 1, queries or 1, keys). A boolean mask is True where a query attends to a key. A
+            floating-point mask is 0 there, and a large negative number elsewhere.
+
+    Returns:
+        Keyword arguments for `relative_attention`, or None if `mask` is a bias that is added to the scores.
+    """
+    if mask is None:
+        return {}
+    if mask.dtype == torch.bool:
+        allowed = mask
+    else:
+        allowed = mask == 0
+        if bool((~allowed & (mask > torch.finfo(mask.dtype).min / 4)).any()):
+            return None
+    row = allowed[:, :1, :1]  # (batch, 1, 1, keys)
+    if not bool((allowed == row).all()):
+        return {"mask": allowed}
+    lengths = row.sum(-1).flatten()
+    if not bool((row.squeeze((1, 2)) == (torch.arange(row.shape[-1], device=row.device) < lengths[:, None])).all()):
+        return {"mask": row}
+    if bool((lengths == row.shape[-1]).all()):
+        return {}
+    return {"key_lengths": lengths}
+
+
+def transformer_xl(
+    query: Tensor,  # (batch, heads, queries, head_dim); these are the last positions of the keys
+    key: Tensor,  # (batch, heads or fewer, keys, head_dim)
+    value: Tensor,  # (batch, heads or fewer, keys, head_dim)
+    *,
+    content_bias: Tensor,  # (heads, head_dim)
+    position_bias: Tensor,  # (heads, head_dim)
+    positions: Tensor,  # (2 · keys − 1, heads · head_dim), after projection; row 0 is i − j = keys − 1
+    **options: Any,
+) -> Tensor:
+    """Compute the attention of Transformer-XL (Dai et al. 2019).
+
+        e_ij = ((q_i + u) · k_j + (q_i + v) · R_(i−j)) · scale
+
+    u is `content_bias`, v is `position_bias` and R is `positions`. q + u becomes the query of the operator, q + v its
+    `rel_query`, and R its `rel_key`. Nothing is clipped, because R has one row for each distance.
+
+    Args:
+        options: further keyword arguments for `relative_attention`.
+
+    Returns:
+        (batch, heads, queries, head_dim).
+    """
+    max_distance = key.shape[2] - 1
+    table = positions.unflatten(-1, (-1, query.shape[-1])).transpose(0, 1)  # (heads, 2 · keys − 1, head_dim)
+    return relative_attention(
+        query + content_bias[:, None],
+        key,
+        value,
+        table,
+        rel_query=query + position_bias[:, None],
+        clip=(max_distance, max_distance),
+        **options,
+    )
