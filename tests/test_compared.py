@@ -100,7 +100,7 @@ def test_additive_mask(backend):
     asking = {"rel_query": torch.ones(1, 2, 5, 1), "scale": 0.5, "backend": backend}
     ours = relation_attention(query, key, value, relations, biases[:, None], **asking)
     close(ours, F.scaled_dot_product_attention(query, key, value, 0.5 * biases[relations]))
-    with pytest.raises(ValueError, match="^mask "):
+    with pytest.raises(ValueError, match="mask"):
         relative_attention(query, key, value, mask=biases[relations])
 
 
