@@ -34,7 +34,7 @@ FLAGS = ["-O3", "-std=gnu11", "-shared", "-fPIC", "-ffp-contract=fast", "-fno-ma
 QUIET = ["-Wno-psabi", "-Wno-unknown-warning-option"]  # vectors wider than a processor's are taken apart: as intended
 LIBRARIES = ["-lm", "-ldl", "-lpthread"]
 DEFINES: dict[str, list[str]] = {"float32": [], "float64": ["-DREAL64"], "bfloat16": ["-DPAIRS"]}  # by number
-NUMBERS = {level.name: level.numbers for levels in PROCESSORS["LEVELS"].values() for level in levels}
+NUMBERS = {level.name: level.dtypes for levels in PROCESSORS["LEVELS"].values() for level in levels}
 
 
 class Target(NamedTuple):

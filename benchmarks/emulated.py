@@ -152,7 +152,7 @@ class Sample:
         taken = []
         for item in items:
             test, case = item.nodeid.partition("[")[0], getattr(item, "callspec", None)
-            best = library.SERVED["float32"][0]
+            best = library.SUPPORTED["float32"][0]
             usual = {"backend": "native", "level": best, "products": "float32"}
             given = usual | ({} if case is None else case.params)
             if all(given[name] == value for name, value in usual.items()):  # or it is another case once more

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from benchmarks.peers import Case
-from relattn import positions
 from relattn.backends import custom_ops
 from relattn.backends.triton.configs import Config, generation_of
 from relattn.backends.triton.kinds import padded
@@ -15,6 +14,7 @@ from relattn.backends.triton.numbers import NUMBERS
 from relattn.backends.triton.operators import run_backward, run_forward
 from relattn.backends.triton.plan import Sizes
 from relattn.call import Call
+from relattn.positions import reached_range
 
 Numbers = tuple[int, int, int, int, int]  # rows, cols, near, warps, stages
 Tiles = dict[tuple[int, int], dict[str, Numbers]]  # by bytes per number and by the largest head dim
@@ -82,8 +82,10 @@ operator, *_ = custom_ops.register("triton_old_tiles", forward, backward, NUMBER
 
 
 def attend(case: Case, query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor, rel_value: Tensor) -> Tensor:
+    left, right = reached_range(case.left, case.right, query.shape[2], key.shape[2], (0, 0), is_causal=case.is_causal)
+    rows = slice(case.left - left, case.left + right + 1)
     call = Call(
-        query, key, value, rel_key, rel_value,
-        left=case.left, right=case.right, is_causal=case.is_causal, scale=case.dim**-0.5,
+        query, key, value, rel_key[..., rows, :], rel_value[..., rows, :],
+        left=left, right=right, is_causal=case.is_causal, scale=case.dim**-0.5,
     )  # fmt: skip
-    return custom_ops.attend(positions.without_unused_rows(call, (0, 0)), operator, return_lse=False)[0]
+    return custom_ops.attend(call, operator, return_lse=False)[0]

@@ -147,7 +147,7 @@ class Decoder(nn.Module):
     def empty_caches(self, capacity: int) -> Caches:
         """A cache a layer, of one sequence, with room for `capacity` tokens."""
         room = 1, HEADS, capacity, DIM // HEADS
-        return [AttentionCache((torch.empty(room), torch.empty(room))) for _ in self.layers]
+        return [AttentionCache((torch.empty(room), torch.empty(room)), appended=False) for _ in self.layers]
 
     def forward(self, tokens: Tensor, caches: Caches | None = None) -> tuple[Tensor, Caches]:
         """The logits, and the caches with these tokens in them; the tokens follow those that `caches` hold."""

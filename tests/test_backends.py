@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from relattn import backends, relation_attention, relative_attention
-from relattn.backends.dense.labels import bucket_sum, bucket_sum_by_passes
+from relattn.backends.dense.labels import sum_by_label, sum_by_label_in_passes
 from relattn.testing import SHAPES, Shape, assert_within_budget, error, make_inputs, outputs_and_gradients, widest
 
 pytestmark = pytest.mark.sampled(16)
@@ -150,7 +150,7 @@ def test_rows_with_nothing_to_attend_to_are_zero_and_pass_no_gradient(backend):
 def test_padding_is_zero_and_passes_no_gradient(backend):
     inputs = make_inputs(SHAPES["self"], dtype=widest(backend))
     lengths = torch.tensor([13, 5])
-    got = outputs_and_gradients(relative_attention, inputs, clip=4, key_lengths=lengths, backend=backend)
+    got = outputs_and_gradients(relative_attention, inputs, clip=4, lengths=lengths, backend=backend)
     assert not got["output"][1, :, 5:].any()
     assert got["lse"][1, :, 5:].isneginf().all()
     assert all(not got[f"d {name}"][1, :, 5:].any() for name in ("query", "key", "value"))
@@ -199,5 +199,5 @@ def test_both_ways_of_summing_by_label_agree():
     generator = torch.Generator().manual_seed(0)
     pairs = torch.randn(2, 3, 5, 7, dtype=torch.float64, generator=generator)
     slot = torch.randint(0, 4, pairs.shape, generator=generator)
-    assert error(bucket_sum_by_passes(pairs, slot, 4), bucket_sum(pairs, slot, 4)) < 1e-14
-    assert error(bucket_sum(pairs, slot, 4).sum(-1), pairs.sum(-1)) < 1e-14
+    assert error(sum_by_label_in_passes(pairs, slot, 4), sum_by_label(pairs, slot, 4)) < 1e-14
+    assert error(sum_by_label(pairs, slot, 4).sum(-1), pairs.sum(-1)) < 1e-14

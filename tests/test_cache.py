@@ -11,7 +11,7 @@ BATCH, HEADS, DIM = 3, 2, 5
 def empty(capacity=0):
     """A cache whose unwritten room holds nothing that may be read."""
     room = torch.full((BATCH, HEADS, capacity, DIM), torch.nan)
-    return AttentionCache((room, room.clone()))
+    return AttentionCache((room, room.clone()), appended=False)
 
 
 def positions(n, seed, batch=BATCH):
@@ -89,7 +89,7 @@ def test_what_is_moved_is_what_would_be_selected(rows, to, keep, lengths):
     """In the same memory, and the next position goes behind each."""
     lengths = None if lengths is None else torch.tensor(lengths)
     rooms = torch.full((5, HEADS, 12, DIM), torch.nan)
-    cache = AttentionCache((rooms, rooms.clone())).append(*positions(5, 1, batch=5), lengths)
+    cache = AttentionCache((rooms, rooms.clone()), appended=False).append(*positions(5, 1, batch=5), lengths)
     order = torch.arange(5)
     order[to] = torch.tensor(rows, dtype=torch.long)
     expected = cache.select(order[:keep])
@@ -150,12 +150,55 @@ def test_while_autograd_records_each_step_keeps_what_it_read():
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("length", [0, 2, 5])
+@pytest.mark.parametrize("capacity", [5, 20])
+def test_a_cropped_cache_holds_the_first_positions_and_overwrites_none(length, capacity):
+    first, after, more = positions(5, 1), positions(2, 2), positions(1, 3)
+    cache = empty(capacity).append(*first)
+    cropped = cache.crop(length)
+    kept = tuple(part[:, :, :length] for part in first)
+    assert cropped.length == cropped.next_position == length
+    assert holds(cropped, kept)
+    assert holds(cropped.append(*after), kept, after)
+    assert holds(cache.append(*more), first, more)
+    assert holds(cropped.append(*more).append(*after), kept, more, after)
+    assert holds(cache, first)
+
+
+def test_a_cache_is_cropped_to_a_length_for_each_sequence():
+    first, after = positions(4, 1), positions(1, 2)
+    lengths = torch.tensor([4, 1, 0])
+    for cache in (empty(9).append(*first), empty(9).append(*first, torch.tensor([4, 3, 0]))):
+        cropped = cache.crop(lengths)
+        assert cropped.next_position.tolist() == [4, 1, 0]
+        grown = cropped.append(*after)
+        for row, length in enumerate(lengths.tolist()):
+            assert torch.equal(grown.key[row, :, :length], first[0][row, :, :length])
+            assert torch.equal(grown.value[row, :, length], after[1][row, :, 0])
+        assert cache.length == 4
+    shorter = empty(9).append(*first, torch.tensor([4, 3, 0])).crop(2)
+    assert shorter.next_position.tolist() == [2, 2, 0]
+
+
+def test_a_cache_made_of_the_buffers_of_another_leaves_them_alone():
+    first, after = positions(5, 1), positions(1, 2)
+    cache = empty(capacity=9).append(*first)
+    shorter = AttentionCache(cache.rooms, 3)
+    shorter.append(*after)
+    assert holds(cache, first)
+
+
 def test_messages():
     cache = empty(capacity=9).append(*positions(3, 1))
-    with pytest.raises(ValueError, match=r"^key \(2, 2, 1, 5\), cache \(3, 2, 3, 5\): they differ in length alone"):
+    with pytest.raises(ValueError, match=r"key must have the cache's shape .*\(3, 2, 1, 5\), got \(2, 2, 1, 5\)"):
         cache.append(*positions(1, 1, batch=2))
-    with pytest.raises(ValueError, match=r"^lengths \(2,\): it is \(3,\), one a sequence$"):
+    with pytest.raises(ValueError, match=r"value must have the cache's shape .*, got \(3, 2, 2, 5\)"):
+        cache.append(positions(1, 1)[0], positions(2, 1)[1])
+    with pytest.raises(ValueError, match=r"lengths must have shape \(3,\).*, got \(2,\)"):
         cache.append(*positions(1, 1), torch.tensor([3, 4]))
-    for lengths, message in (([3, 5, 4], "add from 0 to 2"), ([2, 4, 4], "add from -1 to 1")):
-        with pytest.raises(ValueError, match=f"^lengths {message} positions to those held; 1 were given$"):
+    for lengths, got in (([3, 5, 4], "from 0 to 2"), ([2, 4, 4], "from -1 to 1")):
+        with pytest.raises(ValueError, match=f"lengths must add from 0 to 1 positions .*, got {got}"):
             cache.append(*positions(1, 1), torch.tensor(lengths))
+    for length in (-1, 4, 1.5, torch.tensor([3, 4, 0]), torch.tensor([1, 2])):
+        with pytest.raises(ValueError, match="length must be"):
+            cache.crop(length)

@@ -100,7 +100,7 @@ def test_additive_mask(backend):
     asking = {"rel_query": torch.ones(1, 2, 5, 1), "scale": 0.5, "backend": backend}
     ours = relation_attention(query, key, value, relations, biases[:, None], **asking)
     close(ours, F.scaled_dot_product_attention(query, key, value, 0.5 * biases[relations]))
-    with pytest.raises(ValueError, match="mask"):
+    with pytest.raises(ValueError, match="mask must have dtype"):
         relative_attention(query, key, value, mask=biases[relations])
 
 
@@ -219,7 +219,7 @@ def test_derivatives(backend):
         assert doubled(query).any()
         return
     for derivative in (lambda: doubled(query), *forward_mode):
-        with pytest.raises(NotImplementedError, match=f"^{backend}: it gives first derivatives.*backend='reference'"):
+        with pytest.raises(NotImplementedError, match=f"backend must be 'reference' .*, got '{backend}'"):
             derivative()
     with pytest.raises(NotImplementedError):
         torch.func.jvp(lambda x: F.scaled_dot_product_attention(x, key, key), (query,), (query,))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from relattn import relation_attention, relative_attention
-from relattn.backends.dense import attention, window_of
+from relattn.backends.dense import attention, diagonals_of
 from relattn.call import Call
 from relattn.positions import distances, labels
 from relattn.testing import Shape, assert_within_budget, error, make_inputs, outputs_and_gradients
@@ -22,26 +22,26 @@ def call_of(queries, keys, offset, left, right, beyond, causal):
 
 @pytest.mark.parametrize("beyond", ["clip", "zero"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_window_puts_every_label_on_its_pairs_and_takes_it_off(beyond, causal):
+def test_diagonals_add_terms_to_their_pairs_and_collect_them(beyond, causal):
     """Against labels pair by pair, so that what lands in another row would show."""
     generator = torch.Generator().manual_seed(0)
     for queries, keys, offset, (left, right) in SIZES:
         call = call_of(queries, keys, offset, left, right, beyond, causal)
-        window, rows = window_of(call)
+        diagonals, rows = diagonals_of(call)
         distance = distances(queries, keys, offset, torch.device("cpu"))
         label = labels(distance, left, right, clips=beyond == "clip") - rows.start
         seen = (distance <= 0) if causal else torch.ones_like(distance, dtype=torch.bool)
-        assert ((label >= 0) & (label < window.width))[seen & (label + rows.start >= 0)].all()
-        by_label = torch.randn(2, 3, queries, window.width, dtype=torch.float64, generator=generator)
-        one_hot = (label[..., None] == torch.arange(window.width)).double()  # (queries, keys, width)
+        assert ((label >= 0) & (label < diagonals.width))[seen & (label + rows.start >= 0)].all()
+        by_label = torch.randn(2, 3, queries, diagonals.width, dtype=torch.float64, generator=generator)
+        one_hot = (label[..., None] == torch.arange(diagonals.width)).double()  # (queries, keys, width)
 
         pairs = torch.zeros(2, 3, queries, keys, dtype=torch.float64)
-        window.add(pairs, by_label.clone())
+        diagonals.add(pairs, by_label.clone())
         want = torch.einsum("bhrl,rjl->bhrj", by_label, one_hot)
         assert error(pairs.where(seen, 0.0), want.where(seen, 0.0)) == 0.0
 
         pairs = torch.randn(2, 3, queries, keys, dtype=torch.float64, generator=generator) * seen
-        got = window.collect(pairs, window.width)
+        got = diagonals.collect(pairs, diagonals.width)
         assert error(got, torch.einsum("bhrj,rjl->bhrl", pairs, one_hot)) < 1e-14
 
 

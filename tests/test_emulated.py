@@ -21,7 +21,7 @@ SHAPE = Shape(batch=2, heads=4, key_heads=2, queries=67, keys=131, dim=8, value_
 def machine(tmp_path):
     """The program, compiled here, with the objects that are used here."""
     for real in levels.EXACT:
-        shutil.copy(library.object_of(library.SERVED[real][0], real, library.HERE), tmp_path / f"{real}.so")
+        shutil.copy(library.object_of(library.SUPPORTED[real][0], real, library.HERE), tmp_path / f"{real}.so")
     source = emulated.SOURCE
     subprocess.run([*hatch_build.compiler(), str(source), "-ldl", "-o", tmp_path / "driver"], check=True)
     return emulated.Machine(tmp_path)
@@ -71,7 +71,7 @@ def test_what_would_not_run_there_is_left_out():
     """Tests, by how their names start; cases of other backends and levels, and of this processor's own bfloat16."""
     source = (Path(__file__).parent / "test_native.py").read_text(encoding="utf-8")
     assert all(f"def {name}" in source for name in emulated.LEFT_OUT)
-    best = library.SERVED["float32"][0]
+    best = library.SUPPORTED["float32"][0]
     given = [
         {},
         {"level": best, "dtype": torch.bfloat16},

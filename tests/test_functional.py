@@ -47,7 +47,7 @@ def test_tensors_without_numbers(backend):
         with mode:
             query, table = torch.ones(2, 2, 5, 8, requires_grad=True), torch.ones(5, 8, requires_grad=True)
             lengths = torch.full((2,), 3)
-            output = relative_attention(query, query, query, table, table, key_lengths=lengths, backend=backend)
+            output = relative_attention(query, query, query, table, table, lengths=lengths, backend=backend)
             output.sum().backward()
             shapes.append([x.shape for x in (output, query.grad, table.grad)])
     assert shapes[0] == shapes[1]
@@ -147,20 +147,55 @@ def test_shifting_positions_changes_nothing(backend, causal):
 
 @BACKENDS
 @CAUSAL
-def test_what_padding_holds_changes_nothing(backend, causal):
-    inputs = make_inputs(SHAPES["self"], dtype=torch.float32)
-    lengths = torch.tensor([11, 4])
-    padding = torch.arange(13) >= lengths[:, None]
-    other = {
-        name: x.masked_fill(padding[:, None, :, None], 1e4) if name in ("query", "key", "value") else x
-        for name, x in inputs.items()
+@pytest.mark.parametrize("junk", [1e4, torch.inf, torch.nan])
+@pytest.mark.parametrize("shape", ["self", "more queries"])
+def test_what_padding_holds_changes_nothing(backend, causal, junk, shape):
+    """Neither outputs nor gradients, and neither does what comes back to the outputs of padding queries."""
+    sizes = SHAPES[shape]
+    inputs = make_inputs(sizes, rel_dim=3, dtype=torch.float32)
+    query_lengths = torch.tensor([sizes.queries, sizes.queries // 2])
+    key_lengths = torch.tensor([sizes.keys - 1, sizes.keys // 2])
+    padding = {
+        "query": (torch.arange(sizes.queries) >= query_lengths[:, None])[:, None, :, None],
+        "key": (torch.arange(sizes.keys) >= key_lengths[:, None])[:, None, :, None],
     }
-    options = {"clip": 4, "is_causal": causal, "key_lengths": lengths, "backend": backend}
-    want = outputs_and_gradients(relative_attention, inputs, **options)
-    got = outputs_and_gradients(relative_attention, other, **options)
-    assert all(torch.equal(got[name], want[name]) for name in want)
+    padding |= {"rel_query": padding["query"], "value": padding["key"]}
+    options = {"clip": (sizes.left, sizes.right), "is_causal": causal, "query_offset": 0, "backend": backend}
+    options |= {"key_lengths": key_lengths, "query_lengths": query_lengths}
+
+    def results(content):
+        filled = {name: x.masked_fill(padding[name], content) if name in padding else x for name, x in inputs.items()}
+        leaves = [x.requires_grad_() for x in filled.values()]
+        output, lse = relative_attention(**filled, **options, return_lse=True)
+        cotangent = torch.randn(output.shape, generator=torch.Generator().manual_seed(1))
+        gradients = torch.autograd.grad(output, leaves, cotangent.masked_fill(padding["query"], content))
+        return output, lse, *gradients
+
+    for got, want in zip(results(junk), results(0.0), strict=True):
+        assert torch.equal(got, want)
+
+
+@BACKENDS
+@CAUSAL
+def test_a_padded_sequence_is_as_if_it_were_alone(backend, causal):
+    inputs = make_inputs(SHAPES["self"], dtype=torch.float32)
+    options = {"clip": 4, "is_causal": causal, "backend": backend}
+    padded = relative_attention(**inputs, **options, lengths=torch.tensor([11, 4]))
     alone = {name: x[1:, :, :4] if x.dim() == 4 else x for name, x in inputs.items()}
-    close(relative_attention(**alone, clip=4, is_causal=causal, backend=backend), want["output"][1:, :, :4], 20)
+    close(relative_attention(**alone, **options), padded[1:, :, :4], 20)
+
+
+@BACKENDS
+def test_lengths_set_those_of_keys_and_of_queries(backend):
+    inputs, lengths = make_inputs(SHAPES["self"], dtype=widest(backend)), torch.tensor([11, 4])
+    options = {"clip": 4, "backend": backend}
+    both = {"key_lengths": lengths, "query_lengths": lengths}
+    want = outputs_and_gradients(relative_attention, inputs, **options, **both)
+    got = outputs_and_gradients(relative_attention, inputs, **options, lengths=lengths)
+    assert all(torch.equal(got[name], want[name]) for name in want)
+    keys_alone = relative_attention(**inputs, **options, key_lengths=lengths)
+    assert keys_alone[1, :, 4:].any()  # as many queries as keys do not make it self-attention
+    close(keys_alone[1, :, :4], want["output"][1, :, :4])
 
 
 @BACKENDS
@@ -283,7 +318,7 @@ def test_activation_checkpointing_with_dropout(backend, tables):
 @pytest.mark.parametrize("restricted", [False, True])
 def test_compiles_whole(backend, restricted):
     inputs = make_inputs(SHAPES["self"], dtype=widest(backend), rel_dim=3 if restricted else None)
-    options = {"key_lengths": torch.tensor([13, 4]), "mask": torch.rand(13, 13) < 0.7} if restricted else {}
+    options = {"lengths": torch.tensor([13, 4]), "mask": torch.rand(13, 13) < 0.7} if restricted else {}
 
     def attend(**tensors):
         return relative_attention(**tensors, clip=4, is_causal=True, backend=backend, **options, return_lse=True)
@@ -328,12 +363,12 @@ class Attend(torch.nn.Module):
         super().__init__()
         self.options = options
 
-    def forward(self, query, key, value, rel_key, rel_value, key_lengths):
-        lengths = key_lengths if self.options.get("padded") else None
+    def forward(self, query, key, value, rel_key, rel_value, lengths):
+        lengths = lengths if self.options.get("padded") else None
         options = {name: option for name, option in self.options.items() if name not in ("padded", "own")}
         if self.options.get("own"):
             options["rel_query"], rel_key = value[..., :2], rel_key[:, :2]
-        return relative_attention(query, key, value, rel_key, rel_value, key_lengths=lengths, **options)
+        return relative_attention(query, key, value, rel_key, rel_value, lengths=lengths, **options)
 
 
 @pytest.mark.whole
@@ -418,63 +453,79 @@ GOOD = {"query": shaped(2, 4, 5, 3), "key": shaped(2, 2, 5, 3), "value": shaped(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"query": shaped(2, 4, 5)}, r"query \(2, 4, 5\), key \(2, 2, 5, 3\).*four dimensions"),
-        ({"key": shaped(3, 2, 5, 3)}, r"key \(3, 2, 5, 3\).*same batch"),
-        ({"value": shaped(2, 2, 6, 7)}, r"value \(2, 2, 6, 7\).*same heads and length"),
-        ({"query": shaped(2, 3, 5, 3)}, r"query \(2, 3, 5, 3\).*multiple of heads of the key"),
-        ({"key": shaped(2, 2, 5, 4)}, r"key \(2, 2, 5, 4\).*same dim"),
-        ({"clip": -1}, r"clip is -1"),
-        ({"clip": (1, 2, 3)}, r"clip is \(1, 2, 3\)"),
-        ({"clip": 2.0}, r"clip is 2.0"),
-        ({"beyond": "wrap"}, r"beyond is 'wrap'.*'clip' or 'zero'"),
-        ({"rel_key": shaped(4, 3)}, r"rel_key \(4, 3\) has 4 rows; clip 2 makes 5 labels"),
-        ({"rel_value": shaped(4, 6, 7)}, r"rel_value \(4, 6, 7\) has 6 rows; clip 2 makes 5 labels"),
-        ({"rel_key": shaped(5, 7)}, r"rel_key \(5, 7\).*\(labels, 3\), or \(4, labels, 3\)"),
-        ({"rel_value": shaped(2, 5, 7)}, r"rel_value \(2, 5, 7\).*\(4, labels, 7\)"),
-        ({"rel_key": shaped(5, 1)}, r"rel_key \(5, 1\) .*; another dim needs a rel_query of that dim"),
+        ({"query": shaped(2, 4, 5)}, r"four dimensions .*, got query \(2, 4, 5\), key \(2, 2, 5, 3\)"),
+        ({"key": shaped(3, 2, 5, 3)}, r"same batch size .*, got .*key \(3, 2, 5, 3\)"),
+        ({"value": shaped(2, 2, 6, 7)}, r"same heads and length .*, got .*value \(2, 2, 6, 7\)"),
+        ({"query": shaped(2, 3, 5, 3)}, r"multiple.* of the heads of key .*, got query \(2, 3, 5, 3\)"),
+        ({"query": shaped(2, 0, 5, 3)}, r"multiple.* of the heads of key .*, got query \(2, 0, 5, 3\)"),
+        ({"key": shaped(2, 0, 5, 3), "value": shaped(2, 0, 5, 7)}, r"heads of key .*, got .*key \(2, 0, 5, 3\)"),
+        ({"key": shaped(2, 2, 5, 4)}, r"same dim.*, got .*key \(2, 2, 5, 4\)"),
+        ({"clip": -1}, r"clip must be .*, got -1"),
+        ({"clip": (1, 2, 3)}, r"clip must be .*, got \(1, 2, 3\)"),
+        ({"clip": 2.0}, r"clip must be .*, got 2.0"),
+        ({"beyond": "wrap"}, r"beyond must be 'clip' or 'zero', got 'wrap'"),
+        ({"rel_key": shaped(4, 3)}, r"rel_key must have 5 rows, .*clip=2, got 4 rows in \(4, 3\)"),
+        ({"rel_value": shaped(4, 6, 7)}, r"rel_value must have 5 rows, .*clip=2, got 6 rows in \(4, 6, 7\)"),
+        ({"rel_key": shaped(5, 7)}, r"rel_key must have shape \(labels, 3\), or \(4, labels, 3\).*, got \(5, 7\)"),
+        ({"rel_value": shaped(2, 5, 7)}, r"rel_value must .* \(4, labels, 7\).*, got \(2, 5, 7\)"),
+        ({"rel_key": shaped(5, 1)}, r"rel_key must .*, got \(5, 1\); another dim needs a rel_query of that dim"),
         (
             {"rel_key": shaped(5, 3), "rel_query": shaped(2, 4, 5, 2)},
-            r"rel_key \(5, 3\) with rel_query \(2, 4, 5, 2\) .*: it is \(labels, 2\), or \(4, labels, 2\)",
+            r"rel_key must have shape \(labels, 2\), or \(4, labels, 2\).*, got \(5, 3\)",
         ),
         (
             {"rel_key": shaped(5, 1), "rel_query": shaped(1, 1, 1, 1)},
-            r"rel_query \(1, 1, 1, 1\) with query \(2, 4, 5, 3\): it is \(2, 4, 5, rel_dim\), as the query but",
+            r"rel_query must have shape \(2, 4, 5, rel_dim\).*, got \(1, 1, 1, 1\) with query \(2, 4, 5, 3\)",
         ),
-        ({"rel_key": shaped(5, 3), "rel_query": shaped(4, 5, 3)}, r"rel_query \(4, 5, 3\).*\(2, 4, 5, rel_dim\)"),
-        ({"rel_key": shaped(5, 0), "rel_query": shaped(2, 4, 5, 0)}, r"rel_query \(2, 4, 5, 0\).*a dim >= 1"),
-        ({"rel_value": shaped(5, 7), "rel_query": shaped(2, 4, 5, 3)}, r"rel_query \(2, 4, 5, 3\) without rel_key"),
+        ({"rel_key": shaped(5, 3), "rel_query": shaped(4, 5, 3)}, r"\(2, 4, 5, rel_dim\).*, got \(4, 5, 3\)"),
+        ({"rel_key": shaped(5, 0), "rel_query": shaped(2, 4, 5, 0)}, r"rel_dim >= 1, got \(2, 4, 5, 0\)"),
+        (
+            {"rel_value": shaped(5, 7), "rel_query": shaped(2, 4, 5, 3)},
+            r"rel_query must come with rel_key.*\(2, 4, 5, 3\)",
+        ),
         (
             {"rel_key": shaped(5, 3), "rel_query": shaped(2, 4, 5, 3, dtype=torch.float16)},
-            r"query float32.*rel_query float16: all have one floating-point type",
+            r"one floating-point dtype, got query float32.*rel_query float16",
         ),
-        ({"rel_key": shaped(5, 3, dtype=torch.float64)}, r"query float32.*rel_key float64.*one floating-point type"),
-        ({"key_lengths": torch.tensor([5])}, r"key_lengths \(1,\).*\(2,\)"),
-        ({"key_lengths": torch.tensor([5, 6])}, r"key_lengths from 5 to 6.*\[0, 5\]"),
-        ({"key_lengths": torch.tensor([5.0, 4.0])}, r"key_lengths has type torch.float32.*integers"),
+        (
+            {"rel_key": shaped(5, 3, dtype=torch.float64)},
+            r"one floating-point dtype, got query float32.*rel_key float64",
+        ),
+        ({"key_lengths": torch.tensor([5])}, r"key_lengths must have shape \(2,\).*, got \(1,\)"),
+        ({"key_lengths": torch.tensor([5, 6])}, r"key_lengths must be in \[0, 5\].*, got values from 5 to 6"),
+        ({"key_lengths": torch.tensor([5.0, 4.0])}, r"key_lengths must have an integer dtype, got torch.float32"),
+        ({"lengths": torch.tensor([5, 6])}, r"lengths must be in \[0, 5\].*, got values from 5 to 6"),
+        ({"lengths": torch.tensor([5, 4]), "key_lengths": torch.tensor([5, 4])}, "lengths must be given without"),
+        ({"lengths": torch.tensor([5, 4]), "query_lengths": torch.tensor([5, 4])}, "lengths must be given without"),
+        (
+            {"query": shaped(2, 4, 3, 3), "lengths": torch.tensor([3, 3])},
+            "lengths must be used with as many queries as keys, got 3 queries and 5 keys",
+        ),
         (
             {"query": shaped(2, 4, 3, 3), "key_lengths": torch.tensor([5, 4]), "is_causal": True},
             r"query_offset must be given",
         ),
-        ({"query_offset": torch.tensor([1, 2, 3])}, r"query_offset \(3,\): .*\(2,\) integers"),
-        ({"query_offset": torch.tensor([True, False])}, r"query_offset has type torch.bool"),
-        ({"query_offset": 1.5}, r"query_offset is 1.5"),
-        ({"mask": shaped(5, 5)}, r"mask has type torch.float32.*torch.bool"),
-        ({"mask": shaped(3, 1, 5, 5, dtype=torch.bool)}, r"mask \(3, 1, 5, 5\).*broadcasts.*\(2, 4, 5, 5\)"),
-        ({"rel_key": shaped(5), "clip": None}, r"rel_key \(5,\).*\(labels, 3\), or \(4, labels, 3\)"),
-        ({"rel_key": shaped(0, 3)}, r"rel_key \(0, 3\) has no rows"),
-        ({"rel_key": shaped(5, 3), "rel_value": shaped(7, 7), "clip": None}, r"7 rows; the other table makes 5 labels"),
-        ({"query_lengths": torch.tensor([5, 6])}, r"query_lengths from 5 to 6.*\[0, 5\], the number of queries"),
-        ({"query_lengths": torch.tensor(5)}, r"query_lengths \(\).*\(2,\), one length for each sequence"),
-        ({"value": shaped(2, 2, 5, 0)}, r"value \(2, 2, 5, 0\).*dim >= 1, dimension 3"),
-        ({"query": shaped(2, 4, 5, 0), "key": shaped(2, 2, 5, 0)}, r"query \(2, 4, 5, 0\).*same dim >= 1"),
-        ({"scale": "big"}, r"scale is 'big'; it is a number"),
-        ({"dropout_p": None}, r"dropout_p is None; it is a probability"),
-        ({"dropout_p": 1.5}, r"dropout_p is 1.5"),
+        ({"query_offset": torch.tensor([1, 2, 3])}, r"query_offset must be .*\(2,\) integers.*, got \(3,\)"),
+        ({"query_offset": torch.tensor([True, False])}, r"query_offset must have an integer dtype, got torch.bool"),
+        ({"query_offset": 1.5}, r"query_offset must be .*, got 1.5"),
+        ({"mask": shaped(5, 5)}, r"mask must have dtype torch.bool .*, got torch.float32"),
+        ({"mask": shaped(3, 1, 5, 5, dtype=torch.bool)}, r"mask must .*\(2, 4, 5, 5\), got \(3, 1, 5, 5\)"),
+        ({"rel_key": shaped(5), "clip": None}, r"rel_key must have shape .*, got \(5,\)"),
+        ({"rel_key": shaped(0, 3)}, r"rel_key must have at least one row, got \(0, 3\)"),
         (
-            {"backend": "fast"},
-            r"backend 'fast' is not known; the backends are native, triton, dense, reference, or 'auto'",
+            {"rel_key": shaped(5, 3), "rel_value": shaped(7, 7), "clip": None},
+            r"rel_value must have 5 rows.*, got 7 rows",
         ),
-        ({"key": torch.zeros(2, 2, 5, 3, device="meta")}, r"key on meta.*one device"),
+        ({"query_lengths": torch.tensor([5, 6])}, r"query_lengths must be in \[0, 5\], the number of queries"),
+        ({"query_lengths": torch.tensor(5)}, r"query_lengths must have shape \(2,\).*, got \(\)"),
+        ({"value": shaped(2, 2, 5, 0)}, r"value must have a dim of at least 1.*value \(2, 2, 5, 0\)"),
+        ({"query": shaped(2, 4, 5, 0), "key": shaped(2, 2, 5, 0)}, r"same dim, at least 1 .*query \(2, 4, 5, 0\)"),
+        ({"scale": "big"}, r"scale must be a number, got 'big'"),
+        ({"scale": torch.tensor(0.5)}, r"scale must be a number, got tensor\(0.5000\); pass scale.item\(\)"),
+        ({"dropout_p": None}, r"dropout_p must be a probability in \[0, 1\], got None"),
+        ({"dropout_p": 1.5}, r"dropout_p must be .*, got 1.5"),
+        ({"backend": "fast"}, r"backend must be one of native, triton, dense, reference, or 'auto', got 'fast'"),
+        ({"key": torch.zeros(2, 2, 5, 3, device="meta")}, r"one device, got .*key on meta"),
     ],
 )
 def test_messages_restate_what_was_given_and_the_rule(change, message):
@@ -485,12 +536,12 @@ def test_messages_restate_what_was_given_and_the_rule(change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"relations": torch.full((1, 1, 5, 5), 5)}, r"relations from 5 to 5.*\[−1, 5\)"),
-        ({"relations": torch.full((1, 1, 5, 5), -2)}, r"relations from -2 to -2"),
-        ({"relations": shaped(1, 1, 5, 5)}, r"relations has type torch.float32"),
-        ({"relations": torch.zeros(3, 1, 5, 5).long()}, r"relations \(3, 1, 5, 5\).*\(2 or 1, 4 or 1, 5, 5\)"),
-        ({"relations": torch.zeros(5, 5).long()}, r"relations \(5, 5\)"),
-        ({"rel_value": shaped(4, 7)}, r"rel_value \(4, 7\) has 4 rows; the other table makes 5 labels"),
+        ({"relations": torch.full((1, 1, 5, 5), 5)}, r"relations must be in \[-1, 5\).*, got values from 5 to 5"),
+        ({"relations": torch.full((1, 1, 5, 5), -2)}, r"relations must be .*, got values from -2 to -2"),
+        ({"relations": shaped(1, 1, 5, 5)}, r"relations must have an integer dtype, got torch.float32"),
+        ({"relations": torch.zeros(3, 1, 5, 5).long()}, r"\(2 or 1, 4 or 1, 5, 5\), got \(3, 1, 5, 5\)"),
+        ({"relations": torch.zeros(5, 5).long()}, r"relations must have shape .*, got \(5, 5\)"),
+        ({"rel_value": shaped(4, 7)}, r"rel_value must have 5 rows, as many as the other table, got 4 rows"),
     ],
 )
 def test_messages_about_relations(change, message):
@@ -506,12 +557,17 @@ def test_messages_about_relations(change, message):
     [
         (
             {"rel_key": RelativePositionTable(2, 3)},
-            "rel_key is a RelativePositionTable, and not a tensor: pass its weight",
+            "rel_key must be a tensor, got RelativePositionTable; pass its weight",
         ),
-        ({"query": numpy.zeros((2, 4, 5, 3))}, "query is a ndarray, and not a tensor"),
-        ({"rel_query": [1.0]}, "rel_query is a list, and not a tensor"),
-        ({"key_lengths": [5, 4]}, "key_lengths is a list, and not a tensor"),
-        ({"mask": True}, "mask is a bool, and not a tensor"),
+        ({"query": numpy.zeros((2, 4, 5, 3))}, "query must be a tensor, got ndarray"),
+        ({"query": None}, "query must be a tensor, got None"),
+        ({"rel_query": [1.0]}, "rel_query must be a tensor, got list"),
+        ({"key_lengths": [5, 4]}, "key_lengths must be a tensor, got list"),
+        ({"mask": True}, "mask must be a tensor, got bool"),
+        (
+            {"query": torch.nested.nested_tensor([torch.zeros(4, 5, 3)] * 2, layout=torch.jagged)},
+            "query must be a padded tensor, got a nested tensor; pad it and pass its lengths",
+        ),
     ],
 )
 def test_what_is_no_tensor_is_said_so(change, message):
@@ -543,7 +599,7 @@ def test_the_rows_say_the_clip():
     assert torch.equal(relative_attention(**inputs), relative_attention(**inputs, clip=4))
     query, key, value, rel_key, rel_value = inputs.values()
     assert torch.equal(relative_attention(query, key, value), relative_attention(query, key, value, clip=7))
-    with pytest.raises(ValueError, match="clip is not given, and 8 rows per table"):
+    with pytest.raises(ValueError, match=r"clip must be given as \(left, right\).*, got 8 rows"):
         relative_attention(query, key, value, rel_key[:8], rel_value[:8])
 
 
@@ -578,7 +634,7 @@ def test_positions_as_far_off_as_they_may_be(backend, beyond, sign):
     close(relative_attention(**inputs, **options, query_offset=sign * 2**62), want)
     close(relative_attention(**inputs, **options, query_offset=torch.tensor([sign * 2**62, sign * 100])), want)
     for offset in (sign * 2**62 + sign, torch.tensor([0, sign * 2**62 + sign])):
-        with pytest.raises(ValueError, match=r"query_offset .*within 2\^62 of zero"):
+        with pytest.raises(ValueError, match=r"query_offset must .*within 2\^62 of zero"):
             relative_attention(**inputs, **options, query_offset=offset)
 
 
@@ -605,5 +661,5 @@ def test_what_a_machine_has_and_what_the_documents_say_of_it():
 
 
 def test_an_unknown_backend_has_no_reason():
-    with pytest.raises(ValueError, match="not known"):
+    with pytest.raises(ValueError, match="got 'fast'"):
         backends.unsupported_reason("fast", None)

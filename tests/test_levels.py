@@ -15,7 +15,7 @@ from relattn.backends.native import levels, library
 from relattn.call import Call
 from relattn.testing import Shape, make_inputs
 
-BEST = library.SERVED["float32"][0]
+BEST = library.SUPPORTED["float32"][0]
 SHAPE = Shape(batch=2, heads=2, key_heads=1, queries=5, keys=7, dim=3, value_dim=2, left=2, right=1)
 
 
@@ -34,7 +34,7 @@ SHAPE = Shape(batch=2, heads=2, key_heads=1, queries=5, keys=7, dim=3, value_dim
 )
 def test_the_machine_comes_first_and_then_what_the_processor_has(machine, capability, expected):
     for number in levels.EXACT:
-        assert levels.served(levels.machine_of(machine), capability, {}, number) == expected
+        assert levels.supported(levels.machine_of(machine), capability, {}, number) == expected
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_the_machine_comes_first_and_then_what_the_processor_has(machine, capabi
     ],
 )
 def test_bfloat16_has_levels_where_processors_multiply_it(machine, capability, others, expected):
-    assert levels.served(machine, capability, others, "bfloat16") == expected
+    assert levels.supported(machine, capability, others, "bfloat16") == expected
 
 
 def test_the_lowest_level_of_a_machine_needs_nothing_and_each_name_is_one_levels():
@@ -68,7 +68,7 @@ def installation(tmp_path):
 def found_in(folder, monkeypatch, served=(BEST,), pairs=()):
     """What this library finds in an installation for levels of processor; from here on it works with that."""
     served = {number: list(served) for number in levels.EXACT} | {"bfloat16": list(pairs)}
-    monkeypatch.setattr(library, "SERVED", served)
+    monkeypatch.setattr(library, "SUPPORTED", served)
     for name, value in zip(("KERNELS", "MISSING"), library.load_all(served, folder), strict=True):
         monkeypatch.setattr(library, name, value)
     return library.KERNELS
@@ -100,7 +100,7 @@ def test_kernels_of_other_machines_and_higher_levels_are_named(tmp_path, monkeyp
     for level in ("another-machine", "higher"):
         (tmp_path / f"attention-{level}-float32.so").touch()
     assert found_in(tmp_path, monkeypatch) == {}
-    assert_left_to_dense(torch.float32, "float32 kernels: none .* for .*, but for another-machine, higher")
+    assert_left_to_dense(torch.float32, "float32 kernels: none .* for .*, only for another-machine, higher")
     assert_left_to_dense(torch.float64, rf"float64 kernels: none .* for {BEST} on \w+")
 
 
@@ -117,10 +117,10 @@ def compiled_from(text: str, path) -> None:
 BROKEN = {
     "not there": (lambda path: path.unlink(), rf"none in this installation for {BEST} on \w+"),
     "not an object": (lambda path: path.write_bytes(b"nothing"), r".*attention-.*-float64\.so.*"),
-    "another object": (partial(compiled_from, "int nothing;"), ".* was compiled with another arguments.h"),
+    "another object": (partial(compiled_from, "int nothing;"), ".* was compiled with another version of arguments.h.*"),
     "another machine's": (
         lambda path: path.write_bytes(b"\x7fELF" + bytes(14) + b"\x08\x00"),  # as its head says
-        r"attention-.*\.so was compiled for another machine .*",
+        r"attention-.*\.so must be compiled for .*, got another machine .*",
     ),
 }
 
@@ -148,4 +148,4 @@ def test_objects_compiled_with_other_arguments_are_not_used(installation, monkey
     header = installation / "arguments.h"
     header.write_text(header.read_text(encoding="utf-8").replace("idx batch, heads,", "idx heads, batch,"), "utf-8")
     assert found_in(installation, monkeypatch) == {}
-    assert all("was compiled with another arguments.h" in reason for reason in library.MISSING.values())
+    assert all("was compiled with another version of arguments.h" in reason for reason in library.MISSING.values())

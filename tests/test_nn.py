@@ -149,7 +149,7 @@ def test_gradients_pass_through_a_cache():
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_padding_changes_no_sentence(is_causal):
     attention, x = layer(is_causal=is_causal), sentences(2, 11)
-    padded = attention(x, key_lengths=torch.tensor([11, 6]))
+    padded = attention(x, lengths=torch.tensor([11, 6]))
     close(padded[0], attention(x[:1])[0])
     close(padded[1, :6], attention(x[1:, :6])[0])
     close(padded[1, 6:], attention.out.bias.expand(5, -1))
@@ -158,9 +158,9 @@ def test_padding_changes_no_sentence(is_causal):
 def test_padding_with_a_cache_counts_the_positions_before():
     attention, x = layer(is_causal=True), sentences(2, 11)
     lengths = torch.tensor([11, 8])
-    whole = attention(x, key_lengths=lengths)
+    whole = attention(x, lengths=lengths)
     _, cache = attention(x[:, :6], cache=attention.empty_cache(2))
-    output, _ = attention(x[:, 6:], key_lengths=lengths, cache=cache)
+    output, _ = attention(x[:, 6:], lengths=lengths, cache=cache)
     close(output, whole[:, 6:])
 
 
@@ -191,18 +191,22 @@ def test_the_layer_exports_with_any_batch_and_length(is_causal):
 
 
 def test_messages():
-    with pytest.raises(ValueError, match="embed_dim 16 with 3 heads"):
-        RelativeSelfAttention(16, 3, 4)
-    with pytest.raises(ValueError, match="tables is 'none'"):
-        RelativeSelfAttention(15, 3, 4, tables="none")
-    with pytest.raises(ValueError, match="tables is 'all'"):
-        RelativeAttention(5, 4, tables="all")
-    with pytest.raises(ValueError, match="beyond is 'wrap'"):
-        RelativeAttention(5, 4, beyond="wrap")
-    with pytest.raises(ValueError, match="clip is -1"):
-        RelativePositionTable(-1, 4)
-    for module in (RelativePositionTable, lambda clip, dim: RelativeAttention(dim, clip)):
-        with pytest.raises(ValueError, match="clip is None; it is one integer"):
-            module(None, 4)
-    with pytest.raises(ValueError, match="a cache is for causal layers"):
-        layer()(sentences(1, 2), cache=layer().empty_cache(1))
+    refused = [
+        (lambda: RelativeSelfAttention(16, 3, 4), "embed_dim must be a multiple of num_heads, got 16 and 3"),
+        (lambda: RelativeSelfAttention(0, 1, 3), "embed_dim must be an integer >= 1, got 0"),
+        (lambda: RelativeSelfAttention(16, 0, 3), "num_heads must be an integer >= 1, got 0"),
+        (lambda: RelativeSelfAttention(15, 3, 4, tables="none"), "tables must be .*, got 'none'"),
+        (lambda: RelativeSelfAttention(15, 3, 4, dropout=1.5), "dropout must be .*, got 1.5"),
+        (lambda: RelativeSelfAttention(15, 3, 4, backend="fast"), "backend must be .*, got 'fast'"),
+        (lambda: RelativeAttention(5, 4, tables="all"), "tables must be .*, got 'all'"),
+        (lambda: RelativeAttention(0, 4, tables="neither"), "head_dim must be .*, got 0"),
+        (lambda: RelativeAttention(5, 4, beyond="wrap"), "beyond must be .*, got 'wrap'"),
+        (lambda: RelativeAttention(5, None), "clip must be .*, got None"),
+        (lambda: RelativePositionTable(-1, 4), "clip must be .*, got -1"),
+        (lambda: RelativePositionTable(None, 4), "clip must be .*, got None"),
+        (lambda: RelativePositionTable(1, 4, 0), "heads must be .*, got 0"),
+        (lambda: layer()(sentences(1, 2), cache=layer().empty_cache(1)), "a cache must be used with is_causal=True"),
+    ]
+    for make, message in refused:
+        with pytest.raises(ValueError, match=message):
+            make()

@@ -225,7 +225,7 @@ def compile_kernels(root: Path, source: str) -> tuple[dict[str, Any], list[str]]
 
 
 def objects(*reals: str) -> set[str]:
-    made = ((level.name, real) for level in LEVELS for real in reals if real in level.numbers)
+    made = ((level.name, real) for level in LEVELS for real in reals if real in level.dtypes)
     return {f"/{hatch_build.NATIVE}/attention-{level}-{real}.so" for level, real in made}
 
 

@@ -1,4 +1,4 @@
-"""What a causal layer has seen: keys and values in preallocated tensors, whose capacity is not their length."""
+"""Cache of keys and values for decoding, in preallocated tensors, whose capacity is not their length."""
 
 from __future__ import annotations
 
@@ -8,69 +8,72 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relattn.checks import may_look, show
+from relattn.checks import as_integer, can_read, show
 
 
 @dataclass(eq=False)
 class AttentionCache:
-    """Keys and values of the positions a causal layer has seen, with room for more.
+    """Keys and values of the positions that a causal layer has seen, with free capacity for more.
 
-    A value: `append` and `select` return new caches, and what a cache holds never changes, but for one that is given up
-    to `move`. The first to append to a cache writes behind what it holds, into memory the two then share, and copies
-    nothing. Otherwise what it holds is copied first: when another has appended to it before (a branch), when there is
-    no room (the capacity doubles), and while autograd records, which needs earlier steps unharmed; so decode under
-    `torch.inference_mode()`.
+    A cache is a value: `append`, `crop` and `select` return new caches, and what a cache holds never changes. Only
+    `move` works in place. The first append to a cache writes into its free capacity and copies nothing. What the cache
+    holds is copied first if the free capacity may be in use (a second append to the same cache, an append to a cropped
+    cache), if it is too small (the capacity is then doubled), and while autograd records, which needs the earlier
+    steps unchanged. So decode under `torch.inference_mode()`.
 
-    Sequences stand flush left. Where their lengths differ, each goes on at its own.
+    Sequences are aligned left. Sequences of different lengths each continue at their own end.
 
     Args:
-        rooms: keys and values, (batch, heads, capacity, head_dim) each.
-        length: positions filled, as many as the longest sequence holds or more.
-        lengths: (batch,) positions that each sequence holds; None: all of those filled.
-        appended: whether the room past `length` has been taken.
+        rooms: Buffers of the keys and the values, (batch, heads, capacity, head_dim) each.
+        length: Number of positions filled: the length of the longest sequence, or more.
+        lengths: (batch,) numbers of positions per sequence. Default: `length` for all.
+        appended: Whether the buffers may be in use after `length`, by another cache. Default: yes.
     """
 
     rooms: tuple[Tensor, Tensor]
     length: int = 0
     lengths: Tensor | None = None
-    appended: bool = False
+    appended: bool = True
 
     @property
     def key(self) -> Tensor:
-        """(batch, heads, length, head_dim), a view."""
+        """Keys, (batch, heads, length, head_dim), a view."""
         return self.rooms[0][:, :, : self.length]
 
     @property
     def value(self) -> Tensor:
-        """(batch, heads, length, head_dim), a view."""
+        """Values, (batch, heads, length, head_dim), a view."""
         return self.rooms[1][:, :, : self.length]
 
     @property
     def batch(self) -> int:
-        """Rows."""
+        """Number of sequences."""
         return self.rooms[0].shape[0]
 
     @property
     def capacity(self) -> int:
-        """Positions that there is room for."""
+        """Number of positions that fit without a new allocation."""
         return self.rooms[0].shape[2]
 
     @property
     def next_position(self) -> int | Tensor:
-        """Where the next query stands: a `query_offset`."""
+        """Position of the next query, for `query_offset`: an integer, or (batch,)."""
         return self.length if self.lengths is None else self.lengths
 
     def append(self, key: Tensor, value: Tensor, lengths: Tensor | None = None) -> AttentionCache:
-        """The cache with n more positions, whose `key` and `value` are (batch, heads, n, head_dim) each.
+        """Return the cache with n more positions.
 
-        `lengths` (batch,) is how many positions each sequence then holds, where some of the n are padding on its
-        right; its next position takes the place of padding.
+        Args:
+            key: (batch, heads, n, head_dim).
+            value: (batch, heads, n, head_dim).
+            lengths: (batch,) numbers of positions per sequence afterwards, if some of the n are padding on the right.
+                The next position of a sequence then replaces its padding.
 
         Raises:
-            ValueError: `key` is of another batch, number of heads or head_dim than the cache; `lengths` add fewer than
+            ValueError: `key` or `value` differs from the cache in batch, heads or head_dim, or `lengths` add fewer than
                 0 or more than n positions.
         """
-        self._check(key, lengths)
+        self._check(key, value, lengths)
         n = key.shape[2]
         end = self.length + n
         if lengths is None and self.lengths is not None:
@@ -79,7 +82,7 @@ class AttentionCache:
             rooms = self._copy(end, key.dtype)
         elif end > self.capacity:
             rooms = self._copy(max(end, 2 * self.capacity), key.dtype)
-        elif self.appended or self.rooms[0].dtype != key.dtype:  # as under autocast
+        elif self.appended or self.rooms[0].dtype != key.dtype:  # the dtype differs under autocast
             rooms = self._copy(self.capacity, key.dtype)
         else:
             rooms, self.appended = self.rooms, True
@@ -88,50 +91,77 @@ class AttentionCache:
                 room[:, :, self.length : end] = new
             else:
                 position = self.lengths[:, None] + torch.arange(n, device=new.device)
-                room[:, :, self.length : end] = 0.0  # padding takes part in products: it must be numbers
+                room[:, :, self.length : end] = 0.0  # padding must be finite for callers that mask it themselves
                 room.scatter_(2, position[:, None, :, None].expand_as(new), new)
-        return AttentionCache(rooms, end, lengths)
+        return AttentionCache(rooms, end, lengths, appended=False)
+
+    def crop(self, length: int | Tensor) -> AttentionCache:
+        """Return the cache of the first positions, for example after some speculative tokens were rejected.
+
+        The two caches share memory. The next append to the cropped one copies what it holds, so that this one stays
+        as it is.
+
+        Args:
+            length: Number of positions to keep, or (batch,) numbers, one per sequence.
+
+        Raises:
+            ValueError: `length` is negative or more than the cache holds.
+        """
+        if isinstance(length, Tensor) and length.dim() > 0:
+            if length.shape != (self.batch,):
+                raise ValueError(f"length must be an integer or have shape ({self.batch},), got {show(length)}")
+            if can_read(length) and bool(((length < 0) | (length > self.next_position)).any()):
+                held = self.length if self.lengths is None else self.lengths.tolist()
+                raise ValueError(f"length must be in [0, {held}], the positions held, got {length.tolist()}")
+            return AttentionCache(self.rooms, self.length, length)
+        kept = as_integer(length)
+        if kept is None or not 0 <= kept <= self.length:
+            raise ValueError(f"length must be in [0, {self.length}], the positions held, got {length!r}")
+        return AttentionCache(self.rooms, kept, None if self.lengths is None else self.lengths.clamp(max=kept))
 
     def select(self, rows: Tensor) -> AttentionCache:
-        """The cache of the sequences `rows`, (new batch,) indices, repeats allowed, in new memory."""
+        """Return the cache of the sequences `rows`, (new batch,) indices, repeats allowed, in new memory."""
         lengths = None if self.lengths is None else self.lengths[rows]
         if any(room.requires_grad for room in self.rooms):
             return AttentionCache((self.key[rows], self.value[rows]), self.length, lengths)
         rooms = [room.new_empty(len(rows), *room.shape[1:]) for room in self.rooms]
         for room, held in zip(rooms, (self.key, self.value), strict=True):
             torch.index_select(held, 0, rows, out=room[:, :, : self.length])
-        return AttentionCache((rooms[0], rooms[1]), self.length, lengths)
+        return AttentionCache((rooms[0], rooms[1]), self.length, lengths, appended=False)
 
     def move(self, rows: Tensor, to: Tensor, keep: int) -> AttentionCache:
-        """The cache of its first `keep` sequences, once some have been put in the place of others: a beam's reordering.
+        """Move sequences to other places, and return the cache of the first `keep` sequences: a beam's reordering.
 
-        It is done in place, so this cache, and any that shares its memory, is given up. Most of a beam stays where it
-        is, and to copy the others is all it costs. Not while autograd records.
+        This works in place. This cache, and any cache that shares its memory, must not be used afterwards. Most
+        hypotheses of a beam stay where they are, so little is copied. Not while autograd records.
 
         Args:
-            rows: (moved,) indices of what is moved, as it was before anything was.
-            to: (moved,) indices of the places it is moved to, each at most once.
-            keep: sequences that are left, from the first one on.
+            rows: (moved,) indices of the sequences to move, as they are before any moves.
+            to: (moved,) indices of their new places, each at most once.
+            keep: Number of sequences to keep, from the first one.
         """
         for held in (self.key, self.value):
             held.index_copy_(0, to, held.index_select(0, rows))
         lengths = None if self.lengths is None else self.lengths.index_copy(0, to, self.lengths[rows])[:keep]
-        return AttentionCache((self.rooms[0][:keep], self.rooms[1][:keep]), self.length, lengths)
+        rooms = self.rooms[0][:keep], self.rooms[1][:keep]
+        return AttentionCache(rooms, self.length, lengths, appended=self.appended)
 
     def _copy(self, capacity: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """What is held, in new tensors with room for `capacity` positions."""
-        room = (0, 0, 0, capacity - self.length)
-        return F.pad(self.key.to(dtype), room), F.pad(self.value.to(dtype), room)
+        """Return what is held, in new tensors of the given capacity."""
+        padding = (0, 0, 0, capacity - self.length)
+        return F.pad(self.key.to(dtype), padding), F.pad(self.value.to(dtype), padding)
 
-    def _check(self, key: Tensor, lengths: Tensor | None) -> None:
-        batch, heads, n, head_dim = key.shape
-        if self.rooms[0].shape != (batch, heads, self.capacity, head_dim):
-            raise ValueError(f"key {show(key)}, cache {show(self.key)}: they differ in length alone, dimension 2")
+    def _check(self, key: Tensor, value: Tensor, lengths: Tensor | None) -> None:
+        n = key.shape[2] if key.dim() == 4 else 0
+        for name, new, room in (("key", key, self.rooms[0]), ("value", value, self.rooms[1])):
+            wanted = (*room.shape[:2], n, room.shape[3])
+            if new.shape != wanted:
+                raise ValueError(f"{name} must have the cache's shape except in length, {wanted}, got {show(new)}")
         if lengths is None:
             return
-        if lengths.shape != (batch,):
-            raise ValueError(f"lengths {show(lengths)}: it is ({batch},), one a sequence")
-        if may_look(lengths) and batch > 0:
+        if lengths.shape != (self.batch,):
+            raise ValueError(f"lengths must have shape ({self.batch},), one per sequence, got {show(lengths)}")
+        if can_read(lengths) and self.batch > 0:
             least, most = (int(x) for x in (lengths - self.next_position).aminmax())
             if least < 0 or most > n:
-                raise ValueError(f"lengths add from {least} to {most} positions to those held; {n} were given")
+                raise ValueError(f"lengths must add from 0 to {n} positions to those held, got from {least} to {most}")

@@ -1,58 +1,178 @@
-"""A call of either operator, checked and with every default resolved: what a backend is asked.
+"""A call of either operator: its arguments, checked and with every default resolved.
 
-The fields are written down here once; a registered operator's schema is made of them (`backends/custom_ops.py`).
+`Call.from_arguments` is the only way in. It applies the checks of `checks.py` in the order in which they stand there,
+and a backend gets the result. The fields are also the schema of the registered operators (`backends/custom_ops.py`).
 """
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+
+from relattn import checks, positions
 
 Beyond = Literal["clip", "zero"]
 
 
 class Call(NamedTuple):
-    """Where `relations` are given they label the pairs; otherwise clip(j − i) does, and labels == left + right + 1."""
+    """Checked arguments. Pairs are labelled by `relations`, or by clip(j − i), where labels == left + right + 1."""
 
     query: Tensor  # (batch, heads, queries, dim)
     key: Tensor  # (batch, key_heads, keys, dim)
     value: Tensor  # (batch, key_heads, keys, value_dim)
     rel_key: Tensor | None = None  # (labels, rel_dim) or (heads, labels, rel_dim)
     rel_value: Tensor | None = None  # (labels, value_dim) or (heads, labels, value_dim)
-    rel_query: Tensor | None = None  # (batch, heads, queries, rel_dim); the query where there is none, rel_dim == dim
-    relations: Tensor | None = None  # (batch or 1, heads or 1, queries, keys) labels; −1 says that a pair has no term
-    query_offsets: Tensor | None = None  # (batch,) positions of query 0 on the key axis, where sequences have their own
+    rel_query: Tensor | None = None  # (batch, heads, queries, rel_dim); None: the query, and rel_dim == dim
+    relations: Tensor | None = None  # (batch or 1, heads or 1, queries, keys) labels; −1: no relative term
+    query_offsets: Tensor | None = None  # (batch,) positions of query 0 on the key axis, if sequences differ
     key_lengths: Tensor | None = None  # (batch,) valid keys
     query_lengths: Tensor | None = None  # (batch,) valid queries
     mask: Tensor | None = None  # bool, four dimensions that broadcast to (batch, heads, queries, keys)
-    seed: Tensor | None = None  # one int64 that the kernels' dropout is drawn from; a new one where there is none
-    query_offset: int = 0  # position of query 0, where all sequences have the same
-    left: int = 0
+    seed: Tensor | None = None  # one int64, the seed of the kernels' dropout; None: a new one
+    query_offset: int = 0  # position of query 0, if all sequences have the same
+    left: int = 0  # clipping range: distances from −left to right have labels of their own
     right: int = 0
-    clips: bool = True  # pairs outside the window take the edge's row, beyond == "clip"; or have no term
+    clips: bool = True  # pairs beyond the clipping range take an edge row; False: no relative term
     is_causal: bool = False
     dropout_p: float = 0.0
     scale: float = 1.0
 
     @property
     def offset(self) -> int | Tensor:
-        """Position of query 0: one for all sequences, or (batch,)."""
+        """Position of query 0: one integer for all sequences, or (batch,)."""
         return self.query_offset if self.query_offsets is None else self.query_offsets
 
+    @classmethod
+    def from_arguments(
+        cls, query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor | None, rel_value: Tensor | None, *,
+        rel_query: Tensor | None, relations: Tensor | None, check: bool | None, clip: Any, beyond: Beyond,
+        query_offset: int | Tensor | None, is_causal: bool, lengths: Tensor | None, key_lengths: Tensor | None,
+        query_lengths: Tensor | None, mask: Tensor | None, dropout_p: float, scale: float | None,
+    ) -> "Call":  # fmt: skip
+        """Check the arguments of an operator, as documented there, and resolve their defaults.
 
-DRAWS = 2**24  # numbers that the kernels' dropout draws from, as in `native/strips.h` and `triton/pairs.py`
+        Raises:
+            ValueError, TypeError: the first argument that breaks a rule, in one line.
+        """
+        # Operands: tensors, their shapes, dtypes and devices.
+        checks.check_tensors(
+            query=query, key=key, value=value, rel_key=rel_key, rel_value=rel_value, rel_query=rel_query,
+            relations=relations, lengths=lengths, key_lengths=key_lengths, query_lengths=query_lengths, mask=mask,
+        )  # fmt: skip
+        checks.check_shapes(query, key, value)
+        query, key, value, rel_key, rel_value, rel_query = autocast(query, key, value, rel_key, rel_value, rel_query)
+        checks.check_dtypes(
+            query=query, key=key, value=value, rel_key=rel_key, rel_value=rel_value, rel_query=rel_query
+        )
+        checks.check_devices(
+            query=query, key=key, value=value, rel_key=rel_key, rel_value=rel_value, rel_query=rel_query,
+            relations=relations, lengths=lengths, key_lengths=key_lengths, query_lengths=query_lengths, mask=mask,
+            query_offset=query_offset,
+        )  # fmt: skip
+        batch, heads, queries, dim = query.shape
+        keys, value_dim = value.shape[2:]
+
+        # Numbers.
+        checks.check_dropout("dropout_p", dropout_p)
+        checks.check_scale(scale)
+
+        # Tables and the labels of pairs, one row per label.
+        checks.check_rel_query(rel_query, query, rel_key)
+        if rel_query is None:
+            checks.check_table("rel_key", rel_key, dim, heads, "; another dim needs a rel_query of that dim")
+        else:
+            checks.check_table("rel_key", rel_key, rel_query.shape[3], heads)
+        checks.check_table("rel_value", rel_value, value_dim, heads)
+        table = rel_value if rel_key is None else rel_key
+        rows = 0 if table is None else table.shape[-2]
+        left = right = 0
+        if relations is None:
+            checks.check_beyond(beyond)
+            left, right = checks.clipping_range_of_rows(rows) if clip is None else checks.clipping_range(clip)
+            checks.check_rows({"rel_key": rel_key, "rel_value": rel_value}, left + right + 1, clip)
+        else:
+            relations = checks.check_relations(relations, query, key)
+            checks.check_rows({"rel_key": rel_key, "rel_value": rel_value}, rows, None)
+            if table is not None:
+                checks.check_labels(relations, rows, check)
+
+        # Padding, positions of the queries, and which pairs may attend.
+        if lengths is not None:
+            checks.check_self_attention_lengths(queries, keys, key_lengths is not None or query_lengths is not None)
+            key_lengths = query_lengths = checks.check_lengths("lengths", lengths, batch, keys, "positions")
+        else:
+            key_lengths = checks.check_lengths("key_lengths", key_lengths, batch, keys, "keys")
+            query_lengths = checks.check_lengths("query_lengths", query_lengths, batch, queries, "queries")
+        if query_offset is None:
+            needs_positions = is_causal or (table is not None and relations is None)
+            if key_lengths is not None and queries != keys and needs_positions:
+                rule = "query_offset must be given with key_lengths if queries ≠ keys"
+                raise ValueError(f"{rule}, got query {checks.show(query)}, key {checks.show(key)}")
+            query_offset = keys - queries
+        offset, offsets, offset_limits = checks.check_offset(query_offset, batch)
+        mask = checks.check_mask(mask, query, key)
+
+        # A clipping range wider than the sequence costs no more than the sequence: rows that no pair takes are cut off.
+        reach = positions.reached_range(left, right, queries, keys, offset_limits, is_causal=is_causal)
+        if reach != (left, right):
+            kept = slice(left - reach[0], left + reach[1] + 1)
+            rel_key, rel_value = (None if x is None else x[..., kept, :] for x in (rel_key, rel_value))
+            left, right = reach
+
+        return cls(
+            query=query,
+            key=key,
+            value=value,
+            rel_key=rel_key,
+            rel_value=rel_value,
+            rel_query=rel_query,
+            relations=None if table is None else relations,
+            query_offsets=offsets,
+            key_lengths=key_lengths,
+            query_lengths=query_lengths,
+            mask=mask,
+            query_offset=offset,
+            left=left,
+            right=right,
+            clips=relations is None and beyond == "clip",
+            is_causal=bool(is_causal),
+            dropout_p=dropout_p,
+            scale=dim**-0.5 if scale is None else scale,
+        )
+
+
+def autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
+    """Return floating-point tensors in the dtype of autocast where it is on, as PyTorch's own attention does.
+
+    float64 is left alone. The first tensor decides on the device.
+    """
+    assert tensors[0] is not None
+    device = tensors[0].device.type
+    if not casts(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    eligible = (torch.float16, torch.bfloat16, torch.float32)
+    return tuple(x if x is None or x.dtype not in eligible else x.to(dtype) for x in tensors)
+
+
+def casts(device: str) -> bool:
+    """Return whether autocast is on for a type of device."""
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
+DRAWS = 2**24  # range of the kernels' random numbers for dropout, as in `native/strips.h` and `triton/pairs.py`
 
 
 def keep_threshold(dropout_p: float) -> int:
-    """The draws of pairs that dropout keeps are below it: one number, so that all kernels drop the same pairs."""
+    """Return the bound that the random numbers of kept pairs are below: one integer, so that all kernels agree."""
     return int((1.0 - dropout_p) * DRAWS)
 
 
 def keep_scale(dropout_p: float) -> float:
-    """What kept probabilities are multiplied by; 0 where none is kept."""
+    """Return the factor on kept probabilities; 0 if none is kept."""
     return 1.0 / (1.0 - dropout_p) if dropout_p < 1.0 else 0.0
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type of log-sum-exps: float32 for half types."""
+    """Return the dtype of softmax and log-sum-exp: float32 for half types, else the dtype itself."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

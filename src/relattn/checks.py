@@ -1,243 +1,243 @@
-"""What the public operators are given, held to the contract: each check takes for granted what those before it found.
+"""Single checks of what the operators are given; `Call.from_arguments` lists them in their order.
 
-Messages restate what was given and the rule it breaks, in one line.
+Each check assumes that the checks before it passed. A check that fails raises one line: what must hold, then what was
+given.
 """
 
 import operator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
 
-WIDER = {torch.uint8: torch.int16, torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.int64}
-FURTHEST = 2**62  # a position further off would not be within 64 bits of another
+SIGNED = {torch.uint8: torch.int16, torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.int64}
+FARTHEST = 2**62  # positions farther from zero than this could overflow 64 bits when they are subtracted
 
 
-def check_tensors(**given: Any) -> None:
-    for name, x in given.items():
-        if x is not None and not isinstance(x, Tensor):
-            hint = ": pass its weight" if isinstance(x, torch.nn.Module) else ""
-            raise TypeError(f"{name} is a {type(x).__name__}, and not a tensor{hint}")
+def check_tensors(**tensors: Any) -> None:
+    """Check that each argument is a dense tensor or None; the operands query, key and value must be given."""
+    for name, x in tensors.items():
+        if isinstance(x, Tensor):
+            if x.is_nested:
+                raise TypeError(f"{name} must be a padded tensor, got a nested tensor; pad it and pass its lengths")
+        elif x is not None or name in ("query", "key", "value"):
+            hint = "; pass its weight" if isinstance(x, torch.nn.Module) else ""
+            raise TypeError(f"{name} must be a tensor, got {'None' if x is None else type(x).__name__}{hint}")
 
 
 def check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
-    broken = None
+    """Check the shapes of query, key and value against each other."""
+    rule = None
     if not query.dim() == key.dim() == value.dim() == 4:
-        broken = "each has four dimensions, (batch, heads, length, dim)"
+        rule = "query, key and value must have four dimensions (batch, heads, length, dim)"
     elif not query.shape[0] == key.shape[0] == value.shape[0]:
-        broken = "all have the same batch, dimension 0"
+        rule = "query, key and value must have the same batch size (dimension 0)"
     elif key.shape[1] != value.shape[1] or key.shape[2] != value.shape[2]:
-        broken = "key and value have the same heads and length, dimensions 1 and 2"
-    elif key.shape[1] == 0 or query.shape[1] % key.shape[1] != 0:
-        broken = "heads of the query are a multiple of heads of the key, dimension 1"
+        rule = "key and value must have the same heads and length (dimensions 1 and 2)"
+    elif key.shape[1] == 0 or query.shape[1] == 0 or query.shape[1] % key.shape[1] != 0:
+        rule = "the heads of query must be a multiple, at least 1, of the heads of key (dimension 1)"
     elif query.shape[3] != key.shape[3] or query.shape[3] == 0:
-        broken = "query and key have the same dim >= 1, dimension 3"
+        rule = "query and key must have the same dim, at least 1 (dimension 3)"
     elif value.shape[3] == 0:
-        broken = "value has a dim >= 1, dimension 3"
-    if broken is not None:
-        raise ValueError(f"query {show(query)}, key {show(key)}, value {show(value)}: {broken}")
+        rule = "value must have a dim of at least 1 (dimension 3)"
+    if rule is not None:
+        raise ValueError(f"{rule}, got query {show(query)}, key {show(key)}, value {show(value)}")
 
 
-def check_numbers(dropout_p: Any, scale: Any) -> None:
-    if not isinstance(dropout_p, float | int) or not 0.0 <= dropout_p <= 1.0:
-        raise ValueError(f"dropout_p is {dropout_p!r}; it is a probability, in [0, 1]")
+def check_dtypes(**tensors: Tensor | None) -> None:
+    """Check that all tensors given have one floating-point dtype."""
+    dtypes = {name: x.dtype for name, x in tensors.items() if x is not None}
+    if len(set(dtypes.values())) > 1 or not dtypes["query"].is_floating_point:
+        listed = ", ".join(f"{name} {str(dtype).removeprefix('torch.')}" for name, dtype in dtypes.items())
+        raise ValueError(f"{', '.join(dtypes)} must have one floating-point dtype, got {listed}")
+
+
+def check_devices(**tensors: Any) -> None:
+    """Check that all tensors given are on one device; arguments that are no tensors are ignored."""
+    devices = {name: x.device for name, x in tensors.items() if isinstance(x, Tensor)}
+    if len(set(devices.values())) > 1:
+        listed = ", ".join(f"{name} on {device}" for name, device in devices.items())
+        raise ValueError(f"all tensors must be on one device, got {listed}")
+
+
+def check_dropout(name: str, probability: Any) -> None:
+    """Check a dropout probability."""
+    if not isinstance(probability, float | int) or not 0.0 <= probability <= 1.0:
+        raise ValueError(f"{name} must be a probability in [0, 1], got {probability!r}")
+
+
+def check_scale(scale: Any) -> None:
+    """Check the factor on the scores; None stands for the default."""
     if scale is not None and not isinstance(scale, float | int | torch.SymFloat):
-        raise ValueError(f"scale is {scale!r}; it is a number")
-
-
-def check_types(floats: dict[str, Tensor], others: dict[str, Any]) -> None:
-    """One floating type among `floats`, a bool mask, one device for all."""
-    kinds = {name: tensor.dtype for name, tensor in floats.items() if tensor is not None}
-    if len(set(kinds.values())) > 1 or not kinds["query"].is_floating_point:
-        listed = ", ".join(f"{name} {str(kind).removeprefix('torch.')}" for name, kind in kinds.items())
-        raise ValueError(f"{listed}: all have one floating-point type")
-    mask = others["mask"]
-    if mask is not None and mask.dtype != torch.bool:
-        raise ValueError(f"mask has type {mask.dtype}: it is torch.bool, True where a pair may attend")
-    tensors = {name: tensor for name, tensor in {**floats, **others}.items() if isinstance(tensor, Tensor)}
-    if len({tensor.device for tensor in tensors.values()}) > 1:
-        raise ValueError(", ".join(f"{name} on {x.device}" for name, x in tensors.items()) + ": all are on one device")
+        hint = "; pass scale.item(), or multiply query by it if it is learned" if isinstance(scale, Tensor) else ""
+        raise ValueError(f"scale must be a number, got {scale!r}{hint}")
 
 
 def check_beyond(beyond: Any) -> None:
+    """Check what pairs beyond the clipping range get."""
     if beyond not in ("clip", "zero"):
-        raise ValueError(f"beyond is {beyond!r}; it is 'clip' or 'zero'")
+        raise ValueError(f"beyond must be 'clip' or 'zero', got {beyond!r}")
 
 
-def window_of_rows(rows: int) -> tuple[int, int]:
-    """The window, as (left, right), that so many rows of a table say; none for no rows, which are of no table."""
-    if rows > 0 and rows % 2 == 0:
-        raise ValueError(f"clip is not given, and {rows} rows per table are no 2 · clip + 1: give it as (left, right)")
-    return rows // 2, rows // 2
-
-
-def window(clip: Any) -> tuple[int, int]:
-    """A clipping distance, or one each way, as (left, right)."""
-    sides = [whole(side) for side in (clip if isinstance(clip, tuple | list) else (clip, clip))]
+def clipping_range(clip: Any) -> tuple[int, int]:
+    """Return the clipping range (left, right) of a clipping distance k or a pair of them."""
+    sides = [as_integer(side) for side in (clip if isinstance(clip, tuple | list) else (clip, clip))]
     if len(sides) != 2 or any(side is None or side < 0 for side in sides):
-        raise ValueError(f"clip is {clip!r}; it is one integer >= 0, or a pair of them (left, right)")
+        raise ValueError(f"clip must be an integer >= 0, or a pair (left, right) of them, got {clip!r}")
     return sides[0], sides[1]
 
 
-def rows_of(rel_key: Tensor | None, rel_value: Tensor | None) -> int:
-    """Labels that the tables have rows for, by the first that is there; 0 where none is."""
-    table = rel_key if rel_key is not None else rel_value
-    return 0 if table is None else table.shape[-2]
+def clipping_range_of_rows(rows: int) -> tuple[int, int]:
+    """Return the clipping range (k, k) of tables with 2k + 1 rows; (0, 0) without tables."""
+    if rows > 0 and rows % 2 == 0:
+        raise ValueError(f"clip must be given as (left, right) for tables of an even number of rows, got {rows} rows")
+    return rows // 2, rows // 2
 
 
-def check_rel_query(floats: dict[str, Tensor]) -> None:
-    rel_query, query = floats["rel_query"], floats["query"]
+def check_rel_query(rel_query: Tensor | None, query: Tensor, rel_key: Tensor | None) -> None:
+    """Check the query of the relative term against the query."""
     if rel_query is None:
         return
     if rel_query.dim() != 4 or rel_query.shape[:3] != query.shape[:3] or rel_query.shape[3] == 0:
         batch, heads, queries = query.shape[:3]
-        rule = f"it is ({batch}, {heads}, {queries}, rel_dim), as the query but for a dim >= 1 of its own"
-        raise ValueError(f"rel_query {show(rel_query)} with query {show(query)}: {rule}")
-    if floats["rel_key"] is None:
-        raise ValueError(f"rel_query {show(rel_query)} without rel_key: it is what rows of rel_key are multiplied by")
+        rule = f"rel_query must have shape ({batch}, {heads}, {queries}, rel_dim) with rel_dim >= 1"
+        raise ValueError(f"{rule}, got {show(rel_query)} with query {show(query)}")
+    if rel_key is None:
+        raise ValueError(f"rel_query must come with rel_key, whose rows it multiplies, got rel_query {show(rel_query)}")
 
 
-def check_tables(floats: dict[str, Tensor]) -> None:
-    query, value = floats["query"], floats["value"]
-    asks = "query" if floats["rel_query"] is None else "rel_query"
-    heads = query.shape[1]
-    for name, dim in (("rel_key", floats[asks].shape[3]), ("rel_value", value.shape[3])):
-        table = floats[name]
-        if table is None:
-            continue
-        if table.dim() not in (2, 3) or table.shape[-1] != dim or (table.dim() == 3 and table.shape[0] != heads):
-            rule = f"it is (labels, {dim}), or ({heads}, labels, {dim}) for one table per head"
-            if name == "rel_key" and asks == "query":
-                rule += "; another dim needs a rel_query of that dim"
-            beside = f"{asks} {show(floats[asks])} and value {show(value)}"
-            raise ValueError(f"{name} {show(table)} with {beside}: {rule}")
-        if table.shape[-2] == 0:
-            raise ValueError(f"{name} {show(table)} has no rows: it has one for every label")
+def check_table(name: str, table: Tensor | None, dim: int, heads: int, hint: str = "") -> None:
+    """Check the shape of a table whose rows have `dim` numbers."""
+    if table is None:
+        return
+    if table.dim() not in (2, 3) or table.shape[-1] != dim or (table.dim() == 3 and table.shape[0] != heads):
+        rule = f"{name} must have shape (labels, {dim}), or ({heads}, labels, {dim}) for one table per head"
+        raise ValueError(f"{rule}, got {show(table)}{hint}")
+    if table.shape[-2] == 0:
+        raise ValueError(f"{name} must have at least one row, got {show(table)}")
 
 
-def check_rows(floats: dict[str, Tensor], labels: int, because: str) -> None:
-    for name in ("rel_key", "rel_value"):
-        table = floats[name]
+def check_rows(tables: dict[str, Tensor | None], labels: int, clip: Any) -> None:
+    """Check that each table has one row per label; `clip` is what labels follow from, None for the tables' own rows."""
+    for name, table in tables.items():
         if table is not None and table.shape[-2] != labels:
-            raise ValueError(f"{name} {show(table)} has {table.shape[-2]} rows; {because} {labels} labels")
+            rule = "as many as the other table" if clip is None else f"left + right + 1 for clip={clip}"
+            raise ValueError(f"{name} must have {labels} rows, {rule}, got {table.shape[-2]} rows in {show(table)}")
 
 
-def relations(query: Tensor, key: Tensor, given: Tensor) -> Tensor:
-    """Labels of pairs, checked but for their numbers."""
+def check_relations(relations: Any, query: Tensor, key: Tensor) -> Tensor:
+    """Check the labels of pairs, apart from their values, and return them in a signed dtype."""
     batch, heads, queries = query.shape[:3]
     keys = key.shape[2]
-    fits = given.dim() == 4 and given.shape[2:] == (queries, keys)
-    if not fits or given.shape[0] not in (1, batch) or given.shape[1] not in (1, heads):
-        raise ValueError(f"relations {show(given)}: it is ({batch} or 1, {heads} or 1, {queries}, {keys})")
-    return integers("relations", given)
+    fits = relations.dim() == 4 and relations.shape[2:] == (queries, keys)
+    if not fits or relations.shape[0] not in (1, batch) or relations.shape[1] not in (1, heads):
+        rule = f"relations must have shape ({batch} or 1, {heads} or 1, {queries}, {keys})"
+        raise ValueError(f"{rule}, got {show(relations)}")
+    return as_signed("relations", relations)
 
 
 def check_labels(relations: Tensor, labels: int, check: bool | None) -> None:
-    if not (may_look(relations) if check is None else check and not torch.compiler.is_compiling()):
+    """Check the values of labels: always with `check`, where they can be read without waiting by default."""
+    if not (can_read(relations) if check is None else check and not torch.compiler.is_compiling()):
         return
-    least, most = bounds_of(relations)
+    least, most = bounds(relations)
     if least < -1 or most >= labels:
-        raise ValueError(f"relations from {least} to {most}: labels are in [−1, {labels}), {labels} rows per table")
+        raise ValueError(f"relations must be in [-1, {labels}), one label per row, got values from {least} to {most}")
 
 
-def integers(name: str, x: Tensor) -> Tensor:
-    """A tensor of integers in a signed type."""
-    if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
-        raise ValueError(f"{name} has type {x.dtype}: it holds integers")
-    return x.to(WIDER[x.dtype]) if x.dtype in WIDER else x
-
-
-def lengths(name: str, x: Tensor | None, batch: int, most: int, of: str) -> Tensor | None:
-    """Numbers of valid `of` (queries or keys), checked."""
-    if x is None:
+def check_lengths(name: str, lengths: Tensor | None, batch: int, most: int, what: str) -> Tensor | None:
+    """Check the numbers of valid positions of right-padded sequences, and return them in a signed dtype."""
+    if lengths is None:
         return None
-    if x.shape != (batch,):
-        raise ValueError(f"{name} {show(x)}: it is ({batch},), one length for each sequence")
-    x = integers(name, x)
-    if may_look(x):
-        low, high = bounds_of(x)
+    if lengths.shape != (batch,):
+        raise ValueError(f"{name} must have shape ({batch},), one length per sequence, got {show(lengths)}")
+    lengths = as_signed(name, lengths)
+    if can_read(lengths):
+        low, high = bounds(lengths)
         if low < 0 or high > most:
-            raise ValueError(f"{name} from {low} to {high}: they are in [0, {most}], the number of {of}")
-    return x
+            rule = f"{name} must be in [0, {most}], the number of {what}"
+            raise ValueError(f"{rule}, got values from {low} to {high}")
+    return lengths
 
 
-class Where(NamedTuple):
-    """Where queries and keys stand, and which of them are valid."""
-
-    offset: int  # position of query 0
-    offsets: Tensor | None  # where each sequence has its own
-    bounds: tuple[int, int] | None  # the least and the largest of these, where they are known
-    key_lengths: Tensor | None
-    query_lengths: Tensor | None
-
-
-def where(query: Tensor, key: Tensor, options: Any, *, counts: bool) -> Where:
-    """From options, of which defaults are resolved; `counts` says whether positions make a difference."""
-    batch, _, queries, _ = query.shape
-    keys, given = key.shape[2], options["query_offset"]
-    key_lengths = lengths("key_lengths", options["key_lengths"], batch, keys, "keys")
-    query_lengths = lengths("query_lengths", options["query_lengths"], batch, queries, "queries")
-    if given is None:
-        if key_lengths is not None and queries != keys and counts:
-            shapes = f"query {show(query)}, key {show(key)}"
-            raise ValueError(f"{shapes} with key_lengths: query_offset must be given where queries ≠ keys")
-        if query_lengths is None and queries == keys:
-            query_lengths = key_lengths
-        given = keys - queries
-    if isinstance(given, Tensor):
-        if given.shape != (batch,):
-            raise ValueError(f"query_offset {show(given)}: {rule_of_offset(batch)}")
-        given = integers("query_offset", given)
-        bounds = bounds_of(given) if may_look(given) else None
-        if bounds is not None and max(-bounds[0], bounds[1]) > FURTHEST:
-            raise ValueError(f"query_offset from {bounds[0]} to {bounds[1]}: {rule_of_offset(batch)}")
-        return Where(0, given, bounds, key_lengths, query_lengths)
-    one = whole(given)
-    traced = torch.compiler.is_compiling()
-    if one is None or (not traced and abs(one) > FURTHEST):
-        raise ValueError(f"query_offset is {given!r}: {rule_of_offset(batch)}")
-    return Where(one, None, None if traced else (one, one), key_lengths, query_lengths)
+def check_self_attention_lengths(queries: int, keys: int, given: bool) -> None:
+    """Check that `lengths` is used for self-attention, and alone."""
+    if given:
+        raise ValueError("lengths must be given without key_lengths and query_lengths, got both; it sets the two")
+    if queries != keys:
+        rule = "lengths must be used with as many queries as keys"
+        raise ValueError(f"{rule}, got {queries} queries and {keys} keys; pass key_lengths and query_lengths")
 
 
-def rule_of_offset(batch: int) -> str:
-    return f"it is an integer, or ({batch},) integers, one for each sequence, within 2^62 of zero"
+def check_offset(query_offset: Any, batch: int) -> tuple[int, Tensor | None, tuple[int, int] | None]:
+    """Check the position of the first query.
+
+    Returns:
+        The position, 0 if sequences have their own; these, or None; the least and the largest position, or None where
+        they are not known, as while tracing.
+    """
+
+    def refuse(got: Any) -> ValueError:
+        rule = f"query_offset must be an integer, or ({batch},) integers, one per sequence, within 2^62 of zero"
+        return ValueError(f"{rule}, got {got}")
+
+    if isinstance(query_offset, Tensor) and query_offset.dim() > 0:
+        if query_offset.shape != (batch,):
+            raise refuse(show(query_offset))
+        offsets = as_signed("query_offset", query_offset)
+        limits = bounds(offsets) if can_read(offsets) else None
+        if limits is not None and max(-limits[0], limits[1]) > FARTHEST:
+            raise refuse(f"values from {limits[0]} to {limits[1]}")
+        return 0, offsets, limits
+    offset, is_traced = as_integer(query_offset), torch.compiler.is_compiling()
+    if offset is None or (not is_traced and abs(offset) > FARTHEST):
+        raise refuse(repr(query_offset))
+    return offset, None, None if is_traced else (offset, offset)
 
 
-def four_dimensions(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
-    """A mask that broadcasts to (batch, heads, queries, keys), with all four."""
+def check_mask(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+    """Check a mask, and return it with the four dimensions (batch, heads, queries, keys), each of which may be 1."""
     if mask is None:
         return None
+    if mask.dtype != torch.bool:
+        raise ValueError(f"mask must have dtype torch.bool (True: the pair may attend), got {mask.dtype}")
     full = (*query.shape[:3], key.shape[2])
-    fits = mask.dim() <= 4 and all(
-        have == 1 or have == want for have, want in zip(mask.shape[::-1], full[::-1], strict=False)
-    )
-    if not fits:
-        raise ValueError(f"mask {show(mask)}: it broadcasts to (batch, heads, queries, keys), here {full}")
+    sizes = zip(mask.shape[::-1], full[::-1], strict=False)
+    if mask.dim() > 4 or not all(size == 1 or size == wanted for size, wanted in sizes):
+        raise ValueError(f"mask must broadcast to (batch, heads, queries, keys) = {full}, got {show(mask)}")
     return mask[(None,) * (4 - mask.dim())]
 
 
-def whole(x: Any) -> Any:
-    """An integral number as a Python integer; None where it is none."""
+def as_signed(name: str, x: Tensor) -> Tensor:
+    """Return a tensor of integers in a signed dtype."""
+    if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
+        raise ValueError(f"{name} must have an integer dtype, got {x.dtype}")
+    return x.to(SIGNED[x.dtype]) if x.dtype in SIGNED else x
+
+
+def as_integer(x: Any) -> Any:
+    """Return an integer as a Python integer, and None for anything else."""
     if isinstance(x, int | torch.SymInt):
         return None if isinstance(x, bool) else x
     return operator.index(x) if hasattr(x, "__index__") and not isinstance(x, Tensor) else None
 
 
-def bounds_of(x: Tensor) -> tuple[int, int]:
-    """The least and the largest; zeros of nothing."""
+def bounds(x: Tensor) -> tuple[int, int]:
+    """Return the least and the largest value of a tensor; zeros for an empty one."""
     if x.numel() == 0:
         return 0, 0
     least, most = x.aminmax()
     return int(least), int(most)
 
 
-def may_look(tensor: Tensor) -> bool:
-    """Whether values can be read at no wait for a device, and breaking no trace or `torch.vmap`; a fake has none."""
-    if tensor.device.type != "cpu" or torch.compiler.is_compiling() or isinstance(tensor, FakeTensor):
+def can_read(x: Tensor) -> bool:
+    """Return whether a tensor has values that can be read without waiting for a device or breaking a trace."""
+    if x.device.type != "cpu" or torch.compiler.is_compiling() or isinstance(x, FakeTensor):
         return False
-    return not torch._C._functorch.is_batchedtensor(tensor)
+    return not torch._C._functorch.is_batchedtensor(x)
 
 
-def show(tensor: Tensor) -> str:
-    return f"({', '.join(str(size) for size in tensor.shape)}{',' if tensor.dim() == 1 else ''})"
+def show(x: Tensor) -> str:
+    """Return a tensor's shape as text."""
+    return f"({', '.join(str(size) for size in x.shape)}{',' if x.dim() == 1 else ''})"

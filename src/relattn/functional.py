@@ -1,10 +1,11 @@
-"""The public operators: their contract, and a call made of what they are given.
+"""The public operators: signatures, documentation and dispatch.
 
     e_ij = scale · (q_i · k_j + r_i · aK_ij)        α_i = softmax_j e_ij        z_i = Σ_j α_ij (v_j + aV_ij)
 
-where r_i is q_i, as in the paper, or a vector of its own, which makes this the attention of a family (docs/family.md).
-`relative_attention` takes aK_ij and aV_ij from tables by clip(j − i), key position minus query position (Shaw,
-Uszkoreit, Vaswani 2018, section 3.2); `relation_attention` by a label of the caller's for every pair (section 3.1).
+Here r_i is q_i, as in the paper, or an optional separate query for the relative term, which covers Transformer-XL, T5,
+ALiBi and others (docs/family.md). `relative_attention` takes aK_ij and aV_ij from tables by clip(j − i), key position
+minus query position (Shaw, Uszkoreit, Vaswani 2018, section 3.2). `relation_attention` takes them by a label that the
+caller gives for every pair (section 3.1). `Call.from_arguments` checks the arguments.
 """
 
 import contextlib
@@ -13,18 +14,19 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import torch
 from torch import Tensor
 
-from relattn import backends, checks, positions
-from relattn.call import Beyond, Call
+from relattn import backends
+from relattn.call import Beyond, Call, casts
 
 Clip = int | tuple[int, int] | None
 
 
 class Options(TypedDict, total=False):
-    """What both operators take by name, as `relative_attention` documents it."""
+    """Keyword arguments of both operators, as `relative_attention` documents them."""
 
     rel_query: Tensor | None
     query_offset: int | Tensor | None
     is_causal: bool
+    lengths: Tensor | None
     key_lengths: Tensor | None
     query_lengths: Tensor | None
     mask: Tensor | None
@@ -46,53 +48,60 @@ def relative_attention(
 def relative_attention(
     query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor | None = None, rel_value: Tensor | None = None, *,
     rel_query: Tensor | None = None, clip: Clip = None, beyond: Beyond = "clip",
-    query_offset: int | Tensor | None = None, is_causal: bool = False, key_lengths: Tensor | None = None,
-    query_lengths: Tensor | None = None, mask: Tensor | None = None, dropout_p: float = 0.0,
-    scale: float | None = None, backend: str = "auto", return_lse: bool = False,
+    query_offset: int | Tensor | None = None, is_causal: bool = False, lengths: Tensor | None = None,
+    key_lengths: Tensor | None = None, query_lengths: Tensor | None = None, mask: Tensor | None = None,
+    dropout_p: float = 0.0, scale: float | None = None, backend: str = "auto", return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-    """Attention with clipped relative position representations, or without where there are no tables.
+    """Compute attention with clipped relative position representations; without tables, plain attention.
 
     Args:
         query: (batch, heads, queries, dim).
-        key: (batch, key_heads, keys, dim), where heads % key_heads == 0: heads of a group share keys.
+        key: (batch, key_heads, keys, dim). `heads` must be a multiple of `key_heads`; the heads of a group share keys.
         value: (batch, key_heads, keys, value_dim).
-        rel_key: wK, (labels, dim) for all heads or (heads, labels, dim); row 0 is for keys farthest to the left.
-            With a `rel_query`, (labels, rel_dim) or (heads, labels, rel_dim).
-        rel_value: wV, (labels, value_dim) or (heads, labels, value_dim).
-        rel_query: r, (batch, heads, queries, rel_dim): what a query brings to the relative term, by default itself.
-            With q + v, and q + u for a query, scores are Transformer-XL's; with ones of one dim, `rel_key` is a bias.
-        clip: k, or (left, right) where the window is lopsided; labels == left + right + 1. By default what the rows
-            of the tables say, 2k + 1 of them; a table of one side alone, as causal schemes have, needs (rows − 1, 0).
-        beyond: pairs outside the window take the edge row ("clip", the paper) or have no relative term ("zero").
-        query_offset: position of the first query on the key axis, one or (batch,) integers. By default the queries are
-            the last of the keys. It must be given with `key_lengths` where queries ≠ keys and positions matter.
-        is_causal: keys at positions past the query's own are not attended to.
-        key_lengths: (batch,) numbers of valid keys of a right-padded batch, and in self-attention (queries == keys, no
-            `query_offset` given) of valid queries as well. Padding may hold any numbers of moderate size.
-        query_lengths: (batch,) numbers of valid queries of a right-padded batch.
-        mask: bool, broadcastable to (batch, heads, queries, keys); True may attend. All masks given are applied.
-        dropout_p: share of probabilities dropped, after normalising; the kept ones are scaled up. A caller that
-            evaluates passes 0.0.
-        scale: multiplies both terms of the score; dim ** -0.5 by default. A bias that is not to be scaled is divided
-            by it beforehand.
-        backend: "auto", or one of `relattn.backends.NAMES`; one that cannot serve the call is an error. On a GPU "auto"
-            tries "triton" first when it meets a new kind of call, and trusts it or not from then on (docs/backends.md).
-        return_lse: also return the log-sum-exp of the scores.
+        rel_key: The table wK, (labels, dim) for all heads or (heads, labels, dim). Row 0 is for keys farthest to the
+            left. With a `rel_query`, (labels, rel_dim) or (heads, labels, rel_dim).
+        rel_value: The table wV, (labels, value_dim) or (heads, labels, value_dim).
+        rel_query: The query r of the relative term, (batch, heads, queries, rel_dim). Default: `query`. With q + v
+            here and q + u as `query`, scores are Transformer-XL's. With ones of one dimension, `rel_key` is a bias.
+        clip: The clipping distance k, or the clipping range (left, right), where labels == left + right + 1. Default:
+            k for tables of 2k + 1 rows. A table for one side only, as in causal schemes, needs (rows − 1, 0).
+        beyond: Pairs beyond the clipping range take the edge row ("clip", the paper) or have no relative term ("zero").
+        query_offset: Position of the first query on the key axis: an integer, or (batch,) integers. Default:
+            keys − queries, so the queries are the last positions. It must be given together with `key_lengths` if
+            queries ≠ keys and positions matter.
+        is_causal: Do not attend to keys at positions after the query's own. This is aligned bottom-right: with the
+            default offset the last query sees all keys. PyTorch's `scaled_dot_product_attention` is aligned top-left,
+            which is `query_offset=0` here. The two agree if queries == keys.
+        lengths: (batch,) numbers of valid positions of right-padded sequences in self-attention: `key_lengths` and
+            `query_lengths` in one. It must be given without these, and requires queries == keys.
+        key_lengths: (batch,) numbers of valid keys. Later keys are padding, which nothing attends to.
+        query_lengths: (batch,) numbers of valid queries. Later queries are padding. Padding may hold any values,
+            NaN and infinity included: they reach no valid position, in the outputs or in the gradients.
+        mask: bool, broadcastable to (batch, heads, queries, keys); True: the pair may attend. It is combined with
+            `is_causal` and the lengths. Keys and values that a mask hides must be finite.
+        dropout_p: Probability of dropping an attention probability, after normalisation; kept ones are scaled up.
+            Pass 0.0 for evaluation.
+        scale: Factor on both terms of the score. Default: dim ** -0.5. Divide a bias by it if the bias is not to be
+            scaled.
+        backend: "auto", or one of `relattn.backends.NAMES`, which is used or refused with its reasons. On a GPU "auto"
+            tests "triton" on the first call of a kind and uses it if the test passes (docs/backends.md).
+        return_lse: Also return the log-sum-exp of the scores.
 
     Returns:
-        The output (batch, heads, queries, value_dim), or with `return_lse` a pair of it and the log-sum-exp (batch,
-        heads, queries): natural logarithm, before dropout, float32 for half types, carrying no gradient. A query that
-        is padding or has nothing to attend to gets zeros, −inf, and passes no gradient. First derivatives, by autograd
-        or `torch.func.grad`; forward mode and higher derivatives are for backend="reference".
+        The output, (batch, heads, queries, value_dim). With `return_lse`, a pair of the output and the log-sum-exp
+        (batch, heads, queries): natural logarithm, before dropout, float32 for half types, without gradient. A query
+        that is padding or has nothing to attend to gets zeros and −inf, and passes no gradient. There are first
+        derivatives, by autograd or `torch.func.grad`. Forward mode and higher derivatives need backend="reference".
 
     Raises:
-        ValueError, TypeError: shapes, types or options that break a rule above; the message restates them.
+        ValueError, TypeError: An argument breaks a rule above. The message says what must hold and what was given.
     """
-    options = {
-        "rel_query": rel_query, "query_offset": query_offset, "is_causal": is_causal, "key_lengths": key_lengths,
-        "query_lengths": query_lengths, "mask": mask, "dropout_p": dropout_p, "scale": scale, "backend": backend,
-    }  # fmt: skip
-    return attend(query, key, value, None, rel_key, rel_value, clip, beyond, None, return_lse, options)
+    call = Call.from_arguments(
+        query, key, value, rel_key, rel_value, rel_query=rel_query, relations=None, check=None, clip=clip,
+        beyond=beyond, query_offset=query_offset, is_causal=is_causal, lengths=lengths, key_lengths=key_lengths,
+        query_lengths=query_lengths, mask=mask, dropout_p=dropout_p, scale=scale,
+    )  # fmt: skip
+    return attend(call, backend, return_lse)
 
 
 @overload
@@ -110,94 +119,36 @@ def relation_attention(
 def relation_attention(
     query: Tensor, key: Tensor, value: Tensor, relations: Tensor, rel_key: Tensor | None = None,
     rel_value: Tensor | None = None, *, rel_query: Tensor | None = None,
-    query_offset: int | Tensor | None = None, is_causal: bool = False,
+    query_offset: int | Tensor | None = None, is_causal: bool = False, lengths: Tensor | None = None,
     key_lengths: Tensor | None = None, query_lengths: Tensor | None = None, mask: Tensor | None = None,
     dropout_p: float = 0.0, scale: float | None = None, backend: str = "auto", return_lse: bool = False,
     check: bool | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-    """Attention over any labelled graph: the pair (i, j) takes row `relations[..., i, j]` of each table.
+    """Compute attention over any labelled graph: the pair (i, j) takes row `relations[..., i, j]` of each table.
 
     Args:
         relations: (batch or 1, heads or 1, queries, keys) integers in [−1, labels); −1 means no relative term.
-        check: look for labels out of range. By default on CPU only, since looking waits for a GPU; a compiled or
-            exported call never looks. Elsewhere a label out of range is undefined.
+        check: Check that the labels are in range. Default: on CPU only, since reading them waits for a GPU. A compiled
+            or exported call never checks. Without the check, a label out of range is undefined behaviour.
 
-    The other arguments, what is returned and what is raised are those of `relative_attention`.
+    The other arguments, the results and the errors are those of `relative_attention`.
     """
-    options = {
-        "rel_query": rel_query, "query_offset": query_offset, "is_causal": is_causal, "key_lengths": key_lengths,
-        "query_lengths": query_lengths, "mask": mask, "dropout_p": dropout_p, "scale": scale, "backend": backend,
-    }  # fmt: skip
     if relations is None:
-        raise TypeError("relations is None: it is a tensor of labels; relative_attention labels pairs by position")
-    return attend(query, key, value, relations, rel_key, rel_value, 0, "zero", check, return_lse, options)
+        raise TypeError("relations must be a tensor of labels, got None; relative_attention labels pairs by position")
+    call = Call.from_arguments(
+        query, key, value, rel_key, rel_value, rel_query=rel_query, relations=relations, check=check, clip=None,
+        beyond="zero", query_offset=query_offset, is_causal=is_causal, lengths=lengths, key_lengths=key_lengths,
+        query_lengths=query_lengths, mask=mask, dropout_p=dropout_p, scale=scale,
+    )  # fmt: skip
+    return attend(call, backend, return_lse)
 
 
-def attend(
-    query: Tensor, key: Tensor, value: Tensor, relations: Tensor | None, rel_key: Tensor | None,
-    rel_value: Tensor | None, clip: Clip, beyond: Beyond, check: bool | None, return_lse: bool, options: dict[str, Any],
-) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-    """Either operator; `relations` says which."""
-    others = {"key_lengths": options["key_lengths"], "query_lengths": options["query_lengths"], "mask": options["mask"]}
-    others["relations"] = relations
-    floats: dict[str, Any] = {"query": query, "key": key, "value": value, "rel_key": rel_key, "rel_value": rel_value}
-    floats["rel_query"] = options["rel_query"]
-    checks.check_tensors(**floats, **others)
-    checks.check_shapes(query, key, value)
-    floats = autocast(floats)
-    checks.check_types(floats, {**others, "query_offset": options["query_offset"]})
-    checks.check_numbers(options["dropout_p"], options["scale"])
-    checks.check_rel_query(floats)
-    checks.check_tables(floats)
-    has_tables = rel_key is not None or rel_value is not None
-    labels, because = checks.rows_of(rel_key, rel_value), "the other table makes"
-    left = right = 0
-    if relations is None:
-        checks.check_beyond(beyond)
-        left, right = checks.window_of_rows(labels) if clip is None else checks.window(clip)
-        if clip is not None:
-            because = f"clip {clip} makes"
-        checks.check_rows(floats, left + right + 1, because)
-    else:
-        relations = checks.relations(query, key, relations)
-        checks.check_rows(floats, labels, because)
-        if has_tables:
-            checks.check_labels(relations, labels, check)
-    where = checks.where(query, key, options, counts=options["is_causal"] or (has_tables and relations is None))
-    call = Call(
-        **floats,
-        relations=relations if has_tables else None,
-        query_offsets=where.offsets,
-        key_lengths=where.key_lengths,
-        query_lengths=where.query_lengths,
-        mask=checks.four_dimensions(options["mask"], query, key),
-        query_offset=where.offset,
-        left=left,
-        right=right,
-        clips=beyond == "clip",
-        is_causal=bool(options["is_causal"]),
-        dropout_p=options["dropout_p"],
-        scale=query.shape[3] ** -0.5 if options["scale"] is None else options["scale"],
-    )
-    call = positions.without_unused_rows(call, where.bounds)
-    with without_autocast(query.device.type):  # the type was decided above
-        output, lse = backends.choose(options["backend"], call).attend(call, return_lse)
+def attend(call: Call, backend: str, return_lse: bool) -> Tensor | tuple[Tensor, Tensor]:
+    """Run a call on a backend, outside of autocast: `Call.from_arguments` has settled the dtype."""
+    with without_autocast(call.query.device.type):
+        output, lse = backends.choose(backend, call).attend(call, return_lse)
     return output if lse is None else (output, lse)
-
-
-def autocast(floats: dict[str, Any]) -> dict[str, Any]:
-    """Under autocast, the tensors in its type, float64 excepted, as it does for PyTorch's own attention."""
-    device = floats["query"].device.type
-    if not casts(device):
-        return floats
-    kind = torch.get_autocast_dtype(device)
-    eligible = (torch.float16, torch.bfloat16, torch.float32)
-    return {name: x if x is None or x.dtype not in eligible else x.to(kind) for name, x in floats.items()}
 
 
 def without_autocast(device: str) -> contextlib.AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False) if casts(device) else contextlib.nullcontext()
-
-
-def casts(device: str) -> bool:
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)

@@ -1,8 +1,8 @@
-"""Modules over `relative_attention`: the tables wK and wV, attention with them, and a self-attention layer.
+"""Modules: the tables wK and wV, attention with them, and a self-attention layer.
 
-The paper shares tables by the heads of a layer (section 3.3) or gives each head its own (its base model, section
-4.1), and has none of them in encoder–decoder attention. A layer that decodes keeps a cache of keys and values; a
-query's distances come from true positions, so one token at a time gives what the whole sequence does.
+The paper shares tables among the heads of a layer (section 3.3), or gives each head its own (its base model, section
+4.1). Encoder–decoder attention has none. A layer that decodes keeps a cache of keys and values. Distances come from
+true positions, so decoding one token at a time gives the same result as the whole sequence at once.
 """
 
 from typing import Any, Literal, Unpack, overload
@@ -10,9 +10,10 @@ from typing import Any, Literal, Unpack, overload
 import torch
 from torch import Tensor, nn
 
+from relattn import backends
 from relattn.cache import AttentionCache
 from relattn.call import Beyond
-from relattn.checks import check_beyond, window
+from relattn.checks import as_integer, check_beyond, check_dropout, clipping_range
 from relattn.functional import Options, relative_attention
 
 Tables = Literal["both", "keys", "values", "neither"]
@@ -21,15 +22,19 @@ Tables = Literal["both", "keys", "values", "neither"]
 class RelativePositionTable(nn.Module):
     """A learned vector for every clipped distance: `weight` is (labels, dim), or (heads, labels, dim).
 
-    Row 0 is for keys `left` or more to the left, the last row for `right` or more to the right; labels == left +
-    right + 1. The rows start Glorot uniform (fans: labels and dim), as in the paper's own code in Tensor2Tensor.
+    Row 0 is for keys `left` or more to the left, the last row for keys `right` or more to the right;
+    labels == left + right + 1. Rows start Glorot uniform (fans: labels and dim), as in the paper's own code in
+    Tensor2Tensor. Calling the module returns a copy of `weight`, so that FSDP may free the parameter afterwards.
 
     Args:
-        clip: k, or (left, right).
-        dim: of a head.
-        heads: how many heads have a table each; None for one table shared by all.
-        device: of the parameter, as in PyTorch's own modules.
-        dtype: theirs too.
+        clip: The clipping distance k, or the clipping range (left, right).
+        dim: Dimension of a head.
+        heads: Number of heads, for one table per head. Default: one table that all heads share.
+        device: Device of the parameter.
+        dtype: Dtype of the parameter.
+
+    Raises:
+        ValueError: `clip`, `dim` or `heads` is out of range.
     """
 
     def __init__(
@@ -42,41 +47,44 @@ class RelativePositionTable(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        left, right = window(clip)
+        left, right = clipping_range(clip)
         self.clip = (left, right)
-        lead = () if heads is None else (heads,)
-        self.weight = nn.Parameter(torch.empty(*lead, left + right + 1, dim, device=device, dtype=dtype))
+        check_count("dim", dim)
+        if heads is not None:
+            check_count("heads", heads)
+        shape = (left + right + 1, dim) if heads is None else (heads, left + right + 1, dim)
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the table anew, by Xavier's uniform initialisation of (labels, dim)."""
+        """Draw the table from Xavier's uniform distribution for (labels, dim)."""
         labels, dim = self.weight.shape[-2:]
         bound = (6.0 / (labels + dim)) ** 0.5
         nn.init.uniform_(self.weight, -bound, bound)
 
     def forward(self) -> Tensor:
-        return self.weight
+        return self.weight.clone()
 
     def extra_repr(self) -> str:
         return f"{tuple(self.weight.shape)}, clip={self.clip}"
 
 
 class RelativeAttention(nn.Module):
-    """`relative_attention` with tables of its own: the core of an attention layer, for any projections around it.
+    """`relative_attention` with its own tables: the core of an attention layer, for any projections around it.
 
     Args:
-        head_dim: of queries, keys and values.
-        clip: k, or (left, right).
-        heads: how many heads have tables each; None for tables shared by all.
-        tables: which of the two there are: "both", "keys" (aK), "values" (aV) or "neither".
+        head_dim: Dimension of queries, keys and values.
+        clip: The clipping distance k, or the clipping range (left, right).
+        heads: Number of heads, for one table per head. Default: tables that all heads share.
+        tables: Which of the two tables to use: "both", "keys" (aK), "values" (aV) or "neither".
         beyond: "clip" or "zero", as in `relative_attention`.
-        dropout: of probabilities, while training.
-        backend: as in `relative_attention`.
-        device: of the tables, as in PyTorch's own modules.
-        dtype: theirs too.
+        dropout: Dropout probability of attention probabilities during training.
+        backend: As in `relative_attention`.
+        device: Device of the tables.
+        dtype: Dtype of the tables.
 
     Raises:
-        ValueError, TypeError: an option is none of those above.
+        ValueError: An argument is out of range.
     """
 
     def __init__(
@@ -94,13 +102,16 @@ class RelativeAttention(nn.Module):
     ) -> None:
         super().__init__()
         if tables not in ("both", "keys", "values", "neither"):
-            raise ValueError(f"tables is {tables!r}; it is 'both', 'keys', 'values' or 'neither'")
+            raise ValueError(f"tables must be 'both', 'keys', 'values' or 'neither', got {tables!r}")
+        check_count("head_dim", head_dim)
         check_beyond(beyond)
-        self.clip, self.beyond = window(clip), beyond
+        check_dropout("dropout", dropout)
+        backends.check_name(backend)
+        self.clip, self.beyond = clipping_range(clip), beyond
         self.dropout, self.backend = dropout, backend
 
-        def table(there: bool) -> RelativePositionTable | None:
-            return RelativePositionTable(clip, head_dim, heads, device=device, dtype=dtype) if there else None
+        def table(wanted: bool) -> RelativePositionTable | None:
+            return RelativePositionTable(clip, head_dim, heads, device=device, dtype=dtype) if wanted else None
 
         self.rel_key = table(tables in ("both", "keys"))
         self.rel_value = table(tables in ("both", "values"))
@@ -115,7 +126,10 @@ class RelativeAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, *, return_lse: Literal[True], **options: Unpack[Options]
     ) -> tuple[Tensor, Tensor]: ...
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
-        """(batch, heads, length, head_dim) each; options, results and errors are those of `relative_attention`."""
+        """Compute attention of (batch, heads, length, head_dim) tensors.
+
+        Options, results and errors are those of `relative_attention`.
+        """
         options = {"dropout_p": self.dropout if self.training else 0.0, "backend": self.backend, **options}
         rel_key, rel_value = (None if table is None else table() for table in (self.rel_key, self.rel_value))
         return relative_attention(query, key, value, rel_key, rel_value, clip=self.clip, beyond=self.beyond, **options)
@@ -154,52 +168,48 @@ class SelfAttention(nn.Module):
         self.attention = attention
 
     def empty_cache(self, batch: int, capacity: int = 0) -> AttentionCache:
-        """The cache of `batch` sequences to start with: no positions seen, room for `capacity`.
-
-        It grows by doubling where that is short.
-        """
-        room = batch, self.num_heads, capacity, self.head_dim
-        return AttentionCache((self.key.weight.new_empty(room), self.value.weight.new_empty(room)))
+        """Return an empty cache for `batch` sequences, with room for `capacity` positions; it grows by doubling."""
+        shape = batch, self.num_heads, capacity, self.head_dim
+        return AttentionCache((self.key.weight.new_empty(shape), self.value.weight.new_empty(shape)), appended=False)
 
     @overload
-    def forward(self, x: Tensor, key_lengths: Tensor | None = None, cache: None = None) -> Tensor: ...
+    def forward(self, x: Tensor, lengths: Tensor | None = None, cache: None = None) -> Tensor: ...
     @overload
-    def forward(
-        self, x: Tensor, key_lengths: Tensor | None, cache: AttentionCache
-    ) -> tuple[Tensor, AttentionCache]: ...
+    def forward(self, x: Tensor, lengths: Tensor | None, cache: AttentionCache) -> tuple[Tensor, AttentionCache]: ...
     @overload
     def forward(self, x: Tensor, *, cache: AttentionCache) -> tuple[Tensor, AttentionCache]: ...
     def forward(
-        self, x: Tensor, key_lengths: Tensor | None = None, cache: AttentionCache | None = None
+        self, x: Tensor, lengths: Tensor | None = None, cache: AttentionCache | None = None
     ) -> Tensor | tuple[Tensor, AttentionCache]:
-        """Attends from each position of `x` to all of them, and to those in the cache.
+        """Attend from each position of `x` to all of them, and to those in the cache.
 
         Args:
-            x: (batch, n, embed_dim); with a cache, the positions that follow those it holds.
-            key_lengths: (batch,) valid positions of each sequence, those in the cache counted. The rest of `x` is
-                padding, which a cache does not keep: the next call goes on where each sequence ends.
-            cache: of the positions before; for causal layers only.
+            x: (batch, n, embed_dim). With a cache: the positions that follow those in the cache.
+            lengths: (batch,) numbers of valid positions per sequence, including those in the cache. The rest of `x` is
+                padding. A cache does not keep padding: the next call continues at the end of each sequence.
+            cache: Keys and values of the earlier positions; for causal layers only.
 
         Returns:
-            (batch, n, embed_dim), and with a cache also the new one. Padding positions give the output's bias.
+            The output, (batch, n, embed_dim). With a cache, a pair of the output and the new cache. Padding positions
+            get the bias of the output projection.
 
         Raises:
-            ValueError: a cache is given to a layer that is not causal, or is another layer's.
+            ValueError: The layer is not causal and a cache is given, or the cache is of another layer.
         """
         if cache is not None and not self.is_causal:
-            raise ValueError("a cache is for causal layers: here later positions would change earlier outputs")
+            raise ValueError("a cache must be used with is_causal=True: later positions would change earlier outputs")
         heads = (self.num_heads, self.head_dim)
         query, key, value = (
             project(x).unflatten(-1, heads).transpose(1, 2) for project in (self.query, self.key, self.value)
         )
-        where: Options = {"key_lengths": key_lengths}
+        padding: Options = {"lengths": lengths}
         if cache is not None:
             offset = cache.next_position
-            cache = cache.append(key, value, key_lengths)
-            key, value, lengths = cache.key, cache.value, cache.lengths
-            where = {"query_offset": offset, "key_lengths": lengths}
-            where["query_lengths"] = None if lengths is None else lengths - offset
-        attended = self.attention(query, key, value, is_causal=self.is_causal, **where)
+            cache = cache.append(key, value, lengths)
+            key, value, held = cache.key, cache.value, cache.lengths
+            padding = {"query_offset": offset, "key_lengths": held}
+            padding["query_lengths"] = None if held is None else held - offset
+        attended = self.attention(query, key, value, is_causal=self.is_causal, **padding)
         output = self.out(attended.transpose(1, 2).flatten(2))
         return output if cache is None else (output, cache)
 
@@ -208,21 +218,21 @@ class RelativeSelfAttention(SelfAttention):
     """Multi-head self-attention with relative position representations: (batch, n, dim) -> (batch, n, dim).
 
     Args:
-        embed_dim: of the model; a multiple of `num_heads`.
-        num_heads: number of heads.
-        clip: k, or (left, right).
-        tables: which of the two the layer has: "both", "keys" (aK), "values" (aV) or "neither".
-        per_head: tables for each head, instead of tables shared by the heads.
+        embed_dim: Dimension of the model, a multiple of `num_heads`.
+        num_heads: Number of heads.
+        clip: The clipping distance k, or the clipping range (left, right).
+        tables: Which of the two tables to use: "both", "keys" (aK), "values" (aV) or "neither".
+        per_head: Use one table per head, instead of tables that all heads share.
         beyond: "clip" or "zero", as in `relative_attention`.
-        dropout: of probabilities, while training.
-        bias: whether the projections have one.
-        is_causal: whether a position attends only to itself and earlier ones.
-        backend: as in `relative_attention`.
-        device: of the parameters, as in PyTorch's own modules.
-        dtype: theirs too.
+        dropout: Dropout probability of attention probabilities during training.
+        bias: Whether the projections have a bias.
+        is_causal: Whether a position attends to itself and earlier positions only.
+        backend: As in `relative_attention`.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
 
     Raises:
-        ValueError, TypeError: `embed_dim` is no multiple of `num_heads`, or an option is none of those above.
+        ValueError: An argument is out of range, or `embed_dim` is not a multiple of `num_heads`.
     """
 
     def __init__(
@@ -241,8 +251,10 @@ class RelativeSelfAttention(SelfAttention):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        if num_heads < 1 or embed_dim % num_heads != 0:
-            raise ValueError(f"embed_dim {embed_dim} with {num_heads} heads: it is a multiple of num_heads")
+        check_count("embed_dim", embed_dim)
+        check_count("num_heads", num_heads)
+        if embed_dim % num_heads != 0:
+            raise ValueError(f"embed_dim must be a multiple of num_heads, got {embed_dim} and {num_heads}")
         head_dim = embed_dim // num_heads
         # Projections are initialised before the tables: the order decides which weights a seed gives.
         query, key, value, out = (linear(embed_dim, embed_dim, bias, device=device, dtype=dtype) for _ in range(4))
@@ -260,10 +272,16 @@ class RelativeSelfAttention(SelfAttention):
         super().__init__(query, key, value, out, attention, num_heads=num_heads, is_causal=is_causal)
 
 
-def linear(inputs: int, outputs: int, bias: bool = True, **made: Any) -> nn.Linear:
-    """A linear map with Glorot-uniform weights and a zero bias."""
-    layer = nn.Linear(inputs, outputs, bias=bias, **made)
+def linear(inputs: int, outputs: int, bias: bool = True, **options: Any) -> nn.Linear:
+    """Return a linear layer with Glorot-uniform weights and a zero bias."""
+    layer = nn.Linear(inputs, outputs, bias=bias, **options)
     nn.init.xavier_uniform_(layer.weight)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
     return layer
+
+
+def check_count(name: str, count: Any) -> None:
+    """Check a number of dimensions or heads."""
+    if as_integer(count) is None or count < 1:
+        raise ValueError(f"{name} must be an integer >= 1, got {count!r}")

@@ -1,29 +1,37 @@
-"""Relative positions: the one place where j − i becomes a row of a table, and where a pair may attend.
+"""Relative positions: the only place where j − i becomes a row of a table, and where pairs may attend.
 
-Query row r of a call stands at position i = query_offset + r on the key axis; key row j stands at j. The label of
-a pair is clip(j − i, −left, right) + left, so that row 0 of a table means "left or more to the left", and −1 means
-that the pair has no relative term. Section 3.2 of the paper, with its sign: key position minus query position.
+Query row r of a call has position i = query_offset + r on the key axis; key row j has position j. The label of a pair
+is clip(j − i, −left, right) + left, so row 0 of a table means "left or more to the left", and −1 means that the pair
+has no relative term. This is section 3.2 of the paper, with its sign: key position minus query position.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from relattn.call import Call
+if TYPE_CHECKING:
+    from relattn.call import Call
 
 
 def query_positions(queries: int, offset: int | Tensor, device: torch.device) -> Tensor:
-    """Positions i of the queries: (queries,), or (batch, queries) where offsets are ragged."""
+    """Return the positions i of the queries: (queries,), or (batch, queries) for an offset per sequence."""
     rows = torch.arange(queries, device=device)
     return rows + (offset[:, None] if isinstance(offset, Tensor) else offset)
 
 
 def distances(queries: int, keys: int, offset: int | Tensor, device: torch.device) -> Tensor:
-    """j − i of every pair: (queries, keys), or (batch, queries, keys) where offsets are ragged."""
+    """Return j − i of every pair: (queries, keys), or (batch, queries, keys) for an offset per sequence."""
     return torch.arange(keys, device=device) - query_positions(queries, offset, device)[..., None]
 
 
 def labels(distance: Tensor, left: int, right: int, *, clips: bool) -> Tensor:
-    """The table row of each distance, in [0, left + right]; outside the window the edge's, or −1 where none clips."""
+    """Return the table row of each distance, in [0, left + right].
+
+    Distances beyond the clipping range get the row of the edge if `clips`, else −1.
+    """
     label = distance.clamp(-left, right) + left
     if not clips:
         label = label.masked_fill((distance < -left) | (distance > right), -1)
@@ -31,7 +39,7 @@ def labels(distance: Tensor, left: int, right: int, *, clips: bool) -> Tensor:
 
 
 def labels_of_pairs(call: Call) -> Tensor:
-    """A call's labels, int64: (batch or 1, heads or 1, queries, keys)."""
+    """Return the labels of a call's pairs, int64: (batch or 1, heads or 1, queries, keys)."""
     if call.relations is not None:
         return call.relations.long()
     distance = distances(call.query.shape[2], call.key.shape[2], call.offset, call.query.device)
@@ -39,40 +47,60 @@ def labels_of_pairs(call: Call) -> Tensor:
     return label[:, None] if label.dim() == 3 else label[None, None]
 
 
-def without_unused_rows(call: Call, offsets: tuple[int, int] | None) -> Call:
-    """The call with tables that lack the rows which no pair takes, at the ends; offsets are within those given.
+def reached_range(
+    left: int, right: int, queries: int, keys: int, offsets: tuple[int, int] | None, *, is_causal: bool
+) -> tuple[int, int]:
+    """Return the part of a clipping range (left, right) that the pairs of a call reach; it contains distance 0.
 
-    Distance zero stays in the window.
+    Args:
+        left: Clipping distance to the left.
+        right: Clipping distance to the right.
+        queries: Number of queries.
+        keys: Number of keys.
+        offsets: Least and largest position of a first query; None if unknown, as while tracing.
+        is_causal: Whether keys to the right are never attended to.
     """
-    left, right = call.left, 0 if call.is_causal else call.right
-    if offsets is not None:
-        least, most = offsets
-        left = min(left, max(0, call.query.shape[2] - 1 + most))
-        right = min(right, max(0, call.key.shape[2] - 1 - least))
-    if (left, right) == (call.left, call.right):
-        return call
-    rows = slice(call.left - left, call.left + right + 1)
-    rel_key, rel_value = (None if x is None else x[..., rows, :] for x in (call.rel_key, call.rel_value))
-    return call._replace(left=left, right=right, rel_key=rel_key, rel_value=rel_value)
+    right = 0 if is_causal else right
+    if offsets is None:
+        return left, right
+    least, most = offsets
+    return min(left, max(0, queries - 1 + most)), min(right, max(0, keys - 1 - least))
 
 
 def visible(call: Call) -> Tensor | None:
-    """The pairs that may attend, bool, broadcastable to (batch, heads, queries, keys); None where all may.
+    """Return which pairs may attend, bool, broadcastable to (batch, heads, queries, keys); None if all may.
 
     Rows of padding queries, those from `query_lengths` on, are False throughout.
     """
     queries, keys, device = call.query.shape[2], call.key.shape[2], call.query.device
-    parts = [] if call.mask is None else [call.mask]
+    masks = [] if call.mask is None else [call.mask]
     if call.is_causal:
         causal = distances(queries, keys, call.offset, device) <= 0
-        parts.append(causal[:, None] if causal.dim() == 3 else causal[None, None])
+        masks.append(causal[:, None] if causal.dim() == 3 else causal[None, None])
     if call.key_lengths is not None:
-        parts.append(torch.arange(keys, device=device) < call.key_lengths[:, None, None, None])
+        masks.append(is_valid(keys, call.key_lengths)[:, None, None])
     if call.query_lengths is not None:
-        parts.append(torch.arange(queries, device=device)[:, None] < call.query_lengths[:, None, None, None])
-    if not parts:
+        masks.append(is_valid(queries, call.query_lengths)[:, None, :, None])
+    if not masks:
         return None
-    together = parts[0]
-    for part in parts[1:]:
-        together = together & part
-    return together
+    combined = masks[0]
+    for mask in masks[1:]:
+        combined = combined & mask
+    return combined
+
+
+def is_valid(positions: int, lengths: Tensor) -> Tensor:
+    """Return which positions of right-padded sequences are no padding: (batch, positions), bool."""
+    return torch.arange(positions, device=lengths.device) < lengths[:, None]
+
+
+def without_padding(call: Call) -> Call:
+    """Return the call with zeros in its padding, so that NaN or infinity there cannot reach a product."""
+    if call.key_lengths is not None:
+        padding = ~is_valid(call.key.shape[2], call.key_lengths)[:, None, :, None]
+        call = call._replace(key=call.key.masked_fill(padding, 0.0), value=call.value.masked_fill(padding, 0.0))
+    if call.query_lengths is not None:
+        padding = ~is_valid(call.query.shape[2], call.query_lengths)[:, None, :, None]
+        rel_query = None if call.rel_query is None else call.rel_query.masked_fill(padding, 0.0)
+        call = call._replace(query=call.query.masked_fill(padding, 0.0), rel_query=rel_query)
+    return call

@@ -17,22 +17,32 @@ NAMES = tuple(BACKENDS)
 NUMBERS = 13  # of a query, at most, that "triton" keeps for its gradients or makes of them
 
 
+def check_name(backend: str) -> None:
+    """Check the name of a backend, or "auto"."""
+    if backend != "auto" and backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(NAMES)}, or 'auto', got {backend!r}")
+
+
 def unsupported_reason(backend: str, call: Call) -> str | None:
-    """Why `backend` cannot serve `call`, or None where it can; ValueError for a name that is not one."""
-    if backend not in BACKENDS:
-        raise ValueError(f"backend {backend!r} is not known; the backends are {', '.join(NAMES)}, or 'auto'")
+    """Return why `backend` refuses `call`, or None if it supports it."""
+    check_name(backend)
     return BACKENDS[backend].CAPABILITIES.refusal_reason(call)
 
 
 def choose(backend: str, call: Call) -> ModuleType:
-    """The backend to run: the one named, or the fastest that can. ValueError lists the reasons where none can."""
+    """Return the backend to run: the one named, or for "auto" the fastest that supports the call.
+
+    Raises:
+        ValueError: No such backend supports the call; the message lists the reasons.
+    """
+    check_name(backend)
     reasons = []
     for name in order(call) if backend == "auto" else (backend,):
-        reason = unsupported_reason(name, call)
+        reason = BACKENDS[name].CAPABILITIES.refusal_reason(call)
         if reason is None:
             return BACKENDS[name]
         reasons.append(f"{name}: {reason}")
-    raise ValueError("no backend can serve this call; " + "; ".join(reasons))
+    raise ValueError(f"a backend must support the call, got {'; '.join(reasons)}")
 
 
 def order(call: Call) -> tuple[str, ...]:

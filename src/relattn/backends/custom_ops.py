@@ -1,4 +1,4 @@
-"""What backends with kernels of their own share: PyTorch operators around them, opaque to `torch.compile`."""
+"""PyTorch operators around the kernels of a backend, opaque to `torch.compile`: shared by native and triton."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +9,8 @@ from torch import Tensor
 from relattn.backends.autograd import INPUTS, differentiable
 from relattn.call import Call, accumulation_dtype
 
-KINDS = {Tensor: "Tensor", Tensor | None: "Tensor?", int: "SymInt", bool: "bool", float: "float"}
-ARGUMENTS = ", ".join(f"{KINDS[kind]} {name}" for name, kind in Call.__annotations__.items())
+TYPES = {Tensor: "Tensor", Tensor | None: "Tensor?", int: "SymInt", bool: "bool", float: "float"}  # in a schema
+ARGUMENTS = ", ".join(f"{TYPES[annotation]} {name}" for name, annotation in Call.__annotations__.items())
 TENSORS = ARGUMENTS.count("Tensor")
 
 Attended = tuple[Tensor, Tensor, Tensor]  # the output, the log-sum-exp and other numbers of each query
@@ -20,16 +20,17 @@ Operator = Callable[..., Any]
 def register(
     name: str, forward: Callable[[Call], Attended], backward: Callable[..., tuple[Tensor, ...]], numbers: int
 ) -> tuple[Operator, Operator, Operator]:
-    """A backend's two functions of a call as operators, `relattn::NAME` and `relattn::NAME_backward`.
+    """Register the two functions of a backend as operators, `relattn::NAME` and `relattn::NAME_backward`.
 
     Args:
-        forward: of a call, gives the output, the log-sum-exp (batch, heads, queries), natural, and what else the
-            backward pass reads of each query: so many `numbers` of it, as `new_numbers` has room for.
-        backward: of a call, the output's gradient and those three, gives the gradients of query, key, value, rel_key,
-            rel_value and rel_query; an empty tensor for one that is not there.
+        name: Name of the backend.
+        forward: Function of a call. It returns the output, the natural log-sum-exp (batch, heads, queries), and the
+            other statistics of each query that the backward pass reads.
+        backward: Function of a call, the gradient of the output, and the three results of `forward`. It returns the
+            gradients of query, key, value, rel_key, rel_value and rel_query; an empty tensor for an absent argument.
 
     Returns:
-        The first with gradients, and the two, all of a call's fields.
+        The differentiable operator, the forward operator and the backward operator, functions of a call's fields.
     """
     saved = "Tensor grad, Tensor output, Tensor lse, Tensor numbers"
 
@@ -59,7 +60,7 @@ def register(
 
 
 def attend(call: Call, operator: Operator, return_lse: bool) -> tuple[Tensor, Tensor | None]:
-    """A backend's answer to a call by its operator with gradients."""
+    """Return the output of a call by a backend's differentiable operator, and the log-sum-exp or None."""
     if call.dropout_p > 0.0 and call.seed is None:
         call = call._replace(seed=torch.randint(2**63 - 1, (), device=call.query.device))
     output, lse, _ = operator(*call)
@@ -67,10 +68,13 @@ def attend(call: Call, operator: Operator, return_lse: bool) -> tuple[Tensor, Te
 
 
 def new_results(call: Call) -> tuple[Tensor, Tensor]:
-    """Room for the output, laid out (batch, queries, heads, value_dim) as layers join heads, and the log-sum-exp."""
+    """Allocate the output, in memory (batch, queries, heads, value_dim) as layers join heads, and the log-sum-exp."""
     query = call.query
     batch, heads, queries, _ = query.shape
-    output = query.new_empty(batch, queries, heads, call.value.shape[3]).transpose(1, 2)
+    width = call.value.shape[3]
+    # not a transposed tensor: autograd refuses in-place changes to a view that a function returns
+    strides = (queries * heads * width, width, heads * width, 1)
+    output = query.new_empty_strided((batch, heads, queries, width), strides)
     return output, query.new_empty(batch, heads, queries, dtype=accumulation_dtype(query.dtype))
 
 
@@ -81,11 +85,12 @@ def new_numbers(lse: Tensor, numbers: int) -> Tensor:
 
 
 def new_gradient(x: Tensor | None, grad: Tensor) -> Tensor:
-    """Room for the gradient of an argument: laid out as the argument is, tables without gaps; empty for none."""
+    """Allocate the gradient of an argument, with the argument's memory layout; tables contiguous, None empty."""
     if x is None:
         return grad.new_empty(0)
     return torch.empty_like(with_contiguous_rows(x)) if x.dim() == 4 else x.new_empty(x.shape)
 
 
 def with_contiguous_rows(x: Tensor) -> Tensor:
+    """Return a tensor whose last dimension is contiguous, copied only if it is not."""
     return x if x.stride(-1) == 1 else x.contiguous()

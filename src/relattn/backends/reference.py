@@ -1,9 +1,10 @@
-"""The paper's equations, line by line: the oracle every other backend is held to.
+"""The paper's equations, line by line: every other backend is tested against them.
 
     e_ij = scale · (q_i · k_j + r_i · aK_ij)        α_i = softmax_j e_ij        z_i = Σ_j α_ij (v_j + aV_ij)
 
-with q = x W^Q, k = x W^K, v = x W^V given, r = q unless it is given too, and aK_ij, aV_ij gathered for every pair,
-n × n × d of them: any device and any floating type, for reading and for checking, not for speed.
+Here q = x W^Q, k = x W^K and v = x W^V are given; r = q unless a `rel_query` is given; aK_ij and aV_ij are gathered
+for every pair, in n × n × d numbers. It runs on any device in any floating-point dtype. It is for reading and for
+checking, not for speed.
 """
 
 import torch
@@ -18,8 +19,10 @@ CAPABILITIES = Capabilities(is_exported=True)
 
 
 def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
+    """Return the output of a call, and the log-sum-exp or None."""
+    call = positions.without_padding(call)
     group = call.query.shape[1] // call.key.shape[1]
-    label = positions.labels_of_pairs(call)
+    label = positions.labels_of_pairs(call)  # (batch or 1, heads or 1, queries, keys)
     q = call.query
     k = call.key.repeat_interleave(group, dim=1)
     v = call.value.repeat_interleave(group, dim=1)
@@ -32,11 +35,11 @@ def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     e = call.scale * e
 
     e = e.to(accumulation_dtype(e.dtype))
-    sees = positions.visible(call)
+    visible = positions.visible(call)
     empty = None
-    if sees is not None:
-        e = e.masked_fill(~sees, -torch.inf)
-        empty = ~sees.any(-1, keepdim=True)  # rows of nothing but −∞, whose softmax is no number
+    if visible is not None:
+        e = e.masked_fill(~visible, -torch.inf)
+        empty = ~visible.any(-1, keepdim=True)  # queries that attend to nothing: their softmax is NaN
     alpha = e.softmax(-1) if empty is None else e.softmax(-1).masked_fill(empty, 0.0)
     lse = e.detach().logsumexp(-1) if return_lse else None
 
@@ -45,11 +48,13 @@ def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     if call.rel_value is not None:
         a_value = vectors_of_pairs(call.rel_value, label)
         z = z + (alpha[..., None] * a_value).sum(-2)
+    if empty is not None:
+        z = z.masked_fill(empty, 0.0)  # stops the gradient of these queries, even if it is NaN
     return z, lse
 
 
 def vectors_of_pairs(table: Tensor, label: Tensor) -> Tensor:
-    """a_ij of every pair, (batch or 1, heads or 1, queries, keys, dim): rows of the table, zeros where −1."""
+    """Return a_ij of every pair, (batch or 1, heads or 1, queries, keys, dim): table rows, or zeros for label −1."""
     if table.dim() == 2:
         rows = table[label.clamp(min=0)]
     else:

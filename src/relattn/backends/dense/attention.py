@@ -1,9 +1,9 @@
-"""Attention in O(n²) work space and never O(n² · d): every feature of the contract, on any device.
+"""Attention in O(n²) work space, never O(n² · d), with every option of the operators, on any device.
 
-A score is q_i · k_j + r_i · aK_ij, and its second term depends on the pair's label alone: one product of the r_i and
-the table makes it for every label, and it is then *added* onto the pairs. The probabilities go the other way: they are
-*collected* by label, for one product with the other table, Σ_j α_ij aV_ij. The gradients take the same two ways back.
-On CPU a few heads are worked at a time, so that arrays of pairs stay in the cache.
+A score is q_i · k_j + r_i · aK_ij. Its second term depends on the label of the pair only. One product of the r_i and
+the table gives this term for every label; it is then *added* to the pairs. The probabilities take the opposite way:
+they are *collected* by label, for one product with the other table, Σ_j α_ij aV_ij. Gradients use the same two
+operations. On CPU a few heads are computed at a time, so that arrays of pairs stay in the cache.
 """
 
 from collections.abc import Iterator
@@ -13,34 +13,35 @@ import torch
 from torch import Tensor
 
 from relattn.backends.autograd import differentiable
-from relattn.backends.dense.diagonals import Window
+from relattn.backends.dense.diagonals import Diagonals
 from relattn.backends.dense.labels import Labels, cut
 from relattn.call import accumulation_dtype
 
-PAIRS_AT_A_TIME = 2**19  # for each thread: two megabytes of float32
+PAIRS_AT_A_TIME = 2**19  # per thread: two megabytes of float32
 EVERY = slice(None)
 
 
 class Inputs(NamedTuple):
-    """What an attention is made of, tensors first. Masks and labels are (batch or 1, heads or 1, …)."""
+    """Operands of an attention, tensors first. Masks and labels are (batch or 1, heads or 1, …)."""
 
     query: Tensor  # (batch, heads, queries, dim)
     key: Tensor  # (batch, key_heads, keys, dim)
     value: Tensor  # (batch, key_heads, keys, value_dim)
     key_table: Tensor | None  # (heads or 1, labels, rel_dim)
     value_table: Tensor | None  # (heads or 1, labels, value_dim)
-    rel_query: Tensor | None  # (batch, heads, queries, rel_dim); the query where there is none
-    label: Tensor | None  # (…, queries, keys), where there is no window
-    hidden: Tensor | None  # (…, queries, keys): True where a query may not attend
+    rel_query: Tensor | None  # (batch, heads, queries, rel_dim); None: the query
+    label: Tensor | None  # (…, queries, keys), if there are no diagonals
+    hidden: Tensor | None  # (…, queries, keys): True for pairs that may not attend
     live: Tensor | None  # (…, queries, 1): False for queries whose output is zeros
-    kept: Tensor | None  # (…, queries, keys): False for probabilities that are dropped
-    window: Window | None  # where labels are clipped distances
-    keep_scale: float  # the factor on those that are kept
+    kept: Tensor | None  # (…, queries, keys): False for probabilities that dropout drops
+    diagonals: Diagonals | None  # if labels are clipped distances
+    keep_scale: float  # factor on kept probabilities
     scale: float
     return_lse: bool
     has_gradients: bool
 
     def part(self, sentences: slice, heads: slice, key_heads: slice) -> "Inputs":
+        """Return the inputs of some sentences and heads."""
         return self._replace(
             query=self.query[sentences, heads],
             key=self.key[sentences, key_heads],
@@ -54,31 +55,33 @@ class Inputs(NamedTuple):
             kept=cut(self.kept, sentences, heads),
         )
 
-    def asking(self) -> Tensor:
-        """What queries bring to the relative term."""
+    def relative_query(self) -> Tensor:
+        """Return the query of the relative term."""
         return self.query if self.rel_query is None else self.rel_query
 
-    def where(self) -> Window | Labels:
-        """How numbers by label get onto pairs and back."""
-        if self.window is not None:
-            return self.window
+    def labelling(self) -> Diagonals | Labels:
+        """Return the object that adds terms by label to pairs, and collects pairs by label."""
+        if self.diagonals is not None:
+            return self.diagonals
         assert self.label is not None
         return Labels(self.label)
 
 
-TENSORS = 10  # of the inputs
+TENSORS = 10  # leading fields of Inputs that are tensors or None
 
 
 def forward(*given: Any) -> tuple[Tensor, ...]:
-    """The output; the log-sum-exp, where it is asked for; and for the gradients, of each part, the probabilities and,
-    where values have a table, these by label."""
-    whole = Inputs(*given)
-    query, value = whole.query, whole.value
+    """Return the output, the log-sum-exp if requested, and what the backward pass needs of each part.
+
+    These are the probabilities and, if there is a table for values, the probabilities by label.
+    """
+    inputs = Inputs(*given)
+    query, value = inputs.query, inputs.value
     output = query.new_empty(*query.shape[:3], value.shape[3])
-    lse = query.new_empty(query.shape[:3], dtype=accumulation_dtype(query.dtype)) if whole.return_lse else None
-    left: list[Tensor] = []
-    for sentences, heads, key_heads in parts(query, whole.key):
-        part = whole.part(sentences, heads, key_heads)
+    lse = query.new_empty(query.shape[:3], dtype=accumulation_dtype(query.dtype)) if inputs.return_lse else None
+    saved: list[Tensor] = []
+    for sentences, heads, key_heads in parts(query, inputs.key):
+        part = inputs.part(sentences, heads, key_heads)
         pairs = scores(part)
         if lse is not None:
             part_lse = pairs.to(lse.dtype).logsumexp(-1, keepdim=True)
@@ -88,25 +91,29 @@ def forward(*given: Any) -> tuple[Tensor, ...]:
         dropped = probabilities if part.kept is None else probabilities * part.kept
         by_label = None
         if part.value_table is not None:
-            by_label = part.where().collect(dropped, part.value_table.shape[1])
+            by_label = part.labelling().collect(dropped, part.value_table.shape[1])
         weigh(output[sentences, heads], dropped, by_label, part)
-        if whole.has_gradients:
-            left += [probabilities] if by_label is None else [probabilities, by_label]
-    return (output, *left) if lse is None else (output, lse, *left)
+        if inputs.has_gradients:
+            saved += [probabilities] if by_label is None else [probabilities, by_label]
+    return (output, *saved) if lse is None else (output, lse, *saved)
 
 
 def backward(grad: Tensor, *given: Any) -> tuple[Tensor, ...]:
-    """Gradients of query, key, value, tables and rel_query, an empty one for what is not there; from what `forward`
-    was given, and gave beside the output."""
-    whole = Inputs(*given[-len(Inputs._fields) :])
-    left = list(given[1 if whole.return_lse else 0 : -len(Inputs._fields)])
-    tables = (whole.key_table, whole.value_table)
-    d_query, d_key, d_value = (x.new_empty(x.shape) for x in (whole.query, whole.key, whole.value))
-    d_rel_query = None if whole.rel_query is None else whole.rel_query.new_empty(whole.rel_query.shape)
-    d_tables = [whole.query.new_empty(0) if x is None else torch.zeros_like(x) for x in tables]
-    for sentences, heads, key_heads in parts(whole.query, whole.key):
-        part = whole.part(sentences, heads, key_heads)
-        probabilities, by_label = left.pop(0), None if part.value_table is None else left.pop(0)
+    """Return the gradients of query, key, value, tables and rel_query; empty tensors for absent arguments.
+
+    Args:
+        grad: Gradient of the output.
+        given: Results of `forward` after the output, and then its arguments.
+    """
+    inputs = Inputs(*given[-len(Inputs._fields) :])
+    saved = list(given[1 if inputs.return_lse else 0 : -len(Inputs._fields)])
+    tables = (inputs.key_table, inputs.value_table)
+    d_query, d_key, d_value = (x.new_empty(x.shape) for x in (inputs.query, inputs.key, inputs.value))
+    d_rel_query = None if inputs.rel_query is None else inputs.rel_query.new_empty(inputs.rel_query.shape)
+    d_tables = [inputs.query.new_empty(0) if x is None else torch.zeros_like(x) for x in tables]
+    for sentences, heads, key_heads in parts(inputs.query, inputs.key):
+        part = inputs.part(sentences, heads, key_heads)
+        probabilities, by_label = saved.pop(0), None if part.value_table is None else saved.pop(0)
         out = (
             d_query[sentences, heads],
             d_key[sentences, key_heads],
@@ -124,17 +131,17 @@ differentiable_attention = differentiable("dense", forward, backward, tensors=TE
 
 
 def scores(part: Inputs) -> Tensor:
-    """(batch, heads, queries, keys)."""
+    """Return the scores of a part, (batch, heads, queries, keys)."""
     query, key, table = part.query, part.key, part.key_table
     pairs = query.new_empty(*query.shape[:3], key.shape[2])
     stacked(pairs, key).baddbmm_(stacked(query, key), stacked(key, key).mT, beta=0, alpha=part.scale)
     if table is not None:
-        part.where().add(pairs, times_table(part.asking(), table.mT * part.scale))
+        part.labelling().add(pairs, times_table(part.relative_query(), table.mT * part.scale))
     return pairs if part.hidden is None else pairs.masked_fill_(part.hidden, -torch.inf)
 
 
 def weigh(out: Tensor, probabilities: Tensor, by_label: Tensor | None, part: Inputs) -> None:
-    """Writes keep_scale · Σ_j p_ij (v_j + aV_ij) to `out`, (batch, heads, queries, value_dim)."""
+    """Write keep_scale · Σ_j p_ij (v_j + aV_ij) to `out`, (batch, heads, queries, value_dim)."""
     value, beta = part.value, 0.0
     if part.value_table is not None and by_label is not None:
         write_times_table(out, by_label, part.value_table)
@@ -152,8 +159,8 @@ def gradients_of_part(
     by_label: Tensor | None,
     part: Inputs,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Writes the gradients of query, key, value and rel_query to `out`, and returns those of the tables."""
-    query, key, value, where = part.query, part.key, part.value, part.where()
+    """Write the gradients of query, key, value and rel_query to `out`, and return those of the tables."""
+    query, key, value, labelling = part.query, part.key, part.value, part.labelling()
     d_query, d_key, d_value = (stacked(x, key) for x in out[:3])
     if part.live is not None:
         grad = grad.masked_fill(~part.live, 0.0)
@@ -161,11 +168,11 @@ def gradients_of_part(
         grad = grad * part.keep_scale
     queries, keys, grads = stacked(query, key), stacked(key, key), stacked(grad, key)
 
-    ds = query.new_empty(*query.shape[:3], key.shape[2])  # first dp, the gradient of the probabilities
+    ds = query.new_empty(*query.shape[:3], key.shape[2])  # first the gradient of the probabilities
     flat = stacked(ds, key)
     flat.baddbmm_(grads, stacked(value, key).mT, beta=0)
     if part.value_table is not None:
-        where.add(ds, times_table(grad, part.value_table.mT))
+        labelling.add(ds, times_table(grad, part.value_table.mT))
     dropped = probabilities
     if part.kept is not None:
         dropped = probabilities * part.kept
@@ -177,8 +184,8 @@ def gradients_of_part(
     d_key_table = d_value_table = None
     beta = 0.0
     if part.key_table is not None:
-        ds_by_label = where.collect(ds, part.key_table.shape[1])
-        d_key_table = table_gradient(ds_by_label, part.asking(), part.key_table) * part.scale
+        ds_by_label = labelling.collect(ds, part.key_table.shape[1])
+        d_key_table = table_gradient(ds_by_label, part.relative_query(), part.key_table) * part.scale
         if out[3] is None:
             write_times_table(out[0], ds_by_label, part.key_table)
             beta = part.scale
@@ -191,7 +198,7 @@ def gradients_of_part(
 
 
 def parts(query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice, slice]]:
-    """Sentences, heads and heads of keys with few enough pairs to stay in the cache; all at once where none is."""
+    """Yield slices of the batch, the heads and the key heads whose pairs fit in the cache; on other devices, all."""
     if query.device.type != "cpu" or torch.compiler.is_compiling():
         yield EVERY, EVERY, EVERY
         return
@@ -207,13 +214,13 @@ def parts(query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice, slice]]:
 
 
 def stacked(x: Tensor, key: Tensor) -> Tensor:
-    """(batch, heads, n, a) -> (batch · key_heads, group · n, a): heads that share keys are rows of one product."""
+    """Reshape (batch, heads, n, a) to (batch · key_heads, group · n, a): heads that share keys share a product."""
     batch, heads, n, width = x.shape
     return x.reshape(batch * key.shape[1], heads // key.shape[1] * n, width)
 
 
 def times_table(rows: Tensor, table: Tensor) -> Tensor:
-    """(batch, heads, n, a) @ (heads or 1, a, b) -> (batch, heads, n, b), in one matrix product for one table."""
+    """Return (batch, heads, n, a) @ (heads or 1, a, b), (batch, heads, n, b): one matrix product for a shared table."""
     if table.shape[0] != 1:
         return rows @ table
     batch, heads, n, inner = rows.shape
@@ -221,6 +228,7 @@ def times_table(rows: Tensor, table: Tensor) -> Tensor:
 
 
 def write_times_table(out: Tensor, rows: Tensor, table: Tensor) -> None:
+    """Write the product of `times_table` to `out`."""
     if table.shape[0] != 1:
         out.copy_(rows @ table)
     else:
@@ -228,7 +236,7 @@ def write_times_table(out: Tensor, rows: Tensor, table: Tensor) -> None:
 
 
 def table_gradient(by_label: Tensor, rows: Tensor, table: Tensor) -> Tensor:
-    """Σ by_labelᵀ @ rows over sentences, and over heads that share a table: (heads or 1, labels, dim)."""
+    """Return Σ by_labelᵀ @ rows over sentences and heads that share a table: (heads or 1, labels, dim)."""
     if table.shape[0] != 1:
         return (by_label.mT @ rows).sum(0)
     return (by_label.flatten(0, 2).mT @ rows.flatten(0, 2))[None]

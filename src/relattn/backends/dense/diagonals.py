@@ -1,10 +1,10 @@
-"""Numbers by label onto the pairs of queries and keys, and back, by views where labels are clipped distances.
+"""Terms by label onto the pairs of queries and keys, and back, by views where labels are clipped distances.
 
-The pairs (r, j) with one j − r form a diagonal, and in a row-major array a step along one is keys + 1 numbers long.
-So neighbouring diagonals are a view with strides (keys + 1, 1), a row of it for every query: one strided addition puts
-a window's scores on their pairs, one strided copy takes a window's probabilities off them. Queries near either end,
-whose row of the view would leave their row of pairs, are skewed in a padded copy of their own. Pairs left and right of
-the window, which share its edge labels, lie in two corners.
+The pairs (r, j) with the same j − r form a diagonal. In a row-major array, one step along a diagonal is keys + 1
+elements. So neighbouring diagonals are a view with strides (keys + 1, 1), which has one row per query. One strided
+addition puts the scores of a clipping range on their pairs, and one strided copy takes its probabilities off them.
+For queries near either end, a row of this view would leave the query's row of pairs; they are skewed in a padded copy.
+Pairs left and right of the clipping range, which share its edge labels, form two corners.
 """
 
 from dataclasses import dataclass
@@ -17,22 +17,22 @@ from relattn.call import Call
 
 
 @dataclass(frozen=True)
-class Window:
-    """Labels 0 … width − 1 for the pairs with j − r = start … start + width − 1, where row r has column j.
+class Diagonals:
+    """Labels 0 … width − 1 for the pairs with j − r = start … start + width − 1, where r is a row and j a column.
 
-    In the corners, where they are given, the first and the last label go on; other pairs have none.
+    In the corners, if given, pairs have the first or the last label. Other pairs have none.
     """
 
     queries: int
     keys: int
     start: int
     width: int
-    whole: range  # the queries with keys for all labels
-    left: Tensor | None  # (rows, columns), lower left: 1 on pairs left of the window, 0 elsewhere
-    right: Tensor | None  # (rows, columns), upper right: 1 on pairs right of the window
+    complete: range  # queries that have keys for all labels
+    left: Tensor | None  # (rows, columns), lower left: 1 on pairs left of the clipping range, 0 elsewhere
+    right: Tensor | None  # (rows, columns), upper right: 1 on pairs right of the clipping range
 
     def add(self, pairs: Tensor, by_label: Tensor) -> None:
-        """Adds (…, queries, width) to the pairs, in place."""
+        """Add terms by label, (…, queries, width), to the pairs (…, queries, keys) in place."""
         if self.width == 0:
             return
         if self.left is not None:
@@ -41,7 +41,7 @@ class Window:
         if self.right is not None:
             rows, columns = self.right.shape
             pairs[..., :rows, -columns:].addcmul_(self.right, by_label[..., :rows, -1:])
-        self.diagonals(pairs).add_(by_label[..., self.whole.start : self.whole.stop, :])
+        self.diagonals(pairs).add_(by_label[..., self.complete.start : self.complete.stop, :])
         for first, last in self.ends():
             near = self.columns(first, last)
             ahead = first + self.start - near.start  # of label 0 of the first query, in these columns
@@ -50,11 +50,11 @@ class Window:
             pairs[..., first:last, near] += skewed(padded, near.stop - near.start, before - ahead, -1)
 
     def collect(self, pairs: Tensor, labels: int) -> Tensor:
-        """Sums of the pairs over the keys of each label: (…, queries, width)."""
-        if len(self.whole) == self.queries and self.left is None and self.right is None:
+        """Return the sums of the pairs over the keys of each label: (…, queries, width)."""
+        if len(self.complete) == self.queries and self.left is None and self.right is None:
             return self.diagonals(pairs)
         by_label = pairs.new_empty(*pairs.shape[:-1], self.width)
-        by_label[..., self.whole.start : self.whole.stop, :] = self.diagonals(pairs)
+        by_label[..., self.complete.start : self.complete.stop, :] = self.diagonals(pairs)
         for first, last in self.ends():
             near = self.columns(first, last)
             ahead = first + self.start - near.start
@@ -70,40 +70,40 @@ class Window:
         return by_label
 
     def diagonals(self, pairs: Tensor) -> Tensor:
-        """The labels' pairs as (…, whole, width), of an array without gaps."""
-        sizes = (*pairs.shape[:-2], len(self.whole), self.width)
+        """Return the pairs of the complete queries by label, (…, complete, width): a view of a contiguous array."""
+        sizes = (*pairs.shape[:-2], len(self.complete), self.width)
         strides = (*pairs.stride()[:-2], self.keys + 1, 1)
-        offset = pairs.storage_offset() + self.whole.start * (self.keys + 1) + self.start
+        offset = pairs.storage_offset() + self.complete.start * (self.keys + 1) + self.start
         return pairs.as_strided(sizes, strides, max(0, offset))
 
     def ends(self) -> list[tuple[int, int]]:
-        """The first and the last queries, from and to, that have no keys for some labels."""
-        ends = [(0, self.whole.start), (self.whole.stop, self.queries)]
+        """Return the ranges (first, end) of the queries that lack keys for some labels."""
+        ends = [(0, self.complete.start), (self.complete.stop, self.queries)]
         return [(first, last) for first, last in ends if first < last]
 
     def columns(self, first: int, last: int) -> slice:
-        """The keys that queries from `first` to `last` have in the window."""
+        """Return the keys that the queries in [first, last) have in the clipping range."""
         start = min(self.keys, max(0, first + self.start))
         return slice(start, max(start, min(self.keys, last - 1 + self.start + self.width)))
 
 
 def skewed(padded: Tensor, columns: int, offset: int, slope: int) -> Tensor:
-    """`columns` columns of an array without gaps, from `offset` in row 0 and `slope` further in each row, as a view."""
+    """Return a view of `columns` columns: they begin at `offset` in row 0, and `slope` later in each following row."""
     *lead, rows, _ = padded.shape
     strides = (*padded.stride()[:-2], padded.shape[-1] + slope, 1)
     return padded.as_strided((*lead, rows, columns), strides, offset)
 
 
-def window_of(call: Call) -> tuple[Window, slice]:
-    """The window of a call whose sequences have one offset, and which rows of its tables are the window's labels.
+def diagonals_of(call: Call) -> tuple[Diagonals, slice]:
+    """Return the diagonals of a call whose sequences have one offset, and the rows of its tables for their labels.
 
-    Distances that no pair has, or none that may attend, are left out.
+    Distances are left out that no pair has, or no pair that may attend.
     """
     queries, keys, device, dtype = call.query.shape[2], call.key.shape[2], call.query.device, call.query.dtype
     offset = call.query_offset
-    if call.clips:  # all pairs left of the window, or right of it, are as good as just there
+    if call.clips:  # beyond the clipping range, all offsets give the same labels
         offset = min(max(offset, 1 - queries - call.right), keys - 1 + call.left)
-    lowest, highest = 1 - queries - offset, keys - 1 - offset  # distances there are
+    lowest, highest = 1 - queries - offset, keys - 1 - offset  # least and largest distance of any pair
     if call.is_causal:
         highest = min(highest, 0)
     begin, end = max(-call.left, lowest), min(call.right, highest) + 1
@@ -111,7 +111,7 @@ def window_of(call: Call) -> tuple[Window, slice]:
     start = begin + offset if width > 0 else 0
 
     first = min(queries, max(0, -start))
-    whole = range(first, max(first, min(queries, keys - start - width + 1)))
+    complete = range(first, max(first, min(queries, keys - start - width + 1)))
     left = right = None
     if call.clips and width > 0 and lowest < begin:
         rows, columns = min(queries, queries - 1 + start), min(keys, queries - 1 + start)
@@ -119,4 +119,6 @@ def window_of(call: Call) -> tuple[Window, slice]:
     if call.clips and width > 0 and highest >= end:
         rows, columns = min(queries, keys - start - width), min(keys, keys - start - width)
         right = torch.ones(rows, columns, dtype=dtype, device=device).triu(start + width - keys + columns)
-    return Window(queries, keys, start, width, whole, left, right), slice(begin + call.left, begin + call.left + width)
+    return Diagonals(queries, keys, start, width, complete, left, right), slice(
+        begin + call.left, begin + call.left + width
+    )

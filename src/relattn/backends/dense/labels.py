@@ -1,4 +1,4 @@
-"""Numbers by label onto pairs labelled one by one, and back: any labels, and any call that is traced."""
+"""Terms by label onto pairs with explicit labels, and back: any labels, and any call that is traced."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,29 +14,31 @@ class Labels:
     label: Tensor  # (batch or 1, heads or 1, queries, keys)
 
     def add(self, pairs: Tensor, by_label: Tensor) -> None:
-        pairs += by_label.gather(-1, self.slots(pairs, by_label.shape[-1]))
+        """Add terms by label, (…, queries, labels), to the pairs (…, queries, keys) in place."""
+        pairs += by_label.gather(-1, self.index(pairs, by_label.shape[-1]))
 
     def collect(self, pairs: Tensor, labels: int) -> Tensor:
-        return bucket_sum(pairs, self.slots(pairs, labels), labels)
+        """Return the sums of the pairs over the keys of each label: (…, queries, labels)."""
+        return sum_by_label(pairs, self.index(pairs, labels), labels)
 
-    def slots(self, pairs: Tensor, labels: int) -> Tensor:
+    def index(self, pairs: Tensor, labels: int) -> Tensor:
         return torch.where(self.label < 0, labels - 1, self.label).expand(pairs.shape)
 
 
 def cut(x: Tensor | None, *where: slice) -> Any:
-    """A part of the first dimensions; one of size 1 is for all parts."""
+    """Return a slice of the leading dimensions; a dimension of size 1 is broadcast and kept."""
     if x is None:
         return None
     return x[tuple(here if size != 1 else slice(None) for here, size in zip(where, x.shape, strict=False))]
 
 
-def bucket_sum(on_pairs: Tensor, slot: Tensor, buckets: int) -> Tensor:
-    """Sums of (…, keys) over the keys of each slot: (…, buckets)."""
-    if on_pairs.device.type == "cpu":
-        return on_pairs.new_zeros(*on_pairs.shape[:-1], buckets).scatter_add(-1, slot, on_pairs)
-    return bucket_sum_by_passes(on_pairs, slot, buckets)
+def sum_by_label(pairs: Tensor, label: Tensor, labels: int) -> Tensor:
+    """Return the sums of (…, keys) over the keys of each label: (…, labels)."""
+    if pairs.device.type == "cpu":
+        return pairs.new_zeros(*pairs.shape[:-1], labels).scatter_add(-1, label, pairs)
+    return sum_by_label_in_passes(pairs, label, labels)
 
 
-def bucket_sum_by_passes(on_pairs: Tensor, slot: Tensor, buckets: int) -> Tensor:
-    """A pass over the pairs for each bucket: elsewhere a scatter adds with atomics, in another order every time."""
-    return torch.stack([on_pairs.masked_fill(slot != bucket, 0.0).sum(-1) for bucket in range(buckets)], dim=-1)
+def sum_by_label_in_passes(pairs: Tensor, label: Tensor, labels: int) -> Tensor:
+    """Sum in one pass per label: on other devices a scatter uses atomics, whose order changes from run to run."""
+    return torch.stack([pairs.masked_fill(label != number, 0.0).sum(-1) for number in range(labels)], dim=-1)

@@ -1,9 +1,10 @@
-"""Fused attention for processors, forward and backward, compiled from `attention.c`: nothing queries × keys in memory.
+"""Fused attention for CPUs, forward and backward, compiled from `attention.c`: no queries × keys array in memory.
 
-Every option of both operators, arbitrary relations, masks and dropout included. Half types are computed in float32; on
-processors that multiply bfloat16, its products of queries, keys, values and weights are theirs, summed in float32. The
-pairs' terms are made a tile at a time from the query's scores by label, (2k + 1) numbers per row. Probabilities are
-dropped by a counter-based generator seeded from PyTorch's, so that backward draws the same numbers again.
+It supports every option of both operators, including arbitrary relations, masks and dropout. Half types are computed in
+float32. On processors with bfloat16 instructions, the products of queries, keys, values and probabilities use them and
+accumulate in float32. The relative terms of the pairs are computed per tile from the scores of a query by label,
+(2k + 1) numbers per row. Dropout uses a counter-based generator, seeded from PyTorch's, so that the backward pass draws
+the same numbers again.
 """
 
 import torch
@@ -16,34 +17,36 @@ from relattn.call import Call, accumulation_dtype
 
 
 def unavailable_reason(call: Call) -> str | None:
+    """Return why there is no compiled kernel for a call, or None."""
     real = accumulation_dtype(call.query.dtype)
     return f"{missing(real)}; use dense" if real in library.MISSING else None
 
 
 def missing(*reals: torch.dtype) -> str:
-    """Why there are no kernels of some numbers, for one reason."""
+    """Return the common reason why there are no kernels for some dtypes."""
     return f"{' and '.join(map(library.name_of, reals))} kernels: {library.MISSING[reals[0]]}"
 
 
 def installation() -> str:
-    """For what level of processor there are kernels, and why not for a better one or for a number."""
-    said = []
-    for numbers, before in ((levels.EXACT, "compiled for "), (levels.PAIRS, "bfloat16 for ")):
-        used = {kernels.level for real, kernels in library.KERNELS.items() if library.name_of(real) in numbers}
-        best = library.SERVED[numbers[0]][:1]
+    """Return which processor level the kernels are compiled for, and why there are none for a better one or a dtype."""
+    parts = []
+    for dtypes, before in ((levels.EXACT, "compiled for "), (levels.PAIRS, "bfloat16 for ")):
+        used = {kernels.level for real, kernels in library.KERNELS.items() if library.name_of(real) in dtypes}
+        best = library.SUPPORTED[dtypes[0]][:1]
         if used:
-            said.append(before + " and ".join(sorted(used)))
+            parts.append(before + " and ".join(sorted(used)))
             if used != set(best):
-                said[-1] += f", not for this processor's {best[0]}"
+                parts[-1] += f", not for this processor's {best[0]}"
     reasons = library.MISSING
-    said += [
+    parts += [
         missing(*(real for real in reasons if reasons[real] == reason)) for reason in dict.fromkeys(reasons.values())
     ]
-    return "; ".join(said)
+    return "; ".join(parts)
 
 
 CAPABILITIES = Capabilities(devices=("cpu",), unavailable_reason=unavailable_reason, installation=installation)
 
 
 def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
+    """Return the output of a call, and the log-sum-exp or None."""
     return custom_ops.attend(call, operators.attention, return_lse)

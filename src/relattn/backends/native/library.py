@@ -1,4 +1,4 @@
-"""The compiled kernels: which objects serve this processor, and their arguments, as `arguments.h` declares them."""
+"""The compiled kernels: which object files this processor runs, and their arguments, as `arguments.h` declares them."""
 
 import ctypes
 import platform
@@ -14,21 +14,33 @@ from relattn.call import accumulation_dtype
 
 HERE = Path(__file__).parent
 MACHINE = levels.machine_of(platform.machine())
-SERVED = {
-    number: levels.served(MACHINE, torch.backends.cpu.get_cpu_capability(), torch.cpu.get_capabilities(), number)
-    for number in (*levels.EXACT, *levels.PAIRS)
+SUPPORTED = {
+    dtype: levels.supported(MACHINE, torch.backends.cpu.get_cpu_capability(), torch.cpu.get_capabilities(), dtype)
+    for dtype in (*levels.EXACT, *levels.PAIRS)
 }
 REALS = {
     torch.float32: ctypes.c_float,
     torch.float64: ctypes.c_double,
     torch.bfloat16: ctypes.c_float,
-}  # C's, by number
-TYPES = {torch.float32: 0, torch.float64: 0, torch.bfloat16: 1, torch.float16: 2}  # of arrays, as in `rows.h`
-PADDING = 16  # of the last dimension of tables, as in `rows.h`
+}  # C's type for sums, by dtype
+TYPES = {
+    torch.float32: 0,
+    torch.float64: 0,
+    torch.bfloat16: 1,
+    torch.float16: 2,
+}  # type codes of arrays, as in `rows.h`
+PADDING = 16  # the last dimension of table gradients is a multiple of this, as in `rows.h`
 
 
 class Kernels(NamedTuple):
-    """An object: its level of processor, the structure of its arguments, and which of them are tensors with strides."""
+    """A loaded object file.
+
+    Attributes:
+        level: Processor level that it is compiled for.
+        library: The loaded library.
+        arguments: Structure of its arguments.
+        arrays: Names of the arguments that are tensors with strides.
+    """
 
     level: str
     library: ctypes.CDLL
@@ -37,38 +49,39 @@ class Kernels(NamedTuple):
 
 
 def structures(header: str, real: Any) -> dict[str, Any]:
-    """What a header declares in lines of `type names;`, as ctypes has it, beside the types it is made of."""
-    kinds = {"idx": ctypes.c_ssize_t, "uint64_t": ctypes.c_uint64, "real": real}
+    """Return the ctypes structures that a header declares in lines of `type names;`, and the types of their fields."""
+    types = {"idx": ctypes.c_ssize_t, "uint64_t": ctypes.c_uint64, "real": real}
     code = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
     for body, name in re.findall(r"typedef struct \{(.*?)\} (\w+);", code, flags=re.DOTALL):
         fields: list[tuple[str, Any]] = []
         for line in body.split(";")[:-1]:
-            found = re.fullmatch(r"\s*(?:const )?(\w+) (\*?\w+(?:, \*?\w+)*)", line)
-            if found is None:
-                raise ValueError(f"{name}: {line.strip()!r} is not understood")
-            for member in found[2].split(", "):
+            declaration = re.fullmatch(r"\s*(?:const )?(\w+) (\*?\w+(?:, \*?\w+)*)", line)
+            if declaration is None:
+                raise ValueError(f"{name} must have fields of the form 'type names;', got {line.strip()!r}")
+            for member in declaration[2].split(", "):
                 is_pointer = member.startswith("*")
-                fields.append((member.lstrip("*"), ctypes.c_void_p if is_pointer else kinds[found[1]]))
-        kinds[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
-    return kinds
+                fields.append((member.lstrip("*"), ctypes.c_void_p if is_pointer else types[declaration[1]]))
+        types[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
+    return types
 
 
-def object_of(level: str, number: str, folder: Path) -> Path:
-    return folder / f"attention-{level}-{number}.so"
+def object_of(level: str, dtype: str, folder: Path) -> Path:
+    """Return the path of an object file."""
+    return folder / f"attention-{level}-{dtype}.so"
 
 
 def load(level: str, real: torch.dtype, folder: Path = HERE) -> Kernels:
-    """The kernels compiled for a level of processor; OSError where they are not there or not of this version."""
+    """Load the kernels compiled for a processor level; OSError if they are missing or of another version."""
     path = object_of(level, name_of(real), folder)
     machine = machine_in(path)
     if machine not in (None, MACHINE):
-        raise OSError(f"{path.name} was compiled for {machine}")
+        raise OSError(f"{path.name} must be compiled for {MACHINE}, got {machine}")
     library = ctypes.CDLL(str(path))
     header = (folder / "arguments.h").read_bytes()
     if not hasattr(library, "relattn_checksum") or checksum_of(library) != zlib.crc32(header):
-        raise OSError(f"{path.name} was compiled with another arguments.h")
+        raise OSError(f"{path.name} was compiled with another version of arguments.h; install again")
     if not library.relattn_usable():
-        raise OSError(f"this system does not run {path.name}")
+        raise OSError(f"this system cannot run {path.name}")
     declared = structures(header.decode(), REALS[real])
     arguments = declared["arguments"]
     arrays = frozenset(name for name, kind in arguments._fields_ if kind is declared["array"])
@@ -84,7 +97,7 @@ def checksum_of(library: ctypes.CDLL) -> int:
 
 
 def machine_in(path: Path) -> str | None:
-    """The machine that an object says it is for: loading another machine's, Linux says that there is no such file."""
+    """Return the machine in an ELF file's header: Linux reports a library for another machine as a missing file."""
     start = path.read_bytes()[:20]
     if start[:4] == b"\x7fELF":
         number = int.from_bytes(start[18:20], "little")
@@ -92,42 +105,42 @@ def machine_in(path: Path) -> str | None:
     return None
 
 
-def load_best(served: list[str], real: torch.dtype, folder: Path) -> Kernels:
-    """The kernels of the best level that a processor can run and that is there; OSError says why there are none."""
-    number, reasons = name_of(real), []
-    for level in served:
-        if object_of(level, number, folder).exists():
+def load_best(supported: list[str], real: torch.dtype, folder: Path) -> Kernels:
+    """Load the kernels of the best installed level that the processor runs; OSError with the reasons if none."""
+    dtype, reasons = name_of(real), []
+    for level in supported:
+        if object_of(level, dtype, folder).exists():
             try:
                 return load(level, real, folder)
             except OSError as error:
                 reasons.append(str(error))
     if reasons:
         raise OSError("; ".join(reasons))
-    there = sorted(path.name.split("-", 1)[1].rsplit("-", 1)[0] for path in folder.glob(f"attention-*-{number}.so"))
-    processor = served[0] if served else MACHINE
-    but_for = f", but for {', '.join(there)}" if there else ""
-    raise OSError(f"none in this installation for {processor} on {platform.system()}{but_for}")
+    installed = sorted(path.name.split("-", 1)[1].rsplit("-", 1)[0] for path in folder.glob(f"attention-*-{dtype}.so"))
+    processor = supported[0] if supported else MACHINE
+    others = f", only for {', '.join(installed)}" if installed else ""
+    raise OSError(f"none in this installation for {processor} on {platform.system()}{others}")
 
 
 def load_all(
-    served: dict[str, list[str]], folder: Path = HERE
+    supported: dict[str, list[str]], folder: Path = HERE
 ) -> tuple[dict[torch.dtype, Kernels], dict[torch.dtype, str]]:
-    """The kernels of each number, or why they are not there; those of bfloat16 where the processor has levels."""
+    """Return the kernels per dtype, and why others are missing; bfloat16 counts only if the processor has a level."""
     kernels: dict[torch.dtype, Kernels] = {}
     missing: dict[torch.dtype, str] = {}
     for real in REALS:
-        number = name_of(real)
-        if number in levels.EXACT or served[number]:
+        dtype = name_of(real)
+        if dtype in levels.EXACT or supported[dtype]:
             try:
-                kernels[real] = load_best(served[number], real, folder)
+                kernels[real] = load_best(supported[dtype], real, folder)
             except OSError as error:
                 missing[real] = str(error)
     return kernels, missing
 
 
-KERNELS, MISSING = load_all(SERVED)
+KERNELS, MISSING = load_all(SUPPORTED)
 
 
 def kernels_of(dtype: torch.dtype) -> Kernels:
-    """Those that compute a call of a type: half types in float32 where they have none of their own."""
+    """Return the kernels for a dtype; half types without their own are computed in float32."""
     return KERNELS[dtype if dtype in KERNELS else accumulation_dtype(dtype)]

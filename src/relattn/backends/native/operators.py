@@ -1,7 +1,7 @@
 """The kernels as functions of PyTorch tensors, and as operators: `relattn::native` and `relattn::native_backward`.
 
-Gradients of the tables are summed over heads and over shares of the batch, whose number follows from the sizes of a
-call, so that they depend on the numbers given and not on the number of threads.
+Gradients of the tables are summed over heads and over shares of the batch. The number of shares follows from the sizes
+of a call, so that results do not depend on the number of threads.
 """
 
 import ctypes
@@ -14,12 +14,12 @@ from relattn.backends.custom_ops import Attended, new_gradient, new_numbers, new
 from relattn.backends.native import library
 from relattn.call import Call, accumulation_dtype, keep_scale, keep_threshold
 
-SHARES = 64  # of all heads of the batch, each with gradients of the tables of its own
-MOST_BYTES = 2**21  # of these, past a single share
+SHARES = 64  # shares of all heads of the batch, each with its own gradients of the tables
+MOST_BYTES = 2**21  # memory of these gradients, if there is more than one share
 
 
 def forward(call: Call) -> Attended:
-    """The output, the log-sum-exp (batch, heads, queries), and nothing else of a query."""
+    """Return the output, the log-sum-exp (batch, heads, queries), and no other statistics."""
     task = Task(call)
     output, lse = new_results(call)
     task.run("forward", output=output, lse=lse)
@@ -27,7 +27,7 @@ def forward(call: Call) -> Attended:
 
 
 def backward(call: Call, grad: Tensor, output: Tensor, lse: Tensor, numbers: Tensor) -> tuple[Tensor, ...]:
-    """Gradients of query, key, value, rel_key, rel_value and rel_query; an empty one for what is not there."""
+    """Return the gradients of query, key, value, rel_key, rel_value and rel_query; empty for absent arguments."""
     task = Task(call)
     d_query, d_key, d_value, d_rel_query = (
         new_gradient(task.tensors.get(name), grad) for name in ("query", "key", "value", "rel_query")
@@ -54,7 +54,7 @@ def backward(call: Call, grad: Tensor, output: Tensor, lse: Tensor, numbers: Ten
 
 
 class Task:
-    """A call's arguments as the kernels read them, and the tensors that they point to, held while they do."""
+    """Arguments of a call as the kernels read them, with references to the tensors that they point to."""
 
     def __init__(self, call: Call) -> None:
         batch, heads, queries, dim = call.query.shape
@@ -89,15 +89,15 @@ class Task:
         self.point(**tensors_of(call))
 
     def point(self, **tensors: Tensor | None) -> None:
-        """Makes arguments point to the tensors that are there."""
+        """Let arguments point to tensors; None is skipped."""
         for name, x in tensors.items():
             if x is not None:
                 self.tensors[name] = x
-                where = x.data_ptr()
-                setattr(self.arguments, name, (where, *x.stride()[:3]) if name in self.kernels.arrays else where)
+                address = x.data_ptr()
+                setattr(self.arguments, name, (address, *x.stride()[:3]) if name in self.kernels.arrays else address)
 
     def new_shares(self, table: Tensor | None) -> Tensor:
-        """Zeros to which each share of the batch adds its gradient of a table, per head; empty where there is none."""
+        """Return zeros to which each share of the batch adds its table gradient, per head; empty without a table."""
         if table is None:
             return torch.empty(0)
         labels, dim = table.shape[-2:]
@@ -105,30 +105,32 @@ class Task:
         return torch.zeros(sizes, dtype=self.real)
 
     def run(self, kernel: str, **tensors: Tensor) -> None:
-        """Runs a kernel; MemoryError where it cannot get its work space."""
+        """Run a kernel; MemoryError if it cannot allocate its work space."""
         self.point(**tensors)
         if getattr(self.kernels.library, f"relattn_{kernel}")(ctypes.byref(self.arguments)) != 0:
-            sizes = f"{self.arguments.keys} keys of {self.arguments.dim} dimensions"
-            raise MemoryError(f"no memory for the work space of {sizes}")
+            sizes = f"{self.arguments.keys} keys of dim {self.arguments.dim}"
+            raise MemoryError(f"the work space of the native kernel must fit in memory, got {sizes}")
 
 
 def shares_of(batch: int, heads: int, tables: list[Tensor]) -> int:
-    """Parts of the batch with gradients of the tables of their own: no more than are needed to keep threads busy, and
-    than fit in `MOST_BYTES`; by sizes alone."""
+    """Return the number of shares of the batch with their own gradients of the tables.
+
+    There are no more than keep threads busy and fit in `MOST_BYTES`. The number depends on sizes only.
+    """
     each = sum(heads * table.shape[-2] * table.shape[-1] * 4 for table in tables)
     return max(1, min(batch, SHARES // max(1, heads), MOST_BYTES // max(1, each)))
 
 
 def tensors_of(call: Call) -> dict[str, Tensor | None]:
-    """The tensors of a call as the kernels read them, by the names of their arguments."""
+    """Return the tensors of a call as the kernels read them, by argument name."""
     heads, pairs = call.query.shape[1], (*call.query.shape[:3], call.key.shape[2])
     return {
         "query": with_contiguous_rows(call.query),
         "key": with_contiguous_rows(call.key),
         "value": with_contiguous_rows(call.value),
         "rel_query": None if call.rel_query is None else with_contiguous_rows(call.rel_query),
-        "rel_key": of_heads(call.rel_key, heads),
-        "rel_value": of_heads(call.rel_value, heads),
+        "rel_key": table_per_head(call.rel_key, heads),
+        "rel_value": table_per_head(call.rel_value, heads),
         "relations": on_pairs(call.relations, pairs),
         "mask": on_pairs(call.mask, pairs),
         "query_offsets": int64(call.query_offsets),
@@ -137,13 +139,13 @@ def tensors_of(call: Call) -> dict[str, Tensor | None]:
     }
 
 
-def of_heads(table: Tensor | None, heads: int) -> Tensor | None:
-    """A table as (1, heads, labels, dim): a view of stride 0 where heads share it."""
+def table_per_head(table: Tensor | None, heads: int) -> Tensor | None:
+    """Return a table as (1, heads, labels, dim), with stride 0 if heads share it."""
     return None if table is None else with_contiguous_rows(table).expand(1, heads, *table.shape[-2:])
 
 
 def on_pairs(x: Tensor | None, pairs: tuple[int, ...]) -> Tensor | None:
-    """A mask or labels as (batch, heads, queries, keys): a view of stride 0 where it is broadcast, but for keys."""
+    """Return a mask or labels as (batch, heads, queries, keys), with stride 0 in broadcast dimensions except keys."""
     return None if x is None else with_contiguous_rows(x.expand(*x.shape[:-1], pairs[-1])).expand(pairs)
 
 
@@ -152,7 +154,7 @@ def int64(x: Tensor | None) -> Tensor | None:
 
 
 def summed(shares: Tensor, table: Tensor) -> Tensor:
-    """The sum of the shares, in a table's own shape and type."""
+    """Return the sum of the shares, in the shape and dtype of a table."""
     total = shares.sum((0, 1)) if table.dim() == 2 else shares[0] if len(shares) == 1 else shares.sum(0)
     return total[..., : table.shape[-1]].to(table.dtype).contiguous()
 

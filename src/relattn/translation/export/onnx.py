@@ -74,7 +74,7 @@ class Step(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         room = (0, 0, 0, 1)  # for the new position, so that a cache need not ask whether it has any
         seen = tuple(
-            AttentionCache((F.pad(key, room), F.pad(value, room)), keys.shape[3])
+            AttentionCache((F.pad(key, room), F.pad(value, room)), keys.shape[3], appended=False)
             for key, value in zip(keys, values, strict=True)
         )
         cache = Cache(tuple(zip(source_keys, source_values, strict=True)), src_lengths, seen)

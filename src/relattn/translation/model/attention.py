@@ -37,10 +37,12 @@ class PlainAttention(nn.Module):
         *,
         query_offset: int | None = None,  # position of query 0; by default the queries are the last of the keys
         is_causal: bool = False,
+        lengths: Tensor | None = None,  # key_lengths and query_lengths in one
         key_lengths: Tensor | None = None,
         query_lengths: Tensor | None = None,  # what padding queries get makes no difference
     ) -> Tensor:  # (rows, heads, queries, head_dim)
         dropout_p = self.dropout if self.training else 0.0
+        key_lengths = key_lengths if lengths is None else lengths
         if dropout_p > 0.0 and unsupported_reason("native", Call(query, key, value)) is None:
             return relative_attention(
                 query,
