@@ -1,7 +1,7 @@
-"""The command `relattn`, and `python -m relattn`: what a process has to settle before the toolkit is imported.
+"""Entry point of the command `relattn` and of `python -m relattn`. It sets up the process, then imports the toolkit.
 
-Text is UTF-8 whatever the locale; files never get the numbers of standard streams that are closed; Ctrl-C is one line
-at any time, imports included; and where the toolkit's libraries are not installed, one line says what to install.
+Text is UTF-8 in every locale. A file never gets the file descriptor of a closed standard stream. Ctrl-C prints one line
+at any time, imports included. If a library of the toolkit is not installed, one line says what to install.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from relattn import __version__
 
 
 def main() -> int:
-    """Run the command that the process was given; returns the exit code: 0, 2 for a mistake, 130 for Ctrl-C."""
-    _speak_utf_8()
+    """Run the command line of the process. Return the exit code: 0, 2 for a user error, 130 for Ctrl-C."""
+    _use_utf8()
     _fill_standard_streams()
     if sys.argv[1:] == ["--version"]:
         print(f"relattn {__version__}")
         return 0
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as in the background
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # background jobs ignore SIGINT
         signal.signal(signal.SIGINT, _interrupt)
     try:
         from relattn.translation.cli import main as command
@@ -33,19 +33,20 @@ def main() -> int:
     except ModuleNotFoundError as error:
         if f"{error.name}.".startswith("relattn."):
             raise
-        need = f'{error.name} is not installed; the commands need: pip install "relattn[translation]"'
-        print(f"relattn: error: {need}", file=sys.stderr)
+        message = f'the commands require {error.name}, which is not installed: pip install "relattn[translation]"'
+        print(f"relattn: error: {message}", file=sys.stderr)
         return 2
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is left is to exit
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a late Ctrl-C must not interrupt the exit
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """On Ctrl-C say so and unwind; on a second one, or while something is imported, end here and now.
+def _interrupt(signal_number: int, frame: FrameType | None) -> None:
+    """Handle Ctrl-C: print one line and raise KeyboardInterrupt. During an import, exit immediately instead.
 
-    An exception that is raised under an import of compiled code may be lost there, or abort the process.
+    A second Ctrl-C also exits immediately. An exception that is raised during the import of an extension module may be
+    lost, or abort the process.
     """
-    signal.signal(number, lambda *_: os._exit(130))
+    signal.signal(signal_number, lambda *_: os._exit(130))
     os.write(2, b"relattn: interrupted\n")
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
@@ -54,8 +55,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _speak_utf_8() -> None:
-    """Start again in Python's UTF-8 mode where paths would be something else; for streams that is not needed."""
+def _use_utf8() -> None:
+    """Make paths and standard streams UTF-8. If paths are not UTF-8, restart in Python's UTF-8 mode."""
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         os.environ["PYTHONUTF8"] = "1"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
@@ -65,10 +66,13 @@ def _speak_utf_8() -> None:
 
 
 def _fill_standard_streams() -> None:
-    """Give numbers 0, 1 and 2 to nothing at all where they are closed; what would be said on standard error is lost."""
-    for number in range(3):
+    """Open the null device for each closed standard stream, so that no file gets descriptor 0, 1 or 2.
+
+    Messages to a closed standard error are lost.
+    """
+    for descriptor in range(3):
         try:
-            os.fstat(number)
+            os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
     if sys.stderr is None:

@@ -113,5 +113,6 @@ def transformer_xl(
         table,
         rel_query=query + position_bias[:, None],
         clip=(max_distance, max_distance),
+        query_offset=key.shape[2] - query.shape[2],  # the operator requires it together with key_lengths
         **options,
     )
