@@ -30,9 +30,9 @@ def normal(*sizes: int) -> Tensor:
     return torch.randn(*sizes, generator=torch.Generator().manual_seed(0))
 
 
-def sequences(n: int) -> list[Tensor]:
-    """Queries, keys and values as projections make them: (batch, heads, n, dim), where heads lie inside positions."""
-    return [normal(TOKENS // n, n, HEADS, DIM).transpose(1, 2) for _ in "qkv"]
+def sequences(n: int, tokens: int = TOKENS) -> list[Tensor]:
+    """Return queries, keys and values as projections make them: (batch, heads, n, dim), heads inside positions."""
+    return [normal(tokens // n, n, HEADS, DIM).transpose(1, 2) for _ in "qkv"]
 
 
 def run_of(attend: Callable[..., Tensor], inputs: list[Tensor], backward: bool) -> Work:
@@ -48,12 +48,12 @@ def run_of(attend: Callable[..., Tensor], inputs: list[Tensor], backward: bool) 
     return forward_and_backward if backward else forward
 
 
-def relative(n: int, backward: bool, **options: Any) -> Work:
-    """The paper's: tables of keys and of values."""
+def relative(n: int, backward: bool, *, tokens: int = TOKENS, **options: Any) -> Work:
+    """Attention as in the paper, with tables for keys and values, on sequences of `tokens` positions in all."""
     from relattn import relative_attention
 
     tables = [normal(2 * CLIP + 1, DIM) for _ in "kv"]
-    return run_of(partial(relative_attention, clip=CLIP, **options), [*sequences(n), *tables], backward)
+    return run_of(partial(relative_attention, clip=CLIP, **options), [*sequences(n, tokens), *tables], backward)
 
 
 def xl(n: int) -> Work:
@@ -103,10 +103,18 @@ def training(n: int) -> Work:
 
 
 CASES: dict[str, Callable[[], Work]] = {
+    "one sequence, forward, n = 1": partial(relative, 1, False, tokens=1),
+    "one sequence, forward, n = 8": partial(relative, 8, False, tokens=8),
+    "one sequence, forward + backward, n = 1": partial(relative, 1, True, tokens=1),
+    "one sequence, forward + backward, n = 8": partial(relative, 8, True, tokens=8),
+    "forward, n = 16": partial(relative, 16, False),
     "forward, n = 128": partial(relative, 128, False),
     "forward, n = 1024": partial(relative, 1024, False),
+    "forward, n = 4096": partial(relative, 4096, False),
+    "forward + backward, n = 16": partial(relative, 16, True),
     "forward + backward, n = 128": partial(relative, 128, True),
     "forward + backward, n = 1024": partial(relative, 1024, True),
+    "forward + backward, n = 4096": partial(relative, 4096, True),
     "causal, forward + backward, n = 1024": partial(relative, 1024, True, is_causal=True),
     "Transformer-XL's form, forward + backward, n = 512": partial(xl, 512),
     "labelled pairs, forward + backward, n = 256": partial(labelled, 256),

@@ -71,7 +71,7 @@ class Call(NamedTuple):
         )  # fmt: skip
         batch, heads, queries, dim = query.shape
         keys, value_dim = value.shape[2:]
-        if torch.jit.is_tracing():  # sizes are tensors there, which a traced module keeps as constants
+        if isinstance(dim, Tensor):  # torch.jit.trace makes sizes tensors; a traced module keeps them as constants
             batch, heads, queries, dim, keys, value_dim = map(int, (batch, heads, queries, dim, keys, value_dim))
 
         # Numbers.
@@ -118,7 +118,8 @@ class Call(NamedTuple):
         reach = positions.reached_range(left, right, queries, keys, offset_limits, is_causal=is_causal)
         if reach != (left, right):
             kept = slice(left - reach[0], left + reach[1] + 1)
-            rel_key, rel_value = (None if x is None else x[..., kept, :] for x in (rel_key, rel_value))
+            rel_key = None if rel_key is None else rel_key[..., kept, :]
+            rel_value = None if rel_value is None else rel_value[..., kept, :]
             left, right = reach
 
         return cls(

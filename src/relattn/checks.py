@@ -47,17 +47,17 @@ def check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 def check_dtypes(**tensors: Tensor | None) -> None:
     """Check that all tensors given have one floating-point dtype."""
-    dtypes = {name: x.dtype for name, x in tensors.items() if x is not None}
-    if len(set(dtypes.values())) > 1 or not dtypes["query"].is_floating_point:
-        listed = ", ".join(f"{name} {str(dtype).removeprefix('torch.')}" for name, dtype in dtypes.items())
-        raise ValueError(f"{', '.join(dtypes)} must have one floating-point dtype, got {listed}")
+    given = {name: x.dtype for name, x in tensors.items() if x is not None}
+    if len(set(given.values())) > 1 or not given["query"].is_floating_point:
+        listed = ", ".join(f"{name} {str(dtype).removeprefix('torch.')}" for name, dtype in given.items())
+        raise ValueError(f"{', '.join(given)} must have one floating-point dtype, got {listed}")
 
 
 def check_devices(**tensors: Any) -> None:
     """Check that all tensors given are on one device; arguments that are no tensors are ignored."""
-    devices = {name: x.device for name, x in tensors.items() if isinstance(x, Tensor)}
-    if len(set(devices.values())) > 1:
-        listed = ", ".join(f"{name} on {device}" for name, device in devices.items())
+    given = {name: x.device for name, x in tensors.items() if isinstance(x, Tensor)}
+    if len(set(given.values())) > 1:
+        listed = ", ".join(f"{name} on {device}" for name, device in given.items())
         raise ValueError(f"all tensors must be on one device, got {listed}")
 
 
@@ -82,8 +82,8 @@ def check_beyond(beyond: Any) -> None:
 
 def clipping_range(clip: Any) -> tuple[int, int]:
     """Return the clipping range (left, right) of a clipping distance k or a pair of them."""
-    sides = [as_integer(side) for side in (clip if isinstance(clip, tuple | list) else (clip, clip))]
-    if len(sides) != 2 or any(side is None or side < 0 for side in sides):
+    sides = [as_integer(side) for side in clip] if isinstance(clip, tuple | list) else [as_integer(clip)] * 2
+    if len(sides) != 2 or None in sides or min(sides) < 0:
         raise ValueError(f"clip must be an integer >= 0, or a pair (left, right) of them, got {clip!r}")
     return sides[0], sides[1]
 
@@ -240,7 +240,7 @@ def can_read(x: Tensor) -> bool:
 
 def is_tracing() -> bool:
     """Return whether a call is compiled, exported or traced: what holds for its sizes may not hold later."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return torch.compiler.is_compiling() or torch._C._is_tracing()  # which torch.jit.is_tracing wraps twice
 
 
 def show(x: Tensor) -> str:

@@ -131,7 +131,10 @@ def relation_attention(
         check: Check that the labels are in range. Default: on CPU only, since reading them waits for a GPU. A compiled
             or exported call never checks. Without the check, a label out of range is undefined behaviour.
 
-    The other arguments, the results and the errors are those of `relative_attention`.
+    The other arguments and the results are those of `relative_attention`.
+
+    Raises:
+        ValueError, TypeError: An argument breaks a rule. The message says what must hold and what was given.
     """
     if relations is None:
         raise TypeError("relations must be a tensor of labels, got None; relative_attention labels pairs by position")
