@@ -28,10 +28,10 @@ import torch
 from torch import Tensor
 
 import hatch_build
-from relattn import testing
 from relattn.backends.native import levels, library, operators
 from relattn.backends.native.library import name_of
 from relattn.call import accumulation_dtype
+from tests.support import numerics
 
 SOURCE = Path(__file__).with_suffix(".c")
 TESTS = ("tests/test_backends.py", "tests/test_native.py")
@@ -176,7 +176,7 @@ class Sample:
 
     def test(self) -> bool:
         """Runs the tests. Whether they passed."""
-        measured = testing.measured
+        measured = numerics.measured
 
         def noted(operator: Callable[..., Any], inputs: Any, *rest: Any, **options: Any) -> Any:
             found = measured(operator, inputs, *rest, **options)
@@ -187,7 +187,7 @@ class Sample:
             self.run(task, kernel, **tensors)
 
         numbers = {real: kernels for real, kernels in library.KERNELS.items() if name_of(real) in levels.EXACT}
-        patches = ((operators.Task, "run", run), (testing, "measured", noted), (library, "KERNELS", numbers))
+        patches = ((operators.Task, "run", run), (numerics, "measured", noted), (library, "KERNELS", numbers))
         with contextlib.ExitStack() as held:
             for patch in patches:
                 held.enter_context(mock.patch.object(*patch))

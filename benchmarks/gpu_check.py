@@ -1,7 +1,7 @@
 """The Triton kernels against the equations: every option of a call, at the sizes where kernels go wrong.
 
-A case is named by how it differs from a plain one. The error allowed is measured (`relattn.testing`): a small multiple
-of what the reference loses in that type against float64.
+The name of a case lists how it differs from a plain one. The tolerance is measured (`tests/support/numerics.py`): a
+small multiple of the error of the reference in the same dtype against float64.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from relattn import relation_attention, relative_attention
-from relattn.testing import (
+from tests.support.numerics import (
     Shape,
     assert_within_budget,
     equations_keeping,

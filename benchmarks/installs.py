@@ -21,7 +21,7 @@ COMPILERS = ("cc", "gcc", "clang", "c99", "tcc", "zig")
 SHOWN = re.compile(r"Processing|Successfully installed relattn")  # of what pip says
 CHECK = """
 from relattn import backends
-reference = attention(query, key, value, is_causal=True, key_lengths=torch.tensor([100, 60]), backend="reference")
+reference = attention(query, key, value, is_causal=True, lengths=torch.tensor([100, 60]), backend="reference")
 print("Python", sys.version.split()[0], "torch", torch.__version__, torch.backends.cpu.get_cpu_capability())
 print("out", tuple(out.shape), "is off the equations by at most", f"{float((out - reference).abs().max()):.1e}")
 """

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from benchmarks.peers import Case
 from relattn.backends import custom_ops
-from relattn.backends.triton.configs import Config, generation_of
-from relattn.backends.triton.kinds import padded
+from relattn.backends.triton.configs import Config, generation_of, padded
 from relattn.backends.triton.numbers import NUMBERS
 from relattn.backends.triton.operators import run_backward, run_forward
 from relattn.backends.triton.plan import Sizes

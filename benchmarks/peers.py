@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from relattn import relative_attention
-from relattn.testing import Shape, budgets, error, make_inputs, outputs_and_gradients
+from tests.support.numerics import Shape, budgets, error, make_inputs, outputs_and_gradients
 
 Attend = Callable[..., Tensor]  # (query, key, value, table or tables) -> output, each (batch, heads, n, dim)
 

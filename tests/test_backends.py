@@ -9,7 +9,15 @@ import torch
 
 from relattn import backends, relation_attention, relative_attention
 from relattn.backends.dense.labels import sum_by_label, sum_by_label_in_passes
-from relattn.testing import SHAPES, Shape, assert_within_budget, error, make_inputs, outputs_and_gradients, widest
+from tests.support.numerics import (
+    SHAPES,
+    Shape,
+    assert_within_budget,
+    error,
+    make_inputs,
+    outputs_and_gradients,
+    widest,
+)
 
 pytestmark = pytest.mark.sampled(16)
 

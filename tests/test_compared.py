@@ -1,4 +1,4 @@
-"""docs/compared.md, a test for each line: what we do, and what PyTorch's own attention does beside it."""
+"""Tests of docs/compared.md, one per row of its table: our operator next to PyTorch's attention."""
 
 import inspect
 import sys
@@ -27,11 +27,11 @@ def lower(queries, keys, diagonal):
     return torch.ones(queries, keys, dtype=torch.bool).tril(diagonal)
 
 
-def test_every_line_of_the_table_has_its_test():
+def test_every_row_of_the_table_has_a_test():
     lines = [line.split("|")[1].strip() for line in TABLE.read_text(encoding="utf-8").splitlines() if line[:2] == "| "]
     named = {"test_" + name.replace(" ", "_").replace("-", "_") for name in lines if name}
     here = {name for name, _ in inspect.getmembers(sys.modules[__name__], inspect.isfunction)}
-    assert named == {name for name in here if name.startswith("test_")} - {"test_every_line_of_the_table_has_its_test"}
+    assert named == {name for name in here if name.startswith("test_")} - {"test_every_row_of_the_table_has_a_test"}
 
 
 def test_layout():
@@ -42,14 +42,14 @@ def test_layout():
     assert nn.MultiheadAttention(8, 2)(*[normal(5, 2, 8)] * 3)[0].shape == (5, 2, 8)
 
 
-def test_grouped_keys():
+def test_grouped_query_attention():
     query, key, value = normal(2, 6, 5, 4), normal(2, 2, 5, 4, seed=1), normal(2, 2, 5, 4, seed=2)
     close(relative_attention(query, key, value), F.scaled_dot_product_attention(query, key, value, enable_gqa=True))
     with pytest.raises(RuntimeError):
         F.scaled_dot_product_attention(query, key, value)
 
 
-def test_value_dim():
+def test_value_dimension():
     query, key, value = normal(2, 3, 5, 4), normal(2, 3, 5, 4, seed=1), normal(2, 3, 5, 7, seed=2)
     close(relative_attention(query, key, value), F.scaled_dot_product_attention(query, key, value))
 
@@ -74,7 +74,7 @@ def test_causal_mask(backend):
 
 
 @BACKENDS
-def test_position_of_the_queries(backend):
+def test_query_positions(backend):
     query, key = normal(2, 2, 1, 4), normal(2, 2, 5, 4, seed=1)
     ours = relative_attention(query, key, key, is_causal=True, query_offset=torch.tensor([4, 1]), backend=backend)
     close(ours[0], F.scaled_dot_product_attention(query, key, key)[0])
@@ -82,7 +82,7 @@ def test_position_of_the_queries(backend):
 
 
 @BACKENDS
-def test_bool_mask(backend):
+def test_boolean_mask(backend):
     query, mask = normal(1, 2, 5, 4), lower(5, 5, 1)
     ours = relative_attention(query, query, query, mask=mask, backend=backend)
     close(ours, F.scaled_dot_product_attention(query, query, query, mask))
@@ -113,6 +113,11 @@ def test_padding(backend):
     close(both, plain.masked_fill(~mask.mT, 0.0))
     keys_alone = relative_attention(query, key, key, key_lengths=lengths, backend=backend)
     close(keys_alone, plain)
+    for other in ("key_lengths", "query_lengths"):
+        with pytest.raises(ValueError, match="lengths"):
+            relative_attention(query, key, key, lengths=lengths, **{other: lengths})
+    with pytest.raises(ValueError, match="lengths"):
+        relative_attention(query[:, :, :4], key, key, lengths=lengths)
     said = {"key_lengths": lengths, "query_lengths": torch.tensor([3, 5]), "backend": backend}
     live = (torch.arange(5) < said["query_lengths"][:, None])[:, None, :, None]
     close(relative_attention(query, key, key, **said), plain.masked_fill(~live, 0.0))
@@ -134,7 +139,7 @@ def test_padding_queries(backend):
 
 
 @BACKENDS
-def test_nothing_to_attend_to(backend):
+def test_fully_masked_queries(backend):
     query, mask = normal(1, 2, 5, 4).requires_grad_(), torch.ones(5, 5, dtype=torch.bool)
     mask[3] = False
     output, lse = relative_attention(query, query, query, mask=mask, return_lse=True, backend=backend)
@@ -167,15 +172,23 @@ def test_log_sum_exp(backend):
 
 
 @BACKENDS
-def test_what_a_mask_hides(backend):
-    query, key = normal(1, 1, 5, 4), normal(1, 1, 5, 4, seed=1)
-    broken = key.clone()
-    broken[0, 0, 4] = torch.nan
-    for options in ({"is_causal": True}, {"mask": lower(5, 5, 0)}, {"key_lengths": torch.tensor([4])}):
-        want = relative_attention(query, key, key, **options, backend=backend)
-        got = relative_attention(query, broken, key, **options, backend=backend)
-        close(got[0, 0, :4], want[0, 0, :4])
-    assert F.scaled_dot_product_attention(query, broken, key, lower(5, 5, 0)).isnan().any()
+@pytest.mark.parametrize("content", [torch.nan, torch.inf])
+def test_padding_values(backend, content):
+    query, key, value = (normal(2, 2, 5, 4, seed=seed) for seed in range(3))
+    rel_key, rel_value, lengths = normal(3, 4, seed=3), normal(3, 4, seed=4), torch.tensor([5, 3])
+    padding = (torch.arange(5) >= lengths[:, None])[:, None, :, None]
+
+    def results(fill):
+        filled = [x.masked_fill(padding, fill).requires_grad_() for x in (query, key, value)]
+        inputs = [*filled, rel_key.clone().requires_grad_(), rel_value.clone().requires_grad_()]
+        output = relative_attention(*inputs, lengths=lengths, backend=backend)
+        return [output, *torch.autograd.grad(output, inputs, query)]
+
+    for got, want in zip(results(content), results(0.0), strict=True):
+        close(got, want)
+    valid = (torch.arange(5) < 3)[None]
+    broken = key[1:].masked_fill(padding[1:], torch.nan)
+    assert F.scaled_dot_product_attention(query[1:], broken, broken, valid)[:, :, :3].isnan().any()
 
 
 @pytest.mark.sampled(4)
@@ -219,7 +232,7 @@ def dual(function, x):
 
 @pytest.mark.sampled(3)
 @BACKENDS
-def test_gradients_are_deterministic(backend):
+def test_deterministic_gradients(backend):
     inputs = [normal(2, 2, 40, 4, seed=seed).requires_grad_() for seed in range(3)]
     inputs += [normal(9, 4, seed=seed).requires_grad_() for seed in (3, 4)]
     first, second = (torch.autograd.grad(relative_attention(*inputs, backend=backend).sum(), inputs) for _ in range(2))

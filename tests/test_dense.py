@@ -9,7 +9,7 @@ from relattn import relation_attention, relative_attention
 from relattn.backends.dense import attention, diagonals_of
 from relattn.call import Call
 from relattn.positions import distances, labels
-from relattn.testing import Shape, assert_within_budget, error, make_inputs, outputs_and_gradients
+from tests.support.numerics import Shape, assert_within_budget, error, make_inputs, outputs_and_gradients
 
 SIZES = list(itertools.product((1, 2, 7, 13), (1, 3, 13), (-40, -3, 0, 2, 9, 10**9), ((0, 0), (2, 1), (4, 9), (0, 3))))
 

@@ -60,7 +60,7 @@ def whole_again(names: dict[str, Any]) -> None:
 def by_the_equations(names: dict[str, Any]) -> None:
     """The call of the README, `RelativeAttention`'s, by the reference backend."""
     tables = (table.weight for table in (names["attention"].rel_key, names["attention"].rel_value))
-    options = {"clip": 16, "is_causal": True, "key_lengths": torch.tensor([100, 60])}
+    options = {"clip": 16, "is_causal": True, "lengths": torch.tensor([100, 60])}
     given = [names[name] for name in ("query", "key", "value")]
     wanted = relative_attention(*given, *tables, **options, backend="reference")
     torch.testing.assert_close(names["out"], wanted)

@@ -12,7 +12,7 @@ import hatch_build
 from benchmarks import emulated
 from relattn import relative_attention
 from relattn.backends.native import levels, library, operators
-from relattn.testing import Shape, make_inputs, outputs_and_gradients
+from tests.support.numerics import Shape, make_inputs, outputs_and_gradients
 
 SHAPE = Shape(batch=2, heads=4, key_heads=2, queries=67, keys=131, dim=8, value_dim=24, left=5, right=0)
 

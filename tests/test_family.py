@@ -31,7 +31,7 @@ from transformers.models.wav2vec2_conformer import modeling_wav2vec2_conformer a
 from transformers.models.wavlm import modeling_wavlm as wavlm
 from transformers.models.xlnet import modeling_xlnet as xlnet
 
-from relattn.testing import error
+from tests.support.numerics import error
 
 PAGE = (Path(__file__).parents[1] / "docs" / "family.md").read_text(encoding="utf-8")
 ULPS = 16  # units in the last place of the largest number compared, as the page says

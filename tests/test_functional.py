@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from relattn import RelativePositionTable, backends, relation_attention, relative_attention
 from relattn.positions import distances, labels
-from relattn.testing import SHAPES, error, make_inputs, outputs_and_gradients, widest
+from tests.support.numerics import SHAPES, error, make_inputs, outputs_and_gradients, widest
 
 pytestmark = pytest.mark.sampled(4)
 

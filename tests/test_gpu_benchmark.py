@@ -17,7 +17,7 @@ import relattn
 from benchmarks import gpu, gpu_check, gpu_times, gpu_train, measure, workers
 from benchmarks.peers import Case
 from relattn import backends
-from relattn.testing import Shape, error, make_inputs
+from tests.support.numerics import Shape, error, make_inputs
 
 ROOT = Path(__file__).parents[1]
 COLUMNS = (*gpu.KEY, "heads", "commit", "device", "torch", "triton", "system")

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from benchmarks import gpu_check
 from relattn.backends import dense, triton
-from relattn.testing import equations_keeping
+from tests.support.numerics import equations_keeping
 
 
 @pytest.mark.parametrize("check", [gpu_check.within_budget, gpu_check.deterministic])

@@ -13,7 +13,7 @@ from relattn import backends, relative_attention
 from relattn.backends import native
 from relattn.backends.native import levels, library
 from relattn.call import Call
-from relattn.testing import Shape, make_inputs
+from tests.support.numerics import Shape, make_inputs
 
 BEST = library.SUPPORTED["float32"][0]
 SHAPE = Shape(batch=2, heads=2, key_heads=1, queries=5, keys=7, dim=3, value_dim=2, left=2, right=1)

@@ -17,7 +17,7 @@ from relattn.backends import native
 from relattn.backends.autograd import INPUTS
 from relattn.backends.native import levels, library, operators
 from relattn.call import Call
-from relattn.testing import (
+from tests.support.numerics import (
     Shape,
     assert_within_budget,
     equations_keeping,
@@ -434,3 +434,11 @@ def test_two_arguments_of_one_size_that_change_places_are_named(real, tmp_path):
         swapped = library.structures(header.replace(f"{first}, {second}", f"{second}, {first}"), library.REALS[real])
         wrong = misplaced({kind: swapped[kind]}, real, tmp_path)
         assert set(wrong) == {f"{kind}.{first}", f"{kind}.{second}"}
+
+
+def test_a_tensor_whose_storage_was_freed_is_refused():
+    """As after the forward of a module whose weights FSDP has freed: the kernel would read address zero."""
+    x, freed = torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4)
+    freed.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match="value must have memory"):
+        relative_attention(x, x, freed, backend="native")

@@ -4,6 +4,8 @@ import itertools
 
 import pytest
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from relattn import RelativeAttention, RelativePositionTable, RelativeSelfAttention, relative_attention
 
@@ -188,6 +190,37 @@ def test_the_layer_exports_with_any_batch_and_length(is_causal):
     for sizes, lengths in (((2, 7), [4, 7]), ((3, 30), [30, 0, 12])):
         x = sentences(*sizes)
         close(program(x, torch.tensor(lengths)), attention(x, torch.tensor(lengths)))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("backend", ["native", "dense", "reference"])
+def test_a_traced_layer_serves_other_lengths(backend, tmp_path):
+    """Traced with two positions, which are fewer than the clipping distance."""
+    module = layer(is_causal=True, backend=backend)
+    torch.jit.trace(module, (sentences(2, 2), torch.tensor([2, 1]))).save(tmp_path / "module.pt")
+    traced, x, lengths = torch.jit.load(tmp_path / "module.pt"), sentences(3, 11), torch.tensor([11, 4, 7])
+    torch.testing.assert_close(traced(x, lengths), module(x, lengths))
+
+
+def test_tables_may_be_freed_after_their_forward():
+    """As by FSDP2, which frees the parameters of every module that it shards."""
+    module = layer()
+    x = sentences(2, 7)
+    want = module(x)
+    want.sum().backward()
+    gradient = module.attention.rel_key.weight.grad.clone()
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        for table in (module.attention.rel_key, module.attention.rel_value):
+            fully_shard(table, mesh=mesh, reshard_after_forward=True)
+        module.zero_grad()
+        got = module(x)
+        got.sum().backward()
+    finally:
+        torch.distributed.destroy_process_group()
+    assert torch.equal(got, want)
+    assert torch.equal(module.attention.rel_key.weight.grad.full_tensor(), gradient)
 
 
 def test_messages():

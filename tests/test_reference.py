@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from relattn import relation_attention, relative_attention
-from relattn.testing import Shape, make_inputs
+from tests.support.numerics import Shape, make_inputs
 
 TINY = Shape(batch=2, heads=4, key_heads=2, queries=3, keys=5, dim=3, value_dim=2, left=1, right=2)
 

@@ -17,12 +17,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks import errors, gpu_check
 from benchmarks.peers import Case
-from relattn import relation_attention, relative_attention
-from relattn.backends import triton
+from relattn import backends, relation_attention, relative_attention
+from relattn.backends import dense, triton
 from relattn.backends.triton import backward, labels, operators, plan
 from relattn.backends.triton.configs import Config
+from relattn.backends.triton.numbers import LEFT_NUMBERS as BACKWARD_STATS
+from relattn.backends.triton.numbers import NUMBERS as FORWARD_STATS
 from relattn.call import Call
-from relattn.testing import Shape, assert_within_budget, error, make_inputs, outputs_and_gradients
+from tests.support.numerics import Shape, assert_within_budget, error, make_inputs, outputs_and_gradients
 
 pytestmark = pytest.mark.sampled(32)  # Triton's interpreter takes a second a case
 
@@ -272,6 +274,53 @@ def test_padding_of_queries_and_of_keys(monkeypatch, program, causal, offset, le
     inputs = make_inputs(sizes, dtype=torch.float32)
     assert_within_budget(relative_attention, inputs, "triton", clip=(4, 3), **options)
     assert {(found.whole, found.splits > 1) for found in plans} == {(program == "whole", program == "few queries")}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.usefixtures("_poison")
+@pytest.mark.parametrize(
+    ("program", "clip", "tables", "rel_dim", "causal", "bad"),
+    [
+        ("tiles", 2, "both", None, False, "nan"),
+        ("tiles", 2, "both", 3, True, "inf"),
+        ("tiles", 20, "keys", None, False, "inf"),
+        ("whole", 2, "both", None, True, "nan"),
+        ("whole", 2, "both", 3, False, "inf"),
+        ("few queries", 2, "both", None, True, "nan"),
+        ("tiles", 20, "both", 3, True, "nan"),
+        ("few queries", 2, "keys", 3, False, "inf"),
+    ],
+)
+def test_what_padding_holds_changes_nothing(monkeypatch, program, clip, tables, rel_dim, causal, bad):
+    """NaN and infinity in padding give the same bits as zeros, in outputs and in all gradients."""
+    take(monkeypatch, TILES["small"], whole=program == "whole")
+    if program == "few queries":
+        split_keys(monkeypatch)
+    sizes = Shape(batch=2, heads=1, key_heads=1, queries=37, keys=53, dim=5, value_dim=7, left=clip, right=clip)
+    key_lengths, query_lengths = torch.tensor([33, 50]), torch.tensor([21, 3])
+    options = {"clip": clip, "query_offset": 9, "is_causal": causal, "backend": "triton"}
+    options |= {"key_lengths": key_lengths, "query_lengths": query_lengths}
+    inputs = make_inputs(sizes, dtype=torch.float32, tables=tables, rel_dim=rel_dim)
+    upstream = torch.randn(2, 1, 37, 7, generator=torch.Generator().manual_seed(1))
+
+    def fill(x: torch.Tensor, lengths: torch.Tensor, filling: float) -> torch.Tensor:
+        is_padding = torch.arange(x.shape[2])[None, :, None] >= lengths[:, None, None]  # (batch, rows, 1)
+        return x.masked_fill(is_padding[:, None], filling)
+
+    def results(filling: float) -> dict[str, torch.Tensor]:
+        given = {name: x for name, x in inputs.items() if x is not None}
+        for name in ("query", "rel_query", "key", "value"):
+            if name in given:
+                given[name] = fill(given[name], query_lengths if "query" in name else key_lengths, filling)
+        leaves = {name: x.clone().requires_grad_() for name, x in given.items()}
+        output, lse = relative_attention(**leaves, **options, return_lse=True)
+        gradients = torch.autograd.grad(output, list(leaves.values()), fill(upstream, query_lengths, filling))
+        return {"output": output, "lse": lse, **dict(zip(leaves, gradients, strict=True))}
+
+    got, want = results(float(bad)), results(0.0)
+    assert [name for name, x in want.items() if not torch.equal(x, got[name])] == []
+    for name, lengths in (("query", query_lengths), ("key", key_lengths), ("value", key_lengths)):
+        assert torch.equal(fill(got[name], lengths, 0.0), got[name])
 
 
 @pytest.mark.whole
@@ -546,7 +595,7 @@ def test_nothing_outside_a_tensor_is_read_or_written(monkeypatch, whole, rel_dim
 FAR_APART = """
 import torch
 from relattn import relative_attention
-from relattn.testing import Shape, make_inputs, outputs_and_gradients
+from tests.support.numerics import Shape, make_inputs, outputs_and_gradients
 
 def spread(x, dimension):  # steps of 2 ** 30 numbers, two of which are past 32 bits, in memory that is never touched
     step = 2**30 + 8
@@ -604,21 +653,21 @@ def test_refusals_say_why(monkeypatch):
     inputs = make_inputs(SHAPES["three keys"], dtype=torch.float32)
 
     def refused(**changes):
-        with pytest.raises(ValueError, match="no backend can serve") as raised:
+        with pytest.raises(ValueError, match="no backend supports") as raised:
             relative_attention(**{**inputs, **changes}, clip=(3, 30), backend="triton")
         return str(raised.value)
 
     double = {name: x.double() for name, x in inputs.items()}
-    assert "query has type torch.float64, and it takes float32, bfloat16, float16" in refused(**double)
+    assert "dtype must be one of float32, bfloat16, float16, got torch.float64" in refused(**double)
     wide = {"value": torch.zeros(1, 1, 3, 257), "rel_value": None}
-    assert "dim 3 and value_dim 257: they are from 1 to 256" in refused(**wide)
+    assert "head dims must be from 1 to 256, got dim 3, value_dim 257" in refused(**wide)
     wide = {"rel_query": torch.zeros(1, 1, 75, 257), "rel_key": torch.zeros(34, 257)}
-    assert "dim 3 and value_dim 2 and rel_dim 257: they are from 1 to 256" in refused(**wide)
+    assert "head dims must be from 1 to 256, got dim 3, value_dim 2, rel_dim 257" in refused(**wide)
     monkeypatch.setattr(triton.importlib.util, "find_spec", lambda name: None)
     assert "Triton is not installed" in refused()
     assert "Triton is not installed" in triton.installation()
     monkeypatch.setattr(triton, "CAPABILITIES", replace(triton.CAPABILITIES, devices=("cuda",)))
-    assert refused().endswith("triton: query is on cpu, and it runs on cuda; use dense")
+    assert refused().endswith("triton: tensors must be on cuda, got cpu; use dense")
     monkeypatch.undo()
     old = SimpleNamespace(query=SimpleNamespace(device=torch.device("cuda")))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
@@ -699,3 +748,65 @@ def test_nothing_is_read_from_the_device():
             results = operators.run_forward(call, launch, tiles_of)
             found = operators.run_backward(call, x, *results, launch, tiles_of)
             assert all(x.device.type == "cuda" for x in (*results, *found))
+
+
+def gradient_call(n: int, k: int = 2, **changes) -> Call:
+    tensors = {name: torch.zeros(1, 1, n, 16, requires_grad=True) for name in ("query", "key", "value")}
+    tensors |= dict.fromkeys(("rel_key", "rel_value"), torch.zeros(2 * k + 1, 16))
+    return Call(**{**tensors, "left": k, "right": k, "scale": 0.25, **changes})
+
+
+def bytes_saved(attend, call: Call) -> int:
+    """Bytes that autograd keeps for the backward pass, other than the inputs and the output."""
+    saved = {}
+
+    def pack(x):
+        saved[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        output, _ = attend(call, False)
+    known = {x.untyped_storage().data_ptr() for x in (*call, output) if isinstance(x, torch.Tensor)}
+    return sum(size for pointer, size in saved.items() if pointer not in known)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(("n", "dtype"), [(8, torch.float32), (64, torch.bfloat16), (200, torch.float32)])
+def test_bytes_of_dense_are_what_it_saves(n, dtype):
+    call = gradient_call(n, dropout_p=0.5)
+    tensors = {name: x.to(dtype).detach() for name, x in call._asdict().items() if isinstance(x, torch.Tensor)}
+    tensors["query"].requires_grad_()
+    call = call._replace(**tensors)
+    assert bytes_saved(dense.attend, call) == backends.bytes_of_dense(call)
+
+
+def test_auto_takes_the_kernels_from_the_length_where_they_need_less_memory(monkeypatch):
+    monkeypatch.setattr(backends, "on_gpu", lambda device: True)
+    monkeypatch.setattr(triton, "passed_selftest", lambda call: True)
+    taken = [backends.choose("auto", gradient_call(n)) for n in range(8, 200, 8)]
+    assert taken == sorted(taken, key=[dense, triton].index)
+    assert {dense, triton} == set(taken)
+    with torch.no_grad():
+        assert backends.choose("auto", gradient_call(8)) is triton
+
+
+def test_row_stats_are_what_is_saved_and_made_for_the_backward_pass():
+    forward_stats = bytes_saved(triton.attend, gradient_call(64)) // (4 * 64)  # with the log-sum-exp
+    assert forward_stats == 1 + FORWARD_STATS.value
+    assert forward_stats + BACKWARD_STATS == triton.ROW_STATS
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("k", [16, 999])
+def test_bytes_for_backward_are_those_of_the_parts_of_the_tables_gradients(k):
+    """Approximately: blocks are assumed to have 64 queries. A block has rows for the labels it reaches, not for all of
+    1,999."""
+    call, parts = gradient_call(1000, k), {}
+
+    def launch(kernel, *_, **arguments):
+        parts.update({name: arguments[name].data for name in ("d_rel_key", "d_rel_value") if name in arguments})
+
+    results = operators.run_forward(call, launch)
+    operators.run_backward(call, results[0], *results, launch)
+    expected = 4 * sum(part.numel() for part in parts.values())
+    assert triton.bytes_for_backward(call) - 4 * 1000 * triton.ROW_STATS == pytest.approx(expected, rel=0.1)

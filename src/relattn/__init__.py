@@ -1,6 +1,6 @@
-"""Attention with relative position representations (Shaw, Uszkoreit, Vaswani 2018), exact, for any PyTorch model.
+"""Exact attention with relative position representations (Shaw, Uszkoreit, Vaswani 2018) for any PyTorch model.
 
-PyTorch is imported when one of the names is first used, so that the command line answers at once.
+PyTorch is imported on the first use of a public name, so that the command line starts quickly.
 """
 
 from __future__ import annotations

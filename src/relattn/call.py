@@ -71,6 +71,8 @@ class Call(NamedTuple):
         )  # fmt: skip
         batch, heads, queries, dim = query.shape
         keys, value_dim = value.shape[2:]
+        if torch.jit.is_tracing():  # sizes are tensors there, which a traced module keeps as constants
+            batch, heads, queries, dim, keys, value_dim = map(int, (batch, heads, queries, dim, keys, value_dim))
 
         # Numbers.
         checks.check_dropout("dropout_p", dropout_p)

@@ -139,7 +139,7 @@ def check_relations(relations: Any, query: Tensor, key: Tensor) -> Tensor:
 
 def check_labels(relations: Tensor, labels: int, check: bool | None) -> None:
     """Check the values of labels: always with `check`, where they can be read without waiting by default."""
-    if not (can_read(relations) if check is None else check and not torch.compiler.is_compiling()):
+    if not (can_read(relations) if check is None else check and not is_tracing()):
         return
     least, most = bounds(relations)
     if least < -1 or most >= labels:
@@ -190,10 +190,10 @@ def check_offset(query_offset: Any, batch: int) -> tuple[int, Tensor | None, tup
         if limits is not None and max(-limits[0], limits[1]) > FARTHEST:
             raise refuse(f"values from {limits[0]} to {limits[1]}")
         return 0, offsets, limits
-    offset, is_traced = as_integer(query_offset), torch.compiler.is_compiling()
-    if offset is None or (not is_traced and abs(offset) > FARTHEST):
+    offset = as_integer(query_offset)
+    if offset is None or (not is_tracing() and abs(offset) > FARTHEST):
         raise refuse(repr(query_offset))
-    return offset, None, None if is_traced else (offset, offset)
+    return offset, None, None if is_tracing() else (offset, offset)
 
 
 def check_mask(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
@@ -233,9 +233,14 @@ def bounds(x: Tensor) -> tuple[int, int]:
 
 def can_read(x: Tensor) -> bool:
     """Return whether a tensor has values that can be read without waiting for a device or breaking a trace."""
-    if x.device.type != "cpu" or torch.compiler.is_compiling() or isinstance(x, FakeTensor):
+    if x.device.type != "cpu" or is_tracing() or isinstance(x, FakeTensor):
         return False
     return not torch._C._functorch.is_batchedtensor(x)
+
+
+def is_tracing() -> bool:
+    """Return whether a call is compiled, exported or traced: what holds for its sizes may not hold later."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def show(x: Tensor) -> str:

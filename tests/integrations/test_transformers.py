@@ -20,7 +20,7 @@ from transformers.models.speecht5.modeling_speecht5 import SpeechT5EncoderWithou
 
 from benchmarks.encoders import FastSpeech2, Vits, padding, without_chance
 from relattn.integrations import transformers as faster
-from relattn.integrations.transformers import adapters, patching
+from relattn.integrations.transformers import adapters, forward_patch, patching
 
 SMALL = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32, "intermediate_size": 48}
 CONVOLUTIONS = {
@@ -425,7 +425,7 @@ def test_disabling_restores_only_what_was_enabled():
     faster.disable()
     assert faster.report(other).count(": not enabled") == 2
     faster.disable()
-    assert not any(hasattr(p.load_class().forward, patching._ORIGINAL) for p in patching._patches())
+    assert not any(hasattr(p.load_class().forward, forward_patch.ORIGINAL) for p in patching._patches())
 
 
 def test_a_deep_copy_is_independent():

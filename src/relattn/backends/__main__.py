@@ -1,4 +1,4 @@
-"""What attention runs on here, one line per backend: `python -m relattn.backends`."""
+"""Print the backends and what they support on this machine: `python -m relattn.backends`."""
 
 from relattn.backends import BACKENDS
 

@@ -63,6 +63,8 @@ def differentiable(
         inputs = arguments[:INPUTS]
         if torch.compiler.is_compiling():
             return (Forward.apply if has_gradients(inputs) else forward)(*distinct_tensors(arguments))
+        if torch.jit.is_tracing():  # a traced module cannot be saved with a Python function in it
+            return forward(*arguments)
         return (Eager.apply if has_gradients(inputs) or is_transformed(inputs) else forward)(*arguments)
 
     return function

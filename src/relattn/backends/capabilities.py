@@ -41,7 +41,7 @@ class Capabilities:
             listed = ", ".join(f"{name} {dim}" for name, dim in head_dims(call).items())
             reason = f"head dims must be from 1 to {self.head_dims}, got {listed}"
         elif torch.compiler.is_exporting() and not self.is_exported:
-            reason = "torch.export must be used with plain PyTorch operations, got a kernel"
+            reason = "torch.export supports plain PyTorch operations only"
         else:
             return self.unavailable_reason(call)
         return f"{reason}; use dense"

@@ -24,10 +24,10 @@ from transformers.models.vits import modeling_vits as vits
 from transformers.models.wav2vec2_conformer import modeling_wav2vec2_conformer as conformer
 
 from relattn import relative_attention
-from relattn.testing import error
 from relattn.translation.config import OPTIONS, ModelConfig, Positions
 from relattn.translation.model.attention import PlainAttention
 from relattn.translation.model.schemes import SCHEMES, NoPositions, Slopes
+from tests.support.numerics import error
 
 EPSILON = torch.finfo(torch.float32).eps
 

@@ -10,6 +10,7 @@ from relattn.backends.capabilities import Capabilities
 from relattn.backends.dense.attention import differentiable_attention
 from relattn.backends.dense.diagonals import Diagonals, diagonals_of
 from relattn.call import Call, keep_scale
+from relattn.checks import is_tracing
 
 CAPABILITIES = Capabilities(is_exported=True)
 
@@ -34,7 +35,7 @@ def labels(call: Call) -> tuple[list[Tensor | None], Tensor | None, Diagonals | 
     tables = [None if x is None else x[None] if x.dim() == 2 else x for x in (call.rel_key, call.rel_value)]
     queries, keys = call.query.shape[2], call.key.shape[2]
     needs_labels = call.relations is not None or call.query_offsets is not None or queries * keys == 0
-    if needs_labels or torch.compiler.is_compiling():
+    if needs_labels or is_tracing():
         return [None if x is None else F.pad(x, (0, 0, 0, 1)) for x in tables], positions.labels_of_pairs(call), None
     diagonals, rows = diagonals_of(call)
     return [None if x is None else x[:, rows] for x in tables], None, diagonals
@@ -64,4 +65,4 @@ def every_query_sees_itself(call: Call) -> bool:
 
 def hides_later_keys(call: Call) -> bool:
     """Return whether causality may hide a key; it hides none from the last position's query, as in decoding."""
-    return torch.compiler.is_compiling() or call.query_offsets is not None or call.query_offset < call.key.shape[2] - 1
+    return is_tracing() or call.query_offsets is not None or call.query_offset < call.key.shape[2] - 1

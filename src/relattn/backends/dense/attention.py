@@ -16,6 +16,7 @@ from relattn.backends.autograd import differentiable
 from relattn.backends.dense.diagonals import Diagonals
 from relattn.backends.dense.labels import Labels, cut
 from relattn.call import accumulation_dtype
+from relattn.checks import is_tracing
 
 PAIRS_AT_A_TIME = 2**19  # per thread: two megabytes of float32
 EVERY = slice(None)
@@ -199,7 +200,7 @@ def gradients_of_part(
 
 def parts(query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice, slice]]:
     """Yield slices of the batch, the heads and the key heads whose pairs fit in the cache; on other devices, all."""
-    if query.device.type != "cpu" or torch.compiler.is_compiling():
+    if query.device.type != "cpu" or is_tracing():
         yield EVERY, EVERY, EVERY
         return
     batch, heads, queries, _ = query.shape

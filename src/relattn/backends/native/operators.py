@@ -94,6 +94,8 @@ class Task:
             if x is not None:
                 self.tensors[name] = x
                 address = x.data_ptr()
+                if address == 0 and x.numel() > 0:
+                    raise RuntimeError(f"{name} must have memory, got a tensor whose storage was freed")
                 setattr(self.arguments, name, (address, *x.stride()[:3]) if name in self.kernels.arrays else address)
 
     def new_shares(self, table: Tensor | None) -> Tensor:

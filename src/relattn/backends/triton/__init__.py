@@ -1,4 +1,7 @@
-"""Fused attention for NVIDIA GPUs, forward and backward, in Triton: no queries × keys array in memory, no atomics."""
+"""Fused attention kernels for NVIDIA GPUs, forward and backward, written in Triton.
+
+They never store a (queries, keys) array, and they use no atomic operations.
+"""
 
 import importlib.util
 import os
@@ -10,22 +13,30 @@ from relattn.backends import custom_ops
 from relattn.backends.capabilities import Capabilities
 from relattn.call import Call
 
+ROW_STATS = 13  # float32 values per query in the backward pass: log-sum-exp, and both sets of `row_stats.py`
+
 
 def interpreted() -> bool:
-    """Whether Triton's interpreter stands in for a GPU: it reads the variable when the kernels are imported."""
+    """Return whether Triton's interpreter replaces a GPU. Triton reads the variable when the kernels are imported."""
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
 
 
 def unavailable_reason(call: Call) -> str | None:
-    from relattn.backends.triton import failures, kinds  # and with them torch._dynamo
+    """Return why the kernels cannot run for a call, or None if they can."""
+    from relattn.backends.triton import availability  # imports torch._dynamo, which takes long
 
-    reason = failures.lacking_for(call.query.device)
-    if reason is None and failures.REASONS:
-        reason = failures.reason(call.query.device, *kinds.kind_of_call(call))
-    return reason
+    return availability.unavailable_reason(call)
+
+
+def passed_selftest(call: Call) -> bool:
+    """Return whether the kernels passed the self-test for calls like this one; run it if necessary."""
+    from relattn.backends.triton import selftest  # imports Triton
+
+    return selftest.passed(call)
 
 
 def installation() -> str:
+    """Return the version of Triton and the names of the GPUs."""
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed: pip install triton"
     import triton
@@ -46,14 +57,29 @@ CAPABILITIES = Capabilities(
 
 
 def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
-    from relattn.backends.triton import operators  # and with it Triton
+    """Return the output of a call, and its log-sum-exp if asked for."""
+    from relattn.backends.triton import operators  # imports Triton
 
-    return custom_ops.attend(of_positive_scale(call), operators.attention, return_lse)
+    return custom_ops.attend(with_nonnegative_scale(call), operators.attention, return_lse)
 
 
-def of_positive_scale(call: Call) -> Call:
-    """The same attention with a scale >= 0: the kernels take the largest product for the largest score."""
+def with_nonnegative_scale(call: Call) -> Call:
+    """Return the same attention with scale >= 0, since the kernels take the largest product for the largest score."""
     if call.scale >= 0.0:
         return call
     rel_query = None if call.rel_query is None else -call.rel_query
     return call._replace(query=-call.query, rel_query=rel_query, scale=-call.scale)
+
+
+def bytes_for_backward(call: Call) -> int:
+    """Return an upper estimate of the bytes per head that the backward pass needs besides inputs and results.
+
+    These are the statistics of each query, and the gradients of the tables for each block of about 64 queries. A block
+    has all rows of a table, or, where positions label the pairs, about as many as there are keys and queries in a
+    block. All values are float32.
+    """
+    queries, tables = call.query.shape[2], [table for table in (call.rel_key, call.rel_value) if table is not None]
+    table_sizes = sum(table.shape[-2] * table.shape[-1] for table in tables)
+    if call.relations is None and call.query_offsets is None:
+        table_sizes = min(table_sizes, sum((call.key.shape[2] + 64) * table.shape[-1] for table in tables))
+    return 4 * (queries * ROW_STATS + max(queries, 64) * table_sizes // 64)

@@ -129,9 +129,9 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, output, g
     WAITS: tl.constexpr = pairs.options.ONE_CHUNK and pairs.options.relations is None
     begin = first_label(pairs, block * ROWS + ROWS - 1 + offset)
 
-    q = load_rows(query, b, h, row, pairs.queries)
-    r = rel_queries(q, rel_query, pairs, b, h, row)
-    g = load_rows(grad, b, h, row, pairs.queries)
+    q = load_rows(query, b, h, row, valid_queries)
+    r = rel_queries(q, rel_query, b, h, row, valid_queries)
+    g = load_rows(grad, b, h, row, valid_queries)
     z = load_rows(output, b, h, row, pairs.queries)
     log_sum = load_number(numbers, LOG_SUM, b, h, row, pairs, float("inf"))
     delta = tl.sum(g.to(tl.float32) * z.to(tl.float32), 1)
@@ -167,7 +167,7 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, output, g
         for step in range(tiles_before + (stop - resume + COLS - 1) // COLS):  # far
             is_before, first_key, end = far_part(step, tiles_before, 0, left, resume, stop, COLS)
             column = first_key + tl.arange(0, COLS)
-            k, v = load_rows(key, b, key_head, column, pairs.keys), load_rows(value, b, key_head, column, pairs.keys)
+            k, v = load_rows(key, b, key_head, column, valid_keys), load_rows(value, b, key_head, column, valid_keys)
             log = tl.where(is_before, log_before, log_after)
             p = tl.exp2(scale2 * product(q, tl.trans(k), pairs.options.PRECISION) - log[:, None])
             if first_key + COLS > end:
@@ -187,7 +187,7 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, output, g
     for step in tl.range((resume - left + NEAR - 1) // NEAR, disable_licm=True):  # near
         first_key = left + step * NEAR
         column = first_key + tl.arange(0, NEAR)
-        k, v = load_rows(key, b, key_head, column, pairs.keys), load_rows(value, b, key_head, column, pairs.keys)
+        k, v = load_rows(key, b, key_head, column, valid_keys), load_rows(value, b, key_head, column, valid_keys)
         low, high = first_key - last - pairs.options.start, first_key + NEAR - 1 - first - pairs.options.start
         label = labels_of(pairs, b, h, row[:, None], position[:, None], column[None, :])
         is_before = column[None, :] < (position + pairs.options.start)[:, None]
@@ -283,7 +283,7 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, grad, left_n
     column = block * COLS + tl.arange(0, COLS)
     first, last = block * COLS, tl.minimum(block * COLS + COLS, pairs.keys) - 1
     start, near, resume, stop = query_parts(pairs, first, last, offset, valid_queries, valid_keys, NEAR)
-    k, v = load_rows(key, b, key_head, column, pairs.keys), load_rows(value, b, key_head, column, pairs.keys)
+    k, v = load_rows(key, b, key_head, column, valid_keys), load_rows(value, b, key_head, column, valid_keys)
     dk, dv = tl.zeros([COLS, key.PADDED], tl.float32), tl.zeros([COLS, value.PADDED], tl.float32)
 
     for member in range(pairs.options.GROUP):
@@ -292,7 +292,7 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, grad, left_n
         for step in range(tiles_after + (stop - resume + ROWS - 1) // ROWS):  # far
             is_after, first_row, end = far_part(step, tiles_after, start, near, resume, stop, ROWS)
             row = first_row // 16 * 16 + tl.arange(0, ROWS)
-            q, g = load_rows(query, b, h, row, pairs.queries), load_rows(grad, b, h, row, pairs.queries)
+            q, g = load_rows(query, b, h, row, valid_queries), load_rows(grad, b, h, row, valid_queries)
             delta = load_left(left_numbers, DELTA, b, h, row, pairs)
             delta_index, log_index = DELTA, LOG
             if pairs.options.BEFORE:
@@ -313,7 +313,7 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, grad, left_n
             first_row = near + step * NEAR
             row = first_row // 16 * 16 + tl.arange(0, NEAR)
             position = row + offset
-            q, g = load_rows(query, b, h, row, pairs.queries), load_rows(grad, b, h, row, pairs.queries)
+            q, g = load_rows(query, b, h, row, valid_queries), load_rows(grad, b, h, row, valid_queries)
             delta = load_left(left_numbers, DELTA, b, h, row, pairs)
             log_sum = load_left(left_numbers, LOG, b, h, row, pairs)
             if first_row + NEAR > resume:
@@ -328,7 +328,7 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, grad, left_n
                 key_before = load_left(left_numbers, KEY_BEFORE, b, h, row, pairs)
                 value_before = load_left(left_numbers, VALUE_BEFORE, b, h, row, pairs)
             is_before = column[:, None] < (position + pairs.options.start)[None, :]
-            r = rel_queries(q, rel_query, pairs, b, h, row)
+            r = rel_queries(q, rel_query, b, h, row, valid_queries)
             key_terms, value_terms = r, g
             if pairs.options.ONE_CHUNK:
                 key_terms = terms_by_label(r, rel_key, pairs, b, h, 0, True)

@@ -98,6 +98,18 @@ def generation_of(device: torch.device) -> int:
     return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
 
 
+def padded(size: int) -> int:
+    """Return the power of two, at least 16, that a dimension is padded to.
+
+    It is found by comparisons, so that a graph of `torch.compile` with a symbolic size serves every size that is padded
+    to the same width.
+    """
+    width = 16
+    while width < size:
+        width *= 2
+    return width
+
+
 def labels_at_once(labels: int) -> int:
     """Rows of a table that a product takes. Windows wider than 32 are worked off in 16s, since 32s would spill."""
     return 32 if 16 < labels <= 32 else 16

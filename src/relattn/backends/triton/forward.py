@@ -71,8 +71,8 @@ def attend(query, key, value, rel_key, rel_value, rel_query, output, lse, number
     left, resume = tl.minimum(tl.maximum(left, begin), stop), tl.minimum(tl.maximum(resume, begin), stop)
     WAITS: tl.constexpr = pairs.options.ONE_CHUNK and pairs.options.relations is None and rel_value is not None
 
-    q = load_rows(query, b, h, row, pairs.queries)
-    r = rel_queries(q, rel_query, pairs, b, h, row)
+    q = load_rows(query, b, h, row, valid_queries)
+    r = rel_queries(q, rel_query, b, h, row, valid_queries)
     before, after = edge_terms(r, rel_key, pairs, b, h)
     number = row_numbers(pairs, b, h, row)[:, None]
 
@@ -85,7 +85,7 @@ def attend(query, key, value, rel_key, rel_value, rel_query, output, lse, number
     for step in range(tiles_before + (stop - resume + COLS - 1) // COLS):  # far
         is_before, first_key, end = far_part(step, tiles_before, begin, left, resume, stop, COLS)
         column = first_key + tl.arange(0, COLS)
-        k, v = load_rows(key, b, key_head, column, pairs.keys), load_rows(value, b, key_head, column, pairs.keys)
+        k, v = load_rows(key, b, key_head, column, valid_keys), load_rows(value, b, key_head, column, valid_keys)
         e = product(q, tl.trans(k), pairs.options.PRECISION)
         if first_key + COLS > end:
             e = tl.where((column < end)[None, :], e, float("-inf"))
@@ -109,7 +109,7 @@ def attend(query, key, value, rel_key, rel_value, rel_query, output, lse, number
     for step in tl.range((resume - left + NEAR - 1) // NEAR, disable_licm=True):  # near
         first_key = left + step * NEAR
         column = first_key + tl.arange(0, NEAR)
-        k, v = load_rows(key, b, key_head, column, pairs.keys), load_rows(value, b, key_head, column, pairs.keys)
+        k, v = load_rows(key, b, key_head, column, valid_keys), load_rows(value, b, key_head, column, valid_keys)
         low, high = first_key - last - pairs.options.start, first_key + NEAR - 1 - first - pairs.options.start
         label = labels_of(pairs, b, h, row[:, None], position[:, None], column[None, :])
         is_before = column[None, :] < (position + pairs.options.start)[:, None]

@@ -15,11 +15,11 @@ from relattn.backends.triton.arrays import load_rows, product, store_rows
 
 
 @triton.jit
-def rel_queries(q, rel_query, pairs, b, h, row):
+def rel_queries(q, rel_query, b, h, row, valid_queries):
     """r_i, what the rows of the keys' table are multiplied by: the queries themselves where there is nothing else."""
     r = q
     if rel_query is not None:
-        r = load_rows(rel_query, b, h, row, pairs.queries)
+        r = load_rows(rel_query, b, h, row, valid_queries)
     return r
 
 

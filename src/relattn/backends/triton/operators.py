@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from relattn.backends.custom_ops import Attended, new_numbers, new_results, register, with_contiguous_rows
-from relattn.backends.triton import failures
 from relattn.backends.triton.arrays import Array
+from relattn.backends.triton.availability import compiling
 from relattn.backends.triton.backward import backward_key, backward_query
-from relattn.backends.triton.configs import Config
+from relattn.backends.triton.configs import Config, padded
 from relattn.backends.triton.forward import forward, join
-from relattn.backends.triton.kinds import padded
 from relattn.backends.triton.numbers import LEFT_NUMBERS, NUMBERS
 from relattn.backends.triton.plan import TilesOf, dims, first_label, fixed, plan_of, tiles_of
 from relattn.call import Call
@@ -34,7 +33,7 @@ def launch(kernel: Any, programs: int, tiles: Config | None, call: Call, **argum
     """Runs a kernel of a call, on the call's device."""
     if programs == 0:
         return
-    with failures.compiling(kernel, call), device_of(call.query):
+    with compiling(kernel, call), device_of(call.query):
         kernel[(programs,)](**launched(tiles, arguments))
 
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from triton.language import constexpr
 
-from relattn.backends.triton.configs import Config, config, generation_of, labels_at_once
-from relattn.backends.triton.kinds import padded, tensor_floats
+from relattn.backends.triton.availability import tensor_floats
+from relattn.backends.triton.configs import Config, config, generation_of, labels_at_once, padded
 from relattn.backends.triton.pairs import PairOptions
 from relattn.call import Call, keep_scale, keep_threshold
 

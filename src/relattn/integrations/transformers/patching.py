@@ -1,52 +1,16 @@
-"""Replacement of a forward method, for all modules of a class or for one module."""
+"""Enable and disable the forward patches: on classes, for all their modules, or on the modules of one model."""
 
 from __future__ import annotations
 
 import functools
-import importlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from types import MethodType, TracebackType
-from typing import Any
 
 from torch import nn
 
+from relattn.integrations.transformers.forward_patch import ORIGINAL, PACKAGE, ForwardPatch
+
 TESTED = ("5.23.0", "5.24")  # tested versions of transformers: at least the first, below the second
-_PACKAGE = "transformers.models"
-_ORIGINAL = "_relattn_original_forward"  # attribute of a patched forward; it holds the forward that was replaced
-
-
-@dataclass(frozen=True)
-class ForwardPatch:
-    """A replacement for the forward method of one class.
-
-    Attributes:
-        class_path: path of the class below transformers.models, such as "vits.modeling_vits.VitsAttention".
-        forward: the replacement. It is called as forward(original_forward, module, …) with the arguments of the call.
-        unsupported_reason: returns why a module of the class must keep its own forward, or None if it is supported.
-    """
-
-    class_path: str
-    forward: Callable[..., Any]
-    unsupported_reason: Callable[[Any], str | None] = lambda module: None
-
-    def load_class(self) -> type[nn.Module]:
-        """Import and return the class."""
-        module_name, _, class_name = self.class_path.rpartition(".")
-        module_type: type[nn.Module] = getattr(importlib.import_module(f"{_PACKAGE}.{module_name}"), class_name)
-        return module_type
-
-    def wrap(self, original_forward: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a forward that calls the replacement, or `original_forward` for modules that are not supported."""
-
-        @functools.wraps(original_forward)
-        def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if self.unsupported_reason(module) is not None:
-                return original_forward(module, *args, **kwargs)
-            return self.forward(original_forward, module, *args, **kwargs)
-
-        forward.__dict__[_ORIGINAL] = original_forward
-        return forward
 
 
 class Enabled:
@@ -85,12 +49,12 @@ def enable(model: nn.Module | None = None) -> Enabled:
     if model is None:
         for patch in _patches():
             module_type = patch.load_class()
-            if not hasattr(module_type.forward, _ORIGINAL):
+            if not hasattr(module_type.forward, ORIGINAL):
                 module_type.forward = patch.wrap(module_type.forward)  # type: ignore[method-assign]
                 patched.append(module_type)
         return Enabled(patched)
     for module, patch in _patchable_modules(model):
-        if not hasattr(module.forward, _ORIGINAL):
+        if not hasattr(module.forward, ORIGINAL):
             module.forward = MethodType(patch.wrap(type(module).forward), module)  # type: ignore[method-assign]
             patched.append(module)
     return Enabled(patched)
@@ -113,12 +77,12 @@ def disable(model: nn.Module | None = None) -> None:
 def _restore(owner: type[nn.Module] | nn.Module) -> None:
     """Restore the original forward of a class or a module. Does nothing if it is not patched."""
     forward = owner.__dict__.get("forward")
-    if not hasattr(forward, _ORIGINAL):
+    if not hasattr(forward, ORIGINAL):
         return
     if isinstance(owner, nn.Module):
         del owner.forward
     else:
-        owner.forward = getattr(forward, _ORIGINAL)  # type: ignore[method-assign]
+        owner.forward = getattr(forward, ORIGINAL)  # type: ignore[method-assign]
 
 
 def report(model: nn.Module) -> str:
@@ -129,7 +93,7 @@ def report(model: nn.Module) -> str:
         if patch is None:
             continue
         reason = patch.unsupported_reason(module)
-        if reason is None and not hasattr(module.forward, _ORIGINAL):
+        if reason is None and not hasattr(module.forward, ORIGINAL):
             reason = "not enabled"
         lines.append(f"{name or 'the model'} ({type(module).__name__}): {'relattn' if reason is None else reason}")
     return "\n".join(lines) or f"{type(model).__name__}: no module of a supported class"
@@ -145,7 +109,7 @@ def _patchable_modules(model: nn.Module) -> Iterable[tuple[nn.Module, ForwardPat
 def _find_patch(module: nn.Module) -> ForwardPatch | None:
     """Return the patch for the class of `module`, or None."""
     module_type = type(module)
-    class_path = f"{module_type.__module__.removeprefix(f'{_PACKAGE}.')}.{module_type.__qualname__}"
+    class_path = f"{module_type.__module__.removeprefix(f'{PACKAGE}.')}.{module_type.__qualname__}"
     return _patches_by_class_path().get(class_path)
 
 

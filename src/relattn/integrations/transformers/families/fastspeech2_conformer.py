@@ -20,7 +20,7 @@ from relattn.integrations.transformers.adapters import (
     project,
     transformer_xl,
 )
-from relattn.integrations.transformers.patching import ForwardPatch
+from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
 def attention(

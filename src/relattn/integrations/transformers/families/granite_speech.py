@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from relattn import relative_attention
 from relattn.integrations.transformers.adapters import join_heads, project, split_heads
-from relattn.integrations.transformers.patching import ForwardPatch
+from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
 def attention(

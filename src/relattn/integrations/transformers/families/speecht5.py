@@ -21,7 +21,7 @@ from torch import Tensor
 
 from relattn import relative_attention
 from relattn.integrations.transformers.adapters import join_heads, mask_options, needs_attention_weights, project
-from relattn.integrations.transformers.patching import ForwardPatch
+from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
 def positions(original_forward: Callable[..., Any], module: Any, hidden_states: Tensor) -> Tensor:

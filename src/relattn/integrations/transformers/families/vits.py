@@ -16,7 +16,7 @@ from torch import Tensor
 
 from relattn import relative_attention
 from relattn.integrations.transformers.adapters import join_heads, mask_options, needs_attention_weights, project
-from relattn.integrations.transformers.patching import ForwardPatch
+from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
 def attention(

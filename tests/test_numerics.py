@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from relattn import relative_attention
-from relattn.testing import SHAPES, assert_within_budget, budgets, error, make_inputs
+from tests.support.numerics import SHAPES, assert_within_budget, budgets, error, make_inputs
 
 
 def test_error_sees_what_a_difference_would_hide():
