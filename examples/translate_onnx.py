@@ -1,7 +1,7 @@
-"""Lines translated by onnxruntime alone, greedily: python examples/translate_onnx.py DIRECTORY < in.txt > out.txt
+"""Greedy translation with onnxruntime: python examples/translate_onnx.py DIRECTORY < in.txt > out.txt
 
-The directory is one of `relattn export onnx`. This is all it takes to use it: numpy, onnxruntime and sentencepiece, and
-neither PyTorch nor relattn.
+DIRECTORY is the output of `relattn export onnx`. The script requires numpy, onnxruntime and sentencepiece, but neither
+PyTorch nor relattn.
 """
 
 import json
@@ -14,41 +14,41 @@ import sentencepiece
 
 
 class Model:
-    """The two graphs of a directory, and its tokenizer."""
+    """Encoder, decoder and tokenizer of an exported model."""
 
     def __init__(self, directory: Path) -> None:
-        self.about = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        self.config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         self.encoder, self.decoder = (
             onnxruntime.InferenceSession(str(directory / name)) for name in ("encoder.onnx", "decoder.onnx")
         )
         self.tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(directory / "tokenizer.model"))
 
     def translate(self, line: str) -> str:
-        """The translation of a line; a blank one's is empty."""
+        """Return the translation of a line. A blank line gives an empty translation."""
         return self.tokenizer.decode(self.search(self.tokenizer.encode(line))) if line.strip() else ""
 
     def search(self, pieces: list[int]) -> list[int]:
-        """The pieces of the translation: always the likeliest next one, up to the end or the limit of length."""
-        about, search = self.about, self.about["search"]
-        src = np.array([[*pieces, about["eos"]]])
+        """Return the pieces of the translation by greedy search, up to the end piece or the maximum length."""
+        config, search = self.config, self.config["search"]
+        src = np.array([[*pieces, config["eos"]]])
         lengths = np.array([src.shape[1]])
-        keys, values = self.encoder.run(None, {"src": src, "src_lengths": lengths})
-        source = {"src_lengths": lengths, "source_keys": keys, "source_values": values}
-        seen = np.zeros((about["layers"], 1, about["heads"], 0, about["head_dim"]), dtype=np.float32)
-        seen_keys, seen_values = seen, seen
-        limit = max(1, int(search["max_length_ratio"] * len(pieces)) + search["max_length_extra"])
-        limit = min(limit, about["max_length"] or limit)
-        token: int = about["bos"]
-        found: list[int] = []
-        while len(found) + 1 < limit:
-            given = {"tokens": np.array([[token]]), "keys": seen_keys, "values": seen_values, **source}
-            log_probs, seen_keys, seen_values = self.decoder.run(None, given)
-            log_probs[0, [about["pad"], about["bos"]]] = -np.inf
+        source_keys, source_values = self.encoder.run(None, {"src": src, "src_lengths": lengths})
+        source = {"src_lengths": lengths, "source_keys": source_keys, "source_values": source_values}
+        # (layers, batch, heads, length, head_dim); the cache starts empty
+        keys = values = np.zeros((config["layers"], 1, config["heads"], 0, config["head_dim"]), dtype=np.float32)
+        max_length = max(1, int(search["max_length_ratio"] * len(pieces)) + search["max_length_extra"])
+        max_length = min(max_length, config["max_length"] or max_length)
+        token: int = config["bos"]
+        translation: list[int] = []
+        while len(translation) + 1 < max_length:
+            inputs = {"tokens": np.array([[token]]), "keys": keys, "values": values, **source}
+            log_probs, keys, values = self.decoder.run(None, inputs)
+            log_probs[0, [config["pad"], config["bos"]]] = -np.inf
             token = int(log_probs[0].argmax())
-            if token == about["eos"]:
+            if token == config["eos"]:
                 break
-            found.append(token)
-        return found
+            translation.append(token)
+        return translation
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The example reads chorales, models what it says, scores by the chain rule, and writes the notes that it drew."""
+"""Tests of examples/chorales.py: reading, models, scores, sampling, MIDI files, output and error messages."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ FILES = (".json", ".mid", ".png", ".safetensors")
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same model and treatment with smaller numbers, primes where they may be."""
+    """Shrink the model and the crops. Sizes are distinct, and prime where possible."""
     small = {"DIM": 22, "HEADS": 1, "LAYERS": 3, "FEED_FORWARD": 13, "CLIP": 7, "CROP": 32, "BATCH": 3, "PRIMER": 3}
     for name, value in small.items():
         monkeypatch.setattr(example, name, value)
 
 
 def music(steps: int, seed: int) -> torch.Tensor:
-    """Voices that hold their notes for some steps and are silent at times: (steps, 4)."""
+    """Generate a random piece with held notes and silences: (steps, 4)."""
     generator = random.Random(seed)
     piece = []
     notes = [60, 57, 52, 45]
@@ -47,7 +47,7 @@ def music(steps: int, seed: int) -> torch.Tensor:
 
 
 def decoder(scheme: str, seed: int = 0) -> example.Decoder:
-    """With biases, too, of any numbers."""
+    """Build a decoder with random numbers in all weights, biases included."""
     torch.manual_seed(seed)
     model = example.Decoder(scheme).eval()
     with torch.no_grad():
@@ -57,7 +57,7 @@ def decoder(scheme: str, seed: int = 0) -> example.Decoder:
 
 
 def fill(folder: Path, content: object | None = None) -> Path:
-    """A folder with the file of the data in it."""
+    """Write the data file into `folder` and return the folder."""
     if content is None:
         content = {
             "train": [music(n, n).tolist() for n in (8, 9, 12)],
@@ -68,7 +68,7 @@ def fill(folder: Path, content: object | None = None) -> Path:
     return folder
 
 
-def test_voices_in_turn_and_back():
+def test_tokens_round_trip():
     piece = torch.tensor([[72, 67, 60, -1], [72, -1, 59, 43]])
     tokens = example.to_tokens(piece)
     assert tokens.tolist() == [72, 67, 60, SILENCE, 72, SILENCE, 59, 43]
@@ -76,13 +76,13 @@ def test_voices_in_turn_and_back():
     assert torch.equal(example.to_steps(example.to_tokens(music(11, 1))), music(11, 1))
 
 
-def test_transposing_leaves_silence():
-    assert example.transposed(torch.tensor([[72, 67, 60, -1]]), -3).tolist() == [[69, 64, 57, -1]]
+def test_transposing_keeps_silence():
+    assert example.transpose(torch.tensor([[72, 67, 60, -1]]), -3).tolist() == [[69, 64, 57, -1]]
 
 
 @pytest.mark.whole
-def test_crops_are_of_the_piece(monkeypatch):
-    """Each is the piece, transposed, from a beat on: its notes, and before each the one that came before."""
+def test_crops_are_parts_of_the_piece(monkeypatch):
+    """Each crop is a part of the transposed piece that starts on a beat. The source is the target delayed by one."""
     generator = random.Random(2)
     piece = music(45, 3)
     starts = Counter()
@@ -90,33 +90,33 @@ def test_crops_are_of_the_piece(monkeypatch):
         source, target = example.crop(piece, generator)
         assert source.shape == target.shape == (32,)
         assert torch.equal(source[1:], target[:-1])
-        found = []
+        matches = []
         for shift, beat in itertools.product(range(-example.SHIFT, example.SHIFT + 1), range(10)):
-            tokens = example.to_tokens(example.transposed(piece, shift))
+            tokens = example.to_tokens(example.transpose(piece, shift))
             before = START if beat == 0 else tokens[16 * beat - 1]
             if torch.equal(target, tokens[16 * beat :][:32]) and source[0] == before:
-                found.append((shift, beat))
-        assert len(found) == 1
-        starts.update(found)
-    shifts, beats = ({pair[which] for pair in starts} for which in (0, 1))
+                matches.append((shift, beat))
+        assert len(matches) == 1
+        starts.update(matches)
+    shifts, beats = ({start[index] for start in starts} for index in (0, 1))
     assert shifts == set(range(-example.SHIFT, example.SHIFT + 1))
     assert beats == set(range(10))
     first = sum(count for (_, beat), count in starts.items() if beat == 0)
-    assert 0.25 < first / 300 < 0.45  # a quarter, and a tenth of the rest
+    assert 0.25 < first / 300 < 0.45  # a quarter, plus a tenth of the rest
 
 
 def test_a_short_piece_is_padded():
     piece = music(5, 4)
     source, target = example.crop(piece, random.Random(5))
-    assert (target[20:] == example.UNSEEN).all()
-    assert (target[:20] != example.UNSEEN).all()
+    assert (target[20:] == example.NO_TARGET).all()
+    assert (target[:20] != example.NO_TARGET).all()
     assert source[0] == START
     assert source.max() < example.TOKENS
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_step_by_step_is_the_whole_pass(scheme):
-    """Through a cache, one token at a time after a primer of five, past CROP and past the cache's first capacity."""
+def test_decoding_with_a_cache_equals_one_pass(scheme):
+    """Decode one token at a time after a primer of five tokens, beyond CROP and beyond the capacity of the cache."""
     model, tokens = decoder(scheme), example.to_tokens(music(12, 6))
     with torch.inference_mode():
         whole, _ = model(tokens[None])
@@ -130,90 +130,92 @@ def test_step_by_step_is_the_whole_pass(scheme):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_what_is_written_is_drawn_from_the_model(scheme):
-    """At a temperature near 0 each token is the most probable after those before it; START is never drawn."""
+def test_samples_come_from_the_model(scheme):
+    """At a temperature near 0 each token is the most probable next one. START is never sampled."""
     model, primer = decoder(scheme), example.to_tokens(music(3, 7))
     with torch.no_grad():
         model.logits.bias[START] = 100.0
-    written = example.write(model, primer, 40, 1e-6, seed=0)
-    assert torch.equal(written[:12], primer)
+    sampled = example.sample(model, primer, 40, 1e-6, seed=0)
+    assert torch.equal(sampled[:12], primer)
     with torch.inference_mode():
         for n in range(12, 40):
-            logits, _ = model(torch.cat((torch.tensor([START]), written[:n]))[None])
-            assert written[n] == logits[0, -1, :START].argmax()
-    assert torch.equal(example.write(model, primer, 40, 1.0, seed=1), example.write(model, primer, 40, 1.0, seed=1))
-    assert not torch.equal(example.write(model, primer, 40, 1.0, seed=1), example.write(model, primer, 40, 1.0, seed=2))
+            logits, _ = model(torch.cat((torch.tensor([START]), sampled[:n]))[None])
+            assert sampled[n] == logits[0, -1, :START].argmax()
+    assert torch.equal(example.sample(model, primer, 40, 1.0, seed=1), example.sample(model, primer, 40, 1.0, seed=1))
+    assert not torch.equal(
+        example.sample(model, primer, 40, 1.0, seed=1), example.sample(model, primer, 40, 1.0, seed=2)
+    )
 
 
 @pytest.mark.whole
-def test_temperature_is_that_of_the_probabilities():
-    """Of many first notes, as often as softmax(logits / T) has them."""
-    model, nothing = decoder("none"), torch.empty(0, dtype=torch.long)
+def test_samples_follow_the_temperature():
+    """The frequencies of many first notes match softmax(logits / T)."""
+    model, primer = decoder("none"), torch.empty(0, dtype=torch.long)
     with torch.inference_mode():
         logits, _ = model(torch.tensor([[START]]))
     expected = (logits[0, 0, :START].double() / 2.0).softmax(-1)
-    drawn = torch.cat([example.write(model, nothing, 1, 2.0, seed) for seed in range(600)])
-    share = drawn.bincount(minlength=START) / 600
-    assert (share - expected).abs().max() < 4 * (0.25 / 600) ** 0.5
+    samples = torch.cat([example.sample(model, primer, 1, 2.0, seed) for seed in range(600)])
+    frequency = samples.bincount(minlength=START) / 600
+    assert (frequency - expected).abs().max() < 4 * (0.25 / 600) ** 0.5
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_scores_are_brute_force(scheme):
-    """−log p of each note by a pass for it alone; the last ten are those most probable."""
+def test_scores_match_one_pass_per_token(scheme):
+    """Compare −log p with a separate pass per note. The last ten notes are the most probable ones."""
     model, tokens = decoder(scheme), example.to_tokens(music(5, 8))
-    tokens = example.write(model, tokens, 30, 1e-6, seed=0)
-    found = example.score(model, tokens)
+    tokens = example.sample(model, tokens, 30, 1e-6, seed=0)
+    scores = example.score(model, tokens)
     for n, token in enumerate(tokens):
         with torch.inference_mode():
             logits, _ = model(torch.cat((torch.tensor([START]), tokens[:n]))[None])
         p = logits[0, -1].double().softmax(-1)
-        assert math.isclose(found[n, 0], -math.log(p[token]), rel_tol=1e-4, abs_tol=1e-4)
-        assert bool(found[n, 1]) == (p.argmax() == token)
-    assert found[20:, 1].all()
+        assert math.isclose(scores[n, 0], -math.log(p[token]), rel_tol=1e-4, abs_tol=1e-4)
+        assert bool(scores[n, 1]) == (p.argmax() == token)
+    assert scores[20:, 1].all()
 
 
 @pytest.mark.parametrize("length", [7, 32, 47, 48, 49, 100])
-def test_windows_are_brute_force(length):
-    """Each token given those of its window: from the latest multiple of 16 that has 16 of them or more before it."""
+def test_scores_in_windows_match_one_pass_per_token(length):
+    """A window starts at the last multiple of 16 that leaves at least 16 tokens before the scored token."""
     model, tokens = decoder("sinusoidal"), example.to_tokens(music(25, 9))[:length]
-    found = example.score_in_windows(model, tokens)
-    assert found.shape == (length, 2)
+    scores = example.score_in_windows(model, tokens)
+    assert scores.shape == (length, 2)
     for n in range(length):
         start = max(0, n // 16 - 1) * 16
-        given = torch.tensor([START if start == 0 else tokens[start - 1], *tokens[start:n]])
+        context = torch.tensor([START if start == 0 else tokens[start - 1], *tokens[start:n]])
         with torch.inference_mode():
-            logits, _ = model(given[None])
-        assert len(given) <= example.CROP
-        assert math.isclose(found[n, 0], -logits[0, -1].log_softmax(-1)[tokens[n]], rel_tol=1e-4, abs_tol=1e-4)
+            logits, _ = model(context[None])
+        assert len(context) <= example.CROP
+        assert math.isclose(scores[n, 0], -logits[0, -1].log_softmax(-1)[tokens[n]], rel_tol=1e-4, abs_tol=1e-4)
 
 
-def test_bins_add_up():
+def test_bins_sum_all_scores():
     scores = [torch.rand(n, 2, generator=torch.Generator().manual_seed(n)) for n in (7, 32, 33, 100)]
     binned = example.bins(scores)
     assert [count for _, _, count in binned] == [7 + 3 * 32, 1 + 32, 32, 4]
-    for which in range(2):
-        total = torch.cat(scores)[:, which].double().sum()
-        assert math.isclose(sum(one[which] for one in binned), total, rel_tol=1e-9)
-    assert math.isclose(example.nats(binned), torch.cat(scores)[:, 0].double().mean(), rel_tol=1e-9)
+    for column in range(2):
+        total = torch.cat(scores)[:, column].double().sum()
+        assert math.isclose(sum(row[column] for row in binned), total, rel_tol=1e-9)
+    assert math.isclose(example.mean_nats(binned), torch.cat(scores)[:, 0].double().mean(), rel_tol=1e-9)
     assert math.isclose(
-        example.nats(binned, 1, 3), (scores[2][32:, 0].sum() + scores[3][32:96, 0].sum()) / 65, rel_tol=1e-6
+        example.mean_nats(binned, 1, 3), (scores[2][32:, 0].sum() + scores[3][32:96, 0].sum()) / 65, rel_tol=1e-6
     )
 
 
 def test_pieces_are_joined():
-    """Rows are whole pieces one after another, but the last piece of a row may be cut; in every order all are there."""
+    """Rows are concatenated pieces, of which only the last may be cut. Each order contains all pieces."""
     pieces = [torch.full((n, 4), 50 + n) for n in (5, 7, 9, 11, 6)]
-    rows = example.joined(pieces, 50)
-    texts = {tuple(example.to_tokens(piece).tolist()): len(piece) for piece in pieces}
-    met = []
+    rows = example.join_pieces(pieces, 50)
+    pieces_by_tokens = {tuple(example.to_tokens(piece).tolist()): len(piece) for piece in pieces}
+    lengths = []
     for row in rows:
         left = tuple(row.tolist())
         assert len(left) <= 50
         while left:
-            (piece,) = [text for text in texts if text[: len(left)] == left[: len(text)]]
-            met.append(texts[piece])
+            (piece,) = [tokens for tokens in pieces_by_tokens if tokens[: len(left)] == left[: len(tokens)]]
+            lengths.append(pieces_by_tokens[piece])
             left = left[len(piece) :]
-    orders = [met[start : start + 5] for start in range(0, len(met), 5)]
+    orders = [lengths[start : start + 5] for start in range(0, len(lengths), 5)]
     assert len(orders) == example.ORDERS
     assert all(sorted(order) == [5, 6, 7, 9, 11] for order in orders)
     assert orders[0] != orders[1]
@@ -226,7 +228,7 @@ def swapped(tokens: torch.Tensor, i: int, j: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_one_layer_without_positions_is_blind_to_order(scheme, monkeypatch):
+def test_one_layer_without_positions_ignores_order(scheme, monkeypatch):
     monkeypatch.setattr(example, "LAYERS", 1)
     model, tokens = decoder(scheme), torch.tensor([60, 61, 62, 63, 64, 65])
     with torch.inference_mode():
@@ -235,16 +237,16 @@ def test_one_layer_without_positions_is_blind_to_order(scheme, monkeypatch):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_without_positions_a_note_repeated_says_the_same_for_ever(scheme):
-    """Any number of layers: what is counted by attending is shares, and those of one note are 1."""
+def test_without_positions_a_repeated_note_gives_constant_logits(scheme):
+    """Attention averages equal values, so the output is the same at each position, for any number of layers."""
     model = decoder(scheme)
     with torch.inference_mode():
         logits, _ = model(torch.full((1, 30), 60))
     assert torch.allclose(logits[0], logits[0, :1], rtol=1e-4, atol=1e-4) == (scheme == "none")
 
 
-def test_relative_positions_past_the_window_are_one():
-    """Notes farther back than CLIP, by any distance, are the same to one layer."""
+def test_distances_beyond_the_clipping_range_are_equal():
+    """One layer does not distinguish the order of notes that are at least CLIP positions back."""
     example.LAYERS = 1
     model, tokens = decoder("relative"), torch.arange(60, 80)
     with torch.inference_mode():
@@ -253,7 +255,7 @@ def test_relative_positions_past_the_window_are_one():
     assert not torch.allclose(plain, near, rtol=1e-4, atol=1e-4)
 
 
-def test_all_start_from_the_same_numbers():
+def test_all_schemes_start_from_the_same_weights():
     states = []
     for scheme in SCHEMES:
         torch.manual_seed(3)
@@ -266,8 +268,8 @@ def test_all_start_from_the_same_numbers():
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_it_learns(scheme, monkeypatch):
-    """Two pieces by heart; on the way the tables move."""
+def test_training_fits_a_small_data_set(scheme, monkeypatch):
+    """The model memorizes two pieces, and all weights change, the tables included."""
     for name, value in (("SHIFT", 0), ("RATE", 1e-2)):
         monkeypatch.setattr(example, name, value)
     pieces = [torch.tensor([[60, 57, 52, 45]] * 3 + [[59, 57, 50, bass]] * 5) for bass in (43, -1)]
@@ -280,8 +282,8 @@ def test_it_learns(scheme, monkeypatch):
     assert all((weight - before[name]).abs().max() > 0.01 for name, weight in model.state_dict().items())
 
 
-def test_counts_are_counted(monkeypatch):
-    """By the definition, on a piece without transposing: each context adds to the one before."""
+def test_count_model_follows_its_definition(monkeypatch):
+    """Without transposition, each longer context is smoothed with the next shorter one."""
     monkeypatch.setattr(example, "SHIFT", 0)
     train, piece = [music(9, 11), music(13, 12)], music(6, 13)
 
@@ -289,32 +291,32 @@ def test_counts_are_counted(monkeypatch):
         past = [START] * 4 + list(tokens)
         return index % 4, past[index], (index // 4) % 4, past[index + 3]
 
-    seen = [
+    occurrences = [
         (context(tokens, index), token)
-        for tokens in (example.to_tokens(one).tolist() for one in train)
+        for tokens in (example.to_tokens(piece).tolist() for piece in train)
         for index, token in enumerate(tokens)
     ]
     tokens = example.to_tokens(piece).tolist()
-    found = example.Counts(train).score(torch.tensor(tokens))
+    scores = example.CountModel(train).score(torch.tensor(tokens))
     for index, token in enumerate(tokens):
         p = 1 / 129
         for n in range(1, 5):
-            same = [other for where, other in seen if where[:n] == context(tokens, index)[:n]]
+            same = [other for other_context, other in occurrences if other_context[:n] == context(tokens, index)[:n]]
             p = (same.count(token) + example.PRIOR * p) / (len(same) + example.PRIOR)
-        assert math.isclose(found[index], -math.log(p), rel_tol=1e-5)
+        assert math.isclose(scores[index], -math.log(p), rel_tol=1e-5)
 
 
-def test_counts_are_of_all_transpositions():
+def test_count_model_counts_all_transpositions():
     train = [music(9, 14)]
-    shifted = [example.transposed(train[0], shift) for shift in range(-example.SHIFT, example.SHIFT + 1)]
-    together = example.Counts(train)
+    shifted = [example.transpose(train[0], shift) for shift in range(-example.SHIFT, example.SHIFT + 1)]
+    model = example.CountModel(train)
     example.SHIFT = 0
     tokens = example.to_tokens(music(5, 15))
-    torch.testing.assert_close(together.score(tokens), example.Counts(shifted).score(tokens))
+    torch.testing.assert_close(model.score(tokens), example.CountModel(shifted).score(tokens))
 
 
-def heard(path: Path) -> list[set[tuple[int, int, int]]]:
-    """What a MIDI file sounds: (pitch, first step, steps) of each of its tracks but the first."""
+def read_midi(path: Path) -> list[set[tuple[int, int, int]]]:
+    """Return the notes of each track except the first as (pitch, first step, steps)."""
     file = mido.MidiFile(path)
     step = file.ticks_per_beat // 4
     tracks = []
@@ -334,39 +336,40 @@ def heard(path: Path) -> list[set[tuple[int, int, int]]]:
     return tracks
 
 
-def test_the_midi_file_has_the_notes(tmp_path):
-    """Held notes are one, silence is none, and every step of the piece sounds again as it was."""
+def test_midi_file_contains_the_notes(tmp_path):
+    """A held note is one note and silence is no note. The piece can be restored from the file."""
     piece = torch.cat((torch.tensor([[-1, 60, 55, 48], [72, 60, 55, -1], [72, 60, 57, 48]]), music(40, 16)))
     example.to_midi(piece).save(tmp_path / "piece.mid")
-    tracks = heard(tmp_path / "piece.mid")
+    tracks = read_midi(tmp_path / "piece.mid")
     assert (72, 1, 2) in tracks[0] or piece[3, 0] == 72
-    again = torch.full_like(piece, -1)
+    restored = torch.full_like(piece, -1)
     for voice, notes in enumerate(tracks):
         for pitch, start, steps in notes:
-            assert (again[start : start + steps, voice] == -1).all()
-            again[start : start + steps, voice] = pitch
-            for edge in (start - 1, start + steps):  # no shorter than it is held
+            assert (restored[start : start + steps, voice] == -1).all()
+            restored[start : start + steps, voice] = pitch
+            for edge in (start - 1, start + steps):  # the note is not split
                 assert not 0 <= edge < len(piece) or piece[edge, voice] != pitch
-    assert torch.equal(again, piece)
+    assert torch.equal(restored, piece)
     tempo = mido.MidiFile(tmp_path / "piece.mid").tracks[0][0].tempo
     assert math.isclose(60e6 / tempo, example.TEMPO, rel_tol=1e-5)
 
 
-def call(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def run_main(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["chorales.py", *arguments])
     example.main()
 
 
 def fails(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line that a command line with a mistake in it ends with."""
+    """Run the command with wrong arguments and return its error message, which must be one line."""
     with pytest.raises(SystemExit) as stopped:
-        call(arguments, monkeypatch)
+        run_main(arguments, monkeypatch)
     _, error = capsys.readouterr()
     assert (stopped.value.code, error.count("\n")) == (2, 1)
     return error
 
 
 GOOD = [[60, 57, 52, 45]] * 4
+RULE = "a step must be four notes, each −1 or a pitch from 21 to 108"
 BROKEN = {
     "cut": (gzip.compress(b"{}")[:-3], ": Compressed file ended"),
     "no gzip": (b"{}", ": Not a gzipped file"),
@@ -374,54 +377,68 @@ BROKEN = {
     "no json": (gzip.compress(b"{"), ": Expecting property name"),
     "no text": (gzip.compress(b"\xff\xfe{"), ": 'utf-"),
     "nested too deep": (gzip.compress(b"[" * 100_000), ": maximum recursion depth"),
-    "list": ([GOOD], ": it holds a list"),
-    "no split": ({"train": [GOOD]}, ", valid: no list of pieces"),
-    "no pieces": ({"train": [], "valid": [GOOD]}, ", train: no list of pieces"),
-    "no steps": ({"train": [GOOD, []], "valid": [GOOD]}, ", train, piece 1: no list of steps"),
+    "list": ([GOOD], " must contain an object with splits, got list"),
+    "no split": ({"train": [GOOD]}, ", valid: the split must be a non-empty list of pieces"),
+    "no pieces": ({"train": [], "valid": [GOOD]}, ", train: the split must be a non-empty list of pieces"),
+    "no steps": ({"train": [GOOD, []], "valid": [GOOD]}, ", train, piece 1: a piece must be a non-empty list of steps"),
     "three voices": (
         {"train": [GOOD], "valid": [[*GOOD, [60, 57, 52]]]},
-        ", valid, piece 0, step 4: [60, 57, 52] is not",
+        f", valid, piece 0, step 4: {RULE}, got [60, 57, 52]",
     ),
     "too high": (
         {"train": [[[109, 57, 52, 45]]], "valid": [GOOD]},
-        ", train, piece 0, step 0: [109, 57, 52, 45] is not",
+        f", train, piece 0, step 0: {RULE}, got [109, 57, 52, 45]",
     ),
-    "too low": ({"train": [[[60, 57, 52, 20]]], "valid": [GOOD]}, ", train, piece 0, step 0: [60, 57, 52, 20] is not"),
-    "not whole": ({"train": [[[60.0, 57, 52, 45]]], "valid": [GOOD]}, ", train, piece 0, step 0: [60.0, 57"),
-    "true": ({"train": [[[True, 57, 52, 45]]], "valid": [GOOD]}, ", train, piece 0, step 0: [True, 57"),
-    "text": ({"train": ["C major"], "valid": [GOOD]}, ", train, piece 0: no list of steps"),
+    "too low": (
+        {"train": [[[60, 57, 52, 20]]], "valid": [GOOD]},
+        f", train, piece 0, step 0: {RULE}, got [60, 57, 52, 20]",
+    ),
+    "not whole": (
+        {"train": [[[60.0, 57, 52, 45]]], "valid": [GOOD]},
+        f", train, piece 0, step 0: {RULE}, got [60.0, 57",
+    ),
+    "true": (
+        {"train": [[[True, 57, 52, 45]]], "valid": [GOOD]},
+        f", train, piece 0, step 0: {RULE}, got [True, 57",
+    ),
+    "text": ({"train": ["C major"], "valid": [GOOD]}, ", train, piece 0: a piece must be a non-empty list of steps"),
 }
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_a_malformed_file_is_told_in_one_line(broken, tmp_path, monkeypatch, capsys):
+def test_a_malformed_file_is_reported_in_one_line(broken, tmp_path, monkeypatch, capsys):
     content, message = BROKEN[broken]
     command = ["--data", str(fill(tmp_path, content)), "--out", str(tmp_path / "out"), "--steps", "10"]
     error = fails(command, monkeypatch, capsys)
     assert error.startswith(f"{tmp_path / 'chorales.json.gz'}{message}")
 
 
-def test_other_mistakes_are_told_in_one_line(tmp_path, monkeypatch, capsys):
-    fine = ["--data", str(fill(tmp_path)), "--out", str(tmp_path / "out"), "--steps", "10"]
+def test_other_user_errors_are_reported_in_one_line(tmp_path, monkeypatch, capsys):
+    arguments = ["--data", str(fill(tmp_path)), "--out", str(tmp_path / "out"), "--steps", "10"]
     nowhere = fails(["--data", str(tmp_path / "nowhere")], monkeypatch, capsys)
     assert "No such file" in nowhere
     assert str(tmp_path / "nowhere" / "chorales.json.gz") in nowhere
-    assert "--steps 9: it is at least 10" in fails([*fine, "--steps", "9"], monkeypatch, capsys)
+    assert "--steps must be at least 10, got 9" in fails([*arguments, "--steps", "9"], monkeypatch, capsys)
     for temperature in ("0", "-1", "nan", "inf"):
-        assert "it is from 0.01 to 100" in fails([*fine, "--temperature", temperature], monkeypatch, capsys)
+        assert "--temperature must be from 0.01 to 100" in fails(
+            [*arguments, "--temperature", temperature], monkeypatch, capsys
+        )
     for seed in ("-1", str(2**63)):
-        assert f"--seed [0, {seed}]" in fails([*fine, "--seed", "0", seed], monkeypatch, capsys)
+        assert f"--seed must be from 0 to 2^63 − 1, got [0, {seed}]" in fails(
+            [*arguments, "--seed", "0", seed], monkeypatch, capsys
+        )
     (tmp_path / "out").write_text("a file")
-    assert str(tmp_path / "out") in fails(fine, monkeypatch, capsys)
+    assert str(tmp_path / "out") in fails(arguments, monkeypatch, capsys)
 
 
-def timeless(path: Path) -> dict[str, object]:
+def untimed_results(path: Path) -> dict[str, object]:
+    """Read the results of a run without the training time."""
     return {name: value for name, value in json.loads(path.read_text()).items() if name != "train_seconds"}
 
 
 @pytest.mark.whole
-def test_the_same_seed_gives_the_same_numbers(tmp_path, monkeypatch):
-    monkeypatch.setattr(example, "draw_roll", lambda *_: None)  # half of a run's time
+def test_same_seed_gives_same_results(tmp_path, monkeypatch):
+    monkeypatch.setattr(example, "draw_roll", lambda *_: None)  # drawing takes half of the time of a run
     data, scheme = example.read(fill(tmp_path)), "relative"
     for name, seed in (("once", 1), ("again", 1), ("other", 2)):
         (tmp_path / name).mkdir()
@@ -429,60 +446,62 @@ def test_the_same_seed_gives_the_same_numbers(tmp_path, monkeypatch):
     once, again, other = (
         tmp_path / name / f"{scheme}-{seed}" for name, seed in (("once", 1), ("again", 1), ("other", 2))
     )
-    assert timeless(once.with_suffix(".json")) == timeless(again.with_suffix(".json"))
-    assert timeless(once.with_suffix(".json"))["whole"] != timeless(other.with_suffix(".json"))["whole"]
+    assert untimed_results(once.with_suffix(".json")) == untimed_results(again.with_suffix(".json"))
+    assert untimed_results(once.with_suffix(".json"))["whole"] != untimed_results(other.with_suffix(".json"))["whole"]
     for suffix in (".mid", ".safetensors"):
         assert once.with_suffix(suffix).read_bytes() == again.with_suffix(suffix).read_bytes()
         assert once.with_suffix(suffix).read_bytes() != other.with_suffix(suffix).read_bytes()
 
 
 @pytest.mark.whole
-def test_a_run_writes_what_it_says(tmp_path):
-    """Figures of all notes of validation; a piece four times as long as the longest, which begins as Bach's does."""
+def test_a_run_saves_its_results(tmp_path):
+    """The results cover all validation notes. The sampled piece is four times as long as the longest training piece."""
     data = example.read(fill(tmp_path))
-    figures = example.run("relative", {**SETTINGS, "seed": 0}, data, tmp_path)
-    for way in ("whole", "windows"):
-        assert sum(count for _, _, count in figures[way]) == 4 * (9 + 16)
-    for way in ("joined", "joined, windows"):
-        assert sum(count for _, _, count in figures[way]) == example.ORDERS * 4 * (9 + 16)
+    results = example.run("relative", {**SETTINGS, "seed": 0}, data, tmp_path)
+    for key in ("whole", "windows"):
+        assert sum(count for _, _, count in results[key]) == 4 * (9 + 16)
+    for key in ("joined", "joined, windows"):
+        assert sum(count for _, _, count in results[key]) == example.ORDERS * 4 * (9 + 16)
     model = example.Decoder("relative").eval()
     load_model(model, tmp_path / "relative-0.safetensors")
     scores = torch.cat([example.score(model, example.to_tokens(piece)) for piece in data["valid"]])
-    assert math.isclose(example.nats(figures["whole"]), scores[:, 0].double().mean(), rel_tol=1e-5)
+    assert math.isclose(example.mean_nats(results["whole"]), scores[:, 0].double().mean(), rel_tol=1e-5)
     primer = example.to_tokens(data["valid"][0][:3])
-    piece = example.to_steps(example.write(model, primer, 192, 0.9, seed=0))
+    piece = example.to_steps(example.sample(model, primer, 192, 0.9, seed=0))
     example.to_midi(piece).save(tmp_path / "again.mid")
     assert (tmp_path / "again.mid").read_bytes() == (tmp_path / "relative-0.mid").read_bytes()
     quarters = [piece[n : n + 12].tolist() for n in (0, 12, 24, 36)]
-    for quarter, stayed, ordered in zip(quarters, figures["held"], figures["in order"], strict=True):
-        same = [a == b for now, then in itertools.pairwise(quarter) for a, b in zip(now, then, strict=True)]
-        falling = [sorted(notes, reverse=True) == notes for notes in quarter]
-        assert math.isclose(stayed, sum(same) / 44, rel_tol=1e-6, abs_tol=1e-9)
-        assert math.isclose(ordered, sum(falling) / 12, rel_tol=1e-6, abs_tol=1e-9)
+    for quarter, held, in_order in zip(quarters, results["held"], results["in order"], strict=True):
+        repeated = [
+            a == b for step, following in itertools.pairwise(quarter) for a, b in zip(step, following, strict=True)
+        ]
+        descending = [sorted(notes, reverse=True) == notes for notes in quarter]
+        assert math.isclose(held, sum(repeated) / 44, rel_tol=1e-6, abs_tol=1e-9)
+        assert math.isclose(in_order, sum(descending) / 12, rel_tol=1e-6, abs_tol=1e-9)
 
 
 @pytest.mark.whole
-def test_finished_runs_are_read_and_others_refused(tmp_path, monkeypatch, capsys):
+def test_finished_runs_are_read_and_checked(tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
-    fine = ["--data", str(fill(tmp_path)), "--out", str(out), "--scheme", "none", "relative", "--steps", "10"]
-    call(fine, monkeypatch)
+    arguments = ["--data", str(fill(tmp_path)), "--out", str(out), "--scheme", "none", "relative", "--steps", "10"]
+    run_main(arguments, monkeypatch)
     first = capsys.readouterr().out
     with monkeypatch.context() as within:
-        within.setattr(example, "fit", None)  # nothing is trained again
-        call(fine, monkeypatch)
+        within.setattr(example, "fit", None)  # must not be called again
+        run_main(arguments, monkeypatch)
         assert capsys.readouterr().out == first
         path = out / "none-0.json"
-        error = fails([*fine, "--steps", "11"], monkeypatch, capsys)
-        assert error == f"{path}: it was run with --steps 10, not 11; name another --out\n"
+        error = fails([*arguments, "--steps", "11"], monkeypatch, capsys)
+        assert error == f"{path}: --steps must be 10 as in the finished run, got 11; choose another --out\n"
         for damaged in ("{", "{}", "[]", "null", path.read_text().replace("held", "hold")):
             path.write_text(damaged)
-            error = fails(fine, monkeypatch, capsys)
-            assert error == f"{path}: no figures of a finished run; delete it to run again\n"
+            error = fails(arguments, monkeypatch, capsys)
+            assert error == f"{path} must contain the results of a finished run; delete it to run again\n"
 
 
 @pytest.mark.whole
-def test_it_prints_its_table(tmp_path):
-    """As a script, whole: a row a run, then the means of each scheme; a picture of all, and files of each run."""
+def test_output_table(tmp_path):
+    """The script prints one row per run and the mean of each scheme. It saves one plot and the files of each run."""
     out = tmp_path / "out"
     command = [sys.executable, ROOT / "examples" / "chorales.py", "--data", fill(tmp_path), "--out", out]
     environment = {**os.environ, "PYTHONWARNINGS": "error"}
@@ -490,15 +509,15 @@ def test_it_prints_its_table(tmp_path):
         [*command, "--steps", "10", "--seed", "3", "4"], capture_output=True, text=True, env=environment
     )
     assert (done.returncode, done.stderr) == (0, "")
-    table, written = done.stdout.split("\n\n")
+    table, statistics = done.stdout.split("\n\n")
     head, *rows = table.splitlines()
-    assert head.split()[:3] == ["whole", "right", "windows"]
+    assert head.split()[:3] == ["whole", "correct", "windows"]
     each = [f"{scheme}, seed {seed}" for seed in (3, 4) for scheme in SCHEMES]
-    names = ["the last note again", "counts", *each, *(f"{scheme}, mean" for scheme in SCHEMES)]
+    names = ["repeat last note", "count model", *each, *(f"{scheme}, mean" for scheme in SCHEMES)]
     assert [re.split("  +", row)[0] for row in rows] == names
-    assert [re.split("  +", row)[0] for row in written.splitlines()[1:]] == ["validation, whole", *each]
+    assert [re.split("  +", row)[0] for row in statistics.splitlines()[1:]] == ["validation, whole", *each]
     whole = [float(re.split("  +", row)[1]) for row in rows[2:]]
     for number in range(3):
         assert math.isclose(whole[6 + number], (whole[number] + whole[3 + number]) / 2, abs_tol=1e-4)
-    made = {f"{scheme}-{seed}{suffix}" for scheme in SCHEMES for seed in (3, 4) for suffix in FILES}
-    assert {path.name for path in out.iterdir()} == {"positions.png", *made}
+    expected = {f"{scheme}-{seed}{suffix}" for scheme in SCHEMES for seed in (3, 4) for suffix in FILES}
+    assert {path.name for path in out.iterdir()} == {"positions.png", *expected}

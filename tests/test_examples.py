@@ -1,4 +1,4 @@
-"""The example runs, reads dependency graphs as their definition says, and tells what is wrong with a file."""
+"""Tests of examples/dependency_graphs.py: reading, labels, models, baselines, output and error messages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SECOND = [Word("yes", TAGS["INTJ"], 0, "root")]
 
 
 def random_sentences(count: int, seed: int, forms: int = 5, types: int = 4) -> list[list[Word]]:
-    """Trees: each word hangs on one of those before it in a shuffled order."""
+    """Build sentences with random trees: the head of each word is an earlier word of a shuffled order."""
     generator = random.Random(seed)
     sentences = []
     for _ in range(count):
@@ -75,7 +75,7 @@ def fill(folder: Path, train: str | bytes = SENTENCES, dev: str = SENTENCES) -> 
 
 
 @pytest.mark.whole
-def test_it_prints_its_table(tmp_path):
+def test_output_table(tmp_path):
     command = [sys.executable, ROOT / "examples" / "dependency_graphs.py", "--data", fill(tmp_path), "--min-count", "1"]
     environment = {**os.environ, "PYTHONWARNINGS": "error"}
     done = subprocess.run([*command, "--epochs", "2"], capture_output=True, text=True, env=environment)
@@ -83,7 +83,7 @@ def test_it_prints_its_table(tmp_path):
     head, *rows = done.stdout.splitlines()
     assert head.split() == ["dev", "unknown", "seconds"]
     assert [re.split("  +", row)[0] for row in rows] == ["counts: word", "counts: word and arc", "none", *VARIANTS]
-    assert [row.split()[-3] for row in rows[:2]] == ["100.00%"] * 2  # every word of dev is known, and has one tag
+    assert [row.split()[-3] for row in rows[:2]] == ["100.00%"] * 2  # each word of dev is known and has one tag
 
 
 def test_sentences_are_read_gzipped_or_not(tmp_path):
@@ -91,10 +91,10 @@ def test_sentences_are_read_gzipped_or_not(tmp_path):
     assert example.read(tmp_path, "train") == example.read(tmp_path, "dev") == [FIRST, SECOND]
 
 
-def test_relations_are_their_definition():
+def test_pairs_are_labelled_by_definition():
     sentences = random_sentences(30, seed=1)
-    types = {"t0": 0, "t1": 1, "t3": 2}  # t2 is not among them
-    relations = example.relate(sentences, types)
+    types = {"t0": 0, "t1": 1, "t3": 2}  # t2 has no label
+    relations = example.label_pairs(sentences, types)
     longest = max(len(sentence) for sentence in sentences)
     assert relations.shape == (30, 1, longest, longest)
     for b, sentence in enumerate(sentences):
@@ -109,14 +109,14 @@ def test_relations_are_their_definition():
                 assert relations[b, 0, i, j] == expected, (b, i, j)
 
 
-def test_batches_hold_every_sentence_once_and_padding():
+def test_batches_hold_each_sentence_once():
     sentences = random_sentences(700, seed=2)
     vocabulary, types = {"w1": 1, "w3": 2}, {"t0": 0, "t1": 1}
-    made = example.batches(sentences, vocabulary, types)
-    assert len(made) > 1
-    assert all(batch.words.numel() <= 1024 for batch in made)
+    result = example.batches(sentences, vocabulary, types)
+    assert len(result) > 1
+    assert all(batch.words.numel() <= 1024 for batch in result)
     found = []
-    for batch in made:
+    for batch in result:
         for words, length, tags in zip(batch.words.tolist(), batch.lengths.tolist(), batch.tags.tolist(), strict=True):
             assert tags[length:] == [NO_TAG] * (len(tags) - length)
             found.append((words[:length], tags[:length]))
@@ -125,32 +125,32 @@ def test_batches_hold_every_sentence_once_and_padding():
 
 
 @pytest.mark.parametrize("with_arcs", [False, True])
-def test_counts_are_counted(with_arcs):
+def test_most_frequent_tags(with_arcs):
     vocabulary = {f"w{index}": index for index in range(1, 5)}
-    types = {f"t{index}": index for index in range(3)}  # the fourth type has no label: its words count as roots
+    types = {f"t{index}": index for index in range(3)}  # the fourth type has no label, so its words count as roots
     train, dev = random_sentences(150, seed=3), random_sentences(40, seed=4, forms=7)
 
-    def place(word):
+    def word_and_arc(word):
         arc = types.get(word.arc, -1) if word.head > 0 else -1
         return vocabulary.get(word.form, 0), arc if with_arcs else -1
 
     seen = defaultdict(Counter)
     for sentence in train:
         for word in sentence:
-            seen[place(word)][word.tag] += 1
+            seen[word_and_arc(word)][word.tag] += 1
 
-    def commonest(word):
-        form, arc = place(word)
+    def most_frequent_tag(word):
+        form, arc = word_and_arc(word)
         return max(range(len(TAGS)), key=lambda tag: (seen[form, arc][tag], seen[0, arc][tag], -tag))
 
     train_data, dev_data = (example.batches(sentences, vocabulary, types) for sentences in (train, dev))
-    guesses = example.count(train_data, dev_data, 4, len(types) if with_arcs else 0)
+    predictions = example.most_frequent_tags(train_data, dev_data, 4, len(types) if with_arcs else 0)
     found = [
-        guess[: int(length)].tolist()
-        for group, batch in zip(guesses, dev_data, strict=True)
-        for guess, length in zip(group, batch.lengths, strict=True)
+        tags[: int(length)].tolist()
+        for batch_tags, batch in zip(predictions, dev_data, strict=True)
+        for tags, length in zip(batch_tags, batch.lengths, strict=True)
     ]
-    assert found == [[commonest(word) for word in sentence] for sentence in sorted(dev, key=len)]
+    assert found == [[most_frequent_tag(word) for word in sentence] for sentence in sorted(dev, key=len)]
 
 
 def tagger(variant: str, types: int) -> example.Tagger:
@@ -159,7 +159,7 @@ def tagger(variant: str, types: int) -> example.Tagger:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_all_start_as_the_same_model(variant):
+def test_all_variants_start_as_the_same_model(variant):
     types = {f"t{index}": index for index in range(4)}
     (batch,) = example.batches(random_sentences(30, seed=6), {f"w{index}": index for index in range(1, 5)}, types)
     with torch.no_grad():
@@ -176,10 +176,10 @@ def test_padding_changes_nothing(variant):
         for layer in model.attention:
             layer.rel_key.normal_()
             layer.rel_value.normal_()
-        together = model(batch)
-        for scores, sentence in zip(together, sentences, strict=True):
-            (alone,) = example.batches([sentence], vocabulary, types)
-            torch.testing.assert_close(scores[: len(sentence)], model(alone)[0], rtol=1e-4, atol=1e-5)
+        batched = model(batch)
+        for logits, sentence in zip(batched, sentences, strict=True):
+            (single,) = example.batches([sentence], vocabulary, types)
+            torch.testing.assert_close(logits[: len(sentence)], model(single)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_typed_arcs_with_one_row_for_all_types_are_arcs():
@@ -196,22 +196,24 @@ def test_typed_arcs_with_one_row_for_all_types_are_arcs():
 
 
 def changed(batch: example.Batch) -> dict[str, example.Batch]:
-    """The batch with one thing changed in its sentences: the types of arcs, the arcs, the order of words."""
+    """Return copies of the batch with other arc types, other arcs, or another order of words."""
     relations = batch.relations
     backwards = torch.arange(relations.shape[-1] - 1, -1, -1)
     return {
-        "types": batch._replace(relations=torch.where(relations < 0, -1, relations ^ 1)),  # 0 for 1, 2 for 3, …
-        "arcs": batch._replace(relations=torch.where(relations < 0, -1, (relations + 4) % 8)),  # heads for dependents
+        "types": batch._replace(relations=torch.where(relations < 0, -1, relations ^ 1)),  # swaps 0 and 1, 2 and 3, …
+        "arcs": batch._replace(
+            relations=torch.where(relations < 0, -1, (relations + 4) % 8)
+        ),  # swaps heads and dependents
         "order": batch._replace(words=batch.words[:, backwards], relations=relations[:, :, backwards][..., backwards]),
     }
 
 
 @pytest.mark.parametrize(
-    ("variant", "seen"),
+    ("variant", "inputs"),
     [("none", set()), ("positions", {"order"}), ("arcs", {"arcs"}), ("typed arcs", {"arcs", "types"})],
 )
-def test_what_a_variant_sees(variant, seen):
-    """With tables of any numbers; sentences of seven words, so that the order changes and no padding moves."""
+def test_each_variant_depends_on_its_inputs_only(variant, inputs):
+    """Tables are random. Sentences have seven words each, so reversing the order does not move padding."""
     sentences = [sentence for sentence in random_sentences(100, seed=8) if len(sentence) == 7]
     vocabulary, types = (
         {f"{letter}{index}": index for index in range(low, low + 4)} for letter, low in (("w", 1), ("t", 0))
@@ -223,16 +225,16 @@ def test_what_a_variant_sees(variant, seen):
             layer.rel_key.normal_()
             layer.rel_value.normal_()
         plain = model(batch)
-        for what, other in changed(batch).items():
+        for change, other in changed(batch).items():
             output = model(other)
-            output = output.flip(1) if what == "order" else output
-            assert torch.allclose(output, plain, rtol=1e-4, atol=1e-5) == (what not in seen), what
+            output = output.flip(1) if change == "order" else output
+            assert torch.allclose(output, plain, rtol=1e-4, atol=1e-5) == (change not in inputs), change
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_it_learns(variant):
-    """The tags of words that have one each; on the way the tables leave zero."""
+def test_training_fits_a_small_data_set(variant):
+    """Each word has one tag, so all tags can be learned. The tables, which start at zero, change."""
     types = {f"t{index}": index for index in range(4)}
     vocabulary = {f"w{index}": index for index in range(1, 5)}
     sentences = [
@@ -243,10 +245,10 @@ def test_it_learns(variant):
     model = tagger(variant, 4).train()
     example.fit(model, data, epochs=50, seed=0)
     with torch.inference_mode():
-        guesses = [model.eval()(batch).argmax(-1) for batch in data]
-    for guess, batch in zip(guesses, data, strict=True):
+        predictions = [model.eval()(batch).argmax(-1) for batch in data]
+    for tags, batch in zip(predictions, data, strict=True):
         real = batch.tags != NO_TAG
-        assert torch.equal(guess[real], batch.tags[real])
+        assert torch.equal(tags[real], batch.tags[real])
     assert all(layer.rel_key.any() and layer.rel_value.any() for layer in model.attention)
 
 
@@ -256,21 +258,24 @@ def row(*columns: object) -> str:
 
 GOOD = row(1, "Go", "go", "VERB", "VB", "_", 0, "root", "_", "_")
 BROKEN = {
-    "columns": (GOOD + "2\tnow\n", "line 2: 2 columns between tabs, where a word has 10"),
-    "spaces": (GOOD.replace("\t", "    "), "line 1: 1 columns"),
-    "number": (GOOD + GOOD, "line 2: word number '1', where 2 comes next"),
-    "tag": (GOOD.replace("VERB", "VB"), "line 1: tag 'VB' is none of ADJ"),
-    "no head": (GOOD.replace("\t0\t", "\t_\t"), "line 1: head '_' is neither"),
-    "own head": (GOOD.replace("\t0\t", "\t1\t"), "line 1: head '1' is neither"),
-    "head past the end": (GOOD.replace("\t0\t", "\t2\t"), "line 1: this sentence of 1 words has a head past them"),
-    "empty": ("", "no words in it"),
-    "comments": ("# nothing\n\n", "no words in it"),
+    "columns": (GOOD + "2\tnow\n", "line 2: a word must have 10 tab-separated columns, got 2"),
+    "spaces": (GOOD.replace("\t", "    "), "line 1: a word must have 10 tab-separated columns, got 1"),
+    "number": (GOOD + GOOD, "line 2: the word number must be 2, got '1'"),
+    "tag": (GOOD.replace("VERB", "VB"), "line 1: the tag must be one of ADJ"),
+    "no head": (GOOD.replace("\t0\t", "\t_\t"), "line 1: the head must be 0 or the number of another word, got '_'"),
+    "own head": (GOOD.replace("\t0\t", "\t1\t"), "line 1: the head must be 0 or the number of another word, got '1'"),
+    "head out of range": (
+        GOOD.replace("\t0\t", "\t2\t"),
+        "line 1: heads must be at most 1, the number of words, got 2",
+    ),
+    "empty": ("", "the file must contain words"),
+    "comments": ("# nothing\n\n", "the file must contain words"),
     "not text": (b"\xff\xfe\n", "can't decode byte 0xff"),
 }
 
 
 def fails(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line that a command line with a mistake in it ends with."""
+    """Run the command with wrong arguments and return its error message, which must be one line."""
     monkeypatch.setattr(sys, "argv", ["dependency_graphs.py", *arguments])
     with pytest.raises(SystemExit) as stopped:
         example.main()
@@ -280,14 +285,14 @@ def fails(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_a_malformed_file_is_told_in_one_line(broken, tmp_path, monkeypatch, capsys):
+def test_a_malformed_file_is_reported_in_one_line(broken, tmp_path, monkeypatch, capsys):
     text, message = BROKEN[broken]
     error = fails(["--data", str(fill(tmp_path, train=text))], monkeypatch, capsys)
     assert error.startswith(f"{tmp_path / 'xx-ud-train.conllu'}")
     assert message in error
 
 
-def test_a_cut_or_false_gzip_file_is_told_in_one_line(tmp_path, monkeypatch, capsys):
+def test_a_truncated_or_invalid_gzip_file_is_reported_in_one_line(tmp_path, monkeypatch, capsys):
     path = fill(tmp_path) / "xx-ud-dev.conllu.gz"
     whole = path.read_bytes()
     for content in (whole[:-20], b"plain text\n", whole[:30] + bytes(40) + whole[70:]):
@@ -295,8 +300,10 @@ def test_a_cut_or_false_gzip_file_is_told_in_one_line(tmp_path, monkeypatch, cap
         assert fails(["--data", str(tmp_path)], monkeypatch, capsys).startswith(f"{path}: ")
 
 
-def test_other_mistakes_are_told_in_one_line(tmp_path, monkeypatch, capsys):
-    assert "0 files *-train.conllu" in fails(["--data", str(tmp_path / "nowhere")], monkeypatch, capsys)
+def test_other_user_errors_are_reported_in_one_line(tmp_path, monkeypatch, capsys):
+    assert "must have one file *-train.conllu" in fails(["--data", str(tmp_path / "nowhere")], monkeypatch, capsys)
     (fill(tmp_path) / "yy-ud-train.conllu").write_text(SENTENCES)
-    assert "2 files *-train.conllu" in fails(["--data", str(tmp_path)], monkeypatch, capsys)
-    assert "--epochs 0" in fails(["--data", str(tmp_path), "--epochs", "0"], monkeypatch, capsys)
+    assert "got 2" in fails(["--data", str(tmp_path)], monkeypatch, capsys)
+    assert "--epochs must be at least 1, got 0" in fails(
+        ["--data", str(tmp_path), "--epochs", "0"], monkeypatch, capsys
+    )

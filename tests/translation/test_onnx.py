@@ -149,7 +149,7 @@ def test_the_example_keeps_to_the_longest_sequence(exported):
     parts, out = exported
     model, pieces = Model(out), parts.tokenizer.encode(LINES[0])
     assert len(model.search(pieces)) == 4 * PAST
-    model.about["max_length"] = 7
+    model.config["max_length"] = 7
     assert len(model.search(pieces)) == 6
 
 

@@ -86,7 +86,14 @@ def _restore(owner: type[nn.Module] | nn.Module) -> None:
 
 
 def report(model: nn.Module) -> str:
-    """Return one line per module that could use relattn: its name, its class, and "relattn" or why it does not."""
+    """Report which modules use relattn.
+
+    Args:
+        model: the model to inspect.
+
+    Returns:
+        One line per module of a supported class: its name, its class, and "relattn" or why it does not.
+    """
     lines = []
     for name, module in model.named_modules():
         patch = _find_patch(module)
