@@ -21,8 +21,7 @@ from relattn import backends, relation_attention, relative_attention
 from relattn.backends import dense, triton
 from relattn.backends.triton import backward, labels, operators, plan
 from relattn.backends.triton.configs import Config
-from relattn.backends.triton.numbers import LEFT_NUMBERS as BACKWARD_STATS
-from relattn.backends.triton.numbers import NUMBERS as FORWARD_STATS
+from relattn.backends.triton.row_stats import BACKWARD_STATS, FORWARD_STATS
 from relattn.call import Call
 from tests.support.numerics import Shape, assert_within_budget, error, make_inputs, outputs_and_gradients
 
@@ -64,7 +63,7 @@ def take(monkeypatch, tiles: Config, whole: bool = False) -> None:
     """Has all kernels take these tiles, and one program do a head's whole backward pass, or never."""
     of_whole = tiles._replace(rows=128 if whole else 0)
     monkeypatch.setattr(plan, "config", lambda kernel, *_: of_whole if kernel == "whole" else tiles)
-    monkeypatch.setattr(plan, "labels_at_once", lambda labels: 16)
+    monkeypatch.setattr(plan, "chunk_size", lambda labels: 16)
     plan.plan.cache_clear()
 
 
@@ -371,21 +370,21 @@ def test_one_program_may_do_the_whole_backward_pass(monkeypatch, shape, rel_dim,
 def test_one_program_may_do_several_sequences(monkeypatch, tables, rel_dim, per_head):
     """Three at a time, of which the last program has two. Their gradients of the tables are added up."""
     take(monkeypatch, TILES["small"], whole=True)
-    monkeypatch.setattr(plan, "MANY", 3)
+    monkeypatch.setattr(plan, "MAX_PARTS", 3)
     plans = plans_made(monkeypatch)
     sizes = Shape(batch=5, heads=2, key_heads=2, queries=19, keys=23, dim=8, value_dim=16, left=3, right=2)
     inputs = make_inputs(sizes, dtype=torch.float32, tables=tables, per_head=per_head, rel_dim=rel_dim)
     options = {"key_lengths": torch.tensor([23, 1, 20, 0, 7]), "query_offset": 1}
     options["query_lengths"] = torch.tensor([19, 3, 0, 5, 17])
     assert_within_budget(relative_attention, inputs, "triton", clip=(3, 2), **options)
-    assert {found.members for found in plans} == {3}
+    assert {found.sequences for found in plans} == {3}
 
 
 def test_what_is_known_at_compile_time_is_no_truth_value():
     """Whichever was asked for first: a remembered True in the place of a stride of 1 would be a number of one bit."""
-    plan.fixed.cache_clear()
+    plan.constant.cache_clear()
     for value in (True, False, 1, 0):
-        assert type(plan.fixed(value).value) is int
+        assert type(plan.constant(value).value) is int
 
 
 def call_of(queries: int, keys: int, **changes) -> Call:
@@ -452,8 +451,8 @@ def test_split_keys_are_joined_where_there_is_dropout_or_half_types_or_labels(mo
 
 
 def split_keys(monkeypatch) -> list[plan.Plan]:
-    monkeypatch.setattr(plan, "FEW", 100)
-    monkeypatch.setattr(plan, "SHARE", 16)
+    monkeypatch.setattr(plan, "MAX_SPLIT_QUERIES", 100)
+    monkeypatch.setattr(plan, "MIN_SPLIT_KEYS", 16)
     return plans_made(monkeypatch)
 
 
