@@ -197,7 +197,7 @@ def rows(target: int, case: Case) -> list[dict[str, Any]]:
     def compile_only(kernel: Any, programs: int, tiles: Any, call: Call, **arguments: Any) -> None:
         if tiles is None:
             return  # a join of few numbers
-        compiled = kernel.warmup(**operators.launched(tiles, arguments), grid=(programs,))
+        compiled = kernel.warmup(**operators.launch_arguments(tiles, arguments), grid=(programs,))
         taken = assembled(compiled, target)
         loops = taken.pop("loops")
         row = {"target": f"sm_{target}", **asdict(case), "kernel": kernel.__name__, **tiles._asdict()}

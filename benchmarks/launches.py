@@ -35,7 +35,7 @@ def variants(cases: Iterable[Case]) -> tuple[int, int]:
     found: tuple[set[str], set[str]] = (set(), set())
 
     def launch(into: set[str], kernel: Any, programs: int, tiles: Any, *rest: Any, **arguments: Any) -> None:
-        into.add(keys_of(kernel, operators.launched(tiles, arguments)))
+        into.add(keys_of(kernel, operators.launch_arguments(tiles, arguments)))
 
     for case in cases:
         call = case.call()

@@ -9,9 +9,9 @@ from torch import Tensor
 from benchmarks.peers import Case
 from relattn.backends import custom_ops
 from relattn.backends.triton.configs import Config, generation_of, padded
-from relattn.backends.triton.numbers import NUMBERS
 from relattn.backends.triton.operators import run_backward, run_forward
 from relattn.backends.triton.plan import Sizes
+from relattn.backends.triton.row_stats import FORWARD_STATS
 from relattn.call import Call
 from relattn.positions import reached_range
 
@@ -77,7 +77,7 @@ def config(kernel: str, generation: int, dtype: torch.dtype, dim: int) -> Config
 
 
 forward, backward = partial(run_forward, tiles_of=tiles_of), partial(run_backward, tiles_of=tiles_of)
-operator, *_ = custom_ops.register("triton_old_tiles", forward, backward, NUMBERS.value)
+operator, *_ = custom_ops.register("triton_old_tiles", forward, backward, FORWARD_STATS.value)
 
 
 def attend(case: Case, query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor, rel_value: Tensor) -> Tensor:

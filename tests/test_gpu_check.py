@@ -1,4 +1,4 @@
-"""The checks that `benchmarks.gpu` makes of the kernels see what is wrong with them."""
+"""Tests that the checks of `benchmarks.gpu` find wrong kernels."""
 
 from dataclasses import replace
 from itertools import count
@@ -14,7 +14,7 @@ from tests.support.numerics import equations_keeping
 
 @pytest.mark.parametrize("check", [gpu_check.within_budget, gpu_check.deterministic])
 def test_a_wrong_kernel_is_seen(monkeypatch, check):
-    """One that adds noise: not within budget, and never the same."""
+    """A kernel that adds noise is not within the tolerance, and never returns the same."""
 
     def noisy(call, return_lse):
         output, lse = dense.attend(call, return_lse)
@@ -40,7 +40,7 @@ NUMBERS = count()
 
 
 def explicit(seeds, back, dropped, scaled):
-    """Dropout by the equations in place of the kernels: `seeds` draws the pairs forward, and `back` backward."""
+    """Return a replacement of the kernels by the equations; `seeds` maps the seed forward, and `back` backward."""
 
     def attend(call, return_lse):
         seed = int(torch.randint(2**31, ()))

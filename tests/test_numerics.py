@@ -1,4 +1,4 @@
-"""The yardstick itself: what it lets pass and what it does not."""
+"""Tests of the tolerances that other tests use: which errors they allow."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def test_a_budget_is_a_few_roundings(dtype):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("wrong", ["output", "lse", "rel_key", "rel_value", "query"])
 def test_a_small_mistake_breaks_the_budget(dtype, wrong):
-    """One part in ten thousand of one result, or of the gradient of one input, in one place."""
+    """An error of 1e-4 in one result, or in one element of the gradient of one input, is found."""
     inputs = make_inputs(SHAPES["self"], dtype=dtype)
 
     def mistaken(backend, **arguments):

@@ -74,31 +74,23 @@ def test_the_kernels_pass(kind):
     assert selftest.run(CPU, kind) is None
 
 
-def noisy(kernels, *arguments):
-    output, *rest = kernels(*arguments)
-    return output + 1e-3 * torch.randn(output.shape, generator=torch.Generator().manual_seed(0)), *rest
+def on_output(change):
+    return lambda kernels, *arguments: (change((results := kernels(*arguments))[0]), *results[1:])
 
 
-def wrong_gradient(kernels, *arguments):
-    output, *rest = kernels(*arguments)
-    return 2 * output - output.detach(), *rest
-
-
-def nan_in_gradient(kernels, *arguments):
-    output, *rest = kernels(*arguments)
-    return output + 0 * (output - output.detach()).sqrt(), *rest
-
-
-def without_rel_query(kernels, *arguments):
-    return kernels(*Call(*arguments)._replace(rel_query=0 * Call(*arguments).rel_query))
-
-
-def without_dropout(kernels, *arguments):
-    return kernels(*Call(*arguments)._replace(dropout_p=0.0))
+def on_call(change):
+    return lambda kernels, *arguments: kernels(*change(Call(*arguments)))
 
 
 def out_of_memory(kernels, *arguments):
     raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
+
+
+noisy = on_output(lambda z: z + 1e-3 * torch.randn(z.shape, generator=torch.Generator().manual_seed(0)))
+wrong_gradient = on_output(lambda z: 2 * z - z.detach())
+nan_in_gradient = on_output(lambda z: z + 0 * (z - z.detach()).sqrt())
+without_rel_query = on_call(lambda call: call._replace(rel_query=0 * call.rel_query))
+without_dropout = on_call(lambda call: call._replace(dropout_p=0.0))
 
 
 @pytest.mark.parametrize(

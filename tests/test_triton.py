@@ -1,4 +1,4 @@
-"""The Triton kernels where `test_backends.py` does not reach, in Triton's interpreter: many tiles, far and near."""
+"""Tests of the Triton kernels in Triton's interpreter with many tiles, far and near, beyond `test_backends.py`."""
 
 import math
 import os
@@ -21,23 +21,20 @@ from relattn import backends, relation_attention, relative_attention
 from relattn.backends import dense, triton
 from relattn.backends.triton import backward, labels, operators, plan
 from relattn.backends.triton.configs import Config
-from relattn.backends.triton.numbers import LEFT_NUMBERS as BACKWARD_STATS
-from relattn.backends.triton.numbers import NUMBERS as FORWARD_STATS
+from relattn.backends.triton.row_stats import BACKWARD_STATS, FORWARD_STATS
 from relattn.call import Call
 from tests.support.numerics import Shape, assert_within_budget, error, make_inputs, outputs_and_gradients
 
 pytestmark = pytest.mark.sampled(32)  # Triton's interpreter takes a second a case
 
-# tiles are of 16 or 32, and no more than 16 labels are worked off at once
+# tiles have 16 or 32 rows and columns, and chunks have 16 labels
 SHAPES = {
     "far on both sides": Shape(
         batch=1, heads=2, key_heads=2, queries=67, keys=67, dim=17, value_dim=19, left=4, right=4
     ),
     "exact tiles": Shape(batch=1, heads=1, key_heads=1, queries=64, keys=64, dim=16, value_dim=16, left=1, right=6),
     "grouped": Shape(batch=2, heads=2, key_heads=1, queries=37, keys=53, dim=8, value_dim=24, left=5, right=0),
-    "more labels than at once": Shape(
-        batch=1, heads=1, key_heads=1, queries=70, keys=70, dim=5, value_dim=7, left=20, right=15
-    ),
+    "several chunks": Shape(batch=1, heads=1, key_heads=1, queries=70, keys=70, dim=5, value_dim=7, left=20, right=15),
     "one label": Shape(batch=1, heads=2, key_heads=1, queries=50, keys=36, dim=5, value_dim=7, left=0, right=0),
     "three queries": Shape(batch=2, heads=1, key_heads=1, queries=3, keys=75, dim=33, value_dim=16, left=9, right=2),
     "three keys": Shape(batch=1, heads=1, key_heads=1, queries=75, keys=3, dim=3, value_dim=2, left=3, right=30),
@@ -47,43 +44,43 @@ TILES = {"small": Config(16, 16, 16, 4, 1), "tall": Config(32, 16, 16, 4, 1), "w
 
 @pytest.fixture(autouse=True)
 def _forget():
-    """Plans that were made with tiles of a test's."""
+    """Remove cached plans that have the tiles of a test."""
     yield
     plan.plan.cache_clear()
 
 
 @pytest.fixture
 def _poison():
-    """Memory that PyTorch hands out uninitialised holds NaN."""
+    """Fill uninitialised memory with NaN."""
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
 
 
 def take(monkeypatch, tiles: Config, whole: bool = False) -> None:
-    """Has all kernels take these tiles, and one program do a head's whole backward pass, or never."""
+    """Make all kernels use these tiles, and one program do the whole backward pass of a head always or never."""
     of_whole = tiles._replace(rows=128 if whole else 0)
     monkeypatch.setattr(plan, "config", lambda kernel, *_: of_whole if kernel == "whole" else tiles)
-    monkeypatch.setattr(plan, "labels_at_once", lambda labels: 16)
+    monkeypatch.setattr(plan, "chunk_size", lambda labels: 16)
     plan.plan.cache_clear()
 
 
 def plans_made(monkeypatch) -> list[plan.Plan]:
-    """Those of the calls from here on."""
+    """Return a list to which the plan of each later call is added."""
     made = []
     monkeypatch.setattr(operators, "plan_of", lambda *given: (made.append(plan.plan_of(*given)), made[-1])[1])
     return made
 
 
 def assert_same(found: dict) -> None:
-    """The results of native and Triton kernels, but for rounding."""
+    """Assert that the native and the Triton kernels give the same results up to rounding."""
     finite = torch.cat([x[x.isfinite()] for x in found["native"].values()])
     allowed = 16 * torch.finfo(torch.float32).eps * float(finite.abs().max())
     assert all(error(found["triton"][name], want) < allowed for name, want in found["native"].items())
 
 
 def restricted(sizes: Shape, causal: bool, lengths: str, mask: bool) -> dict:
-    """With lengths, offsets are ragged; those of queries leave whole tiles of padding, and parts of one."""
+    """Return options of a call. With lengths, offsets differ per sequence, and queries have whole tiles of padding."""
     options = {"is_causal": causal, "query_offset": sizes.keys - sizes.queries}
     if lengths:
         options["query_offset"] = torch.tensor([-3, 20])[: sizes.batch]
@@ -131,8 +128,8 @@ def test_tiles_are_the_equations(monkeypatch, shape, tiles, beyond, masks):
         ("grouped", 19, "clip", (True, "keys", False)),
         ("far on both sides", 1, "clip", (False, "", False)),
         ("far on both sides", 40, "clip", (True, "", False)),
-        ("more labels than at once", 19, "clip", (False, "", False)),
-        ("more labels than at once", 1, "zero", (False, "", True)),
+        ("several chunks", 19, "clip", (False, "", False)),
+        ("several chunks", 1, "zero", (False, "", True)),
         ("one label", 3, "clip", (False, "keys and queries", False)),
     ],
 )
@@ -168,8 +165,10 @@ WIDE = Shape(batch=2, heads=2, key_heads=1, queries=52, keys=40, dim=5, value_di
 def test_parts_of_the_tables_gradients_have_the_labels_that_are_reached(
     monkeypatch, tables, per_head, rel_dim, offset, beyond
 ):
-    """A window as wide as the sequence has one label for each query and each key; a block of 16 queries reaches one for
-    each key, and 15 more, in whole tiles of keys and chunks of labels. Beyond 40 keys, of any offset, are none."""
+    """A block of 16 queries reaches one label per key and 15 more, rounded up to tiles of keys and chunks of labels.
+
+    A clipping range as wide as the sequence has one label per query and key, which is more.
+    """
     take(monkeypatch, TILES["small"])
     plans = plans_made(monkeypatch)
     inputs = make_inputs(WIDE, dtype=torch.float32, tables=tables, per_head=per_head, rel_dim=rel_dim)
@@ -186,8 +185,10 @@ def test_parts_of_the_tables_gradients_have_the_labels_that_are_reached(
 
 @pytest.mark.whole
 def test_labels_are_visited_where_a_tile_has_them(monkeypatch):
-    """Of a window as wide as the sequence, 16 queries and 16 keys have 31 labels of 127, in chunks of 16: those are
-    visited once forward, twice for the gradients of queries and table, and once for that of keys."""
+    """A tile of 16 queries and 16 keys visits only the chunks of its own 31 of 127 labels.
+
+    It visits them once forward, twice for the gradients of queries and table, and once for that of keys.
+    """
     take(monkeypatch, TILES["small"])
     inputs = make_inputs(
         Shape(batch=1, heads=1, key_heads=1, queries=64, keys=64, dim=3, value_dim=3, left=63, right=63),
@@ -223,9 +224,9 @@ def test_a_far_tile_that_reaches_into_a_near_part_is_hidden_there(monkeypatch, t
 
 @pytest.mark.whole
 @pytest.mark.usefixtures("_poison")
-@pytest.mark.parametrize("shape", ["far on both sides", "grouped", "more labels than at once"])
-def test_products_of_float32_in_three_parts_are_as_good(monkeypatch, shape):
-    """Other tests have them whole (conftest.py)."""
+@pytest.mark.parametrize("shape", ["far on both sides", "grouped", "several chunks"])
+def test_float32_products_from_three_tf32_products(monkeypatch, shape):
+    """Other tests use full float32 products (conftest.py)."""
     take(monkeypatch, TILES["wide"])
     monkeypatch.setattr(plan, "tensor_floats", lambda: False)
     sizes = SHAPES[shape]
@@ -235,9 +236,7 @@ def test_products_of_float32_in_three_parts_are_as_good(monkeypatch, shape):
 
 @pytest.mark.whole
 @pytest.mark.usefixtures("_poison")
-@pytest.mark.parametrize(
-    ("shape", "rel_dim"), [("grouped", None), ("more labels than at once", None), ("more labels than at once", 3)]
-)
+@pytest.mark.parametrize(("shape", "rel_dim"), [("grouped", None), ("several chunks", None), ("several chunks", 3)])
 def test_tiles_of_relations_are_the_equations(monkeypatch, shape, rel_dim):
     take(monkeypatch, TILES["small"])
     sizes = SHAPES[shape]
@@ -260,7 +259,7 @@ def test_tiles_of_relations_are_the_equations(monkeypatch, shape, rel_dim):
     ],
 )
 def test_padding_of_queries_and_of_keys(monkeypatch, program, causal, offset, lengths):
-    """Both are counted in rows: a query whose position is past the valid keys attends to them all the same."""
+    """Both lengths count rows: a query at a position after the valid keys still attends to them."""
     take(monkeypatch, TILES["small"], whole=program == "whole")
     plans = split_keys(monkeypatch) if program == "few queries" else plans_made(monkeypatch)
     sizes = Shape(batch=3, heads=1, key_heads=1, queries=37, keys=53, dim=5, value_dim=7, left=4, right=3)
@@ -348,8 +347,8 @@ def test_padding_of_queries_beside_relations_a_mask_and_dropout(monkeypatch):
     ("shape", "rel_dim"),
     [
         ("far on both sides", None),
-        ("more labels than at once", None),
-        ("more labels than at once", 19),
+        ("several chunks", None),
+        ("several chunks", 19),
         ("three keys", None),
     ],
 )
@@ -369,23 +368,23 @@ def test_one_program_may_do_the_whole_backward_pass(monkeypatch, shape, rel_dim,
 @pytest.mark.parametrize(("tables", "rel_dim"), [("both", None), ("keys", None), ("both", 3)])
 @pytest.mark.whole
 def test_one_program_may_do_several_sequences(monkeypatch, tables, rel_dim, per_head):
-    """Three at a time, of which the last program has two. Their gradients of the tables are added up."""
+    """Three per program, and two in the last. Their gradients of the tables are summed."""
     take(monkeypatch, TILES["small"], whole=True)
-    monkeypatch.setattr(plan, "MANY", 3)
+    monkeypatch.setattr(plan, "MAX_PARTS", 3)
     plans = plans_made(monkeypatch)
     sizes = Shape(batch=5, heads=2, key_heads=2, queries=19, keys=23, dim=8, value_dim=16, left=3, right=2)
     inputs = make_inputs(sizes, dtype=torch.float32, tables=tables, per_head=per_head, rel_dim=rel_dim)
     options = {"key_lengths": torch.tensor([23, 1, 20, 0, 7]), "query_offset": 1}
     options["query_lengths"] = torch.tensor([19, 3, 0, 5, 17])
     assert_within_budget(relative_attention, inputs, "triton", clip=(3, 2), **options)
-    assert {found.members for found in plans} == {3}
+    assert {found.sequences for found in plans} == {3}
 
 
-def test_what_is_known_at_compile_time_is_no_truth_value():
-    """Whichever was asked for first: a remembered True in the place of a stride of 1 would be a number of one bit."""
-    plan.fixed.cache_clear()
+def test_compile_time_constants_are_no_booleans():
+    """A cached True in place of a stride of 1 would be an integer of one bit."""
+    plan.constant.cache_clear()
     for value in (True, False, 1, 0):
-        assert type(plan.fixed(value).value) is int
+        assert type(plan.constant(value).value) is int
 
 
 def call_of(queries: int, keys: int, **changes) -> Call:
@@ -407,7 +406,7 @@ def test_a_program_with_all_of_a_head_has_not_too_many_keys(keys, is_whole):
 
 
 def test_either_lengths_come_with_the_other():
-    """So that kernels are compiled with both or without."""
+    """Kernels are compiled with both lengths or with neither."""
     assert operators.lengths_of(call_of(3, 5)) == (None, None)
     for given in ({"key_lengths": torch.tensor([2, 4])}, {"query_lengths": torch.tensor([1, 3])}):
         keys, queries = operators.lengths_of(call_of(3, 5, **given))
@@ -452,8 +451,8 @@ def test_split_keys_are_joined_where_there_is_dropout_or_half_types_or_labels(mo
 
 
 def split_keys(monkeypatch) -> list[plan.Plan]:
-    monkeypatch.setattr(plan, "FEW", 100)
-    monkeypatch.setattr(plan, "SHARE", 16)
+    monkeypatch.setattr(plan, "MAX_SPLIT_QUERIES", 100)
+    monkeypatch.setattr(plan, "MIN_SPLIT_KEYS", 16)
     return plans_made(monkeypatch)
 
 
@@ -484,7 +483,7 @@ def test_a_scale_may_be_of_any_sign(monkeypatch, scale, rel_dim):
 
 
 def test_masses_of_edges_are_not_rounded_to_half_types():
-    """The edges' rows cancel where their masses are about one half each, and leave what was rounded off."""
+    """The edge rows cancel if their masses are about one half each, and leave the rounding error."""
     shape = Shape(batch=1, heads=1, key_heads=1, queries=64, keys=64, dim=16, value_dim=16, left=1, right=1)
     inputs = make_inputs(shape, dtype=torch.float16, tables="values")
     inputs["value"] = torch.zeros_like(inputs["value"])
@@ -497,7 +496,7 @@ def test_masses_of_edges_are_not_rounded_to_half_types():
 
 
 def test_ds_of_a_query_sum_to_zero(monkeypatch):
-    """So do a table's gradients over its rows, however the output was rounded."""
+    """The gradients of a table sum to zero over its rows as well, however the output was rounded."""
     inputs = make_inputs(
         Shape(batch=1, heads=1, key_heads=1, queries=96, keys=96, dim=16, value_dim=16, left=1, right=1),
         dtype=torch.bfloat16,
@@ -522,7 +521,7 @@ def test_long_sequences_lose_no_more_than_twice_what_plain_attention_loses():
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.whole
 def test_dropout_keeps_the_pairs_that_native_keeps(monkeypatch, whole, tables):
-    """They are held to the explicit formula in `test_native.py`, forward and backward."""
+    """`test_native.py` compares those with the explicit formula, forward and backward."""
     take(monkeypatch, TILES["small"], whole)
     sizes = SHAPES["far on both sides"]
     inputs = make_inputs(sizes, dtype=torch.float32, tables=tables)
@@ -542,9 +541,9 @@ def test_dropout_beside_a_rel_query(monkeypatch, causal):
 
 
 @pytest.mark.whole
-def test_dropout_of_relations_and_of_more_labels_than_at_once(monkeypatch):
+def test_dropout_of_relations_and_of_several_chunks(monkeypatch):
     take(monkeypatch, TILES["small"])
-    sizes = SHAPES["more labels than at once"]
+    sizes = SHAPES["several chunks"]
     inputs = make_inputs(sizes, dtype=torch.float32)
     relations = torch.randint(-1, sizes.labels, (1, 1, 70, 70))
     for operator, options in ((relative_attention, {"clip": (20, 15)}), (relation_attention, {"relations": relations})):
@@ -557,7 +556,7 @@ def test_dropout_of_relations_and_of_more_labels_than_at_once(monkeypatch):
 
 @pytest.mark.parametrize(("whole", "rel_dim"), [(False, None), (True, None), (False, 5), (True, 5)])
 def test_nothing_outside_a_tensor_is_read_or_written(monkeypatch, whole, rel_dim):
-    """Inputs lie among NaN, and results among numbers that must not change."""
+    """Inputs are surrounded by NaN, and results by values that must not change."""
     take(monkeypatch, TILES["small"], whole)
     sizes = Shape(batch=1, heads=1, key_heads=1, queries=37, keys=41, dim=17, value_dim=19, left=4, right=3)
     inputs = make_inputs(sizes, dtype=torch.float32, rel_dim=rel_dim)
@@ -615,7 +614,7 @@ for dimension in range(4):
 
 @pytest.mark.whole
 def test_addresses_are_64_bits_wide():
-    """In a process of its own: a shorter address would end it."""
+    """A shorter address would end the process, so that it is a separate one."""
     run = subprocess.run([sys.executable, "-c", FAR_APART], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
 
@@ -702,9 +701,11 @@ if sys.argv[1] == "90":
 
 @pytest.mark.whole
 def test_kernels_compile_for_gpus_that_are_not_there(tmp_path):
-    """In processes without Triton's interpreter: no kernel is a trap, no product on the matrix units waits for another,
-    no pair in a far tile is computed twice, the far loop spills no registers, and few variants serve short sentences
-    of all lengths."""
+    """Without Triton's interpreter, the compiled kernels meet the criteria of `configs.py`.
+
+    No kernel is a trap, no product on the tensor cores waits for another, no pair in a far tile is computed twice, and
+    the far loop spills no registers. Few variants serve short sentences of all lengths.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
 
     def run(target: str) -> subprocess.CompletedProcess[str]:
@@ -721,7 +722,7 @@ def test_kernels_compile_for_gpus_that_are_not_there(tmp_path):
 
 
 def test_nothing_is_read_from_the_device():
-    """So that calls can be captured in a CUDA graph: tensors that have no numbers would say so."""
+    """Calls can be captured in a CUDA graph. Fake tensors would raise if their values were read."""
 
     def launch(*_, **__):
         pass

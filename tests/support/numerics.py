@@ -1,8 +1,7 @@
-"""Inputs whose mistakes show, and the error that arithmetic of a precision is allowed.
+"""Test inputs, and the tolerance for results in each precision.
 
-Dimensions of a shape are distinct primes where the contract lets them be, so that a transposed axis cannot hide. How
-far a backend may be from the equations is measured, not chosen: a small multiple of what the reference itself loses
-in that precision against float64.
+Dimensions of a shape are distinct primes where possible, so that a transposed axis cannot hide. The tolerance is
+measured, not chosen: a small multiple of the error of the reference in the same precision, compared with float64.
 """
 
 from collections.abc import Callable
@@ -19,13 +18,15 @@ Results = dict[str, Tensor]
 
 
 def widest(backend: str) -> torch.dtype:
-    """The most precise type that a backend computes in."""
+    """Return the most precise dtype that a backend supports."""
     dtypes = backends.BACKENDS[backend].CAPABILITIES.dtypes
     return torch.float64 if torch.float64 in dtypes else torch.float32
 
 
 @dataclass(frozen=True)
 class Shape:
+    """Sizes of the inputs of a call, with the clipping range (left, right)."""
+
     batch: int
     heads: int
     key_heads: int
@@ -68,9 +69,9 @@ def make_inputs(
     device: str | torch.device = "cpu",
     seed: int = 0,
 ) -> dict[str, Tensor | None]:
-    """Standard normal query, key, value and tables of a shape, made in float64 on CPU and rounded to `dtype`.
+    """Return standard normal query, key, value and tables, made in float64 on the CPU and rounded to `dtype`.
 
-    With a `rel_dim` there is a `rel_query` of so many dimensions too, where keys have a table.
+    With `rel_dim`, there is also a `rel_query` (batch, heads, queries, rel_dim), unless keys have no table.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -93,7 +94,7 @@ def make_inputs(
 def outputs_and_gradients(
     operator: Callable[..., Any], inputs: dict[str, Tensor | None], *, seed: int = 1, **options: Any
 ) -> Results:
-    """The output, the log-sum-exp and the gradients of every input given, under a random cotangent from `seed`."""
+    """Return the output, the log-sum-exp and the gradient of every input, for a random output gradient from `seed`."""
     leaves = {name: None if x is None else x.detach().requires_grad_() for name, x in inputs.items()}
     output, lse = operator(**leaves, **options, return_lse=True)
     cotangent = cotangent_of(output, seed)
@@ -104,14 +105,15 @@ def outputs_and_gradients(
 
 
 def cotangent_of(output: Tensor, seed: int = 1) -> Tensor:
-    """What gradients are taken under, float64 on CPU."""
+    """Return the random output gradient, float64 on the CPU."""
     return torch.randn(output.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def kept_pairs(attend: Callable[..., Tensor], inputs: dict[str, Tensor | None]) -> Tensor:
-    """The pairs (batch, heads, n, n) that dropout keeps, read off outputs: equal scores, values that spell the keys.
+    """Return the pairs that dropout keeps, (batch, heads, n, n) of bool.
 
-    `attend` is called with the inputs' names, and drops the same pairs each time.
+    All scores are equal, and the values are rows of the identity matrix, so that an output is nonzero where its pair is
+    kept. `attend` is called with the names of the inputs, and must drop the same pairs each time.
     """
     equal = {name: None if x is None else torch.zeros_like(x) for name, x in inputs.items()}
     value = equal["value"]
@@ -130,7 +132,7 @@ def equations_keeping(
     kept: Tensor, query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor, rel_value: Tensor, *,
     clip: int, dropout_p: float, rel_query: Tensor | None = None, is_causal: bool = False, **_: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The paper's equations where dropout keeps the pairs `kept`, (batch, heads, n, n) of bool: its oracle."""
+    """Return the output and the log-sum-exp by the paper's equations, if dropout keeps `kept`, (batch, heads, n, n)."""
     distance = torch.arange(query.shape[2], device=query.device)
     distance = distance - distance[:, None]
     label = distance.clamp(-clip, clip) + clip
@@ -144,7 +146,7 @@ def equations_keeping(
 
 
 def error(got: Tensor, want: Tensor) -> float:
-    """The largest difference; infinite where one is −inf and the other not, or where either is not a number."""
+    """Return the largest difference; infinity if only one of two values is infinite, or if `got` has a NaN."""
     if got.shape != want.shape or got.isnan().any() or not torch.equal(got.isinf(), want.isinf()):
         return float("inf")
     finite = ~want.isinf()
@@ -155,14 +157,14 @@ def error(got: Tensor, want: Tensor) -> float:
 def budgets(
     operator: Callable[..., Any], inputs: dict[str, Tensor | None], *, multiple: float = 4.0, **options: Any
 ) -> tuple[Results, dict[str, float]]:
-    """What the reference gives for `inputs` in float64, and how far from it arithmetic in their type may be.
+    """Return the results of the reference in float64, and the error allowed for each result in the inputs' dtype.
 
-    The error allowed for each result is `multiple` times the reference's own in that type, and at least `multiple`
-    units in the last place of the largest number among them and the products g · z of cotangent and output, since a
-    small case may be exact by luck and a small result is made of larger terms: any backward pass that makes the
-    probabilities again subtracts g · z. For float64 itself there is nothing more exact to hold the reference to: its
-    loss is the largest of three cases of that size in float32, scaled by the ratio of the two precisions, and it is
-    allowed once more, since the numbers compared with have lost as much.
+    The allowed error is `multiple` times the error of the reference in that dtype. It is at least `multiple` units in
+    the last place of the largest value among the results and the products g · z of output gradient and output: a small
+    case may be exact by luck, and small results are differences of larger terms, since every backward pass that
+    recomputes the probabilities subtracts g · z. Nothing is more exact than float64 itself. There the error of the
+    reference is the largest of three cases of that size in float32, scaled by the ratio of the two precisions. It is
+    allowed once more, because the exact results have the same error.
     """
     query = inputs["query"]
     assert query is not None
@@ -196,7 +198,7 @@ def convert(inputs: dict[str, Tensor | None], dtype: torch.dtype) -> dict[str, T
 def measured(
     operator: Callable[..., Any], inputs: dict[str, Tensor | None], backend: str, **options: Any
 ) -> dict[str, tuple[float, float]]:
-    """How far a backend's output, log-sum-exp and gradients are from the equations, and how far they may be."""
+    """Return the error and the allowed error of a backend's output, log-sum-exp and gradients."""
     exact, allowed = budgets(operator, inputs, **options)
     got = outputs_and_gradients(operator, inputs, backend=backend, **options)
     return {name: (off, allowed[name]) for name, off in differences(got, exact).items()}
@@ -205,7 +207,7 @@ def measured(
 def assert_within_budget(
     operator: Callable[..., Any], inputs: dict[str, Tensor | None], backend: str, **options: Any
 ) -> None:
-    """A backend's output, log-sum-exp and gradients are within the error that their type allows of the equations."""
+    """Assert that a backend's output, log-sum-exp and gradients are within the tolerance of their dtype."""
     found = measured(operator, inputs, backend, **options)
     wrong = {name: (off, allowed) for name, (off, allowed) in found.items() if off > allowed}
     listed = "; ".join(f"{name} off by {off:.1e}, allowed {allowed:.1e}" for name, (off, allowed) in wrong.items())

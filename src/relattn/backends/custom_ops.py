@@ -13,12 +13,12 @@ TYPES = {Tensor: "Tensor", Tensor | None: "Tensor?", int: "SymInt", bool: "bool"
 ARGUMENTS = ", ".join(f"{TYPES[annotation]} {name}" for name, annotation in Call.__annotations__.items())
 TENSORS = ARGUMENTS.count("Tensor")
 
-Attended = tuple[Tensor, Tensor, Tensor]  # the output, the log-sum-exp and other numbers of each query
+Attended = tuple[Tensor, Tensor, Tensor]  # the output, the log-sum-exp and other statistics of each query
 Operator = Callable[..., Any]
 
 
 def register(
-    name: str, forward: Callable[[Call], Attended], backward: Callable[..., tuple[Tensor, ...]], numbers: int
+    name: str, forward: Callable[[Call], Attended], backward: Callable[..., tuple[Tensor, ...]], row_stats: int
 ) -> tuple[Operator, Operator, Operator]:
     """Register the two functions of a backend as operators, `relattn::NAME` and `relattn::NAME_backward`.
 
@@ -28,11 +28,12 @@ def register(
             other statistics of each query that the backward pass reads.
         backward: Function of a call, the gradient of the output, and the three results of `forward`. It returns the
             gradients of query, key, value, rel_key, rel_value and rel_query; an empty tensor for an absent argument.
+        row_stats: Number of these statistics.
 
     Returns:
         The differentiable operator, the forward operator and the backward operator, functions of a call's fields.
     """
-    saved = "Tensor grad, Tensor output, Tensor lse, Tensor numbers"
+    saved = "Tensor grad, Tensor output, Tensor lse, Tensor stats"
 
     @torch.library.custom_op(f"relattn::{name}", mutates_args=(), schema=f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor)")
     def run(*fields: Any) -> Attended:
@@ -49,7 +50,7 @@ def register(
     @run.register_fake
     def _(*fields: Any) -> Attended:
         output, lse = new_results(Call(*fields))
-        return output, lse, new_numbers(lse, numbers)
+        return output, lse, new_row_stats(lse, row_stats)
 
     @run_backward.register_fake
     def _(grad: Tensor, output: Tensor, lse: Tensor, left: Tensor, *fields: Any) -> tuple[Tensor, ...]:
@@ -78,10 +79,10 @@ def new_results(call: Call) -> tuple[Tensor, Tensor]:
     return output, query.new_empty(batch, heads, queries, dtype=accumulation_dtype(query.dtype))
 
 
-def new_numbers(lse: Tensor, numbers: int) -> Tensor:
-    """Room for some numbers of each query: (numbers, batch, heads, a multiple of 16 that queries fit in)."""
+def new_row_stats(lse: Tensor, row_stats: int) -> Tensor:
+    """Allocate statistics of each query, (row_stats, batch, heads, queries rounded up to a multiple of 16)."""
     batch, heads, queries = lse.shape
-    return lse.new_empty(numbers, batch, heads, (queries + 15) // 16 * 16)
+    return lse.new_empty(row_stats, batch, heads, (queries + 15) // 16 * 16)
 
 
 def new_gradient(x: Tensor | None, grad: Tensor) -> Tensor:

@@ -10,7 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relattn.backends.custom_ops import Attended, new_gradient, new_numbers, new_results, register, with_contiguous_rows
+from relattn.backends.custom_ops import (
+    Attended,
+    new_gradient,
+    new_results,
+    new_row_stats,
+    register,
+    with_contiguous_rows,
+)
 from relattn.backends.native import library
 from relattn.call import Call, accumulation_dtype, keep_scale, keep_threshold
 
@@ -23,10 +30,10 @@ def forward(call: Call) -> Attended:
     task = Task(call)
     output, lse = new_results(call)
     task.run("forward", output=output, lse=lse)
-    return output, lse, new_numbers(lse, 0)
+    return output, lse, new_row_stats(lse, 0)
 
 
-def backward(call: Call, grad: Tensor, output: Tensor, lse: Tensor, numbers: Tensor) -> tuple[Tensor, ...]:
+def backward(call: Call, grad: Tensor, output: Tensor, lse: Tensor, row_stats: Tensor) -> tuple[Tensor, ...]:
     """Return the gradients of query, key, value, rel_key, rel_value and rel_query; empty for absent arguments."""
     task = Task(call)
     d_query, d_key, d_value, d_rel_query = (
@@ -161,4 +168,4 @@ def summed(shares: Tensor, table: Tensor) -> Tensor:
     return total[..., : table.shape[-1]].to(table.dtype).contiguous()
 
 
-attention, run, run_backward = register("native", forward, backward, numbers=0)
+attention, run, run_backward = register("native", forward, backward, row_stats=0)

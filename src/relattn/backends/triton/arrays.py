@@ -1,16 +1,19 @@
-"""Tensors as the kernels take them: rows of a head in and out, and products of what was read."""
+"""Tensors as arguments of the kernels: loading and storing rows of a head, and matrix products."""
 
 from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
-INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)  # where products of bfloat16 would be of their bits
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)  # the interpreter would multiply the bits of bfloat16
 
 
 class Array(NamedTuple):
-    """A tensor (batch, heads, rows, DIM) with its strides in elements, 0 where it is broadcast. Read, its rows are
-    padded with zeros to PADDED, a power of two. Those of pairs, (batch, heads, queries, keys), have neither."""
+    """A tensor (batch, heads, rows, DIM) with its strides in elements, which are 0 along a broadcast dimension.
+
+    Loaded rows are padded with zeros to PADDED, a power of two. Arrays of pairs, (batch, heads, queries, keys), have
+    no DIM and no PADDED.
+    """
 
     data: Any
     batch: Any
@@ -22,61 +25,70 @@ class Array(NamedTuple):
 
 
 @triton.jit
-def places(x, b, h, row, column):
-    """Pointers to elements, broadcast from `row` and `column`: 64 bits wide, since a tensor may be longer than 2³¹."""
+def pointers(x, b, h, row, column):
+    """Return pointers to elements, in the shape that `row` and `column` broadcast to.
+
+    Offsets have 64 bits, because a tensor may have more than 2³¹ elements.
+    """
     head = x.data + b.to(tl.int64) * x.batch + h.to(tl.int64) * x.head
     return head + row.to(tl.int64) * x.row + column.to(tl.int64) * x.column
 
 
 @triton.jit
 def load_rows(x, b, h, row, count):
-    """(rows, PADDED), zeros for rows from `count` on."""
+    """Load rows, (rows, PADDED). Rows from `count` on are zeros, whatever memory holds there."""
     column = tl.arange(0, x.PADDED)[None, :]
     inside = (row < count)[:, None]
     if x.DIM < x.PADDED:
         inside = inside & (column < x.DIM)
-    return tl.load(places(x, b, h, row[:, None], column), mask=inside, other=0.0)
+    return tl.load(pointers(x, b, h, row[:, None], column), mask=inside, other=0.0)
 
 
 @triton.jit
 def store_rows(x, b, h, row, count, rows):
+    """Store the rows before `count`."""
     column = tl.arange(0, x.PADDED)[None, :]
     inside = (row < count)[:, None] & (column < x.DIM)
-    tl.store(places(x, b, h, row[:, None], column), rows.to(x.data.dtype.element_ty), mask=inside)
+    tl.store(pointers(x, b, h, row[:, None], column), rows.to(x.data.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def product(a, b, PRECISION: tl.constexpr):
-    """In float32. "tf32x3" makes products of float32 on the matrix units, from three of their shorter numbers."""
+    """Return a matrix product in float32. "tf32x3" computes float32 products from three TF32 products."""
     return interpreted_product(a, b, PRECISION) if INTERPRETED else tl.dot(a, b, input_precision=PRECISION)
 
 
 @triton.jit
 def add_product(a, b, to, PRECISION: tl.constexpr):
+    """Return a matrix product added to `to`."""
     return to + interpreted_product(a, b, PRECISION) if INTERPRETED else tl.dot(a, b, to, input_precision=PRECISION)
 
 
 @triton.jit
-def laid_out_as_product(x):
-    """The same numbers, added to a product of zeros. Those that were loaded have a layout of their own, which would
-    spread to all that is made of them: the compiler then works everything out once in each layout."""
+def with_product_layout(x):
+    """Return the same values in the register layout of a matrix product, by adding a product of zeros.
+
+    Loaded values have a layout of their own, which would spread to all that is computed from them. The compiler would
+    then compute everything once per layout.
+    """
     left, right = tl.zeros([x.shape[0], 16], tl.float16), tl.zeros([16, x.shape[1]], tl.float16)
     return add_product(left, right, x, "ieee")
 
 
 @triton.jit
 def interpreted_product(a, b, PRECISION: tl.constexpr):
-    """What the matrix units do, where the interpreter would multiply the bits of bfloat16, and whole float32."""
+    """Return what the tensor cores compute. The interpreter's own product would use the bits of bfloat16, and full
+    float32."""
     if PRECISION == "tf32x3" and a.dtype == tl.float32:
-        big_a, big_b = shortened(a), shortened(b)
-        small = tl.dot(shortened(a - big_a), big_b) + tl.dot(big_a, shortened(b - big_b))
-        found = tl.where(small == small, small, 0.0) + tl.dot(big_a, big_b)
+        big_a, big_b = round_to_tf32(a), round_to_tf32(b)
+        small = tl.dot(round_to_tf32(a - big_a), big_b) + tl.dot(big_a, round_to_tf32(b - big_b))
+        result = tl.where(small == small, small, 0.0) + tl.dot(big_a, big_b)
     else:
-        found = tl.dot(a.to(tl.float32), b.to(tl.float32))
-    return found
+        result = tl.dot(a.to(tl.float32), b.to(tl.float32))
+    return result
 
 
 @triton.jit
-def shortened(x):
-    """To the nearest number of tf32's 10 bits."""
+def round_to_tf32(x):
+    """Round to the 10 mantissa bits of TF32."""
     return ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)

@@ -1,13 +1,13 @@
-"""Tiles, warps and stages of each kernel, by generation of GPU and by size of a head.
+"""Tiles, warps and stages of each kernel, by generation of GPU and by head dimension.
 
-None has been timed on a GPU. They are chosen by the machine code of the kernels' loops (`python -m
-benchmarks.compiled`), on every version of Triton that is supported:
+None of them has been timed on a GPU. They are chosen by the machine code of the kernels' loops (`python -m
+benchmarks.compiled`), on every supported version of Triton, by these criteria:
 
-1. No product on the matrix units waits for another: the assembler makes no remark C75…. No kernel is a trap.
-2. Redundancy is about 1: no pair is computed twice. Products want 16 rows per warp: 8 warps for 128 rows, 4 for 64.
-3. The loop through far tiles loads and stores no spilled registers. Outside of loops spills cost next to nothing, and
-   in near tiles little.
-4. Of what is left, the fewest instructions per pair.
+1. No product on the tensor cores waits for another: the assembler prints no remark C75…. No kernel is a trap.
+2. Redundancy is about 1: no pair is computed twice. Products need 16 rows per warp: 8 warps for 128 rows, 4 for 64.
+3. The loop over far tiles has no register spills. Spills outside of loops cost almost nothing, and in near tiles
+   little.
+4. Among the remaining ones, the fewest instructions per pair.
 """
 
 from typing import NamedTuple
@@ -16,18 +16,20 @@ import torch
 
 
 class Config(NamedTuple):
-    rows: int  # queries of a tile
-    cols: int  # keys of a tile
-    near: int  # keys of a near tile, or queries of one in `backward_key`
+    """Tile sizes and launch options of a kernel."""
+
+    rows: int  # queries per tile
+    cols: int  # keys per tile
+    near: int  # keys per near tile, or queries in `backward_key`
     warps: int
-    stages: int  # of loads that a loop has in flight
+    stages: int  # of software pipelining: loads that a loop has in flight
 
 
-Tiles = dict[tuple[int, int], dict[str, Config]]  # by bytes per number and by the largest head dim
+Tiles = dict[tuple[int, int], dict[str, Config]]  # by bytes per element and by the largest head dimension
 
 SMALL = Config(16, 16, 16, 4, 1)
 
-HOPPER: Tiles = {  # `whole` has as many rows as there are queries: here are the most it is taken for
+HOPPER: Tiles = {  # `whole` has as many rows as there are queries; its entry is the maximum
     (2, 64): {
         "forward": Config(128, 128, 32, 8, 2),
         "backward_query": Config(128, 64, 32, 8, 2),
@@ -53,15 +55,15 @@ HOPPER: Tiles = {  # `whole` has as many rows as there are queries: here are the
         "whole": Config(64, 32, 16, 4, 1),
     },
 }
-BLACKWELL: Tiles = {  # as Hopper's, but for one of which the compiler makes a trap
+BLACKWELL: Tiles = {  # like Hopper, except for one kernel that the compiler turns into a trap
     **HOPPER,
     (4, 64): {**HOPPER[4, 64], "backward_key": Config(32, 32, 16, 4, 1)},
 }
-REL_QUERY: Tiles = {  # on both, where a rel_query is too much for the tiles above
+REL_QUERY: Tiles = {  # on both, if a rel_query needs too many registers for the tiles above
     (2, 256): {"backward_query": Config(32, 32, 16, 4, 1)},
     (4, 64): {"backward_query": Config(32, 32, 16, 4, 1)},
 }
-AMPERE: Tiles = {  # and Ada, and unknown generations: these need the least shared memory
+AMPERE: Tiles = {  # also for Ada and unknown generations, since these need the least shared memory
     (2, 64): {
         "forward": Config(128, 64, 32, 8, 2),
         "backward_query": Config(128, 64, 16, 8, 2),
@@ -84,17 +86,25 @@ AMPERE: Tiles = {  # and Ada, and unknown generations: these need the least shar
 
 
 def config(kernel: str, generation: int, dtype: torch.dtype, dim: int, has_rel_query: bool = False) -> Config:
-    """For heads of `dim`, the largest of those of keys, values and a rel_query, padded."""
+    """Return the configuration of a kernel.
+
+    Args:
+        kernel: "forward", "backward_query", "backward_key" or "whole".
+        generation: major compute capability.
+        dtype: of the inputs.
+        dim: the largest padded head dimension of keys, values and rel_query.
+        has_rel_query: whether the call has a rel_query.
+    """
     table = {9: HOPPER, 10: BLACKWELL}.get(generation, AMPERE)
     for sizes, tiles in table.items():
         if dtype.itemsize == sizes[0] and dim <= sizes[1]:
-            instead = REL_QUERY.get(sizes, {}) if has_rel_query and table is not AMPERE else {}
-            return instead.get(kernel, tiles[kernel])
+            smaller = REL_QUERY.get(sizes, {}) if has_rel_query and table is not AMPERE else {}
+            return smaller.get(kernel, tiles[kernel])
     return SMALL
 
 
 def generation_of(device: torch.device) -> int:
-    """The major number of a GPU's compute capability; Hopper's for what is no GPU."""
+    """Return the major compute capability of a GPU, and that of Hopper for other devices."""
     return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
 
 
@@ -110,6 +120,6 @@ def padded(size: int) -> int:
     return width
 
 
-def labels_at_once(labels: int) -> int:
-    """Rows of a table that a product takes. Windows wider than 32 are worked off in 16s, since 32s would spill."""
+def chunk_size(labels: int) -> int:
+    """Return the number of labels per matrix product. With more than 32 labels it is 16, since 32 spills registers."""
     return 32 if 16 < labels <= 32 else 16

@@ -1,11 +1,13 @@
-"""Terms by label: from a table's rows onto pairs, and from pairs back to labels.
+"""Relative terms by label: from rows of a table to pairs, and from pairs back to labels.
 
-Labels in the window are worked off CHUNK at a time. One product gives a query's terms for a chunk, (rows, CHUNK), and a
-gather takes each pair's from there: for positions a shear. The sums by label reverse the shear, since a query meets
-such a label at one key only. An edge's term is one number per query, and its sum one sum over the query's keys; both
-edges go through products of 16 columns. In `terms`, the edge after the window is one more label of the gather, which
-takes every label past the last as the last. Programs store their parts of the tables' gradients each by itself; where
-the window is as wide as the sequence, a part has rows for the labels alone that the program's queries reach.
+Labels in the clipping range are processed CHUNK at a time. One product gives a query's terms for a chunk,
+(rows, CHUNK), and a gather takes each pair's term from there. For labels by position this is a shear, and the sums by
+label reverse it, because a query meets such a label at one key only. The term of an edge row is one value per query,
+and its sum is one sum over the query's keys. Both edges go through products of 16 columns. In `pair_terms`, the edge
+after the clipping range is one more label of the gather, which takes every larger label as that one.
+
+Each program stores its own part of the tables' gradients. If the clipping range is as wide as the sequence, a part has
+rows only for the labels that the program's queries reach.
 """
 
 import triton
@@ -15,8 +17,8 @@ from relattn.backends.triton.arrays import load_rows, product, store_rows
 
 
 @triton.jit
-def rel_queries(q, rel_query, b, h, row, valid_queries):
-    """r_i, what the rows of the keys' table are multiplied by: the queries themselves where there is nothing else."""
+def load_rel_query(q, rel_query, b, h, row, valid_queries):
+    """Return r_i, which the rows of the key table are multiplied by: `rel_query`, or else the queries."""
     r = q
     if rel_query is not None:
         r = load_rows(rel_query, b, h, row, valid_queries)
@@ -25,14 +27,17 @@ def rel_queries(q, rel_query, b, h, row, valid_queries):
 
 @triton.jit
 def chunk_rows(table, pairs, b, h, chunk, AFTER: tl.constexpr):
-    """Rows of a table for the labels of a chunk, (CHUNK, PADDED), zeros past the last label or the edge AFTER it."""
+    """Load the rows of a table for the labels of a chunk, (CHUNK, PADDED).
+
+    Rows after the last label are zeros; with AFTER, the row of the edge after the clipping range is included.
+    """
     row = tl.arange(0, pairs.options.CHUNK) + chunk * pairs.options.CHUNK + pairs.options.shift
     return load_rows(table, b, h, row, pairs.options.labels + pairs.options.shift + AFTER)
 
 
 @triton.jit
 def chunks_of(pairs, label, low, high):
-    """The first chunk of labels that a tile has, and one past the last; `low` to `high` are its labels by position."""
+    """Return the range of chunks whose labels a tile has. By position, its labels are `low` to `high`."""
     if pairs.options.relations is not None:
         low, high = tl.min(label), tl.max(label)
     stop = tl.minimum(high + 1, pairs.options.labels + pairs.options.AFTER)
@@ -40,89 +45,94 @@ def chunks_of(pairs, label, low, high):
 
 
 @triton.jit
-def terms_by_label(x, table, pairs, b, h, chunk, TURNED: tl.constexpr):
-    """x_i · each row of a chunk, (rows, CHUNK), or TURNED (CHUNK, rows); unused where there is no table."""
-    found = x
+def terms_by_label(x, table, pairs, b, h, chunk, TRANSPOSED: tl.constexpr):
+    """Return x_i · each row of a chunk, (rows, CHUNK), or (CHUNK, rows) if TRANSPOSED. It is unused without a table."""
+    terms = x
     if table is not None:
-        rows = chunk_rows(table, pairs, b, h, chunk, pairs.options.AFTER)
-        found = (
+        rows = chunk_rows(table, pairs, b, h, chunk, pairs.options.AFTER)  # (CHUNK, PADDED)
+        terms = (
             product(rows, tl.trans(x), pairs.options.PRECISION)
-            if TURNED
+            if TRANSPOSED
             else product(x, tl.trans(rows), pairs.options.PRECISION)
         )
-    return found
+    return terms
 
 
 @triton.jit
-def onto_pairs(by_label, pairs, label, chunk, TURNED: tl.constexpr):
-    """Each pair's term out of those by label; zero for labels outside the chunk. Where one chunk has all labels, pairs
-    before the window get any of them, since `terms` replaces theirs."""
-    number = label - chunk * pairs.options.CHUNK
-    if pairs.options.AFTER:
-        number = tl.minimum(label.to(tl.uint32), pairs.options.labels).to(tl.int32) - chunk * pairs.options.CHUNK
-    at = number
-    if not (pairs.options.ONE_CHUNK and pairs.options.AFTER):
-        at = number & (pairs.options.CHUNK - 1)
-    found = tl.gather(by_label, at, 0 if TURNED else 1)
-    if not (pairs.options.ONE_CHUNK and pairs.options.BEFORE):
-        found = tl.where(number == at, found, 0.0)
-    return found
+def labels_to_pairs(by_label, pairs, label, chunk, TRANSPOSED: tl.constexpr):
+    """Return each pair's term, gathered from the terms by label. Labels outside the chunk give zero.
 
-
-@triton.jit
-def terms(x, table, by_label, before, pairs, b, h, label, is_before, low, high, TURNED: tl.constexpr):
-    """x_i · row of the pair's label, (rows, keys), or TURNED (keys, rows). `by_label` are the terms of the first chunk,
-    `before` those of the edge before the window.
-
-    A product is added to the result, and gives it the layout of products: the gather's would spread to all that comes
-    after, and the compiler then work everything out once in each layout.
+    If one chunk has all labels, pairs before the clipping range get an arbitrary term, which `pair_terms` replaces.
     """
-    found = tl.zeros(label.shape, tl.float32)
+    index = label - chunk * pairs.options.CHUNK
+    if pairs.options.AFTER:
+        index = tl.minimum(label.to(tl.uint32), pairs.options.labels).to(tl.int32) - chunk * pairs.options.CHUNK
+    wrapped = index
+    if not (pairs.options.ONE_CHUNK and pairs.options.AFTER):
+        wrapped = index & (pairs.options.CHUNK - 1)
+    terms = tl.gather(by_label, wrapped, 0 if TRANSPOSED else 1)
+    if not (pairs.options.ONE_CHUNK and pairs.options.BEFORE):
+        terms = tl.where(index == wrapped, terms, 0.0)
+    return terms
+
+
+@triton.jit
+def pair_terms(x, table, by_label, before, pairs, b, h, label, is_before, low, high, TRANSPOSED: tl.constexpr):
+    """Return x_i · row of the pair's label, (rows, keys), or (keys, rows) if TRANSPOSED.
+
+    `by_label` has the terms of the first chunk, and `before` those of the edge before the clipping range. The caller
+    adds a product to the result, which gives it the register layout of products. The layout of the gather would spread
+    to all that follows, and the compiler would compute everything once per layout.
+    """
+    terms = tl.zeros(label.shape, tl.float32)
     if table is not None:
         if pairs.options.ONE_CHUNK:
-            found = onto_pairs(by_label, pairs, label, 0, TURNED)
+            terms = labels_to_pairs(by_label, pairs, label, 0, TRANSPOSED)
         else:
             first, stop = chunks_of(pairs, label, low, high)
             for chunk in range(first, stop):
-                found += onto_pairs(terms_by_label(x, table, pairs, b, h, chunk, TURNED), pairs, label, chunk, TURNED)
+                of_chunk = terms_by_label(x, table, pairs, b, h, chunk, TRANSPOSED)
+                terms += labels_to_pairs(of_chunk, pairs, label, chunk, TRANSPOSED)
         if pairs.options.BEFORE:
-            if TURNED:
-                found = tl.where(is_before, before[None, :], found)
+            if TRANSPOSED:
+                terms = tl.where(is_before, before[None, :], terms)
             else:
-                found = tl.where(is_before, before[:, None], found)
-    return found
+                terms = tl.where(is_before, before[:, None], terms)
+    return terms
 
 
 @triton.jit
-def where_met(x, pairs, position, first_key, chunk, other):
-    """From pairs (rows, keys) to labels (rows, CHUNK): the number at the one key where a query meets a label in this
-    tile, or `other`."""
+def pairs_to_labels(x, pairs, position, first_key, chunk, other):
+    """Return (rows, CHUNK) from (rows, keys), for labels by position.
+
+    The result is the value at the one key of this tile where a query meets a label, or `other` if there is none.
+    """
     slot = tl.arange(0, pairs.options.CHUNK) + chunk * pairs.options.CHUNK
     key = (
         tl.where(slot < pairs.options.labels, pairs.options.start + slot - first_key, -(2**30))[None, :]
         + position[:, None]
-    )
-    at = key & (x.shape[1] - 1)
-    return tl.where(key == at, tl.gather(x, at, 1), other)
+    )  # (rows, CHUNK)
+    wrapped = key & (x.shape[1] - 1)
+    return tl.where(key == wrapped, tl.gather(x, wrapped, 1), other)
 
 
 @triton.jit
-def by_label(x, pairs, label, position, first_key, chunk):
-    """Sums of (rows, keys) over the pairs of each label of a chunk: (rows, CHUNK)."""
+def sum_by_label(x, pairs, label, position, first_key, chunk):
+    """Return the sums of x, (rows, keys), over the pairs of each label of a chunk: (rows, CHUNK)."""
     if pairs.options.relations is None:
-        sums = where_met(x, pairs, position, first_key, chunk, 0.0)
+        sums = pairs_to_labels(x, pairs, position, first_key, chunk, 0.0)
     else:
         slot = tl.arange(0, pairs.options.CHUNK)[None, :]
         sums = tl.zeros([x.shape[0], pairs.options.CHUNK], tl.float32)
-        for number in range(pairs.options.CHUNK):
-            of_label = tl.sum(tl.where(label == chunk * pairs.options.CHUNK + number, x, 0.0), 1)
-            sums = tl.where(slot == number, of_label[:, None], sums)
+        for index in range(pairs.options.CHUNK):
+            of_label = tl.sum(tl.where(label == chunk * pairs.options.CHUNK + index, x, 0.0), 1)  # (rows,)
+            sums = tl.where(slot == index, of_label[:, None], sums)
     return sums
 
 
 @triton.jit
 def edge_rows(table, pairs, b, h):
-    """The rows of both edges, (16, PADDED): before, after, and both again for what `edge_columns` rounds off."""
+    """Load the rows of both edges, (16, PADDED): before, after, and both again for the remainders of `edge_columns`."""
     slot = tl.arange(0, 16)
     row = tl.where(slot < 4, slot % 2 * (pairs.options.shift + pairs.options.labels), 2**30)
     if not pairs.options.AFTER:
@@ -132,29 +142,34 @@ def edge_rows(table, pairs, b, h):
 
 @triton.jit
 def edge_terms(x, table, pairs, b, h):
-    """x_i · row of either edge, (rows,) each; zeros where there is none."""
+    """Return x_i · row of each edge, two vectors (rows,), with zeros for an edge that does not exist."""
     before, after = tl.zeros([x.shape[0]], tl.float32), tl.zeros([x.shape[0]], tl.float32)
     if pairs.options.BEFORE and table is not None:
         slot = tl.arange(0, 16)[None, :]
-        both = product(x, tl.trans(edge_rows(table, pairs, b, h)), pairs.options.PRECISION)
+        both = product(x, tl.trans(edge_rows(table, pairs, b, h)), pairs.options.PRECISION)  # (rows, 16)
         before, after = tl.sum(tl.where(slot == 0, both, 0.0), 1), tl.sum(tl.where(slot == 1, both, 0.0), 1)
     return before, after
 
 
 @triton.jit
 def edge_columns(before, after, dtype: tl.constexpr):
-    """Each query's sums over either edge's pairs, as columns for products, (rows, 16): rounded, and what that lost."""
+    """Return each query's sums over the pairs of the edges as columns for a product, (rows, 16).
+
+    The first two columns are rounded to `dtype`, and the next two are the remainders.
+    """
     slot = tl.arange(0, 16)[None, :]
-    exact = tl.where(slot % 2 == 0, before[:, None], after[:, None])
+    exact = tl.where(slot % 2 == 0, before[:, None], after[:, None])  # (rows, 16)
     rounded = exact.to(dtype)
-    rest = (exact - rounded.to(tl.float32)).to(dtype)
-    return tl.where(slot < 2, rounded, tl.where(slot < 4, rest, 0.0).to(dtype))
+    remainder = (exact - rounded.to(tl.float32)).to(dtype)
+    return tl.where(slot < 2, rounded, tl.where(slot < 4, remainder, 0.0).to(dtype))
 
 
 @triton.jit
 def first_label(pairs, last):
-    """The label that a program's part of a table's gradient begins with: that of the first chunk which its queries
-    reach, the last of which is at position `last`."""
+    """Return the first label of a program's part of a table's gradient.
+
+    It is the start of the first chunk that the program's queries reach; the last query is at position `last`.
+    """
     label = 0
     if pairs.options.reach is not None:
         label = tl.maximum(-last - pairs.options.start, 0) // pairs.options.CHUNK * pairs.options.CHUNK
@@ -162,29 +177,28 @@ def first_label(pairs, last):
 
 
 @triton.jit
-def store_chunk(x, part, h, chunk, sums, rows, factor, pairs, adds, begin):
-    """A program's part of the gradient of a chunk of a table; it replaces what was there, or is added to it. The part
-    has labels from `begin` on."""
+def store_chunk(x, part, h, chunk, sums, rows, factor, pairs, accumulate, begin):
+    """Store a program's part of the gradient of a chunk of a table, or add to it. The part has labels from `begin`."""
     row = tl.arange(0, pairs.options.CHUNK) + pairs.options.shift + chunk * pairs.options.CHUNK - begin
-    found = tl.trans(product(tl.trans(rows), sums.to(rows.dtype), pairs.options.PRECISION))
-    store_part(x, part, h, row, pairs.options.shift + pairs.options.labels - begin, factor * found, adds)
+    gradient = tl.trans(product(tl.trans(rows), sums.to(rows.dtype), pairs.options.PRECISION))  # (CHUNK, PADDED)
+    store_part(x, part, h, row, pairs.options.shift + pairs.options.labels - begin, factor * gradient, accumulate)
 
 
 @triton.jit
-def store_edges(x, part, h, columns, rows, factor, pairs, adds):
-    """A program's part of the gradients of both edges' rows."""
+def store_edges(x, part, h, columns, rows, factor, pairs, accumulate):
+    """Store a program's part of the gradients of both edge rows, or add to it."""
     last = pairs.options.shift + pairs.options.labels
     if pairs.options.reach is not None:
         last = pairs.options.shift + pairs.options.reach
-    found = tl.trans(product(tl.trans(rows), columns, pairs.options.PRECISION))
-    found = factor * tl.sum(tl.reshape(found, [8, 2, x.PADDED]), 0)
-    store_part(x, part, h, tl.arange(0, 2) * last, last + pairs.options.AFTER, found, adds)
+    gradient = tl.trans(product(tl.trans(rows), columns, pairs.options.PRECISION))  # (16, PADDED)
+    gradient = factor * tl.sum(tl.reshape(gradient, [8, 2, x.PADDED]), 0)  # (2, PADDED)
+    store_part(x, part, h, tl.arange(0, 2) * last, last + pairs.options.AFTER, gradient, accumulate)
 
 
 @triton.jit
-def store_part(x, part, h, row, stop, found, adds):
-    if adds:
-        found += load_rows(x, part, h, row, stop)
-    store_rows(x, part, h, row, stop, found)
-    if adds:
-        tl.debug_barrier()  # before other threads of the program read it
+def store_part(x, part, h, row, stop, gradient, accumulate):
+    if accumulate:
+        gradient += load_rows(x, part, h, row, stop)
+    store_rows(x, part, h, row, stop, gradient)
+    if accumulate:
+        tl.debug_barrier()  # other threads of the program read it later

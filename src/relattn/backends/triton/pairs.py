@@ -1,55 +1,64 @@
-"""Which pairs attend, how they are labelled, which of them dropout keeps, and which tiles of them are far."""
+"""Pairs of a query and a key: which attend, their labels, which of them dropout keeps, and which tiles are far.
+
+A pair is *before* or *after* the clipping range if its distance j − i is too small or too large to lie in it. A *far*
+tile has pairs of one side only, of which none is hidden, so that they all share one label. All other tiles are *near*.
+"""
 
 from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
-from relattn.backends.triton.arrays import laid_out_as_product, places
+from relattn.backends.triton.arrays import pointers, with_product_layout
 
 
 class PairOptions(NamedTuple):
-    """Of a call. Capitals are known when a kernel is compiled."""
+    """Options of a call. Names in capitals are constants at compile time."""
 
-    relations: Any  # Array of labels, or None where distances j − i tell: those in `start` … `stop` are in the window
+    relations: (
+        Any  # Array of labels, or None if the distance j − i is the label: `start` … `stop` is the clipping range
+    )
     mask: Any  # Array of bool, or None
     offsets: Any  # (batch,) positions of the first queries, or None
     key_lengths: Any  # (batch,) valid keys, or None
-    query_lengths: Any  # (batch,) valid queries; given where `key_lengths` is
-    seed: Any  # one int64 where probabilities are dropped, or None
+    query_lengths: Any  # (batch,) valid queries; None exactly if `key_lengths` is
+    seed: Any  # one int64 for dropout, or None
     heads: Any
     key_heads: Any
     start: Any
     stop: Any
-    labels: Any  # rows of a table for pairs in the window, of which the first is row `shift`
+    labels: Any  # rows of a table for pairs in the clipping range; the first is row `shift`
     shift: Any
-    reach: Any  # labels that a block of queries reaches, where that is fewer; None where it may be all
-    keep_threshold: Any  # a pair is kept whose draw, of 2 ** 24, is below
-    keep_scale: Any  # what kept probabilities are multiplied by: 1 / (1 − p), or 0 where p is 1
-    GROUP: Any  # heads that share a head of keys
-    CHUNK: Any  # labels worked off at once
-    ONE_CHUNK: Any  # all labels are, and the edge after the window with them
-    BEFORE: Any  # pairs before the window take the table's first row
-    AFTER: Any  # pairs after the window take the table's last row; under causality there are none
+    reach: Any  # number of labels that a block of queries reaches if it is smaller than `labels`, or None
+    keep_threshold: Any  # dropout keeps a pair if its random number, out of 2 ** 24, is smaller
+    keep_scale: Any  # factor of kept probabilities: 1 / (1 − p), or 0 if p is 1
+    GROUP: Any  # query heads per key head
+    CHUNK: Any  # labels per matrix product
+    ONE_CHUNK: Any  # one chunk has all labels, with that of the edge after the clipping range
+    BEFORE: Any  # pairs before the clipping range take the first row of the table
+    AFTER: Any  # pairs after the clipping range take the last row; causal attention has none
     CAUSAL: Any
-    PRECISION: Any  # of products of float32: "tf32x3" or "tf32"
+    PRECISION: Any  # of float32 products: "tf32x3" or "tf32"
 
 
 class Pairs(NamedTuple):
-    """All that kernels know about a call's pairs. The sizes change from call to call and are arguments of a kernel by
-    themselves: for an integer inside a tuple, Triton compiles a kernel anew when it is one, and when it is a multiple
-    of 16. Constants stay constants only in a tuple that is made where it is passed on."""
+    """Sizes and options of a call.
+
+    The sizes change from call to call and are separate arguments of a kernel: Triton would compile a kernel again for
+    an integer inside a tuple that is 1 or a multiple of 16. Constants stay constants only in a tuple that is made where
+    it is passed on.
+    """
 
     batch: Any
     queries: Any
     keys: Any
-    offset: Any  # position of query 0, where there are no `offsets`
+    offset: Any  # position of query 0, if there are no `offsets`
     options: PairOptions
 
 
 @triton.jit
 def offset_of(pairs, b):
-    """Position of query 0, in 32 bits: further away than any key can be, all positions are the same."""
+    """Return the position of query 0 in 32 bits. It is clamped, since farther positions all give the same result."""
     offset = pairs.offset
     if pairs.options.offsets is not None:
         offset = tl.load(pairs.options.offsets + b).to(tl.int64)
@@ -59,7 +68,7 @@ def offset_of(pairs, b):
 
 @triton.jit
 def lengths_of(pairs, b):
-    """Valid queries and valid keys of a sequence."""
+    """Return the numbers of valid queries and valid keys of a sequence."""
     queries, keys = pairs.queries, pairs.keys
     if pairs.options.key_lengths is not None:
         queries = tl.load(pairs.options.query_lengths + b).to(tl.int32)
@@ -69,14 +78,16 @@ def lengths_of(pairs, b):
 
 @triton.jit
 def hide(e, pairs, b, h, row, position, key, stop, may_hide):
-    """Scores with −∞ for pairs that do not attend, and for keys from `stop` on; padding queries are the caller's. Where
-    there is no mask, this looks at the pairs of a tile only if it `may_hide` one."""
+    """Return the scores with −∞ for pairs that do not attend and for keys from `stop` on.
+
+    The caller handles queries in padding. Without a mask, the pairs of a tile are checked only if it `may_hide` one.
+    """
     if pairs.options.mask is not None:
         seen = (key < stop) & (row < pairs.queries)
         if pairs.options.CAUSAL:
             seen = seen & (key <= position)
-        seen = seen & tl.load(places(pairs.options.mask, b, h, row, key), mask=seen, other=0).to(tl.int1)
-        hidden = laid_out_as_product(tl.where(seen, 0.0, 1.0))
+        seen = seen & tl.load(pointers(pairs.options.mask, b, h, row, key), mask=seen, other=0).to(tl.int1)
+        hidden = with_product_layout(tl.where(seen, 0.0, 1.0))
         e = tl.where(hidden == 0.0, e, float("-inf"))
     elif may_hide:
         seen = key < stop
@@ -88,81 +99,90 @@ def hide(e, pairs, b, h, row, position, key, stop, may_hide):
 
 @triton.jit
 def labels_of(pairs, b, h, row, position, key):
-    """A pair's row of the table, counted from `shift`: negative before the window, `labels` or more after it."""
+    """Return each pair's row of the table, counted from `shift`.
+
+    It is negative before the clipping range, and `labels` or more after it.
+    """
     if pairs.options.relations is None:
         label = key - position - pairs.options.start
     else:
         inside = (row < pairs.queries) & (key < pairs.keys)
-        label = tl.load(places(pairs.options.relations, b, h, row, key), mask=inside, other=-1).to(tl.int32)
+        label = tl.load(pointers(pairs.options.relations, b, h, row, key), mask=inside, other=-1).to(tl.int32)
     return label
 
 
 @triton.jit
 def key_parts(pairs, first, last, valid_keys, NEAR: tl.constexpr):
-    """Keys for the valid queries of a block, at positions `first` to `last`: 0 … left and resume … stop are far, left …
-    resume near. The far pairs on one side all have that edge's label, and none is hidden. Near parts are multiples of
-    NEAR wide, but for the last. A block of padding has `last` before `first`, and no keys."""
+    """Return near_start, near_stop and stop for the valid queries of a block, at positions `first` to `last`.
+
+    Keys 0 … near_start and near_stop … stop are far, and near_start … near_stop are near. The near part is a multiple
+    of NEAR wide, unless it ends at `stop`. A block of padding has `last` before `first`, and no keys.
+    """
     stop = valid_keys
     if pairs.options.CAUSAL:
         stop = tl.maximum(tl.minimum(valid_keys, last + 1), 0)
     if pairs.options.key_lengths is not None:
         stop = tl.where(first <= last, stop, 0)
-    left, resume = stop * 0, stop
+    near_start, near_stop = stop * 0, stop
     if (pairs.options.mask is None) and (pairs.options.relations is None):
-        left = tl.minimum(tl.maximum(first + pairs.options.start, 0) // NEAR * NEAR, stop)
+        near_start = tl.minimum(tl.maximum(first + pairs.options.start, 0) // NEAR * NEAR, stop)
         if not pairs.options.CAUSAL:
-            wide = tl.maximum(last + pairs.options.stop - left, 0)
-            resume = tl.minimum(left + (wide + NEAR - 1) // NEAR * NEAR, stop)
-    return left, resume, stop
+            wide = tl.maximum(last + pairs.options.stop - near_start, 0)
+            near_stop = tl.minimum(near_start + (wide + NEAR - 1) // NEAR * NEAR, stop)
+    return near_start, near_stop, stop
 
 
 @triton.jit
 def query_parts(pairs, first, last, offset, valid_queries, valid_keys, NEAR: tl.constexpr):
-    """Rows of the queries that see keys `first` to `last`: start … near and resume … stop are far, near … resume near.
-    Keys are after the window of the queries before `near`, and before the window of those from `resume` on. A part
-    begins at a multiple of NEAR, or is empty and begins at `stop`. Padding keys have no queries."""
+    """Return start, near_start, near_stop and stop: rows of the queries that attend to keys `first` to `last`.
+
+    Queries start … near_start and near_stop … stop are far, and near_start … near_stop are near. The keys are after the
+    clipping range of the former far queries, and before that of the latter. A part begins at a multiple of NEAR, or is
+    empty and begins at `stop`. Keys in padding have no queries.
+    """
     start, stop = 0, valid_queries
     if pairs.options.CAUSAL:
         start = tl.maximum(first - offset, 0) // NEAR * NEAR
     if pairs.options.key_lengths is not None:
         stop = tl.where(first < valid_keys, stop, 0)
     start = tl.minimum(start, stop)
-    near, resume = start, stop
+    near_start, near_stop = start, stop
     if (pairs.options.mask is None) and (pairs.options.relations is None):
         if not pairs.options.CAUSAL:
-            near = tl.minimum(tl.maximum(first - pairs.options.stop - offset + 1, 0) // NEAR * NEAR, stop)
-        wide = tl.maximum(last - pairs.options.start + 1 - offset - near, 0)
-        resume = tl.minimum(near + (wide + NEAR - 1) // NEAR * NEAR, stop)
-    return start, near, resume, stop
+            near_start = tl.minimum(tl.maximum(first - pairs.options.stop - offset + 1, 0) // NEAR * NEAR, stop)
+        wide = tl.maximum(last - pairs.options.start + 1 - offset - near_start, 0)
+        near_stop = tl.minimum(near_start + (wide + NEAR - 1) // NEAR * NEAR, stop)
+    return start, near_start, near_stop, stop
 
 
 @triton.jit
-def far_part(step, tiles_before, begin, left, resume, stop, SIZE: tl.constexpr):
-    """One step through the far parts begin … left and resume … stop, SIZE at a time: whether it is in the former, where
-    it begins, and where its part ends."""
+def far_tile(step, tiles_before, start, near_start, near_stop, stop, SIZE: tl.constexpr):
+    """Return one step through the far parts start … near_start and near_stop … stop, SIZE at a time.
+
+    The results are whether the tile is in the former part, where the tile begins, and where its part ends.
+    """
     is_before = step < tiles_before
-    first = tl.where(is_before, begin + step * SIZE, resume + (step - tiles_before) * SIZE)
-    return is_before, first, tl.where(is_before, left, stop)
+    first = tl.where(is_before, start + step * SIZE, near_stop + (step - tiles_before) * SIZE)
+    return is_before, first, tl.where(is_before, near_start, stop)
 
 
 @triton.jit
-def row_numbers(pairs, b, h, row):
-    """The number that a query's draws are made from: splitmix64 (Steele, Lea and Flood 2014) of the seed and of the
-    query's place among all queries."""
-    number = row
+def row_seeds(pairs, b, h, row):
+    """Return a random number per query: splitmix64 (Steele, Lea and Flood 2014) of the seed and the query's index."""
+    row_seed = row
     if pairs.options.seed is not None:
         count = (b.to(tl.uint64) * pairs.options.heads + h) * pairs.queries + row.to(tl.uint64) + 1
         x = tl.load(pairs.options.seed).to(tl.uint64) + count * 0x9E3779B97F4A7C15
         x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
         x = (x ^ (x >> 27)) * 0x94D049BB133111EB
-        number = (x ^ (x >> 31)).to(tl.uint32)
-    return number
+        row_seed = (x ^ (x >> 31)).to(tl.uint32)
+    return row_seed
 
 
 @triton.jit
-def is_kept(pairs, number, key):
-    """Whether dropout keeps a pair: its draw is a mixed counter (Wellons 2018, "lowbias32"), as in "native"."""
-    x = ((key.to(tl.uint32) + 1) * 0x9E3779B9) ^ number
+def is_kept(pairs, row_seed, key):
+    """Return whether dropout keeps a pair: a hash (Wellons 2018, "lowbias32") of row seed and key, as in `native`."""
+    x = ((key.to(tl.uint32) + 1) * 0x9E3779B9) ^ row_seed
     x = (x ^ (x >> 16)) * 0x7FEB352D
     x = (x ^ (x >> 15)) * 0x846CA68B
     x = x ^ (x >> 16)

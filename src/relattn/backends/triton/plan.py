@@ -1,6 +1,6 @@
-"""What follows from the sizes and options of a call alone: labels, tiles, and how work is shared among programs.
+"""Plan of a call, from its sizes and options alone: labels, tiles, and how programs share the work.
 
-Plans are remembered, since making one takes longer than a short call takes a GPU.
+Plans are cached, because making one takes longer than a short call takes on a GPU.
 """
 
 from collections.abc import Callable
@@ -12,18 +12,20 @@ import torch
 from triton.language import constexpr
 
 from relattn.backends.triton.availability import tensor_floats
-from relattn.backends.triton.configs import Config, config, generation_of, labels_at_once, padded
+from relattn.backends.triton.configs import Config, chunk_size, config, generation_of, padded
 from relattn.backends.triton.pairs import PairOptions
 from relattn.call import Call, keep_scale, keep_threshold
 
-FEW = 16  # at so many queries or fewer, their keys are split among programs
-SHARE = 256  # keys of such a program, at least
-ENOUGH = 264  # programs: two for every multiprocessor of a large GPU
-MANY = 1024  # programs, past which several short sequences share one, for fewer parts of the tables' gradients
-FEWEST = 64  # keys of a tile, however few there are: decoding is compiled once, and not for every length
+MAX_SPLIT_QUERIES = 16  # with more queries, the keys are not split among programs
+MIN_SPLIT_KEYS = 256  # keys per split
+SPLIT_PROGRAMS = 264  # programs that splitting aims at: two per multiprocessor of a large GPU
+MAX_PARTS = 1024  # with more programs, several short sequences share one, for fewer parts of the tables' gradients
+MIN_TILE_KEYS = 64  # keys per tile even if there are fewer, so that decoding is not compiled for every length
 
 
 class Sizes(NamedTuple):
+    """Sizes and options of a call that its plan depends on."""
+
     device: torch.device
     dtype: torch.dtype
     batch: int
@@ -33,7 +35,7 @@ class Sizes(NamedTuple):
     keys: int
     dim: int
     value_dim: int
-    rel_dim: int | None  # of a rel_query
+    rel_dim: int | None  # of rel_query, or None
     table_rows: int | None
     has_offsets: bool
     has_relations: bool
@@ -47,17 +49,20 @@ class Sizes(NamedTuple):
 
 
 def tiles_of(kernel: str, sizes: Sizes, generation: int | None = None) -> Config:
-    """Tiles are no larger than the sequences need. Where there are more than 4 warps, each has 16 rows of the products.
-    Nothing is loaded ahead in a loop of one step, nor where a mask or labels are loaded too: the assembler would make
-    products on the matrix units wait for one another. The generation of GPU is the device's by default."""
+    """Return the tiles of a kernel, which are no larger than the sequences need.
+
+    With more than 4 warps, each warp has 16 rows of the products. Nothing is loaded ahead in a loop of one step, nor if
+    a mask or labels are loaded too: the assembler would make products on the tensor cores wait for one another. The
+    generation of the GPU is that of the device by default.
+    """
     if generation is None:
         generation = generation_of(sizes.device)
     dim = padded(max(sizes.dim, sizes.value_dim, sizes.rel_dim or 0))
     tiles = config(kernel, generation, sizes.dtype, dim, sizes.rel_dim is not None)
-    rows, cols = min(tiles.rows, padded(sizes.queries)), min(tiles.cols, padded(max(sizes.keys, FEWEST)))
-    steps_of_keys = kernel != "backward_key"
-    warps = min(tiles.warps, max(4, (rows if steps_of_keys else cols) // 16))
-    one_step = sizes.keys <= cols if steps_of_keys else sizes.queries <= rows
+    rows, cols = min(tiles.rows, padded(sizes.queries)), min(tiles.cols, padded(max(sizes.keys, MIN_TILE_KEYS)))
+    loops_over_keys = kernel != "backward_key"
+    warps = min(tiles.warps, max(4, (rows if loops_over_keys else cols) // 16))
+    one_step = sizes.keys <= cols if loops_over_keys else sizes.queries <= rows
     stages = 1 if one_step or sizes.has_mask or sizes.has_relations else tiles.stages
     return Config(rows, cols, max(16, min(tiles.near, rows, cols)), warps, stages)
 
@@ -67,17 +72,20 @@ TilesOf = Callable[[str, Sizes], Config]  # of a kernel
 
 @dataclass(frozen=True)
 class Plan:
+    """How the kernels compute a call."""
+
     options: PairOptions  # without its tensors
     tiles: dict[str, Config]
     blocks: dict[str, int]  # programs per head, each with a block of queries, or of keys in `backward_key`
     part_rows: int  # of a part of a table's gradient
-    adds: bool  # a program adds to its part of the tables' gradients several times
-    whole: bool  # backward, one program has all of a head
-    members: int  # sequences that such a program has, one after the other
-    splits: int  # forward, programs that the keys of a query are split among
+    accumulates: bool  # a program adds to its part of the tables' gradients several times
+    whole: bool  # one program does the backward pass of a head
+    sequences: int  # per such program, one after the other
+    splits: int  # programs that share the keys of a query in the forward pass
 
 
 def plan_of(call: Call, tiles_of: TilesOf = tiles_of) -> Plan:
+    """Return the plan of a call."""
     query, value, table = call.query, call.value, call.rel_key
     if table is None:
         table = call.rel_value
@@ -112,7 +120,7 @@ def plan_of(call: Call, tiles_of: TilesOf = tiles_of) -> Plan:
 
 @lru_cache(maxsize=4096)
 def plan(sizes: Sizes, tiles_of: TilesOf) -> Plan:
-    options = labelled(sizes)
+    options = pair_options(sizes)
     tiles = {kernel: tiles_of(kernel, sizes) for kernel in ("forward", "backward_query", "backward_key", "whole")}
     blocks = {kernel: -(-sizes.queries // tiles[kernel].rows) for kernel in ("forward", "backward_query")}
     blocks |= {"backward_key": -(-sizes.keys // tiles["backward_key"].cols), "whole": 1}
@@ -120,45 +128,50 @@ def plan(sizes: Sizes, tiles_of: TilesOf) -> Plan:
     whole = sizes.heads == sizes.key_heads and 0 < sizes.queries <= most and 0 < sizes.keys <= 2 * most
     programs = sizes.batch * sizes.heads
     splits = 1
-    if 0 < sizes.queries <= FEW and programs > 0:
-        splits = max(1, min(sizes.keys // SHARE, ENOUGH // programs))
-    of_parts = tiles["whole" if whole else "backward_query"]
-    reach = labels_reached(sizes, of_parts, options.CHUNK.value)
+    if 0 < sizes.queries <= MAX_SPLIT_QUERIES and programs > 0:
+        splits = max(1, min(sizes.keys // MIN_SPLIT_KEYS, SPLIT_PROGRAMS // programs))
+    reach = labels_reached(sizes, tiles["whole" if whole else "backward_query"], options.CHUNK.value)
     if not sizes.has_relations and not sizes.has_offsets and reach < options.labels:
         options = options._replace(reach=reach)
-    of_window = options.labels if options.reach is None else options.reach
+    part_labels = options.labels if options.reach is None else options.reach
     return Plan(
         options=options,
         tiles=tiles,
         blocks=blocks,
-        part_rows=options.shift + of_window + options.AFTER.value,
-        adds=sizes.has_relations or options.labels > options.CHUNK.value,
+        part_rows=options.shift + part_labels + options.AFTER.value,
+        accumulates=sizes.has_relations or options.labels > options.CHUNK.value,
         whole=whole,
-        members=max(1, programs // MANY) if whole else 1,
+        sequences=max(1, programs // MAX_PARTS) if whole else 1,
         splits=splits,
     )
 
 
-def labels_reached(sizes: Sizes, tiles: Config, at_once: int) -> int:
-    """Labels that the tiles of a block of queries have: one for each key and for each query but one, in whole chunks
-    wherever they begin. A window as wide as the sequence has about twice as many."""
-    keys = up_to(sizes.keys, tiles.near)
-    return up_to(keys + tiles.rows - 1 + at_once - 1, at_once)
+def labels_reached(sizes: Sizes, tiles: Config, chunk: int) -> int:
+    """Return the number of labels that a block of queries reaches, in whole chunks wherever they begin.
+
+    There is one label per key, and one more per further query. A clipping range as wide as the sequence has about twice
+    as many labels.
+    """
+    keys = round_up(sizes.keys, tiles.near)
+    return round_up(keys + tiles.rows - 1 + chunk - 1, chunk)
 
 
-def up_to(number: int, step: int) -> int:
-    """The next multiple of a step."""
+def round_up(number: int, step: int) -> int:
+    """Return the next multiple of `step`."""
     return -(-number // step) * step
 
 
 def first_label(options: PairOptions, last: int) -> int:
-    """As the function of this name in `labels.py`."""
+    """Return what the function of this name in `labels.py` returns."""
     return max(-last - options.start, 0) // options.CHUNK.value * options.CHUNK.value
 
 
-def labelled(sizes: Sizes) -> PairOptions:
-    """Distances start … stop are in the window, whose labels begin at row `shift` of the tables. Where the edges have
-    rows of their own, the window is what lies between them; under causality no key is after it."""
+def pair_options(sizes: Sizes) -> PairOptions:
+    """Return the options of a call, without its tensors.
+
+    Distances start … stop are in the clipping range, whose labels begin at row `shift` of the tables. If the edges have
+    rows of their own, the range lies between them. In causal attention no key is after it.
+    """
     edges = sizes.clips and sizes.table_rows is not None
     if sizes.table_rows is None:
         start, stop, shift = 1, 1, 0
@@ -171,7 +184,7 @@ def labelled(sizes: Sizes) -> PairOptions:
     if sizes.has_relations and sizes.table_rows is not None:
         labels = sizes.table_rows
     after = edges and not sizes.is_causal
-    at_once = labels_at_once(labels + after)
+    chunk = chunk_size(labels + after)
     return PairOptions(
         relations=None,
         mask=None,
@@ -188,24 +201,27 @@ def labelled(sizes: Sizes) -> PairOptions:
         reach=None,
         keep_threshold=keep_threshold(sizes.dropout_p),
         keep_scale=keep_scale(sizes.dropout_p),
-        GROUP=fixed(sizes.heads // sizes.key_heads),
-        CHUNK=fixed(at_once),
-        ONE_CHUNK=fixed(labels + after <= at_once),
-        BEFORE=fixed(edges),
-        AFTER=fixed(after),
-        CAUSAL=fixed(sizes.is_causal),
-        PRECISION=fixed(sizes.precision),
+        GROUP=constant(sizes.heads // sizes.key_heads),
+        CHUNK=constant(chunk),
+        ONE_CHUNK=constant(labels + after <= chunk),
+        BEFORE=constant(edges),
+        AFTER=constant(after),
+        CAUSAL=constant(sizes.is_causal),
+        PRECISION=constant(sizes.precision),
     )
 
 
 @cache
-def fixed(value: int | str) -> constexpr:
-    """A constant of a kernel. Truth values become 0 and 1, which `cache` does not tell from them: a stride that came
-    back as True would be a number of one bit."""
+def constant(value: int | str) -> constexpr:
+    """Return a compile-time constant of a kernel.
+
+    Booleans become 0 and 1, which `cache` does not distinguish from them: a stride of 1 that came back as True would be
+    an integer of one bit.
+    """
     return constexpr(int(value) if isinstance(value, bool) else value)
 
 
 @cache
 def dims(dim: int) -> tuple[constexpr, constexpr]:
-    """A head dim as the kernels take it, and padded."""
-    return fixed(dim), fixed(padded(dim))
+    """Return a head dimension and its padded width as constants."""
+    return constant(dim), constant(padded(dim))
