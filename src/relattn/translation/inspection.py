@@ -26,7 +26,7 @@ from relattn.translation.data.batching import collate
 from relattn.translation.drawing import png
 from relattn.translation.errors import InputError
 from relattn.translation.model.attention import CrossAttention, PlainAttention, SelfAttention
-from relattn.translation.model.schemes import DistanceAttention
+from relattn.translation.model.positions.distance_terms import DistanceAttention
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.translator import Translator
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from relattn import AttentionCache
 from relattn.translation.config import OPTIONS, ModelConfig
 from relattn.translation.data.batching import collate
-from relattn.translation.model.schemes import SCHEMES
-from relattn.translation.model.state import State
+from relattn.translation.model.mixers import State
+from relattn.translation.model.positions import SCHEMES
 from relattn.translation.model.transformer import Cache, Transformer
 from relattn.translation.training.objective import summed_loss
 

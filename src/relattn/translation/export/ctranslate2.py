@@ -30,7 +30,7 @@ from relattn.translation.export.parity import FARTHEST, Parity, Reference
 from relattn.translation.files import putting, require_replaceable
 from relattn.translation.model.attention import SelfAttention
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer
-from relattn.translation.model.schemes import Learned, NoPositions, sinusoids
+from relattn.translation.model.positions.distance_terms import Learned, NoPositions, sinusoids
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.naming import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
 from relattn.translation.search.ctranslate2 import (

@@ -14,8 +14,8 @@ from relattn import AttentionCache
 from relattn.nn import linear
 from relattn.translation.config import ModelConfig
 from relattn.translation.model.attention import CrossAttention
-from relattn.translation.model.schemes import NoPositions
-from relattn.translation.model.state import State
+from relattn.translation.model.mixers import State
+from relattn.translation.model.positions import NoPositions
 
 if TYPE_CHECKING:
     from relattn.translation.model.transformer import Transformer

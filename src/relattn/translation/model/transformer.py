@@ -21,8 +21,8 @@ from relattn.translation.config import ModelConfig
 from relattn.translation.errors import InputError
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer, layer_norm
 from relattn.translation.model.linear import PRODUCTS, fastest, use_products
-from relattn.translation.model.schemes import SCHEMES, NoPositions, blindness
-from relattn.translation.model.state import State
+from relattn.translation.model.mixers import State
+from relattn.translation.model.positions import SCHEMES, NoPositions, blindness
 
 KeysAndValues = tuple[Tensor, Tensor]
 

@@ -28,7 +28,7 @@ from relattn.translation.data.prepare import TranslationData
 from relattn.translation.errors import Diverged, InputError, one_line
 from relattn.translation.model.layers import recompute
 from relattn.translation.model.linear import use_products
-from relattn.translation.model.schemes import blindness
+from relattn.translation.model.positions import blindness
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, shards
 from relattn.translation.training.journal import Journal

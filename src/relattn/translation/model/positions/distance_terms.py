@@ -20,8 +20,7 @@ from relattn import RelativeAttention, relative_attention
 from relattn.nn import linear
 from relattn.translation.config import ModelConfig
 from relattn.translation.model.attention import PlainAttention, SelfAttention
-from relattn.translation.model.convolutional import Convolution
-from relattn.translation.model.recurrent import Recurrence
+from relattn.translation.model.mixers import Convolution, Recurrence
 
 
 class NoPositions(nn.Module):

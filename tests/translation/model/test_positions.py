@@ -27,7 +27,7 @@ from relattn import relative_attention
 from relattn.testing import error
 from relattn.translation.config import OPTIONS, ModelConfig, Positions
 from relattn.translation.model.attention import PlainAttention
-from relattn.translation.model.schemes import SCHEMES, NoPositions, Slopes
+from relattn.translation.model.positions.distance_terms import SCHEMES, NoPositions, Slopes
 
 EPSILON = torch.finfo(torch.float32).eps
 
