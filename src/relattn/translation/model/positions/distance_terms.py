@@ -1,110 +1,35 @@
-"""Position schemes: everything in the model that knows where a piece stands.
+"""Schemes whose scores have an additional term for each distance j − i, without clipping.
 
-A scheme has two duties: what it adds to embeddings (`embed`), and how the positions of a sequence see each other. For
-that `self_attention` makes a layer's first sub-layer, and most schemes only say what attention stands inside it
-(`attention`). The rest of the model is the same for all, so adding a scheme touches this file, and in `config.py` the
-list of names and the scheme's options.
-
-Each scheme names its paper; docs/family.md has those that are calls of the operator.
+All are calls of `relative_attention` with a clipping range that covers the whole sequence. The table of the call has
+one row per distance. It is computed from sinusoids (Transformer-XL), from a table of buckets (T5) or from a fixed slope
+(ALiBi).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from relattn import RelativeAttention, relative_attention
+from relattn import relative_attention
 from relattn.nn import linear
 from relattn.translation.config import ModelConfig
-from relattn.translation.model.attention import PlainAttention, SelfAttention
-from relattn.translation.model.mixers import Convolution, Recurrence
-
-
-class NoPositions(nn.Module):
-    """No position signal at all: the model sees a bag of pieces. A baseline, and a mistake anywhere else.
-
-    Args:
-        config: of the model.
-        is_causal: whether it is for the decoder, where a position sees only itself and earlier ones.
-    """
-
-    max_length: int | None = None  # longest sequence, in pieces; None where there is no limit
-
-    def __init__(self, config: ModelConfig, *, is_causal: bool) -> None:
-        super().__init__()
-        self.config, self.is_causal = config, is_causal
-
-    def embed(self, embeddings: Tensor, start: int) -> Tensor:
-        """Add what the scheme adds to (rows, length, dim) embeddings of the positions from `start` on."""
-        return embeddings
-
-    def attention(self) -> nn.Module:
-        """The attention inside one layer's self-attention, called as `PlainAttention`."""
-        return PlainAttention(self.config)
-
-    def self_attention(self) -> nn.Module:
-        """The sub-layer of one layer in which positions see each other, called as `SelfAttention`."""
-        return SelfAttention(self.config, self.attention, is_causal=self.is_causal)
-
-
-def sinusoids(positions: Tensor, dim: int) -> Tensor:
-    """Vaswani et al. (2017), 3.5: (length,) positions -> (length, dim), sin at even dims and cos at odd ones."""
-    frequency = torch.exp(torch.arange(0, dim, 2, device=positions.device) * (-math.log(10_000.0) / dim))
-    angle = positions.float()[:, None] * frequency  # (length, dim / 2)
-    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
-
-
-class Sinusoidal(NoPositions):
-    """Vaswani et al. (2017): sin and cos of the absolute position at geometric frequencies, for any length."""
-
-    def embed(self, embeddings: Tensor, start: int) -> Tensor:
-        length, dim = embeddings.shape[1:]
-        positions = torch.arange(start, start + length, device=embeddings.device)
-        return embeddings + sinusoids(positions, dim).to(embeddings.dtype)
-
-
-class Learned(NoPositions):
-    """A learned vector a position, added to embeddings: nothing is known past `max_positions`."""
-
-    def __init__(self, config: ModelConfig, *, is_causal: bool) -> None:
-        super().__init__(config, is_causal=is_causal)
-        assert config.max_positions is not None
-        self.max_length = config.max_positions
-        self.weight = nn.Parameter(torch.randn(config.max_positions, config.dim) * config.dim**-0.5)
-
-    def embed(self, embeddings: Tensor, start: int) -> Tensor:
-        end = start + embeddings.shape[1]
-        if end > len(self.weight):
-            raise ValueError(f"learned positions end at {len(self.weight)}, but the sequence needs {end}")
-        return embeddings + self.weight[start:end]
-
-
-class Relative(NoPositions):
-    """Clipped relative positions inside every self-attention; nothing is added to embeddings (Shaw et al. 2018)."""
-
-    def attention(self) -> nn.Module:
-        config = self.config
-        return RelativeAttention(
-            config.dim // config.heads,
-            config.window,
-            config.heads if config.tables_per_head else None,
-            tables=config.relative_tables or "both",
-            beyond=config.beyond or "clip",
-            dropout=config.attention_dropout,
-        )
-
-
-class RelativeAndSinusoidal(Relative, Sinusoidal):
-    """Both signals, which the paper found to give no gain over relative positions alone."""
+from relattn.translation.model.positions.absolute import sinusoids
+from relattn.translation.model.positions.base import PositionScheme
 
 
 class DistanceAttention(nn.Module):
-    """Attention whose scores have a term for each distance j − i, as far as the sequence reaches: no clipping.
+    """Attention with a score term for each distance j − i that occurs in the sequence.
 
-    A subclass says what that term is made of, in `terms`. Options are those of `PlainAttention`.
+        e_ij = (c_i · k_j + r_i · t_(j−i)) / √head_dim        z_i = Σ_j α_ij v_j
+
+    A subclass defines the content query c, the relative query r and the table t, in `terms`.
+
+    Args:
+        config: Configuration of the model.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -112,23 +37,55 @@ class DistanceAttention(nn.Module):
         self.heads, self.dropout = config.heads, config.attention_dropout
 
     def terms(self, query: Tensor, distances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The query of the content term and that of the relative term, and the table of (labels,) distances j − i."""
+        """Return the content query, the relative query and the table.
+
+        Args:
+            query: (rows, heads, queries, head_dim).
+            distances: (labels,) consecutive distances j − i.
+
+        Returns:
+            Content query (rows, heads, queries, head_dim), relative query (rows, heads, queries, rel_dim) and table
+            (heads, labels, rel_dim), with one row per distance.
+        """
         raise NotImplementedError
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool = False, **where: Any) -> Tensor:
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        query_offset: int | None = None,
+        is_causal: bool = False,
+        **options: Any,
+    ) -> Tensor:
+        """Return the attention output. Shapes and options are those of `PlainAttention`."""
         queries, keys = query.shape[2], key.shape[2]
-        offset = keys - queries if where.get("query_offset") is None else where["query_offset"]
+        offset = keys - queries if query_offset is None else query_offset
         left, right = max(0, offset + queries - 1), 0 if is_causal else max(0, keys - 1 - offset)
-        distances = torch.arange(-left, right + 1, device=query.device)
-        content, relative, rel_key = self.terms(query, distances)
-        where |= {"is_causal": is_causal, "clip": (left, right), "rel_query": relative}
+        content, relative, rel_key = self.terms(query, torch.arange(-left, right + 1, device=query.device))
         return relative_attention(
-            content, key, value, rel_key, dropout_p=self.dropout if self.training else 0.0, **where
+            content,
+            key,
+            value,
+            rel_key,
+            rel_query=relative,
+            clip=(left, right),
+            query_offset=query_offset,
+            is_causal=is_causal,
+            dropout_p=self.dropout if self.training else 0.0,
+            **options,
         )
 
 
 class TransformerXLAttention(DistanceAttention):
-    """((q_i + u) · k_j + (q_i + v) · R_(i−j)) / √d, with R a projection of sinusoids of i − j."""
+    """Transformer-XL's attention (Dai et al. 2019, section 3.3).
+
+        e_ij = ((q_i + u) · k_j + (q_i + v) · W R_(i−j)) / √head_dim
+
+    R are sinusoids of the distance i − j and W is `distance`, without a bias. u and v, (heads, 1, head_dim), start at
+    zero.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -141,29 +98,43 @@ class TransformerXLAttention(DistanceAttention):
         return query + self.u.to(query.dtype), query + self.v.to(query.dtype), rel_key.to(query.dtype)
 
 
-class TransformerXL(NoPositions):
-    """Sinusoids of distances, and two learned biases, in every score (Dai et al. 2019), for any length."""
+class TransformerXL(PositionScheme):
+    """Sinusoids of distances and two learned biases in each score (Dai et al. 2019, section 3.3); for any length."""
 
-    def attention(self) -> nn.Module:
+    def attention(self) -> TransformerXLAttention:
+        """Build `TransformerXLAttention` with the projection and the biases of one layer."""
         return TransformerXLAttention(self.config)
 
 
 class BiasAttention(DistanceAttention):
-    """q_i · k_j / √d + b(j − i), where `bias` of a stack gives the b of (labels,) distances, a head a row."""
+    """Attention with a bias per head and distance: e_ij = q_i · k_j / √head_dim + b(j − i).
 
-    def __init__(self, config: ModelConfig, bias: nn.Module) -> None:
+    Args:
+        config: Configuration of the model.
+        bias: Function of (labels,) distances that returns (heads, labels) biases. A bound method of the scheme keeps
+            parameters that all layers share out of the state of each layer, and is copied together with the model.
+    """
+
+    def __init__(self, config: ModelConfig, bias: Callable[[Tensor], Tensor]) -> None:
         super().__init__(config)
-        self.shared = (bias,)  # in a tuple, for it is not this layer's to keep: all layers of a stack have the same
+        self.bias = bias
 
     def terms(self, query: Tensor, distances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        bias = self.shared[0](distances) * query.shape[3] ** 0.5  # which the operator scales too
+        bias = self.bias(distances) * query.shape[3] ** 0.5  # the operator divides this term by √head_dim too
         return query, torch.ones_like(query[..., :1]), bias[..., None].to(query.dtype)
 
 
 class Buckets(nn.Module):
-    """T5's biases: a learned number for each bucket of distances and each head."""
+    """T5's table of biases: `weight` (heads, BUCKETS) has a learned number per head and bucket of distances.
 
-    BUCKETS, FARTHEST = 32, 128  # of both directions; distances from there on share one
+    Args:
+        heads: Number of heads.
+        is_causal: Whether keys never lie to the right of a query. All buckets are then for distances to the left,
+            else half of them.
+    """
+
+    BUCKETS = 32  # of both directions together
+    FARTHEST = 128  # distances from here on share a bucket
 
     def __init__(self, heads: int, *, is_causal: bool) -> None:
         super().__init__()
@@ -171,139 +142,62 @@ class Buckets(nn.Module):
         self.weight = nn.Parameter(torch.zeros(heads, self.BUCKETS))
 
     def bucket(self, distances: Tensor) -> Tensor:
-        """(labels,) j − i -> (labels,) in [0, BUCKETS): one for each short distance, then wider and wider ones."""
-        buckets = self.BUCKETS if self.is_causal else self.BUCKETS // 2  # of one direction
+        """Return the bucket of each distance, in [0, BUCKETS).
+
+        Short distances have a bucket each. The width of the other buckets grows logarithmically.
+
+        Args:
+            distances: (labels,) distances j − i.
+
+        Returns:
+            (labels,), int64.
+        """
+        buckets = self.BUCKETS if self.is_causal else self.BUCKETS // 2  # per direction
         exact = buckets // 2
         far = (-distances).clamp(min=0) if self.is_causal else distances.abs()
         share = torch.log(far.clamp(min=1).float() / exact) / math.log(self.FARTHEST / exact)
         wide = (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1)
-        later = 0 if self.is_causal else (distances > 0).long() * buckets
-        return later + torch.where(far < exact, far, wide)
+        right = 0 if self.is_causal else (distances > 0).long() * buckets
+        return right + torch.where(far < exact, far, wide)
 
     def forward(self, distances: Tensor) -> Tensor:
-        """(labels,) distances j − i -> (heads, labels)"""
+        """Return the biases (heads, labels) of (labels,) distances j − i."""
         return self.weight[:, self.bucket(distances)]
 
 
-class T5(NoPositions):
-    """A learned bias for each bucket of distances and each head, the same in all layers (Raffel et al. 2020).
+class T5(PositionScheme):
+    """A learned bias per head and bucket of distances, which all layers share (Raffel et al. 2020, section 2.1).
 
-    Distances from 128 on share a bucket, so there is no limit of length. T5 itself leaves scores unscaled, which its
-    first weights make up for; here they are scaled as everywhere.
+    e_ij = q_i · k_j / √head_dim + b_bucket(j − i). T5 itself does not divide scores by √head_dim, and compensates for
+    it in its initial weights. For any length: distances from 128 on share a bucket.
     """
 
     def __init__(self, config: ModelConfig, *, is_causal: bool) -> None:
         super().__init__(config, is_causal=is_causal)
         self.buckets = Buckets(config.heads, is_causal=is_causal)
 
-    def attention(self) -> nn.Module:
-        return BiasAttention(self.config, self.buckets)
+    def bias(self, distances: Tensor) -> Tensor:
+        """Return the biases (heads, labels) of (labels,) distances j − i."""
+        return self.buckets(distances)
+
+    def attention(self) -> BiasAttention:
+        """Build `BiasAttention` that takes its biases from the table of the stack."""
+        return BiasAttention(self.config, self.bias)
 
 
-class Slopes(nn.Module):
-    """ALiBi's biases: −m |j − i|, with slopes m from 2^(−8 / heads) down to 2^−8 over the heads. Nothing is learned."""
+class ALiBi(PositionScheme):
+    """A bias that decreases linearly with the distance (Press et al. 2022, section 3); for any length.
 
-    def __init__(self, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-
-    def forward(self, distances: Tensor) -> Tensor:
-        """(labels,) distances j − i -> (heads, labels)"""
-        head = torch.arange(1, self.heads + 1, device=distances.device)
-        return -(2.0 ** (-8.0 * head / self.heads))[:, None] * distances.abs()
-
-
-class ALiBi(NoPositions):
-    """Scores fall in a line with distance (Press et al. 2022), in the encoder on both sides alike; for any length."""
-
-    def attention(self) -> nn.Module:
-        return BiasAttention(self.config, Slopes(self.config.heads))
-
-
-class RotaryAttention(nn.Module):
-    """Attention of queries and keys rotated by their positions, and of values too where `values` says so.
-
-    A query's output is then rotated back by its own position: z_i = R_i⁻¹ Σ_j α_ij R_j v_j.
+    e_ij = q_i · k_j / √head_dim − m |j − i|, where the slope m of head h = 1, …, heads is 2^(−8h / heads). Nothing is
+    learned. The paper's models are decoders; here the encoder has the same slopes on both sides.
     """
 
-    def __init__(self, config: ModelConfig, *, values: bool) -> None:
-        super().__init__()
-        self.values = values
-        self.attention = PlainAttention(config)
+    def bias(self, distances: Tensor) -> Tensor:
+        """Return the biases (heads, labels) of (labels,) distances j − i."""
+        heads = self.config.heads
+        head = torch.arange(1, heads + 1, device=distances.device)
+        return -(2.0 ** (-8.0 * head / heads))[:, None] * distances.abs()
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, **where: Any) -> Tensor:
-        queries, keys = query.shape[2], key.shape[2]
-        offset = keys - queries if where.get("query_offset") is None else where["query_offset"]
-        of_query = torch.arange(offset, offset + queries, device=query.device)
-        of_key = torch.arange(keys, device=query.device)
-        query, key = rotated(query, of_query), rotated(key, of_key)
-        if not self.values:
-            return self.attention(query, key, value, **where)
-        return rotated(self.attention(query, key, rotated(value, of_key), **where), -of_query)
-
-
-def rotated(x: Tensor, positions: Tensor) -> Tensor:
-    """(…, length, dim) with the pair (x_m, x_(m + dim/2)) turned by the angle position · 10,000^(−2m / dim)."""
-    half = x.shape[-1] // 2
-    frequency = torch.exp(torch.arange(half, device=x.device) * (-math.log(10_000.0) / half))
-    angle = positions.float()[:, None] * frequency  # (length, dim / 2)
-    cos, sin = angle.cos(), angle.sin()
-    first, second = x[..., :half], x[..., half:]
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
-
-
-class RoPE(NoPositions):
-    """Queries and keys rotated by their positions: scores know the distance (Su et al. 2021); for any length."""
-
-    def attention(self) -> nn.Module:
-        return RotaryAttention(self.config, values=False)
-
-
-class RoVE(NoPositions):
-    """RoPE with values rotated too, so that outputs know the distance (arXiv 2606.11275, 2026); for any length."""
-
-    def attention(self) -> nn.Module:
-        return RotaryAttention(self.config, values=True)
-
-
-class LSTM(NoPositions):
-    """Recurrence in place of self-attention, both ways in the encoder; for any length."""
-
-    def self_attention(self) -> nn.Module:
-        return Recurrence(self.config, is_causal=self.is_causal)
-
-
-class CNN(NoPositions):
-    """A gated convolution in place of self-attention (Gehring et al. 2017); for any length."""
-
-    def self_attention(self) -> nn.Module:
-        return Convolution(self.config, is_causal=self.is_causal)
-
-
-SCHEMES = {
-    "none": NoPositions,
-    "sinusoidal": Sinusoidal,
-    "learned": Learned,
-    "relative": Relative,
-    "relative+sinusoidal": RelativeAndSinusoidal,
-    "xl": TransformerXL,
-    "t5": T5,
-    "alibi": ALiBi,
-    "rope": RoPE,
-    "rove": RoVE,
-    "lstm": LSTM,
-    "cnn": CNN,
-}
-
-
-def blindness(config: ModelConfig) -> str | None:
-    """Why a model has no way to tell word order, or None: such a one learns badly and says nothing."""
-    if config.positions == "none":
-        return (
-            "positions: none — this model has NO position signal and cannot tell word order; use it as a baseline only"
-        )
-    if config.positions == "relative" and config.window == (0, 0):
-        return "clip: 0 — one label for every pair says nothing of positions: this model cannot tell word order"
-    if config.positions == "cnn" and config.kernel_size == 1:
-        return "kernel_size: 1 — no position sees another: this model cannot tell word order"
-    return None
+    def attention(self) -> BiasAttention:
+        """Build `BiasAttention` with ALiBi's biases."""
+        return BiasAttention(self.config, self.bias)
