@@ -32,7 +32,7 @@ from benchmarks import (
 )
 from relattn import relative_attention
 from relattn.translation import bundle
-from relattn.translation.model.schemes import SCHEMES
+from relattn.translation.model.positions import SCHEMES
 from relattn.translation.search.translator import Translator
 
 

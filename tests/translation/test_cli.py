@@ -22,7 +22,7 @@ from relattn.translation.config import OPTIONS, Calibration, ModelConfig, Recipe
 from relattn.translation.data.corpora import read_parallel
 from relattn.translation.errors import InputError, Interrupted
 from relattn.translation.evaluation import score
-from relattn.translation.model.schemes import SCHEMES
+from relattn.translation.model.positions import SCHEMES
 from relattn.translation.search.confidence import confidence
 from relattn.translation.search.translator import Translator
 from relattn.translation.training import run

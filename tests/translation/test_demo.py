@@ -11,7 +11,7 @@ from relattn.translation import bundle, cli, demo
 from relattn.translation.data import prepare
 from relattn.translation.data.embedded import embedded
 from relattn.translation.errors import InputError, Interrupted
-from relattn.translation.model.schemes import SCHEMES
+from relattn.translation.model.positions import SCHEMES
 from relattn.translation.search.translator import Translator
 from relattn.translation.teacher_forcing import by_position
 

@@ -14,7 +14,7 @@ from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.inspection import as_data, inspect, view
 from relattn.translation.model.ensemble import Ensemble
-from relattn.translation.model.schemes import SCHEMES
+from relattn.translation.model.positions import SCHEMES
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.translator import Translator
 

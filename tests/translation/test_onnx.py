@@ -20,7 +20,7 @@ from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.export import onnx as module
 from relattn.translation.export.onnx import PAST, SRC_LEN, export
-from relattn.translation.model.schemes import SCHEMES
+from relattn.translation.model.positions import SCHEMES
 from relattn.translation.model.transformer import Transformer
 
 FILES = {"encoder.onnx", "decoder.onnx", "config.json", "tokenizer.model", "README.md"}

@@ -19,14 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from relattn import RelativeAttention
+from relattn.nn import SelfAttention
 from relattn.positions import distances as distances_of_pairs
 from relattn.positions import labels
 from relattn.translation.config import Part, require
 from relattn.translation.data.batching import collate
 from relattn.translation.drawing import png
 from relattn.translation.errors import InputError
-from relattn.translation.model.attention import CrossAttention, PlainAttention, SelfAttention
-from relattn.translation.model.schemes import DistanceAttention
+from relattn.translation.model.attention import CrossAttention, PlainAttention
+from relattn.translation.model.positions.distance_terms import DistanceAttention
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.translator import Translator
 

@@ -19,7 +19,7 @@ from relattn.translation.data.corpora import arriving_lines
 from relattn.translation.data.tokenizer import Marks
 from relattn.translation.errors import InputError
 from relattn.translation.model.ensemble import Ensemble
-from relattn.translation.model.schemes import SCHEMES
+from relattn.translation.model.positions import SCHEMES
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search import lines as lines_module
 from relattn.translation.search.glossary import Glossary

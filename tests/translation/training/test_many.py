@@ -25,9 +25,8 @@ from relattn.translation import bundle
 from relattn.translation.config import ModelConfig, Recipe, as_dict, dump
 from relattn.translation.data.batching import Step, collate
 from relattn.translation.errors import InputError, LostProcess
-from relattn.translation.model.layers import recompute
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.training import checkpoints, loop, shards, together
+from relattn.translation.training import checkpoints, shards, together
 from relattn.translation.training.directory import how_far, require_same_run
 from relattn.translation.training.journal import read_log
 from relattn.translation.training.loop import seed_dropout, set_up, take_step
@@ -268,7 +267,7 @@ def test_layers_computed_again_change_no_bit(positions):
     for again in (False, True):
         model = model_of(positions)
         if again:
-            recompute(model)
+            model.recompute_activations()
         seed_dropout(3)
         loss = summed_loss(model, collate(SRC, TGT), 0.1)
         loss.backward()
@@ -279,8 +278,8 @@ def test_layers_computed_again_change_no_bit(positions):
 
 def test_a_run_whose_layers_are_computed_again_is_the_same_run(tmp_path, make_recipe, monkeypatch):
     calls = []
-    really = loop.recompute
-    monkeypatch.setattr(loop, "recompute", lambda model: (calls.append(model), really(model)))
+    really = Transformer.recompute_activations
+    monkeypatch.setattr(Transformer, "recompute_activations", lambda model: (calls.append(model), really(model)))
     recipe = make_recipe(tmp_path / "run", train={"steps": 4})
     again = make_recipe(tmp_path / "again", train={"steps": 4, "activation_checkpointing": True})
     for one in (recipe, again):

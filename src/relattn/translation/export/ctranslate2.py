@@ -22,15 +22,16 @@ import torch
 from torch import Tensor, nn
 
 from relattn import RelativeAttention
+from relattn.nn import SelfAttention
 from relattn.translation.bundle import CARD, TOKENIZER_FILES, Parts, weights_of
 from relattn.translation.config import ModelConfig, Quantization, SearchConfig, as_dict
 from relattn.translation.errors import InputError, require_installed
 from relattn.translation.export import with_report
 from relattn.translation.export.parity import FARTHEST, Parity, Reference
 from relattn.translation.files import putting, require_replaceable
-from relattn.translation.model.attention import SelfAttention
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer
-from relattn.translation.model.schemes import Learned, NoPositions, sinusoids
+from relattn.translation.model.positions import PositionScheme
+from relattn.translation.model.positions.absolute import Learned, sinusoids
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.naming import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
 from relattn.translation.search.ctranslate2 import (
@@ -214,7 +215,7 @@ def _state(model: Transformer) -> dict[str, Tensor]:
     return state
 
 
-def _added(positions: NoPositions) -> Tensor:
+def _added(positions: PositionScheme) -> Tensor:
     """(positions, dim) vectors that are added to embeddings."""
     if isinstance(positions, Learned):
         return positions.weight.detach().clone()

@@ -79,7 +79,7 @@ class Step(nn.Module):
         )
         cache = Cache(tuple(zip(source_keys, source_values, strict=True)), src_lengths, seen)
         logits, cache = self.model.step(tokens, cache)
-        held = cast("Sequence[AttentionCache]", cache.seen)
+        held = cast("Sequence[AttentionCache]", cache.layers)
         return logits[:, -1].log_softmax(-1), torch.stack([c.key for c in held]), torch.stack([c.value for c in held])
 
 

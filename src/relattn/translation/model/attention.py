@@ -1,17 +1,15 @@
-"""Attention as the Transformer's layers use it: without a position signal, of a sequence to itself, and to the source.
+"""Attention without a position signal, and attention from the target to the source.
 
-Shapes: x is (rows, length, dim); inside attention, tensors are (rows, heads, length, head_dim).
+Between sub-layers x is (rows, length, dim). Inside attention, tensors are (rows, heads, length, head_dim).
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relattn import RelativeSelfAttention, relative_attention
+from relattn import relative_attention
 from relattn.backends import unsupported_reason
 from relattn.call import Call
 from relattn.nn import linear
@@ -20,9 +18,13 @@ from relattn.translation.config import ModelConfig
 
 
 class PlainAttention(nn.Module):
-    """Dot-product attention with no position signal of its own, dropping probabilities while training.
+    """Dot-product attention without a position signal (Vaswani et al. 2017, equation 1), with attention dropout.
 
-    PyTorch does it, but where probabilities are dropped on a CPU: it has no fast kernel for that, and the library has.
+    It runs on PyTorch's `scaled_dot_product_attention`. The one exception is dropout on a CPU, for which PyTorch has no
+    fused kernel: that runs on `relative_attention`.
+
+    Args:
+        config: Configuration of the model.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -31,18 +33,34 @@ class PlainAttention(nn.Module):
 
     def forward(
         self,
-        query: Tensor,  # (rows, heads, queries, head_dim)
-        key: Tensor,  # (rows, heads, keys, head_dim)
-        value: Tensor,  # (rows, heads, keys, head_dim)
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
         *,
-        query_offset: int | None = None,  # position of query 0; by default the queries are the last of the keys
+        query_offset: int | None = None,
         is_causal: bool = False,
-        lengths: Tensor | None = None,  # key_lengths and query_lengths in one
+        lengths: Tensor | None = None,
         key_lengths: Tensor | None = None,
-        query_lengths: Tensor | None = None,  # what padding queries get makes no difference
-    ) -> Tensor:  # (rows, heads, queries, head_dim)
+        query_lengths: Tensor | None = None,
+    ) -> Tensor:
+        """Return the attention output. The options are those that `relattn.nn.SelfAttention` passes.
+
+        Args:
+            query: (rows, heads, queries, head_dim).
+            key: (rows, heads, keys, head_dim).
+            value: (rows, heads, keys, head_dim).
+            query_offset: Position of query 0 on the key axis. Default: the queries are the last of the keys.
+            is_causal: Whether a query attends only to keys at its own and earlier positions.
+            lengths: (rows,) valid positions of each sequence in self-attention: `key_lengths` and `query_lengths`.
+            key_lengths: (rows,) valid keys of each sequence.
+            query_lengths: (rows,) valid queries of each sequence. Outputs at the other queries are undefined.
+
+        Returns:
+            (rows, heads, queries, head_dim).
+        """
+        if lengths is not None:
+            key_lengths = query_lengths = lengths
         dropout_p = self.dropout if self.training else 0.0
-        key_lengths = key_lengths if lengths is None else lengths
         if dropout_p > 0.0 and unsupported_reason("native", Call(query, key, value)) is None:
             return relative_attention(
                 query,
@@ -57,22 +75,18 @@ class PlainAttention(nn.Module):
         queries, keys = query.shape[2], key.shape[2]
         offset = keys - queries if query_offset is None else query_offset
         mask = None
-        if offset != 0 or key_lengths is not None:  # what PyTorch has no other word for
+        if offset != 0 or key_lengths is not None:  # PyTorch's `is_causal` starts at position 0 and has no key padding
             call = Call(query, key, value, query_offset=offset, is_causal=is_causal, key_lengths=key_lengths)
             mask, is_causal = visible(call), False
         return F.scaled_dot_product_attention(query, key, value, mask, dropout_p, is_causal)
 
 
-class SelfAttention(RelativeSelfAttention):
-    """Attention of a sequence to itself: the library's layer around the attention that `make` makes."""
-
-    def __init__(self, config: ModelConfig, make: Callable[[], nn.Module], *, is_causal: bool) -> None:
-        super().__init__(config.dim, config.heads, 0, tables="neither", is_causal=is_causal)
-        self.attention = make()
-
-
 class CrossAttention(nn.Module):
-    """Attention of the target to the encoded source: no positions here, in the paper or in ours."""
+    """Multi-head attention from the target to the encoded source, without relative positions, as in the papers.
+
+    Args:
+        config: Configuration of the model.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -81,19 +95,45 @@ class CrossAttention(nn.Module):
         self.attention = PlainAttention(config)
 
     def project(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """(rows, src_len, dim) -> keys and values (rows, heads, src_len, head_dim), made once a sentence."""
+        """Return the keys and values of a source, which stay the same for all decoding steps.
+
+        Args:
+            memory: (sources, src_len, dim), the output of the encoder.
+
+        Returns:
+            Keys and values, (sources, heads, src_len, head_dim) each.
+        """
         return split_heads(self.key(memory), self.heads), split_heads(self.value(memory), self.heads)
 
     def forward(self, x: Tensor, memory: tuple[Tensor, Tensor], src_lengths: Tensor) -> Tensor:
-        """(rows, length, dim) -> the same. Each source serves as many consecutive rows, as more queries of its own."""
+        """Attend from target positions to their source.
+
+        Args:
+            x: (rows, length, dim), where rows is a multiple of sources. Each source has rows / sources consecutive
+                rows, for example the hypotheses of a beam. They are computed as additional queries of that source.
+            memory: Keys and values, (sources, heads, src_len, head_dim) each, as `project` returns them.
+            src_lengths: (sources,) valid source positions.
+
+        Returns:
+            (rows, length, dim).
+        """
         (key, value), sources = memory, src_lengths.shape[0]
-        queries = x.shape[0] * x.shape[1] // max(1, sources)  # of a source
+        queries = x.shape[0] * x.shape[1] // max(1, sources)  # per source
         query = split_heads(self.query(x).reshape(sources, queries, x.shape[2]), self.heads)
         attended = self.attention(query, key, value, key_lengths=src_lengths, query_offset=0)
         return self.out(attended.transpose(1, 2).flatten(2)).reshape(x.shape)
 
     def weights(self, x: Tensor, memory: tuple[Tensor, Tensor], src_lengths: Tensor) -> Tensor:
-        """(rows, length, dim), one row a source -> how each attends to it, (rows, heads, length, src_len), float32"""
+        """Return the attention probabilities of `forward`, for one row per source.
+
+        Args:
+            x: (rows, length, dim).
+            memory: Keys and values, (rows, heads, src_len, head_dim) each.
+            src_lengths: (rows,) valid source positions.
+
+        Returns:
+            (rows, heads, length, src_len), float32.
+        """
         key, _ = memory
         query = split_heads(self.query(x), self.heads)
         scores = (query @ key.mT).float() * key.shape[-1] ** -0.5
@@ -102,5 +142,5 @@ class CrossAttention(nn.Module):
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """(rows, length, dim) -> (rows, heads, length, head_dim)"""
+    """Split (rows, length, dim) into heads: (rows, heads, length, head_dim)."""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)

@@ -1,4 +1,4 @@
-"""Several models of one vocabulary that predict together: the probability of a piece is the mean of theirs."""
+"""Several models with one vocabulary that predict together: their probabilities of each piece are averaged."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from relattn.translation.model.transformer import Cache, Transformer
 
 
 @dataclass(frozen=True)
-class Caches:
-    """What each of the models has seen, one row per hypothesis."""
+class EnsembleCache:
+    """State of decoding with an ensemble: the `Cache` of each member, with the same rows."""
 
-    of: tuple[Cache, ...]
+    members: tuple[Cache, ...]
 
-    def select(self, rows: Tensor) -> Caches:
-        """The caches of the given rows, as `Cache.select`."""
-        return Caches(tuple(cache.select(rows) for cache in self.of))
+    def select(self, rows: Tensor) -> EnsembleCache:
+        """Return the caches of the given rows, as `Cache.select` does."""
+        return EnsembleCache(tuple(cache.select(rows) for cache in self.members))
 
-    def move(self, rows: Tensor, to: Tensor, keep: int) -> Caches:
-        """As `Cache.move`."""
-        return Caches(tuple(cache.move(rows, to, keep) for cache in self.of))
+    def move(self, rows: Tensor, to: Tensor, keep: int) -> EnsembleCache:
+        """Copy `rows` over the rows `to` and keep the first `keep` rows, in place, as `Cache.move` does."""
+        return EnsembleCache(tuple(cache.move(rows, to, keep) for cache in self.members))
 
 
 class Ensemble(nn.Module):
-    """Models that read the same pieces and write the same pieces, called as one `Transformer` is.
+    """Models with the same source and target vocabularies, with the interface of one `Transformer`.
 
-    What stands for logits are log-probabilities, which a softmax leaves as they are.
+    Instead of logits it returns log-probabilities. A softmax leaves their probabilities unchanged.
 
     Args:
-        models: at least one.
+        models: The members, at least one.
     """
 
     def __init__(self, models: Sequence[Transformer]) -> None:
@@ -43,34 +43,39 @@ class Ensemble(nn.Module):
 
     @property
     def members(self) -> list[Transformer]:
+        """The models, in the order in which they were given."""
         return list(cast("Iterable[Transformer]", self.models))
 
     @property
     def max_length(self) -> int | None:
-        """Longest sequence, in pieces, end included, that all of them can hold; None where there is no limit."""
+        """Longest sequence in pieces, including the end, that all members support. None: no limit."""
         return min((model.max_length for model in self.members if model.max_length is not None), default=None)
 
     def encode(self, src: Tensor, src_lengths: Tensor) -> tuple[Tensor, ...]:
-        """(rows, src_len) pieces, right-padded, and their (rows,) lengths -> a memory (rows, src_len, dim) of each"""
+        """Return the memory (rows, src_len, dim) of each member, as `Transformer.encode` does."""
         return tuple(model.encode(src, src_lengths) for model in self.members)
 
-    def start(self, memory: tuple[Tensor, ...], src_lengths: Tensor, capacity: int = 0) -> Caches:
-        """Caches that have seen no target yet, with room for `capacity` pieces."""
-        return Caches(
-            tuple(model.start(own, src_lengths, capacity) for model, own in zip(self.members, memory, strict=True))
-        )
+    def start(self, memory: tuple[Tensor, ...], src_lengths: Tensor, capacity: int = 0) -> EnsembleCache:
+        """Return caches without target positions, as `Transformer.start` does, for the memories from `encode`."""
+        pairs = zip(self.members, memory, strict=True)
+        return EnsembleCache(tuple(model.start(own, src_lengths, capacity) for model, own in pairs))
 
-    def step(self, tokens: Tensor, cache: Caches) -> tuple[Tensor, Caches]:
-        """(rows, new) target pieces after those seen -> log-probabilities (rows, new, vocab), and new caches."""
-        found = [model.step(tokens, own) for model, own in zip(self.members, cache.of, strict=True)]
-        return mean([logits for logits, _ in found]), Caches(tuple(after for _, after in found))
+    def step(self, tokens: Tensor, cache: EnsembleCache) -> tuple[Tensor, EnsembleCache]:
+        """Return log-probabilities (rows, new, vocab) of the piece after each of `tokens`, and the new caches.
+
+        Args:
+            tokens: (rows, new) target pieces that follow those in the caches.
+            cache: State after the earlier pieces.
+        """
+        results = [model.step(tokens, own) for model, own in zip(self.members, cache.members, strict=True)]
+        return log_mean_probability([logits for logits, _ in results]), EnsembleCache(tuple(own for _, own in results))
 
     def forward(self, src: Tensor, src_lengths: Tensor, tgt_in: Tensor) -> Tensor:
-        """Teacher forcing: log-probabilities (rows, tgt_len, vocab) of what follows each of (rows, tgt_len) pieces."""
-        return mean([model(src, src_lengths, tgt_in) for model in self.members])
+        """Return log-probabilities (rows, tgt_len, vocab), with the arguments of `Transformer.forward`."""
+        return log_mean_probability([model(src, src_lengths, tgt_in) for model in self.members])
 
 
-def mean(logits: Sequence[Tensor]) -> Tensor:
-    """The logarithm of the mean of some models' probabilities, float32, from their logits (…, vocab)."""
-    each = torch.stack([of_one.float().log_softmax(-1) for of_one in logits])
-    return each.logsumexp(0) - math.log(len(logits))
+def log_mean_probability(logits: Sequence[Tensor]) -> Tensor:
+    """Return the logarithm of the mean probability of several models, float32, from their logits (…, vocab)."""
+    log_probs = torch.stack([each.float().log_softmax(-1) for each in logits])  # (models, …, vocab)
+    return log_probs.logsumexp(0) - math.log(len(logits))

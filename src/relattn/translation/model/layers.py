@@ -1,10 +1,9 @@
-"""The layers of a Transformer: sub-layers, and the residual around each. Throughout, x is (rows, length, dim)."""
+"""Encoder and decoder layers: sub-layers, each inside a residual connection. Throughout, x is (rows, length, dim)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +13,7 @@ from relattn import AttentionCache
 from relattn.nn import linear
 from relattn.translation.config import ModelConfig
 from relattn.translation.model.attention import CrossAttention
-from relattn.translation.model.schemes import NoPositions
-from relattn.translation.model.state import State
-
-if TYPE_CHECKING:
-    from relattn.translation.model.transformer import Transformer
+from relattn.translation.model.mixers import MixerState, TokenMixer
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -29,12 +24,12 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 def layer_norm(config: ModelConfig) -> nn.LayerNorm:
-    """Layer normalisation of (…, dim)."""
+    """Return a layer normalisation of (…, dim)."""
     return nn.LayerNorm(config.dim, eps=config.norm_epsilon)
 
 
 class FeedForward(nn.Sequential):
-    """Two linear maps with an activation between them, at every position alike."""
+    """Two linear layers with an activation between them, applied to each position separately."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(
@@ -46,7 +41,11 @@ class FeedForward(nn.Sequential):
 
 
 class Residual(nn.Module):
-    """x + sublayer(x) with dropout, normalised before the sub-layer ("pre") or after the sum ("post")."""
+    """Residual connection x + dropout(sublayer(x)), with layer normalisation of the input ("pre") or the sum ("post").
+
+    Args:
+        config: Configuration of the model.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -54,78 +53,103 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Apply a sub-layer, a function from (rows, length, dim) to the same shape."""
         if self.pre:
             return x + self.dropout(sublayer(self.norm(x)))
         return self.norm(x + self.dropout(sublayer(x)))
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward."""
+    """A token mixer, then the feed-forward sub-layer.
 
-    def __init__(self, config: ModelConfig, positions: NoPositions) -> None:
+    Args:
+        config: Configuration of the model.
+        self_attention: The token mixer, which is not causal.
+
+    Attributes:
+        recompute: Whether activations are computed again in the backward pass instead of being stored. Dropout is the
+            same both times.
+    """
+
+    def __init__(self, config: ModelConfig, self_attention: TokenMixer) -> None:
         super().__init__()
-        self.self_attention = positions.self_attention()
+        self.recompute = False
+        self.self_attention = self_attention
         self.feed_forward = FeedForward(config)
         self.residuals = nn.ModuleList(Residual(config) for _ in range(2))
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Return (rows, length, dim) for x of that shape with (rows,) valid positions."""
+        if self.recompute and torch.is_grad_enabled():
+            return checkpoint(self._forward, x, lengths, use_reentrant=False)
+        return self._forward(x, lengths)
+
+    def _forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         x = self.residuals[0](x, lambda y: self.self_attention(y, lengths))
         return self.residuals[1](x, self.feed_forward)
 
 
 class DecoderLayer(nn.Module):
-    """Masked self-attention, attention to the source, then feed-forward."""
+    """A causal token mixer, attention to the source, then the feed-forward sub-layer.
 
-    def __init__(self, config: ModelConfig, positions: NoPositions) -> None:
+    Args:
+        config: Configuration of the model.
+        self_attention: The token mixer, which is causal.
+
+    Attributes:
+        recompute: As in `EncoderLayer`.
+    """
+
+    def __init__(self, config: ModelConfig, self_attention: TokenMixer) -> None:
         super().__init__()
-        self.self_attention = positions.self_attention()
+        self.recompute = False
+        self.self_attention = self_attention
         self.cross_attention = CrossAttention(config)
         self.feed_forward = FeedForward(config)
         self.residuals = nn.ModuleList(Residual(config) for _ in range(3))
 
-    def empty_cache(self, rows: int, capacity: int) -> AttentionCache | State:
-        """What self-attention has seen before the first piece, with room for `capacity` pieces."""
-        return cast(Any, self.self_attention).empty_cache(rows, capacity)
+    def empty_cache(self, rows: int, capacity: int) -> AttentionCache | MixerState:
+        """Return the token mixer's cache before the first position, with room for `capacity` positions."""
+        return self.self_attention.empty_cache(rows, capacity)
 
     def forward(
         self,
         x: Tensor,
         memory: Tensor | tuple[Tensor, Tensor],
         src_lengths: Tensor,
-        seen: AttentionCache | State | None = None,
-    ) -> tuple[Tensor, AttentionCache | State | None]:
-        """Memory is (rows, src_len, dim), or what `cross_attention.project` made of it.
+        cache: AttentionCache | MixerState | None = None,
+    ) -> tuple[Tensor, AttentionCache | MixerState | None]:
+        """Apply the layer. Target padding needs no mask: it is on the right, where causal layers do not look.
 
-        Target padding needs no mask: it stands to the right, where a causal query never looks.
+        Args:
+            x: (rows, length, dim). With a cache: the positions that follow those in the cache.
+            memory: (sources, src_len, dim), or its keys and values from `cross_attention.project`.
+            src_lengths: (sources,) valid source positions.
+            cache: Cache of the token mixer.
+
+        Returns:
+            (rows, length, dim), and the new cache if one was given, else None.
         """
+        if self.recompute and torch.is_grad_enabled():
+            return checkpoint(self._forward, x, memory, src_lengths, cache, use_reentrant=False)
+        return self._forward(x, memory, src_lengths, cache)
+
+    def _forward(
+        self,
+        x: Tensor,
+        memory: Tensor | tuple[Tensor, Tensor],
+        src_lengths: Tensor,
+        cache: AttentionCache | MixerState | None,
+    ) -> tuple[Tensor, AttentionCache | MixerState | None]:
         projected = self.cross_attention.project(memory) if isinstance(memory, Tensor) else memory
 
-        def attend(y: Tensor) -> Tensor:
-            nonlocal seen
-            if seen is None:
+        def mix(y: Tensor) -> Tensor:
+            nonlocal cache
+            if cache is None:
                 return self.self_attention(y)
-            attended, seen = self.self_attention(y, cache=seen)
-            return attended
+            mixed, cache = self.self_attention(y, cache=cache)
+            return mixed
 
-        x = self.residuals[0](x, attend)
+        x = self.residuals[0](x, mix)
         x = self.residuals[1](x, lambda y: self.cross_attention(y, projected, src_lengths))
-        return self.residuals[2](x, self.feed_forward), seen
-
-
-def recompute(model: Transformer) -> None:
-    """Have a model's layers keep their inputs alone for the backward pass, and compute all else again in it.
-
-    What they drop is drawn again from the same state of the generators, so nothing else changes.
-    """
-    for layer in (*model.encoder, *model.decoder):
-        layer.forward = _recomputed(layer.forward)
-
-
-def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(forward)
-    def forward_again(*args: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return forward(*args)
-        return checkpoint(forward, *args, use_reentrant=False)
-
-    return forward_again
+        return self.residuals[2](x, self.feed_forward), cache

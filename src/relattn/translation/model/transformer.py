@@ -1,8 +1,7 @@
-"""The encoder–decoder Transformer, whole at once for training and a few pieces at a time for search.
+"""The encoder–decoder Transformer: all positions at once for training, a few at a time for search.
 
-One embedding matrix serves source, target and output, unless the config has it otherwise. While decoding, what has been
-seen is a `Cache`: a value that `step` takes and returns, whose rows can be gathered freely (beams reordered, finished
-sentences dropped).
+Search keeps a `Cache`, which `Transformer.step` takes, and of which it returns a new one. Rows of a cache can be
+reordered, repeated and dropped, as beam search does with its hypotheses.
 """
 
 from __future__ import annotations
@@ -21,97 +20,123 @@ from relattn.translation.config import ModelConfig
 from relattn.translation.errors import InputError
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer, layer_norm
 from relattn.translation.model.linear import PRODUCTS, fastest, use_products
-from relattn.translation.model.schemes import SCHEMES, NoPositions, blindness
-from relattn.translation.model.state import State
-
-KeysAndValues = tuple[Tensor, Tensor]
+from relattn.translation.model.mixers import MixerState
+from relattn.translation.model.positions import SCHEMES, PositionScheme, missing_position_signal
 
 
 @dataclass(frozen=True)
 class Cache:
-    """What decoding has seen, one row per hypothesis.
+    """State of decoding, with one row per hypothesis.
 
-    A source is held once for `rows / sources` consecutive rows, the beam of a sentence, so reordering a beam copies
-    nothing of it.
+    Each source is stored once, for rows / sources consecutive rows: the hypotheses of one sentence. Reordering them
+    therefore copies nothing of the source.
+
+    Attributes:
+        memory: Per decoder layer, the keys and values of the sources: (sources, heads, src_len, head_dim) each.
+        src_lengths: (sources,) valid source positions.
+        layers: Per decoder layer, the cache of its token mixer for the target positions so far.
     """
 
-    memory: tuple[KeysAndValues, ...]  # a decoder layer: (sources, heads, src_len, head_dim), twice
-    src_lengths: Tensor  # (sources,)
-    seen: tuple[AttentionCache | State, ...]  # a decoder layer: of (rows, heads, length, head_dim), or a state
+    memory: tuple[tuple[Tensor, Tensor], ...]
+    src_lengths: Tensor
+    layers: tuple[AttentionCache | MixerState, ...]
 
     @property
     def length(self) -> int:
-        """Target positions held."""
-        return self.seen[0].length
+        """Number of target positions in the cache."""
+        return self.layers[0].length
 
     def select(self, rows: Tensor) -> Cache:
-        """The cache of the given rows, (new_rows,) indices, in that order."""
-        seen = tuple(layer.select(rows) for layer in self.seen)
-        source = rows // self._each  # (new_rows,)
+        """Return the cache of the given rows: (new_rows,) indices, which may repeat.
+
+        Consecutive rows of one source still share it if each source has the same number of them. Otherwise the result
+        stores one source per row.
+        """
+        layers = tuple(layer.select(rows) for layer in self.layers)
+        source = rows // self._rows_per_source  # (new_rows,)
         sources, counts = source.unique_consecutive(return_counts=True)
         if counts.unique().numel() > 1:
             sources = source
         if torch.equal(sources, torch.arange(len(self.src_lengths), device=rows.device)):
-            return replace(self, seen=seen)
+            return replace(self, layers=layers)
         memory = tuple((key.index_select(0, sources), value.index_select(0, sources)) for key, value in self.memory)
-        return Cache(memory, self.src_lengths[sources], seen)
+        return Cache(memory, self.src_lengths[sources], layers)
 
     def move(self, rows: Tensor, to: Tensor, keep: int) -> Cache:
-        """The cache of its first `keep` rows, once `rows` have been put in the place of those at `to`, each (moved,).
+        """Copy `rows` over the rows `to`, and return the cache of the first `keep` rows.
 
-        In place, as `AttentionCache.move`: this cache is given up. Where a row takes the place of another source's, all
-        rows of the two sources do.
+        This works in place, as `AttentionCache.move` does: this cache must not be used afterwards. If a row replaces a
+        row of another source, all rows of the one source must replace all rows of the other.
+
+        Args:
+            rows: (moved,) indices of the rows to copy.
+            to: (moved,) indices of the rows to overwrite.
+            keep: Number of rows of the result.
         """
-        each, left = self._each, keep // self._each
-        seen = tuple(layer.move(rows, to, keep) for layer in self.seen)
-        first = (to % each == 0) & (rows // each != to // each)
-        if left == len(self.src_lengths) and not bool(first.any()):
-            return replace(self, seen=seen)
-        source, place = rows[first] // each, to[first] // each
+        per_source = self._rows_per_source
+        sources_left = keep // per_source
+        layers = tuple(layer.move(rows, to, keep) for layer in self.layers)
+        first = (to % per_source == 0) & (rows // per_source != to // per_source)
+        if sources_left == len(self.src_lengths) and not bool(first.any()):
+            return replace(self, layers=layers)
+        source, place = rows[first] // per_source, to[first] // per_source
         memory = tuple(
-            (key.index_copy_(0, place, key[source])[:left], value.index_copy_(0, place, value[source])[:left])
+            (
+                key.index_copy_(0, place, key[source])[:sources_left],
+                value.index_copy_(0, place, value[source])[:sources_left],
+            )
             for key, value in self.memory
         )
-        return Cache(memory, self.src_lengths.index_copy(0, place, self.src_lengths[source])[:left], seen)
+        return Cache(memory, self.src_lengths.index_copy(0, place, self.src_lengths[source])[:sources_left], layers)
 
     @property
-    def _each(self) -> int:
-        """Rows of a source."""
-        return self.seen[0].batch // len(self.src_lengths)
+    def _rows_per_source(self) -> int:
+        return self.layers[0].batch // len(self.src_lengths)
 
 
 class Transformer(nn.Module):
-    """A Transformer for translation (Vaswani et al. 2017) with the position scheme the config names.
+    """A Transformer for translation (Vaswani et al. 2017) with the position scheme that its configuration names.
+
+    By default one embedding matrix serves source, target and output; `config.shared_embeddings` changes that. A model
+    that cannot tell word order gives a warning.
 
     Args:
-        config: the model's dimensions and choices.
-        vocab_size: pieces of the vocabulary, of both sides unless `tgt_vocab_size` is given.
-        tgt_vocab_size: pieces of the target's.
+        config: Configuration of the model.
+        vocab_size: Number of pieces in the vocabulary, or in the source vocabulary if `tgt_vocab_size` is given.
+        tgt_vocab_size: Number of pieces in the target vocabulary. Default: `vocab_size`.
+
+    Attributes:
+        products: Name of the implementation of linear layers, a key of `linear.PRODUCTS`. Set by `use_products`.
+        max_length: Longest sequence in pieces, including the end, that the model supports. None: no limit.
 
     Raises:
-        InputError: source and target share embeddings, but have vocabularies of different sizes.
+        InputError: Source and target share embeddings, but their vocabularies have different sizes.
     """
 
-    products: str  # those of its linear maps, by their name in `linear.PRODUCTS`; `use_products` changes them
+    products: str
 
     def __init__(self, config: ModelConfig, vocab_size: int, tgt_vocab_size: int | None = None) -> None:
         super().__init__()
-        told = blindness(config)
-        if told is not None:
-            warnings.warn(told, stacklevel=2)
+        warning = missing_position_signal(config)
+        if warning is not None:
+            warnings.warn(warning, stacklevel=2)
         tgt_vocab_size = vocab_size if tgt_vocab_size is None else tgt_vocab_size
         self.config, self.vocab_size = config, tgt_vocab_size
         shared = config.shared_embeddings
         if vocab_size != tgt_vocab_size and shared in ("all", "inputs"):
-            raise InputError(f"vocabularies of {vocab_size} and {tgt_vocab_size} pieces cannot share embeddings")
+            raise InputError(
+                f"source and target vocabularies must have the same size with shared_embeddings {shared},"
+                f" got {vocab_size} and {tgt_vocab_size} pieces; use shared_embeddings target or none"
+            )
         self.embedding = _embedding(tgt_vocab_size, config.dim)
         self.src_embedding = None if shared in ("all", "inputs") else _embedding(vocab_size, config.dim)
         self.output_weight = None if shared in ("all", "target") else _embedding(tgt_vocab_size, config.dim)
         self.output_bias = nn.Parameter(torch.zeros(tgt_vocab_size)) if config.output_bias else None
         scheme = SCHEMES[config.positions]
-        self.src_positions, self.tgt_positions = scheme(config, is_causal=False), scheme(config, is_causal=True)
-        self.encoder = nn.ModuleList(EncoderLayer(config, self.src_positions) for _ in range(config.encoder_layers))
-        self.decoder = nn.ModuleList(DecoderLayer(config, self.tgt_positions) for _ in range(config.decoder_layers))
+        source, target = scheme(config, is_causal=False), scheme(config, is_causal=True)
+        self.src_positions, self.tgt_positions = source, target
+        self.encoder = nn.ModuleList(EncoderLayer(config, source.token_mixer()) for _ in range(config.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(config, target.token_mixer()) for _ in range(config.decoder_layers))
         self.encoder_norm, self.decoder_norm = (
             layer_norm(config) if config.norm == "pre" else nn.Identity() for _ in range(2)
         )
@@ -120,27 +145,52 @@ class Transformer(nn.Module):
 
     @property
     def max_length(self) -> int | None:
-        """Longest sequence, in pieces, end included, that the model can hold; None where there is no limit."""
         return self.src_positions.max_length
 
     @property
     def unembedding(self) -> Tensor:
-        """(vocab, dim) what makes logits of hidden states."""
+        """The matrix (vocab, dim) that maps hidden states to logits."""
         return self.embedding if self.output_weight is None else self.output_weight
 
-    def embed(self, tokens: Tensor, table: Tensor, positions: NoPositions, start: int) -> Tensor:
-        """(rows, length) pieces at positions from `start` on -> (rows, length, dim)"""
+    def recompute_activations(self) -> None:
+        """Make all layers store only their inputs for the backward pass, and compute the rest again there.
+
+        This saves memory and costs a second forward pass. Dropout is the same both times, so gradients do not change.
+        """
+        for layer in (*self.encoder, *self.decoder):
+            cast(EncoderLayer | DecoderLayer, layer).recompute = True
+
+    def embed(self, tokens: Tensor, table: Tensor, positions: PositionScheme, start: int) -> Tensor:
+        """Return the embeddings of pieces, with their positions.
+
+        Args:
+            tokens: (rows, length) pieces at positions start, start + 1, ….
+            table: (vocab, dim) embedding matrix.
+            positions: Position scheme of the encoder or the decoder.
+            start: Position of the first piece.
+
+        Returns:
+            (rows, length, dim).
+        """
         embedded = F.embedding(tokens, table)
         if self.config.scaled_embeddings:
             embedded = embedded * self.config.dim**0.5
         return self.dropout(positions.embed(embedded, start))
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(rows, length, dim) hidden states -> (rows, length, vocab)"""
+        """Return the logits (rows, length, vocab) of hidden states (rows, length, dim)."""
         return PRODUCTS[self.products](hidden, self.unembedding, self.output_bias)
 
     def encode(self, src: Tensor, src_lengths: Tensor) -> Tensor:
-        """(rows, src_len) pieces, right-padded, and their (rows,) lengths -> memory (rows, src_len, dim)"""
+        """Run the encoder.
+
+        Args:
+            src: (rows, src_len) source pieces, padded on the right.
+            src_lengths: (rows,) valid source positions.
+
+        Returns:
+            The memory, (rows, src_len, dim).
+        """
         table = self.embedding if self.src_embedding is None else self.src_embedding
         x = self.embed(src, table, self.src_positions, 0)
         for layer in self.encoder:
@@ -148,28 +198,55 @@ class Transformer(nn.Module):
         return self.encoder_norm(x)
 
     def start(self, memory: Tensor, src_lengths: Tensor, capacity: int = 0) -> Cache:
-        """A cache that has seen no target yet, for (rows, src_len, dim) memory, with room for `capacity` pieces."""
+        """Return a cache without target positions.
+
+        Args:
+            memory: (rows, src_len, dim), as `encode` returns it.
+            src_lengths: (rows,) valid source positions.
+            capacity: Number of target positions to reserve memory for.
+        """
         layers = list(cast("Iterable[DecoderLayer]", self.decoder))
         sources = tuple(layer.cross_attention.project(memory) for layer in layers)
-        seen = tuple(layer.empty_cache(len(memory), capacity) for layer in layers)
-        return Cache(sources, src_lengths, seen)
+        return Cache(sources, src_lengths, tuple(layer.empty_cache(len(memory), capacity) for layer in layers))
 
     def decode(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
-        """(rows, new) target pieces after those in the cache -> hidden states (rows, new, dim), and the new cache."""
+        """Run the decoder on the next target pieces.
+
+        Args:
+            tokens: (rows, new) target pieces that follow those in the cache.
+            cache: State after the earlier pieces.
+
+        Returns:
+            Hidden states (rows, new, dim), and the new cache.
+        """
         x = self.embed(tokens, self.embedding, self.tgt_positions, cache.length)
-        seen = []
-        for layer, memory, before in zip(self.decoder, cache.memory, cache.seen, strict=True):
+        layers = []
+        for layer, memory, before in zip(self.decoder, cache.memory, cache.layers, strict=True):
             x, after = layer(x, memory, cache.src_lengths, before)
-            seen.append(after)
-        return self.decoder_norm(x), replace(cache, seen=tuple(seen))
+            layers.append(after)
+        return self.decoder_norm(x), replace(cache, layers=tuple(layers))
 
     def step(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
-        """(rows, new) target pieces after those in the cache -> logits (rows, new, vocab) of what follows each."""
+        """Return the logits (rows, new, vocab) of the piece after each of `tokens`, and the new cache.
+
+        Args:
+            tokens: (rows, new) target pieces that follow those in the cache.
+            cache: State after the earlier pieces.
+        """
         hidden, cache = self.decode(tokens, cache)
         return self.logits(hidden), cache
 
     def forward(self, src: Tensor, src_lengths: Tensor, tgt_in: Tensor) -> Tensor:
-        """Teacher forcing: logits (rows, tgt_len, vocab) of what follows each of (rows, tgt_len) target pieces."""
+        """Compute all logits at once, with teacher forcing.
+
+        Args:
+            src: (rows, src_len) source pieces, padded on the right.
+            src_lengths: (rows,) valid source positions.
+            tgt_in: (rows, tgt_len) target pieces, padded on the right.
+
+        Returns:
+            Logits (rows, tgt_len, vocab) of the piece after each of `tgt_in`.
+        """
         memory = self.encode(src, src_lengths)
         x = self.embed(tgt_in, self.embedding, self.tgt_positions, 0)
         for layer in self.decoder:
@@ -178,4 +255,5 @@ class Transformer(nn.Module):
 
 
 def _embedding(pieces: int, dim: int) -> nn.Parameter:
+    """Return a random embedding matrix (pieces, dim), normal with variance 1 / dim."""
     return nn.Parameter(torch.randn(pieces, dim) * dim**-0.5)

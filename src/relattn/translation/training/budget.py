@@ -22,7 +22,6 @@ from relattn.translation.data.batching import Batch, Step, row_lengths
 from relattn.translation.data.prepare import prepared, tokenizer_of, training_text
 from relattn.translation.errors import InputError
 from relattn.translation.files import as_size
-from relattn.translation.model.layers import recompute
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training.directory import room_for
 from relattn.translation.training.loop import set_up, take_step
@@ -112,7 +111,7 @@ def memory(recipe: Recipe) -> Memory | None:
     with FakeTensorMode():
         model, batch = model_of(recipe), longest_batch(recipe)
         if train.activation_checkpointing:
-            recompute(model)
+            model.recompute_activations()
         optimizer = torch.optim.Adam(model.parameters(), fused=True)
         half = torch.float16 if train.precision == "fp16-mixed" else torch.bfloat16
         tracker = MemTracker()

@@ -26,9 +26,8 @@ from relattn.translation.config import Recipe, TrainConfig, as_dict
 from relattn.translation.data.batching import Step
 from relattn.translation.data.prepare import TranslationData
 from relattn.translation.errors import Diverged, InputError, one_line
-from relattn.translation.model.layers import recompute
 from relattn.translation.model.linear import use_products
-from relattn.translation.model.schemes import blindness
+from relattn.translation.model.positions import missing_position_signal
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, shards
 from relattn.translation.training.journal import Journal
@@ -87,7 +86,7 @@ def fit(
     progress = Progress() if state is None else _restore(state, fabric, model, optimizer, journal, out=recipe.out)
     if progress.over(train):
         return progress.step
-    watch_order = blindness(recipe.model) is None  # until it is read
+    watch_order = missing_position_signal(recipe.model) is None  # until it is read
     with journal.opened(progress.step):
         for batch in data.train.steps(progress.position, ranks=fabric.world_size, rank=fabric.global_rank):
             journal.start_clock()
@@ -125,7 +124,7 @@ def fit(
 def set_up(fabric: Fabric, model: Transformer, train: TrainConfig) -> tuple[_FabricModule, torch.optim.Optimizer]:
     """The model as it is called, on its device, in the recipe's precision, ranks sharing gradients; its optimiser."""
     if train.activation_checkpointing:
-        recompute(model)
+        model.recompute_activations()
     called: nn.Module = model
     if train.compile:
         called = cast(nn.Module, torch.compile(model, dynamic=True, options={**_COMPILED}))

@@ -26,7 +26,7 @@ from transformers.models.wav2vec2_conformer import modeling_wav2vec2_conformer a
 from relattn import relative_attention
 from relattn.translation.config import OPTIONS, ModelConfig, Positions
 from relattn.translation.model.attention import PlainAttention
-from relattn.translation.model.schemes import SCHEMES, NoPositions, Slopes
+from relattn.translation.model.positions import SCHEMES, PositionScheme
 from tests.support.numerics import error
 
 EPSILON = torch.finfo(torch.float32).eps
@@ -97,6 +97,22 @@ def test_plain_attention_is_the_operator_without_tables(is_causal, queries, keys
     assert not torch.allclose(dropped[0], want)
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_plain_attention_accepts_the_lengths_of_self_attention(is_causal):
+    """With and without dropout, valid queries get what they get with lengths of keys and of queries."""
+    query, key, value = (torch.randn(2, 2, 5, 3) for _ in range(3))
+    lengths = torch.tensor([2, 5])
+    valid = (torch.arange(5) < lengths[:, None])[:, None, :, None]
+    attention = PlainAttention(replace(config("none"), attention_dropout=0.4))
+    for attend in (attention.eval(), attention.train()):
+        got = []
+        for padding in ({"lengths": lengths}, {"key_lengths": lengths, "query_lengths": lengths}, {}):
+            torch.manual_seed(1)
+            got.append(attend(query, key, value, is_causal=is_causal, **padding).where(valid, 0.0))
+        assert torch.equal(got[0], got[1])
+        assert torch.equal(got[0], got[2]) == is_causal  # where valid queries see no padding
+
+
 DIM, HEADS, HEAD_DIM = 12, 3, 4
 VARIANTS: dict[str, dict[str, Any]] = {
     **{name: {"positions": name} for name in SCHEMES},
@@ -119,7 +135,7 @@ def normal(*sizes: int, seed: int = 0) -> Tensor:
     return torch.randn(*sizes, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def made(options: dict[str, Any], *, is_causal: bool, dropout: float = 0.0) -> NoPositions:
+def made(options: dict[str, Any], *, is_causal: bool, dropout: float = 0.0) -> PositionScheme:
     options = {"positions": "relative", **options}
     if options["positions"].startswith("relative"):
         options = {"clip": 2, **options}
@@ -163,7 +179,7 @@ def added(mask: Tensor) -> Tensor:
 class Pairs:
     """Attention by its formula, a pair of positions at a time: z_i = Σ_j α_ij value_ij, α_i = softmax_j score_ij."""
 
-    def __init__(self, layer: nn.Module, scheme: NoPositions) -> None:
+    def __init__(self, layer: nn.Module, scheme: PositionScheme) -> None:
         self.layer, self.config = layer, scheme.config
 
     def score(self, head: int, i: int, j: int, query: Tensor, key: Tensor) -> Tensor:
@@ -251,7 +267,7 @@ class SuOfValues(Su):
 Attend = Callable[[Tensor, list[int], bool], Tensor]
 
 
-def by_vits(layer: nn.Module, scheme: NoPositions) -> Attend:
+def by_vits(layer: nn.Module, scheme: PositionScheme) -> Attend:
     settings = {"hidden_size": DIM, "num_attention_heads": HEADS, "window_size": 2, "attention_dropout": 0.0}
     module = has(
         vits.VitsAttention(vits.VitsConfig(**settings)),
@@ -262,7 +278,7 @@ def by_vits(layer: nn.Module, scheme: NoPositions) -> Attend:
     return lambda x, lengths, is_causal: module(x, attention_mask=added(visible(lengths, is_causal)))[0]
 
 
-def by_conformer(layer: nn.Module, scheme: NoPositions) -> Attend:
+def by_conformer(layer: nn.Module, scheme: PositionScheme) -> Attend:
     config = conformer.Wav2Vec2ConformerConfig(
         hidden_size=DIM,
         num_attention_heads=HEADS,
@@ -296,7 +312,7 @@ def t5_attention(layer: nn.Module, bias: nn.Module | None, is_causal: bool) -> n
     return has(module, k=layer.key, v=layer.value, o=layer.out)
 
 
-def by_t5(layer: nn.Module, scheme: NoPositions) -> Attend:
+def by_t5(layer: nn.Module, scheme: PositionScheme) -> Attend:
     def attend(x: Tensor, lengths: list[int], is_causal: bool) -> Tensor:
         module = t5_attention(layer, scheme.buckets, is_causal)
         return module(x, mask=added(visible(lengths, is_causal)))[0]
@@ -304,7 +320,7 @@ def by_t5(layer: nn.Module, scheme: NoPositions) -> Attend:
     return attend
 
 
-def by_llama(layer: nn.Module, scheme: NoPositions) -> Attend:
+def by_llama(layer: nn.Module, scheme: PositionScheme) -> Attend:
     settings = {"hidden_size": DIM, "num_attention_heads": HEADS, "head_dim": HEAD_DIM}
     rotary = llama.LlamaRotaryEmbedding(llama.LlamaConfig(**settings))
 
@@ -322,7 +338,7 @@ def by_llama(layer: nn.Module, scheme: NoPositions) -> Attend:
     return attend
 
 
-def by_cells(layer: nn.Module, scheme: NoPositions) -> Attend:
+def by_cells(layer: nn.Module, scheme: PositionScheme) -> Attend:
     """An LSTMCell each way, a position at a time."""
     ways = ("", "_reverse") if layer.lstm.bidirectional else ("",)
 
@@ -344,7 +360,7 @@ def by_cells(layer: nn.Module, scheme: NoPositions) -> Attend:
     return attend
 
 
-def by_window(layer: nn.Module, scheme: NoPositions) -> Attend:
+def by_window(layer: nn.Module, scheme: PositionScheme) -> Attend:
     """Σ_k W_k x_(i + k − before) + b, where there is such a position; half of it times the sigmoid of the other."""
     weight, bias = layer.convolution.weight, layer.convolution.bias
     size = weight.shape[2]
@@ -363,7 +379,7 @@ def by_window(layer: nn.Module, scheme: NoPositions) -> Attend:
     return attend
 
 
-def by_convolution(layer: nn.Module, scheme: NoPositions) -> Attend:
+def by_convolution(layer: nn.Module, scheme: PositionScheme) -> Attend:
     """PyTorch's, of one row at a time: it pads with zeros itself."""
     weight, bias = layer.convolution.weight, layer.convolution.bias
 
@@ -378,7 +394,7 @@ def by_convolution(layer: nn.Module, scheme: NoPositions) -> Attend:
 
 
 SHORT, EXACT, ANGLES = [7, 1, 4], torch.finfo(torch.float64).eps, EPSILON
-Case = tuple[str, Callable[[nn.Module, NoPositions], Attend], list[int], float]
+Case = tuple[str, Callable[[nn.Module, PositionScheme], Attend], list[int], float]
 CASES: list[Case] = [  # a variant, who says what is right, lengths of sequences, and what numbers are rounded to
     *((name, Pairs, SHORT, EXACT) for name in ("none", "sinusoidal", "learned")),
     *((name, Shaw, SHORT, EXACT) for name in VARIANTS if name.startswith(("relative", "zero"))),
@@ -399,7 +415,7 @@ CASES: list[Case] = [  # a variant, who says what is right, lengths of sequences
 def test_every_scheme_is_compared_with_something():
     assert {case[0] for case in CASES} == set(VARIANTS)
     assert set(SCHEMES) == set(get_args(Positions))
-    assert all(issubclass(scheme, NoPositions) for scheme in SCHEMES.values())
+    assert all(issubclass(scheme, PositionScheme) for scheme in SCHEMES.values())
 
 
 @pytest.mark.sampled(4)
@@ -409,7 +425,7 @@ def test_every_scheme_is_compared_with_something():
 )
 def test_self_attention_is_what_another_makes_of_its_parameters(variant, oracle, lengths, rounded, is_causal):
     scheme = filled(made(VARIANTS[variant], is_causal=is_causal))
-    layer = filled(scheme.self_attention())
+    layer = filled(scheme.token_mixer())
     if is_causal:  # padding stands to the right, where no query looks: nobody tells the layer of it
         lengths = [max(lengths)] * len(lengths)
     n = max(lengths)
@@ -437,9 +453,9 @@ def test_self_attention_is_what_another_makes_of_its_parameters(variant, oracle,
 def test_the_layers_of_a_stack_share_t5s_biases():
     """Two layers of ours against two of T5's, of which the second takes the biases of the first."""
     scheme = filled(made({"positions": "t5"}, is_causal=False))
-    first, second = (filled(scheme.self_attention()) for _ in range(2))
+    first, second = (filled(scheme.token_mixer()) for _ in range(2))
     assert [name for name, _ in scheme.named_parameters()] == ["buckets.weight"]
-    assert not any("bucket" in name or "shared" in name for name in first.state_dict())
+    assert not any("bucket" in name for name in first.state_dict())
     x, weight = 0.2 * normal(2, 9, DIM), scheme.buckets.weight
     begun, bias, _ = t5_attention(first, scheme.buckets, is_causal=False)(x)
     theirs = t5_attention(second, None, is_causal=False)(begun, position_bias=bias)[0]
@@ -462,7 +478,8 @@ def test_slopes_are_those_of_press_et_al(heads):
     """Of powers of two: BLOOM and MPT have rules of their own for others."""
     n = 200
     slopes = [2 ** (-8 * (head + 1) / heads) for head in range(heads)]
-    ours = Slopes(heads)(torch.arange(-n, n + 1)).double()
+    scheme = SCHEMES["alibi"](ModelConfig(dim=2 * heads, heads=heads).with_positions("alibi"), is_causal=False)
+    ours = scheme.bias(torch.arange(-n, n + 1)).double()
     want = [[-slope * abs(distance) for distance in range(-n, n + 1)] for slope in slopes]
     torch.testing.assert_close(ours, torch.tensor(want).double(), rtol=4 * EPSILON, atol=0)
     if heads in (1, 2, 8, 16):
@@ -476,7 +493,7 @@ def test_slopes_are_those_of_press_et_al(heads):
 def test_probabilities_are_dropped_in_training_alone(positions):
     x, found = normal(2, 9, DIM), {}
     for dropout in (0.0, 0.5):
-        layer = filled(filled(made({"positions": positions}, is_causal=True, dropout=dropout)).self_attention())
+        layer = filled(filled(made({"positions": positions}, is_causal=True, dropout=dropout)).token_mixer())
         found[dropout] = layer.eval()(x), layer.train()(x)
     assert torch.equal(found[0.0][0], found[0.5][0])
     torch.testing.assert_close(*found[0.0], rtol=1e-12, atol=1e-12)

@@ -1,0 +1,203 @@
+"""Schemes whose scores have an additional term for each distance j − i, without clipping.
+
+All are calls of `relative_attention` with a clipping range that covers the whole sequence. The table of the call has
+one row per distance. It is computed from sinusoids (Transformer-XL), from a table of buckets (T5) or from a fixed slope
+(ALiBi).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from relattn import relative_attention
+from relattn.nn import linear
+from relattn.translation.config import ModelConfig
+from relattn.translation.model.positions.absolute import sinusoids
+from relattn.translation.model.positions.base import PositionScheme
+
+
+class DistanceAttention(nn.Module):
+    """Attention with a score term for each distance j − i that occurs in the sequence.
+
+        e_ij = (c_i · k_j + r_i · t_(j−i)) / √head_dim        z_i = Σ_j α_ij v_j
+
+    A subclass defines the content query c, the relative query r and the table t, in `terms`.
+
+    Args:
+        config: Configuration of the model.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.heads, self.dropout = config.heads, config.attention_dropout
+
+    def terms(self, query: Tensor, distances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the content query, the relative query and the table.
+
+        Args:
+            query: (rows, heads, queries, head_dim).
+            distances: (labels,) consecutive distances j − i.
+
+        Returns:
+            Content query (rows, heads, queries, head_dim), relative query (rows, heads, queries, rel_dim) and table
+            (heads, labels, rel_dim), with one row per distance.
+        """
+        raise NotImplementedError
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        query_offset: int | None = None,
+        is_causal: bool = False,
+        **options: Any,
+    ) -> Tensor:
+        """Return the attention output. Shapes and options are those of `PlainAttention`."""
+        queries, keys = query.shape[2], key.shape[2]
+        offset = keys - queries if query_offset is None else query_offset
+        left, right = max(0, offset + queries - 1), 0 if is_causal else max(0, keys - 1 - offset)
+        content, relative, rel_key = self.terms(query, torch.arange(-left, right + 1, device=query.device))
+        return relative_attention(
+            content,
+            key,
+            value,
+            rel_key,
+            rel_query=relative,
+            clip=(left, right),
+            query_offset=query_offset,
+            is_causal=is_causal,
+            dropout_p=self.dropout if self.training else 0.0,
+            **options,
+        )
+
+
+class TransformerXLAttention(DistanceAttention):
+    """Transformer-XL's attention (Dai et al. 2019, section 3.3).
+
+        e_ij = ((q_i + u) · k_j + (q_i + v) · W R_(i−j)) / √head_dim
+
+    R are sinusoids of the distance i − j and W is `distance`, without a bias. u and v, (heads, 1, head_dim), start at
+    zero.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.distance = linear(config.dim, config.dim, bias=False)
+        self.u, self.v = (nn.Parameter(torch.zeros(config.heads, 1, config.dim // config.heads)) for _ in range(2))
+
+    def terms(self, query: Tensor, distances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        signal = sinusoids(-distances, self.distance.in_features).to(self.distance.weight.dtype)
+        rel_key = self.distance(signal).unflatten(-1, (self.heads, -1)).transpose(0, 1)  # (heads, labels, head_dim)
+        return query + self.u.to(query.dtype), query + self.v.to(query.dtype), rel_key.to(query.dtype)
+
+
+class TransformerXL(PositionScheme):
+    """Sinusoids of distances and two learned biases in each score (Dai et al. 2019, section 3.3); for any length."""
+
+    def attention(self) -> TransformerXLAttention:
+        """Build `TransformerXLAttention` with the projection and the biases of one layer."""
+        return TransformerXLAttention(self.config)
+
+
+class BiasAttention(DistanceAttention):
+    """Attention with a bias per head and distance: e_ij = q_i · k_j / √head_dim + b(j − i).
+
+    Args:
+        config: Configuration of the model.
+        bias: Function of (labels,) distances that returns (heads, labels) biases. A bound method of the scheme keeps
+            parameters that all layers share out of the state of each layer, and is copied together with the model.
+    """
+
+    def __init__(self, config: ModelConfig, bias: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(config)
+        self.bias = bias
+
+    def terms(self, query: Tensor, distances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        bias = self.bias(distances) * query.shape[3] ** 0.5  # the operator divides this term by √head_dim too
+        return query, torch.ones_like(query[..., :1]), bias[..., None].to(query.dtype)
+
+
+class Buckets(nn.Module):
+    """T5's table of biases: `weight` (heads, BUCKETS) has a learned number per head and bucket of distances.
+
+    Args:
+        heads: Number of heads.
+        is_causal: Whether keys never lie to the right of a query. All buckets are then for distances to the left,
+            else half of them.
+    """
+
+    BUCKETS = 32  # of both directions together
+    FARTHEST = 128  # distances from here on share a bucket
+
+    def __init__(self, heads: int, *, is_causal: bool) -> None:
+        super().__init__()
+        self.is_causal = is_causal
+        self.weight = nn.Parameter(torch.zeros(heads, self.BUCKETS))
+
+    def bucket(self, distances: Tensor) -> Tensor:
+        """Return the bucket of each distance, in [0, BUCKETS).
+
+        Short distances have a bucket each. The width of the other buckets grows logarithmically.
+
+        Args:
+            distances: (labels,) distances j − i.
+
+        Returns:
+            (labels,), int64.
+        """
+        buckets = self.BUCKETS if self.is_causal else self.BUCKETS // 2  # per direction
+        exact = buckets // 2
+        far = (-distances).clamp(min=0) if self.is_causal else distances.abs()
+        share = torch.log(far.clamp(min=1).float() / exact) / math.log(self.FARTHEST / exact)
+        wide = (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1)
+        right = 0 if self.is_causal else (distances > 0).long() * buckets
+        return right + torch.where(far < exact, far, wide)
+
+    def forward(self, distances: Tensor) -> Tensor:
+        """Return the biases (heads, labels) of (labels,) distances j − i."""
+        return self.weight[:, self.bucket(distances)]
+
+
+class T5(PositionScheme):
+    """A learned bias per head and bucket of distances, which all layers share (Raffel et al. 2020, section 2.1).
+
+    e_ij = q_i · k_j / √head_dim + b_bucket(j − i). T5 itself does not divide scores by √head_dim, and compensates for
+    it in its initial weights. For any length: distances from 128 on share a bucket.
+    """
+
+    def __init__(self, config: ModelConfig, *, is_causal: bool) -> None:
+        super().__init__(config, is_causal=is_causal)
+        self.buckets = Buckets(config.heads, is_causal=is_causal)
+
+    def bias(self, distances: Tensor) -> Tensor:
+        """Return the biases (heads, labels) of (labels,) distances j − i."""
+        return self.buckets(distances)
+
+    def attention(self) -> BiasAttention:
+        """Build `BiasAttention` that takes its biases from the table of the stack."""
+        return BiasAttention(self.config, self.bias)
+
+
+class ALiBi(PositionScheme):
+    """A bias that decreases linearly with the distance (Press et al. 2022, section 3); for any length.
+
+    e_ij = q_i · k_j / √head_dim − m |j − i|, where the slope m of head h = 1, …, heads is 2^(−8h / heads). Nothing is
+    learned. The paper's models are decoders; here the encoder has the same slopes on both sides.
+    """
+
+    def bias(self, distances: Tensor) -> Tensor:
+        """Return the biases (heads, labels) of (labels,) distances j − i."""
+        heads = self.config.heads
+        head = torch.arange(1, heads + 1, device=distances.device)
+        return -(2.0 ** (-8.0 * head / heads))[:, None] * distances.abs()
+
+    def attention(self) -> BiasAttention:
+        """Build `BiasAttention` with ALiBi's biases."""
+        return BiasAttention(self.config, self.bias)
