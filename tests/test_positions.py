@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from relattn.call import Call
-from relattn.positions import distances, labels, labels_of_pairs, query_positions, without_unused_rows
+from relattn.positions import distances, labels, labels_of_pairs, query_positions, reached_range
 
 CPU = torch.device("cpu")
 
@@ -45,15 +45,18 @@ def test_row_zero_is_farthest_left():
 @pytest.mark.parametrize(("left", "right"), [(0, 0), (2, 3), (100, 100), (0, 90)])
 def test_rows_that_no_pair_takes_are_left_out_and_no_others(clips, causal, offsets, left, right):
     queries, keys, rows = 5, 7, torch.arange(left + right + 1.0)[:, None]
-    query, key = torch.zeros(2, 1, queries, 1), torch.zeros(2, 1, keys, 1)
-    where = torch.tensor(offsets)
-    call = Call(query, key, key, rows, rows, left=left, right=right, clips=clips, is_causal=causal, query_offsets=where)
-    cut = without_unused_rows(call, (min(offsets), max(offsets)))
-    before, after = labels_of_pairs(call), labels_of_pairs(cut)
-    seen = (distances(queries, keys, where, CPU) <= 0)[:, None] if causal else torch.ones_like(before, dtype=torch.bool)
-    for table in (cut.rel_key, cut.rel_value):
-        assert table.shape == (cut.left + cut.right + 1, 1)
+    query, key, offset = torch.zeros(2, 1, queries, 1), torch.zeros(2, 1, keys, 1), torch.tensor(offsets)
+    call = Call.from_arguments(
+        query, key, key, rows, rows, clip=(left, right), beyond="clip" if clips else "zero", query_offset=offset,
+        is_causal=causal, rel_query=None, relations=None, check=None, lengths=None, key_lengths=None,
+        query_lengths=None, mask=None, dropout_p=0.0, scale=None,
+    )  # fmt: skip
+    distance = distances(queries, keys, offset, CPU)[:, None]
+    before, after = labels(distance, left, right, clips=clips), labels_of_pairs(call)
+    seen = distance <= 0 if causal else torch.ones_like(before, dtype=torch.bool)
+    for table in (call.rel_key, call.rel_value):
+        assert table.shape == (call.left + call.right + 1, 1)
         assert torch.equal(table[after[seen], 0].where(after[seen] >= 0, -1), before[seen].float())
-    assert cut.left <= max(0, queries - 1 + max(offsets))
-    assert cut.right <= (0 if causal else max(0, keys - 1 - min(offsets)))
-    assert without_unused_rows(call, None).left == left
+    assert call.left <= max(0, queries - 1 + max(offsets))
+    assert call.right <= (0 if causal else max(0, keys - 1 - min(offsets)))
+    assert reached_range(left, right, queries, keys, None, is_causal=False) == (left, right)
