@@ -86,13 +86,13 @@ class AttentionCache:
             rooms = self._copy(self.capacity, key.dtype)
         else:
             rooms, self.appended = self.rooms, True
-        for room, new in zip(rooms, (key, value), strict=True):
+        for buffer, new in zip(rooms, (key, value), strict=True):
             if self.lengths is None:
-                room[:, :, self.length : end] = new
+                buffer[:, :, self.length : end] = new
             else:
                 position = self.lengths[:, None] + torch.arange(n, device=new.device)
-                room[:, :, self.length : end] = 0.0  # padding must be finite for callers that mask it themselves
-                room.scatter_(2, position[:, None, :, None].expand_as(new), new)
+                buffer[:, :, self.length : end] = 0.0  # padding must be finite for callers that mask it themselves
+                buffer.scatter_(2, position[:, None, :, None].expand_as(new), new)
         return AttentionCache(rooms, end, lengths, appended=False)
 
     def crop(self, length: int | Tensor) -> AttentionCache:
@@ -122,11 +122,11 @@ class AttentionCache:
     def select(self, rows: Tensor) -> AttentionCache:
         """Return the cache of the sequences `rows`, (new batch,) indices, repeats allowed, in new memory."""
         lengths = None if self.lengths is None else self.lengths[rows]
-        if any(room.requires_grad for room in self.rooms):
+        if any(buffer.requires_grad for buffer in self.rooms):
             return AttentionCache((self.key[rows], self.value[rows]), self.length, lengths)
-        rooms = [room.new_empty(len(rows), *room.shape[1:]) for room in self.rooms]
-        for room, held in zip(rooms, (self.key, self.value), strict=True):
-            torch.index_select(held, 0, rows, out=room[:, :, : self.length])
+        rooms = [buffer.new_empty(len(rows), *buffer.shape[1:]) for buffer in self.rooms]
+        for buffer, held in zip(rooms, (self.key, self.value), strict=True):
+            torch.index_select(held, 0, rows, out=buffer[:, :, : self.length])
         return AttentionCache((rooms[0], rooms[1]), self.length, lengths, appended=False)
 
     def move(self, rows: Tensor, to: Tensor, keep: int) -> AttentionCache:
@@ -153,8 +153,8 @@ class AttentionCache:
 
     def _check(self, key: Tensor, value: Tensor, lengths: Tensor | None) -> None:
         n = key.shape[2] if key.dim() == 4 else 0
-        for name, new, room in (("key", key, self.rooms[0]), ("value", value, self.rooms[1])):
-            wanted = (*room.shape[:2], n, room.shape[3])
+        for name, new, buffer in (("key", key, self.rooms[0]), ("value", value, self.rooms[1])):
+            wanted = (*buffer.shape[:2], n, buffer.shape[3])
             if new.shape != wanted:
                 raise ValueError(f"{name} must have the cache's shape except in length, {wanted}, got {show(new)}")
         if lengths is None:

@@ -1,7 +1,7 @@
 """A call of either operator: its arguments, checked and with every default resolved.
 
-`Call.from_arguments` is the only way in. It applies the checks of `checks.py` in the order in which they stand there,
-and a backend gets the result. The fields are also the schema of the registered operators (`backends/custom_ops.py`).
+`Call.from_arguments` is the only entry point. It applies the checks of `checks.py` in one visible order and resolves
+every default. A backend gets the result. The fields are also the schema of the registered operators (`backends/custom_ops.py`).
 """
 
 from typing import Any, Literal, NamedTuple
@@ -30,7 +30,7 @@ class Call(NamedTuple):
     mask: Tensor | None = None  # bool, four dimensions that broadcast to (batch, heads, queries, keys)
     seed: Tensor | None = None  # one int64, the seed of the kernels' dropout; None: a new one
     query_offset: int = 0  # position of query 0, if all sequences have the same
-    left: int = 0  # clipping range: distances from −left to right have labels of their own
+    left: int = 0  # clipping range: distances from −left to right have their own labels
     right: int = 0
     clips: bool = True  # pairs beyond the clipping range take an edge row; False: no relative term
     is_causal: bool = False

@@ -44,8 +44,8 @@ def register(
         mutates_args=(),
         schema=f"({saved}, {ARGUMENTS}) -> ({', '.join(['Tensor'] * INPUTS)})",
     )
-    def run_backward(grad: Tensor, output: Tensor, lse: Tensor, left: Tensor, *fields: Any) -> tuple[Tensor, ...]:
-        return backward(Call(*fields), grad, output, lse, left)
+    def run_backward(grad: Tensor, output: Tensor, lse: Tensor, stats: Tensor, *fields: Any) -> tuple[Tensor, ...]:
+        return backward(Call(*fields), grad, output, lse, stats)
 
     @run.register_fake
     def _(*fields: Any) -> Attended:
@@ -53,11 +53,11 @@ def register(
         return output, lse, new_row_stats(lse, row_stats)
 
     @run_backward.register_fake
-    def _(grad: Tensor, output: Tensor, lse: Tensor, left: Tensor, *fields: Any) -> tuple[Tensor, ...]:
+    def _(grad: Tensor, output: Tensor, lse: Tensor, stats: Tensor, *fields: Any) -> tuple[Tensor, ...]:
         return tuple(new_gradient(x, grad) for x in fields[:INPUTS])
 
-    plain, backward_of_it = (getattr(torch.ops.relattn, found).default for found in (name, f"{name}_backward"))
-    return differentiable(name, plain, backward_of_it, tensors=TENSORS), plain, backward_of_it
+    forward_op, backward_op = (getattr(torch.ops.relattn, op).default for op in (name, f"{name}_backward"))
+    return differentiable(name, forward_op, backward_op, tensors=TENSORS), forward_op, backward_op
 
 
 def attend(call: Call, operator: Operator, return_lse: bool) -> tuple[Tensor, Tensor | None]:
