@@ -251,7 +251,7 @@ PEERS = {
     "VITS": Peer(
         package="transformers",
         module="transformers.models.vits.modeling_vits",
-        computes="both tables, no term beyond the window",
+        computes="both tables, no term beyond the clipping range",
         tables=2,
         products=2,
         make=vits,
@@ -317,7 +317,7 @@ def main() -> None:
     for name in arguments.names:
         print(f"\n{name} ({version(name)}): {PEERS[name].computes}")
         for is_causal in (False, True):
-            for n in (1, 4, 29):  # alone, within the window, past it
+            for n in (1, 4, 29):  # alone, within the clipping range, past it
                 found = compare(name, n, is_causal)
                 result, (off, allowed) = max(found.items(), key=lambda item: item[1][0] / item[1][1])
                 agree = agree and off <= allowed

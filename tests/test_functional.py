@@ -109,7 +109,7 @@ def test_ones_of_one_dim_make_a_table_a_bias(backend):
 
 @BACKENDS
 def test_a_window_past_the_ends_is_no_clipping(backend):
-    inputs = make_inputs(SHAPES["window past the ends"], dtype=widest(backend))
+    inputs = make_inputs(SHAPES["clip past the ends"], dtype=widest(backend))
     want = relative_attention(**inputs, clip=(6, 8), backend=backend)
     inner = {name: inputs[name][2:11] for name in ("rel_key", "rel_value")}
     close(relative_attention(**{**inputs, **inner}, clip=4, backend=backend), want)

@@ -36,7 +36,7 @@ SHAPES = {
     "two tiles": Shape(batch=2, heads=2, key_heads=2, queries=70, keys=70, dim=17, value_dim=19, left=16, right=16),
     "exact tiles": Shape(batch=1, heads=2, key_heads=2, queries=128, keys=128, dim=32, value_dim=16, left=7, right=8),
     "grouped": Shape(batch=2, heads=4, key_heads=2, queries=67, keys=131, dim=8, value_dim=24, left=5, right=0),
-    "wide window": Shape(batch=1, heads=1, key_heads=1, queries=200, keys=200, dim=5, value_dim=7, left=90, right=70),
+    "wide clip": Shape(batch=1, heads=1, key_heads=1, queries=200, keys=200, dim=5, value_dim=7, left=90, right=70),
     "one label": Shape(batch=1, heads=2, key_heads=1, queries=130, keys=66, dim=5, value_dim=7, left=0, right=0),
     "three queries": Shape(batch=2, heads=2, key_heads=1, queries=3, keys=140, dim=33, value_dim=16, left=9, right=2),
     "every distance": Shape(

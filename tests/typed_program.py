@@ -41,7 +41,7 @@ def translate(path: str, lines: list[str]) -> list[str]:
 
 
 def wider(recipe: Recipe) -> ModelConfig:
-    return recipe.model.with_positions("relative", clip=recipe.model.window[0] + 1)
+    return recipe.model.with_positions("relative", clip=recipe.model.clipping_range[0] + 1)
 
 
 def speech(model: torch.nn.Module) -> str:

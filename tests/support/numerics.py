@@ -52,9 +52,7 @@ SHAPES = {
     "one query": Shape(batch=5, heads=3, key_heads=3, queries=1, keys=11, dim=7, value_dim=2, left=3, right=3),
     "one head": Shape(batch=3, heads=1, key_heads=1, queries=7, keys=7, dim=5, value_dim=2, left=2, right=3),
     "one label": Shape(batch=3, heads=2, key_heads=2, queries=7, keys=7, dim=5, value_dim=11, left=0, right=0),
-    "window past the ends": Shape(
-        batch=2, heads=3, key_heads=3, queries=5, keys=5, dim=7, value_dim=11, left=6, right=8
-    ),
+    "clip past the ends": Shape(batch=2, heads=3, key_heads=3, queries=5, keys=5, dim=7, value_dim=11, left=6, right=8),
     "one position": Shape(batch=2, heads=3, key_heads=3, queries=1, keys=1, dim=5, value_dim=7, left=2, right=2),
 }
 

@@ -116,7 +116,11 @@ def test_options_are_settings_of_schemes():
     assert set(OPTIONS) <= set(POSITIONS)
     assert sorted(OTHERS) == OPTION_NAMES
     assert OPTIONS["relative"] == OPTIONS["relative+sinusoidal"]
-    assert (ModelConfig().window, ModelConfig().beyond, ModelConfig().relative_tables) == ((16, 16), "clip", "both")
+    assert (ModelConfig().clipping_range, ModelConfig().beyond, ModelConfig().relative_tables) == (
+        (16, 16),
+        "clip",
+        "both",
+    )
     assert ModelConfig().tables_per_head is False
     assert ModelConfig(positions="learned").max_positions == 1024
     assert ModelConfig(positions="cnn").kernel_size == 3
@@ -172,9 +176,9 @@ def test_configs_are_values():
     assert hash(recipe) == hash(Recipe())
 
 
-@pytest.mark.parametrize(("clip", "right", "window"), [(3, None, (3, 3)), (3, 0, (3, 0)), (0, 2, (0, 2))])
-def test_the_window(clip, right, window):
-    assert ModelConfig(clip=clip, clip_right=right).window == window
+@pytest.mark.parametrize(("clip", "right", "expected"), [(3, None, (3, 3)), (3, 0, (3, 0)), (0, 2, (0, 2))])
+def test_the_clipping_range(clip, right, expected):
+    assert ModelConfig(clip=clip, clip_right=right).clipping_range == expected
 
 
 @pytest.mark.parametrize("config", [ModelConfig, DataConfig, TrainConfig, SearchConfig, Recipe])

@@ -261,7 +261,7 @@ def test_what_ctranslate2_has_not_is_named_at_once(make, tmp_path):
     wanted = (
         rf"^{parts.path}: not for CTranslate2, which has no relative\+sinusoidal positions \(train with "
         r"--model.positions relative\); no tables for each head \(train with --model.tables_per_head false\); "
-        r"no window with nothing beyond it \(train with --model.beyond clip\)$"
+        r"no tables with zero beyond the clipping range \(train with --model.beyond clip\)$"
     )
     with pytest.raises(InputError, match=wanted):
         export(parts, tmp_path / "out", quantization="float32", sample=LINES)
@@ -275,7 +275,7 @@ def test_an_export_that_would_not_say_the_same_is_not_made(make, tmp_path, monke
     parts = make({})
     export(parts, tmp_path / "out", quantization="float32", sample=LINES)
     before = (tmp_path / "out" / "model.bin").read_bytes()
-    monkeypatch.setattr(module, "_symmetric", lambda table, window: table.flip(0))
+    monkeypatch.setattr(module, "_symmetric", lambda table, clipping_range: table.flip(0))
     with pytest.raises(InputError, match=f"{tmp_path / 'out'}: not exported: it would not say the same: log-prob"):
         export(parts, tmp_path / "out", quantization="float32", sample=LINES)
     assert (tmp_path / "out" / "model.bin").read_bytes() == before

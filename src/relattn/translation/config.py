@@ -171,7 +171,7 @@ class ModelConfig(_Config):
         return replace(self, positions=positions, **{**dict.fromkeys(OPTION_NAMES), **options})
 
     @property
-    def window(self) -> tuple[int, int]:
+    def clipping_range(self) -> tuple[int, int]:
         """The clipping distances (left, right) of relative positions."""
         assert self.clip is not None
         return self.clip, self.clip if self.clip_right is None else self.clip_right

@@ -32,7 +32,7 @@ def table_norms(model: Transformer) -> dict[str, Norms]:
         stack, _, rest = name.partition(".")
         for table, symbol in (("rel_key", "aK"), ("rel_value", "aV")):
             if f".{table}." in name:
-                norms = found.setdefault(symbol, Norms([], model.config.window[0], []))
+                norms = found.setdefault(symbol, Norms([], model.config.clipping_range[0], []))
                 norms.layers.append(f"{stack} {int(rest.partition('.')[0]) + 1}")
                 norms.rows.append(parameter.detach().norm(dim=-1).reshape(-1, parameter.shape[-2]).mean(0).tolist())
     return found

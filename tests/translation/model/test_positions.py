@@ -208,7 +208,7 @@ class Shaw(Pairs):
     """Equations 3 and 4: z_i = Σ_j α_ij (x_j W^V + a^V_ij), e_ij = q_i · (k_j + a^K_ij) / √d_z."""
 
     def row(self, table: Any, head: int, distance: int) -> Tensor | float:
-        left, right = self.config.window
+        left, right = self.config.clipping_range
         if table is None or (self.config.beyond == "zero" and not -left <= distance <= right):
             return 0.0
         weight = table.weight[head] if self.config.tables_per_head else table.weight

@@ -60,7 +60,7 @@ def require_exportable(config: ModelConfig, source: str | Path) -> None:
     if config.tables_per_head:
         reasons.append("no tables for each head (train with --model.tables_per_head false)")
     if config.beyond == "zero":
-        reasons.append("no window with nothing beyond it (train with --model.beyond clip)")
+        reasons.append("no tables with zero beyond the clipping range (train with --model.beyond clip)")
     if reasons:
         raise InputError(f"{source}: not for CTranslate2, which has {'; '.join(reasons)}")
 
@@ -238,8 +238,8 @@ def _tables(ours: nn.Module) -> tuple[Tensor, Tensor]:
     return key, value
 
 
-def _symmetric(table: Tensor, window: tuple[int, int]) -> Tensor:
+def _symmetric(table: Tensor, clipping_range: tuple[int, int]) -> Tensor:
     """A table that reaches as far to one side as to the other; rows past the clipping distance are the edge's."""
-    left, right = window
-    wide = max(window)
+    left, right = clipping_range
+    wide = max(clipping_range)
     return table[torch.arange(-wide, wide + 1).clamp(-left, right) + left]

@@ -36,7 +36,7 @@ def missing_position_signal(config: ModelConfig) -> str | None:
     """Return a warning if a model of this configuration cannot tell word order, else None."""
     if config.positions == "none":
         return "positions: none gives no position signal, so this model cannot tell word order; use it as a baseline"
-    if config.positions == "relative" and config.window == (0, 0):
+    if config.positions == "relative" and config.clipping_range == (0, 0):
         return "clip: 0 gives all pairs of positions the same label, so this model cannot tell word order"
     if config.positions == "cnn" and config.kernel_size == 1:
         return "kernel_size: 1 lets each position see only itself, so this model cannot tell word order"

@@ -24,7 +24,7 @@ class Relative(PositionScheme):
         config = self.config
         return RelativeAttention(
             config.dim // config.heads,
-            config.window,
+            config.clipping_range,
             config.heads if config.tables_per_head else None,
             tables=config.relative_tables or "both",
             beyond=config.beyond or "clip",
