@@ -1,7 +1,7 @@
 """What relative positions cost: ours, and other libraries', beside PyTorch's own attention with no positions at all.
 
-Each length n gets the same number of tokens, 8 heads of 64 dimensions and a clipping distance of k = 16. Forward, and forward with
-backward, are timed alternately, and every figure is also given as a ratio to plain attention's. Queries, keys and
+Each length n gets the same number of tokens, 8 heads of 64 dimensions and k = 16. Forward, and forward with backward,
+are timed alternately, and every figure is also given as a ratio to plain attention's. Queries, keys and
 values lie in memory as projections make them, (batch, n, heads, dim), for every method. Operations are counted on
 paper: multiply-adds of the matrix products of each method, forward.
 
