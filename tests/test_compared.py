@@ -192,7 +192,7 @@ def test_padding_values(backend, content):
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # PyTorch's own forward mode
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # PyTorch's own forward mode
 @BACKENDS
 def test_derivatives(backend):
     query, key, rel_key = normal(1, 2, 5, 4), normal(1, 2, 5, 4, seed=1), normal(3, 4, seed=2)

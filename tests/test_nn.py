@@ -192,7 +192,7 @@ def test_the_layer_exports_with_any_batch_and_length(is_causal):
         close(program(x, torch.tensor(lengths)), attention(x, torch.tensor(lengths)))
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("backend", ["native", "dense", "reference"])
 def test_a_traced_layer_serves_other_lengths(backend, tmp_path):
     """Traced with two positions, which are fewer than the clipping distance."""

@@ -175,7 +175,7 @@ ORDINARY = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # PyTorch's own forward mode
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # PyTorch's own forward mode
 @pytest.mark.parametrize("call", ORDINARY.values(), ids=ORDINARY.keys())
 def test_all_else_is_an_ordinary_linear_map(call, monkeypatch):
     with Operators() as operators:
