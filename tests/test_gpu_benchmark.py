@@ -36,7 +36,8 @@ def rehearse(*arguments, **options):
 def core(tmp_path_factory):
     """The folder of the results, and what was printed: of a copy of the Python files, where there is no git."""
     tree, out = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("core")
-    for package, name in ((Path(relattn.__file__).parent, "src/relattn"), (ROOT / "benchmarks", "benchmarks")):
+    packages = (Path(relattn.__file__).parent, ROOT / "benchmarks", ROOT / "tests" / "support")
+    for package, name in zip(packages, ("src/relattn", "benchmarks", "tests/support"), strict=True):
         shutil.copytree(package, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.so", "results"))
     return out, rehearse("core", "--out", str(out), cwd=tree, env={"PATH": str(tree), "PYTHONPATH": "src:."})
 
@@ -212,9 +213,7 @@ def test_a_method_loses_its_own_row_alone(monkeypatch, processes):
         broken.setattr(gpu_times, "PATIENCE", 5.0)
         rows = gpu_times.time_pass(case, methods, "cpu", False, processes)
     assert [row["method"] for row in rows] == list(methods)
-    unknown = (
-        "ValueError: backend 'unheard' is not known; the backends are " + ", ".join(backends.NAMES) + ", or 'auto'"
-    )
+    unknown = f"ValueError: backend must be one of {', '.join(backends.NAMES)}, or 'auto', got 'unheard'"
     assert [row["note"] for row in rows] == ["", "no answer in time", unknown, "its process died", ""]
     assert [row["ms"] != "" for row in rows] == [True, False, False, False, True]
     assert rows[4]["time ratio"] == pytest.approx(rows[4]["ms"] / rows[0]["ms"], rel=0.05)
