@@ -199,6 +199,14 @@ def test_lengths_set_those_of_keys_and_of_queries(backend):
 
 
 @BACKENDS
+def test_the_output_may_be_changed_in_place(backend):
+    """Autograd refuses this for a view that a function returns."""
+    inputs = {name: x.requires_grad_() for name, x in make_inputs(SHAPES["self"], dtype=torch.float32).items()}
+    want = relative_attention(**inputs, clip=4, backend=backend).detach() + 1.0
+    assert torch.equal(relative_attention(**inputs, clip=4, backend=backend).add_(1.0), want)
+
+
+@BACKENDS
 def test_parts_of_the_keys_merge_into_the_whole(backend):
     inputs = make_inputs(SHAPES["self"], dtype=widest(backend))
     options = {"clip": 4, "is_causal": True, "backend": backend, "return_lse": True}

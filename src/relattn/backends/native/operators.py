@@ -124,7 +124,7 @@ class Task:
 def shares_of(batch: int, heads: int, tables: list[Tensor]) -> int:
     """Return the number of shares of the batch with their own gradients of the tables.
 
-    There are no more than keep threads busy and fit in `MOST_BYTES`. The number depends on sizes only.
+    It is limited by the number of heads and by `MOST_BYTES` of memory. It depends on sizes only.
     """
     each = sum(heads * table.shape[-2] * table.shape[-1] * 4 for table in tables)
     return max(1, min(batch, SHARES // max(1, heads), MOST_BYTES // max(1, each)))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers.utils.output_capturing import _active_collector
 
 from relattn import relative_attention
+from relattn.positions import is_valid
 
 _log = logging.getLogger(__name__)
 _warned_modules: set[str] = set()  # Python modules whose classes have already caused the warning below
@@ -74,7 +75,7 @@ def mask_options(mask: Tensor | None) -> dict[str, Any] | None:
     if not bool((allowed == row).all()):
         return {"mask": allowed}
     lengths = row.sum(-1).flatten()
-    if not bool((row.squeeze((1, 2)) == (torch.arange(row.shape[-1], device=row.device) < lengths[:, None])).all()):
+    if not bool((row.squeeze((1, 2)) == is_valid(row.shape[-1], lengths)).all()):
         return {"mask": row}
     if bool((lengths == row.shape[-1]).all()):
         return {}

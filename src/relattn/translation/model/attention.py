@@ -5,7 +5,6 @@ Between sub-layers x is (rows, length, dim). Inside attention, tensors are (rows
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -13,7 +12,7 @@ from relattn import relative_attention
 from relattn.backends import unsupported_reason
 from relattn.call import Call
 from relattn.nn import linear
-from relattn.positions import visible
+from relattn.positions import is_valid, visible
 from relattn.translation.config import ModelConfig
 
 
@@ -137,8 +136,8 @@ class CrossAttention(nn.Module):
         key, _ = memory
         query = split_heads(self.query(x), self.heads)
         scores = (query @ key.mT).float() * key.shape[-1] ** -0.5
-        padding = torch.arange(key.shape[2], device=x.device) >= src_lengths[:, None]
-        return scores.masked_fill(padding[:, None, None], float("-inf")).softmax(-1)
+        padding = ~is_valid(key.shape[2], src_lengths)[:, None, None]
+        return scores.masked_fill(padding, float("-inf")).softmax(-1)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

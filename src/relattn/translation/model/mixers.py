@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from relattn.nn import SelfAttention
+from relattn.positions import is_valid
 from relattn.translation.config import ModelConfig
 from relattn.translation.model.linear import has_bf16
 
@@ -139,7 +140,7 @@ class ConvolutionMixer(nn.Module):
             (rows, length, dim). With a cache, a pair of that and the new state.
         """
         if lengths is not None:
-            x = x * (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
+            x = x * is_valid(x.shape[1], lengths)[..., None]
         if cache is not None:
             x = torch.cat([cache.tensors[0].to(x.dtype), x], dim=1)
         elif self.is_causal:
