@@ -23,8 +23,8 @@ from benchmarks.measure import conditions, keep
 from relattn.translation import load
 from relattn.translation.data.corpora import read_parallel
 from relattn.translation.evaluation import score, sentence_chrf
-from relattn.translation.search.glossary import Glossary
-from relattn.translation.search.translator import Translator
+from relattn.translation.translate.glossary import Glossary
+from relattn.translation.translate.torch_translator import Translator
 
 RESULTS = Path(__file__).parent / "results" / "asked-multi30k.csv"
 KINDS: tuple[tuple[str, str], ...] = (("<b>", "</b>"), ("", " https://example.org/a?b=1"), ("", " %s"))

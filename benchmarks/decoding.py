@@ -34,12 +34,12 @@ from relattn.translation.config import DataConfig, Quantization, Recipe, SearchC
 from relattn.translation.data.corpora import read_lines
 from relattn.translation.data.plan import runs
 from relattn.translation.data.tokenizer import Tokenizer
-from relattn.translation.export.ctranslate2 import export
+from relattn.translation.formats.ctranslate2.translator import load
+from relattn.translation.formats.ctranslate2.write import export
+from relattn.translation.formats.names import OPENNMT_PY
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.naming import OPENNMT_PY
 from relattn.translation.presets import PRESETS
-from relattn.translation.search.ctranslate2 import load
-from relattn.translation.search.lines import MAX_SENTENCES, MAX_TOKENS, LineTranslator
+from relattn.translation.translate.pipeline import MAX_SENTENCES, MAX_TOKENS, LineTranslator
 
 RESULTS = Path(__file__).parent / "results" / "decoding-cpu.csv"
 METHODS = ("relattn", "relattn early", "relattn early bf16", "ctranslate2", "ctranslate2 int8", "transformers")

@@ -13,8 +13,8 @@ from relattn.translation.config import Quantization, SearchConfig
 from relattn.translation.data.corpora import read_parallel
 from relattn.translation.data.embedded import embedded
 from relattn.translation.evaluation import score
-from relattn.translation.export.ctranslate2 import export
-from relattn.translation.search.ctranslate2 import load
+from relattn.translation.formats.ctranslate2.translator import load
+from relattn.translation.formats.ctranslate2.write import export
 
 RESULTS = Path(__file__).parent / "results" / "exported-cpu.csv"
 KINDS: list[Quantization] = ["float32", "int8"]

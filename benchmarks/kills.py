@@ -64,7 +64,14 @@ def recipe(out: Path, processes: int, strategy: Literal["ddp", "fsdp"] = "ddp") 
 def begin(run: Recipe, *, resume: bool) -> subprocess.Popen[str]:
     path = Path(run.out).with_suffix(".yaml")
     path.write_text(dump(run), encoding="utf-8")
-    command = [sys.executable, "-m", "relattn.translation.cli", "train", str(path), *(["--resume"] if resume else [])]
+    command = [
+        sys.executable,
+        "-m",
+        "relattn.translation.commands.main",
+        "train",
+        str(path),
+        *(["--resume"] if resume else []),
+    ]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 

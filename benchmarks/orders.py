@@ -13,8 +13,8 @@ import torch
 
 from relattn.translation import load
 from relattn.translation.data.corpora import read_lines
-from relattn.translation.search.lines import Hypothesis
-from relattn.translation.search.translator import Translator
+from relattn.translation.translate.pipeline import Hypothesis
+from relattn.translation.translate.torch_translator import Translator
 
 SIZES = (1000, 1, 7, 30, 64, 129, 300, 500, 999, 1000)  # lines at a time
 

@@ -21,7 +21,7 @@ from jsonargparse import ArgumentParser
 
 from benchmarks import arguments_picture
 from relattn import relative_attention
-from relattn.translation import cli
+from relattn.translation.commands import main as cli
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -94,7 +94,7 @@ def test_ctrl_c_unwinds_a_command_and_a_second_one_exits(more):
     script = f"""
 import os, signal, sys
 from relattn import __main__
-from relattn.translation import cli
+from relattn.translation.commands import main as cli
 def wait(argv):
     try:
         os.kill(os.getpid(), signal.SIGINT)

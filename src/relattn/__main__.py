@@ -25,7 +25,7 @@ def main() -> int:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # background jobs ignore SIGINT
         signal.signal(signal.SIGINT, _interrupt)
     try:
-        from relattn.translation.cli import main as command
+        from relattn.translation.commands.main import main as command
 
         return command()
     except KeyboardInterrupt:

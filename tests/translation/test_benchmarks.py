@@ -33,7 +33,7 @@ from benchmarks import (
 from relattn import relative_attention
 from relattn.translation import bundle
 from relattn.translation.model.positions import SCHEMES
-from relattn.translation.search.translator import Translator
+from relattn.translation.translate.torch_translator import Translator
 
 
 def table(path):

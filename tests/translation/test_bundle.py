@@ -22,7 +22,7 @@ from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.model.positions import SCHEMES
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.search.translator import Translator
+from relattn.translation.translate.torch_translator import Translator
 
 FILES = {"config.yaml", "model.safetensors", "tokenizer.model", "README.md"}
 LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from relattn.translation import bundle, cli, demo
+from relattn.translation import bundle, demo
+from relattn.translation.analysis.positions import by_position
+from relattn.translation.commands import main as cli
 from relattn.translation.data import prepare
 from relattn.translation.data.embedded import embedded
 from relattn.translation.errors import InputError, Interrupted
 from relattn.translation.model.positions import SCHEMES
-from relattn.translation.search.translator import Translator
-from relattn.translation.teacher_forcing import by_position
+from relattn.translation.translate.torch_translator import Translator
 
 
 @pytest.fixture

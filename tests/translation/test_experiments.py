@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 from filelock import FileLock
 
-from relattn.translation import cli
+from relattn.translation.commands import main as cli
 from relattn.translation.config import Positions, as_dict
 from relattn.translation.data.corpora import read_parallel
 from relattn.translation.errors import InputError, Interrupted

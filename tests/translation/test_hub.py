@@ -20,11 +20,12 @@ from huggingface_hub import constants
 
 import relattn
 import relattn.translation
-from relattn.translation import bundle, cli, hub
+from relattn.translation import bundle, hub
+from relattn.translation.commands import main as cli
 from relattn.translation.config import DataConfig, ModelConfig, Recipe, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
-from relattn.translation.imports.make import import_model
+from relattn.translation.formats.import_model import import_model
 from relattn.translation.model.transformer import Transformer
 from tests.translation.loopback import Hub, Repository, files_no_larger_than
 
@@ -82,7 +83,7 @@ def test_what_is_pushed_is_what_is_loaded(server, model):
 
 
 def test_an_imported_bundle_comes_with_all_its_tokenizers_files(server, tmp_path):
-    fixtures = Path(__file__).parent / "imports" / "fixtures"
+    fixtures = Path(__file__).parent / "formats" / "fixtures"
     import_model(
         fixtures / "opennmt_py.pt", tmp_path / "bundle", tokenizer=fixtures / "sentencepiece.model", tgt_tokenizer=None,
         src_lang="en", tgt_lang="de", sample=1,

@@ -6,7 +6,7 @@ import pytest
 import torch
 import yaml
 
-from relattn.translation import cli
+from relattn.translation.commands import main as cli
 from relattn.translation.config import as_dict
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.presets import PRESETS

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from relattn.translation.config import Precision
-    from relattn.translation.search.translator import Translator
+    from relattn.translation.translate.torch_translator import Translator
 
 
 def load(path: str | Path, *others: str | Path, device: str = "cpu", precision: Precision = "fp32") -> Translator:

@@ -33,8 +33,8 @@ from relattn.translation.files import putting, require_files, require_replaceabl
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.linear import pack
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.search.translator import Translator
 from relattn.translation.settings import of_version_1, of_version_2, of_version_4, read_yaml, to_config
+from relattn.translation.translate.torch_translator import Translator
 
 PRECISIONS: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 FORMAT = "relattn bundle"

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relattn.translation import bundle
+from relattn.translation.analysis.positions import PositionBin, aligned, by_position, draw
+from relattn.translation.analysis.table_norms import draw_norms, table_norms
 from relattn.translation.config import OPTIONS, DataConfig, ModelConfig, Positions, Recipe, TrainConfig
 from relattn.translation.data.embedded import embedded
 from relattn.translation.data.imported import AnyTokenizer
 from relattn.translation.evaluation import item_accuracy, score
-from relattn.translation.learned import draw_norms, table_norms
-from relattn.translation.search.translator import Translator
-from relattn.translation.teacher_forcing import PositionBin, aligned, by_position, draw
 from relattn.translation.training.journal import read_log
 from relattn.translation.training.run import train
+from relattn.translation.translate.torch_translator import Translator
 
 LINES = 400  # of each split
 WIDTH = 15  # target positions in a bin of the table and the picture

@@ -19,7 +19,7 @@ from relattn.translation.data.imported import ImportedTokenizer, Vocabulary, tok
 from relattn.translation.data.tokenizer import Marks
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.search.translator import Translator
+from relattn.translation.translate.torch_translator import Translator
 
 LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]
 MARKS = ["</s>", "<blank>", "<s>", "<unk>", "<to de>"]  # which lie between pieces, and not as ours do

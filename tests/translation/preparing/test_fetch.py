@@ -10,7 +10,7 @@ import pytest
 from huggingface_hub import constants
 from sacrebleu.dataset import DATASETS
 
-from relattn.translation import cli
+from relattn.translation.commands import main as cli
 from relattn.translation.config import CleaningConfig
 from relattn.translation.data.corpora import read_parallel
 from relattn.translation.errors import InputError

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from relattn.translation import cli
+from relattn.translation.commands import main as cli
 from relattn.translation.config import CleaningConfig
 from relattn.translation.errors import InputError
 from relattn.translation.preparing import judging

@@ -18,8 +18,8 @@ from relattn.translation.errors import Diverged, InputError
 from relattn.translation.search import beam, constrained
 from relattn.translation.search.beam import FREE, Finished, Rules, best_tokens, close_up, search, settle, stable_topk
 from relattn.translation.search.constrained import Phrase
+from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.sampling import sample
-from relattn.translation.search.scoring import length_penalty
 
 PAD, BOS, EOS, VOCAB = 0, 1, 2, 6
 WORDS = range(3, VOCAB)

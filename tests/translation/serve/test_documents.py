@@ -8,7 +8,7 @@ import pytest
 import srt
 
 from relattn.translation.errors import InputError
-from relattn.translation.serve.documents import FORMATS, read
+from relattn.translation.serve.text.documents import FORMATS, read
 
 
 def word_file() -> bytes:

@@ -16,8 +16,8 @@ from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
 from relattn.translation import bundle
 from relattn.translation.config import Recipe
-from relattn.translation.serve.api import make
-from relattn.translation.serve.config import Limits
+from relattn.translation.serve.app import make
+from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.models import Models
 
 BROWSER = shutil.which("chromium")

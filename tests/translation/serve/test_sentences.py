@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from relattn.translation.serve import sentences
-from relattn.translation.serve.sentences import LONGEST, split
+from relattn.translation.serve.text import sentences
+from relattn.translation.serve.text.sentences import LONGEST, split
 
 PIECES = [
     *(

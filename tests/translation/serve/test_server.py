@@ -26,10 +26,11 @@ from typing import Any
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
-from relattn.translation import bundle, cli
+from relattn.translation import bundle
+from relattn.translation.commands import main as cli
 from relattn.translation.config import Recipe
-from relattn.translation.export.ctranslate2 import export
-from relattn.translation.search.ctranslate2 import load
+from relattn.translation.formats.ctranslate2.translator import load
+from relattn.translation.formats.ctranslate2.write import export
 
 SLOWLY = ["--limits.batch", "1", "--limits.characters", "100000"]
 COMMAND = [sys.executable, "-m", "relattn"]

@@ -13,7 +13,7 @@ from typing import get_args
 
 import pytest
 
-from relattn.translation import cli
+from relattn.translation.commands import main as cli
 from relattn.translation.config import DataConfig, ModelConfig, Positions, Recipe, TrainConfig, dump
 from relattn.translation.data.prepare import prepare
 from relattn.translation.errors import InputError

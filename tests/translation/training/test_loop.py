@@ -191,7 +191,7 @@ def test_a_step_is_the_same_however_it_is_accumulated(tmp_path, recipe_of, whole
 def on_two_ranks(recipe: Recipe, path: Path) -> None:
     """Train a recipe with devices: 2, from the command line."""
     path.write_text(dump(recipe))
-    command = [sys.executable, "-m", "relattn.translation.cli", "train", str(path)]
+    command = [sys.executable, "-m", "relattn", "train", str(path)]
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert run.stdout == f"{recipe.out}/bundle\n"  # the first process alone speaks
@@ -274,7 +274,7 @@ def test_several_nodes_need_who_starts_them(tmp_path, recipe_of):
 
 def begun(tmp_path: Path) -> subprocess.Popen[str]:
     """A run of two processes that has come to its first rows."""
-    command = [sys.executable, "-m", "relattn.translation.cli", "train", str(tmp_path / "recipe.yaml")]
+    command = [sys.executable, "-m", "relattn", "train", str(tmp_path / "recipe.yaml")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     log, deadline = tmp_path / "run" / "log.csv", time.monotonic() + 60
     while not (log.exists() and log.read_text().count("\n") > 3):

@@ -23,7 +23,8 @@ import torch.nn.functional as F
 import yaml
 from filelock import FileLock
 
-from relattn.translation import bundle, cli
+from relattn.translation import bundle
+from relattn.translation.commands import main as cli
 from relattn.translation.config import Recipe, as_dict, dump
 from relattn.translation.data.corpora import read_parallel
 from relattn.translation.data.tokenizer import Tokenizer
@@ -32,11 +33,11 @@ from relattn.translation.evaluation import score
 from relattn.translation.model import linear
 from relattn.translation.model.positions import SCHEMES
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.search.translator import Translator
 from relattn.translation.training import checkpoints, journal, loop
 from relattn.translation.training.averaging import average
 from relattn.translation.training.journal import Row, read_log
 from relattn.translation.training.run import average_run, read_recipe, train
+from relattn.translation.translate.torch_translator import Translator
 from tests.translation.training.states import assert_same, state_of
 
 # Validating after every step lets a session that ends early by its number of steps leave what one that goes on does.
@@ -121,7 +122,7 @@ def test_a_disk_that_fills_leaves_the_checkpoint_before(tmp_path, whole, monkeyp
 def started(recipe: Recipe, path: Path) -> subprocess.Popen[str]:
     """`relattn train` on a recipe, in a process of its own."""
     path.write_text(dump(recipe))
-    command = [sys.executable, "-m", "relattn.translation.cli", "train", str(path)]
+    command = [sys.executable, "-m", "relattn", "train", str(path)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

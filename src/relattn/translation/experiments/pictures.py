@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from relattn.translation.analysis.table_norms import draw_norms
 from relattn.translation.drawing import png
 from relattn.translation.evaluation import by_length
-from relattn.translation.learned import draw_norms
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from relattn.translation.analysis.positions import PositionBin
 from relattn.translation.config import differences
 from relattn.translation.evaluation import paired_bootstrap
 from relattn.translation.experiments import pictures, rows
@@ -17,7 +18,6 @@ from relattn.translation.experiments.rows import Result
 from relattn.translation.experiments.scales import Pairs, Scale
 from relattn.translation.experiments.tables import Entry, Table
 from relattn.translation.files import write_atomically
-from relattn.translation.teacher_forcing import PositionBin
 
 _BY_DESIGN = ("model.", "seed:", "data.max_words:")  # settings in which rows differ, and that their names tell
 _FEWEST = 300  # pieces in a bin that is printed

@@ -14,6 +14,8 @@ import torch
 
 import relattn
 from relattn.translation import bundle, processor
+from relattn.translation.analysis.positions import PositionBin, by_position
+from relattn.translation.analysis.table_norms import Norms, table_norms
 from relattn.translation.config import Recipe, as_dict
 from relattn.translation.data.storage import open_pairs
 from relattn.translation.errors import Diverged, reading
@@ -21,8 +23,6 @@ from relattn.translation.evaluation import item_accuracy, score
 from relattn.translation.experiments.scales import Pairs, Scale
 from relattn.translation.experiments.tables import Entry
 from relattn.translation.files import remove, write_atomically
-from relattn.translation.learned import Norms, table_norms
-from relattn.translation.teacher_forcing import PositionBin, by_position
 from relattn.translation.training.journal import Row, read_log
 from relattn.translation.training.run import train
 

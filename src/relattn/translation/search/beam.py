@@ -37,8 +37,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from relattn.translation.errors import Diverged
-from relattn.translation.search.lines import Finished
-from relattn.translation.search.scoring import LengthPenalty
+from relattn.translation.search.length_penalty import LengthPenalty
+from relattn.translation.translate.pipeline import Finished
 
 NEVER = float("-inf")
 NO_NUMBERS = "the model's log-probabilities are not numbers: it has diverged or is damaged"

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from relattn.translation.errors import Diverged
 from relattn.translation.search.beam import NEVER, NO_NUMBERS, C, Rules
-from relattn.translation.search.lines import Finished
+from relattn.translation.translate.pipeline import Finished
 
 Phrase = tuple[int, ...]
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from relattn.translation.config import SamplingConfig
 from relattn.translation.errors import Diverged
 from relattn.translation.search.beam import NO_NUMBERS, C, Rules, best_tokens, permitted
-from relattn.translation.search.lines import Finished
+from relattn.translation.translate.pipeline import Finished
 
 
 @dataclass

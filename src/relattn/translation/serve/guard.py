@@ -17,8 +17,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from relattn.translation.serve.config import Limits
-from relattn.translation.serve.measures import Measures
+from relattn.translation.serve.limits import Limits
+from relattn.translation.serve.metrics import Measures
 
 ROOM = 65_536  # bytes of a request beside its texts
 LARGEST_CHARACTER = 12  # bytes in JSON

@@ -10,12 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from relattn.translation.errors import InputError, one_line
-from relattn.translation.search.lines import Hypothesis, LineTranslator
-from relattn.translation.serve.batches import Batches
-from relattn.translation.serve.config import Limits
+from relattn.translation.serve.limits import Limits
+from relattn.translation.serve.queue import Batches
+from relattn.translation.translate.pipeline import Hypothesis, LineTranslator
 
 if TYPE_CHECKING:
-    from relattn.translation.inspection import Inspection
+    from relattn.translation.analysis.attention import Inspection
 
 Pair = tuple[str, str]
 LONGEST_INSPECTED = 60  # pieces of a sentence whose attention is shown
@@ -73,8 +73,8 @@ def _inspect(translator: LineTranslator, lines: list[str]) -> list[Inspection]:
     if not translator.aligns:
         raise InputError("an export shows no attention: that needs the bundle it was made from")
 
-    from relattn.translation.inspection import inspect
-    from relattn.translation.search.translator import Translator
+    from relattn.translation.analysis.attention import inspect
+    from relattn.translation.translate.torch_translator import Translator
 
     assert isinstance(translator, Translator)
     return [inspect(translator, line, longest=LONGEST_INSPECTED) for line in lines]

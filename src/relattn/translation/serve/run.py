@@ -9,11 +9,11 @@ from pathlib import Path
 import uvicorn
 
 from relattn.translation.errors import InputError, reason
-from relattn.translation.search.lines import LineTranslator
-from relattn.translation.serve.api import make
-from relattn.translation.serve.config import Limits
+from relattn.translation.serve.app import make
 from relattn.translation.serve.keys import Keys
+from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.models import Models, Pair
+from relattn.translation.translate.pipeline import LineTranslator
 
 
 def serve(

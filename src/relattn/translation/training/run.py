@@ -19,8 +19,6 @@ from relattn.translation.errors import InputError
 from relattn.translation.evaluation import score
 from relattn.translation.locking import locked
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.search.confidence import calibrated
-from relattn.translation.search.translator import Translator
 from relattn.translation.settings import of_version_1, read_yaml, to_config
 from relattn.translation.training import checkpoints
 from relattn.translation.training.averaging import average
@@ -45,6 +43,8 @@ from relattn.translation.training.processes import (
 )
 from relattn.translation.training.stop import Stop
 from relattn.translation.training.together import Together
+from relattn.translation.translate.confidence import calibrated
+from relattn.translation.translate.torch_translator import Translator
 
 _log = logging.getLogger(__name__)
 

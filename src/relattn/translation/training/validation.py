@@ -19,8 +19,8 @@ from relattn.translation.data.prepare import Validation
 from relattn.translation.data.tokenizer import Marks
 from relattn.translation.evaluation import score
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.search.translator import Translator
 from relattn.translation.training.objective import mean_loss
+from relattn.translation.translate.torch_translator import Translator
 
 UNREAD = 0.01  # the share by which the loss rises at most, of a model that reads no order
 

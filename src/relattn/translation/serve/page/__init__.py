@@ -15,7 +15,7 @@ from relattn.translation.errors import InputError
 from relattn.translation.serve.parameters import parameters
 
 if TYPE_CHECKING:
-    from relattn.translation.serve.api import Api
+    from relattn.translation.serve.app import Api
 
 
 class Words(BaseModel):
@@ -83,7 +83,7 @@ class Page:
         layers: list[Any] = getattr(found, given.part)
         if given.layer > len(layers):
             raise InputError(f"layer must be at most {len(layers)}, got {given.layer}")
-        from relattn.translation.inspection import numbers, view_as_data
+        from relattn.translation.analysis.attention import numbers, view_as_data
 
         one = layers[given.layer - 1]
         across = found.target if given.part == "decoder" else found.source

@@ -1,0 +1,1 @@
+"""Commands: one typed function per command; its signature is its flags and its docstring is its help."""

@@ -1,0 +1,1 @@
+"""The model format of CTranslate2: read, write, and translate with it."""

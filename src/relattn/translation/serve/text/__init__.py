@@ -1,0 +1,1 @@
+"""Texts that are translated: sentences, HTML and documents."""

@@ -1,0 +1,1 @@
+"""Translation of text: a pipeline around a search, with its options."""

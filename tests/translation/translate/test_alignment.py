@@ -1,0 +1,118 @@
+"""Alignments: where cross-attention looks, by words; and translations as they are written out."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from relattn.translation.config import ModelConfig
+from relattn.translation.data.batching import collate
+from relattn.translation.data.tokenizer import Marks, words_of
+from relattn.translation.model.ensemble import Ensemble
+from relattn.translation.model.transformer import Transformer
+from relattn.translation.translate.alignment import attention, links
+from relattn.translation.translate.output_formats import header, pharaoh, written
+from relattn.translation.translate.pipeline import Hypothesis
+
+
+@pytest.mark.parametrize(
+    ("pieces", "words"),
+    [
+        (["▁Ein", "▁Ma", "nn", "."], [0, 1, 1, 1]),
+        (["▁", "Ein", "▁", "▁", "Mann"], [None, 0, None, None, 1]),
+        (["▁a", "<0xE2>", "<0x96>", "▁", "<0x81>", "b"], [0, 0, 0, None, 1, 1]),
+        (["ohne", "▁am▁", "Ende"], [0, 1, 2]),
+        ([], []),
+    ],
+)
+def test_pieces_belong_to_words(pieces, words):
+    assert words_of(pieces) == words
+
+
+def test_a_word_is_linked_where_its_pieces_look_most():
+    source, target = ["▁a", "▁b", "c", "▁d"], ["▁u", "v", "▁w", "▁", "▁x"]
+    weights = np.array(
+        [  # the mark before, a, b, c, d, the mark after
+            [0.0, 0.4, 0.3, 0.2, 0.1, 0.0],  # u: alone on a ...
+            [0.0, 0.1, 0.2, 0.5, 0.1, 0.1],  # v: ... but uv on bc
+            [0.3, 0.1, 0.0, 0.0, 0.4, 0.2],  # w: the marks together outweigh d
+            [0.0, 0.0, 0.0, 0.0, 1.0, 0.0],  # of no word
+            [0.1, 0.1, 0.1, 0.0, 0.5, 0.2],
+            [0.0, 1.0, 0.0, 0.0, 0.0, 0.0],  # the end
+        ]
+    )
+    found = links(weights, source, target, Marks(src_begin=(1,)))
+    assert found == [(1, 0), (2, 2)]
+    assert pharaoh(found) == "1-0 2-2"
+    assert links(weights[:1, 4:], [], [], Marks(src_begin=(1,))) == []
+    assert links(weights[:, 4:], [], target, Marks(src_begin=(1,))) == []
+
+
+def small(seed: int, **changes: object) -> Transformer:
+    torch.manual_seed(seed)
+    sizes = {"dim": 24, "heads": 3, "feed_forward_dim": 32, "encoder_layers": 1, "decoder_layers": 3, "clip": 2}
+    return Transformer(ModelConfig(**{**sizes, **changes}), 40).eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_attention_is_that_of_the_last_layer_but_one(monkeypatch, norm, layers):
+    """The oracle: what PyTorch's attention is given there, and a value for each source position that only it has."""
+    model = small(1, norm=norm, decoder_layers=layers)
+    batch = collate([[5, 6, 7], [8]], [[9, 10], [11, 12, 13, 14]])
+    found = attention(model, batch)
+    assert found.shape == (2, 5, 4)
+    seen = []
+    sdpa = F.scaled_dot_product_attention
+
+    def spy(query, key, value, *arguments, **options):
+        if key.shape[2] == 4 and query.shape[2] == 5:
+            ones = torch.eye(4).expand(*key.shape[:2], 4, 4)
+            seen.append(sdpa(query, key, ones, *arguments, **options).mean(1))
+        return sdpa(query, key, value, *arguments, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
+    model(batch.src, batch.src_lengths, batch.tgt_in)
+    assert len(seen) == layers
+    torch.testing.assert_close(found, seen[max(0, layers - 2)])
+    assert float(found[1, :, 2:].abs().max()) == 0
+
+
+@torch.no_grad()
+def test_attention_of_an_ensemble_is_the_mean_of_its_models():
+    models, batch = [small(1), small(2, decoder_layers=2)], collate([[5, 6]], [[9, 10, 11]])
+    expected = (attention(models[0], batch) + attention(models[1], batch)) / 2
+    torch.testing.assert_close(attention(Ensemble(models), batch), expected)
+    assert not any(layer.cross_attention._forward_pre_hooks for model in models for layer in model.decoder)
+
+
+FOUND = [Hypothesis("ein\tMann »x«", -0.51239, [5], 0.5, [(0, 0), (2, 1)]), Hypothesis("", -2.0, [])]
+
+
+@pytest.mark.parametrize(
+    ("style", "n_best", "align", "lines"),
+    [
+        ("text", False, False, ["ein\tMann »x«", ""]),
+        ("text", False, True, ["ein\tMann »x« ||| 0-0 2-1", " ||| "]),
+        ("text", True, False, ["6 ||| ein\tMann »x« ||| -0.5124", "6 |||  ||| -2.0000"]),
+        ("text", True, True, ["6 ||| ein\tMann »x« ||| -0.5124 ||| 0-0 2-1", "6 |||  ||| -2.0000 ||| "]),
+        ("tsv", True, True, ["7\t-0.5124\t0.5\tein Mann »x«\t0-0 2-1", "7\t-2.0\t1.0\t\t"]),
+        ("tsv", False, False, ["7\t-0.5124\t0.5\tein Mann »x«", "7\t-2.0\t1.0\t"]),
+    ],
+)
+def test_translations_are_written_out(style, n_best, align, lines):
+    assert written(style, 7, FOUND, n_best=n_best, align=align) == lines
+    columns = "line\tscore\tconfidence\ttranslation" + ("\talignment" if align else "")
+    assert header(style, align=align) == ([columns] if style == "tsv" else [])
+
+
+def test_translations_as_json():
+    rows = [json.loads(line) for line in written("jsonl", 7, FOUND, n_best=True, align=True)]
+    said = {"line": 7, "score": -0.5124, "confidence": 0.5}
+    assert rows[0] == {**said, "translation": "ein\tMann »x«", "alignment": "0-0 2-1"}
+    assert header("jsonl", align=True) == []
