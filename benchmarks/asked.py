@@ -24,7 +24,7 @@ from relattn.translation import load
 from relattn.translation.data.corpora import read_parallel
 from relattn.translation.evaluation import score, sentence_chrf
 from relattn.translation.translate.glossary import Glossary
-from relattn.translation.translate.torch_translator import Translator
+from relattn.translation.translate.torch_translator import TorchTranslator
 
 RESULTS = Path(__file__).parent / "results" / "asked-multi30k.csv"
 KINDS: tuple[tuple[str, str], ...] = (("<b>", "</b>"), ("", " https://example.org/a?b=1"), ("", " %s"))
@@ -82,7 +82,7 @@ def with_tags(lines: Sequence[str]) -> list[tuple[str, int, tuple[str, str]]]:
     return found
 
 
-def tags(translate: Translator, src: list[str], references: list[str], dice: Dictionary) -> dict[str, str]:
+def tags(translate: TorchTranslator, src: list[str], references: list[str], dice: Dictionary) -> dict[str, str]:
     """The row of tags, kept or left to the model."""
     tagged = with_tags(src)
     found = translate.translate([line for line, _, _ in tagged])
@@ -121,7 +121,7 @@ def main() -> None:
     src, references = [a for a, _ in pairs], [b for _, b in pairs]
     dice, sure = dictionary(list(read_parallel(data / "train.en.gz", data / "train.de.gz")))
     translate = load(arguments.bundle)
-    plain = [best for (best,) in translate.n_best(src, 1)]
+    plain = [best for (best,) in translate.n_best(src)]
     rows: list[dict[str, str]] = []
 
     def row(what: str, **values: str) -> None:

@@ -39,7 +39,7 @@ from relattn.translation.formats.ctranslate2.write import export
 from relattn.translation.formats.names import OPENNMT_PY
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.presets import PRESETS
-from relattn.translation.translate.pipeline import MAX_SENTENCES, MAX_TOKENS, LineTranslator
+from relattn.translation.translate.pipeline import MAX_SENTENCES, MAX_TOKENS, Translator
 
 RESULTS = Path(__file__).parent / "results" / "decoding-cpu.csv"
 METHODS = ("relattn", "relattn early", "relattn early bf16", "ctranslate2", "ctranslate2 int8", "transformers")
@@ -62,9 +62,9 @@ def make_base(path: Path, text: Path) -> None:
     bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card="")
 
 
-def translator(path: Path, method: str, beam_size: int, threads: int) -> LineTranslator:
+def translator(path: Path, method: str, beam_size: int, threads: int) -> Translator:
     """What translates by a method."""
-    made: LineTranslator
+    made: Translator
     if method in EXPORTS:
         made = load(exported(path, method), threads=threads)[1]
     else:
@@ -98,7 +98,7 @@ def figures(path: Path, method: str, beam_size: int, threads: int, lines: list[s
 def ours(path: Path, method: str, beam_size: int, threads: int, lines: list[str]) -> Callable[[int], int]:
     """What translates so many of the lines and says how many tokens came out."""
     translate = translator(path, method, beam_size, threads)
-    return lambda count: sum(len(best.tokens) + 1 for (best,) in translate.n_best(lines[:count], 1))
+    return lambda count: sum(len(best.tokens) + 1 for (best,) in translate.n_best(lines[:count]))
 
 
 def batches(sources: list[list[int]]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -113,7 +113,7 @@ def transformers(path: Path, beam_size: int, lines: list[str]) -> Callable[[int]
     """By transformers: translations as long as the longest source of their batch."""
     from transformers import MarianConfig, MarianMTModel
 
-    parts = bundle.load_parts(path)
+    parts = bundle.read_bundle(path)
     size = parts.model
     torch.manual_seed(1)
     model = MarianMTModel(
@@ -162,7 +162,7 @@ def opennmt_py(path: Path, beam_size: int, lines: list[str]) -> Callable[[int], 
     from onmt.translate import GNMTGlobalScorer, Translator
     from onmt.utils.parse import ArgumentParser
 
-    parts = bundle.load_parts(path)
+    parts = bundle.read_bundle(path)
     size, count = parts.model, parts.tokenizer.vocab_sizes[0]
     options = f"""
         -data {{}} -src_vocab x -encoder_type transformer -decoder_type transformer -enc_layers {size.encoder_layers}
@@ -217,7 +217,7 @@ def main() -> None:
     path = arguments.bundle or arguments.work / "base"
     if not path.exists():
         make_base(path, arguments.text)
-    parts = bundle.load_parts(path)
+    parts = bundle.read_bundle(path)
     fitting = [
         line
         for line in read_lines(arguments.text)

@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    parts = bundle.load_parts(arguments.bundle)
+    parts = bundle.read_bundle(arguments.bundle)
     search = replace(parts.search, beam_size=SearchConfig().beam_size)
     parts = replace(parts, search=replace(search, length_penalty="none") if arguments.penalty == "none" else search)
     if arguments.embedded:

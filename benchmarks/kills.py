@@ -94,7 +94,7 @@ def content(run: Recipe) -> list[Any]:
     rows = [replace(row, tokens_per_second=0.0, seconds=0.0) for row in read_log(out / "log.csv")]
     state = checkpoints.newest(out / "checkpoints")[1]
     del state["recipe"], state["clock"]
-    return [rows, state, bundle.load_parts(out / "bundle").state]
+    return [rows, state, bundle.read_bundle(out / "bundle").state]
 
 
 def same(a: Any, b: Any) -> bool:

@@ -13,18 +13,18 @@ import torch
 
 from relattn.translation import load
 from relattn.translation.data.corpora import read_lines
-from relattn.translation.translate.pipeline import Hypothesis
-from relattn.translation.translate.torch_translator import Translator
+from relattn.translation.translate.pipeline import Translation
+from relattn.translation.translate.torch_translator import TorchTranslator
 
 SIZES = (1000, 1, 7, 30, 64, 129, 300, 500, 999, 1000)  # lines at a time
 
 
-def translated(translator: Translator, lines: list[str], order: list[int], size: int) -> list[Hypothesis]:
+def translated(translator: TorchTranslator, lines: list[str], order: list[int], size: int) -> list[Translation]:
     """The best of each line, in the lines' own order."""
-    found: dict[int, Hypothesis] = {}
+    found: dict[int, Translation] = {}
     for at in range(0, len(order), size):
         chosen = order[at : at + size]
-        best = translator.n_best([lines[i] for i in chosen], 1)
+        best = translator.n_best([lines[i] for i in chosen])
         found.update((i, one) for i, (one,) in zip(chosen, best, strict=True))
     return [found[i] for i in range(len(lines))]
 

@@ -19,14 +19,14 @@ import relattn
 import relattn.translation
 from relattn.integrations import transformers
 from relattn.translation.config import Recipe
-from relattn.translation.translate.torch_translator import Translator
+from relattn.translation.translate.torch_translator import TorchTranslator
 
 DOCS = Path(__file__).parents[1] / "docs"
 NAMES = {
     **{f"relattn.{name}": getattr(relattn, name) for name in relattn.__all__},
     **{f"relattn.integrations.transformers.{name}": getattr(transformers, name) for name in transformers.__all__},
     "relattn.translation.load": relattn.translation.load,
-    "relattn.translation.translate.torch_translator.Translator": Translator,
+    "relattn.translation.translate.torch_translator.TorchTranslator": TorchTranslator,
 }
 # Where a docstring leaves arguments to another's, it says whose.
 ELSEWHERE = re.compile(r"those of `|[Aa]s in `|[Ss]ee `|as `")

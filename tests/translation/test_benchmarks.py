@@ -33,7 +33,7 @@ from benchmarks import (
 from relattn import relative_attention
 from relattn.translation import bundle
 from relattn.translation.model.positions import SCHEMES
-from relattn.translation.translate.torch_translator import Translator
+from relattn.translation.translate.torch_translator import TorchTranslator
 
 
 def table(path):
@@ -281,7 +281,7 @@ def test_decoding(tmp_path, monkeypatch, finished, text):
     rows = table(tmp_path / "d.csv")
     assert [(row["beam"], row["method"]) for row in rows] == [(b, m) for b in "21" for m in decoding.METHODS]
     lines = (Path(text["valid_src"]).read_text(encoding="utf-8").splitlines() * 2)[:9]
-    found = bundle.load(tmp_path / "bundle").n_best(lines, 1)
+    found = bundle.load(tmp_path / "bundle").n_best(lines)
     tokens = {row["method"]: int(row["tokens"]) for row in rows if row["beam"] == "2"}
     assert tokens["relattn"] == sum(len(best.tokens) + 1 for (best,) in found)
     assert tokens["transformers"] >= sum(len(line.split()) + 1 for line in lines)
@@ -325,7 +325,7 @@ def test_lines_whose_translation_depends_on_the_batch_are_listed(monkeypatch, ca
     threads = torch.get_num_threads()
     monkeypatch.setattr(orders, "read_lines", lambda _: ["one cat", "", "two", "one cat", *map(str, range(10))])
     monkeypatch.setattr(sys, "argv", ["orders", f"{finished.out}/bundle", "--text", "x", "--lines", "9"])
-    n_best = Translator.n_best
+    n_best = TorchTranslator.n_best
 
     def spoiled(self, lines, n):
         found = n_best(self, lines, n)
@@ -337,7 +337,7 @@ def test_lines_whose_translation_depends_on_the_batch_are_listed(monkeypatch, ca
     try:
         orders.main()
         assert capsys.readouterr().out.count(": 9 of 9 lines alike, scores within ") == 10
-        monkeypatch.setattr(Translator, "n_best", spoiled)
+        monkeypatch.setattr(TorchTranslator, "n_best", spoiled)
         orders.main()
     finally:
         torch.set_num_threads(threads)

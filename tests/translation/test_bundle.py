@@ -22,7 +22,8 @@ from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.model.positions import SCHEMES
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.translate.torch_translator import Translator
+from relattn.translation.translate.options import TranslateOptions
+from relattn.translation.translate.torch_translator import TorchTranslator
 
 FILES = {"config.yaml", "model.safetensors", "tokenizer.model", "README.md"}
 LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]
@@ -67,7 +68,7 @@ def change_weights(path: Path, change: Callable[[dict[str, Tensor]], object]) ->
 def test_what_is_loaded_is_what_was_saved(saved, tokenizer):
     assert {file.name for file in saved.iterdir()} == FILES
     assert (saved / "README.md").read_text(encoding="utf-8") == "# A model\n\nüber\n"
-    parts = bundle.load_parts(saved)
+    parts = bundle.read_bundle(saved)
     assert (parts.model, parts.search) == (RECIPE.model, RECIPE.search)
     assert (parts.src_lang, parts.tgt_lang) == ("no", "de")
     assert parts.tokenizer.model_bytes == tokenizer.model_bytes
@@ -138,16 +139,16 @@ def to_version_1(config: dict) -> None:
 
 def test_a_bundle_of_version_4_is_read(saved):
     bundle.calibrate(saved, Calibration(bias=0.5, slope=2.0))
-    before = bundle.load_parts(saved)
+    before = bundle.read_bundle(saved)
     change_config(saved, to_version_4)
-    after = bundle.load_parts(saved)
+    after = bundle.read_bundle(saved)
     assert (after.search, after.calibration) == (before.search, Calibration(bias=0.5, slope=2.0))
 
 
 def test_a_bundle_of_version_3_is_read(saved):
-    before = bundle.load_parts(saved)
+    before = bundle.read_bundle(saved)
     change_config(saved, to_version_3)
-    after = bundle.load_parts(saved)
+    after = bundle.read_bundle(saved)
     assert (after.model, after.search, after.calibration) == (before.model, before.search, Calibration())
 
 
@@ -155,10 +156,10 @@ def test_a_bundle_of_version_3_is_read(saved):
 @pytest.mark.parametrize("change", [lambda config: None, to_version_4, to_version_3, to_version_1])
 def test_a_calibration_is_written_into_a_bundle_of_any_version(saved, change):
     change_config(saved, change)
-    before = bundle.load_parts(saved)
+    before = bundle.read_bundle(saved)
     assert bundle.load(saved).calibration == Calibration()
     bundle.calibrate(saved, Calibration(bias=1.5, slope=2.25))
-    after = bundle.load_parts(saved)
+    after = bundle.read_bundle(saved)
     assert after.calibration == Calibration(bias=1.5, slope=2.25)
     assert (after.model, after.search, after.src_lang) == (before.model, before.search, before.src_lang)
     assert bundle.load(saved).calibration == after.calibration
@@ -238,9 +239,11 @@ def test_an_option_of_another_scheme_is_refused(saved):
 
 
 def test_it_translates_as_the_model_that_was_saved(saved, tokenizer):
-    expected = Translator(make_model(tokenizer), tokenizer, RECIPE.search).n_best(LINES, 3)
+    expected = TorchTranslator(make_model(tokenizer), tokenizer, RECIPE.search).n_best(
+        LINES, TranslateOptions(n_best=3)
+    )
     loaded = relattn.translation.load(saved)
-    assert loaded.n_best(LINES, 3) == expected
+    assert loaded.n_best(LINES, TranslateOptions(n_best=3)) == expected
     assert loaded.translate([*LINES, ""]) == [best.text for best, *_ in expected] + [""]
 
 
@@ -439,7 +442,7 @@ def test_a_config_that_is_no_config_is_reported(saved, content, message):
 
 def test_numbers_may_be_whole_where_fractions_are_meant(saved):
     change_config(saved, lambda config: config["search"].update(alpha=1))
-    assert bundle.load_parts(saved).search.alpha == 1
+    assert bundle.read_bundle(saved).search.alpha == 1
 
 
 @pytest.mark.whole

@@ -14,7 +14,7 @@ from relattn.translation.data import prepare
 from relattn.translation.data.embedded import embedded
 from relattn.translation.errors import InputError, Interrupted
 from relattn.translation.model.positions import SCHEMES
-from relattn.translation.translate.torch_translator import Translator
+from relattn.translation.translate.torch_translator import TorchTranslator
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_every_scheme_can_be_compared(small, tmp_path):
 def test_the_demo_says_what_is_right_and_what_is_wrong(small, tmp_path, capsys, monkeypatch):
     (wrong, reference), *others = embedded("test", lines=6)
     answers = {wrong: "falsch", **dict(others)}
-    monkeypatch.setattr(Translator, "translate", lambda _, lines: [answers.get(line, "") for line in lines])
+    monkeypatch.setattr(TorchTranslator, "translate", lambda _, lines: [answers.get(line, "") for line in lines])
     assert cli.main(["demo", "--out", str(tmp_path), "--steps", "1"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     items = [len(tgt.split("; ")) for tgt in (reference, *answers.values())]

@@ -27,6 +27,7 @@ from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.formats.import_model import import_model
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.translate.options import TranslateOptions
 from tests.translation.loopback import Hub, Repository, files_no_larger_than
 
 LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]
@@ -79,7 +80,7 @@ def test_what_is_pushed_is_what_is_loaded(server, model):
     here, there = bundle.load(model), relattn.translation.load("org/name")
     theirs = there.model.state_dict()
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in here.model.state_dict().items())
-    assert there.n_best(LINES, 2) == here.n_best(LINES, 2)
+    assert there.n_best(LINES, TranslateOptions(n_best=2)) == here.n_best(LINES, TranslateOptions(n_best=2))
 
 
 def test_an_imported_bundle_comes_with_all_its_tokenizers_files(server, tmp_path):
@@ -91,7 +92,7 @@ def test_an_imported_bundle_comes_with_all_its_tokenizers_files(server, tmp_path
     hub.push(tmp_path / "bundle", "org/name")
     here, there = bundle.load(tmp_path / "bundle"), relattn.translation.load("org/name")
     assert there.tokenizer.digest == here.tokenizer.digest
-    assert there.n_best(LINES, 2) == here.n_best(LINES, 2)
+    assert there.n_best(LINES, TranslateOptions(n_best=2)) == here.n_best(LINES, TranslateOptions(n_best=2))
     names = ["config.yaml", "model.safetensors", "tokenizer.model", "tokenizer.target.model", "vocabulary.json"]
     assert sorted(path.name for path in hub.resolve("org/name").iterdir()) == names
 

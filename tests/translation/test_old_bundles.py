@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from relattn.translation import bundle
+from relattn.translation.translate.options import TranslateOptions
 
 BUNDLES = Path(__file__).parent / "bundles"
 
@@ -26,7 +27,7 @@ def test_there_is_one_of_every_version():
 def test_it_says_what_it_said(version):
     translator = bundle.load(BUNDLES / str(version))
     said = json.loads((BUNDLES / str(version) / "says.json").read_text(encoding="utf-8"))
-    found = translator.n_best([line["source"] for line in said], 2)
+    found = translator.n_best([line["source"] for line in said], TranslateOptions(n_best=2))
     for line, hypotheses in zip(said, found, strict=True):
         assert [h.text for h in hypotheses] == [then["text"] for then in line["translations"]]
         assert [h.score for h in hypotheses] == pytest.approx([t["score"] for t in line["translations"]], abs=1e-3)

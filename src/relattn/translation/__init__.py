@@ -1,6 +1,6 @@
-"""A translation toolkit on top of the operator: train, measure, translate and ship relative-position models.
+"""A translation toolkit on top of the operator: train, evaluate, translate with and export relative-position models.
 
-Importing it is light; what a name needs is imported when the name is used.
+Importing it is fast: modules are imported when a function needs them.
 """
 
 from __future__ import annotations
@@ -10,23 +10,30 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from relattn.translation.config import Precision
-    from relattn.translation.translate.torch_translator import Translator
+    from relattn.translation.translate.pipeline import Translator
 
 
-def load(path: str | Path, *others: str | Path, device: str = "cpu", precision: Precision = "fp32") -> Translator:
-    """A translator from a bundle: ``load("my-bundle").translate(["A sentence."])``. No code of a bundle is run.
+def load(
+    path: str | Path,
+    *others: str | Path,
+    device: str = "cpu",
+    precision: Precision | None = None,
+    threads: int | None = None,
+) -> Translator:
+    """Load a translator: ``load("my-bundle").translate(["A sentence."])``. Loading runs no code from a model.
 
     Args:
-        path: a bundle's directory, or its name on the Hugging Face hub, ``"org/name"``, perhaps with a branch, a tag or
-            a commit, ``"org/name@v1.0"``.
-        others: further bundles. Together they are an ensemble, whose probabilities are the means of theirs.
-        device: as PyTorch names it.
-        precision: "fp32" or "bf16".
+        path: directory of a bundle or of an export for CTranslate2, or the name of a bundle on the Hugging Face hub:
+            ``"org/name"`` or, with a branch, tag or commit, ``"org/name@v1.0"``.
+        others: further bundles. The result is an ensemble, which averages their probabilities.
+        device: device to translate on: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+        precision: ``"fp32"`` (default) or ``"bf16"``. The precision of an export is fixed.
+        threads: number of CPU threads; PyTorch's or CTranslate2's default if None.
 
     Raises:
-        InputError: a bundle is missing, damaged or of a later version, cannot be fetched, does not go with the others,
-            or the device cannot be used.
+        InputError: a model is missing, damaged, of another version, cannot be downloaded or does not fit the others, or
+            the device cannot be used.
     """
-    from relattn.translation import bundle, hub
+    from relattn.translation.translate.load import load as load_translator
 
-    return bundle.load(hub.resolve(path), *map(hub.resolve, others), device=device, precision=precision)
+    return load_translator(path, *others, device=device, precision=precision, threads=threads)

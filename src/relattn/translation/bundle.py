@@ -34,7 +34,7 @@ from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.linear import pack
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.settings import of_version_1, of_version_2, of_version_4, read_yaml, to_config
-from relattn.translation.translate.torch_translator import Translator
+from relattn.translation.translate.torch_translator import TorchTranslator
 
 PRECISIONS: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 FORMAT = "relattn bundle"
@@ -62,7 +62,7 @@ class _Description:
 
 
 @dataclass(frozen=True)
-class Parts:
+class Bundle:
     """What a bundle holds, read and checked, before a model is made of it."""
 
     path: Path
@@ -80,12 +80,15 @@ class Parts:
         path = self.path / CARD
         return path.read_text(encoding="utf-8") if path.is_file() else ""
 
-    def translator(self, *others: Parts, device: str = "cpu", precision: Precision = "fp32") -> Translator:
+    def translator(
+        self, *others: Bundle, device: str = "cpu", precision: Precision = "fp32", workers: int = 1
+    ) -> TorchTranslator:
         """The model made, ready to translate; with others, an ensemble of them all, searched as this one is.
 
         Args:
             device: where to compute.
-            precision: of weights and arithmetic; the search adds log-probabilities in float32 whatever it is.
+            precision: precision of weights and arithmetic; the search always adds log-probabilities in float32.
+            workers: number of batches that are searched at the same time, with one thread each.
 
         Raises:
             InputError: weights do not fit their model, the others have other languages or another tokenizer, or there
@@ -108,8 +111,15 @@ class Parts:
             for one in (self, *others)
         ]
         model = (Ensemble(models) if others else models[0]).to(PRECISIONS[precision])
-        translator = Translator(model, self.tokenizer, self.search, device=device)
-        translator.calibration = self.calibration
+        translator = TorchTranslator(
+            model,
+            self.tokenizer,
+            self.search,
+            device=device,
+            languages=(self.src_lang, self.tgt_lang),
+            calibration=self.calibration,
+            workers=workers,
+        )
         for one in models:
             pack(one)
         return translator
@@ -153,8 +163,8 @@ def save(
 
 
 def calibrate(path: str | Path, calibration: Calibration) -> None:
-    """Write a calibration into a bundle, in the place of the one it has. Raises InputError as `load_parts`."""
-    parts = load_parts(path)
+    """Write a calibration into a bundle, in the place of the one it has. Raises InputError as `read_bundle`."""
+    parts = read_bundle(path)
     content = _configuration(parts.src_lang, parts.tgt_lang, parts.tokenizer, parts.model, parts.search, calibration)
     write_atomically(Path(path) / CONFIG, content)
 
@@ -181,19 +191,19 @@ def _configuration(
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode()
 
 
-def load(path: str | Path, *others: str | Path, device: str = "cpu", precision: Precision = "fp32") -> Translator:
+def load(path: str | Path, *others: str | Path, device: str = "cpu", precision: Precision = "fp32") -> TorchTranslator:
     """A translator from a bundle, or from an ensemble of several, with the search that the first names.
 
     Args:
-        device, precision: as in `Parts.translator`.
+        device, precision: as in `Bundle.translator`.
 
     Raises:
-        InputError: a file of a bundle is missing, damaged or of another version, or as `Parts.translator`.
+        InputError: a file of a bundle is missing, damaged or of another version, or as `Bundle.translator`.
     """
-    return load_parts(path).translator(*map(load_parts, others), device=device, precision=precision)
+    return read_bundle(path).translator(*map(read_bundle, others), device=device, precision=precision)
 
 
-def load_parts(path: str | Path) -> Parts:
+def read_bundle(path: str | Path) -> Bundle:
     """The checked contents of a bundle. Raises InputError as `load` does, but for weights that do not fit."""
     path = Path(path)
     if not path.is_dir():
@@ -220,7 +230,7 @@ def load_parts(path: str | Path) -> Parts:
     belongs = metadata.get(_TOKENIZER_OF)
     if belongs is not None and belongs != tokenizer.digest:
         raise InputError(f"{path / TOKENIZER}: damaged, or not the one these weights were trained with")
-    return Parts(
+    return Bundle(
         path=path,
         model=config.model,
         search=config.search,

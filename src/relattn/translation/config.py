@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import yaml
 
-from relattn.translation.errors import InputError, one_line
+from relattn.translation.errors import one_line, require
 
 Positions = Literal[
     "relative",
@@ -65,12 +65,6 @@ def _number(default: float | None, least: float, most: float) -> Any:
 
 def _fraction(default: float) -> Any:
     return _field(default, ("in [0, 1)", lambda x: 0 <= x < 1))
-
-
-def require(condition: bool, message: str) -> None:
-    """Raise an InputError unless something holds."""
-    if not condition:
-        raise InputError(message)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -359,21 +353,6 @@ class Calibration(_Config):
 
     bias: float | None = _number(None, -100, 100)
     slope: float | None = _number(None, -100, 100)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SamplingConfig(_Config):
-    """How translations are drawn, where they are not searched for.
-
-    Args:
-        top_k: pieces that each is drawn from, the likeliest; 0: all.
-        temperature: 1 draws as often as the model finds likely; less, more of the likeliest.
-        seed: of what is drawn; a line's number counts too, so equal lines are drawn apart.
-    """
-
-    top_k: int = _number(0, 0, 10**9)
-    temperature: float = _number(1.0, 1e-3, 1e3)
-    seed: int = _number(1, 0, 2**63 - 1)
 
 
 @dataclass(frozen=True, kw_only=True)

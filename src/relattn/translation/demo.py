@@ -23,7 +23,7 @@ from relattn.translation.data.imported import AnyTokenizer
 from relattn.translation.evaluation import item_accuracy, score
 from relattn.translation.training.journal import read_log
 from relattn.translation.training.run import train
-from relattn.translation.translate.torch_translator import Translator
+from relattn.translation.translate.torch_translator import TorchTranslator
 
 LINES = 400  # of each split
 WIDTH = 15  # target positions in a bin of the table and the picture
@@ -57,7 +57,7 @@ class Result:
     """What one scheme made of the two splits."""
 
     scheme: str
-    translator: Translator
+    translator: TorchTranslator
     seconds: float  # of training, validation and saving not counted
     pairs: list[tuple[str, str]]  # of test
     translations: list[str]  # of their sources
@@ -98,7 +98,7 @@ def demo(out: Path, schemes: Sequence[Positions], *, steps: int, seed: int, src_
     print(f"    echo {own} | {shlex.quote(sys.argv[0])} translate {shlex.quote(str(out / schemes[0] / 'bundle'))}\n")
 
 
-def _measure(scheme: str, translator: Translator, seconds: float, src_lang: str, tgt_lang: str) -> Result:
+def _measure(scheme: str, translator: TorchTranslator, seconds: float, src_lang: str, tgt_lang: str) -> Result:
     test, long = (embedded(split, src_lang=src_lang, tgt_lang=tgt_lang, lines=LINES) for split in ("test", "long"))
     bins = [b for b in by_position(translator, long, width=WIDTH) if b.pieces >= LINES]
     return Result(scheme, translator, seconds, test, translator.translate([src for src, _ in test]), bins)

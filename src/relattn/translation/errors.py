@@ -61,6 +61,12 @@ def reading(path: str | Path, fault: str) -> Iterator[None]:
         raise InputError(f"{path}: {fault}: {one_line(error)}") from error
 
 
+def require(condition: bool, message: str) -> None:
+    """Raise an `InputError` with `message` unless `condition` holds."""
+    if not condition:
+        raise InputError(message)
+
+
 def require_installed(*packages: str, extra: str) -> None:
     """Refuse, by an InputError, what needs packages that are not there or cannot be imported.
 

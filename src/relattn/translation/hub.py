@@ -64,9 +64,9 @@ def push(path: str | Path, name: str, *, private: bool = False, license: str = "
     Raises:
         InputError: the bundle does not load, `name` is no name, nobody is logged in, or the hub refuses.
     """
-    from relattn.translation.bundle import CARD, CONFIG, WEIGHTS, load_parts
+    from relattn.translation.bundle import CARD, CONFIG, WEIGHTS, read_bundle
 
-    parts = load_parts(path)
+    parts = read_bundle(path)
     parts.translator()
     named = _NAME.fullmatch(name)
     if named is None or named[2]:
@@ -86,7 +86,7 @@ def push(path: str | Path, name: str, *, private: bool = False, license: str = "
     return url
 
 
-def _model_card(parts: bundle.Parts, license: str) -> str:
+def _model_card(parts: bundle.Bundle, license: str) -> str:
     """The bundle's card with the front matter that the hub reads; what the card says there itself is kept."""
     from huggingface_hub import ModelCard
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, g
 
 import yaml
 
-from relattn.translation.config import OPTION_NAMES, OPTIONS, Positions, Recipe, dump, require
-from relattn.translation.errors import InputError, one_line, reading
+from relattn.translation.config import OPTION_NAMES, OPTIONS, Positions, Recipe, dump
+from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.presets import PRESETS
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from relattn.translation.errors import InputError
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.positions import SCHEMES
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.translate.torch_translator import Translator
+from relattn.translation.translate.torch_translator import TorchTranslator
 
 TEXT = ["one cat sat on a mat", "zwei Katzen und 3 Matten"] * 10
 SMALL = {"dim": 12, "heads": 3, "feed_forward_dim": 16, "encoder_layers": 2, "decoder_layers": 1}
@@ -33,14 +33,14 @@ OPTIONS = {
 }
 
 
-def translator(**options: object) -> Translator:
+def translator(**options: object) -> TorchTranslator:
     tokenizer = Tokenizer.train(TEXT, 290, seed=1)
     torch.manual_seed(3)
     model = Transformer(ModelConfig(**{**SMALL, **options}), tokenizer.vocab_size)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
-    return Translator(model, tokenizer, SearchConfig(beam_size=2, max_length_ratio=1.0, max_length_extra=2))
+    return TorchTranslator(model, tokenizer, SearchConfig(beam_size=2, max_length_ratio=1.0, max_length_extra=2))
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -80,7 +80,7 @@ def test_distances_are_worth_the_mean_over_queries() -> None:
 def test_a_sentence_is_inspected_with_its_translation() -> None:
     of = translator()
     found = inspect(of, "one cat")
-    ((best,),) = of.n_best(["one cat"], 1)
+    ((best,),) = of.n_best(["one cat"])
     assert found.translation == best.text
     assert found.source[-1] == "</s>"
     assert [len(found.encoder), len(found.decoder), len(found.cross)] == [2, 1, 1]
@@ -103,7 +103,7 @@ def test_what_cannot_be_looked_at_is_refused() -> None:
     for line, message in ((" ", "nothing in the line"), ("one " * 10, "at most 5 are looked at")):
         with pytest.raises(InputError, match=message):
             inspect(of, line, longest=5)
-    both = Translator(Ensemble([of.model, of.model]), of.tokenizer, of.search)
+    both = TorchTranslator(Ensemble([of.model, of.model]), of.tokenizer, of.search)
     with pytest.raises(InputError, match="an ensemble has no attention"):
         inspect(both, "one")
 

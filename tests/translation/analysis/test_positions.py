@@ -18,7 +18,7 @@ from relattn.translation.data.corpora import read_parallel
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.translate.torch_translator import Translator
+from relattn.translation.translate.torch_translator import TorchTranslator
 
 PAIRS = [
     ("one cat sat on two mat", "zwei Matte auf saß Katze eins"),
@@ -31,11 +31,11 @@ PAIRS = [
 
 
 @pytest.fixture(scope="module")
-def make(finished: Recipe) -> Callable[..., Translator]:
+def make(finished: Recipe) -> Callable[..., TorchTranslator]:
     """make(positions="…"): a model of random weights, whose predictions vary, with the tokenizer of a finished run."""
     tokenizer = Tokenizer.load(f"{finished.out}/tokenizer.model")
 
-    def translator(positions: Positions = "relative", **options) -> Translator:
+    def translator(positions: Positions = "relative", **options) -> TorchTranslator:
         torch.manual_seed(5)
         config = ModelConfig(dim=12, heads=3, feed_forward_dim=20, encoder_layers=1, decoder_layers=1)
         if positions == "relative":
@@ -43,12 +43,12 @@ def make(finished: Recipe) -> Callable[..., Translator]:
         model = Transformer(config.with_positions(positions, **options), tokenizer.vocab_size)
         with torch.no_grad():
             model.embedding *= 3
-        return Translator(model, tokenizer, SearchConfig())
+        return TorchTranslator(model, tokenizer, SearchConfig())
 
     return translator
 
 
-def one_at_a_time(translator: Translator, pairs: list[tuple[str, str]], width: int) -> dict[str, list[tuple]]:
+def one_at_a_time(translator: TorchTranslator, pairs: list[tuple[str, str]], width: int) -> dict[str, list[tuple]]:
     """(right, nats) of each piece under the label of its bin, each asked for by itself, with nothing padded."""
     model, tokenizer = translator.model.double(), translator.tokenizer
     found: dict[str, list[tuple]] = {}
@@ -126,7 +126,7 @@ def test_lines_longer_than_the_model_are_named(make):
 def evaluate(finished: Recipe, monkeypatch, capsys, tmp_path) -> Callable[..., tuple[int, str, str]]:
     """evaluate("--by_position", …): the command on a finished run, in a directory of its own; it may not translate."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Translator, "translate", None)  # called, it would be an error that is no one line
+    monkeypatch.setattr(TorchTranslator, "translate", None)  # called, it would be an error that is no one line
 
     def call(*arguments: object) -> tuple[int, str, str]:
         capsys.readouterr()

@@ -19,14 +19,15 @@ import torch
 from relattn import translation
 from relattn.translation import bundle
 from relattn.translation.commands import main as cli
-from relattn.translation.config import OPTIONS, Calibration, ModelConfig, Recipe, SamplingConfig, SearchConfig, dump
+from relattn.translation.config import OPTIONS, Calibration, ModelConfig, Recipe, SamplingOptions, SearchConfig, dump
 from relattn.translation.data.corpora import read_parallel
 from relattn.translation.errors import InputError, Interrupted
 from relattn.translation.evaluation import score
 from relattn.translation.model.positions import SCHEMES
 from relattn.translation.training import run
 from relattn.translation.translate.confidence import confidence
-from relattn.translation.translate.torch_translator import Translator
+from relattn.translation.translate.options import TranslateOptions
+from relattn.translation.translate.torch_translator import TorchTranslator
 
 LINES = ["one cat sat", "", "on two mat and one cat", "   ", "two", "one cat sat"]
 
@@ -323,13 +324,13 @@ def test_ways_of_translating_that_will_not_do(relattn, reading, model, arguments
 )
 def test_threads_and_precision_reach_the_model(relattn, reading, model, monkeypatch, arguments, expected):
     seen = []
-    search_batch = Translator.search_batch
+    search_batch = TorchTranslator.search_batch
 
     def watched(self, batch, n):
         seen.append((self.workers, self.model.embedding.dtype))
         return search_batch(self, batch, n)
 
-    monkeypatch.setattr(Translator, "search_batch", watched)
+    monkeypatch.setattr(TorchTranslator, "search_batch", watched)
     reading(b"one cat\n")
     assert relattn("translate", model, *arguments).code == 0
     assert seen == [(expected[0] or torch.get_num_threads(), expected[1])]
@@ -391,7 +392,7 @@ def test_lines_of_the_embedded_corpus_have_a_range(relattn, model, value):
 
 
 def test_an_output_that_will_not_do_is_refused_before_translating(relattn, tmp_path, model, monkeypatch):
-    monkeypatch.setattr(Translator, "translate", None)
+    monkeypatch.setattr(TorchTranslator, "translate", None)
     path = tmp_path / "nowhere" / "out.txt"
     result = relattn("evaluate", model, "--embedded", "test", "--lines", 2, "--output", path)
     message = f"{path}: cannot be written: No such file or directory; what was there before is kept"
@@ -488,7 +489,7 @@ def test_train_prints_where_the_bundle_is(relattn, recipe_file, finished):
     *steps, warning = result.err.splitlines()  # six steps make nothing of order
     assert [line.split("  ")[0] for line in steps] == ["step 2", "step 4", "step 6"]
     assert "the model makes nothing of order" in warning
-    ours, theirs = (bundle.load_parts(p).state for p in (path, Path(finished.out) / "bundle"))
+    ours, theirs = (bundle.read_bundle(p).state for p in (path, Path(finished.out) / "bundle"))
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
@@ -515,7 +516,7 @@ def test_n_best(relattn, reading, model):
     translator.search = replace(translator.search, beam_size=3, alpha=0.0)
     expected = [
         f"{number} ||| {found.text} ||| {found.score:.4f}"
-        for number, best in enumerate(translator.n_best(LINES, 3))
+        for number, best in enumerate(translator.n_best(LINES, TranslateOptions(n_best=3)))
         for found in best
     ]
     result = relattn("translate", model, "--n_best", 3, "--beam_size", 3, "--alpha", 0)
@@ -557,10 +558,10 @@ def test_prefixes_and_draws(relattn, reading, tmp_path, model):
     result = relattn("translate", model, "--prefix", tmp_path / "prefixes")
     assert result == (0, "".join(f"{line}\n" for line in expected), "")
     translator = bundle.load(model)
-    translator.sampling = SamplingConfig(top_k=7, temperature=2.0, seed=5)
+    translator.sampling = SamplingOptions(top_k=7, temperature=2.0, seed=5)
     expected = [
         f"{number} ||| {found.text} ||| {found.score:.4f}"
-        for number, of_line in enumerate(translator.n_best(LINES, 3))
+        for number, of_line in enumerate(translator.n_best(LINES, TranslateOptions(n_best=3)))
         for found in of_line
     ]
     reading("\n".join(LINES).encode())
@@ -588,7 +589,7 @@ def test_tags_are_kept(relattn, reading, model):
 def test_formats_and_alignments(relattn, reading, model):
     translator = bundle.load(model)
     translator.aligning = True
-    found = translator.n_best(LINES, 2)
+    found = translator.n_best(LINES, TranslateOptions(n_best=2))
     expected = [(number, h) for number, of_line in enumerate(found, start=1) for h in of_line]
     assert any(h.alignment for _, h in expected)
     reading("\n".join(LINES).encode())
@@ -609,7 +610,7 @@ def test_score(relattn, reading, tmp_path, model):
     """An n-best list is scored as it was made, by its pieces and in sum."""
     translator = bundle.load(model)
     src = [line for line in LINES if line.strip()] + [""]
-    found = [best for (best,) in translator.n_best(src, 1)]
+    found = [best for (best,) in translator.n_best(src)]
     for name, lines in (("src", src), ("tgt", [best.text for best in found])):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     files = ("--src", tmp_path / "src", "--tgt", tmp_path / "tgt")
@@ -650,14 +651,14 @@ def test_confidences_are_calibrated_by_lines_that_are_scored(relattn, reading, t
         (tmp_path / side).write_text(Path(text[f"valid_{side}"]).read_text(encoding="utf-8") + "\n", encoding="utf-8")
     relattn("evaluate", path, "--src", tmp_path / "src", "--ref", tmp_path / "tgt", "--calibrate")
     assert bundle.load(path).calibration == translator.calibration  # a blank line says nothing
-    found = [best for (best,) in translator.n_best(LINES, 1)]
+    found = [best for (best,) in translator.n_best(LINES)]
     means = [found[0].score * ((5 + len(found[0].tokens) + 1) / 6) ** 0.6 / (len(found[0].tokens) + 1)]
     assert found[0].confidence == pytest.approx(confidence(means[0], translator.calibration), abs=1e-6)
     assert found[1].confidence == 1.0
     reading("\n".join(LINES).encode())
     rows = relattn("translate", path, "--format", "jsonl").out.split("\n")[:-1]
     assert [json.loads(row)["confidence"] for row in rows] == pytest.approx([h.confidence for h in found], abs=1e-4)
-    assert bundle.load_parts(f"{finished.out}/bundle").calibration.bias is not None  # after training, by itself
+    assert bundle.read_bundle(f"{finished.out}/bundle").calibration.bias is not None  # after training, by itself
 
 
 def test_calibrations_that_cannot_be(relattn, text, model, another):
@@ -709,8 +710,8 @@ def test_bundles_that_make_no_ensemble(relattn, reading, tmp_path, model, finish
 
 def test_evaluate_on_the_embedded_corpus(relattn, model, monkeypatch):
     read: list[object] = []
-    load_parts = bundle.load_parts
-    monkeypatch.setattr(bundle, "load_parts", lambda path: read.append(path) or load_parts(path))
+    read_bundle = bundle.read_bundle
+    monkeypatch.setattr(bundle, "read_bundle", lambda path: read.append(path) or read_bundle(path))
     result = relattn("evaluate", model, "--embedded", "long", "--lines", 2, "--beam_size", 1)
     assert (result.code, result.err) == (0, "")
     assert [line.split()[0] for line in result.out.splitlines()] == ["BLEU", "chrF", "items"]
@@ -719,7 +720,7 @@ def test_evaluate_on_the_embedded_corpus(relattn, model, monkeypatch):
 
 def test_average(relattn, tmp_path, finished):
     assert relattn("average", finished.out, "--last", 2, "--out", tmp_path / "mean") == (0, "", "")
-    ours, theirs = (bundle.load_parts(p).state for p in (tmp_path / "mean", Path(finished.out) / "bundle"))
+    ours, theirs = (bundle.read_bundle(p).state for p in (tmp_path / "mean", Path(finished.out) / "bundle"))
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 

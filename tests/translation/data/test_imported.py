@@ -19,7 +19,7 @@ from relattn.translation.data.imported import ImportedTokenizer, Vocabulary, tok
 from relattn.translation.data.tokenizer import Marks
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.translate.torch_translator import Translator
+from relattn.translation.translate.torch_translator import TorchTranslator
 
 LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]
 MARKS = ["</s>", "<blank>", "<s>", "<unk>", "<to de>"]  # which lie between pieces, and not as ours do
@@ -116,9 +116,11 @@ def test_a_line_that_normalisation_empties_is_blank(tokenizer):
     config = ModelConfig(dim=8, heads=2, feed_forward_dim=8, encoder_layers=1, decoder_layers=1,
                          shared_embeddings="none", positions="learned", max_positions=9)  # fmt: skip
     torch.manual_seed(1)
-    translator = Translator(Transformer(config, *tokenizer.vocab_sizes), tokenizer, SearchConfig(max_length_extra=4))
-    assert translator.n_best(["\u200b"], 1)[0][0].tokens == []
-    (alone,), _ = translator.n_best(["two", "\u200b"], 1)
+    translator = TorchTranslator(
+        Transformer(config, *tokenizer.vocab_sizes), tokenizer, SearchConfig(max_length_extra=4)
+    )
+    assert translator.n_best(["\u200b"])[0][0].tokens == []
+    (alone,), _ = translator.n_best(["two", "\u200b"])
     assert alone.tokens
     exact = next(line for n in range(20) if len(tokenizer.encode(line := "pears and apples"[:n])) == 7)
     with pytest.raises(InputError, match=r"line 1 has 7 pieces, but this model reads at most 6$"):

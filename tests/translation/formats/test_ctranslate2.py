@@ -26,7 +26,7 @@ from relattn.translation.config import (
     ModelConfig,
     Quantization,
     Recipe,
-    SamplingConfig,
+    SamplingOptions,
     SearchConfig,
 )
 from relattn.translation.data.tokenizer import Tokenizer
@@ -39,6 +39,7 @@ from relattn.translation.formats.parity import Reference
 from relattn.translation.formats.sample import likely_lines
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.glossary import Glossary
+from relattn.translation.translate.options import TranslateOptions
 
 FILES = {"model.bin", "config.json", "shared_vocabulary.json", "tokenizer.model", "README.md"}
 NO_PYTORCH = """
@@ -87,7 +88,7 @@ def of(options: dict) -> ModelConfig:
 def make(tmp_path, tokenizer):
     """make(options): the parts of a bundle with random weights, none of them small; `ends` makes translations end."""
 
-    def make(options: dict, search: SearchConfig = SEARCH, ends: float = 0.0) -> bundle.Parts:
+    def make(options: dict, search: SearchConfig = SEARCH, ends: float = 0.0) -> bundle.Bundle:
         config = of(options)
         torch.manual_seed(1)
         model = Transformer(config, tokenizer.vocab_size)
@@ -99,7 +100,7 @@ def make(tmp_path, tokenizer):
         recipe = Recipe(model=config, search=search, data=DataConfig(src_lang="en", tgt_lang="pt_BR"))
         path = tmp_path / "bundle"
         bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card="# A model\n")
-        return bundle.load_parts(path)
+        return bundle.read_bundle(path)
 
     return make
 
@@ -126,11 +127,11 @@ def test_an_export_says_what_the_bundle_says(tmp_path, make, options):
     ours = parts.translator()
     src = [ours.tokenizer.encode(line) for line in sample]
     tgt = [ours.tokenizer.encode(line) for line in reversed(sample)]
-    for mine, yours in zip(ours.forced(src, tgt), theirs.forced(src, tgt), strict=True):
+    for mine, yours in zip(ours.log_probs(src, tgt), theirs.log_probs(src, tgt), strict=True):
         torch.testing.assert_close(torch.tensor(mine), torch.tensor(yours), rtol=0, atol=1e-4)
     for translator in (ours, theirs):
         translator.search = replace(SEARCH, beam_size=1)
-    assert [h.tokens for (h,) in ours.n_best(sample, 1)] == [h.tokens for (h,) in theirs.n_best(sample, 1)]
+    assert [h.tokens for (h,) in ours.n_best(sample)] == [h.tokens for (h,) in theirs.n_best(sample)]
     assert report.parities.keys() == {"float32"}
     assert report.parities["float32"].lines == 6
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
@@ -146,7 +147,7 @@ def test_ctranslate2_alone_finds_what_it_expects(tmp_path, make):
     pieces, _ = ours.tokenizer.vocabularies
     src, tgt = ours.tokenizer.encode(LINES[0]), ours.tokenizer.encode(LINES[1])
     (scored,) = alone.score_batch([[pieces[i] for i in src]], [[pieces[i] for i in tgt]])
-    assert scored.log_probs == pytest.approx(ours.forced([src], [tgt])[0], abs=1e-4)
+    assert scored.log_probs == pytest.approx(ours.log_probs([src], [tgt])[0], abs=1e-4)
     assert json.loads((tmp_path / "out" / "config.json").read_text())["layer_norm_epsilon"] == 1e-5
     assert scored.tokens == [*(pieces[i] for i in tgt), "</s>"]
 
@@ -165,7 +166,7 @@ def test_types_of_weights(tmp_path, make, quantization):
     assert list(report.parities) == list(dict.fromkeys(("float32", quantization)))
     theirs = load(tmp_path / "out", threads=1)[1]
     src = [parts.tokenizer.encode(line) for line in LINES]
-    scores = [list(chain.from_iterable(each.forced(src, src))) for each in (theirs, parts.translator())]
+    scores = [list(chain.from_iterable(each.log_probs(src, src))) for each in (theirs, parts.translator())]
     gap = max(abs(near - exact) for near, exact in zip(*scores, strict=True))
     assert (gap < 1e-4) == (quantization == "float32")
     assert correlation(*scores) > 0.9
@@ -183,12 +184,12 @@ def test_lines_past_1024_pieces_are_read_whole(tmp_path, make):
     ours, theirs = parts.translator(), load(tmp_path / "out", threads=1)[1]
     src = ours.tokenizer.encode(" ".join(lines_of([700])))
     assert len(src) > 1100
-    assert theirs.forced([src], [src])[0] == pytest.approx(ours.forced([src], [src])[0], abs=1e-4)
+    assert theirs.log_probs([src], [src])[0] == pytest.approx(ours.log_probs([src], [src])[0], abs=1e-4)
     for translator in (ours, theirs):
         translator.search = replace(SEARCH, beam_size=1, max_length_ratio=0.0, max_length_extra=6)
-    (((mine,),), ((its,),)) = (translator.n_best([ours.tokenizer.decode(src)], 1) for translator in (ours, theirs))
+    (((mine,),), ((its,),)) = (translator.n_best([ours.tokenizer.decode(src)]) for translator in (ours, theirs))
     assert mine.tokens == its.tokens
-    *of_pieces, _ = ours.forced([src], [its.tokens])[0]  # closed without an end
+    *of_pieces, _ = ours.log_probs([src], [its.tokens])[0]  # closed without an end
     assert its.score == pytest.approx(sum(of_pieces) / len(of_pieces) ** SEARCH.alpha, rel=1e-5)
 
 
@@ -197,8 +198,8 @@ def test_a_translation_does_not_depend_on_the_lines_beside_it(tmp_path, make):
     export(parts, tmp_path / "out", quantization="float32", sample=LINES)
     theirs = load(tmp_path / "out", threads=1)[1]
     sample = lines_of([1, 30, 2, 9, 1])
-    together = [[h.tokens for h in found] for found in theirs.n_best(sample, 2)]
-    assert together == [[h.tokens for h in theirs.n_best([line], 2)[0]] for line in sample]
+    together = [[h.tokens for h in found] for found in theirs.n_best(sample, TranslateOptions(n_best=2))]
+    assert together == [[h.tokens for h in theirs.n_best([line], TranslateOptions(n_best=2))[0]] for line in sample]
     for line, found in zip(sample, together, strict=True):
         assert max(map(len, found)) < theirs.limit(len(parts.tokenizer.encode(line)))
     assert len(theirs.translate(["", sample[0], " "])) == 3
@@ -215,14 +216,14 @@ def test_a_search_that_stops_early_finds_what_ctranslate2_finds(tmp_path, make):
     compared, gained = 0, 0.0
     for beam_size in (2, 3, 5):
         ours.search = theirs.search = replace(theirs.search, beam_size=beam_size)
-        found = [translator.n_best(sample, beam_size) for translator in (ours, theirs)]
+        found = [translator.n_best(sample, TranslateOptions(n_best=beam_size)) for translator in (ours, theirs)]
         for mine, its, limit in zip(*found, limits, strict=True):
             if max(len(h.tokens) for h in its) + 1 < limit:
                 assert [h.tokens for h in mine] == [h.tokens for h in its]
                 assert [h.score for h in mine] == pytest.approx([h.score for h in its], rel=1e-4)
                 compared += 1
         ours.search = replace(ours.search, early_stopping=False)
-        gained += sum(h.score for (h,) in ours.n_best(sample, 1)) - sum(h[0].score for h in found[0])
+        gained += sum(h.score for (h,) in ours.n_best(sample)) - sum(h[0].score for h in found[0])
     assert compared > 45  # of 90
     assert gained > 0.1
 
@@ -235,12 +236,12 @@ def test_scores_are_by_the_same_penalty(tmp_path, make):
     for name, alpha in (("average", 0.0), ("average", 0.7), ("none", 0.7)):
         theirs.search = replace(theirs.search, length_penalty=name, alpha=alpha)
         exponent = 0.0 if name == "none" else alpha
-        for line, found in zip(LINES, theirs.n_best(LINES, 3), strict=True):
+        for line, found in zip(LINES, theirs.n_best(LINES, TranslateOptions(n_best=3)), strict=True):
             src = parts.tokenizer.encode(line)
             for hypothesis in found:
                 length = len(hypothesis.tokens) + 1
                 if length < theirs.limit(len(src)):
-                    (scores,) = parts.translator().forced([src], [hypothesis.tokens])
+                    (scores,) = parts.translator().log_probs([src], [hypothesis.tokens])
                     assert hypothesis.score == pytest.approx(sum(scores) / length**exponent, rel=1e-5)
                     ended += 1
     assert ended
@@ -343,7 +344,7 @@ def test_limits_of_length_travel(exported, caplog):
     with pytest.raises(InputError, match=r"line 2 has \d+ pieces, but this model reads at most 39"):
         theirs.translate(["one", long])
     theirs.search = replace(theirs.search, max_length_ratio=9.0, max_length_extra=90)
-    (((best,)),) = theirs.n_best(["one apple and two pears"], 1)
+    (((best,)),) = theirs.n_best(["one apple and two pears"])
     assert len(best.tokens) <= 39
 
 
@@ -356,12 +357,12 @@ def test_devices_that_are_none(exported):
 def test_confidences_travel(make, tmp_path):
     parts = make({}, ends=2.0)
     bundle.calibrate(parts.path, Calibration(bias=2.0, slope=0.5))
-    export(bundle.load_parts(parts.path), tmp_path / "out", quantization="float32", sample=LINES)
+    export(bundle.read_bundle(parts.path), tmp_path / "out", quantization="float32", sample=LINES)
     ours, theirs = bundle.load(parts.path), load(tmp_path / "out")[1]
     assert theirs.calibration == Calibration(bias=2.0, slope=0.5)
     ours.search = theirs.search
     alike = 0
-    for line, (mine,), (its,) in zip(LINES, ours.n_best(LINES, 1), theirs.n_best(LINES, 1), strict=True):
+    for line, (mine,), (its,) in zip(LINES, ours.n_best(LINES), theirs.n_best(LINES), strict=True):
         closed = len(its.tokens) + 1 >= theirs.limit(len(parts.tokenizer.encode(line)))  # without its end there
         if mine.tokens == its.tokens and not closed:
             alike += 1
@@ -390,7 +391,7 @@ def test_what_an_export_does_not_do_here_is_refused(exported):
     translator.aligning = True
     with pytest.raises(InputError, match="an export for CTranslate2 gives no alignments here; its bundle does"):
         translator.translate(LINES[:1])
-    translator.sampling = SamplingConfig()
+    translator.sampling = SamplingOptions()
     with pytest.raises(InputError, match="an export for CTranslate2 draws no translations here; its bundle does"):
         translator.translate(LINES[:1])
 
@@ -434,11 +435,11 @@ class Saying:
         self.tokenizer, self.search, self.said, self.score = tokenizer, SEARCH, said, score
 
     def n_best(self, lines, n):
-        from relattn.translation.translate.pipeline import Hypothesis
+        from relattn.translation.translate.pipeline import Translation
 
-        return [[Hypothesis(self.said[line], 0.0, self.tokenizer.encode(self.said[line]))] for line in lines]
+        return [[Translation(self.said[line], 0.0, self.tokenizer.encode(self.said[line]))] for line in lines]
 
-    def forced(self, src_ids, tgt_ids):
+    def log_probs(self, src_ids, tgt_ids):
         return [[self.score(self.tokenizer.decode(src), token) for token in [*ids, 2]]
                 for src, ids in zip(src_ids, tgt_ids, strict=True)]  # fmt: skip
 
@@ -540,7 +541,7 @@ def test_a_package_for_argos_translate(make, tmp_path):
     pieces, _ = parts.tokenizer.vocabularies
     src = [[pieces[i] for i in parts.tokenizer.encode(line)] for line in LINES]
     scored = ctranslate2.Translator(str(root / "model"), intra_threads=1).score_batch(src, src)
-    ours = parts.translator().forced(*([parts.tokenizer.encode(line) for line in LINES] for _ in range(2)))
+    ours = parts.translator().log_probs(*([parts.tokenizer.encode(line) for line in LINES] for _ in range(2)))
     assert correlation(*(list(chain.from_iterable(s)) for s in (ours, [its.log_probs for its in scored]))) > 0.9
 
 

@@ -44,34 +44,34 @@ def path(tmp_path_factory) -> Path:
 
 def test_a_bundle_of_it_comes_back(path):
     assert {file.name for file in path.iterdir()} == {"config.yaml", "model.safetensors", "README.md", *OF_TOKENIZER}
-    parts = bundle.load_parts(path)
+    parts = bundle.read_bundle(path)
     assert isinstance(parts.tokenizer, ImportedTokenizer)
     assert (parts.src_lang, parts.tgt_lang) == ("en", "de")
     assert parts.tokenizer.vocab_sizes == (46, 37)
     assert "train.init_from" in parts.card
     (path / "vocabulary.json").rename(path / "aside")
     with pytest.raises(InputError, match=r"bundle: not a complete bundle: it has no vocabulary\.json$"):
-        bundle.load_parts(path)
+        bundle.read_bundle(path)
     vocabulary = json.loads((path / "aside").read_text())
     vocabulary["target"][7:9] = vocabulary["target"][8:6:-1]
     (path / "vocabulary.json").write_text(json.dumps(vocabulary))
     with pytest.raises(InputError, match=r"tokenizer\.model: damaged, or not the one these weights were trained with"):
-        bundle.load_parts(path)
+        bundle.read_bundle(path)
     (path / "aside").rename(path / "vocabulary.json")
     bundle.load(path)
 
 
 @pytest.mark.whole
 def test_it_is_exported_again(path, tmp_path):
-    parts = bundle.load_parts(path)
+    parts = bundle.read_bundle(path)
     report = ctranslate2.export(parts, tmp_path / "out", quantization="float32", sample=LINES)
     assert report.parities["float32"].worst < 1e-4
     assert not (tmp_path / "out" / "shared_vocabulary.json").exists()
     about, theirs = load(tmp_path / "out")
     assert about.src_lang == "en"
-    assert theirs.translate(LINES[:1]) == [h.text for (h,) in theirs.n_best(LINES[:1], 1)]
+    assert theirs.translate(LINES[:1]) == [h.text for (h,) in theirs.n_best(LINES[:1])]
     imported(tmp_path / "out", tmp_path / "back", tokenizer=None, src_lang="", tgt_lang="")
-    again = bundle.load_parts(tmp_path / "back")
+    again = bundle.read_bundle(tmp_path / "back")
     assert (again.model, again.tokenizer.digest) == (parts.model, parts.tokenizer.digest)
     assert all(torch.equal(again.state[name], tensor) for name, tensor in parts.state.items())
     argos.export(parts, tmp_path / "x.argosmodel", quantization="int8", sample=LINES)
@@ -80,7 +80,7 @@ def test_it_is_exported_again(path, tmp_path):
 
 
 def test_a_package_has_one_sentencepiece_model(path, tmp_path):
-    parts = bundle.load_parts(path)
+    parts = bundle.read_bundle(path)
     assert isinstance(parts.tokenizer, ImportedTokenizer)
     parts.tokenizer.files["tokenizer.target.model"] += b" "
     with pytest.raises(InputError, match=r"bundle: has a SentencePiece model for each side; a package has one$"):
@@ -90,7 +90,7 @@ def test_a_package_has_one_sentencepiece_model(path, tmp_path):
 def test_it_is_measured_by_position(path):
     translator = bundle.load(path)
     bins = by_position(translator, [(LINES[0], LINES[1]), (LINES[2], "zwei Birnen")], width=100)
-    scores = translator.forced(
+    scores = translator.log_probs(
         [translator.tokenizer.encode(line) for line in (LINES[0], LINES[2])],
         [translator.tokenizer.encode_target(line) for line in (LINES[1], "zwei Birnen")],
     )
@@ -105,7 +105,7 @@ def test_it_is_trained_further(path, tmp_path):
     src, tgt = tmp_path / "train.en", tmp_path / "train.de"
     src.write_text("\n".join(LINES) + "\n")
     tgt.write_text("zwei Birnen\nein alter Mann\n17 Birnen\n")
-    parts = bundle.load_parts(path)
+    parts = bundle.read_bundle(path)
     files = {"train_src": str(src), "train_tgt": str(tgt), "valid_src": str(src), "valid_tgt": str(tgt)}
     recipe = Recipe(
         out=str(tmp_path / "run"),
@@ -115,12 +115,12 @@ def test_it_is_trained_further(path, tmp_path):
         search=SearchConfig(beam_size=1, max_length_extra=3, max_length_ratio=0),
     )
     out = train(recipe, show=False)
-    trained = bundle.load_parts(out)
+    trained = bundle.read_bundle(out)
     assert trained.tokenizer.digest == parts.tokenizer.digest
     assert all(torch.allclose(trained.state[name], tensor, atol=1e-6) for name, tensor in parts.state.items())
     ours, pairs = parts.translator(), zip(LINES, tgt.read_text().split("\n"), strict=False)
     encoded = [(ours.tokenizer.encode(a), ours.tokenizer.encode_target(b)) for a, b in pairs]
-    scores = [x for row in ours.forced(*zip(*encoded, strict=True)) for x in row]
+    scores = [x for row in ours.log_probs(*zip(*encoded, strict=True)) for x in row]
     logged = (tmp_path / "run" / "log.csv").read_text().splitlines()
     row = dict(zip(logged[0].split(","), logged[1].split(","), strict=True))
     assert float(row["valid_loss"]) == pytest.approx(-sum(scores) / len(scores), abs=1e-4)
@@ -142,10 +142,10 @@ def test_what_was_exported_comes_home(tmp_path, options):
     torch.manual_seed(1)
     model = Transformer(config, tokenizer.vocab_size)
     bundle.save(tmp_path / "a", model=model, recipe=recipe, tokenizer=tokenizer, card="")
-    ctranslate2.export(bundle.load_parts(tmp_path / "a"), tmp_path / "out", quantization="float32", sample=LINES)
+    ctranslate2.export(bundle.read_bundle(tmp_path / "a"), tmp_path / "out", quantization="float32", sample=LINES)
     told = imported(tmp_path / "out", tmp_path / "b", tokenizer=None, src_lang="", tgt_lang="")
     assert "the same text from both in 5 of 5 lines" in told
-    parts = bundle.load_parts(tmp_path / "b")
+    parts = bundle.read_bundle(tmp_path / "b")
     assert (parts.src_lang, parts.tgt_lang, parts.search) == ("pt_BR", "en", search)
     assert parts.tokenizer.digest == tokenizer.digest
     assert isinstance(parts.tokenizer, Tokenizer)

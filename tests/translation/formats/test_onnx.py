@@ -44,7 +44,7 @@ def tokenizer() -> Tokenizer:
 def make(tmp_path_factory, tokenizer):
     """make(options): the parts of a bundle with random weights, none of them small."""
 
-    def make(options: dict) -> bundle.Parts:
+    def make(options: dict) -> bundle.Bundle:
         config = ModelConfig(dim=12, heads=3, feed_forward_dim=20, encoder_layers=1, decoder_layers=2, **options)
         torch.manual_seed(1)
         model = Transformer(config, tokenizer.vocab_size)
@@ -54,13 +54,13 @@ def make(tmp_path_factory, tokenizer):
         path = tmp_path_factory.mktemp("made") / "bundle"
         recipe = Recipe(model=config, search=SEARCH)
         bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card="# A model\n")
-        return bundle.load_parts(path)
+        return bundle.read_bundle(path)
 
     return make
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory, make) -> tuple[bundle.Parts, Path]:
+def exported(tmp_path_factory, make) -> tuple[bundle.Bundle, Path]:
     """A model with relative positions, and where it is exported."""
     parts, out = make({"clip": 3}), tmp_path_factory.mktemp("exported") / "out"
     export(parts, out, sample=LINES)
@@ -89,7 +89,7 @@ def test_an_export_says_what_the_bundle_says(tmp_path, make, options):
     assert report.tokens == 5 * (4 * PAST + 1)
     assert report.worst <= 1e-4
     model, ours = Model(tmp_path / "out"), parts.translator()
-    for line, (best,) in zip(sample, ours.n_best(sample, 1), strict=True):
+    for line, (best,) in zip(sample, ours.n_best(sample), strict=True):
         assert model.search(ours.tokenizer.encode(line)) == best.tokens
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert card == f"# A model\n\n## Export\n\n{report}\n"

@@ -19,7 +19,7 @@ import torch
 from relattn.translation.errors import InputError
 from relattn.translation.formats import eole, opennmt_py
 from relattn.translation.formats.foreign_model import Found
-from relattn.translation.translate.torch_translator import Translator
+from relattn.translation.translate.torch_translator import TorchTranslator
 
 FIXTURES = Path(__file__).parent / "fixtures"
 make = SimpleNamespace(**runpy.run_path(str(FIXTURES / "make.py")))
@@ -28,12 +28,12 @@ CHECKPOINT, DIRECTORY, TOKENIZER = FIXTURES / "opennmt_py.pt", FIXTURES / "eole"
 
 def require_the_same(found: Found, scores: Path) -> None:
     """That a model gives each token of the pairs the log-probability that its toolkit gave it."""
-    ours = Translator(found.model(), found.tokenizer, found.search)
+    ours = TorchTranslator(found.model(), found.tokenizer, found.search)
     src, tgt = zip(*make.numbered(*ours.tokenizer.vocabularies), strict=True)
     assert list(src) == [ours.tokenizer.encode(a) for a, _ in make.PAIRS]
     assert [ids[1:-1] for ids in tgt] == [ours.tokenizer.encode_target(b) for _, b in make.PAIRS]
     assert all((ids[0], ids[-1]) == (ours.tokenizer.marks.bos, ours.tokenizer.marks.eos) for ids in tgt)
-    forced = ours.forced(src, [ids[1:-1] for ids in tgt])
+    forced = ours.log_probs(src, [ids[1:-1] for ids in tgt])
     theirs = json.loads(scores.read_text())
     for mine, its in zip(forced, theirs, strict=True):
         assert mine == pytest.approx(its, abs=1e-5)

@@ -25,7 +25,7 @@ from relattn.translation.errors import InputError
 from relattn.translation.formats.ctranslate2.model_bin import read_model
 from relattn.translation.formats.ctranslate2.read import read
 from relattn.translation.formats.import_model import import_model
-from relattn.translation.translate.torch_translator import Translator
+from relattn.translation.translate.torch_translator import TorchTranslator
 
 LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]
 DIM, HEADS, INNER, CLIP = 12, 3, 20, 2
@@ -163,7 +163,7 @@ def test_a_model_says_here_what_it_says_there(tmp_path, tokenizers, kind):
     scored = theirs.score_batch(
         [[src_pieces[i] for i in row] for row in src], [[tgt_pieces[i] for i in row] for row in tgt]
     )
-    for mine, its in zip(ours.forced(src, tgt), scored, strict=True):
+    for mine, its in zip(ours.log_probs(src, tgt), scored, strict=True):
         assert mine == pytest.approx(its.log_probs, abs=1e-4)
     assert len({round(x, 2) for x in mine}) > 5  # weights that say something
 
@@ -174,14 +174,14 @@ def test_translations_are_theirs(tmp_path, tokenizers, name):
     there = write(tmp_path / "there", kind, tokenizers)
     found = read(there, *tokenizers_for(kind, tokenizers))
     search = SearchConfig(beam_size=1, max_length_ratio=0, max_length_extra=15)
-    ours = Translator(found.model(), found.tokenizer, search)
+    ours = TorchTranslator(found.model(), found.tokenizer, search)
     src_pieces, tgt_pieces = ours.tokenizer.vocabularies
     theirs = ctranslate2.Translator(str(there), compute_type="float32", intra_threads=1)
     results = theirs.translate_batch(
         [[src_pieces[i] for i in ours.tokenizer.encode(line)] for line in LINES],
         beam_size=1, max_decoding_length=14, min_decoding_length=0,
     )  # fmt: skip
-    for (mine,), its in zip(ours.n_best(LINES, 1), results, strict=True):
+    for (mine,), its in zip(ours.n_best(LINES), results, strict=True):
         assert [tgt_pieces[i] for i in mine.tokens] == its.hypotheses[0][:14]
         assert mine.text == ours.tokenizer.decode(mine.tokens)
         assert not re.search("<(unk|blank|s|/s|start|end)>", mine.text)

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from relattn.translation.config import SamplingConfig
+from relattn.translation.config import SamplingOptions
 from relattn.translation.errors import Diverged, InputError
 from relattn.translation.search import beam, constrained
-from relattn.translation.search.beam import FREE, Finished, Rules, best_tokens, close_up, search, settle, stable_topk
+from relattn.translation.search.beam import FREE, Hypothesis, Rules, best_tokens, close_up, search, settle, stable_topk
 from relattn.translation.search.constrained import Phrase
 from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.sampling import sample
@@ -81,7 +81,7 @@ def rules(
     )
 
 
-def search_all(model: TableModel, limits: list[int], how: Rules) -> list[list[Finished]]:
+def search_all(model: TableModel, limits: list[int], how: Rules) -> list[list[Hypothesis]]:
     sentences = torch.arange(len(limits))
     return search(model.step, model.cache(sentences), torch.tensor(limits), how)
 
@@ -90,7 +90,7 @@ def divide(log_prob: np.float32, how: Rules, length: int) -> np.float32:
     return log_prob / how.penalty(torch.tensor(length)).numpy()
 
 
-def every_sequence(model: TableModel, sentence: int, limit: int, how: Rules) -> list[Finished]:
+def every_sequence(model: TableModel, sentence: int, limit: int, how: Rules) -> list[Hypothesis]:
     """All complete sequences within a limit, best first."""
     found = []
     for words in range(limit):
@@ -98,16 +98,16 @@ def every_sequence(model: TableModel, sentence: int, limit: int, how: Rules) -> 
             total = np.float32(0)
             for i, token in enumerate((*tokens, EOS)):
                 total += model.log_probs(sentence, tokens[:i])[token]
-            found.append(Finished(list(tokens), float(divide(total, how, words + 1))))
+            found.append(Hypothesis(list(tokens), float(divide(total, how, words + 1))))
     return sorted(found, key=lambda f: -f.score)
 
 
 def plain_beam_search(
     model: TableModel, sentence: int, limit: int, how: Rules, begin: tuple[int, ...] = ()
-) -> list[Finished]:
+) -> list[Hypothesis]:
     """The method in lists and loops, one sentence at a time and without ever stopping early but where that is asked."""
     live: list[tuple[np.float32, tuple[int, ...]]] = [(np.float32(0), ())]
-    finished: list[Finished] = []
+    finished: list[Hypothesis] = []
     for length in range(1, limit + 1):
         candidates = []
         for place, (total, prefix) in enumerate(live):
@@ -119,14 +119,14 @@ def plain_beam_search(
         kept = candidates[: 2 * how.beam_size if how.beam_size > 1 else 1]
         for rank, (negative, _, token, prefix) in enumerate(kept):
             if token == EOS and (rank < how.beam_size or not how.early_stopping):
-                finished.append(Finished(list(prefix), float(divide(-negative, how, length))))
+                finished.append(Hypothesis(list(prefix), float(divide(-negative, how, length))))
         if how.early_stopping and len(finished) >= how.beam_size:
             break
         live = [(-negative, (*prefix, token)) for negative, _, token, prefix in kept if token != EOS][: how.beam_size]
     return sorted(finished, key=lambda f: -f.score)[: how.n_best]
 
 
-def assert_same(found: list[Finished], expected: list[Finished]) -> None:
+def assert_same(found: list[Hypothesis], expected: list[Hypothesis]) -> None:
     assert [f.tokens for f in found] == [f.tokens for f in expected]
     assert [f.score for f in found] == pytest.approx([f.score for f in expected], rel=1e-6)
 
@@ -344,7 +344,7 @@ FREELY = np.zeros(VOCAB, dtype=bool)  # no token goes on within a word
 
 def search_with(
     model: TableModel, phrases: list[tuple[Phrase, ...]], limits: list[int], how: Rules, within: np.ndarray = FREELY
-) -> list[list[Finished]]:
+) -> list[list[Hypothesis]]:
     asked = [constrained.Constrained(each, limit) for each, limit in zip(phrases, limits, strict=True)]
     return constrained.search(model.step, model.cache(torch.arange(len(limits))), asked, how, within)
 
@@ -440,7 +440,9 @@ def test_a_search_with_phrases_says_where_numbers_are_none():
 ROWS = 20_000
 
 
-def drawn(model: TableModel, limit: int, how: SamplingConfig, *, rows: int = ROWS, begin: tuple = ()) -> list[Finished]:
+def drawn(
+    model: TableModel, limit: int, how: SamplingOptions, *, rows: int = ROWS, begin: tuple = ()
+) -> list[Hypothesis]:
     """Many draws for the first sentence."""
     numbers = torch.from_numpy(np.random.default_rng(7).random((rows, limit)))
     prefixes = torch.tensor([list(begin)] * rows, dtype=torch.long)
@@ -448,7 +450,7 @@ def drawn(model: TableModel, limit: int, how: SamplingConfig, *, rows: int = ROW
     return sample(model.step, cache, torch.full((rows,), limit), rules(1, "average", 1.0), prefixes, how, numbers)
 
 
-def shares(model: TableModel, prefix: tuple[int, ...], how: SamplingConfig) -> np.ndarray:
+def shares(model: TableModel, prefix: tuple[int, ...], how: SamplingOptions) -> np.ndarray:
     """How often each token is to follow a prefix, straight from the definition."""
     log_probs = model.log_probs(0, prefix).astype(np.float64)
     log_probs[[PAD, BOS]] = -np.inf
@@ -458,7 +460,7 @@ def shares(model: TableModel, prefix: tuple[int, ...], how: SamplingConfig) -> n
     return weights / weights.sum()
 
 
-@pytest.mark.parametrize("how", [SamplingConfig(), SamplingConfig(top_k=2), SamplingConfig(temperature=0.4)])
+@pytest.mark.parametrize("how", [SamplingOptions(), SamplingOptions(top_k=2), SamplingOptions(temperature=0.4)])
 def test_tokens_are_drawn_as_often_as_they_are_to(how):
     model = TableModel(2, spread=1.0)
     found = drawn(model, 3, how)
@@ -476,22 +478,22 @@ def test_tokens_are_drawn_as_often_as_they_are_to(how):
 
 def test_scores_of_draws_are_the_models_own_whatever_is_drawn_from():
     model = TableModel(4)
-    for f in drawn(model, 4, SamplingConfig(top_k=3, temperature=2.0), rows=200):
+    for f in drawn(model, 4, SamplingOptions(top_k=3, temperature=2.0), rows=200):
         total = sum(model.log_probs(0, tuple(f.tokens[:i]))[token] for i, token in enumerate((*f.tokens, EOS)))
         assert f.score == pytest.approx(total / (len(f.tokens) + 1), rel=1e-5)
 
 
 def test_the_likeliest_alone_is_the_greedy_choice():
     model = TableModel(5)
-    found = drawn(model, 5, SamplingConfig(top_k=1), rows=3)
+    found = drawn(model, 5, SamplingOptions(top_k=1), rows=3)
     tokens: tuple[int, ...] = ()
-    while len(tokens) < 4 and (best := int(np.argmax(shares(model, tokens, SamplingConfig())))) != EOS:
+    while len(tokens) < 4 and (best := int(np.argmax(shares(model, tokens, SamplingOptions())))) != EOS:
         tokens = (*tokens, best)
     assert [tuple(f.tokens) for f in found] == [tokens] * 3
 
 
 def test_limits_and_prefixes_hold_for_draws():
-    found = drawn(TableModel(6), 3, SamplingConfig(), rows=500, begin=(4, FREE))
+    found = drawn(TableModel(6), 3, SamplingOptions(), rows=500, begin=(4, FREE))
     assert {f.tokens[0] for f in found} == {4}
     assert {len(f.tokens) for f in found} == {1, 2}
 
@@ -502,7 +504,7 @@ def test_draws_begin_with_prefixes_of_their_own():
     numbers = torch.from_numpy(np.random.default_rng(1).random((3, 5)))
     found = sample(
         model.step, model.cache(torch.arange(3)), torch.tensor([1, 5, 5]), rules(1), torch.tensor(begins),
-        SamplingConfig(), numbers,
+        SamplingOptions(), numbers,
     )  # fmt: skip
     assert found[0].tokens == []
     assert found[1].tokens[:3] == [4, 5, 3]
@@ -515,7 +517,7 @@ def test_a_row_alone_is_drawn_as_among_others():
         torch.full((50,), 5),
         rules(1, "average", 1.0),
         torch.empty(50, 0, dtype=torch.long),
-        SamplingConfig(),
+        SamplingOptions(),
         numbers,
     )
     together = sample(model.step, model.cache(torch.arange(50) % 7), *everything)
@@ -537,10 +539,10 @@ def test_draws_from_numbers_that_are_none_are_said_to_be():
     model = TableModel(9)
     model.logits[:] = math.nan
     with pytest.raises(Diverged, match="log-probabilities are not numbers"):
-        drawn(model, 4, SamplingConfig(), rows=2)
+        drawn(model, 4, SamplingOptions(), rows=2)
 
 
 @pytest.mark.parametrize("wrong", [{"top_k": -1}, {"temperature": 0.0}, {"seed": -1}])
 def test_what_cannot_be_drawn_is_refused(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):
-        SamplingConfig(**wrong)
+        SamplingOptions(**wrong)

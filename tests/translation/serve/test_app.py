@@ -25,12 +25,12 @@ from relattn.translation.serve.keys import Keys
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.models import Models
 from relattn.translation.serve.text.html import Markup
-from relattn.translation.translate.pipeline import Hypothesis, LineTranslator
+from relattn.translation.translate.pipeline import Translation, Translator
 
 LIMITS = Limits(characters=1000, sentences=20, texts=5, file=100_000, waiting=40)
 
 
-class Shouting(LineTranslator):
+class Shouting(Translator):
     """Translates by capitals, with its name before, so that it shows which way a text went."""
 
     aligns = True
@@ -41,16 +41,16 @@ class Shouting(LineTranslator):
         self.going = threading.Event()
         self.going.set()
 
-    def n_best(self, lines: Any, n: int, **_: Any) -> list[list[Hypothesis]]:
+    def n_best(self, lines: Any, n: int, **_: Any) -> list[list[Translation]]:
         assert self.going.wait(20)
         self.batches.append(list(lines))
         for line in lines:
             if "refuse" in line:
                 raise InputError("line 1 has what no model reads")
         capitals = [line if "<" in line else line.upper() for line in lines]
-        return [[Hypothesis(f"{self.name}{line}" + "'" * k, 0.0, []) for k in range(n)] for line in capitals]
+        return [[Translation(f"{self.name}{line}" + "'" * k, 0.0, []) for k in range(n)] for line in capitals]
 
-    search_batch = forced = align_batch = None  # type: ignore[assignment]
+    search_batch = log_probs = align_batch = None  # type: ignore[assignment]
 
 
 Shouting.__abstractmethods__ = frozenset()
@@ -367,9 +367,9 @@ def test_words_are_the_translations_and_have_confidences(trained: TestClient) ->
     assert "".join(word["text"] for word in answer["words"]) == asked(trained, q=text).json()["translatedText"]
     assert len(answer["alternatives"]) == 1
     translator = trained.translator  # type: ignore[attr-defined]
-    ((best,),) = translator.n_best(["one cat sat"], 1)
+    ((best,),) = translator.n_best(["one cat sat"])
     if words := best.text.split():
-        ((*log_probs, _),) = translator.forced([translator.tokenizer.encode("one cat sat")], [best.tokens])
+        ((*log_probs, _),) = translator.log_probs([translator.tokenizer.encode("one cat sat")], [best.tokens])
         found = [word["confidence"] for word in answer["words"] if word["confidence"] is not None]
         assert all(0 < one <= 1 for one in found)
         assert len(found) >= len(words)

@@ -71,7 +71,7 @@ def metrics(address: str) -> str:
 @pytest.fixture(scope="module")
 def exported(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("serve") / "exported"
-    export(bundle.load_parts(Path(finished.out) / "bundle"), path, quantization="float32", sample=["one cat"])
+    export(bundle.read_bundle(Path(finished.out) / "bundle"), path, quantization="float32", sample=["one cat"])
     return path
 
 

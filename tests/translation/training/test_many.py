@@ -177,7 +177,7 @@ def test_two_processes_go_on_as_two_and_as_one(tmp_path, make_recipe, strategy):
     train(one, show=False)
     in_processes(two, tmp_path / "two.yaml")
     assert losses(two) == pytest.approx(losses(one), rel=1e-5)
-    assert as_dict(one.model) == as_dict(bundle.load_parts(Path(two.out) / "bundle").model)
+    assert as_dict(one.model) == as_dict(bundle.read_bundle(Path(two.out) / "bundle").model)
     for part in ("model", "optimizer"):
         assert layout(state_of(two)[part]) == layout(state_of(one)[part])
 

@@ -37,7 +37,7 @@ from relattn.translation.training import checkpoints, journal, loop
 from relattn.translation.training.averaging import average
 from relattn.translation.training.journal import Row, read_log
 from relattn.translation.training.run import average_run, read_recipe, train
-from relattn.translation.translate.torch_translator import Translator
+from relattn.translation.translate.torch_translator import TorchTranslator
 from tests.translation.training.states import assert_same, state_of
 
 # Validating after every step lets a session that ends early by its number of steps leave what one that goes on does.
@@ -79,7 +79,7 @@ def test_a_resumed_run_is_the_same_run(tmp_path, whole, where):
     for step in range(1, 10):
         assert_same(state_of(recipe, step), state_of(whole, step))
     assert validation_losses(recipe) == validation_losses(whole)
-    ours, theirs = (bundle.load_parts(Path(r.out) / "bundle").state for r in (recipe, whole))
+    ours, theirs = (bundle.read_bundle(Path(r.out) / "bundle").state for r in (recipe, whole))
     assert_same(ours, theirs)
 
 
@@ -385,7 +385,7 @@ def test_the_log_says_what_happened(finished, text):
         model = Transformer(finished.model, tokenizer.vocab_size)
         model.load_state_dict(state_of(finished, row.step)["model"])
         assert row.valid_loss == pytest.approx(independent_loss(model, tokenizer, pairs), rel=1e-5)
-        greedy = Translator(model, tokenizer, replace(finished.search, beam_size=1))
+        greedy = TorchTranslator(model, tokenizer, replace(finished.search, beam_size=1))
         bleu = score(greedy.translate([src for src, _ in pairs[:3]]), [tgt for _, tgt in pairs[:3]]).bleu
         assert row.valid_bleu == pytest.approx(bleu, rel=1e-5, abs=1e-9)
         step = row.step
@@ -411,7 +411,7 @@ def test_the_first_loss_in_the_log_is_that_of_the_first_batch(tmp_path, make_rec
 def test_the_bundle_is_the_mean_of_the_last_and_its_card_has_the_scores(finished, text):
     out = Path(finished.out)
     states = [state_of(finished, step)["model"] for step in (4, 6)]
-    assert_same(bundle.load_parts(out / "bundle").state, average(states))
+    assert_same(bundle.read_bundle(out / "bundle").state, average(states))
     card = (out / "bundle" / "README.md").read_text()
     pairs = list(read_parallel(text["valid_src"], text["valid_tgt"]))
     scores = score(bundle.load(out / "bundle").translate([src for src, _ in pairs]), [tgt for _, tgt in pairs])
@@ -424,7 +424,7 @@ def test_the_bundle_is_the_mean_of_the_last_and_its_card_has_the_scores(finished
 def test_averaging_afterwards(finished, tmp_path):
     average_run(finished.out, 3, tmp_path / "mean")
     expected = average(state_of(finished, step)["model"] for step in (2, 4, 6))
-    assert_same(bundle.load_parts(tmp_path / "mean").state, expected)
+    assert_same(bundle.read_bundle(tmp_path / "mean").state, expected)
     for last in (0, 4):
         with pytest.raises(InputError, match=f"cannot average the last {last} checkpoints, it holds 3"):
             average_run(finished.out, last, tmp_path / "none")
@@ -501,7 +501,7 @@ def test_a_run_starts_from_a_bundle_with_its_tokenizer(tmp_path, make_recipe, fi
     recipe = make_recipe(tmp_path / "run", data=data, train=slow, model={"dropout": 0.3})
     train(recipe, show=False)
     assert (tmp_path / "run" / "tokenizer.model").read_bytes() == (Path(start) / "tokenizer.model").read_bytes()
-    before, after = bundle.load_parts(start).state, bundle.load_parts(tmp_path / "run" / "bundle").state
+    before, after = bundle.read_bundle(start).state, bundle.read_bundle(tmp_path / "run" / "bundle").state
     for name, tensor in before.items():
         torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-8)
     assert not torch.equal(after["embedding"], before["embedding"])
@@ -605,7 +605,7 @@ def test_a_run_from_when_all_options_were_written_down_goes_on(tmp_path, make_re
     del content["model"]["beyond"], content["model"]["kernel_size"]  # which there were not
     (tmp_path / "run" / "recipe.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
     average_run(tmp_path / "run", 2, tmp_path / "bundle")
-    assert bundle.load_parts(tmp_path / "bundle").model == recipe.model
+    assert bundle.read_bundle(tmp_path / "bundle").model == recipe.model
     train(replace(recipe, train=replace(recipe.train, steps=6)), resume=True, show=False)
     assert read_log(tmp_path / "run" / "log.csv")[-1].step == 6
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from relattn import AttentionCache
-from relattn.translation.config import OPTIONS, ModelConfig, Positions, SamplingConfig, SearchConfig
+from relattn.translation.config import OPTIONS, ModelConfig, Positions, SamplingOptions, SearchConfig
 from relattn.translation.data.corpora import arriving_lines
 from relattn.translation.data.tokenizer import Marks
 from relattn.translation.errors import InputError
@@ -23,8 +23,9 @@ from relattn.translation.model.positions import SCHEMES
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate import pipeline as lines_module
 from relattn.translation.translate.glossary import Glossary
-from relattn.translation.translate.pipeline import LONGEST_LINE, Hypothesis
-from relattn.translation.translate.torch_translator import Translator
+from relattn.translation.translate.options import TranslateOptions
+from relattn.translation.translate.pipeline import LONGEST_LINE, Translation
+from relattn.translation.translate.torch_translator import TorchTranslator
 
 VOCAB = 40
 NEAR_TIE = 1e-4  # a difference of scores that rounding could turn round
@@ -68,8 +69,8 @@ def small_model(positions: Positions, **changes: object) -> Transformer:
     return Transformer(config.with_positions(positions, **options, **changes), VOCAB)
 
 
-def translator(model: Transformer | Ensemble, **search: object) -> Translator:
-    return Translator(model, WordTokenizer(), SearchConfig(**search))  # type: ignore[arg-type]
+def translator(model: Transformer | Ensemble, **search: object) -> TorchTranslator:
+    return TorchTranslator(model, WordTokenizer(), SearchConfig(**search))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +90,7 @@ def trained() -> Transformer:
     return model.eval()
 
 
-def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
+def assert_same(found: list[list[Translation]], expected: list[list[Translation]]) -> None:
     """The same best text and score, but for lines whose two best are a near-tie in score; of these there are few."""
     clear = [len(two) < 2 or two[0].score - two[1].score > NEAR_TIE for two in expected]
     assert sum(clear) >= 0.99 * len(clear)
@@ -104,12 +105,12 @@ def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]])
     )
 
 
-def in_parts(translate: Translator, lines: list[str], order: list[int], size: int) -> list[list[Hypothesis]]:
+def in_parts(translate: TorchTranslator, lines: list[str], order: list[int], size: int) -> list[list[Translation]]:
     """The two best of each line, translated in another order and so many at a time."""
     found = {}
     for at in range(0, len(order), size):
         part = order[at : at + size]
-        found.update(zip(part, translate.n_best([lines[i] for i in part], 2), strict=True))
+        found.update(zip(part, translate.n_best([lines[i] for i in part], TranslateOptions(n_best=2)), strict=True))
     return [found[i] for i in range(len(lines))]
 
 
@@ -117,7 +118,7 @@ def in_parts(translate: Translator, lines: list[str], order: list[int], size: in
 def test_1000_sentences_have_the_same_translations_however_asked(trained):
     lines = random_lines(1000, seed=99)
     translate = translator(trained, beam_size=4, max_length_extra=6)
-    expected = translate.n_best(lines, 2)
+    expected = translate.n_best(lines, TranslateOptions(n_best=2))
     assert len({two[0].text for two in expected}) > 900  # the model says something
     shuffled = random.Random(5).sample(range(1000), 1000)
     assert_same(in_parts(translate, lines, shuffled, 64), expected)
@@ -132,8 +133,8 @@ def test_1000_sentences_have_the_same_translations_however_asked(trained):
 def test_every_scheme_translates_alike_alone_and_in_a_batch(positions, beam_size):
     translate = translator(small_model(positions), beam_size=beam_size, max_length_extra=3)
     lines = random_lines(30, seed=3)
-    together = translate.n_best(lines, 1)
-    alone = [translate.n_best([line], 1)[0] for line in lines]
+    together = translate.n_best(lines)
+    alone = [translate.n_best([line])[0] for line in lines]
     assert [one[0].text for one in alone] == [one[0].text for one in together]
     assert [one[0].score for one in alone] == pytest.approx([one[0].score for one in together], rel=1e-5, abs=1e-5)
 
@@ -143,7 +144,7 @@ def test_every_scheme_translates_alike_alone_and_in_a_batch(positions, beam_size
 def test_scores_are_those_of_the_whole_sequence_at_once(trained):
     """Step by step with a reordered cache, or by teacher forcing: the same log-probability."""
     lines = random_lines(20, seed=4)
-    for line, hypotheses in zip(lines, translator(trained).n_best(lines, 4), strict=True):
+    for line, hypotheses in zip(lines, translator(trained).n_best(lines, TranslateOptions(n_best=4)), strict=True):
         assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
         assert len({tuple(h.tokens) for h in hypotheses}) == 4
         src = torch.tensor([[*WordTokenizer().encode(line), 2]])
@@ -170,7 +171,7 @@ def test_order_is_kept_and_blank_lines_stay_blank_without_the_model(trained, mon
     assert [texts[i] for i in (1, 3, 5)] == [translate.translate([lines[i]])[0] for i in (1, 3, 5)]
     monkeypatch.setattr(trained, "encode", None)
     assert translate.translate(["", "  "]) == ["", ""]
-    assert translate.n_best([""], 2) == [[Hypothesis("", 0.0, [])]]
+    assert translate.n_best([""], TranslateOptions(n_best=2)) == [[Translation("", 0.0, [])]]
     assert translate.translate([]) == []
 
 
@@ -178,7 +179,7 @@ def test_a_translation_has_a_limit_of_its_own():
     model = small_model("relative")  # untrained: never ends by itself
     lines = ["5 6", "5 6 7 8 9 10"]
     translate = translator(model, beam_size=2, max_length_ratio=1.5, max_length_extra=1)
-    assert [len(h[0].tokens) + 1 for h in translate.n_best(lines, 1)] == [4, 10]
+    assert [len(h[0].tokens) + 1 for h in translate.n_best(lines)] == [4, 10]
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
@@ -199,7 +200,7 @@ def test_a_line_the_model_cannot_read_whole_is_refused_by_number():
 
 def test_a_stream_counts_lines_from_its_beginning():
     chunks = [["4"] * 4, ["4"] * 4, ["4", "4 5 6 7 8 9"]]
-    stream = translator(small_model("learned", max_positions=6)).stream_n_best(chunks, 1)
+    stream = translator(small_model("learned", max_positions=6)).stream(chunks)
     assert len([next(stream) for _ in range(8)]) == 8
     with pytest.raises(InputError, match=r"^line 10 has 6 pieces"):
         next(stream)
@@ -219,7 +220,7 @@ def test_workers_change_nothing(trained, monkeypatch, workers, lines):
     monkeypatch.setattr(lines_module, "MAX_SENTENCES", 16)
     translate, seen = translator(trained, beam_size=3), []
     asked = random_lines(lines)
-    alone = translate.n_best(asked, 2)
+    alone = translate.n_best(asked, TranslateOptions(n_best=2))
     search_batch = translate.search_batch
 
     def watched(batch, n):
@@ -231,7 +232,7 @@ def test_workers_change_nothing(trained, monkeypatch, workers, lines):
     monkeypatch.setattr(translate, "workers", workers)
     try:
         torch.set_num_threads(2)
-        assert_same(translate.n_best(asked, 2), alone)
+        assert_same(translate.n_best(asked, TranslateOptions(n_best=2)), alone)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -248,9 +249,9 @@ def test_workers_align_each_its_own_lines(trained, monkeypatch):
     translate = translator(trained, beam_size=2)
     monkeypatch.setattr(translate, "aligning", True)
     asked = random_lines(60, longest=9)
-    alone = translate.n_best(asked, 1)
+    alone = translate.n_best(asked)
     monkeypatch.setattr(translate, "workers", 4)
-    together = translate.n_best(asked, 1)
+    together = translate.n_best(asked)
     same = [(a, b) for (a,), (b,) in zip(alone, together, strict=True) if a.text == b.text]
     assert len(same) >= 59
     assert all(a.alignment == b.alignment for a, b in same)
@@ -275,7 +276,7 @@ def test_what_goes_wrong_in_a_worker_is_told_and_the_threads_are_as_before(train
 def test_in_bfloat16_scores_are_as_near_as_its_digits(positions):
     """Of what a search finds, by the same weights in float64."""
     rounded = small_model(positions).to(torch.bfloat16)
-    found = translator(rounded, beam_size=2).n_best(random_lines(20), 1)
+    found = translator(rounded, beam_size=2).n_best(random_lines(20))
     exact = translator(rounded.double())
     pairs = [(line, best.text) for line, (best,) in zip(random_lines(20), found, strict=True)]
     for (best,), each in zip(found, exact.score(pairs), strict=True):
@@ -286,7 +287,7 @@ def test_in_bfloat16_scores_are_as_near_as_its_digits(positions):
 @pytest.mark.parametrize("n", [0, 5])
 def test_n_best_is_at_most_the_beam(trained, n):
     with pytest.raises(InputError, match=f"the {n} best translations with beam_size 4"):
-        translator(trained).n_best(["5"], n)
+        translator(trained).n_best(["5"], TranslateOptions(n_best=n))
 
 
 def test_translations_begin_with_their_prefixes(trained):
@@ -296,7 +297,7 @@ def test_translations_begin_with_their_prefixes(trained):
     parts = [" ".join(text.split()[: i % 4]) for i, text in enumerate(best)]
     assert translate.translate(lines, prefixes=parts) == best
     others = ["39 38"] * 29 + [""]
-    found = translate.n_best(lines, 3, prefixes=others)
+    found = translate.n_best(lines, TranslateOptions(n_best=3), prefixes=others)
     assert all(h.text.startswith(prefix) for of_line, prefix in zip(found, others, strict=True) for h in of_line)
     assert found[-1][0].text == best[-1]
     scored = [next(translate.score([(line, h.text)])) for line, (h, *_) in zip(lines, found, strict=True)]
@@ -304,7 +305,7 @@ def test_translations_begin_with_their_prefixes(trained):
         total = sum(log_prob for _, log_prob in log_probs)
         assert h.score == pytest.approx(total / ((5 + len(log_probs)) / 6) ** 0.6, abs=1e-4)
     chunks = [lines[:7], lines[7:8], lines[8:]]
-    streamed = [h.text for (h,) in translate.stream_n_best(chunks, 1, prefixes=iter(others))]
+    streamed = [h.text for (h,) in translate.stream(chunks, prefixes=iter(others))]
     assert streamed == [h.text for h, *_ in found]
 
 
@@ -328,7 +329,7 @@ def test_prefixes_that_will_not_do(lines, prefixes, message):
     translate = translator(small_model("learned", max_positions=6))
     with pytest.raises(InputError, match=f"^{message}$"):
         translate.translate(lines, prefixes=prefixes)
-    stream = translate.stream_n_best([[line] for line in lines], 1, prefixes=prefixes)
+    stream = translate.stream([[line] for line in lines], prefixes=prefixes)
     with pytest.raises(InputError, match=f"^{message}$"):
         list(stream)
 
@@ -336,9 +337,9 @@ def test_prefixes_that_will_not_do(lines, prefixes, message):
 def test_a_glossary_is_kept_to(trained):
     """Lines with terms and without in one batch; those without are what they are without a glossary."""
     translate, lines = translator(trained), [*random_lines(20, longest=6, seed=14), "5 6 7", "6 7 5 6 7", "8"]
-    plain = translate.n_best(lines, 2)
+    plain = translate.n_best(lines, TranslateOptions(n_best=2))
     translate.glossary = Glossary([(1, "6 7", "31 32"), (2, "8", "33")])
-    found = translate.n_best(lines, 2)
+    found = translate.n_best(lines, TranslateOptions(n_best=2))
     for line, hypotheses, before in zip(lines, found, plain, strict=True):
         terms = list(pairwise(line.split())).count(("6", "7")), line.split().count("8")
         for h in hypotheses:
@@ -347,10 +348,10 @@ def test_a_glossary_is_kept_to(trained):
         if not any(terms):
             assert [h.text for h in hypotheses] == [h.text for h in before]
     assert sum("31 32" in of_line[0].text for of_line in found) >= 2
-    (both,) = translate.n_best(["6 7 8"], 1, prefixes=["33 9"])
+    (both,) = translate.n_best(["6 7 8"], prefixes=["33 9"])
     assert both[0].text.startswith("33 9 ")
     assert "31 32" in both[0].text
-    translate.sampling = SamplingConfig()
+    translate.sampling = SamplingOptions()
     with pytest.raises(InputError, match="translations that are drawn keep to no glossary: search for them"):
         translate.translate(["8"])
 
@@ -374,9 +375,9 @@ def test_terms_that_a_model_cannot_hold():
 def test_draws_depend_on_the_line_and_the_seed_and_on_nothing_else(trained):
     translate, lines = translator(trained), ["5 6 7 8", "9 10", "5 6 7 8", "", "11 12 13"]
 
-    def drawn(seed: int, n: int) -> list[list[Hypothesis]]:
-        translate.sampling = SamplingConfig(temperature=1.5, seed=seed)
-        return translate.n_best(lines, n)
+    def drawn(seed: int, n: int) -> list[list[Translation]]:
+        translate.sampling = SamplingOptions(temperature=1.5, seed=seed)
+        return translate.n_best(lines, TranslateOptions(n_best=n))
 
     found = drawn(3, 6)
     assert [len(of_line) for of_line in found] == [6, 6, 6, 1, 6]
@@ -385,16 +386,16 @@ def test_draws_depend_on_the_line_and_the_seed_and_on_nothing_else(trained):
     assert [[h.text for h in of_line] for of_line in drawn(3, 2)] == [of_line[:2] for of_line in texts]
     assert [[h.text for h in of_line] for of_line in drawn(4, 6)] != texts
     chunks = [[line] for line in lines]
-    translate.sampling = SamplingConfig(temperature=1.5, seed=3)
-    assert [[h.text for h in of_line] for of_line in translate.stream_n_best(chunks, 6)] == texts
-    begun = translate.n_best(lines, 2, prefixes=["", "7", "8 9", "", "10"])
+    translate.sampling = SamplingOptions(temperature=1.5, seed=3)
+    assert [[h.text for h in of_line] for of_line in translate.stream(chunks, TranslateOptions(n_best=6))] == texts
+    begun = translate.n_best(lines, TranslateOptions(n_best=2), prefixes=["", "7", "8 9", "", "10"])
     assert all(
         h.text.split()[: len(p)] == p
         for p, of_line in zip(([], ["7"], ["8", "9"], [], ["10"]), begun, strict=True)
         for h in of_line
     )
     with pytest.raises(InputError, match="cannot draw 0 translations"):
-        translate.n_best(lines, 0)
+        translate.n_best(lines, TranslateOptions(n_best=0))
 
 
 def test_an_endless_stream_is_translated_a_chunk_at_a_time(trained):
@@ -407,7 +408,7 @@ def test_an_endless_stream_is_translated_a_chunk_at_a_time(trained):
             yield ["" if i % 3 == 0 else f"{i % 20 + 4} 9" for i in range(asked - 15, asked + 1)]
 
     translate = translator(trained, beam_size=1)
-    stream = translate.stream_n_best(endless(), 1)
+    stream = translate.stream(endless())
     texts = [next(stream)[0].text for _ in range(40)]
     assert asked == 48
     expected = translate.translate(["" if i % 3 == 0 else f"{i % 20 + 4} 9" for i in range(1, 41)])
@@ -417,8 +418,8 @@ def test_an_endless_stream_is_translated_a_chunk_at_a_time(trained):
 def test_n_best_of_lines_as_they_arrive(trained):
     translate = translator(trained)
     lines = ["5 6 7", "", "8 9", "10"]
-    arrived = list(translate.stream_n_best(arriving_lines(written("\n".join(lines).encode())), 3))
-    whole = translate.n_best(lines, 3)
+    arrived = list(translate.stream(arriving_lines(written("\n".join(lines).encode())), TranslateOptions(n_best=3)))
+    whole = translate.n_best(lines, TranslateOptions(n_best=3))
     tokens = [[best.tokens for best in found] for found in whole]
     assert [[best.tokens for best in found] for found in arrived] == tokens
     scores = [best.score for found in arrived for best in found]
@@ -503,7 +504,7 @@ def test_a_line_too_long_to_translate_is_refused_by_number_before_it_is_encoded(
     translate = translator(trained)
     monster = "5 " * (LONGEST_LINE // 2)
     chunks = [["5"], ["6", monster + "7"]]
-    found = translate.stream_n_best(chunks, 1)
+    found = translate.stream(chunks)
     assert next(found)[0].text
     with pytest.raises(InputError, match=r"^line 3 has 16,385 characters; at most 16,384 are read$"):
         next(found)
@@ -523,7 +524,7 @@ def lively(seed: int, **changes: object) -> Transformer:
     return model
 
 
-def together(*models: Transformer, **search: object) -> Translator:
+def together(*models: Transformer, **search: object) -> TorchTranslator:
     """A model, or an ensemble of several."""
     return translator(Ensemble(models) if len(models) > 1 else models[0], max_length_extra=3, **search)
 
@@ -533,7 +534,7 @@ def together(*models: Transformer, **search: object) -> Translator:
 def test_an_ensemble_searches_by_the_mean_of_probabilities(beam_size):
     """Models of other shapes among them; the score is that of the mean, computed from whole sequences."""
     models = lively(1), lively(2, dim=32, decoder_layers=2), lively(3, positions="sinusoidal", clip=None)
-    found = together(*models, beam_size=beam_size).n_best(SAID, beam_size)
+    found = together(*models, beam_size=beam_size).n_best(SAID, TranslateOptions(n_best=beam_size))
     assert [best.text for best, *_ in found] != together(models[0], beam_size=beam_size).translate(SAID)
     for line, hypotheses in zip(SAID, found, strict=True):
         src = torch.tensor([[*WordTokenizer().encode(line), 2]])
@@ -545,7 +546,9 @@ def test_an_ensemble_searches_by_the_mean_of_probabilities(beam_size):
 
 
 def test_an_ensemble_of_one_model_twice_says_what_that_one_says():
-    alone, twice = (together(*models).n_best(SAID, 2) for models in ([lively(1)], [lively(1), lively(1)]))
+    alone, twice = (
+        together(*models).n_best(SAID, TranslateOptions(n_best=2)) for models in ([lively(1)], [lively(1), lively(1)])
+    )
     assert [[h.text for h in of_line] for of_line in alone] == [[h.text for h in of_line] for of_line in twice]
     scores = [[h.score for of_line in found for h in of_line] for found in (alone, twice)]
     assert scores[0] == pytest.approx(scores[1], abs=1e-4)
@@ -553,8 +556,8 @@ def test_an_ensemble_of_one_model_twice_says_what_that_one_says():
 
 def test_an_ensemble_scores_given_translations():
     models, sides = (lively(1), lively(2)), ([[5, 6], [7]], [[8, 9, 10], []])
-    found = together(*models).forced(*sides)
-    each = [together(model).forced(*sides) for model in models]
+    found = together(*models).log_probs(*sides)
+    each = [together(model).log_probs(*sides) for model in models]
     assert [len(row) for row in found] == [4, 1]
     for row, first, second in zip(found, *each, strict=True):
         mean = (torch.tensor(first).exp() + torch.tensor(second).exp()) / 2
@@ -583,10 +586,12 @@ def test_alignments_are_of_each_line_and_follow_what_was_read(trained):
     """It reverses its input, so where it is right the links run backwards; alone and among others they are the same."""
     translate, lines = translator(trained), random_lines(40, shortest=3, longest=7, seed=12)
     translate.aligning = True
-    found = translate.n_best(lines, 2)
+    found = translate.n_best(lines, TranslateOptions(n_best=2))
     right = linked = 0
     for line, hypotheses in zip(lines, found, strict=True):
-        assert [h.alignment for h in translate.n_best([line], 2)[0]] == [h.alignment for h in hypotheses]
+        assert [h.alignment for h in translate.n_best([line], TranslateOptions(n_best=2))[0]] == [
+            h.alignment for h in hypotheses
+        ]
         words, (best, *_) = line.split(), hypotheses
         if best.text.split() == words[::-1]:
             right += len(words)
@@ -594,15 +599,15 @@ def test_alignments_are_of_each_line_and_follow_what_was_read(trained):
     assert right > 50
     assert linked > 0.6 * right
     translate.aligning = False
-    assert all(h.alignment == [] for of_line in translate.n_best(lines, 2) for h in of_line)
+    assert all(h.alignment == [] for of_line in translate.n_best(lines, TranslateOptions(n_best=2)) for h in of_line)
 
 
 def test_tags_are_kept_and_the_rest_is_what_it_is_without_them(trained, caplog, monkeypatch):
     translate, lines = translator(trained), random_lines(30, shortest=4, longest=7, seed=15)
-    plain = translate.n_best(lines, 2)
+    plain = translate.n_best(lines, TranslateOptions(n_best=2))
     translate.keep_tags = True
     with_tags = [" ".join([*line.split()[:2], "%s", *line.split()[2:]]) for line in lines]
-    found = translate.n_best([*with_tags, "{x}", "<b>5</b> 6"], 2)
+    found = translate.n_best([*with_tags, "{x}", "<b>5</b> 6"], TranslateOptions(n_best=2))
     for before, after in zip(plain, found, strict=False):
         assert [h.text.split().count("%s") for h in after] == [1, 1]
         assert [[word for word in h.text.split() if word != "%s"] for h in after] == [h.text.split() for h in before]
@@ -646,7 +651,7 @@ class TwoSided(WordTokenizer):
 
 def test_each_side_of_a_pair_is_read_by_its_own_pieces_and_marks():
     model = small_model("learned", max_positions=6)
-    translate = Translator(model, TwoSided(), SearchConfig())  # type: ignore[arg-type]
+    translate = TorchTranslator(model, TwoSided(), SearchConfig())  # type: ignore[arg-type]
     (found,) = translate.score([("4 5 6 7", "4 5 6 7 8")])
     assert [piece for piece, _ in found] == [5, 6, 7, 8, 9, 2]
     with pytest.raises(InputError, match=r"^source line 2 has 5 pieces, but this model reads at most 4$"):

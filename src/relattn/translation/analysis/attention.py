@@ -22,14 +22,14 @@ from relattn import RelativeAttention
 from relattn.nn import SelfAttention
 from relattn.positions import distances as distances_of_pairs
 from relattn.positions import labels
-from relattn.translation.config import Part, require
+from relattn.translation.config import Part
 from relattn.translation.data.batching import collate
 from relattn.translation.drawing import png
-from relattn.translation.errors import InputError
+from relattn.translation.errors import InputError, require
 from relattn.translation.model.attention import CrossAttention, PlainAttention
 from relattn.translation.model.positions.distance_terms import DistanceAttention
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.translate.torch_translator import Translator
+from relattn.translation.translate.torch_translator import TorchTranslator
 
 DIGITS = 4  # of numbers that are written
 
@@ -77,7 +77,7 @@ class Inspection:
 
 
 @torch.inference_mode()
-def inspect(translator: Translator, line: str, *, longest: int = 1000) -> Inspection:
+def inspect(translator: TorchTranslator, line: str, *, longest: int = 1000) -> Inspection:
     """The attention of a translator's model over a line and its best translation.
 
     Args:
@@ -96,7 +96,7 @@ def inspect(translator: Translator, line: str, *, longest: int = 1000) -> Inspec
     tokenizer, marks = translator.tokenizer, translator.tokenizer.marks
     src_ids = tokenizer.encode(line)
     require(len(src_ids) <= longest, f"a sentence of {len(src_ids):,} pieces: at most {longest:,} are looked at")
-    ((best,),) = translator.n_best([line], 1)
+    ((best,),) = translator.n_best([line])
     batch = collate([src_ids], [best.tokens], marks).to(translator.device)
     found: dict[nn.Module, Any] = {}
     here = get_ident()

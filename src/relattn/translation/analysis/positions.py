@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from relattn.translation.data.batching import eval_batches
 from relattn.translation.drawing import png
 from relattn.translation.errors import InputError
-from relattn.translation.translate.torch_translator import Translator
+from relattn.translation.translate.torch_translator import TorchTranslator
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +50,7 @@ class PositionBin(NamedTuple):
 
 
 @torch.inference_mode()
-def by_position(translator: Translator, pairs: Sequence[tuple[str, str]], *, width: int) -> list[PositionBin]:
+def by_position(translator: TorchTranslator, pairs: Sequence[tuple[str, str]], *, width: int) -> list[PositionBin]:
     """How well the targets of pairs are predicted by position, in bins; the last entry is of the ends of sentence.
 
     Pairs with a blank side are left out: a blank line is translated without asking the model.

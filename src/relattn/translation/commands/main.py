@@ -24,17 +24,15 @@ from relattn.translation.config import (
     Precision,
     Quantization,
     Recipe,
-    SamplingConfig,
-    TrainConfig,
-    require,
+    SearchConfig,
 )
 from relattn.translation.console import shown
-from relattn.translation.errors import InputError, Interrupted, one_line, require_installed
+from relattn.translation.errors import InputError, Interrupted, one_line, require, require_installed
 from relattn.translation.processor import cores
 from relattn.translation.settings import add_settings, recipe_flags
 
 if TYPE_CHECKING:
-    from relattn.translation.translate.pipeline import LineTranslator
+    from relattn.translation.translate.pipeline import Translator
 
 SERVING = (  # what the extra "serve" installs, as it is imported
     *("babel", "bs4", "docx", "fastapi", "prometheus_client", "py3langid", "pydantic", "python_multipart", "sentencex"),
@@ -180,7 +178,9 @@ def evaluate(argv: list[str]) -> None:
     from relattn.translation.data.corpora import read_parallel
     from relattn.translation.evaluation import item_accuracy, score
     from relattn.translation.files import output
-    from relattn.translation.translate.confidence import calibrated
+    from relattn.translation.translate.confidence import calibrate
+    from relattn.translation.translate.options import TranslateOptions
+    from relattn.translation.translate.torch_translator import TorchTranslator
 
     if bool(arguments.embedded) == bool(arguments.src) or bool(arguments.src) != bool(arguments.ref):
         raise InputError("evaluate needs --src and --ref, or --embedded")
@@ -192,15 +192,18 @@ def evaluate(argv: list[str]) -> None:
         raise InputError("--output names the table; its picture is put beside it, as .png")
     if not 1 <= arguments.lines <= 10**9:
         raise InputError(f"lines must be at least 1 and at most 1,000,000,000, got {arguments.lines}")
-    about, translator = _load(arguments.bundles, arguments)
-    if arguments.calibrate and (len(arguments.bundles) > 1 or not isinstance(about, bundle.Parts)):
+    translator = _load(arguments.bundles, arguments)
+    options = TranslateOptions(search=_search(translator, arguments))
+    if arguments.calibrate and (len(arguments.bundles) > 1 or not isinstance(translator, TorchTranslator)):
         raise InputError("--calibrate is for one bundle")
     if arguments.calibrate and (arguments.by_position is not None or not Path(arguments.bundles[0]).is_dir()):
         raise InputError("--calibrate writes into the directory of a bundle whose translations are scored")
     if arguments.embedded:
         from relattn.translation.data.embedded import embedded
 
-        pairs = embedded(arguments.embedded, src_lang=about.src_lang, tgt_lang=about.tgt_lang, lines=arguments.lines)
+        pairs = embedded(
+            arguments.embedded, src_lang=translator.src_lang, tgt_lang=translator.tgt_lang, lines=arguments.lines
+        )
     else:
         pairs = list(read_parallel(arguments.src, arguments.ref))
     with ExitStack() as places:  # refused before anything is measured
@@ -208,9 +211,8 @@ def evaluate(argv: list[str]) -> None:
         write = places.enter_context(output(path)) if arguments.output else None
         if arguments.by_position is not None:
             from relattn.translation.analysis import positions as teacher_forcing
-            from relattn.translation.translate.torch_translator import Translator
 
-            if not isinstance(translator, Translator):
+            if not isinstance(translator, TorchTranslator):
                 raise InputError(
                     f"{arguments.bundles[0]}: an export; what it predicts by position only its bundle tells"
                 )
@@ -222,11 +224,14 @@ def evaluate(argv: list[str]) -> None:
                 draw(teacher_forcing.as_png({path.stem: bins}, trained=arguments.trained))
             return
         src, references = [a for a, _ in pairs], [b for _, b in pairs]
-        found = [best for (best,) in translator.n_best(src, 1, progress=sys.stderr.isatty())]
+        found = [best for (best,) in translator.n_best(src, options, progress=sys.stderr.isatty())]
         translations = [best.text for best in found]
         print(score(translations, references))
         if arguments.calibrate:
-            bundle.calibrate(arguments.bundles[0], calibrated(translator, found, references))
+            calibration = calibrate(found, references)
+            require(calibration is not None, "--calibrate requires two lines whose translations differ in confidence")
+            assert calibration is not None
+            bundle.calibrate(arguments.bundles[0], calibration)
         if write:
             write("".join(f"{line}\n" for line in translations).encode())
     if arguments.embedded:
@@ -258,7 +263,9 @@ def translate(argv: list[str]) -> None:
     arguments = parser.parse_args(argv)
 
     from relattn.translation.data.corpora import arriving_lines, read_lines
+    from relattn.translation.search.types import SamplingOptions
     from relattn.translation.translate.glossary import Glossary
+    from relattn.translation.translate.options import TranslateOptions
     from relattn.translation.translate.output_formats import header, written
 
     if sys.stdin is None:
@@ -272,12 +279,18 @@ def translate(argv: list[str]) -> None:
     if arguments.sample and arguments.terms:
         raise InputError("--terms is for a search, and --sample draws instead")
     glossary = Glossary.read(arguments.terms) if arguments.terms else None
-    _, translator = _load(arguments.bundles, arguments)
-    translator.sampling = SamplingConfig(**drawing) if arguments.sample else None
-    translator.aligning, translator.keep_tags, translator.glossary = arguments.align, arguments.keep_tags, glossary
+    translator = _load(arguments.bundles, arguments)
+    options = TranslateOptions(
+        n_best=arguments.n_best or 1,
+        search=_search(translator, arguments),
+        sampling=SamplingOptions(**drawing) if arguments.sample else None,
+        glossary=glossary,
+        keep_tags=arguments.keep_tags,
+        align=arguments.align,
+    )
     lines = arriving_lines(sys.stdin.fileno())
     prefixes = read_lines(arguments.prefix) if arguments.prefix else None
-    found = translator.stream_n_best(lines, arguments.n_best or 1, prefixes=prefixes, progress=sys.stderr.isatty())
+    found = translator.stream(lines, options, prefixes=prefixes, progress=sys.stderr.isatty())
     how = {"n_best": bool(arguments.n_best), "align": arguments.align}
     for line in header(arguments.format, align=arguments.align):
         print(line)
@@ -297,7 +310,7 @@ def score(argv: list[str]) -> None:
 
     from relattn.translation.data.corpora import read_parallel
 
-    _, translator = _load(arguments.bundles, arguments)
+    translator = _load(arguments.bundles, arguments)
     _, pieces = translator.tokenizer.vocabularies
     for found in translator.score(read_parallel(arguments.src, arguments.tgt)):
         each = " ".join(f"{pieces[i]} {log_prob:.4f}" for i, log_prob in found)
@@ -325,10 +338,10 @@ def serve(argv: list[str]) -> None:
 
     from relattn.translation.serve.run import serve as run
 
-    translators: dict[tuple[str, str], LineTranslator] = {}
+    translators: dict[tuple[str, str], Translator] = {}
     for path in arguments.models:
-        about, translator = _load([path], arguments)
-        pair = about.src_lang, about.tgt_lang
+        translator = _load([path], arguments)
+        pair = translator.src_lang, translator.tgt_lang
         if pair in translators:
             raise InputError(f"{path}: a second model from {pair[0]} into {pair[1]}")
         translators[pair] = translator
@@ -361,10 +374,10 @@ def inspect(argv: list[str]) -> None:
     from relattn.translation.analysis.attention import as_json, as_png
     from relattn.translation.analysis.attention import inspect as run
     from relattn.translation.files import output
-    from relattn.translation.translate.torch_translator import Translator
+    from relattn.translation.translate.torch_translator import TorchTranslator
 
-    _, translator = _load([arguments.bundle], arguments)
-    if not isinstance(translator, Translator):
+    translator = _load([arguments.bundle], arguments)
+    if not isinstance(translator, TorchTranslator):
         raise InputError(f"{arguments.bundle}: an export; only its bundle shows its attention")
     with output(path) as write:
         found = run(translator, arguments.line)
@@ -423,7 +436,7 @@ def export(argv: list[str]) -> None:
     from relattn.translation.formats import argos, onnx, sample
     from relattn.translation.formats.ctranslate2 import write as ctranslate2
 
-    parts, out = bundle.load_parts(hub.resolve(arguments.bundle)), Path(arguments.out)
+    parts, out = bundle.read_bundle(hub.resolve(arguments.bundle)), Path(arguments.out)
     if lines is None:
         lines = sample.likely_lines(parts.tokenizer, arguments.lines, longest=parts.model.max_positions)
     if arguments.program == "onnx":
@@ -661,49 +674,21 @@ def _add_device(parser: ArgumentParser) -> None:
     )
 
 
-def _load(names: list[str], arguments: Any) -> Any:
-    """What a bundle or an export says of its languages, and a translator made of it."""
-    from relattn.translation import hub
-    from relattn.translation.formats.ctranslate2 import translator as ctranslate2
+def _load(names: list[str], arguments: Any) -> Translator:
+    """Load the translator of a bundle, an ensemble or an export."""
+    from relattn.translation.translate.load import load
 
-    if arguments.threads is not None:
-        TrainConfig(threads=arguments.threads)  # whose range it has
-    paths = [hub.resolve(name) for name in names]
-    exports = [path for path in paths if (path / ctranslate2.MODEL).exists()]
-    translator: LineTranslator
-    if len(paths) > 1 and exports:
-        raise InputError(f"{exports[0]}: an export; an ensemble is of bundles")
-    if exports and arguments.precision:
-        raise InputError(f"{exports[0]}: an export has its own precision: see relattn export --quantization")
-    if exports:
-        about, translator = ctranslate2.load(paths[0], device=arguments.device, threads=arguments.threads)
-    else:
-        about, translator = _load_bundles(paths, arguments)
-    if exports and arguments.get("early_stopping") is False:
-        raise InputError(f"{exports[0]}: an export's search always stops early; its bundle's need not")
-    options = ("beam_size", "alpha", "early_stopping")
-    given = {name: arguments.get(name) for name in options if arguments.get(name) is not None}
-    translator.search = replace(translator.search, **given)
-    return about, translator
+    return load(*names, device=arguments.device, precision=arguments.precision, threads=arguments.threads)
 
 
-def _load_bundles(paths: list[Path], arguments: Any) -> Any:
-    import torch
+def _search(translator: Translator, arguments: Any) -> SearchConfig:
+    """Return the search of a translator, with the options that were given."""
+    from relattn.translation.formats.ctranslate2.translator import CTranslate2Translator
 
-    from relattn.translation import bundle
-
-    device = arguments.device
-    if arguments.threads is not None:
-        torch.set_num_threads(arguments.threads)
-    try:
-        torch.ones(1, device=device).item()
-    except Exception as error:  # of many kinds; "meta" makes tensors and has no numbers
-        fault = one_line(str(error).partition("\n")[0], 120)
-        raise InputError(f"device {device} cannot be used here: {fault}") from error
-    first, *others = map(bundle.load_parts, paths)
-    translator = first.translator(*others, device=device, precision=arguments.precision or "fp32")
-    translator.workers = torch.get_num_threads() if translator.device.type == "cpu" else 1
-    return first, translator
+    if isinstance(translator, CTranslate2Translator) and arguments.early_stopping is False:
+        raise InputError("an export always stops early; use the bundle")
+    given = {name: arguments[name] for name in ("beam_size", "alpha", "early_stopping") if arguments[name] is not None}
+    return replace(translator.search, **given)
 
 
 if __name__ == "__main__":

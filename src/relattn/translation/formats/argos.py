@@ -19,7 +19,7 @@ from pathlib import Path
 
 from babel import Locale, UnknownLocaleError
 
-from relattn.translation.bundle import CARD, Parts
+from relattn.translation.bundle import CARD, Bundle
 from relattn.translation.config import Quantization
 from relattn.translation.data.imported import TGT_TOKENIZER
 from relattn.translation.data.tokenizer import TOKENIZER
@@ -28,7 +28,7 @@ from relattn.translation.files import write_atomically
 from relattn.translation.formats.ctranslate2 import write as ctranslate2
 
 
-def export(parts: Parts, out: Path, *, quantization: Quantization, sample: Sequence[str]) -> ctranslate2.Report:
+def export(parts: Bundle, out: Path, *, quantization: Quantization, sample: Sequence[str]) -> ctranslate2.Report:
     """Write a package and check that it says the same as the bundle.
 
     Args:

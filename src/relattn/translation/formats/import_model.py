@@ -16,7 +16,7 @@ from relattn.translation.formats.ctranslate2.translator import MODEL, CTranslate
 from relattn.translation.formats.foreign_model import Found
 from relattn.translation.formats.parity import FARTHEST, Reference
 from relattn.translation.formats.sample import likely_lines
-from relattn.translation.translate.torch_translator import Translator
+from relattn.translation.translate.torch_translator import TorchTranslator
 
 
 def import_model(
@@ -52,7 +52,7 @@ def import_model(
     if not (src_lang and tgt_lang):
         raise InputError(f"{path}: does not say which languages it translates: give --src_lang and --tgt_lang")
     model = found.model()
-    translator, config = Translator(model, found.tokenizer, found.search), found.config
+    translator, config = TorchTranslator(model, found.tokenizer, found.search), found.config
     told = [
         f"{found.toolkit}: {config.positions} positions; {config.encoder_layers} and {config.decoder_layers} layers, "
         f"dim {config.dim}, feed-forward {config.feed_forward_dim:,}, {config.heads} heads; vocabularies of "
@@ -66,7 +66,7 @@ def import_model(
         theirs = CTranslate2Translator(
             path, found.tokenizer, found.search, max_length=model.max_length, compute_type="float32"
         )
-        parity = Reference.of(translator, lines).compare(theirs)
+        parity = Reference.of(translator, lines, found.search).compare(theirs)
         if not parity.worst <= FARTHEST:
             raise InputError(f"{path}: not imported: it would not say the same: {parity}")
         told.append(str(parity))

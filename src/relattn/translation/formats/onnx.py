@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from relattn import AttentionCache
-from relattn.translation.bundle import CARD, Parts
+from relattn.translation.bundle import CARD, Bundle
 from relattn.translation.config import as_dict
 from relattn.translation.data.batching import collate
 from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
@@ -107,7 +107,7 @@ class Report:
         )
 
 
-def require_exportable(parts: Parts) -> None:
+def require_exportable(parts: Bundle) -> None:
     """Raise an InputError where a model has no attention to its own target, or a vocabulary beside its tokenizer."""
     if parts.model.positions in ("lstm", "cnn"):
         raise InputError(
@@ -117,7 +117,7 @@ def require_exportable(parts: Parts) -> None:
         raise InputError(f"{parts.path}: not for ONNX: an imported model, whose vocabulary is not its tokenizer's")
 
 
-def export(parts: Parts, out: Path, *, sample: Sequence[str]) -> Report:
+def export(parts: Bundle, out: Path, *, sample: Sequence[str]) -> Report:
     """Write a bundle as ONNX graphs, and check in onnxruntime that they say the same.
 
     Args:
@@ -138,7 +138,7 @@ def export(parts: Parts, out: Path, *, sample: Sequence[str]) -> Report:
         raise InputError("there is nothing to check the export with: no lines")
     translator = parts.translator()
     src_ids = [translator.tokenizer.encode(line) for line in sample]
-    tgt_ids = [best.tokens for (best,) in translator.n_best(sample, 1)]
+    tgt_ids = [best.tokens for (best,) in translator.n_best(sample)]
     config, marks = parts.model, parts.tokenizer.marks
     about = {
         "src_lang": parts.src_lang,
@@ -157,7 +157,7 @@ def export(parts: Parts, out: Path, *, sample: Sequence[str]) -> Report:
         _trace(translator.model, aside)
         (aside / CONFIG).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
         shutil.copyfile(parts.path / TOKENIZER, aside / TOKENIZER)
-        scores = zip(translator.forced(src_ids, tgt_ids), _forced(aside, about, src_ids, tgt_ids), strict=True)
+        scores = zip(translator.log_probs(src_ids, tgt_ids), _forced(aside, about, src_ids, tgt_ids), strict=True)
         gaps = [abs(a - b) for mine, its in scores for a, b in zip(mine, its, strict=True)]
         longest = (max(map(len, src_ids)) + 1, max(map(len, tgt_ids)) + 1)
         report = Report(len(sample), len(gaps), longest, max(gaps))

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
+from relattn.translation.config import SearchConfig
 from relattn.translation.search.length_penalty import length_penalty
-from relattn.translation.translate.pipeline import Hypothesis, LineTranslator
+from relattn.translation.translate.options import TranslateOptions
+from relattn.translation.translate.pipeline import Translation, Translator
 
 FARTHEST = 1e-4  # nats by which a token's log-probability may differ in float32
 TIE = 1e-3  # nats a score by which two translations are told apart
@@ -52,37 +54,41 @@ class Reference:
     """A bundle's own translations of some lines, which its exports are held against.
 
     Attributes:
-        model: the bundle's, as it is to search: by a penalty that the exports have too.
+        model: translator of the bundle.
+        search: search that the exports support too.
         lines: none of them blank.
         src_ids: their pieces.
         best: their translations.
         scores: of each translation, the log-probability of each piece and of the end.
     """
 
-    model: LineTranslator
+    model: Translator
+    search: SearchConfig
     lines: list[str]
     src_ids: list[list[int]]
-    best: list[Hypothesis]
+    best: list[Translation]
     scores: list[list[float]]
 
     @classmethod
-    def of(cls, model: LineTranslator, lines: Sequence[str]) -> Reference:
+    def of(cls, model: Translator, lines: Sequence[str], search: SearchConfig) -> Reference:
         """Translate lines, of which blank ones are left out."""
         lines = [line for line in lines if line.strip()]
         src_ids = [model.tokenizer.encode(line) for line in lines]
-        best = [best for (best,) in model.n_best(lines, 1)]
-        return cls(model, lines, src_ids, best, model.forced(src_ids, [found.tokens for found in best]))
+        best = [best for (best,) in model.n_best(lines, TranslateOptions(search=search))]
+        return cls(model, search, lines, src_ids, best, model.log_probs(src_ids, [found.tokens for found in best]))
 
-    def compare(self, theirs: LineTranslator) -> Parity:
+    def compare(self, theirs: Translator) -> Parity:
         """How far an exported model agrees."""
-        scores = theirs.forced(self.src_ids, [found.tokens for found in self.best])
+        scores = theirs.log_probs(self.src_ids, [found.tokens for found in self.best])
         gaps = [
             [abs(a - b) for a, b in zip(mine, its, strict=True)] for mine, its in zip(self.scores, scores, strict=True)
         ]
         others: Counter[str] = Counter()
-        for ids, mine, (its,) in zip(self.src_ids, self.best, theirs.n_best(self.lines, 1), strict=True):
+        for ids, mine, (its,) in zip(
+            self.src_ids, self.best, theirs.n_best(self.lines, TranslateOptions(search=self.search)), strict=True
+        ):
             if mine.text != its.text:
-                others[_reason(self.model, ids, mine.tokens, its.tokens)] += 1
+                others[_reason(self.model, self.search, ids, mine.tokens, its.tokens)] += 1
         largest = [max(of_line) for of_line in gaps]
         worst = max(largest)
         tokens = sum(map(len, gaps))
@@ -97,12 +103,12 @@ class Reference:
         )
 
 
-def _reason(model: LineTranslator, src: list[int], mine: list[int], its: list[int]) -> str:
+def _reason(model: Translator, search: SearchConfig, src: list[int], mine: list[int], its: list[int]) -> str:
     """Why two translations of a sentence differ, by what the model itself makes of both."""
-    if max(len(mine), len(its)) + 1 >= model.limit(len(src)):
+    if max(len(mine), len(its)) + 1 >= model.limit(len(src), search):
         return "closed at the limit of length"
-    penalty = length_penalty(model.search.length_penalty, model.search.alpha)
-    totals = [sum(scores) for scores in model.forced([src, src], [mine, its])]
+    penalty = length_penalty(search.length_penalty, search.alpha)
+    totals = [sum(scores) for scores in model.log_probs([src, src], [mine, its])]
     better, other = (torch.tensor(totals) / penalty(torch.tensor([len(mine) + 1, len(its) + 1]))).tolist()
     if abs(better - other) < TIE:
         return "near-ties"

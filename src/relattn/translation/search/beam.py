@@ -29,86 +29,20 @@ The method is that of Wu et al. 2016 (section 7) and of Tensor2Tensor, which the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Protocol, Self, TypeVar
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from relattn.translation.errors import Diverged
-from relattn.translation.search.length_penalty import LengthPenalty
-from relattn.translation.translate.pipeline import Finished
+from relattn.translation.search.types import DIVERGED, FREE, NEVER, C, Hypothesis, SearchRules, SearchState
 
-NEVER = float("-inf")
-NO_NUMBERS = "the model's log-probabilities are not numbers: it has diverged or is damaged"
-FREE = -1  # in a prefix: any token may stand here
-IN_CACHE = 1 << 19  # logits that are worked on at a time, 2 MiB
-BLOCK = 64  # of a row of logits, whose maximum is taken first
+CHUNK = 1 << 19  # logits that are processed at a time on a CPU, 2 MiB
+BLOCK = 64  # columns of a row of logits whose maximum is taken first
 
 
-class Cache(Protocol):
-    """What a model remembers of each row: a value, which changes only where it is given up."""
-
-    def select(self, rows: Tensor) -> Self:
-        """The cache of the rows (M,) named, in that order; a row may be named several times or not at all."""
-        ...
-
-    def move(self, rows: Tensor, to: Tensor, keep: int) -> Self:
-        """The cache of its first `keep` rows, once `rows` have been put in the place of those at `to`, each (moved,).
-
-        What is moved is as it was before anything was. This cache is given up.
-        """
-        ...
-
-
-C = TypeVar("C", bound=Cache)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """What stays the same throughout one search."""
-
-    beam_size: int
-    bos: int
-    eos: int
-    banned: Sequence[int]  # tokens that are never generated, such as padding
-    penalty: LengthPenalty
-    n_best: int = 1  # finished hypotheses that must be settled before a sentence is over
-    early_stopping: bool = False  # over as soon as `beam_size` hypotheses have finished
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.n_best <= self.beam_size:
-            raise ValueError(f"n_best is {self.n_best}; it must be between 1 and the beam size, {self.beam_size}")
-        if self.eos in self.banned:
-            raise ValueError(f"token {self.eos} ends a sentence, so it cannot be banned")
-
-    @property
-    def candidates(self) -> int:
-        """Extensions of a sentence's hypotheses that a step looks at."""
-        return 1 if self.beam_size == 1 else 2 * self.beam_size
-
-
-@dataclass(frozen=True)
-class BeamState:
-    """The hypotheses of the sentences still searched. `width` is 1 at the start, and at most the beam size later."""
-
-    sentences: Tensor  # (live,) index of each sentence in the batch searched
-    limits: Tensor  # (live,) most tokens a sentence may generate, end of sentence counted
-    prefixes: Tensor  # (live, longest) tokens that its hypotheses begin with; FREE where there is none
-    tokens: Tensor  # (live, width, length) what the live hypotheses have generated
-    log_prob: Tensor  # (live, width) of the live hypotheses, best first; -inf: no hypothesis in this place
-    slots: Tensor  # (live, width) which of the sentence's rows of the cache each live hypothesis has
-    finished_tokens: Tensor  # (live, beam, length) end of sentence counted, whatever follows it is padding
-    finished_lengths: Tensor  # (live, beam)
-    finished_scores: Tensor  # (live, beam) log-probability / penalty, best first; -inf: no hypothesis in this place
-
-    def select(self, which: Tensor) -> BeamState:
-        """The state of some of its sentences: a boolean mask or indices over (live,)."""
-        return BeamState(*(getattr(self, field.name)[which] for field in fields(self)))
-
-
-def start(limits: Tensor, rules: Rules, prefixes: Tensor | None = None) -> BeamState:
+def start(limits: Tensor, rules: SearchRules, prefixes: Tensor | None = None) -> SearchState:
     """The state before the first step: one empty hypothesis a sentence. `limits` is (sentences,) and at least 1."""
     (live,) = limits.shape
     prefixes = limits.new_empty(live, 0) if prefixes is None else prefixes
@@ -117,7 +51,7 @@ def start(limits: Tensor, rules: Rules, prefixes: Tensor | None = None) -> BeamS
     if live and bool(((prefixes != FREE).sum(1) >= limits).any()):
         raise ValueError("a prefix leaves no room within its sentence's limit")
     beam, device = rules.beam_size, limits.device
-    return BeamState(
+    return SearchState(
         sentences=torch.arange(live, device=device),
         limits=limits,
         prefixes=prefixes,
@@ -130,7 +64,7 @@ def start(limits: Tensor, rules: Rules, prefixes: Tensor | None = None) -> BeamS
     )
 
 
-def advance(state: BeamState, logits: Tensor, rules: Rules) -> tuple[BeamState, Tensor]:
+def advance(state: SearchState, logits: Tensor, rules: SearchRules) -> tuple[SearchState, Tensor]:
     """One step: `logits` (live, width, vocab) of the next token, by slots -> the next state, but for its slots.
 
     The second result is (live, new width): the slots of the hypotheses that the new live ones extend.
@@ -157,7 +91,7 @@ def advance(state: BeamState, logits: Tensor, rules: Rules) -> tuple[BeamState, 
     return state, state.slots.gather(1, parent.gather(1, chosen))
 
 
-def permitted(length: int, limits: Tensor, prefixes: Tensor, rules: Rules) -> Tensor:
+def permitted(length: int, limits: Tensor, prefixes: Tensor, rules: SearchRules) -> Tensor:
     """(live,) the one token that may stand at a length, counted from 1, or FREE: the end at a limit, or a prefix's own.
 
     Args:
@@ -184,7 +118,7 @@ def best_tokens(logits: Tensor, k: int, only: Tensor, banned: Sequence[int]) -> 
         banned: tokens that may not come.
     """
     found = []
-    rows = max(1, IN_CACHE // logits.shape[1] if logits.is_cpu else len(logits))
+    rows = max(1, CHUNK // logits.shape[1] if logits.is_cpu else len(logits))
     for part, allowed in zip(logits.split(rows), only.split(rows), strict=True):
         log_probs = torch.log_softmax(part.float(), dim=-1)
         log_probs[:, list(banned)] = NEVER
@@ -212,7 +146,7 @@ def _topk_by_blocks(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values, index
 
 
-def over(state: BeamState, rules: Rules) -> Tensor:
+def over(state: SearchState, rules: SearchRules) -> Tensor:
     """(live,) True where no live hypothesis can still enter the sentence's n best, or is waited for.
 
     Past its limit nothing is live.
@@ -228,9 +162,9 @@ def search(
     step: Callable[[Tensor, C], tuple[Tensor, C]],
     cache: C,
     limits: Tensor,
-    rules: Rules,
+    rules: SearchRules,
     prefixes: Tensor | None = None,
-) -> list[list[Finished]]:
+) -> list[list[Hypothesis]]:
     """Search a batch to its end: for each sentence its best `rules.n_best` hypotheses, best first.
 
     `cache` has one row per sentence; `limits` (sentences,) are the most tokens each may generate; `prefixes`
@@ -240,7 +174,7 @@ def search(
     Raises:
         Diverged: the model's log-probabilities are not numbers, as those of a diverged model are.
     """
-    results: list[list[Finished]] = [[] for _ in range(limits.shape[0])]
+    results: list[list[Hypothesis]] = [[] for _ in range(limits.shape[0])]
     state = start(limits, rules, prefixes)
     last = torch.full_like(limits, rules.bos)
     while len(state.sentences):
@@ -255,7 +189,7 @@ def search(
             state, rows = state.select(places), rows[places]
         if len(state.sentences):
             if state.tokens.shape[-1] >= int(state.limits.min()):
-                raise Diverged(NO_NUMBERS)
+                raise Diverged(DIVERGED)
             slots, cache = settle(cache, rows, width)
             state = replace(state, slots=slots)
             last = torch.empty_like(slots).scatter_(1, slots, state.tokens[:, :, -1]).flatten()
@@ -327,7 +261,7 @@ def _rows(tokens: Tensor, which: Tensor) -> Tensor:
     return tokens.gather(1, which[:, :, None].expand(-1, -1, tokens.shape[-1]))
 
 
-def _merge_finished(state: BeamState, tokens: Tensor, lengths: Tensor, scores: Tensor) -> BeamState:
+def _merge_finished(state: SearchState, tokens: Tensor, lengths: Tensor, scores: Tensor) -> SearchState:
     """The state with the best of its finished hypotheses and of new ones; of equal scores the older is kept."""
     old_tokens = F.pad(state.finished_tokens, (0, tokens.shape[-1] - state.finished_tokens.shape[-1]))
     scores, best = stable_topk(torch.cat([state.finished_scores, scores], dim=1), state.finished_scores.shape[1])
@@ -339,7 +273,7 @@ def _merge_finished(state: BeamState, tokens: Tensor, lengths: Tensor, scores: T
     )
 
 
-def _collect(state: BeamState, n_best: int, results: list[list[Finished]]) -> None:
+def _collect(state: SearchState, n_best: int, results: list[list[Hypothesis]]) -> None:
     """Write the n best finished hypotheses of a state's sentences into their places in the results."""
     for sentence, tokens, lengths, scores in zip(
         state.sentences.tolist(),
@@ -349,7 +283,7 @@ def _collect(state: BeamState, n_best: int, results: list[list[Finished]]) -> No
         strict=True,
     ):
         results[sentence] = [
-            Finished(row[: length - 1], score)
+            Hypothesis(row[: length - 1], score)
             for row, length, score in zip(tokens[:n_best], lengths[:n_best], scores[:n_best], strict=True)
             if score > NEVER
         ]

@@ -22,29 +22,13 @@ import torch
 from torch import Tensor
 
 from relattn.translation.errors import Diverged
-from relattn.translation.search.beam import NEVER, NO_NUMBERS, C, Rules
-from relattn.translation.translate.pipeline import Finished
+from relattn.translation.search.types import DIVERGED, NEVER, C, Hypothesis, Request, SearchRules
 
 Phrase = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Constrained:
-    """What is asked for of one sentence.
-
-    Attributes:
-        phrases: tokens of each; one that stands there twice is to come twice.
-        limit: most tokens, end counted; there is room for all phrases after the prefix.
-        prefix: tokens that it begins with.
-    """
-
-    phrases: tuple[Phrase, ...]
-    limit: int
-    prefix: Phrase = ()
-
-
-@dataclass(frozen=True)
-class Hypothesis:
+class PartialHypothesis:
     """One that is not ended."""
 
     row: int  # of the cache it comes from
@@ -63,7 +47,7 @@ class Hypothesis:
         """The tokens that begin a phrase that it lacks, or go on with one."""
         return {phrase[len(begun)] for begun in ((), self.begun) for phrase in self.lacking if _begins(phrase, begun)}
 
-    def extended(self, token: int, log_prob: float) -> Hypothesis:
+    def extended(self, token: int, log_prob: float) -> PartialHypothesis:
         """This one and a token more, whose log-probability is given."""
         ends = ((*self.begun[start:], token) for start in range(len(self.begun) + 1))
         begun = next((end for end in ends if any(_begins(phrase, end) for phrase in self.lacking)), ())
@@ -71,7 +55,7 @@ class Hypothesis:
         if whole:
             lacking.remove(begun)
         after = (*self.tokens, token), self.log_prob + log_prob
-        return Hypothesis(self.row, tuple(lacking), *after, () if whole else begun, whole)
+        return PartialHypothesis(self.row, tuple(lacking), *after, () if whole else begun, whole)
 
 
 def _begins(phrase: Phrase, beginning: Phrase) -> bool:
@@ -81,11 +65,11 @@ def _begins(phrase: Phrase, beginning: Phrase) -> bool:
 def search(
     step: Callable[[Tensor, C], tuple[Tensor, C]],
     cache: C,
-    asked: Sequence[Constrained],
-    rules: Rules,
+    asked: Sequence[Request],
+    rules: SearchRules,
     within: np.ndarray,
     device: torch.device | str = "cpu",
-) -> list[list[Finished]]:
+) -> list[list[Hypothesis]]:
     """Search a batch to its end: for each sentence its best `rules.n_best` translations, best first.
 
     Args:
@@ -102,8 +86,8 @@ def search(
     """
     if any(len(each.prefix) + sum(map(len, each.phrases)) >= each.limit for each in asked):
         raise ValueError("a sentence's limit has no room for what is to be in it")
-    results: list[list[Finished]] = [[] for _ in asked]
-    live = {i: [Hypothesis(i, each.phrases)] for i, each in enumerate(asked)}
+    results: list[list[Hypothesis]] = [[] for _ in asked]
+    live = {i: [PartialHypothesis(i, each.phrases)] for i, each in enumerate(asked)}
     while live:
         hypotheses = [one for of_sentence in live.values() for one in of_sentence]
         tokens = [one.tokens[-1] if one.tokens else rules.bos for one in hypotheses]
@@ -117,24 +101,24 @@ def search(
             if _over(results[i], live[i], asked[i].limit, rules):
                 del live[i]
             elif not live[i]:
-                raise Diverged(NO_NUMBERS)
+                raise Diverged(DIVERGED)
         rows = [one.row for of_sentence in live.values() for one in of_sentence]
         cache = cache.select(torch.tensor(rows, dtype=torch.long, device=device))
     return [found[: rules.n_best] for found in results]
 
 
 def _advance(
-    before: list[Hypothesis],
+    before: list[PartialHypothesis],
     log_probs: np.ndarray,
-    asked: Constrained,
-    rules: Rules,
+    asked: Request,
+    rules: SearchRules,
     within: np.ndarray,
     row: int,
-) -> tuple[list[Finished], list[Hypothesis]]:
+) -> tuple[list[Hypothesis], list[PartialHypothesis]]:
     """One step of one sentence: what ends in it, and what lives on. `row` is that of the first of `before`."""
     most = rules.candidates
     length = len(before[0].tokens) + 1
-    banks: dict[int, list[tuple[float, int, int, Hypothesis]]] = defaultdict(list)  # by tokens of phrases missing
+    banks: dict[int, list[tuple[float, int, int, PartialHypothesis]]] = defaultdict(list)
     for place, one in enumerate(before):
         for token in _followers(one, log_probs[place], asked, rules, within, most):
             after = replace(one, row=row + place).extended(token, float(log_probs[place, token]))
@@ -149,11 +133,11 @@ def _advance(
     turns = (bank[turn] for turn in range(most) for bank in kept if turn < len(bank))
     chosen = [one for one, _ in zip(turns, range(rules.beam_size), strict=False)]
     penalty = float(rules.penalty(torch.tensor(length)))
-    return [Finished(list(one.tokens[:-1]), one.log_prob / penalty) for one in ended], chosen
+    return [Hypothesis(list(one.tokens[:-1]), one.log_prob / penalty) for one in ended], chosen
 
 
 def _followers(
-    one: Hypothesis, log_probs: np.ndarray, asked: Constrained, rules: Rules, within: np.ndarray, most: int
+    one: PartialHypothesis, log_probs: np.ndarray, asked: Request, rules: SearchRules, within: np.ndarray, most: int
 ) -> set[int]:
     """The tokens that a hypothesis is extended by: its likeliest that may follow, and those of phrases."""
     length = len(one.tokens) + 1
@@ -175,7 +159,7 @@ def _followers(
     return wanted | set(likely.tolist())
 
 
-def _over(found: list[Finished], live: list[Hypothesis], limit: int, rules: Rules) -> bool:
+def _over(found: list[Hypothesis], live: list[PartialHypothesis], limit: int, rules: SearchRules) -> bool:
     """Whether nothing that lives can still enter the n best, or is waited for; as `beam.over`."""
     if len(found) < rules.n_best:
         return not live and bool(found)

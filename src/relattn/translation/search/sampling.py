@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from relattn.translation.config import SamplingConfig
 from relattn.translation.errors import Diverged
-from relattn.translation.search.beam import NO_NUMBERS, C, Rules, best_tokens, permitted
-from relattn.translation.translate.pipeline import Finished
+from relattn.translation.search.beam import best_tokens, permitted
+from relattn.translation.search.types import DIVERGED, C, Hypothesis, SamplingOptions, SearchRules
 
 
 @dataclass
@@ -29,11 +28,11 @@ def sample(
     step: Callable[[Tensor, C], tuple[Tensor, C]],
     cache: C,
     limits: Tensor,
-    rules: Rules,
+    rules: SearchRules,
     prefixes: Tensor,
-    how: SamplingConfig,
+    how: SamplingOptions,
     numbers: Tensor,
-) -> list[Finished]:
+) -> list[Hypothesis]:
     """Draw a translation for each row.
 
     Args:
@@ -56,7 +55,7 @@ def sample(
         only = permitted(length, limits[rows], prefixes[rows], rules)
         kept, tokens = best_tokens(logits, min(how.top_k or logits.shape[1], logits.shape[1]), only, rules.banned)
         if not bool(kept[:, 0].isfinite().all()):
-            raise Diverged(NO_NUMBERS)
+            raise Diverged(DIVERGED)
         share = (kept.double() / how.temperature).softmax(-1).cumsum(-1)
         place = torch.searchsorted(share / share[:, -1:], numbers[rows, length - 1, None], right=True)
         last = tokens.gather(1, place)[:, 0]
@@ -72,6 +71,6 @@ def sample(
             cache = cache.select(going.nonzero()[:, 0])
     lengths = torch.tensor([len(row.tokens) for row in drawn])
     return [
-        Finished(row.tokens[:-1], row.log_prob / penalty)
+        Hypothesis(row.tokens[:-1], row.log_prob / penalty)
         for row, penalty in zip(drawn, rules.penalty(lengths).tolist(), strict=True)
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from relattn.translation.config import require
+from relattn.translation.errors import require
 
 
 @dataclass(frozen=True, kw_only=True)

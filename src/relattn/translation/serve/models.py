@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from relattn.translation.errors import InputError, one_line
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.queue import Batches
-from relattn.translation.translate.pipeline import Hypothesis, LineTranslator
+from relattn.translation.translate.options import TranslateOptions
+from relattn.translation.translate.pipeline import Translation, Translator
 
 if TYPE_CHECKING:
     from relattn.translation.analysis.attention import Inspection
@@ -39,16 +39,14 @@ class Model:
         limits: of the queue.
     """
 
-    def __init__(self, translator: LineTranslator, target: str, threads: ThreadPoolExecutor, limits: Limits) -> None:
+    def __init__(self, translator: Translator, target: str, threads: ThreadPoolExecutor, limits: Limits) -> None:
         self.translator, self.target = translator, target
-        with_tags = copy.copy(translator)
-        with_tags.keep_tags = True
 
         def queue(work: Callable[[list[Any]], list[Any]]) -> Batches[Any, Any]:
             return Batches(work, threads, size=limits.batch, most=limits.waiting, pause=limits.pause / 1000)
 
-        self.plain: Batches[Asked, list[Hypothesis]] = queue(partial(_translate, translator))
-        self.tagged: Batches[Asked, list[Hypothesis]] = queue(partial(_translate, with_tags))
+        self.plain: Batches[Asked, list[Translation]] = queue(partial(_translate, translator, keep_tags=False))
+        self.tagged: Batches[Asked, list[Translation]] = queue(partial(_translate, translator, keep_tags=True))
         self.scored: Batches[tuple[str, list[int]], list[float]] = queue(partial(_score, translator))
         self.inspected: Batches[str, Inspection] = queue(partial(_inspect, translator))
 
@@ -58,25 +56,26 @@ class Model:
         return [self.plain, self.tagged, self.scored, self.inspected]
 
 
-def _translate(translator: LineTranslator, asked: list[Asked]) -> list[list[Hypothesis]]:
-    found = translator.n_best([each.sentence for each in asked], max(each.count for each in asked))
+def _translate(translator: Translator, asked: list[Asked], *, keep_tags: bool) -> list[list[Translation]]:
+    options = TranslateOptions(n_best=max(each.count for each in asked), keep_tags=keep_tags)
+    found = translator.n_best([each.sentence for each in asked], options)
     return [of_line[: each.count] for of_line, each in zip(found, asked, strict=True)]
 
 
-def _score(translator: LineTranslator, asked: list[tuple[str, list[int]]]) -> list[list[float]]:
+def _score(translator: Translator, asked: list[tuple[str, list[int]]]) -> list[list[float]]:
     """The log-probabilities of the pieces of translations, given with their sentences, and of their ends."""
     sources, targets = zip(*asked, strict=True)
-    return translator.forced([translator.tokenizer.encode(source) for source in sources], targets)
+    return translator.log_probs([translator.tokenizer.encode(source) for source in sources], targets)
 
 
-def _inspect(translator: LineTranslator, lines: list[str]) -> list[Inspection]:
-    if not translator.aligns:
+def _inspect(translator: Translator, lines: list[str]) -> list[Inspection]:
+    if not translator.supports_alignment:
         raise InputError("an export shows no attention: that needs the bundle it was made from")
 
     from relattn.translation.analysis.attention import inspect
-    from relattn.translation.translate.torch_translator import Translator
+    from relattn.translation.translate.torch_translator import TorchTranslator
 
-    assert isinstance(translator, Translator)
+    assert isinstance(translator, TorchTranslator)
     return [inspect(translator, line, longest=LONGEST_INSPECTED) for line in lines]
 
 
@@ -92,7 +91,7 @@ class Models:
         InputError: no model reads or writes the pivot.
     """
 
-    def __init__(self, translators: Mapping[Pair, LineTranslator], *, pivot: str, limits: Limits) -> None:
+    def __init__(self, translators: Mapping[Pair, Translator], *, pivot: str, limits: Limits) -> None:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="translate")
         self.by_pair = {pair: Model(each, pair[1], self._threads, limits) for pair, each in translators.items()}
         self.sources = sorted({source for source, _ in self.by_pair})

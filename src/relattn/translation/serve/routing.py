@@ -156,7 +156,7 @@ class Translating:
         return [self.models.by_pair[pair] for pair in route]
 
     def _keep_marks(self, source: str, target: str) -> bool:
-        return all(model.translator.aligns for model in self._route(source, target))
+        return all(model.translator.supports_alignment for model in self._route(source, target))
 
     async def _parts(
         self, texts: Sequence[str], source: str, target: str, *, marked: bool, count: int

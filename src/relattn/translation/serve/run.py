@@ -13,11 +13,11 @@ from relattn.translation.serve.app import make
 from relattn.translation.serve.keys import Keys
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.models import Models, Pair
-from relattn.translation.translate.pipeline import LineTranslator
+from relattn.translation.translate.pipeline import Translator
 
 
 def serve(
-    translators: Mapping[Pair, LineTranslator],
+    translators: Mapping[Pair, Translator],
     *,
     host: str,
     port: int,

@@ -43,8 +43,8 @@ from relattn.translation.training.processes import (
 )
 from relattn.translation.training.stop import Stop
 from relattn.translation.training.together import Together
-from relattn.translation.translate.confidence import calibrated
-from relattn.translation.translate.torch_translator import Translator
+from relattn.translation.translate.confidence import calibrate
+from relattn.translation.translate.torch_translator import TorchTranslator
 
 _log = logging.getLogger(__name__)
 
@@ -122,14 +122,14 @@ def write_bundle(
     card, calibration = _card(recipe, paths), None
     if valid:
         card += "\n## Scores\n"
-        translator = Translator(model, tokenizer, recipe.search)
+        translator = TorchTranslator(model, tokenizer, recipe.search)
     for each in valid:
         sources, references = [src for src, _ in each.pairs], [tgt for _, tgt in each.pairs]
-        found = [best for (best,) in translator.n_best(sources, 1)]
+        found = [best for (best,) in translator.n_best(sources)]
         scores = score([best.text for best in found], references)
         of = f" of {each.name}" if len(valid) > 1 else ""
         card += f"\nOn the {scores.sentences} validation sentences{of}:\n\n{scores}\n"
-        calibration = calibration or calibrated(translator, found, references)
+        calibration = calibration or calibrate(found, references)
     bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card=card, calibration=calibration)
 
 
@@ -178,11 +178,11 @@ def _card(recipe: Recipe, paths: list[Path]) -> str:
     )
 
 
-def _start(recipe: Recipe) -> bundle.Parts | None:
+def _start(recipe: Recipe) -> bundle.Bundle | None:
     """The bundle that training starts from, if the recipe names one."""
     if not recipe.train.init_from:
         return None
-    start = bundle.load_parts(hub.resolve(recipe.train.init_from))
+    start = bundle.read_bundle(hub.resolve(recipe.train.init_from))
     changed = [line for line in differences(as_dict(start.model), as_dict(recipe.model)) if "dropout" not in line]
     if changed:
         raise InputError(f"{recipe.train.init_from}: is another model than the recipe's: {'; '.join(changed)}")

@@ -20,7 +20,7 @@ from relattn.translation.data.tokenizer import Marks
 from relattn.translation.evaluation import score
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training.objective import mean_loss
-from relattn.translation.translate.torch_translator import Translator
+from relattn.translation.translate.torch_translator import TorchTranslator
 
 UNREAD = 0.01  # the share by which the loss rises at most, of a model that reads no order
 
@@ -49,7 +49,7 @@ def validate(
     if pairs:
         model.eval()
         with torch.inference_mode():
-            translator = Translator(model, tokenizer, replace(recipe.search, beam_size=1), device=device)
+            translator = TorchTranslator(model, tokenizer, replace(recipe.search, beam_size=1), device=device)
             bleu = score(translator.translate([src for src, _ in pairs]), [tgt for _, tgt in pairs]).bleu
         model.train()
     return Validated(valid.name, loss, bleu)

@@ -18,7 +18,7 @@ from relattn.translation.config import Calibration
 from relattn.translation.evaluation import sentence_chrf
 
 if TYPE_CHECKING:
-    from relattn.translation.translate.pipeline import Hypothesis, LineTranslator
+    from relattn.translation.translate.pipeline import Translation
 
 _STEPS = 50
 _MOST = 30.0  # of bias and slope, either way: from there on all is 0 or 1
@@ -48,14 +48,14 @@ def fit(means: Sequence[float], qualities: Sequence[float]) -> Calibration:
     return Calibration(bias=round(float(weights[0]), 6), slope=round(float(weights[1]), 6))
 
 
-def calibrated(translator: LineTranslator, found: Sequence[Hypothesis], references: Sequence[str]) -> Calibration:
-    """The calibration of a translator by the best translations that it found for lines, blank ones left out.
+def calibrate(translations: Sequence[Translation], references: Sequence[str]) -> Calibration | None:
+    """Return the calibration that fits the best translations of some lines; blank lines are left out.
 
-    Without two that differ there is none.
+    It is None if all translations have the same mean log-probability.
     """
-    kept = [(one, reference) for one, reference in zip(found, references, strict=True) if one.tokens]
-    means = [translator.mean_log_prob(one) for one, _ in kept]
+    kept = [(one, reference) for one, reference in zip(translations, references, strict=True) if one.tokens]
+    means = [one.mean_log_prob for one, _ in kept]
     if len(set(means)) < 2:
-        return Calibration()
+        return None
     qualities = sentence_chrf([one.text for one, _ in kept], [reference for _, reference in kept])
     return fit(means, [quality / 100 for quality in qualities])

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from relattn.translation.config import Format
-from relattn.translation.translate.pipeline import Hypothesis
+from relattn.translation.translate.pipeline import Translation
 
 
 def header(style: Format, *, align: bool) -> list[str]:
     """The lines before all others: the names of a table's columns."""
-    return ["\t".join(_fields(0, Hypothesis("", 0.0, []), align=align))] if style == "tsv" else []
+    return ["\t".join(_fields(0, Translation("", 0.0, []), align=align))] if style == "tsv" else []
 
 
-def written(style: Format, number: int, found: Sequence[Hypothesis], *, n_best: bool, align: bool) -> list[str]:
+def written(style: Format, number: int, found: Sequence[Translation], *, n_best: bool, align: bool) -> list[str]:
     """The lines that say what a line's translations are.
 
     Args:
@@ -38,7 +38,7 @@ def written(style: Format, number: int, found: Sequence[Hypothesis], *, n_best: 
     return lines
 
 
-def _fields(number: int, found: Hypothesis, *, align: bool) -> dict[str, Any]:
+def _fields(number: int, found: Translation, *, align: bool) -> dict[str, Any]:
     row: dict[str, Any] = {"line": number, "score": round(found.score, 4), "confidence": round(found.confidence, 4)}
     row["translation"] = found.text
     return row | {"alignment": pharaoh(found.alignment)} if align else row

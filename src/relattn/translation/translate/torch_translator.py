@@ -12,35 +12,37 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from relattn.translation.config import SamplingConfig, SearchConfig
+from relattn.translation.config import Calibration, SearchConfig
 from relattn.translation.data.batching import Batch, collate
 from relattn.translation.data.imported import AnyTokenizer
 from relattn.translation.data.plan import runs
-from relattn.translation.errors import InputError
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.search import constrained
-from relattn.translation.search.beam import FREE, Rules, search
+from relattn.translation.search import beam, constrained
 from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.sampling import sample
+from relattn.translation.search.types import FREE, Hypothesis, Request, SamplingOptions, SearchRules
 from relattn.translation.translate.alignment import Links, attention, links
 from relattn.translation.translate.glossary import within_words
-from relattn.translation.translate.pipeline import MAX_TOKENS, B, Finished, LineTranslator, R, Sentence
+from relattn.translation.translate.options import TranslateOptions
+from relattn.translation.translate.pipeline import MAX_TOKENS, B, R, Translator
 
 
-class Translator(LineTranslator):
-    """A model with its tokenizer and how to search.
+class TorchTranslator(Translator):
+    """Translates with a PyTorch model.
 
-    With `workers` of its own, a processor's threads each search a batch, instead of all working at one product.
+    With several `workers`, each thread searches one batch, which on a CPU is faster than all threads sharing each
+    matrix product.
 
     Args:
-        model: one, or an ensemble; put on `device` and into evaluation mode.
-        tokenizer: of both sides.
-        search: beam size, length penalty and length limits.
-        device: where to compute.
+        model: model or ensemble; it is moved to `device` and set to evaluation mode.
+        tokenizer: tokenizer of both sides.
+        search: default beam size, length penalty and length limits.
+        device: device to compute on.
+        languages, calibration, workers: as in `Translator`.
     """
 
-    model: Any  # Transformer | Ensemble, whose caches are not of one type
+    model: Any  # Transformer | Ensemble, whose caches have different types
 
     def __init__(
         self,
@@ -49,18 +51,22 @@ class Translator(LineTranslator):
         search: SearchConfig,
         *,
         device: str | torch.device = "cpu",
+        languages: tuple[str, str] = ("", ""),
+        calibration: Calibration = Calibration(),  # noqa: B008 - it is frozen
+        workers: int = 1,
     ) -> None:
-        super().__init__(tokenizer, search)
+        super().__init__(
+            tokenizer,
+            search,
+            languages=languages,
+            max_length=model.max_length,
+            calibration=calibration,
+            workers=workers,
+        )
         self.device = torch.device(device)
         self.model = model.to(self.device).eval()
 
-    @property
-    def max_length(self) -> int | None:  # type: ignore[override]
-        """Longest sequence, in pieces, end included, that the model can hold; None where there is no limit."""
-        longest: int | None = self.model.max_length
-        return longest
-
-    def of_each(self, work: Callable[[B], R], batches: Sequence[B]) -> Iterator[R]:
+    def map_batches(self, work: Callable[[B], R], batches: Sequence[B]) -> Iterator[R]:
         """What `work` makes of each of `batches`, in their order, by as many threads as there are `workers`."""
         if min(self.workers, len(batches)) == 1:
             yield from map(work, batches)
@@ -74,68 +80,70 @@ class Translator(LineTranslator):
             torch.set_num_threads(threads)
 
     @torch.inference_mode()
-    def search_batch(self, sentences: list[Sentence], n: int) -> list[list[Finished]]:
-        if self.sampling is not None:
-            return self._draw(sentences, n, self.sampling)
-        found: dict[int, list[Finished]] = {}
-        for search_some, wanted in ((self._search, False), (self._search_with_phrases, True)):
-            some = [each for each in sentences if bool(each.phrases) == wanted]
-            if some:
-                found.update(zip((each.number for each in some), search_some(some, self._rules(n)), strict=True))
-        return [found[each.number] for each in sentences]
+    def search_batch(
+        self, requests: list[Request], search: SearchConfig, options: TranslateOptions
+    ) -> list[list[Hypothesis]]:
+        rules = self._rules(search, options.n_best if options.sampling is None else 1)
+        if options.sampling is not None:
+            return self._sample(requests, rules, options.n_best, options.sampling)
+        results: dict[int, list[Hypothesis]] = {}
+        for run, with_phrases in ((self._beam_search, False), (self._constrained_search, True)):
+            chosen = [request for request in requests if bool(request.phrases) == with_phrases]
+            if chosen:
+                results.update(zip((request.number for request in chosen), run(chosen, rules), strict=True))
+        return [results[request.number] for request in requests]
 
-    def _search(self, sentences: list[Sentence], rules: Rules) -> list[list[Finished]]:
-        cache, limits, prefixes = self._start(sentences)
-        return search(self._step, cache, limits, rules, prefixes)
+    def _beam_search(self, requests: list[Request], rules: SearchRules) -> list[list[Hypothesis]]:
+        cache, limits, prefixes = self._start(requests)
+        return beam.search(self._step, cache, limits, rules, prefixes)
 
-    def _search_with_phrases(self, sentences: list[Sentence], rules: Rules) -> list[list[Finished]]:
-        asked = [constrained.Constrained(each.phrases, each.limit, tuple(each.prefix)) for each in sentences]
-        cache, _, _ = self._start(sentences)
-        return constrained.search(self._step, cache, asked, rules, self._within, self.device)
+    def _constrained_search(self, requests: list[Request], rules: SearchRules) -> list[list[Hypothesis]]:
+        cache, _, _ = self._start(requests)
+        return constrained.search(self._step, cache, requests, rules, self._within_words, self.device)
 
     @cached_property
-    def _within(self) -> np.ndarray:
-        """(vocab,) the target pieces that go on within a word."""
+    def _within_words(self) -> np.ndarray:
+        """(vocab,) bool, the target pieces that continue a word."""
         return np.array(within_words(self.tokenizer.vocabularies[1]))
 
-    def _draw(self, sentences: list[Sentence], n: int, how: SamplingConfig) -> list[list[Finished]]:
-        if any(each.phrases for each in sentences):
-            raise InputError("translations that are drawn keep to no glossary: search for them")
-        cache, limits, prefixes = self._start(sentences)
-        longest, each = int(limits.max()), torch.arange(len(sentences), device=self.device).repeat_interleave(n)
-        draws = [(one.number, draw) for one in sentences for draw in range(n)]
-        numbers = np.stack([np.random.default_rng([how.seed, *which]).random(longest) for which in draws])
-        found = sample(
+    def _sample(
+        self, requests: list[Request], rules: SearchRules, n: int, options: SamplingOptions
+    ) -> list[list[Hypothesis]]:
+        cache, limits, prefixes = self._start(requests)
+        longest, rows = int(limits.max()), torch.arange(len(requests), device=self.device).repeat_interleave(n)
+        draws = [(request.number, draw) for request in requests for draw in range(n)]
+        numbers = np.stack([np.random.default_rng([options.seed, *which]).random(longest) for which in draws])
+        drawn = sample(
             self._step,
-            cache.select(each),
-            limits[each],
-            self._rules(1),
-            prefixes[each],
-            how,
+            cache.select(rows),
+            limits[rows],
+            rules,
+            prefixes[rows],
+            options,
             torch.from_numpy(numbers).to(self.device),
         )
-        return [found[i : i + n] for i in range(0, len(found), n)]
+        return [drawn[i : i + n] for i in range(0, len(drawn), n)]
 
-    def _rules(self, n: int) -> Rules:
+    def _rules(self, search: SearchConfig, n: int) -> SearchRules:
         marks = self.tokenizer.marks
-        return Rules(
-            beam_size=self.search.beam_size,
+        return SearchRules(
+            beam_size=search.beam_size,
             bos=marks.bos,
             eos=marks.eos,
             banned=marks.banned,
-            penalty=length_penalty(self.search.length_penalty, self.search.alpha),
+            penalty=length_penalty(search.length_penalty, search.alpha),
             n_best=n,
-            early_stopping=self.search.early_stopping,
+            early_stopping=search.early_stopping,
         )
 
-    def _start(self, sentences: list[Sentence]) -> tuple[Any, Tensor, Tensor]:
-        """The cache before the first piece, (sentences,) limits, and (sentences, longest) prefixes."""
+    def _start(self, requests: list[Request]) -> tuple[Any, Tensor, Tensor]:
+        """Return the cache before the first step, limits (requests,) and prefixes (requests, longest)."""
         marks = self.tokenizer.marks
-        rows = [self._tensor([*marks.src_begin, *each.src_ids, *marks.src_end]) for each in sentences]
+        rows = [self._tensor([*marks.src_begin, *each.src_ids, *marks.src_end]) for each in requests]
         src = pad_sequence(rows, batch_first=True, padding_value=marks.pad)
         src_lengths = self._tensor([len(row) for row in rows])
-        limits = [each.limit for each in sentences]
-        begun = [self._tensor(each.prefix) for each in sentences]
+        limits = [each.limit for each in requests]
+        begun = [self._tensor(each.prefix) for each in requests]
         cache = self.model.start(self.model.encode(src, src_lengths), src_lengths, max(limits))
         return cache, self._tensor(limits), pad_sequence(begun, batch_first=True, padding_value=FREE)
 
@@ -143,7 +151,7 @@ class Translator(LineTranslator):
         return torch.tensor(ids, dtype=torch.long, device=self.device)
 
     @torch.inference_mode()
-    def forced(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[list[float]]:
+    def log_probs(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[list[float]]:
         scores: list[list[float]] = [[]] * len(src_ids)
         for chosen, batch in self._batches(src_ids, tgt_ids):
             log_probs = self.model(batch.src, batch.src_lengths, batch.tgt_in).float().log_softmax(-1)

@@ -21,8 +21,10 @@ from relattn.translation.data.imported import AnyTokenizer, tokenizer_in
 from relattn.translation.data.tokenizer import TOKENIZER
 from relattn.translation.errors import InputError, reading, require_installed
 from relattn.translation.files import require_files
+from relattn.translation.search.types import Hypothesis, Request
 from relattn.translation.settings import of_version_4, read_yaml, to_config
-from relattn.translation.translate.pipeline import MAX_TOKENS, Finished, LineTranslator, Sentence
+from relattn.translation.translate.options import TranslateOptions
+from relattn.translation.translate.pipeline import MAX_TOKENS, Translator
 
 MODEL, CONFIG = "model.bin", "config.json"
 SHARED, OF_SOURCE, OF_TARGET = "shared_vocabulary", "source_vocabulary", "target_vocabulary"  # .json, or .txt once
@@ -49,7 +51,7 @@ class Description:
     calibration: Calibration = field(default_factory=Calibration)
 
 
-class CTranslate2Translator(LineTranslator):
+class CTranslate2Translator(Translator):
     """A model in CTranslate2.
 
     Args:
@@ -66,7 +68,7 @@ class CTranslate2Translator(LineTranslator):
             the model or the device.
     """
 
-    aligns = False
+    supports_alignment = False
 
     def __init__(
         self,
@@ -74,13 +76,14 @@ class CTranslate2Translator(LineTranslator):
         tokenizer: AnyTokenizer,
         search: SearchConfig,
         *,
+        languages: tuple[str, str] = ("", ""),
         max_length: int | None = None,
+        calibration: Calibration = Calibration(),  # noqa: B008 - it is frozen
         device: str = "cpu",
         threads: int | None = None,
         compute_type: str = "default",
     ) -> None:
-        super().__init__(tokenizer, search)
-        self.max_length = max_length
+        super().__init__(tokenizer, search, languages=languages, max_length=max_length, calibration=calibration)
         if tokenizer.vocabularies != read_vocabularies(path):
             raise InputError(f"{path}: its tokenizer has other pieces than its vocabulary")
         self._src_pieces, self._tgt_pieces = tokenizer.vocabularies
@@ -98,22 +101,24 @@ class CTranslate2Translator(LineTranslator):
                 compute_type=compute_type,
             )
 
-    def search_batch(self, sentences: list[Sentence], n: int) -> list[list[Finished]]:
-        for unmet, wanted in (
-            (self.sampling is not None, "draws no translations"),
-            (any(each.prefix for each in sentences), "takes no prefixes"),
-            (any(each.phrases for each in sentences), "keeps to no glossary"),
-            (not self.search.early_stopping, "searches no further once beam_size translations are whole"),
+    def search_batch(
+        self, requests: list[Request], search: SearchConfig, options: TranslateOptions
+    ) -> list[list[Hypothesis]]:
+        for unsupported, what in (
+            (options.sampling is not None, "sampling"),
+            (any(request.prefix for request in requests), "prefixes"),
+            (any(request.phrases for request in requests), "a glossary"),
+            (not search.early_stopping, "a search without early stopping"),
         ):
-            if unmet:
-                raise InputError(f"an export for CTranslate2 {wanted} here; its bundle does")
-        found = self._search([each.src_ids for each in sentences], max(each.limit for each in sentences), n)
-        for i, (hypotheses, each) in enumerate(zip(found, sentences, strict=True)):
-            if len(hypotheses[0].tokens) >= each.limit:
-                (found[i],) = self._search([each.src_ids], each.limit, n)
-        return found
+            if unsupported:
+                raise InputError(f"{what} is not supported by an export for CTranslate2; use the bundle")
+        results = self._search([r.src_ids for r in requests], max(r.limit for r in requests), search, options.n_best)
+        for i, (hypotheses, request) in enumerate(zip(results, requests, strict=True)):
+            if len(hypotheses[0].tokens) >= request.limit:
+                (results[i],) = self._search([request.src_ids], request.limit, search, options.n_best)
+        return results
 
-    def forced(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[list[float]]:
+    def log_probs(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[list[float]]:
         results = self._model.score_batch(
             _spelt(self._src_pieces, src_ids),
             _spelt(self._tgt_pieces, tgt_ids),
@@ -126,15 +131,17 @@ class CTranslate2Translator(LineTranslator):
     def align_batch(
         self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]
     ) -> list[list[tuple[int, int]]]:
-        raise InputError("an export for CTranslate2 gives no alignments here; its bundle does")
+        raise InputError("alignment is not supported by an export for CTranslate2; use the bundle")
 
-    def _search(self, src_ids: Sequence[Sequence[int]], limit: int, n: int) -> list[list[Finished]]:
+    def _search(
+        self, src_ids: Sequence[Sequence[int]], limit: int, search: SearchConfig, n: int
+    ) -> list[list[Hypothesis]]:
         """The n best of each, closed where they would have more tokens than `limit`, end counted."""
         results = self._model.translate_batch(
             _spelt(self._src_pieces, src_ids),
-            beam_size=self.search.beam_size,
+            beam_size=search.beam_size,
             num_hypotheses=n,
-            length_penalty=0.0 if self.search.length_penalty == "none" else self.search.alpha,
+            length_penalty=0.0 if search.length_penalty == "none" else search.alpha,
             max_input_length=0,
             min_decoding_length=0,
             max_decoding_length=max(1, limit - 1),
@@ -142,17 +149,15 @@ class CTranslate2Translator(LineTranslator):
         )
         return [
             [
-                Finished([self._ids[piece] for piece in pieces], score)
+                Hypothesis([self._ids[piece] for piece in pieces], score)
                 for pieces, score in zip(result.hypotheses, result.scores, strict=True)
             ]
             for result in results
         ]
 
 
-def load(
-    path: str | Path, *, device: str = "cpu", threads: int | None = None
-) -> tuple[Description, CTranslate2Translator]:
-    """A model as `export.ctranslate2` wrote it, and what is said of it. Options are those of `CTranslate2Translator`.
+def load(path: str | Path, *, device: str = "cpu", threads: int | None = None) -> CTranslate2Translator:
+    """Load an export of a bundle. Options are those of `CTranslate2Translator`.
 
     Raises:
         InputError: a file is missing, damaged or not one of an export; or as `CTranslate2Translator`.
@@ -165,11 +170,16 @@ def load(
             f"{path / CONFIG}: says nothing of {OURS}: the directory is none of its exports; `relattn import` may "
             "make a bundle of it"
         )
-    translator = CTranslate2Translator(
-        path, tokenizer_in(path), about.search, max_length=about.max_length, device=device, threads=threads
+    return CTranslate2Translator(
+        path,
+        tokenizer_in(path),
+        about.search,
+        languages=(about.src_lang, about.tgt_lang),
+        max_length=about.max_length,
+        calibration=about.calibration,
+        device=device,
+        threads=threads,
     )
-    translator.calibration = about.calibration
-    return about, translator
 
 
 def description(path: Path) -> Description | None:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from relattn import RelativeAttention
 from relattn.nn import SelfAttention
-from relattn.translation.bundle import CARD, TOKENIZER_FILES, Parts, weights_of
+from relattn.translation.bundle import CARD, TOKENIZER_FILES, Bundle, weights_of
 from relattn.translation.config import ModelConfig, Quantization, SearchConfig, as_dict
 from relattn.translation.errors import InputError, require_installed
 from relattn.translation.files import putting, require_replaceable
@@ -45,7 +45,6 @@ from relattn.translation.model.layers import DecoderLayer, EncoderLayer
 from relattn.translation.model.positions import PositionScheme
 from relattn.translation.model.positions.absolute import Learned, sinusoids
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.translate.torch_translator import Translator
 
 _ADDED = ("sinusoidal", "learned")  # positions that it adds to embeddings, from a table
 FILES = MODEL, CONFIG, *(f"{name}.json" for name in (SHARED, OF_SOURCE, OF_TARGET)), *TOKENIZER_FILES["imported"], CARD
@@ -84,7 +83,7 @@ class Report:
         return "\n\n".join([*told, *(f"{weights}: {parity}" for weights, parity in self.parities.items())])
 
 
-def export(parts: Parts, out: Path, *, quantization: Quantization, sample: Sequence[str]) -> Report:
+def export(parts: Bundle, out: Path, *, quantization: Quantization, sample: Sequence[str]) -> Report:
     """Write a bundle for CTranslate2 and check that it says the same.
 
     Args:
@@ -104,16 +103,16 @@ def export(parts: Parts, out: Path, *, quantization: Quantization, sample: Seque
     ours = parts.translator()
     if not any(line.strip() for line in sample):
         raise InputError("there is nothing to check the export with: no lines")
-    lengths = [len(best.tokens) + 1 for (best,) in ours.n_best(sample, 1)]
-    ours.search = of_ctranslate2(parts.search, sum(lengths) / len(lengths))
-    reference, report = Reference.of(ours, sample), Report(parts.search, ours.search, {})
+    lengths = [len(best.tokens) + 1 for (best,) in ours.n_best(sample)]
+    search = of_ctranslate2(parts.search, sum(lengths) / len(lengths))
+    reference, report = Reference.of(ours, sample, search), Report(parts.search, search, {})
     with putting(out) as aside:
         kinds: list[Quantization] = ["float32", quantization]
         for weights in dict.fromkeys(kinds):
             if aside.exists():
                 shutil.rmtree(aside)
-            _write(aside, parts, ours, weights)
-            parity = reference.compare(load(aside)[1])
+            _write(aside, parts, ours.model, search, weights)
+            parity = reference.compare(load(aside))
             if weights == "float32" and not parity.worst <= FARTHEST:
                 raise InputError(f"{out}: not exported: it would not say the same: {parity}")
             report.parities[weights] = parity
@@ -144,10 +143,10 @@ def _penalty(search: SearchConfig) -> str:
     }[search.length_penalty]
 
 
-def _write(out: Path, parts: Parts, ours: Translator, weights: Quantization) -> None:
+def _write(out: Path, parts: Bundle, model: Transformer, search: SearchConfig, weights: Quantization) -> None:
     """The files of an export, in a new directory."""
     marks, (src_pieces, tgt_pieces) = parts.tokenizer.marks, parts.tokenizer.vocabularies
-    spec = _spec(ours.model)
+    spec = _spec(model)
     spec.register_source_vocabulary(src_pieces)
     spec.register_target_vocabulary(tgt_pieces)
     spec.config.bos_token = src_pieces[marks.src_begin[0]] if marks.src_begin else tgt_pieces[marks.bos]
@@ -161,8 +160,8 @@ def _write(out: Path, parts: Parts, ours: Translator, weights: Quantization) -> 
             Description(
                 src_lang=parts.src_lang,
                 tgt_lang=parts.tgt_lang,
-                max_length=_longest(ours.model),
-                search=ours.search,
+                max_length=_longest(model),
+                search=search,
                 calibration=parts.calibration,
             )
         ),

@@ -1,0 +1,142 @@
+"""Types of a search: the request, the rules, the state of a beam between two steps, and the result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Protocol, Self, TypeVar
+
+from torch import Tensor
+
+from relattn.translation.errors import require
+from relattn.translation.search.length_penalty import LengthPenalty
+
+NEVER = float("-inf")
+FREE = -1  # in a prefix: any token may be generated here
+DIVERGED = "the model's log-probabilities are NaN: training diverged or the weights are damaged"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One source sentence to translate.
+
+    Attributes:
+        number: line number, counted from 1. Sampling draws different random numbers for each line.
+        src_ids: source pieces, without begin and end marks.
+        limit: maximum number of generated tokens, end of sentence included.
+        prefix: tokens that every translation begins with.
+        phrases: token sequences that every translation contains; a phrase listed twice must occur twice.
+    """
+
+    number: int
+    src_ids: list[int]
+    limit: int
+    prefix: list[int] = field(default_factory=list)
+    phrases: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One complete translation.
+
+    Attributes:
+        tokens: generated tokens, without the end of sentence.
+        score: log-probability of the tokens and the end of sentence, in nats, divided by the length penalty.
+    """
+
+    tokens: list[int]
+    score: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions:
+    """How to draw translations at random.
+
+    Attributes:
+        top_k: number of most likely tokens to draw from; 0 draws from all.
+        temperature: divisor of the log-probabilities; below 1, likely tokens are drawn more often.
+        seed: random seed. Equal lines of one input are still drawn independently.
+    """
+
+    top_k: int = 0
+    temperature: float = 1.0
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        require(0 <= self.top_k <= 10**9, f"top_k must be at least 0 and at most 1,000,000,000, got {self.top_k}")
+        require(
+            1e-3 <= self.temperature <= 1e3,
+            f"temperature must be at least 0.001 and at most 1,000, got {self.temperature}",
+        )
+        require(0 <= self.seed < 2**63, f"seed must be at least 0 and less than 2^63, got {self.seed}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchRules:
+    """Settings that are constant during one search.
+
+    Attributes:
+        beam_size: number of live hypotheses per sentence.
+        bos: token that the decoder starts with.
+        eos: end of sentence.
+        banned: tokens that are never generated, such as padding.
+        penalty: length penalty.
+        n_best: number of finished hypotheses that must be final before a sentence is done.
+        early_stopping: a sentence is done as soon as `beam_size` hypotheses have finished.
+    """
+
+    beam_size: int
+    bos: int
+    eos: int
+    banned: Sequence[int]
+    penalty: LengthPenalty
+    n_best: int = 1
+    early_stopping: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n_best <= self.beam_size:
+            raise ValueError(f"n_best must be between 1 and the beam size {self.beam_size}, got {self.n_best}")
+        if self.eos in self.banned:
+            raise ValueError(f"the end of sentence, token {self.eos}, must not be banned")
+
+    @property
+    def candidates(self) -> int:
+        """Number of candidates per sentence and step."""
+        return 1 if self.beam_size == 1 else 2 * self.beam_size
+
+
+@dataclass(frozen=True)
+class SearchState:
+    """Hypotheses of the sentences still searched. `width` is 1 at the start, and at most the beam size later."""
+
+    sentences: Tensor  # (live,) index of each sentence in the batch
+    limits: Tensor  # (live,) maximum number of generated tokens, end of sentence included
+    prefixes: Tensor  # (live, longest) required first tokens, then FREE
+    tokens: Tensor  # (live, width, length) tokens of the live hypotheses
+    log_prob: Tensor  # (live, width) log-probabilities, best first; -inf: no hypothesis in this place
+    slots: Tensor  # (live, width) cache row of each live hypothesis, counted within its sentence
+    finished_tokens: Tensor  # (live, beam, length) with the end of sentence; what follows is padding
+    finished_lengths: Tensor  # (live, beam)
+    finished_scores: Tensor  # (live, beam) log-probability / penalty, best first; -inf: no hypothesis in this place
+
+    def select(self, which: Tensor) -> SearchState:
+        """Return the state of some sentences, given a boolean mask or indices over (live,)."""
+        return SearchState(*(getattr(self, each.name)[which] for each in fields(self)))
+
+
+class DecoderCache(Protocol):
+    """What the decoder keeps per row. It is a value: only `move` changes it, and gives it up."""
+
+    def select(self, rows: Tensor) -> Self:
+        """Return the cache of `rows` (M,), in that order. A row may occur several times or not at all."""
+        ...
+
+    def move(self, rows: Tensor, to: Tensor, keep: int) -> Self:
+        """Copy `rows` to the places `to`, both (moved,), and return the cache of the first `keep` rows.
+
+        Every row is copied as it was before the call. This cache must not be used afterwards.
+        """
+        ...
+
+
+C = TypeVar("C", bound=DecoderCache)

@@ -1,0 +1,49 @@
+"""Load a translator from a bundle, from an export for CTranslate2, or from the Hugging Face hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from relattn.translation.config import Precision, TrainConfig
+from relattn.translation.errors import InputError, one_line
+from relattn.translation.formats.ctranslate2 import translator as ctranslate2
+from relattn.translation.hub import resolve
+from relattn.translation.translate.pipeline import Translator
+
+
+def load(
+    path: str | Path,
+    *others: str | Path,
+    device: str = "cpu",
+    precision: Precision | None = None,
+    threads: int | None = None,
+) -> Translator:
+    """Load a translator. See `relattn.translation.load`."""
+    if threads is not None:
+        TrainConfig(threads=threads)  # checks the range
+    paths = [resolve(name) for name in (path, *others)]
+    exports = [each for each in paths if (each / ctranslate2.MODEL).exists()]
+    if not exports:
+        return _load_bundles(paths, device=device, precision=precision or "fp32", threads=threads)
+    if others:
+        raise InputError(f"{exports[0]}: an export cannot be part of an ensemble; use the bundles")
+    if precision is not None:
+        raise InputError(f"{path}: the precision of an export is fixed; see relattn export --quantization")
+    return ctranslate2.load(paths[0], device=device, threads=threads)
+
+
+def _load_bundles(paths: list[Path], *, device: str, precision: Precision, threads: int | None) -> Translator:
+    import torch
+
+    from relattn.translation import bundle
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        torch.ones(1, device=device).item()
+    except Exception as error:  # of many types; on "meta" a tensor has no values
+        fault = one_line(str(error).partition("\n")[0], 120)
+        raise InputError(f"device {device} cannot be used: {fault}") from error
+    first, *others = map(bundle.read_bundle, paths)
+    workers = torch.get_num_threads() if device.partition(":")[0] == "cpu" else 1
+    return first.translator(*others, device=device, precision=precision, workers=workers)

@@ -1,0 +1,42 @@
+"""Options of a call that translates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relattn.translation.config import SearchConfig
+from relattn.translation.errors import require
+from relattn.translation.search.types import SamplingOptions
+from relattn.translation.translate.glossary import Glossary
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateOptions:
+    """Options of one call that translates; they never change a translator.
+
+    Attributes:
+        n_best: number of translations per line, best first. With a search, at most its beam size.
+        search: beam size, length penalty and length limits; None takes those of the translator.
+        sampling: draw translations at random; None searches for the best.
+        glossary: terms whose translations are given. It requires a search.
+        keep_tags: copy tags, placeholders, addresses and numbers with units unchanged into the translation.
+        align: align the words of source and translation. It cannot be combined with `keep_tags`.
+
+    Raises:
+        InputError: options contradict each other or are out of range.
+    """
+
+    n_best: int = 1
+    search: SearchConfig | None = None
+    sampling: SamplingOptions | None = None
+    glossary: Glossary | None = None
+    keep_tags: bool = False
+    align: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.n_best >= 1, f"n_best must be at least 1, got {self.n_best}")
+        require(not (self.sampling and self.glossary), "a glossary requires a search; it does not work with sampling")
+        require(not (self.keep_tags and self.align), "keep_tags does not work with align: restoring tags moves words")
+
+
+DEFAULTS = TranslateOptions()
