@@ -29,6 +29,7 @@ from relattn.translation.errors import InputError, require
 from relattn.translation.model.attention import CrossAttention, PlainAttention
 from relattn.translation.model.positions.distance_terms import DistanceAttention
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.translate.options import DEFAULTS, TranslateOptions
 from relattn.translation.translate.torch_translator import TorchTranslator
 
 DIGITS = 4  # of numbers that are written
@@ -77,12 +78,15 @@ class Inspection:
 
 
 @torch.inference_mode()
-def inspect(translator: TorchTranslator, line: str, *, longest: int = 1000) -> Inspection:
+def inspect(
+    translator: TorchTranslator, line: str, options: TranslateOptions = DEFAULTS, *, longest: int = 1000
+) -> Inspection:
     """The attention of a translator's model over a line and its best translation.
 
     Args:
         translator: with one model.
         line: to be translated.
+        options: options of the translation.
         longest: pieces that a line may have.
 
     Raises:
@@ -96,7 +100,7 @@ def inspect(translator: TorchTranslator, line: str, *, longest: int = 1000) -> I
     tokenizer, marks = translator.tokenizer, translator.tokenizer.marks
     src_ids = tokenizer.encode(line)
     require(len(src_ids) <= longest, f"a sentence of {len(src_ids):,} pieces: at most {longest:,} are looked at")
-    ((best,),) = translator.n_best([line])
+    ((best,),) = translator.n_best([line], options)
     batch = collate([src_ids], [best.tokens], marks).to(translator.device)
     found: dict[nn.Module, Any] = {}
     here = get_ident()

@@ -336,7 +336,7 @@ def serve(argv: list[str]) -> None:
     limits = Limits(**arguments.limits.as_dict())
     require_installed(*SERVING, extra="serve")
 
-    from relattn.translation.serve.run import serve as run
+    from relattn.translation.serve.server import serve as run
 
     translators: dict[tuple[str, str], Translator] = {}
     for path in arguments.models:
@@ -347,6 +347,7 @@ def serve(argv: list[str]) -> None:
         translators[pair] = translator
     run(
         translators,
+        searches={pair: _search(each, arguments) for pair, each in translators.items()},
         host=arguments.host,
         port=arguments.port,
         pivot=arguments.pivot,
