@@ -16,9 +16,9 @@ from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
 from relattn.translation import bundle
 from relattn.translation.config import Recipe
-from relattn.translation.serve.app import make
+from relattn.translation.serve.app import make_app
 from relattn.translation.serve.limits import Limits
-from relattn.translation.serve.models import Models
+from relattn.translation.serve.routing import Router
 
 BROWSER = shutil.which("chromium")
 pytestmark = [
@@ -32,7 +32,7 @@ SIZES = {"desktop": (1280, 900), "phone": (375, 740)}
 def address(finished: Recipe) -> Iterator[str]:
     limits = Limits(characters=500)
     translator = bundle.load(Path(finished.out) / "bundle")
-    app = make(Models({("en", "de"): translator, ("de", "en"): translator}, pivot="", limits=limits), limits)
+    app = make_app(Router({("en", "de"): translator, ("de", "en"): translator}, limits))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
