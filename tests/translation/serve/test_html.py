@@ -62,6 +62,13 @@ def test_marks_that_cross_make_markup_that_is_whole(translation: str) -> None:
     assert str(BeautifulSoup(html, "html.parser")) == html
 
 
+@pytest.mark.parametrize("name", ["m7", "/m7", "m7/", "m1", "m0/"])
+def test_tags_of_a_translation_that_no_placeholder_has_are_text(name: str) -> None:
+    page = Markup("<p>The <b>red</b> house<img></p>", keep_tags=True)
+    assert page.texts == ["The <m0>red</m0> house<m1/>"]
+    assert page.fill([f"a <{name}>b"]) == f"<p>a &lt;{name}&gt;b</p>"
+
+
 def test_elements_too_deep_are_refused_and_deep_ones_are_not() -> None:
     deep = "<div>" * (MAX_DEPTH - 1) + "x" + "</div>" * (MAX_DEPTH - 1)
     assert Markup(deep, keep_tags=True).texts == ["x"]

@@ -49,7 +49,7 @@ class Markup:
             self._soup = BeautifulSoup(html, "html.parser")
         self._keep_tags = keep_tags
         self._prefix = _unused_prefix(html)
-        self._places: list[tuple[list[PageElement], list[PageElement]]] = []  # nodes of a text, elements by placeholder
+        self._places: list[tuple[list[PageElement], dict[str, Any]]] = []  # nodes of a text, elements by placeholder
         self.texts: list[str] = []
         self._collect(self._soup, 0)
 
@@ -75,7 +75,7 @@ class Markup:
             nodes = [node for node in run if (_text(node).strip() if is_inline else not _is_untranslated(node))]
             is_text = any(isinstance(node, NavigableString) for node in nodes) or (is_inline and len(nodes) > 1)
             if self._keep_tags and is_text:
-                elements: list[PageElement] = []
+                elements: dict[str, Any] = {}
                 self.texts.append("".join(self._with_placeholders(node, elements) for node in run))
                 self._places.append((run, elements))
                 continue
@@ -84,38 +84,37 @@ class Markup:
                     self._collect(node, depth + 1)
                 else:
                     self.texts.append(_SPACE.sub(" ", str(node)))
-                    self._places.append(([node], []))
+                    self._places.append(([node], {}))
 
-    def _with_placeholders(self, node: PageElement, elements: list[PageElement]) -> str:
-        """Return the text of a node with placeholder tags, and append their elements to `elements`."""
+    def _with_placeholders(self, node: PageElement, elements: dict[str, Any]) -> str:
+        """Return the text of a node with placeholder tags, and add their elements to `elements`."""
         if isinstance(node, NavigableString) and not isinstance(node, PreformattedString):
             return _SPACE.sub(" ", str(node))
         name = f"{self._prefix}{len(elements)}"
-        elements.append(node)
         if not isinstance(node, Tag) or not _text(node).strip():
+            elements[f"<{name}/>"] = node
             return f"<{name}/>"
+        elements[f"<{name}>"] = node
         return f"<{name}>{''.join(self._with_placeholders(child, elements) for child in node.children)}</{name}>"
 
-    def _parse(self, translation: str, elements: list[PageElement]) -> list[PageElement]:
-        """Return the nodes of a translation with placeholder tags."""
+    def _parse(self, translation: str, elements: dict[str, Any]) -> list[PageElement]:
+        """Return the nodes of a translation with placeholder tags. Any other tag in it is text."""
         top: list[PageElement] = []
-        opened: list[tuple[int, Any]] = [(-1, top)]  # what the next node is appended to comes last
-        for i, part in enumerate(re.split(rf"(</?{self._prefix}\d+/?>)", translation)):
-            if i % 2 == 0:
-                opened[-1][1].append(NavigableString(part))
-                continue
-            number = int(part.strip("</>").removeprefix(self._prefix))
-            if part.endswith("/>"):
-                opened[-1][1].append(copy.copy(elements[number]))
-            elif part.startswith("</"):
-                while any(number == each for each, _ in opened) and opened.pop()[0] != number:
+        opened: list[tuple[str, Any]] = [("", top)]  # placeholder and node; new nodes are appended to the last node
+        for part in re.split(rf"(</?{self._prefix}\d+/?>)", translation):
+            _, node = opened[-1]
+            start = part.replace("</", "<")
+            if start not in elements:
+                node.append(NavigableString(part))
+            elif part.endswith("/>"):
+                node.append(copy.copy(elements[part]))
+            elif start == part:
+                empty = elements[part].copy_self()  # its content would be copied once per nesting level
+                node.append(empty)
+                opened.append((part, empty))
+            elif any(start == each for each, _ in opened):
+                while opened.pop()[0] != start:
                     pass
-            else:
-                element = elements[number]
-                assert isinstance(element, Tag)
-                empty = element.copy_self()  # without its content, which would be copied once per nesting level
-                opened[-1][1].append(empty)
-                opened.append((number, empty))
         return top
 
 
