@@ -376,6 +376,15 @@ def test_words_are_the_translations_and_have_confidences(trained: TestClient) ->
         assert len(log_probs) == len(best.tokens)
 
 
+def test_words_of_sentences_without_a_space_between_them_are_put_apart(finished: Recipe) -> None:
+    translator = bundle.load(Path(finished.out) / "bundle")
+    given = {"q": "一。二。", "source": "zh", "target": "de"}
+    with TestClient(make_app(Router({("zh", "de"): translator}, LIMITS))) as client:
+        words = client.post("/words", json=given).json()["words"]
+        translation = client.post("/translate", json=given).json()["translatedText"]
+    assert "".join(word["text"] for word in words) == translation
+
+
 @pytest.mark.parametrize("part", ["encoder", "decoder", "cross"])
 def test_attention_of_a_layer(trained: TestClient, part: str) -> None:
     given = {"q": "one cat. Two.", "source": "en", "target": "de", "part": part}

@@ -250,16 +250,14 @@ class Router:
         *before, model = route
         if before:
             texts = [best for best, *_ in await self._through(before, texts, keep_tags=keep_tags)]
-        separator = "" if model.target.partition("-")[0] in _WITHOUT_SPACES else " "
-        translated = await self._translate_sentences(
-            model, texts, keep_tags=keep_tags, count=count, separator=separator
-        )
+        translated = await self._translate_sentences(model, texts, keep_tags=keep_tags, count=count)
         return [_joined(*each) for each in translated]
 
     async def _translate_sentences(
-        self, model: Model, texts: Sequence[str], *, keep_tags: bool = False, count: int = 1, separator: str = ""
+        self, model: Model, texts: Sequence[str], *, keep_tags: bool = False, count: int = 1
     ) -> list[tuple[SplitText, list[list[Translation]]]]:
         """Return the sentences of each text, and up to `count` translations of each sentence, best first."""
+        separator = "" if model.target.partition("-")[0] in _WITHOUT_SPACES else " "
         parts = [split(text, model.source, keep_tags=keep_tags, separator=separator) for text in texts]
         items = [(sentence, count) for text in parts for sentence in text.sentences]
         most = self.limits.sentences
