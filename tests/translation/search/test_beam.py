@@ -13,13 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from relattn.translation.config import SamplingOptions
 from relattn.translation.errors import Diverged, InputError
 from relattn.translation.search import beam, constrained
-from relattn.translation.search.beam import FREE, Hypothesis, Rules, best_tokens, close_up, search, settle, stable_topk
-from relattn.translation.search.constrained import Phrase
+from relattn.translation.search.beam import best_tokens, close_up, search, settle, stable_topk
 from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.sampling import sample
+from relattn.translation.search.types import FREE, Hypothesis, Request, SamplingOptions, SearchRules
 
 PAD, BOS, EOS, VOCAB = 0, 1, 2, 6
 WORDS = range(3, VOCAB)
@@ -69,8 +68,8 @@ class TableModel:
 
 def rules(
     beam_size: int, name: str = "gnmt", alpha: float = 0.6, n_best: int = 1, *, early_stopping: bool = False
-) -> Rules:
-    return Rules(
+) -> SearchRules:
+    return SearchRules(
         early_stopping=early_stopping,
         beam_size=beam_size,
         bos=BOS,
@@ -81,16 +80,16 @@ def rules(
     )
 
 
-def search_all(model: TableModel, limits: list[int], how: Rules) -> list[list[Hypothesis]]:
+def search_all(model: TableModel, limits: list[int], how: SearchRules) -> list[list[Hypothesis]]:
     sentences = torch.arange(len(limits))
     return search(model.step, model.cache(sentences), torch.tensor(limits), how)
 
 
-def divide(log_prob: np.float32, how: Rules, length: int) -> np.float32:
+def divide(log_prob: np.float32, how: SearchRules, length: int) -> np.float32:
     return log_prob / how.penalty(torch.tensor(length)).numpy()
 
 
-def every_sequence(model: TableModel, sentence: int, limit: int, how: Rules) -> list[Hypothesis]:
+def every_sequence(model: TableModel, sentence: int, limit: int, how: SearchRules) -> list[Hypothesis]:
     """All complete sequences within a limit, best first."""
     found = []
     for words in range(limit):
@@ -103,7 +102,7 @@ def every_sequence(model: TableModel, sentence: int, limit: int, how: Rules) -> 
 
 
 def plain_beam_search(
-    model: TableModel, sentence: int, limit: int, how: Rules, begin: tuple[int, ...] = ()
+    model: TableModel, sentence: int, limit: int, how: SearchRules, begin: tuple[int, ...] = ()
 ) -> list[Hypothesis]:
     """The method in lists and loops, one sentence at a time and without ever stopping early but where that is asked."""
     live: list[tuple[np.float32, tuple[int, ...]]] = [(np.float32(0), ())]
@@ -259,13 +258,13 @@ def test_a_batch_may_be_empty():
 def test_a_model_without_numbers_is_reported():
     model = TableModel(12)
     model.logits[2] = float("nan")
-    with pytest.raises(InputError, match="diverged or is damaged"):
+    with pytest.raises(InputError, match="log-probabilities are NaN"):
         search_all(model, [2, 5, 4], rules(2))
 
 
 @pytest.mark.parametrize("n_best", [0, 3])
 def test_n_best_must_fit_the_beam(n_best):
-    with pytest.raises(ValueError, match=f"n_best is {n_best}; it must be between 1 and the beam size, 2"):
+    with pytest.raises(ValueError, match=f"n_best must be between 1 and the beam size 2, got {n_best}"):
         rules(2, n_best=n_best)
 
 
@@ -291,7 +290,7 @@ def test_stable_topk_is_the_head_of_a_stable_sort(k, levels):
 @pytest.mark.parametrize("vocab", [30, 640, 1000, 6000])
 def test_the_best_tokens_of_rows_are_those_of_all_their_log_probabilities(monkeypatch, vocab, k, round_to):
     """Whatever the blocks, a few rows at a time, with many values alike; some rows may have one token alone."""
-    monkeypatch.setattr(beam, "IN_CACHE", 7 * vocab)
+    monkeypatch.setattr(beam, "CHUNK", 7 * vocab)
     logits = 3 * torch.randn(50, vocab, generator=torch.Generator().manual_seed(k))
     logits = logits if round_to is None else (logits / round_to).round() * round_to
     only = torch.where(torch.arange(50) % 5 == 3, 11, FREE)
@@ -339,17 +338,22 @@ def test_hypotheses_stay_where_they_can(width, seed):
 
 # Phrases that translations are to have
 
+Phrases = tuple[tuple[int, ...], ...]
 FREELY = np.zeros(VOCAB, dtype=bool)  # no token goes on within a word
 
 
 def search_with(
-    model: TableModel, phrases: list[tuple[Phrase, ...]], limits: list[int], how: Rules, within: np.ndarray = FREELY
+    model: TableModel,
+    phrases: list[Phrases],
+    limits: list[int],
+    how: SearchRules,
+    within: np.ndarray = FREELY,
 ) -> list[list[Hypothesis]]:
-    asked = [constrained.Constrained(each, limit) for each, limit in zip(phrases, limits, strict=True)]
-    return constrained.search(model.step, model.cache(torch.arange(len(limits))), asked, how, within)
+    requests = [Request(1, [], limit, phrases=each) for each, limit in zip(phrases, limits, strict=True)]
+    return constrained.search(model.step, model.cache(torch.arange(len(limits))), requests, how, within)
 
 
-def holds(tokens: Sequence[int], phrase: Phrase) -> int:
+def holds(tokens: Sequence[int], phrase: tuple[int, ...]) -> int:
     """How often, without overlaps."""
     at = found = 0
     while at + len(phrase) <= len(tokens):
@@ -417,8 +421,8 @@ def test_a_phrase_is_not_followed_by_the_rest_of_a_word():
 
 def test_prefixes_and_phrases_go_together():
     model = TableModel(3)
-    asked = [constrained.Constrained(((3, 5),), 5, (4,)), constrained.Constrained(((3, 5),), 5, (3, 5))]
-    found = constrained.search(model.step, model.cache(torch.arange(2)), asked, rules(3), FREELY)
+    requests = [Request(1, [], 5, prefix, ((3, 5),)) for prefix in ([4], [3, 5])]
+    found = constrained.search(model.step, model.cache(torch.arange(2)), requests, rules(3), FREELY)
     assert found[0][0].tokens[0] == 4
     assert holds(found[0][0].tokens, (3, 5))
     assert found[1][0].tokens[:2] == [3, 5]
@@ -431,7 +435,7 @@ def test_prefixes_and_phrases_go_together():
 def test_a_search_with_phrases_says_where_numbers_are_none():
     model = TableModel(9)
     model.logits[:] = math.nan
-    with pytest.raises(Diverged, match="log-probabilities are not numbers"):
+    with pytest.raises(Diverged, match="log-probabilities are NaN"):
         search_with(model, [()], [4], rules(2))
 
 
@@ -538,7 +542,7 @@ def test_a_row_alone_is_drawn_as_among_others():
 def test_draws_from_numbers_that_are_none_are_said_to_be():
     model = TableModel(9)
     model.logits[:] = math.nan
-    with pytest.raises(Diverged, match="log-probabilities are not numbers"):
+    with pytest.raises(Diverged, match="log-probabilities are NaN"):
         drawn(model, 4, SamplingOptions(), rows=2)
 
 

@@ -91,7 +91,7 @@ def test_attention_of_an_ensemble_is_the_mean_of_its_models():
     assert not any(layer.cross_attention._forward_pre_hooks for model in models for layer in model.decoder)
 
 
-FOUND = [Translation("ein\tMann »x«", -0.51239, [5], 0.5, [(0, 0), (2, 1)]), Translation("", -2.0, [])]
+FOUND = [Translation("ein\tMann »x«", -0.51239, [5], -0.25, 0.5, [(0, 0), (2, 1)]), Translation("", -2.0, [])]
 
 
 @pytest.mark.parametrize(
