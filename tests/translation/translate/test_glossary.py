@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from relattn.translation.errors import InputError
-from relattn.translation.translate.glossary import Glossary, within_words
+from relattn.translation.translate.glossary import Glossary, continue_words
 
 
 @pytest.fixture
@@ -51,6 +51,6 @@ def test_an_empty_glossary_finds_nothing():
 
 def test_pieces_within_words():
     pieces = ["▁Hund", "e", "5", ".", "▁", "<0xE2>", "<unk>", "犬", "ü", "-", ""]
-    assert [piece for piece, within in zip(pieces, within_words(pieces), strict=True) if within] == [
+    assert [piece for piece, within in zip(pieces, continue_words(pieces), strict=True) if within] == [
         "e", "5", "<0xE2>", "ü",
     ]  # fmt: skip

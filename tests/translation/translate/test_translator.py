@@ -306,6 +306,16 @@ def test_translations_begin_with_their_prefixes(trained):
     assert streamed == [h.text for h, *_ in found]
 
 
+@pytest.mark.parametrize("options", [TranslateOptions(), TranslateOptions(sampling=SamplingOptions())])
+def test_a_long_prefix_is_read_in_one_pass(trained, monkeypatch, options):
+    passes, step = [], trained.step
+    monkeypatch.setattr(trained, "step", lambda *arguments: passes.append(1) or step(*arguments))
+    prefixes = [" ".join(["7"] * 200), " ".join(["8"] * 200)]
+    translate = translator(trained, max_length_ratio=1, max_length_extra=2)
+    assert translate.translate(["5 6", "7"], options, prefixes=prefixes) == prefixes  # no room for more
+    assert len(passes) == 1
+
+
 def test_a_prefix_may_be_longer_than_a_translation_would(trained):
     prefix = " ".join(["7"] * 30)
     (found,) = translator(trained, max_length_ratio=1, max_length_extra=2).translate(["5 6"], prefixes=[prefix])

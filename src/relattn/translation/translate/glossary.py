@@ -63,7 +63,7 @@ class Glossary:
         return [self.translations[found[0]] for found in self._pattern.finditer(line)]
 
 
-def within_words(pieces: Sequence[str]) -> list[bool]:
+def continue_words(pieces: Sequence[str]) -> list[bool]:
     """Which pieces go on within a word: those that begin with a letter, a digit or a byte, and not with a space.
 
     Not those that begin with a wide character, for Chinese and Japanese have no spaces.

@@ -270,7 +270,8 @@ class Translator(ABC):
         ]
         lengths = np.array([len(request.src_ids) + marks for request in requests], dtype=np.int64)
         most = min(MAX_SENTENCES, -(-len(requests) // self.workers))
-        cut = runs(np.argsort(-lengths, kind="stable"), lengths, MAX_TOKENS, most)
+        prefix_lengths = np.array([len(request.prefix) for request in requests])  # equal ones are read in one pass
+        cut = runs(np.lexsort((-lengths, prefix_lengths)), lengths, MAX_TOKENS, most)
         batches = [[requests[i] for i in indices] for indices in cut]
 
         def work(batch: list[Request]) -> tuple[list[list[Hypothesis]], list[list[Translation]]]:
