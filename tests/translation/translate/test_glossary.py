@@ -31,10 +31,10 @@ def test_terms_are_found_as_whole_words_longest_first(written):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("dog\tHund\ncat\t \n", "line 2: no translation"),
-        ("\n\tHund\n", "line 2: no term"),
-        ("dog Hund\n", "line 1 has 1 columns, not a term and its translation"),
-        ("a\tb\tc\n", "line 1 has 3 columns, not a term and its translation"),
+        ("dog\tHund\ncat\t \n", "line 2 has no translation"),
+        ("\n\tHund\n", "line 2 has no term"),
+        ("dog Hund\n", "line 1 must have two columns, got 1"),
+        ("a\tb\tc\n", "line 1 must have two columns, got 3"),
         ("dog\tHund\ncat\tKatze\ndog\tKöter\n", "lines 1 and 3 have two translations of 'dog'"),
     ],
 )

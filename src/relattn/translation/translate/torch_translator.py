@@ -1,4 +1,4 @@
-"""A model of ours, with its tokenizer and how to search: what translates lines in PyTorch."""
+"""Translation with PyTorch."""
 
 from __future__ import annotations
 
@@ -68,12 +68,11 @@ class TorchTranslator(Translator):
         self.model = model.to(self.device).eval()
 
     def map_batches(self, work: Callable[[B], R], batches: Sequence[B]) -> Iterator[R]:
-        """What `work` makes of each of `batches`, in their order, by as many threads as there are `workers`."""
         if min(self.workers, len(batches)) == 1:
             yield from map(work, batches)
             return
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # of each worker, which takes this when it begins
+        torch.set_num_threads(1)  # per worker, which reads this number when it starts
         try:
             with ThreadPoolExecutor(self.workers) as pool:
                 yield from pool.map(work, batches)
@@ -109,10 +108,7 @@ class TorchTranslator(Translator):
         )
         src = [self._tensor([*marks.src_begin, *each.src_ids, *marks.src_end]) for each in requests]
         src_lengths = self._tensor([len(row) for row in src])
-        limits, prefixes = (
-            self._tensor([each.limit for each in requests]),
-            self._tensor([each.prefix for each in requests]),
-        )
+        limits, prefixes = map(self._tensor, ([each.limit for each in requests], [each.prefix for each in requests]))
         memory = self.model.encode(pad_sequence(src, batch_first=True, padding_value=marks.pad), src_lengths)
         cache = self.model.start(memory, src_lengths, int(limits.max()))
         if options.sampling is not None:
@@ -140,25 +136,25 @@ class TorchTranslator(Translator):
         scores: list[list[float]] = [[]] * len(src_ids)
         for chosen, batch in self._batches(src_ids, tgt_ids):
             log_probs = self.model(batch.src, batch.src_lengths, batch.tgt_in).float().log_softmax(-1)
-            of_pieces = log_probs.gather(-1, batch.tgt_out[..., None])[..., 0]  # (rows, tgt_len)
-            for i, row, length in zip(chosen, of_pieces.tolist(), batch.tgt_lengths.tolist(), strict=True):
+            by_piece = log_probs.gather(-1, batch.tgt_out[..., None])[..., 0]  # (rows, tgt_len)
+            for i, row, length in zip(chosen, by_piece.tolist(), batch.tgt_lengths.tolist(), strict=True):
                 scores[i] = row[:length]
         return scores
 
     def align_batch(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[Links]:
         (source, target), marks = self.tokenizer.vocabularies, self.tokenizer.marks
-        found: list[Links] = [[]] * len(src_ids)
+        alignments: list[Links] = [[]] * len(src_ids)
         for chosen, batch in self._batches(src_ids, tgt_ids):
             weights = attention(self.model, batch).cpu().numpy()
             for i, row, width in zip(chosen, weights, batch.src_lengths.tolist(), strict=True):
                 sides = [source[piece] for piece in src_ids[i]], [target[piece] for piece in tgt_ids[i]]
-                found[i] = links(row[:, :width], *sides, marks)
-        return found
+                alignments[i] = links(row[:, :width], *sides, marks)
+        return alignments
 
     def _batches(
         self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]
     ) -> Iterator[tuple[list[int], Batch]]:
-        """Batches of pairs of similar length, and which pairs each has."""
+        """Yield batches of pairs of similar length, each with the indices of its pairs."""
         around = self.tokenizer.marks.around_src
         longest = np.maximum([len(ids) + around for ids in src_ids], [len(ids) + 1 for ids in tgt_ids])
         for indices in runs(np.argsort(longest, kind="stable"), longest, MAX_TOKENS):
