@@ -108,7 +108,8 @@ class TorchTranslator(Translator):
         )
         src = [self._tensor([*marks.src_begin, *each.src_ids, *marks.src_end]) for each in requests]
         src_lengths = self._tensor([len(row) for row in src])
-        limits, prefixes = map(self._tensor, ([each.limit for each in requests], [each.prefix for each in requests]))
+        limits = self._tensor([each.limit for each in requests])
+        prefixes = self._tensor([each.prefix for each in requests])
         memory = self.model.encode(pad_sequence(src, batch_first=True, padding_value=marks.pad), src_lengths)
         cache = self.model.start(memory, src_lengths, int(limits.max()))
         if options.sampling is not None:
