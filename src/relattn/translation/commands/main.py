@@ -266,7 +266,7 @@ def translate(argv: list[str]) -> None:
     from relattn.translation.search.types import SamplingOptions
     from relattn.translation.translate.glossary import Glossary
     from relattn.translation.translate.options import TranslateOptions
-    from relattn.translation.translate.output_formats import header, written
+    from relattn.translation.translate.output_formats import format_lines, header_lines
 
     if sys.stdin is None:
         raise InputError("standard input is closed")
@@ -292,10 +292,10 @@ def translate(argv: list[str]) -> None:
     prefixes = read_lines(arguments.prefix) if arguments.prefix else None
     found = translator.stream(lines, options, prefixes=prefixes, progress=sys.stderr.isatty())
     how = {"n_best": bool(arguments.n_best), "align": arguments.align}
-    for line in header(arguments.format, align=arguments.align):
+    for line in header_lines(arguments.format, align=arguments.align):
         print(line)
     for number, of_line in enumerate(found, start=1):
-        print("\n".join(written(arguments.format, number, of_line, **how)), flush=True)
+        print("\n".join(format_lines(arguments.format, number, of_line, **how)), flush=True)
 
 
 def score(argv: list[str]) -> None:
