@@ -25,11 +25,12 @@ import torch
 import yaml
 from torch import Tensor
 
+from relattn.translation import files
 from relattn.translation.config import Calibration, ModelConfig, Precision, Recipe, SearchConfig, as_dict
 from relattn.translation.data.imported import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
 from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
 from relattn.translation.errors import InputError, one_line, reading
-from relattn.translation.files import putting, require_files, require_replaceable, write_atomically
+from relattn.translation.files import putting, require_files, write_atomically
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.linear import pack
 from relattn.translation.model.transformer import Transformer
@@ -125,6 +126,11 @@ class Bundle:
         return translator
 
 
+def require_replaceable(path: Path) -> None:
+    """Raise an `InputError` if `path` holds anything but a bundle, or part of one."""
+    files.require_replaceable(path, (CONFIG, WEIGHTS, CARD, *TOKENIZER_FILES["imported"]), "bundle")
+
+
 def save(
     path: str | Path,
     *,
@@ -143,7 +149,7 @@ def save(
         InputError: something else stands at `path`, or writing fails; whatever was there before is kept.
     """
     path = Path(path).resolve()
-    require_replaceable(path, (CONFIG, WEIGHTS, CARD, *TOKENIZER_FILES["imported"]), "bundle")
+    require_replaceable(path)
     config = _configuration(
         recipe.data.src_lang,
         recipe.data.tgt_lang,

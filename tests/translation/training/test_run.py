@@ -593,6 +593,34 @@ def test_a_changed_recipe_is_not_resumed(finished):
     assert (Path(finished.out) / "log.csv").read_text() == before
 
 
+def test_what_does_not_change_the_weights_may_change_on_resume(tmp_path, make_recipe):
+    recipe = make_recipe(tmp_path, train={"steps": 4})
+    train(recipe, show=False)
+    kept = replace(recipe.train, steps=6, keep=2, average=1, checkpoint_every=3, patience=4, valid_every=1)
+    train(replace(recipe, train=kept, search=replace(recipe.search, beam_size=3)), resume=True, show=False)
+    assert bundle.read_bundle(tmp_path / "bundle").search.beam_size == 3
+    assert [checkpoints.step_of(path) for path in checkpoints.listed(tmp_path / "checkpoints")] == [6]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("tensorboard", "tensorboard must be a directory"),
+        ("bundle/notes.txt", "it holds more than a bundle: notes.txt"),
+    ],
+)
+def test_what_would_stop_a_run_at_its_end_is_refused_at_its_start(tmp_path, make_recipe, name, message):
+    recipe = make_recipe(tmp_path, train={"steps": 2})
+    train(recipe, show=False)
+    if (tmp_path / name).is_dir():
+        shutil.rmtree(tmp_path / name)
+    (tmp_path / name).write_text("mine", encoding="utf-8")
+    before = (tmp_path / "log.csv").read_text(encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        train(replace(recipe, train=replace(recipe.train, steps=4)), resume=True, show=False)
+    assert (tmp_path / "log.csv").read_text(encoding="utf-8") == before
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("positions", ["sinusoidal", "relative"])
 def test_a_run_from_when_all_options_were_written_down_goes_on(tmp_path, make_recipe, positions):

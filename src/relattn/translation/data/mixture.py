@@ -37,8 +37,8 @@ class Listed:
     weight: float = 1.0
 
 
-def read_list(path: str) -> list[Listed]:
-    """The corpora of a list.
+def read_list(path: str, *, weighted: bool = True) -> list[Listed]:
+    """Return the corpora of a list; only a `weighted` list may have weights.
 
     Raises:
         InputError: it cannot be read, names no corpus, or a line is not as it should be.
@@ -54,9 +54,11 @@ def read_list(path: str) -> list[Listed]:
                 raise ValueError
         except ValueError as error:
             raise InputError(
-                f"{path}, line {number}: not source file, target file and a weight above 0, with tabs between: "
-                f"'{one_line(line, 60)}'"
+                f"{path}, line {number}: must be a source file, a target file and perhaps a weight above 0, separated "
+                f"by tabs, got '{one_line(line, 60)}'"
             ) from error
+        if rest and not weighted:
+            raise InputError(f"{path}, line {number}: a validation set has no weight, got {rest[0]}")
         folder = Path(path).parent
         found.append(Listed(str(folder / src), str(folder / tgt), weight))
     if not found:
