@@ -39,17 +39,18 @@ def serve(
     require(0 <= port <= 65535, f"port must be at least 0 and at most 65,535, got {port}")
     require_installed(*PACKAGES, extra="serve")
 
-    from relattn.translation.serve.run import serve as run
+    from relattn.translation.serve.server import serve as run
 
-    translators = {}
+    translators, searches = {}, {}
     for model in models:
         translator = device.load(model)
         pair = translator.src_lang, translator.tgt_lang
         if pair in translators:
             raise InputError(f"{model}: there must be one model per language pair, got two from {' to '.join(pair)}")
-        translators[pair] = translator
+        translators[pair], searches[pair] = translator, search.override(translator.search)
     run(
         translators,
+        searches=searches,
         host=host,
         port=port,
         pivot=pivot,
