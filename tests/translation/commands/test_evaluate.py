@@ -87,3 +87,14 @@ def test_evaluate_on_the_embedded_corpus(relattn, model, monkeypatch):
     assert (result.code, result.err) == (0, "")
     assert [line.split()[0] for line in result.out.splitlines()] == ["BLEU", "chrF", "items"]
     assert list(map(str, read)) == [model]
+
+
+def test_a_calibration_that_cannot_be_fitted_leaves_the_old_one(relattn, tmp_path, finished):
+    path = tmp_path / "bundle"
+    shutil.copytree(f"{finished.out}/bundle", path)
+    before = (path / "config.yaml").read_bytes()
+    for lines in (["one cat"], ["one cat", "one cat", ""]):
+        (tmp_path / "lines").write_text("".join(f"{line}\n" for line in lines))
+        result = relattn("calibrate", path, "--src", tmp_path / "lines", "--ref", tmp_path / "lines")
+        assert_refused(result, "at least two lines")
+    assert (path / "config.yaml").read_bytes() == before
