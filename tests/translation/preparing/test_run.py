@@ -317,11 +317,14 @@ def test_the_command(own, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["wmt15"], "'wmt15' is no known corpus; those are wmt14-en-de, wmt14-en-fr, multi30k"),
-        (["multi30k", "--src", "a", "--exclude", "b"], "--src, --exclude are for files of your own"),
-        (["--src", "a", "--tgt", "b", "--out", "c"], "--src_lang, --tgt_lang"),
+        (["wmt15"], "unknown corpus 'wmt15'; choose from wmt14-en-de, wmt14-en-fr, multi30k"),
+        (["multi30k", "--src", "a", "--exclude", "b"], "--src does not work with the known corpus multi30k"),
+        (["--src", "a", "--tgt", "b", "--out", "c"], "--src_lang is missing"),
         (["--src", "a", "--tgt", "b", "--out", "c", "--src_lang", "e/n", "--tgt_lang", "de"], "src_lang must be"),
-        (["--src", "a", "--tgt", "b", "--out", "c", "--src_lang", "de", "--tgt_lang", "de"], "two languages"),
+        (
+            ["--src", "a", "--tgt", "b", "--out", "c", "--src_lang", "de", "--tgt_lang", "de"],
+            "must differ",
+        ),
         (["multi30k", "--processes", "0"], "processes must be at least 1 and at most 1,024, got 0"),
         (["multi30k", "--max_words", "0"], "max_words must be at least 1, got 0"),
     ],
