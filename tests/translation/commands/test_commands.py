@@ -64,7 +64,7 @@ def assert_refused(result: Result, message: str) -> None:
 def model(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Directory of a bundle whose weights are random enough for every line to have a translation of its own."""
     path = tmp_path_factory.mktemp("lively") / "bundle"
-    translator = bundle.load(f"{finished.out}/bundle")
+    translator = bundle.read_bundle(f"{finished.out}/bundle").translator()
     generator = torch.Generator().manual_seed(1)
     for parameter in translator.model.parameters():
         parameter.data += 0.7 * torch.randn(parameter.shape, generator=generator)
@@ -340,8 +340,8 @@ def test_a_precision_that_there_is_not(relattn, model):
     result = relattn("translate", model, "--precision=fp8")
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert "fp8" in result.err
-    with pytest.raises(InputError, match=r"^precision is fp32 or bf16, not 'half'$"):
-        bundle.load(model, precision="half")
+    with pytest.raises(InputError, match=r"^precision must be fp32 or bf16, got 'half'$"):
+        bundle.read_bundle(model).translator(precision="half")
 
 
 @pytest.mark.parametrize("device", ["abacus", "cuda:99", "cpu:x"])
@@ -495,7 +495,7 @@ def test_train_prints_where_the_bundle_is(relattn, recipe_file, finished):
 
 def test_lines_are_translated_in_order_and_in_silence(relattn, reading, model):
     reading("\r\n".join(LINES).encode())
-    expected = bundle.load(model).translate(LINES)
+    expected = bundle.read_bundle(model).translator().translate(LINES)
     assert relattn("translate", model) == (0, "".join(f"{line}\n" for line in expected), "")
     assert (expected[1], expected[3]) == ("", "")
     assert expected[0] == expected[5]
@@ -512,7 +512,7 @@ def test_progress_is_for_terminals(relattn, reading, monkeypatch, model):
 
 def test_n_best(relattn, reading, model):
     reading("\n".join(LINES).encode())
-    translator = bundle.load(model)
+    translator = bundle.read_bundle(model).translator()
     translator.search = replace(translator.search, beam_size=3, alpha=0.0)
     expected = [
         f"{number} ||| {found.text} ||| {found.score:.4f}"
@@ -543,7 +543,7 @@ def test_a_reader_that_goes_is_no_error(model):
 def test_evaluate_gives_scores_with_their_signatures(relattn, tmp_path, model, text):
     pairs = list(read_parallel(text["valid_src"], text["valid_tgt"]))
     (tmp_path / "ref.gz").write_bytes(gzip.compress("\n".join(ref for _, ref in pairs).encode()))
-    translations = bundle.load(model).translate([src for src, _ in pairs])
+    translations = bundle.read_bundle(model).translator().translate([src for src, _ in pairs])
     expected = score(translations, [ref for _, ref in pairs])
     arguments = ("--src", text["valid_src"], "--ref", tmp_path / "ref.gz", "--output", tmp_path / "out.txt")
     assert relattn("evaluate", model, *arguments) == (0, f"{expected}\n", "")
@@ -554,10 +554,10 @@ def test_evaluate_gives_scores_with_their_signatures(relattn, tmp_path, model, t
 def test_prefixes_and_draws(relattn, reading, tmp_path, model):
     reading("\n".join(LINES).encode())
     (tmp_path / "prefixes").write_text("Katze\n\nzwei\n\neins\n\n", encoding="utf-8")
-    expected = bundle.load(model).translate(LINES, prefixes=["Katze", "", "zwei", "", "eins", ""])
+    expected = bundle.read_bundle(model).translator().translate(LINES, prefixes=["Katze", "", "zwei", "", "eins", ""])
     result = relattn("translate", model, "--prefix", tmp_path / "prefixes")
     assert result == (0, "".join(f"{line}\n" for line in expected), "")
-    translator = bundle.load(model)
+    translator = bundle.read_bundle(model).translator()
     translator.sampling = SamplingOptions(top_k=7, temperature=2.0, seed=5)
     expected = [
         f"{number} ||| {found.text} ||| {found.score:.4f}"
@@ -573,7 +573,7 @@ def test_a_glossary(relattn, reading, tmp_path, model):
     (tmp_path / "terms.tsv").write_text("cat\tlöwin frau\n", encoding="utf-8")
     reading("\n".join(LINES).encode())
     lines = relattn("translate", model, "--terms", tmp_path / "terms.tsv").out.split("\n")[:-1]
-    plain = bundle.load(model).translate(LINES)
+    plain = bundle.read_bundle(model).translator().translate(LINES)
     for source, line, before in zip(LINES, lines, plain, strict=True):
         assert ("löwin frau" in line) == ("cat" in source)
         assert "cat" in source or line == before
@@ -582,12 +582,13 @@ def test_a_glossary(relattn, reading, tmp_path, model):
 def test_tags_are_kept(relattn, reading, model):
     reading(b"one <b>cat</b> sat\n{name}\n")
     lines = relattn("translate", model, "--keep_tags").out.split("\n")[:-1]
-    assert lines[0].replace("<b>", "").replace("</b>", "") == bundle.load(model).translate(["one cat sat"])[0]
+    (plain,) = bundle.read_bundle(model).translator().translate(["one cat sat"])
+    assert lines[0].replace("<b>", "").replace("</b>", "") == plain
     assert lines[1] == "{name}"
 
 
 def test_formats_and_alignments(relattn, reading, model):
-    translator = bundle.load(model)
+    translator = bundle.read_bundle(model).translator()
     translator.aligning = True
     found = translator.n_best(LINES, TranslateOptions(n_best=2))
     expected = [(number, h) for number, of_line in enumerate(found, start=1) for h in of_line]
@@ -608,7 +609,7 @@ def test_formats_and_alignments(relattn, reading, model):
 
 def test_score(relattn, reading, tmp_path, model):
     """An n-best list is scored as it was made, by its pieces and in sum."""
-    translator = bundle.load(model)
+    translator = bundle.read_bundle(model).translator()
     src = [line for line in LINES if line.strip()] + [""]
     found = [best for (best,) in translator.n_best(src)]
     for name, lines in (("src", src), ("tgt", [best.text for best in found])):
@@ -641,16 +642,16 @@ def test_pairs_that_cannot_be_scored(relattn, tmp_path, model):
 def test_confidences_are_calibrated_by_lines_that_are_scored(relattn, reading, text, tmp_path, model, finished):
     path = tmp_path / "bundle"
     shutil.copytree(model, path)
-    assert bundle.load(path).calibration == Calibration()
+    assert bundle.read_bundle(path).translator().calibration == Calibration()
     files = ("--src", text["valid_src"], "--ref", text["valid_tgt"])
     before = relattn("evaluate", path, *files)
     assert relattn("evaluate", path, *files, "--calibrate") == before
-    translator = bundle.load(path)
+    translator = bundle.read_bundle(path).translator()
     assert translator.calibration.bias is not None
     for side in ("src", "tgt"):
         (tmp_path / side).write_text(Path(text[f"valid_{side}"]).read_text(encoding="utf-8") + "\n", encoding="utf-8")
     relattn("evaluate", path, "--src", tmp_path / "src", "--ref", tmp_path / "tgt", "--calibrate")
-    assert bundle.load(path).calibration == translator.calibration  # a blank line says nothing
+    assert bundle.read_bundle(path).translator().calibration == translator.calibration  # a blank line says nothing
     found = [best for (best,) in translator.n_best(LINES)]
     means = [found[0].score * ((5 + len(found[0].tokens) + 1) / 6) ** 0.6 / (len(found[0].tokens) + 1)]
     assert found[0].confidence == pytest.approx(confidence(means[0], translator.calibration), abs=1e-6)
@@ -671,7 +672,7 @@ def test_calibrations_that_cannot_be(relattn, text, model, another):
 @pytest.fixture(scope="module")
 def another(model: str, finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A bundle of the same vocabulary, with other weights."""
-    translator = bundle.load(model)
+    translator = bundle.read_bundle(model).translator()
     for parameter in translator.model.parameters():
         parameter.data = parameter.flip(0)
     path = tmp_path_factory.mktemp("another") / "bundle"
@@ -681,7 +682,7 @@ def another(model: str, finished: Recipe, tmp_path_factory: pytest.TempPathFacto
 
 def test_several_bundles_are_an_ensemble(relattn, reading, text, model, another):
     expected = translation.load(model, another).translate(LINES)
-    assert expected not in [bundle.load(path).translate(LINES) for path in (model, another)]
+    assert expected not in [bundle.read_bundle(path).translator().translate(LINES) for path in (model, another)]
     reading("\n".join(LINES).encode())
     assert relattn("translate", model, another) == (0, "".join(f"{line}\n" for line in expected), "")
     pairs = list(read_parallel(text["valid_src"], text["valid_tgt"]))
@@ -696,12 +697,12 @@ def test_bundles_that_make_no_ensemble(relattn, reading, tmp_path, model, finish
     turned = tmp_path / "turned"
     shutil.copytree(model, turned)
     (turned / "config.yaml").write_text(config.replace("src_lang: en", "src_lang: fr"), encoding="utf-8")
-    message = f"{turned} translates fr to de, {model} en to de: models of an ensemble have the same languages"
+    message = f"models of an ensemble must have the same languages, got en to de for {model} and fr to de for {turned}"
     assert_refused(relattn("translate", model, turned), message)
     recipe = make_recipe(tmp_path / "run", data={"vocab_size": 290})
     run.train(recipe, show=False)
     other = f"{recipe.out}/bundle"
-    message = f"{other} has another tokenizer than {model}: models of an ensemble have the same pieces"
+    message = f"models of an ensemble must have the same tokenizer; those of {model} and {other} differ"
     assert_refused(relattn("translate", model, other), message)
     assert_refused(
         relattn("translate", model, tmp_path / "none"), f"{tmp_path}/none: no such directory; a bundle is a directory"
