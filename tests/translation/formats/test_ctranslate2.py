@@ -358,7 +358,7 @@ def test_confidences_travel(make, tmp_path):
     parts = make({}, ends=2.0)
     bundle.calibrate(parts.path, Calibration(bias=2.0, slope=0.5))
     export(bundle.read_bundle(parts.path), tmp_path / "out", quantization="float32", sample=LINES)
-    ours, theirs = bundle.load(parts.path), load(tmp_path / "out")[1]
+    ours, theirs = bundle.read_bundle(parts.path).translator(), load(tmp_path / "out")[1]
     assert theirs.calibration == Calibration(bias=2.0, slope=0.5)
     ours.search = theirs.search
     alike = 0

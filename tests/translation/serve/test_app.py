@@ -356,7 +356,7 @@ def test_an_error_of_ours_is_500_and_its_words_are_not_told(
 
 @pytest.fixture(scope="module")
 def trained(finished: Recipe) -> Iterator[TestClient]:
-    translator = bundle.load(Path(finished.out) / "bundle")
+    translator = bundle.read_bundle(Path(finished.out) / "bundle").translator()
     with TestClient(make(Models({("en", "de"): translator}, pivot="", limits=LIMITS), LIMITS)) as client:
         client.translator = translator  # type: ignore[attr-defined]
         yield client

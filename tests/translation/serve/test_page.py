@@ -31,7 +31,7 @@ SIZES = {"desktop": (1280, 900), "phone": (375, 740)}
 @pytest.fixture(scope="module")
 def address(finished: Recipe) -> Iterator[str]:
     limits = Limits(characters=500)
-    translator = bundle.load(Path(finished.out) / "bundle")
+    translator = bundle.read_bundle(Path(finished.out) / "bundle").translator()
     app = make(Models({("en", "de"): translator, ("de", "en"): translator}, pivot="", limits=limits), limits)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None))
@@ -82,7 +82,7 @@ def type_text(page: Page, text: str) -> None:
 
 def test_it_translates_when_typing_stops_and_shows_doubt(page: Page, finished: Recipe) -> None:
     type_text(page, "one cat sat\n<b>two</b>")
-    expected = bundle.load(Path(finished.out) / "bundle").translate(["one cat sat", "<b>two</b>"])
+    expected = bundle.read_bundle(Path(finished.out) / "bundle").translator().translate(["one cat sat", "<b>two</b>"])
     assert page.locator("#translation").text_content() == "\n".join(expected)
     assert page.locator("#translation b").count() == 0
     assert page.locator("#others li").count() >= 1

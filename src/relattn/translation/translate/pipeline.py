@@ -107,7 +107,7 @@ class Translator(ABC):
         """
 
     def map_batches(self, work: Callable[[B], R], batches: Sequence[B]) -> Iterator[R]:
-        """Yield the result of `work` for each batch, in order, with `workers` threads if that is supported."""
+        """Yield `work(batch)` for each of `batches`, in order, with `workers` threads if that is supported."""
         return map(work, batches)
 
     @abstractmethod
