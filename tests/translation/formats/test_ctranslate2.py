@@ -321,7 +321,7 @@ def test_damaged_files_are_named(exported, tokenizer):
     refused("model.bin", b"", "cannot be used on cpu: ")
     refused("config.json", b"{", "not YAML")
     refused("config.json", b"[]", "says nothing of relattn")
-    refused("config.json", b"[7]", "a model's configuration is a list of names and values")
+    refused("config.json", b"[7]", "a model's configuration must be a mapping")
     config = json.loads(whole["config.json"])
     ours = config["relattn"]
     refused("config.json", json.dumps({**config, "relattn": 3}).encode(), "says nothing of relattn")
