@@ -33,7 +33,7 @@ from relattn.translation.errors import InputError, one_line, reading
 from relattn.translation.files import putting, require_files, write_atomically
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.linear import pack
-from relattn.translation.model.transformer import Transformer
+from relattn.translation.model.transformer import SkipInitialization, Transformer
 from relattn.translation.settings import of_version_1, of_version_2, of_version_4, read_yaml, to_config
 from relattn.translation.translate.torch_translator import TorchTranslator
 
@@ -272,10 +272,11 @@ def make_model(
     layers = config.encoder_layers + config.decoder_layers
     if layers > len(state):
         raise InputError(f"{source}: the weights do not fit the model: {len(state)} tensors for {layers} layers")
-    with torch.device("meta"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what a model warns of when it is made, it says below
-        _require_fit(Transformer(config, *vocab_sizes), _renamed(state), source)
-    model = Transformer(config, *vocab_sizes)
+    with SkipInitialization():
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the model below gives the same warnings
+            _require_fit(Transformer(config, *vocab_sizes), _renamed(state), source)
+        model = Transformer(config, *vocab_sizes)
     load_weights(model, state, source=source)
     return model
 

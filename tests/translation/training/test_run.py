@@ -507,6 +507,23 @@ def test_a_run_starts_from_a_bundle_with_its_tokenizer(tmp_path, make_recipe, fi
     assert not torch.equal(after["embedding"], before["embedding"])
 
 
+def test_a_run_from_a_bundle_draws_the_random_numbers_of_a_new_run(tmp_path, make_recipe, start, monkeypatch):
+    """Loading weights neither draws random numbers nor skips the draws of a new model."""
+    recipe = make_recipe(tmp_path / "run", train={"init_from": start})
+    begun = []
+
+    def fit(*arguments: object, **options: object) -> int:
+        begun.append(torch.get_rng_state())
+        raise InputError("begun")
+
+    monkeypatch.setattr("relattn.translation.training.run.fit", fit)
+    with pytest.raises(InputError, match="begun"):
+        train(recipe, show=False)
+    torch.manual_seed(recipe.seed)
+    Transformer(recipe.model, bundle.read_bundle(start).tokenizer.vocab_size)
+    assert torch.equal(begun[0], torch.get_rng_state())
+
+
 def test_a_bundle_of_another_model_is_refused(tmp_path, make_recipe, start):
     recipe = make_recipe(tmp_path / "run", model={"clip": 3, "norm": "post"}, train={"init_from": start})
     with pytest.raises(InputError, match=r"bundle: is another model than the recipe's: clip: 2 → 3; norm: pre → post$"):

@@ -45,7 +45,7 @@ def translate(
     from relattn.translation.search.types import SamplingOptions
     from relattn.translation.translate.glossary import Glossary
     from relattn.translation.translate.options import TranslateOptions
-    from relattn.translation.translate.output_formats import header, written
+    from relattn.translation.translate.output_formats import format_lines, header_lines
 
     if sys.stdin is None:
         raise InputError("standard input is closed")
@@ -71,8 +71,8 @@ def translate(
         prefixes=read_lines(prefix) if prefix else None,
         progress=sys.stderr.isatty(),
     )
-    for line in header(format, align=align):
+    for line in header_lines(format, align=align):
         print(line)
     for number, translations in enumerate(results, start=1):
-        lines = written(format, number, translations, n_best=n_best is not None, align=align)
+        lines = format_lines(format, number, translations, n_best=n_best is not None, align=align)
         print("\n".join(lines), flush=True)

@@ -16,7 +16,7 @@ from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.data.imported import AnyTokenizer, ImportedTokenizer, Vocabulary
 from relattn.translation.errors import InputError, reading
 from relattn.translation.formats.names import Names
-from relattn.translation.model.transformer import Transformer
+from relattn.translation.model.transformer import SkipInitialization, Transformer
 
 # What CTranslate2 does by default, with a wider beam. Other toolkits keep their search out of their models.
 SEARCH = SearchConfig(length_penalty="average", alpha=1.0, early_stopping=True)
@@ -49,7 +49,7 @@ class Found:
     def model(self) -> Transformer:
         """The model made. Raises InputError where its weights are not of the shapes that it should have."""
         sizes = self.tokenizer.vocab_sizes
-        with torch.device("meta"):
+        with SkipInitialization(), torch.device("meta"):
             wanted = bundle.weights_of(Transformer(self.config, *sizes))
         state = self.names.gather(self.tensors, wanted, self.config, self.source)
         return bundle.make_model(self.config, sizes, state, source=self.source)
