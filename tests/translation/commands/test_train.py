@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -249,3 +250,14 @@ def test_average(relattn, tmp_path, finished):
     assert relattn("average", finished.out, "--last", 2, "--out", tmp_path / "mean") == (0, "", "")
     ours, theirs = (bundle.read_bundle(p).state for p in (tmp_path / "mean", Path(finished.out) / "bundle"))
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+def test_average_replaces_a_bundle_only_with_overwrite(relattn, tmp_path, finished, model):
+    path = tmp_path / "bundle"
+    shutil.copytree(model, path)
+    before = (path / "model.safetensors").read_bytes()
+    arguments = ("average", finished.out, "--last", 1, "--out", path)
+    assert_refused(relattn(*arguments), f"{path}: a bundle exists there; use --overwrite to replace it")
+    assert (path / "model.safetensors").read_bytes() == before
+    assert relattn(*arguments, "--overwrite").code == 0
+    assert (path / "model.safetensors").read_bytes() != before
