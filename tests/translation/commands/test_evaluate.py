@@ -98,3 +98,21 @@ def test_a_calibration_that_cannot_be_fitted_leaves_the_old_one(relattn, tmp_pat
         result = relattn("calibrate", path, "--src", tmp_path / "lines", "--ref", tmp_path / "lines")
         assert_refused(result, "at least two lines")
     assert (path / "config.yaml").read_bytes() == before
+
+
+@pytest.mark.parametrize("command", [("evaluate",), ("analyze", "positions", "--width=5"), ("analyze", "attention")])
+def test_an_output_never_replaces_an_input_or_a_file_of_the_bundle(relattn, tmp_path, text, model, command):
+    path, src, ref = tmp_path / "bundle", tmp_path / "src", tmp_path / "ref"
+    shutil.copytree(model, path)
+    for file, side in ((src, "src"), (ref, "tgt")):
+        file.write_text(Path(text[f"valid_{side}"]).read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "link").symlink_to(ref)
+    inside = path / "config.yaml"
+    arguments, outputs = (path, "--src", src, "--ref", ref), [src, ref, tmp_path / "link", inside, path / "new.csv"]
+    if command[1:] == ("attention",):
+        arguments, outputs = (path, "one cat"), [path / "new.png"]
+    before = inside.read_bytes(), src.read_bytes(), ref.read_bytes()
+    for output in outputs:
+        assert_refused(relattn(*command, *arguments, "--out", output), f"{output}: the output must not")
+    assert (inside.read_bytes(), src.read_bytes(), ref.read_bytes()) == before
+    assert not list(path.glob("new.*"))
