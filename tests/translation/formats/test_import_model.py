@@ -67,8 +67,8 @@ def test_it_is_exported_again(path, tmp_path):
     report = ctranslate2.export(parts, tmp_path / "out", quantization="float32", sample=LINES)
     assert report.parities["float32"].worst < 1e-4
     assert not (tmp_path / "out" / "shared_vocabulary.json").exists()
-    about, theirs = load(tmp_path / "out")
-    assert about.src_lang == "en"
+    theirs = load(tmp_path / "out")
+    assert theirs.src_lang == "en"
     assert theirs.translate(LINES[:1]) == [h.text for (h,) in theirs.n_best(LINES[:1])]
     imported(tmp_path / "out", tmp_path / "back", tokenizer=None, src_lang="", tgt_lang="")
     again = bundle.read_bundle(tmp_path / "back")
