@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Protocol, Self, TypeVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from relattn.translation.errors import require
 from relattn.translation.search.length_penalty import LengthPenalty
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NEVER = float("-inf")
 FREE = -1  # in a prefix: any token may be generated here
