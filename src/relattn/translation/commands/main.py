@@ -433,17 +433,16 @@ def export(argv: list[str]) -> None:
         raise InputError(f"an export for onnx has weights of float32, not {arguments.quantization}")
 
     from relattn.translation import bundle, hub
-    from relattn.translation.formats import argos, onnx, sample
+    from relattn.translation.formats import argos, onnx
     from relattn.translation.formats.ctranslate2 import write as ctranslate2
 
     parts, out = bundle.read_bundle(hub.resolve(arguments.bundle)), Path(arguments.out)
-    if lines is None:
-        lines = sample.likely_lines(parts.tokenizer, arguments.lines, longest=parts.model.max_positions)
+    check = arguments.lines if lines is None else lines
     if arguments.program == "onnx":
-        print(onnx.export(parts, out, sample=lines))
+        print(onnx.export(parts, out, sample=check))
     else:
         write = ctranslate2.export if arguments.program == "ctranslate2" else argos.export
-        print(write(parts, out, quantization=arguments.quantization, sample=lines))
+        print(write(parts, out, quantization=arguments.quantization, sample=check))
 
 
 def import_(argv: list[str]) -> None:
