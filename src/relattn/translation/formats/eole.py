@@ -11,16 +11,15 @@ from relattn.translation.bundle import read_weights
 from relattn.translation.errors import InputError, require
 from relattn.translation.formats.foreign_model import (
     ACTIVATIONS,
+    SPECIALS,
     ForeignModel,
     opennmt_model,
     read_json,
-    read_tokenizer,
     unsupported_settings,
 )
 from relattn.translation.formats.names import EOLE, SCALED
 
 CONFIG, VOCABULARY, WEIGHTS = "config.json", "vocab.json", "model.*.safetensors"
-_SPECIALS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # defaults of a vocabulary
 _SUPPORTED: dict[str, tuple[Any, ...]] = {  # values, eole's default first
     "encoder_layer_style": ("standard",),
     "mlp_activation_fn": tuple(ACTIVATIONS),
@@ -69,7 +68,6 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         stacks = [settings[stack] for stack in ("decoder", "encoder") if isinstance(settings.get(stack), dict)]
         return next((group[name] for group in [*stacks, settings] if name in group), default)
 
-    specials = _SPECIALS | _group(vocab, "specials")
     return opennmt_model(
         "eole",
         EOLE,
@@ -79,16 +77,10 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         supported=_SUPPORTED,
         unsupported=unsupported_settings(_SUPPORTED_EMBEDDINGS, _group(settings, "embeddings").get),
         norm_epsilon=1e-5,
-        tokenizer=read_tokenizer(
-            path / VOCABULARY,
-            src_tokenizer,
-            tgt_tokenizer,
-            source=vocab.get("src"),
-            target=vocab.get("tgt"),
-            start=vocab.get("decoder_start_token", specials["bos_token"]),
-            end=specials["eos_token"],
-            unknown=specials["unk_token"],
-        ),
+        tokenizers=(src_tokenizer, tgt_tokenizer),
+        vocab_file=path / VOCABULARY,
+        vocab=vocab,
+        specials=SPECIALS | _group(vocab, "specials"),
     )
 
 

@@ -33,6 +33,7 @@ _OPENNMT_SETTINGS: dict[str, tuple[Any, ...]] = {
     "shared_layer_norm": (False,),
     "sliding_window": (0,),
 }
+SPECIALS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # defaults of OpenNMT-py and eole
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu-tanh": "gelu_tanh"}  # names in OpenNMT-py and eole, and ours
 
 
@@ -129,7 +130,10 @@ def opennmt_model(
     supported: Mapping[str, Collection[Any]],
     unsupported: Iterable[str],
     norm_epsilon: float,
-    tokenizer: ImportedTokenizer,
+    tokenizers: tuple[Path | None, Path | None],
+    vocab_file: Path,
+    vocab: dict[str, Any],
+    specials: Mapping[str, Any],
 ) -> ForeignModel:
     """Return a model of OpenNMT-py or of eole, its successor.
 
@@ -142,10 +146,13 @@ def opennmt_model(
         supported: supported values of the toolkit's own settings, the default first.
         unsupported: further unsupported features.
         norm_epsilon: default epsilon of layer normalisation.
-        tokenizer: tokenizer of the model.
+        tokenizers: SentencePiece models of the source and the target, as in `read_tokenizer`.
+        vocab_file: file of the vocabularies.
+        vocab: the vocabularies "src" and "tgt", and the "decoder_start_token".
+        specials: pieces "bos_token", "eos_token" and "unk_token".
 
     Raises:
-        InputError: as `model_config`.
+        InputError: as `model_config` and `read_tokenizer`.
     """
     heads, activation = get("heads", 8), get("mlp_activation_fn", None) or get("pos_ffn_activation_fn", "relu")
     features = unsupported_settings(_OPENNMT_SETTINGS | dict(supported), get)
@@ -163,6 +170,15 @@ def opennmt_model(
         activation=ACTIVATIONS.get(activation, "relu"),
         scaled_embeddings=bool(tables),
         norm_epsilon=get("norm_eps", norm_epsilon),
+    )
+    tokenizer = read_tokenizer(
+        vocab_file,
+        *tokenizers,
+        source=vocab.get("src"),
+        target=vocab.get("tgt"),
+        start=vocab.get("decoder_start_token", specials["bos_token"]),
+        end=specials["eos_token"],
+        unknown=specials["unk_token"],
     )
     return ForeignModel(
         toolkit=toolkit, source=source, config=config, tensors=tensors, names=names, tokenizer=tokenizer

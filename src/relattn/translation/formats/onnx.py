@@ -86,14 +86,6 @@ class Step(_Graph):
         )
 
 
-def require_exportable(bundle: Bundle) -> None:
-    """Raise an InputError if a model has no self-attention in its decoder, or a vocabulary outside of its tokenizer."""
-    positions = bundle.model.positions
-    require(positions not in ("lstm", "cnn"), f"{bundle.path}: ONNX export does not support {positions} positions")
-    own = isinstance(bundle.tokenizer, Tokenizer)
-    require(own, f"{bundle.path}: ONNX export does not support imported models, whose tokenizer has several files")
-
-
 def export(bundle: Bundle, out: Path, *, sample: Sequence[str] | int) -> Report:
     """Write a bundle as ONNX graphs, and check in onnxruntime that both agree.
 
@@ -107,12 +99,14 @@ def export(bundle: Bundle, out: Path, *, sample: Sequence[str] | int) -> Report:
             holds something else or cannot be written. `out` is then unchanged.
     """
     require_installed("onnx", "onnxscript", "onnxruntime", extra="export")
-    require_exportable(bundle)
+    config, marks = bundle.model, bundle.tokenizer.marks
+    unsupported = f"{bundle.path}: ONNX export does not support"
+    require(config.positions not in ("lstm", "cnn"), f"{unsupported} {config.positions} positions")
+    require(isinstance(bundle.tokenizer, Tokenizer), f"{unsupported} imported models, with several tokenizer files")
     out = out.resolve()
     require_replaceable(out, (ENCODER, DECODER, CONFIG, TOKENIZER, CARD), "model for ONNX")
     translator = bundle.translator()
     reference = Reference(translator, check_lines(translator, sample), bundle.search)
-    config, marks = bundle.model, bundle.tokenizer.marks
     shape = {"layers": config.decoder_layers, "heads": config.heads, "head_dim": config.dim // config.heads}
     about = {
         "src_lang": bundle.src_lang,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from relattn.translation.bundle import read_weights
 from relattn.translation.errors import InputError, one_line, reading
-from relattn.translation.formats.foreign_model import ForeignModel, opennmt_model, read_tokenizer
+from relattn.translation.formats.foreign_model import SPECIALS, ForeignModel, opennmt_model
 from relattn.translation.formats.names import OPENNMT_PY
 
 _SUPPORTED: dict[str, tuple[Any, ...]] = {  # values, OpenNMT-py's default first
@@ -55,16 +55,10 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         supported=_SUPPORTED,
         unsupported=_unsupported(options, vocab),
         norm_epsilon=1e-6,
-        tokenizer=read_tokenizer(
-            path,
-            src_tokenizer,
-            tgt_tokenizer,
-            source=vocab.get("src"),
-            target=vocab.get("tgt"),
-            start=vocab.get("decoder_start_token", "<s>"),
-            end="</s>",
-            unknown="<unk>",
-        ),
+        tokenizers=(src_tokenizer, tgt_tokenizer),
+        vocab_file=path,
+        vocab=vocab,
+        specials=SPECIALS,
     )
 
 
