@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -194,6 +195,25 @@ def test_an_export_that_disagrees_with_the_bundle_is_not_made(tmp_path, make, mo
     with pytest.raises(InputError, match=f"^{tmp_path / 'out'}: not exported: log-probabilities must differ"):
         export(parts, tmp_path / "out", sample=LINES)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_written_to_the_home_directory(tmp_path, make):
+    """onnxruntime keeps a device identifier and a database there by default."""
+    parts = make({})
+    for lines in ("2", "0"):  # an export, and one that is refused
+        code = (
+            "import sys; from pathlib import Path; from relattn.translation.bundle import read_bundle\n"
+            "from relattn.translation.errors import InputError; from relattn.translation.formats.onnx import export\n"
+            "try: export(read_bundle(sys.argv[1]), Path(sys.argv[2]), sample=['one apple'] * int(sys.argv[3]))\n"
+            "except InputError: pass\n"
+        )
+        home = tmp_path / f"home {lines}"
+        home.mkdir()
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("XDG", "ORT_"))}
+        command = [sys.executable, "-c", code, str(parts.path), str(tmp_path / f"out {lines}"), lines]
+        subprocess.run(command, env=environment | {"HOME": str(home)}, check=True)
+        assert not [path for path in home.rglob("*") if path.is_file()]
+    assert (tmp_path / "out 2").exists()
 
 
 def test_without_the_packages(tmp_path, make, monkeypatch):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 import warnings
 from collections.abc import Iterator, Sequence
@@ -98,7 +99,6 @@ def export(bundle: Bundle, out: Path, *, sample: Sequence[str] | int) -> Report:
         InputError: the model is not supported; onnx, onnxscript or onnxruntime is not installed; the check fails; `out`
             holds something else or cannot be written. `out` is then unchanged.
     """
-    require_installed("onnx", "onnxscript", "onnxruntime", extra="export")
     config, marks = bundle.model, bundle.tokenizer.marks
     unsupported = f"{bundle.path}: ONNX export does not support"
     require(config.positions not in ("lstm", "cnn"), f"{unsupported} {config.positions} positions")
@@ -106,7 +106,10 @@ def export(bundle: Bundle, out: Path, *, sample: Sequence[str] | int) -> Report:
     out = out.resolve()
     require_replaceable(out, (ENCODER, DECODER, CONFIG, TOKENIZER, CARD), "model for ONNX")
     translator = bundle.translator()
-    reference = Reference(translator, check_lines(translator, sample), bundle.search)
+    lines = check_lines(translator, sample)
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before the import, which writes an identifier into the home directory
+    require_installed("onnx", "onnxscript", "onnxruntime", extra="export")
+    reference = Reference(translator, lines, bundle.search)
     shape = {"layers": config.decoder_layers, "heads": config.heads, "head_dim": config.dim // config.heads}
     about = {
         "src_lang": bundle.src_lang,
