@@ -15,6 +15,7 @@ from relattn.translation.formats.foreign_model import (
     ForeignModel,
     opennmt_model,
     read_json,
+    require_weights,
     unsupported_settings,
 )
 from relattn.translation.formats.names import EOLE, SCALED
@@ -54,12 +55,13 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     if not isinstance(settings, dict):
         raise InputError(f"{path / CONFIG}: must have a group model")
     tensors = _weights(path)
+    require_weights(tensors, path)
     for flag, name, other in _SHARED:
         if settings.get(flag) and other in tensors:
             tensors.setdefault(name, tensors[other])
     for name in list(tensors):
         if name.endswith("relative_positions_embeddings.weight"):  # eole does not divide this term by √head_dim
-            tensors[f"{name}{SCALED}"] = tensors[name] * tensors[name].shape[-1] ** 0.5
+            tensors[f"{name}{SCALED}"] = tensors[name] * max(tensors[name].shape[-1:], default=1) ** 0.5
         elif name.endswith(".layer_scalar") and bool((tensors[name] == 1).all()):  # factor of the layer's output
             del tensors[name]
 
@@ -75,18 +77,20 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         tensors,
         get,
         supported=_SUPPORTED,
-        unsupported=unsupported_settings(_SUPPORTED_EMBEDDINGS, _group(settings, "embeddings").get),
+        unsupported=unsupported_settings(_SUPPORTED_EMBEDDINGS, _group(settings, "embeddings", path / CONFIG).get),
         norm_epsilon=1e-5,
         tokenizers=(src_tokenizer, tgt_tokenizer),
         vocab_file=path / VOCABULARY,
         vocab=vocab,
-        specials=SPECIALS | _group(vocab, "specials"),
+        specials=SPECIALS | _group(vocab, "specials", path / VOCABULARY),
     )
 
 
-def _group(content: dict[str, Any], name: str) -> dict[str, Any]:
-    group = content.get(name)
-    return group if isinstance(group, dict) else {}
+def _group(content: dict[str, Any], name: str, source: Path) -> dict[str, Any]:
+    group = content.get(name) or {}
+    if not isinstance(group, dict):
+        raise InputError(f"{source}: {name} must be a JSON object")
+    return group
 
 
 def _weights(path: Path) -> dict[str, Tensor]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch import Tensor
 from relattn.translation.bundle import make_model, weights_of
 from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.data.imported import AnyTokenizer, ImportedTokenizer, Vocabulary
-from relattn.translation.errors import InputError, reading, require
+from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.formats.names import Names
 from relattn.translation.model.transformer import Transformer
 
@@ -34,7 +35,11 @@ _OPENNMT_SETTINGS: dict[str, tuple[Any, ...]] = {
     "sliding_window": (0,),
 }
 SPECIALS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # defaults of OpenNMT-py and eole
+_FLOATS = torch.float16, torch.bfloat16, torch.float32, torch.float64
+_POSITIONS = "encoder.0.self_attention.attention.rel_key.weight", "src_positions.weight"
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu-tanh": "gelu_tanh"}  # names in OpenNMT-py and eole, and ours
+
+T = TypeVar("T", int, float)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +114,23 @@ def read_tokenizer(
         raise InputError(f"{src_model}: {error}") from error
 
 
+def require_weights(tensors: Mapping[str, Tensor], source: Path) -> None:
+    """Raise an InputError unless all tensors are dense, and hold finite floating-point numbers."""
+    for name, tensor in tensors.items():
+        what, storage = f"{source}: {one_line(name, 80)} must", (tensor.dtype, tensor.layout, tensor.device.type)
+        dense = tensor.dtype in _FLOATS and storage[1:] == (torch.strided, "cpu")
+        require(dense, f"{what} be a dense tensor of floating-point numbers, got {', '.join(map(str, storage))}")
+        require(bool(tensor.float().isfinite().all()), f"{what} hold finite numbers only")
+
+
+def typed(source: Path, name: str, value: Any, kind: type[T]) -> T:
+    """Return the value of a setting. Raises InputError unless it has the type, int or float, and is finite."""
+    valid = type(value) in ((int, float) if kind is float else (int,)) and math.isfinite(value)
+    expected = "a finite number" if kind is float else "a whole number"
+    require(valid, f"{source}: {name} must be {expected}, got {one_line(repr(value), 40)}")
+    return cast(T, value)
+
+
 def unsupported_settings(supported: Mapping[str, Collection[Any]], get: Callable[[str, Any], Any]) -> list[str]:
     """Return the settings, with their values, that have an unsupported value.
 
@@ -117,7 +139,7 @@ def unsupported_settings(supported: Mapping[str, Collection[Any]], get: Callable
         get: function of a setting's name and its default that returns its value.
     """
     values = {name: get(name, next(iter(known))) for name, known in supported.items()}
-    return [f"{name} {value}" for name, value in values.items() if value not in supported[name]]
+    return [f"{name} {one_line(value, 40)}" for name, value in values.items() if value not in supported[name]]
 
 
 def opennmt_model(
@@ -154,22 +176,23 @@ def opennmt_model(
     Raises:
         InputError: as `model_config` and `read_tokenizer`.
     """
-    heads, activation = get("heads", 8), get("mlp_activation_fn", None) or get("pos_ffn_activation_fn", "relu")
+    heads = typed(source, "heads", get("heads", 8), int)
+    activation = get("mlp_activation_fn", None) or get("pos_ffn_activation_fn", "relu")
     features = unsupported_settings(_OPENNMT_SETTINGS | dict(supported), get)
     if any(get(name, None) not in (None, 0, heads) for name in ("heads_kv", "num_kv")):
         features.append("fewer heads of keys than of queries")
     tables = [name for name in tensors if name.endswith(".pe.pe")]
     for name in tables:
-        tensors[name] = tensors[name].squeeze(1)
+        tensors[name] = tensors[name].squeeze(1) if tensors[name].dim() == 3 else tensors[name]
     config = model_config(
         names,
         tensors,
         source,
         unsupported=[*features, *unsupported],
         heads=heads,
-        activation=ACTIVATIONS.get(activation, "relu"),
+        activation=ACTIVATIONS.get(str(activation), "relu"),
         scaled_embeddings=bool(tables),
-        norm_epsilon=get("norm_eps", norm_epsilon),
+        norm_epsilon=typed(source, "norm_eps", get("norm_eps", norm_epsilon), float),
     )
     tokenizer = read_tokenizer(
         vocab_file,
@@ -218,8 +241,11 @@ def model_config(
     if missing := [places[ours].name for ours in needed if find(ours) is None]:
         _require_supported(features, source)
         raise InputError(f"{source}: has no {', no '.join(missing)}")
+    for name in (places[ours].name for ours in (*needed, *_POSITIONS)):
+        shape = tuple(tensors[name].shape) if name in tensors else (1, 1)
+        require(len(shape) == 2, f"{source}: {name} must have two dimensions, got shape {shape}")
     src, tgt, output, inner = (tensors[places[ours].name] for ours in needed)
-    table, added = find("encoder.0.self_attention.attention.rel_key.weight"), find("src_positions.weight")
+    table, added = map(find, _POSITIONS)
     if (table is None) == (added is None):
         features.append("no positions" if table is None else "positions of two kinds")
     try:
@@ -235,7 +261,7 @@ def model_config(
             max_positions=None if added is None else len(added),
             **settings,
         )
-    except (InputError, TypeError) as error:
+    except InputError as error:
         _require_supported(features, source)
         raise InputError(f"{source}: {error}") from error
     unknown = (explain(name) for name in names.unknown(tensors, config))

@@ -6,7 +6,6 @@ The weights may be in a safetensors file of the same name next to it.
 from __future__ import annotations
 
 import argparse
-import pickle
 import re
 import warnings
 from collections.abc import Iterator
@@ -17,8 +16,8 @@ import torch
 from torch import Tensor
 
 from relattn.translation.bundle import read_weights
-from relattn.translation.errors import InputError, one_line, reading
-from relattn.translation.formats.foreign_model import SPECIALS, ForeignModel, opennmt_model
+from relattn.translation.errors import InputError, one_line, reading, require
+from relattn.translation.formats.foreign_model import SPECIALS, ForeignModel, opennmt_model, require_weights, typed
 from relattn.translation.formats.names import OPENNMT_PY
 
 _SUPPORTED: dict[str, tuple[Any, ...]] = {  # values, OpenNMT-py's default first
@@ -46,6 +45,8 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     options, vocab = vars(content["opt"]), content["vocab"]
     tensors = dict(content["model"])
     tensors |= {f"generator.{name.removeprefix('0.')}": tensor for name, tensor in content["generator"].items()}
+    require_weights(tensors, path)
+    distance = typed(path, "max_relative_positions", options.get("max_relative_positions", 0), int)
     return opennmt_model(
         "OpenNMT-py",
         OPENNMT_PY,
@@ -53,7 +54,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         tensors,
         options.get,
         supported=_SUPPORTED,
-        unsupported=_unsupported(options, vocab),
+        unsupported=_unsupported(distance, vocab),
         norm_epsilon=1e-6,
         tokenizers=(src_tokenizer, tgt_tokenizer),
         vocab_file=path,
@@ -68,8 +69,14 @@ def _load(path: Path) -> dict[str, Any]:
     with reading(path, "not a checkpoint of PyTorch"), options, warnings.catch_warnings(action="ignore"):
         try:
             content = torch.load(path, map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError as error:
-            raise InputError(f"{path}: not loaded, because it may run code: {_forbidden(error)}") from error
+        except OSError:
+            raise
+        except Exception as error:  # of many types; its message may advise to load the file with weights_only=False
+            match = re.search(r"GLOBAL (\S+)", str(error))
+            code = match and f"it names {match[1]}, and may run code, as checkpoints older than OpenNMT-py 3"
+            raise InputError(
+                f"{path}: not loaded: {code or 'not a checkpoint of PyTorch, or a damaged one'}"
+            ) from error
     content = content if isinstance(content, dict) else {}
     if "model" not in content and path.with_suffix(".safetensors").is_file():
         content |= {"model": read_weights(path.with_suffix(".safetensors"))[0], "generator": {}}
@@ -77,22 +84,22 @@ def _load(path: Path) -> dict[str, Any]:
     wrong = [name for name, kind in types.items() if not isinstance(content.get(name), kind)]
     if wrong:
         raise InputError(f"{path}: not a checkpoint of OpenNMT-py 3 with its weights: it has no {', no '.join(wrong)}")
+    for part in types:
+        entries = vars(content[part]) if part == "opt" else content[part]
+        for name, value in entries.items():
+            require(isinstance(name, str), f"{path}: names in {part} must be text, got {one_line(repr(name), 40)}")
+            plain = part in ("model", "generator") or not isinstance(value, Tensor)
+            require(plain, f"{path}: {part}.{one_line(name, 40)} must not be a tensor")
     for part in ("model", "generator"):
         content[part] = {name: value for name, value in content[part].items() if isinstance(value, Tensor)}
     return content
 
 
-def _forbidden(error: Exception) -> str:
-    """Return the forbidden name in a pickle, from PyTorch's message."""
-    match = re.search(r"GLOBAL (\S+)", str(error))
-    return f"it names {match[1]}, as checkpoints older than OpenNMT-py 3 do" if match else one_line(error, 200)
-
-
-def _unsupported(options: dict[str, Any], vocab: dict[str, Any]) -> Iterator[str]:
+def _unsupported(distance: int, vocab: dict[str, Any]) -> Iterator[str]:
     """Yield the unsupported features that neither a weight nor an option of `_SUPPORTED` shows."""
-    if (distance := options.get("max_relative_positions", 0)) < 0:
+    if distance < 0:
         yield "rotary positions" if distance == -1 else "ALiBi's positions"
     if (task := vocab.get("data_task", "seq2seq")) != "seq2seq":
-        yield f"the task {task}"
+        yield f"the task {one_line(task, 40)}"
     if vocab.get("src_feats"):
         yield "features of the source"

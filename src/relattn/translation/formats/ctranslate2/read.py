@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from relattn.translation.data.imported import AnyTokenizer, tokenizer_in
 from relattn.translation.data.tokenizer import TOKENIZER
-from relattn.translation.errors import require
+from relattn.translation.errors import one_line, require
 from relattn.translation.files import require_files
 from relattn.translation.formats.ctranslate2.directory import (
     CONFIG,
@@ -22,7 +23,15 @@ from relattn.translation.formats.ctranslate2.directory import (
     read_vocabularies,
 )
 from relattn.translation.formats.ctranslate2.model_bin import read_model, weights
-from relattn.translation.formats.foreign_model import SEARCH, ForeignModel, model_config, read_json, read_tokenizer
+from relattn.translation.formats.foreign_model import (
+    SEARCH,
+    ForeignModel,
+    model_config,
+    read_json,
+    read_tokenizer,
+    require_weights,
+    typed,
+)
 from relattn.translation.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
 
 _ACTIVATIONS = {number: name for name, number in CTRANSLATE2_ACTIVATIONS.items()}
@@ -73,18 +82,24 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     file = read_model(source)
     require(file.kind == "TransformerSpec", f"{source}: must be a TransformerSpec, got {file.kind}")
     config = read_json(path / CONFIG)
-    tensors = _with_positions(weights(file.tensors, source))
+    tensors = weights(file.tensors, source)
+    for name in ("add_source_bos", "add_source_eos"):
+        value = config.get(name, False)
+        require(isinstance(value, bool), f"{path / CONFIG}: {name} must be true or false, got {one_line(value, 40)}")
+    require_weights({name: tensor for name, tensor in tensors.items() if _explain(name) == name}, source)
+    tensors, number = _with_positions(tensors), partial(_number, source, tensors)
+    epsilon = config.get("layer_norm_epsilon")
     model = model_config(
         CTRANSLATE2,
         tensors,
         source,
-        unsupported=_unsupported(tensors),
+        unsupported=_unsupported(tensors, number),
         explain=_explain,
-        heads=_number(tensors, "encoder/num_heads"),
-        norm="pre" if _number(tensors, "encoder/pre_norm", 1) else "post",
-        activation=_ACTIVATIONS.get(_number(tensors, "encoder/activation"), "relu"),
-        scaled_embeddings=bool(_number(tensors, "encoder/scale_embeddings", 1)),
-        norm_epsilon=config.get("layer_norm_epsilon") or _EPSILON,
+        heads=number("encoder/num_heads"),
+        norm="pre" if number("encoder/pre_norm", 1) else "post",
+        activation=_ACTIVATIONS.get(number("encoder/activation"), "relu"),
+        scaled_embeddings=bool(number("encoder/scale_embeddings", 1)),
+        norm_epsilon=typed(path / CONFIG, "layer_norm_epsilon", _EPSILON if epsilon is None else epsilon, float),
     )
     if (ours := read_settings(path)) is not None:
         tokenizer: AnyTokenizer = tokenizer_in(path)
@@ -118,20 +133,22 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     )
 
 
-def _number(tensors: Mapping[str, Tensor], name: str, default: int = 0) -> int:
-    """Return a setting, which model.bin stores as a tensor."""
-    tensor = tensors.get(name)
-    return int(tensor) if tensor is not None and tensor.numel() == 1 else default
+def _number(source: Path, tensors: Mapping[str, Tensor], name: str, default: int = 0) -> int:
+    """Return a setting, which model.bin stores as a tensor. Raises InputError unless it is one whole number."""
+    tensor = tensors.get(name, torch.tensor(default))
+    whole = tensor.numel() == 1 and not tensor.is_floating_point()
+    require(whole, f"{source}: {name} must be one whole number, got {one_line(tensor.tolist(), 40)}")
+    return int(tensor)
 
 
-def _unsupported(tensors: Mapping[str, Tensor]) -> Iterator[str]:
+def _unsupported(tensors: Mapping[str, Tensor], number: Callable[..., int]) -> Iterator[str]:
     """Yield the unsupported features that are not visible in the name of a tensor."""
-    yield from (feature for name, feature in _SWITCHES.items() if _number(tensors, name))
+    yield from (feature for name, feature in _SWITCHES.items() if number(name))
     for name, (default, feature) in _EQUAL.items():
-        encoder = _number(tensors, f"encoder/{name}", default)
-        if encoder != _number(tensors, f"decoder/{name}", encoder):
+        encoder = number(f"encoder/{name}", default)
+        if encoder != number(f"decoder/{name}", encoder):
             yield f"{feature} in its encoder than in its decoder"
-    if (activation := _number(tensors, "encoder/activation")) not in _ACTIVATIONS:
+    if (activation := number("encoder/activation")) not in _ACTIVATIONS:
         yield f"activation {activation}"
     if any(name.endswith("/gamma") and f"{name.removesuffix('gamma')}beta" not in tensors for name in tensors):
         yield "RMS norms"
@@ -145,7 +162,12 @@ def _explain(name: str) -> str | None:
 def _with_positions(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Add the tables of positions, with equal lengths, to a model that adds positions to embeddings."""
     embedding = tensors.get("decoder/embeddings/weight")
-    if embedding is None or any("relative" in name for name in tensors):
+    added = [tensor for name in _TABLES if (tensor := tensors.get(name)) is not None]
+    if (
+        embedding is None
+        or any("relative" in name for name in tensors)
+        or {x.dim() for x in (embedding, *added)} != {2}
+    ):
         return tensors
     half = embedding.shape[-1] // 2
     frequency = torch.exp(torch.arange(half) * (-math.log(10_000.0) / max(1, half - 1)))
