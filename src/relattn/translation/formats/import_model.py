@@ -10,7 +10,7 @@ import yaml
 
 from relattn.translation import bundle
 from relattn.translation.config import DataConfig, Recipe, as_dict
-from relattn.translation.errors import InputError, require
+from relattn.translation.errors import InputError, require, require_language
 from relattn.translation.formats import eole, opennmt_py
 from relattn.translation.formats.ctranslate2 import read as ctranslate2
 from relattn.translation.formats.ctranslate2.directory import MODEL, ExportSettings
@@ -51,6 +51,8 @@ def import_model(
     foreign = read(path, tokenizer, tgt_tokenizer)
     src_lang, tgt_lang = src_lang or foreign.languages[0], tgt_lang or foreign.languages[1]
     require(bool(src_lang and tgt_lang), f"{path}: the languages are unknown: give --src-lang and --tgt-lang")
+    require_language("src-lang", src_lang)
+    require_language("tgt-lang", tgt_lang)
     model, config = foreign.model(), foreign.config
     sizes = " and ".join(f"{size:,}" for size in foreign.tokenizer.vocab_sizes)
     summary = (
