@@ -130,6 +130,7 @@ def test_checkpoints_of_opennmt_py(tmp_path):
         attempted(lambda c, p=part: c[p].update({3: torch.ones(2)}))
 
 
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore")
 def test_directories_of_eole(tmp_path):
     tokenizer, path = (FIXTURES / "sentencepiece.model", None), tmp_path / "eole"
@@ -160,6 +161,7 @@ def test_directories_of_eole(tmp_path):
         (path / name).write_text(before)
 
 
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore")
 def test_directories_for_ctranslate2(tmp_path, tokenizers):
     path = write(tmp_path / "there", KINDS["as OpenNMT-py's"], tokenizers)
