@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -179,7 +180,39 @@ def test_the_command(tmp_path, capsys):
     assert cli.main(again) == 0
     (out / "thesis.txt").write_text("all of it")
     assert cli.main([*given, *languages]) == 2
+    assert "give --overwrite to replace it" in capsys.readouterr().err
+    assert cli.main([*given, *languages, "--overwrite"]) == 2
     assert "not overwritten, for it holds more than a bundle: thesis.txt" in capsys.readouterr().err
     capsys.readouterr()
     assert cli.main(["import", str(tmp_path / "out"), str(tmp_path / "b"), "--sample", str(tmp_path / "src.gz")]) == 0
     assert "in 3 lines" in capsys.readouterr().out
+
+
+def test_an_existing_bundle_is_replaced_only_on_request(path, tmp_path):
+    out = tmp_path / "bundle"
+    imported(FIXTURES / "opennmt_py.pt", out)
+    before = (out / "model.safetensors").read_bytes()
+    with pytest.raises(InputError, match=rf"^{out}: exists; give --overwrite to replace it$"):
+        imported(FIXTURES / "eole", out)
+    assert (out / "model.safetensors").read_bytes() == before
+    imported(FIXTURES / "eole", out, overwrite=True)
+    assert (out / "model.safetensors").read_bytes() != before
+    (tmp_path / "empty").mkdir()
+    imported(FIXTURES / "eole", tmp_path / "empty")
+
+
+def test_outputs_are_outside_of_their_source(path, tmp_path):
+    source = tmp_path / "bundle"
+    shutil.copytree(path, source)
+    (tmp_path / "link").symlink_to(source)
+    parts, before = bundle.read_bundle(source), {file: file.read_bytes() for file in source.iterdir()}
+    for out in (source, source / "inside", source / "model.safetensors", tmp_path / "link" / "inside"):
+        for export in (ctranslate2.export, argos.export):
+            with pytest.raises(InputError, match=f"^{out}: must be outside of"):
+                export(parts, out, quantization="float32", sample=LINES)
+        with pytest.raises(InputError, match=f"^{out}: must be outside of"):
+            onnx.export(parts, out, sample=LINES)
+    shutil.copytree(FIXTURES / "eole", tmp_path / "eole")
+    with pytest.raises(InputError, match="holds more than a bundle"):
+        imported(tmp_path / "eole", tmp_path / "eole", overwrite=True)
+    assert {file: file.read_bytes() for file in source.iterdir()} == before

@@ -456,6 +456,7 @@ def import_(argv: list[str]) -> None:
     parser.add_argument("--tgt_lang", type=str, default="", help="target language")
     parser.add_argument("--sample", type=str, default="", help="source lines to check it with, plain or .gz")
     parser.add_argument("--lines", type=int, default=20, help="of the sample, or drawn from the model's vocabulary")
+    parser.add_argument("--overwrite", action="store_true", help="replace the bundle in the output directory")
     arguments = parser.parse_args(argv)
 
     require(bool(arguments.out), "out must name a directory")
@@ -471,6 +472,7 @@ def import_(argv: list[str]) -> None:
         src_lang=arguments.src_lang,
         tgt_lang=arguments.tgt_lang,
         sample=arguments.lines if lines is None else lines,
+        overwrite=arguments.overwrite,
     )
     print(told)
 

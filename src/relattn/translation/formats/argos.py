@@ -24,7 +24,7 @@ from relattn.translation.config import Quantization
 from relattn.translation.data.imported import TGT_TOKENIZER
 from relattn.translation.data.tokenizer import TOKENIZER
 from relattn.translation.errors import InputError, require
-from relattn.translation.files import write_atomically
+from relattn.translation.files import require_outside, write_atomically
 from relattn.translation.formats.ctranslate2 import write as ctranslate2
 from relattn.translation.formats.parity import Report
 
@@ -41,6 +41,7 @@ def export(bundle: Bundle, out: Path, *, quantization: Quantization, sample: Seq
     Raises:
         InputError: as `ctranslate2.write.export`, or a language is not a locale. `out` is then unchanged.
     """
+    require_outside(out, bundle.path)
     (src, src_name), (tgt, tgt_name) = _language(bundle.src_lang), _language(bundle.tgt_lang)
     require(not out.is_dir(), f"{out}: must be a file, is a directory")
     tokenizers = bundle.tokenizer.files

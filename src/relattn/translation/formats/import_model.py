@@ -29,6 +29,7 @@ def import_model(
     src_lang: str,
     tgt_lang: str,
     sample: Sequence[str] | int,
+    overwrite: bool = False,
 ) -> Report:
     """Write a bundle with a model of another toolkit, and report what it is.
 
@@ -43,11 +44,14 @@ def import_model(
         src_lang: source language; empty takes the one in the model.
         tgt_lang: target language; empty takes the one in the model.
         sample: lines for the check, or the number of lines to draw from the vocabulary.
+        overwrite: replace a bundle at `out`.
 
     Raises:
         InputError: a file is missing, damaged or not such a model; the model has unsupported features; a language is
-            unknown; the check fails; `out` holds something else or cannot be written.
+            unknown; the check fails; `out` is not empty, holds something else than a bundle or cannot be written.
     """
+    exists = out.is_dir() and any(out.iterdir())
+    require(overwrite or not exists, f"{out}: exists; give --overwrite to replace it")
     foreign = read(path, tokenizer, tgt_tokenizer)
     src_lang, tgt_lang = src_lang or foreign.languages[0], tgt_lang or foreign.languages[1]
     require(bool(src_lang and tgt_lang), f"{path}: the languages are unknown: give --src-lang and --tgt-lang")

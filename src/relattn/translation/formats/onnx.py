@@ -38,7 +38,7 @@ from relattn.translation.config import as_dict
 from relattn.translation.data.batching import collate
 from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
 from relattn.translation.errors import require, require_installed
-from relattn.translation.files import putting, require_replaceable
+from relattn.translation.files import putting, require_outside, require_replaceable
 from relattn.translation.formats.parity import Reference, Report, check_lines
 from relattn.translation.model.layers import DecoderLayer
 from relattn.translation.model.transformer import Cache, Transformer
@@ -99,6 +99,7 @@ def export(bundle: Bundle, out: Path, *, sample: Sequence[str] | int) -> Report:
         InputError: the model is not supported; onnx, onnxscript or onnxruntime is not installed; the check fails; `out`
             holds something else or cannot be written. `out` is then unchanged.
     """
+    require_outside(out, bundle.path)
     config, marks = bundle.model, bundle.tokenizer.marks
     unsupported = f"{bundle.path}: ONNX export does not support"
     require(config.positions not in ("lstm", "cnn"), f"{unsupported} {config.positions} positions")

@@ -24,7 +24,7 @@ from torch import Tensor
 from relattn.translation.bundle import CARD, TOKENIZER_FILES, Bundle, weights_of
 from relattn.translation.config import ModelConfig, Quantization, SearchConfig, as_dict
 from relattn.translation.errors import InputError, require_installed
-from relattn.translation.files import putting, require_replaceable
+from relattn.translation.files import putting, require_outside, require_replaceable
 from relattn.translation.formats.ctranslate2.directory import (
     CONFIG,
     DIRECTORY,
@@ -72,6 +72,7 @@ def export(bundle: Bundle, out: Path, *, quantization: Quantization, sample: Seq
         InputError: ctranslate2 is not installed, does not support the model or disagrees with the bundle; `out` holds
             something else or cannot be written. `out` is then unchanged.
     """
+    require_outside(out, bundle.path)
     require_installed("ctranslate2", extra="export")
     require_exportable(bundle.model, bundle.path)
     out = out.resolve()
