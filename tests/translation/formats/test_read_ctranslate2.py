@@ -326,7 +326,8 @@ def test_a_model_that_would_not_say_the_same_is_not_imported(there, tokenizers, 
     from relattn.translation.formats import import_model as make
 
     monkeypatch.setattr(make, "FARTHEST", 1e-9)
-    arguments = ["import", str(there), str(tmp_path / "here"), "--tokenizer", str(tokenizers[0]), "--tgt_tokenizer",
-                 str(tokenizers[1]), "--src_lang", "en", "--tgt_lang", "de", "--lines", "3"]  # fmt: skip
+    arguments = ["import", str(there), "--out", str(tmp_path / "here"), "--tokenizer", str(tokenizers[0]),
+                 "--tgt_tokenizer", str(tokenizers[1]),
+                 "--src_lang", "en", "--tgt_lang", "de", "--check_count", "3"]  # fmt: skip
     assert cli.main(arguments) == 2
     assert not (tmp_path / "here").exists()
