@@ -143,3 +143,9 @@ def test_messages_for_files_are_those_for_flags(relattn, tmp_path):
     message = "relattn: error: {} must be a whole number, got 'wide'\n"
     assert relattn("train", path).err == message.format(f"{path}: model.dim")
     assert relattn("train", "wmt14-en-de-base", "--model.dim=wide").err == message.format("--model.dim")
+
+
+def test_errors_of_the_operating_system_name_the_file(relattn, monkeypatch, tmp_path):
+    monkeypatch.setattr(run, "train", lambda *_, **__: (tmp_path / "none" / "x").write_text(""))
+    path = tmp_path / "none" / "x"
+    assert relattn("train", "wmt14-en-de-base").err == f"relattn: error: {path}: No such file or directory\n"

@@ -29,6 +29,12 @@ _MESSAGES = (  # of argparse, and ours
 _OPTION = re.compile(r"--([a-zA-Z][\w.-]*)(=.*)?", re.DOTALL)
 
 
+class _Parser(ArgumentParser):
+    def print_help(self, file: object = None) -> None:
+        """Print the help. Unlike the inherited method, raise an OSError if it cannot be written."""
+        print(self.format_help(), end="", flush=True)
+
+
 def parse(name: str, function: Callable[..., None], argv: Sequence[str]) -> dict[str, Any]:
     """Return the arguments to call the function of a command with.
 
@@ -73,7 +79,7 @@ def _parser(name: str, function: Callable[..., None], hints: dict[str, Any]) -> 
     helps = {match[1]: " ".join(match[2].split()) for match in re.finditer(r"    (\w+): (.*(?:\n {8}.*)*)", text)}
     usage = f"relattn {name}"
     types: dict[str, Any] = {"help": bool}
-    parser = ArgumentParser(prog=usage, description=description, exit_on_error=False, allow_abbrev=False)
+    parser = _Parser(prog=usage, description=description, exit_on_error=False, allow_abbrev=False)
     for key, parameter in signature(function).parameters.items():
         kind: Any = hints[key]
         required = parameter.default is Parameter.empty
