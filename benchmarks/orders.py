@@ -9,17 +9,14 @@ import random
 from itertools import islice
 from pathlib import Path
 
-import torch
-
 from relattn.translation import load
 from relattn.translation.data.corpora import read_lines
-from relattn.translation.translate.pipeline import Translation
-from relattn.translation.translate.torch_translator import TorchTranslator
+from relattn.translation.translate.pipeline import Translation, Translator
 
 SIZES = (1000, 1, 7, 30, 64, 129, 300, 500, 999, 1000)  # lines at a time
 
 
-def translated(translator: TorchTranslator, lines: list[str], order: list[int], size: int) -> list[Translation]:
+def translated(translator: Translator, lines: list[str], order: list[int], size: int) -> list[Translation]:
     """The best of each line, in the lines' own order."""
     found: dict[int, Translation] = {}
     for at in range(0, len(order), size):
@@ -36,15 +33,14 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=1000, help="of the text, each once")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    translator = load(*arguments.bundles)
+    translators = [load(*arguments.bundles, threads=threads) for threads in range(1, arguments.threads + 1)]
     lines = list(islice(dict.fromkeys(line for line in read_lines(arguments.text) if line.strip()), arguments.lines))
     order = list(range(len(lines)))
-    first = translated(translator, lines, order, len(lines))
+    first = translated(translators[0], lines, order, len(lines))
     others: dict[int, float] = {}  # lines that were translated otherwise at least once, and the widest gap of scores
     for number, size in enumerate(SIZES, start=1):
         random.Random(number).shuffle(order)
-        translator.workers = 1 + number % arguments.threads
+        translator = translators[number % arguments.threads]
         again = translated(translator, lines, order, size)
         differ = [i for i, (a, b) in enumerate(zip(first, again, strict=True)) if a.text != b.text]
         for i in differ:

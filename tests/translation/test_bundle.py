@@ -427,7 +427,7 @@ def test_a_config_that_is_wrong_is_reported(saved, change, message):
     ("content", "message"),
     [
         (b"", "not the configuration of a bundle: format is None"),
-        (b"- 1\n", "a bundle's configuration is a list of names and values, this is a list"),
+        (b"- 1\n", "a bundle's configuration must be a mapping"),
         (b"a: [1\n", "not YAML: "),
         (b"a: \xff\n", "not UTF-8 at byte 3"),
         (b"a: !!python/object/apply:os.system ['touch pwned']\n", "not the configuration of a bundle"),

@@ -391,7 +391,7 @@ def test_commands_take_names(server, model, capsys, tmp_path):
     assert b"license: mit" in repository.commits[repository.branches["main"]]["README.md"]
     for side in ("src", "ref"):
         (tmp_path / side).write_text("".join(f"{line}\n" for line in LINES))
-    given = ["--src", str(tmp_path / "src"), "--ref", str(tmp_path / "ref"), "--output"]
+    given = ["--src", str(tmp_path / "src"), "--ref", str(tmp_path / "ref"), "--out"]
     assert cli.main(["evaluate", "org/name", *given, str(tmp_path / "there")]) == 0
     assert cli.main(["evaluate", str(model), *given, str(tmp_path / "here")]) == 0
     assert (tmp_path / "there").read_bytes() == (tmp_path / "here").read_bytes()

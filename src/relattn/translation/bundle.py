@@ -25,14 +25,15 @@ import torch
 import yaml
 from torch import Tensor
 
+from relattn.translation import files
 from relattn.translation.config import Calibration, ModelConfig, Precision, Recipe, SearchConfig, as_dict
 from relattn.translation.data.imported import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
 from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
 from relattn.translation.errors import InputError, one_line, reading
-from relattn.translation.files import putting, require_files, require_replaceable, write_atomically
+from relattn.translation.files import putting, require_files, write_atomically
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.linear import pack
-from relattn.translation.model.transformer import Transformer
+from relattn.translation.model.transformer import SkipInitialization, Transformer
 from relattn.translation.settings import of_version_1, of_version_2, of_version_4, read_yaml, to_config
 from relattn.translation.translate.torch_translator import TorchTranslator
 
@@ -125,6 +126,11 @@ class Bundle:
         return translator
 
 
+def require_replaceable(path: Path) -> None:
+    """Raise an `InputError` if `path` holds anything but a bundle, or part of one."""
+    files.require_replaceable(path, (CONFIG, WEIGHTS, CARD, *TOKENIZER_FILES["imported"]), "bundle")
+
+
 def save(
     path: str | Path,
     *,
@@ -143,7 +149,7 @@ def save(
         InputError: something else stands at `path`, or writing fails; whatever was there before is kept.
     """
     path = Path(path).resolve()
-    require_replaceable(path, (CONFIG, WEIGHTS, CARD, *TOKENIZER_FILES["imported"]), "bundle")
+    require_replaceable(path)
     config = _configuration(
         recipe.data.src_lang,
         recipe.data.tgt_lang,
@@ -266,10 +272,11 @@ def make_model(
     layers = config.encoder_layers + config.decoder_layers
     if layers > len(state):
         raise InputError(f"{source}: the weights do not fit the model: {len(state)} tensors for {layers} layers")
-    with torch.device("meta"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what a model warns of when it is made, it says below
-        _require_fit(Transformer(config, *vocab_sizes), _renamed(state), source)
-    model = Transformer(config, *vocab_sizes)
+    with SkipInitialization():
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the model below gives the same warnings
+            _require_fit(Transformer(config, *vocab_sizes), _renamed(state), source)
+        model = Transformer(config, *vocab_sizes)
     load_weights(model, state, source=source)
     return model
 

@@ -1,3 +1,4 @@
+import bz2
 import gzip
 import os
 import random
@@ -61,7 +62,7 @@ def test_unusable_files_are_told_by_name(tmp_path):
         "missing.gz": "no such file",
         ".": "is a directory, not a text file",
         "loop": "cannot be read: Too many levels of symbolic links",
-        "cut.gz": "the gzip file is truncated",
+        "cut.gz": "the compressed file is truncated",
         "plain.gz": "not a gzip file, or a damaged one",
         "flipped.gz": "not a gzip file, or a damaged one",
         "empty": "the file is empty",
@@ -84,6 +85,15 @@ def test_a_file_without_permission_is_told_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(InputError, match="secret: cannot be read: Permission denied"):
         list(read_lines(tmp_path / "secret"))
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress])
+def test_compressed_text_is_recognized_whatever_its_name(tmp_path, compress):
+    (tmp_path / "text.en").write_bytes(compress(b"one\ntwo\n"))
+    (tmp_path / "cut.en").write_bytes(compress(b"some text that is long enough\n" * 100)[:-9])
+    assert list(read_lines(tmp_path / "text.en")) == ["one", "two"]
+    with pytest.raises(InputError, match=r"cut\.en: the compressed file is truncated"):
+        list(read_lines(tmp_path / "cut.en"))
 
 
 def test_pairs_keep_their_order(tmp_path):

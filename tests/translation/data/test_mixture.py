@@ -67,16 +67,21 @@ def test_a_list_names_files_from_its_own_directory(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", ["a.en", "a\tb\tc", "a\tb\t0", "a\tb\t-1", "a\tb\tnan", "a\tb\tinf", "a\t\t1", "a\tb\t1\t2"]
+    "line", ["a.en", "a\tb\tc", "a\tb\t0", "a\tb\t-1", "a\tb\tnan", "a\tb\tinf", "a\tb\t1e9", "a\t\t1", "a\tb\t1\t2"]
 )
 def test_a_line_that_is_no_corpus_is_named(tmp_path, line):
-    with pytest.raises(InputError, match=r"list\.tsv, line 2: not source file, target file and a weight above 0"):
+    with pytest.raises(InputError, match=r"list\.tsv, line 2: must be a source file, a target file"):
         read_list(listed(tmp_path, f"x\ty\n{line}\n"))
 
 
 def test_a_list_of_nothing_is_refused(tmp_path):
     with pytest.raises(InputError, match="lists no corpus"):
         read_list(listed(tmp_path, "# nothing\n"))
+
+
+def test_a_validation_set_has_no_weight(tmp_path):
+    with pytest.raises(InputError, match=r"list\.tsv, line 2: a validation set has no weight, got 3"):
+        read_list(listed(tmp_path, "a\tb\nx\ty\t3\n"), weighted=False)
 
 
 @pytest.fixture

@@ -158,7 +158,7 @@ def test_what_was_exported_comes_home(tmp_path, options):
 
 def test_the_command(tmp_path, capsys):
     out = tmp_path / "bundle"
-    given = ["import", str(FIXTURES / "eole"), str(out)]
+    given = ["import", str(FIXTURES / "eole"), "--out", str(out)]
     languages = ["--src_lang", "en", "--tgt_lang", "de"]
 
     def refused(arguments: list[str], message: str) -> None:
@@ -169,22 +169,22 @@ def test_the_command(tmp_path, capsys):
     refused(given, "give --tokenizer")
     given += ["--tokenizer", str(FIXTURES / "sentencepiece.model")]
     refused(given, "eole: the languages are unknown")
-    refused([*given, *languages, "--lines", "0"], "lines must be at least 1")
-    refused(["import", str(tmp_path), str(out)], "has neither model.bin (CTranslate2) nor model.*.safetensors")
-    refused(["import", str(tmp_path / "none"), str(out)], "none: no such file or directory")
+    refused([*given, *languages, "--check_count", "0"], "check_count must be at least 1")
+    refused(["import", str(tmp_path), "--out", str(out)], "has neither model.bin (CTranslate2) nor model.*.safetensors")
+    refused(["import", str(tmp_path / "none"), "--out", str(out)], "none: no such file or directory")
     assert cli.main([*given, *languages]) == 0
     assert "eole: relative positions; 2 and 2 layers, dim 8" in capsys.readouterr().out
     with gzip.open(tmp_path / "src.gz", "wt") as file:
         file.write("\n".join(LINES) + "\n")
-    again = ["export", "ctranslate2", str(out), str(tmp_path / "out"), "--sample", str(tmp_path / "src.gz")]
-    assert cli.main(again) == 0
+    sample = ["--check_lines", str(tmp_path / "src.gz")]
+    assert cli.main(["export", "ctranslate2", str(out), "--out", str(tmp_path / "out"), *sample]) == 0
     (out / "thesis.txt").write_text("all of it")
     assert cli.main([*given, *languages]) == 2
     assert "give --overwrite to replace it" in capsys.readouterr().err
     assert cli.main([*given, *languages, "--overwrite"]) == 2
     assert "not overwritten, for it holds more than a bundle: thesis.txt" in capsys.readouterr().err
     capsys.readouterr()
-    assert cli.main(["import", str(tmp_path / "out"), str(tmp_path / "b"), "--sample", str(tmp_path / "src.gz")]) == 0
+    assert cli.main(["import", str(tmp_path / "out"), "--out", str(tmp_path / "b"), *sample]) == 0
     assert "in 3 lines" in capsys.readouterr().out
 
 

@@ -227,9 +227,9 @@ def test_without_the_packages(tmp_path, make, monkeypatch):
 @pytest.mark.whole
 def test_the_command_line(tmp_path, exported, capsys):
     parts, out = exported
-    arguments = ["export", "onnx", str(parts.path), str(tmp_path / "out"), "--lines", "3"]
+    arguments = ["export", "onnx", str(parts.path), "--out", str(tmp_path / "out"), "--check_count", "3"]
     assert cli.main([*arguments, "--quantization", "int8"]) == 2
-    assert "weights of float32, not int8" in capsys.readouterr().err
+    assert "onnx supports float32 only, got int8" in capsys.readouterr().err
     about = json.loads((out / "config.json").read_text())
     assert about.pop("search") == as_dict(SEARCH)
     assert about == {
@@ -241,6 +241,6 @@ def test_the_command_line(tmp_path, exported, capsys):
 @pytest.mark.whole
 def test_the_command_line_exports(tmp_path, exported, capsys):
     parts, out = exported
-    assert cli.main(["export", "onnx", str(parts.path), str(tmp_path / "out"), "--lines", "3"]) == 0
+    assert cli.main(["export", "onnx", str(parts.path), "--out", str(tmp_path / "out"), "--check_count", "3"]) == 0
     assert "in 3 lines" in capsys.readouterr().out
     assert (tmp_path / "out" / "config.json").read_bytes() == (out / "config.json").read_bytes()

@@ -25,6 +25,7 @@ from relattn.translation.serve.keys import Keys
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.models import Models
 from relattn.translation.serve.text.html import Markup
+from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import Translation, Translator
 
 LIMITS = Limits(characters=1000, sentences=20, texts=5, file=100_000, waiting=40)
@@ -33,22 +34,22 @@ LIMITS = Limits(characters=1000, sentences=20, texts=5, file=100_000, waiting=40
 class Shouting(Translator):
     """Translates by capitals, with its name before, so that it shows which way a text went."""
 
-    aligns = True
-
     def __init__(self, name: str) -> None:
-        self.name, self.search, self.keep_tags = name, SearchConfig(beam_size=3), False
+        self.name, self.search = name, SearchConfig(beam_size=3)
         self.batches: list[list[str]] = []
         self.going = threading.Event()
         self.going.set()
 
-    def n_best(self, lines: Any, n: int, **_: Any) -> list[list[Translation]]:
+    def n_best(self, lines: Any, options: TranslateOptions, **_: Any) -> list[list[Translation]]:
         assert self.going.wait(20)
         self.batches.append(list(lines))
         for line in lines:
             if "refuse" in line:
                 raise InputError("line 1 has what no model reads")
         capitals = [line if "<" in line else line.upper() for line in lines]
-        return [[Translation(f"{self.name}{line}" + "'" * k, 0.0, []) for k in range(n)] for line in capitals]
+        return [
+            [Translation(f"{self.name}{line}" + "'" * k, 0.0, []) for k in range(options.n_best)] for line in capitals
+        ]
 
     search_batch = log_probs = align_batch = None  # type: ignore[assignment]
 

@@ -76,6 +76,18 @@ def flip(path: Path) -> None:
     path.write_bytes(damaged)
 
 
+@pytest.mark.parametrize("content", [b"", b"PK", pickle.dumps(3)])
+def test_a_file_that_is_no_checkpoint_is_refused_in_one_line(tmp_path, content):
+    """Its checksum fits."""
+    (path,) = save(tmp_path, 7)
+    path.write_bytes(content)
+    sign(path)
+    with pytest.raises(InputError) as caught:
+        checkpoints.load(path)
+    assert "\n" not in str(caught.value)
+    assert "weights_only" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "damage",
     [

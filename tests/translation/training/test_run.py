@@ -507,6 +507,23 @@ def test_a_run_starts_from_a_bundle_with_its_tokenizer(tmp_path, make_recipe, fi
     assert not torch.equal(after["embedding"], before["embedding"])
 
 
+def test_a_run_from_a_bundle_draws_the_random_numbers_of_a_new_run(tmp_path, make_recipe, start, monkeypatch):
+    """Loading weights neither draws random numbers nor skips the draws of a new model."""
+    recipe = make_recipe(tmp_path / "run", train={"init_from": start})
+    begun = []
+
+    def fit(*arguments: object, **options: object) -> int:
+        begun.append(torch.get_rng_state())
+        raise InputError("begun")
+
+    monkeypatch.setattr("relattn.translation.training.run.fit", fit)
+    with pytest.raises(InputError, match="begun"):
+        train(recipe, show=False)
+    torch.manual_seed(recipe.seed)
+    Transformer(recipe.model, bundle.read_bundle(start).tokenizer.vocab_size)
+    assert torch.equal(begun[0], torch.get_rng_state())
+
+
 def test_a_bundle_of_another_model_is_refused(tmp_path, make_recipe, start):
     recipe = make_recipe(tmp_path / "run", model={"clip": 3, "norm": "post"}, train={"init_from": start})
     with pytest.raises(InputError, match=r"bundle: is another model than the recipe's: clip: 2 → 3; norm: pre → post$"):
@@ -591,6 +608,34 @@ def test_a_changed_recipe_is_not_resumed(finished):
         "model.clip_right: None → 4; seed: 1 → 2; train.warmup_steps: 4 → 5"
     )
     assert (Path(finished.out) / "log.csv").read_text() == before
+
+
+def test_what_does_not_change_the_weights_may_change_on_resume(tmp_path, make_recipe):
+    recipe = make_recipe(tmp_path, train={"steps": 4})
+    train(recipe, show=False)
+    kept = replace(recipe.train, steps=6, keep=2, average=1, checkpoint_every=3, patience=4, valid_every=1)
+    train(replace(recipe, train=kept, search=replace(recipe.search, beam_size=3)), resume=True, show=False)
+    assert bundle.read_bundle(tmp_path / "bundle").search.beam_size == 3
+    assert [checkpoints.step_of(path) for path in checkpoints.listed(tmp_path / "checkpoints")] == [6]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("tensorboard", "tensorboard must be a directory"),
+        ("bundle/notes.txt", "it holds more than a bundle: notes.txt"),
+    ],
+)
+def test_what_would_stop_a_run_at_its_end_is_refused_at_its_start(tmp_path, make_recipe, name, message):
+    recipe = make_recipe(tmp_path, train={"steps": 2})
+    train(recipe, show=False)
+    if (tmp_path / name).is_dir():
+        shutil.rmtree(tmp_path / name)
+    (tmp_path / name).write_text("mine", encoding="utf-8")
+    before = (tmp_path / "log.csv").read_text(encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        train(replace(recipe, train=replace(recipe.train, steps=4)), resume=True, show=False)
+    assert (tmp_path / "log.csv").read_text(encoding="utf-8") == before
 
 
 @pytest.mark.sampled(4)

@@ -1,19 +1,21 @@
 """Lines of text, from files and from standard input; in parallel files, line i of one translates line i of the other.
 
-Text is UTF-8, in files plain or gzipped (by their name's .gz), and is read as a stream, so its size does not matter.
-Whatever is wrong with it is said in one line that names the file and the place.
+Text is UTF-8, plain or compressed by gzip or bzip2, which its first bytes tell. It is read as a stream, so its size
+does not matter. An error names the file and the place in one line.
 """
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import gzip
 import hashlib
 import os
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from io import BufferedIOBase
+from io import BufferedIOBase, BufferedReader
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Protocol, cast
@@ -122,20 +124,24 @@ def _opened(path: Path) -> Iterator[BufferedIOBase]:
     """A text file's bytes, decompressed; whatever is wrong with it is an InputError."""
     with reading(path, "cannot be read"):
         try:
-            with _open(path) as stream:
-                yield stream
+            with path.open("rb") as file:
+                yield _decompressed(file, path)
         except FileNotFoundError as error:
             raise InputError(f"{path}: no such file") from error
         except IsADirectoryError as error:
             raise InputError(f"{path}: is a directory, not a text file") from error
         except EOFError as error:
-            raise InputError(f"{path}: the gzip file is truncated") from error
+            raise InputError(f"{path}: the compressed file is truncated") from error
         except (gzip.BadGzipFile, zlib.error) as error:
             raise InputError(f"{path}: not a gzip file, or a damaged one: {error}") from error
 
 
-def _open(path: Path) -> BufferedIOBase:
-    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+def _decompressed(file: BufferedReader, path: Path) -> BufferedIOBase:
+    """Return the decompressed bytes of a file that was just opened."""
+    first = file.peek(10)
+    if path.suffix == ".gz" or first.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=file)
+    return bz2.BZ2File(file) if re.match(rb"BZh[1-9]1AY&SY", first) else file
 
 
 def _lines(reads: Iterator[bytes], name: str | Path, *, chunk: int = 256) -> Iterator[list[str]]:

@@ -9,7 +9,6 @@ for every epoch, each pair at most once.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ import numpy as np
 
 from relattn.translation.data.corpora import read_lines
 from relattn.translation.errors import InputError, one_line
+
+MOST_WEIGHT = 1000  # passes over a corpus per epoch
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Listed:
     weight: float = 1.0
 
 
-def read_list(path: str) -> list[Listed]:
-    """The corpora of a list.
+def read_list(path: str, *, weighted: bool = True) -> list[Listed]:
+    """Return the corpora of a list; only a `weighted` list may have weights.
 
     Raises:
         InputError: it cannot be read, names no corpus, or a line is not as it should be.
@@ -50,13 +51,15 @@ def read_list(path: str) -> list[Listed]:
         try:
             src, tgt, *rest = line.split("\t")
             (weight,) = map(float, rest or ("1",))
-            if not (src and tgt and 0 < weight < math.inf):
+            if not (src and tgt and 0 < weight <= MOST_WEIGHT):
                 raise ValueError
         except ValueError as error:
             raise InputError(
-                f"{path}, line {number}: not source file, target file and a weight above 0, with tabs between: "
-                f"'{one_line(line, 60)}'"
+                f"{path}, line {number}: must be a source file, a target file and perhaps a weight, above 0 and at "
+                f"most {MOST_WEIGHT:,}, separated by tabs, got '{one_line(line, 60)}'"
             ) from error
+        if rest and not weighted:
+            raise InputError(f"{path}, line {number}: a validation set has no weight, got {rest[0]}")
         folder = Path(path).parent
         found.append(Listed(str(folder / src), str(folder / tgt), weight))
     if not found:

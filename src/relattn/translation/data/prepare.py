@@ -216,7 +216,7 @@ def _corpora(config: DataConfig, split: str) -> list[Corpus]:
         return [Corpus("the embedded corpus", text)]
     src, tgt, path = (getattr(config, f"{split}_{part}") for part in ("src", "tgt", "list"))
     settings = (f"{split}_list",) * 2 if path else (f"{split}_src", f"{split}_tgt")
-    listed = read_list(path) if path else [Listed(src, tgt)] if src else []
+    listed = read_list(path, weighted=split == "train") if path else [Listed(src, tgt)] if src else []
     return [Corpus(Path(each.src).name, ParallelFiles(each.src, each.tgt), each.weight, settings) for each in listed]
 
 

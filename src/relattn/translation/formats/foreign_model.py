@@ -18,7 +18,7 @@ from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.data.imported import AnyTokenizer, ImportedTokenizer, Vocabulary
 from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.formats.names import Names
-from relattn.translation.model.transformer import Transformer
+from relattn.translation.model.transformer import SkipInitialization, Transformer
 
 # CTranslate2's defaults, with a wider beam. The models of other toolkits do not contain a search.
 SEARCH = SearchConfig(length_penalty="average", alpha=1.0, early_stopping=True)
@@ -69,7 +69,7 @@ class ForeignModel:
     def model(self) -> Transformer:
         """Return our model. Raises InputError if weights are missing or have other shapes."""
         sizes = self.tokenizer.vocab_sizes
-        with torch.device("meta"):
+        with SkipInitialization(), torch.device("meta"):
             expected = weights_of(Transformer(self.config, *sizes))
         state = self.names.gather(self.tensors, expected, self.config, self.source)
         return make_model(self.config, sizes, state, source=self.source)

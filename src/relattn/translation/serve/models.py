@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from relattn.translation.config import SearchConfig
 from relattn.translation.errors import InputError, one_line
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.queue import Batches
@@ -33,22 +34,30 @@ class Model:
     """A translator behind queues, each with what is asked of it.
 
     Args:
-        translator: of lines.
+        translator: translator of lines.
+        search: how it searches.
         target: language.
         threads: that it works in.
         limits: of the queue.
     """
 
-    def __init__(self, translator: Translator, target: str, threads: ThreadPoolExecutor, limits: Limits) -> None:
-        self.translator, self.target = translator, target
+    def __init__(
+        self,
+        translator: Translator,
+        search: SearchConfig,
+        target: str,
+        threads: ThreadPoolExecutor,
+        limits: Limits,
+    ) -> None:
+        self.translator, self.search, self.target = translator, search, target
 
         def queue(work: Callable[[list[Any]], list[Any]]) -> Batches[Any, Any]:
             return Batches(work, threads, size=limits.batch, most=limits.waiting, pause=limits.pause / 1000)
 
-        self.plain: Batches[Asked, list[Translation]] = queue(partial(_translate, translator, keep_tags=False))
-        self.tagged: Batches[Asked, list[Translation]] = queue(partial(_translate, translator, keep_tags=True))
+        self.plain: Batches[Asked, list[Translation]] = queue(partial(_translate, translator, search, keep_tags=False))
+        self.tagged: Batches[Asked, list[Translation]] = queue(partial(_translate, translator, search, keep_tags=True))
         self.scored: Batches[tuple[str, list[int]], list[float]] = queue(partial(_score, translator))
-        self.inspected: Batches[str, Inspection] = queue(partial(_inspect, translator))
+        self.inspected: Batches[str, Inspection] = queue(partial(_inspect, translator, search))
 
     @property
     def queues(self) -> list[Batches[Any, Any]]:
@@ -56,8 +65,10 @@ class Model:
         return [self.plain, self.tagged, self.scored, self.inspected]
 
 
-def _translate(translator: Translator, asked: list[Asked], *, keep_tags: bool) -> list[list[Translation]]:
-    options = TranslateOptions(n_best=max(each.count for each in asked), keep_tags=keep_tags)
+def _translate(
+    translator: Translator, search: SearchConfig, asked: list[Asked], *, keep_tags: bool
+) -> list[list[Translation]]:
+    options = TranslateOptions(n_best=max(each.count for each in asked), search=search, keep_tags=keep_tags)
     found = translator.n_best([each.sentence for each in asked], options)
     return [of_line[: each.count] for of_line, each in zip(found, asked, strict=True)]
 
@@ -68,7 +79,7 @@ def _score(translator: Translator, asked: list[tuple[str, list[int]]]) -> list[l
     return translator.log_probs([translator.tokenizer.encode(source) for source in sources], targets)
 
 
-def _inspect(translator: Translator, lines: list[str]) -> list[Inspection]:
+def _inspect(translator: Translator, search: SearchConfig, lines: list[str]) -> list[Inspection]:
     if not translator.supports_alignment:
         raise InputError("an export shows no attention: that needs the bundle it was made from")
 
@@ -76,14 +87,15 @@ def _inspect(translator: Translator, lines: list[str]) -> list[Inspection]:
     from relattn.translation.translate.torch_translator import TorchTranslator
 
     assert isinstance(translator, TorchTranslator)
-    return [inspect(translator, line, longest=LONGEST_INSPECTED) for line in lines]
+    return [inspect(translator, line, TranslateOptions(search=search), longest=LONGEST_INSPECTED) for line in lines]
 
 
 class Models:
     """The models by their languages.
 
     Args:
-        translators: by source and target language.
+        translators: translator of each language pair.
+        searches: search of each language pair; that of its translator by default.
         pivot: a language through which texts go between two that no model serves; none where empty.
         limits: of their queues.
 
@@ -91,9 +103,19 @@ class Models:
         InputError: no model reads or writes the pivot.
     """
 
-    def __init__(self, translators: Mapping[Pair, Translator], *, pivot: str, limits: Limits) -> None:
+    def __init__(
+        self,
+        translators: Mapping[Pair, Translator],
+        *,
+        searches: Mapping[Pair, SearchConfig] | None = None,
+        pivot: str,
+        limits: Limits,
+    ) -> None:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="translate")
-        self.by_pair = {pair: Model(each, pair[1], self._threads, limits) for pair, each in translators.items()}
+        self.by_pair = {
+            pair: Model(each, (searches or {}).get(pair, each.search), pair[1], self._threads, limits)
+            for pair, each in translators.items()
+        }
         self.sources = sorted({source for source, _ in self.by_pair})
         self.codes = sorted({code for pair in self.by_pair for code in pair})
         self._pivot = pivot

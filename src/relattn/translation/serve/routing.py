@@ -87,7 +87,7 @@ class Translating:
     ) -> list[Translated]:
         """The translations of texts in one language."""
         marked = html and self._keep_marks(source, target)
-        count = min(count, self._route(source, target)[-1].translator.search.beam_size)  # a page is read for each
+        count = min(count, self._route(source, target)[-1].search.beam_size)  # a page is read for each
         pages: list[list[Markup]] = [[] for _ in texts]
         if html:  # which may take a second to read, and another to write
             pages = await asyncio.to_thread(_pages, texts, marks=marked, count=count)
@@ -107,7 +107,7 @@ class Translating:
         for model in way:
             ((text, *_),) = await self._through(model, [text], language, marked=False, count=1)
             language = model.target
-        of, count = split(text, language), min(count, last.translator.search.beam_size)
+        of, count = split(text, language), min(count, last.search.beam_size)
         self._require_few(of.sentences)
         found = await last.plain.ask([Asked(sentence, count) for sentence in of.sentences])
         bests = [hypotheses[0] for hypotheses in found]

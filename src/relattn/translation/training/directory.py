@@ -12,13 +12,14 @@ import logging
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from relattn.translation.config import Recipe, TrainConfig, as_dict, differences, dump
+from relattn.translation import bundle
+from relattn.translation.config import Recipe, SearchConfig, TrainConfig, as_dict, differences, dump
 from relattn.translation.data.prepare import prepared
 from relattn.translation.errors import InputError
 from relattn.translation.files import PART, as_size, remove, write_atomically
@@ -26,12 +27,15 @@ from relattn.translation.locking import LOCK, locked
 from relattn.translation.training import checkpoints
 from relattn.translation.training.journal import LOG, read_log
 
-RECIPE, CHECKPOINTS, BUNDLE = "recipe.yaml", "checkpoints", "bundle"
+RECIPE, CHECKPOINTS, TENSORBOARD, BUNDLE = "recipe.yaml", "checkpoints", "tensorboard", "bundle"
 TRAINING = "training this run"
 _log = logging.getLogger(__name__)
 
-_FREE = (  # may change when a run goes on: not the model's
+_FREE = (  # settings that may change when a run is resumed, because the weights of a step do not depend on them
     *("out", "train.steps", "train.threads", "train.log_every", "train.activation_checkpointing"),
+    *("train.valid_every", "train.valid_bleu_lines", "train.patience"),
+    *("train.checkpoint_every", "train.keep", "train.average"),
+    *(f"search.{field.name}" for field in fields(SearchConfig)),
     *("data.accumulate", "train.devices", "train.nodes", "train.strategy"),  # where steps have as many parts as before
 )
 _PATHS = (  # may change too: the text itself is held to
@@ -73,6 +77,14 @@ def require_same_run(began: Recipe, recipe: Recipe) -> None:
         changed.append(f"data.accumulate · train.devices · train.nodes: {began.parts} → {recipe.parts}")
     if changed:
         raise InputError(f"{recipe.out}: the recipe has changed since this run began: {'; '.join(changed)}")
+
+
+def require_layout(out: Path) -> None:
+    """Raise an `InputError` if something in a run's directory would stop the run later, such as a file named data."""
+    for name in (CHECKPOINTS, TENSORBOARD, "data"):
+        if (out / name).exists() and not (out / name).is_dir():
+            raise InputError(f"{out / name} must be a directory, and a file is there")
+    bundle.require_replaceable(out / BUNDLE)
 
 
 def newest_checkpoint(out: Path, *, warn: bool = True) -> dict[str, Any] | None:

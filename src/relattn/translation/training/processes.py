@@ -19,6 +19,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from relattn.translation.config import Recipe, TrainConfig
 from relattn.translation.errors import InputError
+from relattn.translation.training.directory import TENSORBOARD
 from relattn.translation.training.shards import shard
 from relattn.translation.training.together import PARENT
 
@@ -61,7 +62,7 @@ def fabric_of(recipe: Recipe, out: Path) -> Fabric:
         num_nodes=train.nodes,
         strategy=_strategy(train),
         plugins=precision_of(train),
-        loggers=TensorBoardLogger(out, name="tensorboard", version="") if known else None,
+        loggers=TensorBoardLogger(out, name=TENSORBOARD, version="") if known else None,
     )
 
 

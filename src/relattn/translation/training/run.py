@@ -30,6 +30,7 @@ from relattn.translation.training.directory import (
     begun,
     how_far,
     newest_checkpoint,
+    require_layout,
     require_same_run,
     require_space,
 )
@@ -83,6 +84,7 @@ def train(
             if resume:
                 require_same_run(read_recipe(out), recipe)
             stack.enter_context(locked(out, TRAINING) if resume else begun(recipe))
+            require_layout(out)
         else:
             stack.enter_context(together)
             launch(fabric, recipe.train, together.children)  # waits for the first one, which comes with the data

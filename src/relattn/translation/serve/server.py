@@ -8,6 +8,7 @@ from pathlib import Path
 
 import uvicorn
 
+from relattn.translation.config import SearchConfig
 from relattn.translation.errors import InputError, reason
 from relattn.translation.serve.app import make
 from relattn.translation.serve.keys import Keys
@@ -19,6 +20,7 @@ from relattn.translation.translate.pipeline import Translator
 def serve(
     translators: Mapping[Pair, Translator],
     *,
+    searches: Mapping[Pair, SearchConfig] | None = None,
     host: str,
     port: int,
     pivot: str = "",
@@ -29,7 +31,8 @@ def serve(
     """Answer requests until SIGTERM or Ctrl-C; then take no more, and end when those that were taken are answered.
 
     Args:
-        translators: by source and target language.
+        translators: translator of each language pair.
+        searches: search of each language pair; that of its translator by default.
         host: the address to listen at.
         port: of it; 0 for one that is free.
         pivot: a language through which texts go between two that no model serves; none where empty.
@@ -41,7 +44,7 @@ def serve(
         InputError: the address cannot be had, no model reads or writes the pivot, or the keys cannot be read.
     """
     app = make(
-        Models(translators, pivot=pivot, limits=limits),
+        Models(translators, searches=searches, pivot=pivot, limits=limits),
         limits,
         keys=Keys(keys) if keys is not None else None,
         cors=cors,
