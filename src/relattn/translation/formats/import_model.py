@@ -54,9 +54,9 @@ def import_model(
     require(overwrite or not exists, f"{out}: exists; give --overwrite to replace it")
     foreign = read(path, tokenizer, tgt_tokenizer)
     src_lang, tgt_lang = src_lang or foreign.languages[0], tgt_lang or foreign.languages[1]
-    require(bool(src_lang and tgt_lang), f"{path}: the languages are unknown: give --src-lang and --tgt-lang")
-    require_language("src-lang", src_lang)
-    require_language("tgt-lang", tgt_lang)
+    require(bool(src_lang and tgt_lang), f"{path}: the languages are unknown: give --src_lang and --tgt_lang")
+    require_language("src_lang", src_lang)
+    require_language("tgt_lang", tgt_lang)
     model, config = foreign.model(), foreign.config
     sizes = " and ".join(f"{size:,}" for size in foreign.tokenizer.vocab_sizes)
     summary = (
