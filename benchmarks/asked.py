@@ -1,13 +1,13 @@
-"""What translators ask for, measured on test lines: tags kept, a glossary kept to, confidences that mean something.
+"""Measure tags, glossaries and confidences on test lines.
 
-Tags: in each line a tag around a word, or an address or "%s" behind it, in turn. "Whole" is the share of translations
-that have all of it, each part once; "beside", of those in which a dictionary is sure of the word's partner, the share
-in which it stands there; BLEU is of what is left when it is taken out. The dictionary, in place of the model's own
-alignment, is made of the training text: words that come in the same pairs (Dice above 0.6), where one word of a line
-fits and no other.
+Tags: each line gets a tag around a word, or an address or "%s" after it, in turn. "Whole" is the share of translations
+that contain every part exactly once. "Beside" is the share in which the tag stands at the translation of the word,
+among lines for which a dictionary has that translation. BLEU is computed without the tags. The dictionary comes from
+the training text and not from the model: pairs of words that occur together (Dice coefficient above 0.6), if exactly
+one word of the line fits.
 
-Glossary: the 100 words that the dictionary is surest of, as terms for all lines; "whole" is the share of the terms in
-them whose translations are there.
+Glossary: the 100 most certain words of the dictionary are terms for all lines. "Whole" is the share of terms whose
+translations occur.
 """
 
 import argparse
@@ -24,7 +24,8 @@ from relattn.translation import load
 from relattn.translation.data.corpora import read_parallel
 from relattn.translation.evaluation import score, sentence_chrf
 from relattn.translation.translate.glossary import Glossary
-from relattn.translation.translate.torch_translator import TorchTranslator
+from relattn.translation.translate.options import TranslateOptions
+from relattn.translation.translate.pipeline import Translator
 
 RESULTS = Path(__file__).parent / "results" / "asked-multi30k.csv"
 KINDS: tuple[tuple[str, str], ...] = (("<b>", "</b>"), ("", " https://example.org/a?b=1"), ("", " %s"))
@@ -41,7 +42,7 @@ def bare_word(word: str) -> str:
 
 
 def dictionary(pairs: Sequence[tuple[str, str]]) -> tuple[Dictionary, list[tuple[str, str]]]:
-    """How well two words go together, as a function; and those that are sure to, as they are written, surest first."""
+    """Return the Dice coefficient as a function of two words, and the pairs above SURE, highest first."""
     source, target, both = Counter[str](), Counter[str](), Counter[tuple[str, str]]()
     written = Counter[str]()
     for pair in pairs:
@@ -65,14 +66,14 @@ def dictionary(pairs: Sequence[tuple[str, str]]) -> tuple[Dictionary, list[tuple
 
 
 def partner(word: str, others: Sequence[str], dice: Dictionary) -> int | None:
-    """The place of the one word of a line that a word goes with; None where that is not sure."""
+    """Return the place of the only word of a line that fits a word, or None."""
     fits = [dice(word, other) for other in others]
     best = max(fits, default=0.0)
     return fits.index(best) if best > SURE and fits.count(best) == 1 else None
 
 
 def with_tags(lines: Sequence[str]) -> list[tuple[str, int, tuple[str, str]]]:
-    """Lines with something in them that is not to be translated, at which word, and what it is."""
+    """Return lines with a tag each, the place of its word, and the tag."""
     source, found = random.Random(1), []
     for number, line in enumerate(lines):
         words, kind = line.split(" "), KINDS[number % len(KINDS)]
@@ -82,10 +83,12 @@ def with_tags(lines: Sequence[str]) -> list[tuple[str, int, tuple[str, str]]]:
     return found
 
 
-def tags(translate: TorchTranslator, src: list[str], references: list[str], dice: Dictionary) -> dict[str, str]:
-    """The row of tags, kept or left to the model."""
+def tags(
+    translator: Translator, options: TranslateOptions, src: list[str], references: list[str], dice: Dictionary
+) -> dict[str, str]:
+    """Measure what becomes of tags, with `keep_tags` or without."""
     tagged = with_tags(src)
-    found = translate.translate([line for line, _, _ in tagged])
+    found = translator.translate([line for line, _, _ in tagged], options)
     whole = beside = sure = 0
     rest = []
     for line, text, (_, at, kind) in zip(src, found, tagged, strict=True):
@@ -120,8 +123,8 @@ def main() -> None:
     pairs = list(read_parallel(data / "test2016.en", data / "test2016.de"))[: arguments.lines]
     src, references = [a for a, _ in pairs], [b for _, b in pairs]
     dice, sure = dictionary(list(read_parallel(data / "train.en.gz", data / "train.de.gz")))
-    translate = load(arguments.bundle)
-    plain = [best for (best,) in translate.n_best(src)]
+    translator = load(arguments.bundle)
+    plain = [best for (best,) in translator.n_best(src)]
     rows: list[dict[str, str]] = []
 
     def row(what: str, **values: str) -> None:
@@ -130,17 +133,14 @@ def main() -> None:
         print("  ".join(f"{name} {value}" for name, value in rows[-1].items() if value), flush=True)
 
     row("no tags", lines=str(len(src)), bleu=f"{score([best.text for best in plain], references).bleu:.2f}")
-    row("tags, left to the model", **tags(translate, src, references, dice))
-    translate.keep_tags = True
-    row("tags, kept", **tags(translate, src, references, dice))
-    translate.keep_tags = False
+    for name, keep_tags in (("tags, left to the model", False), ("tags, kept", True)):
+        row(name, **tags(translator, TranslateOptions(keep_tags=keep_tags), src, references, dice))
 
     partners = dict(reversed(sure))  # the surest of each
     glossary = Glossary((number, *words) for number, words in enumerate(list(partners.items())[-TERMS:], start=1))
     asked = [set(glossary.find(line)) for line in src]
     for name, used in (("terms, without the glossary", None), ("terms, with it", glossary)):
-        translate.glossary = used
-        found = translate.translate(src)
+        found = translator.translate(src, TranslateOptions(glossary=used))
         kept = [
             bool(re.search(rf"(?<!\w){re.escape(term)}(?!\w)", text))
             for text, wanted in zip(found, asked, strict=True)
@@ -148,7 +148,6 @@ def main() -> None:
         ]
         share, bleu = sum(kept) / len(kept), score(found, references).bleu
         row(name, lines=str(len(src)), whole=f"{share:.3f}", of=str(len(kept)), bleu=f"{bleu:.2f}")
-    translate.glossary = None
 
     chrf = sentence_chrf([best.text for best in plain], references)
     pairs_of = np.array([[best.confidence for best in plain], chrf])

@@ -29,17 +29,17 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.measure import apart, conditions, keep, peak_here, preload
-from relattn.translation import bundle
+from relattn.translation import bundle, load
 from relattn.translation.config import DataConfig, Quantization, Recipe, SearchConfig
 from relattn.translation.data.corpora import read_lines
 from relattn.translation.data.plan import runs
 from relattn.translation.data.tokenizer import Tokenizer
-from relattn.translation.formats.ctranslate2.translator import load
 from relattn.translation.formats.ctranslate2.write import export
 from relattn.translation.formats.names import OPENNMT_PY
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.presets import PRESETS
-from relattn.translation.translate.pipeline import MAX_SENTENCES, MAX_TOKENS, Translator
+from relattn.translation.translate.options import TranslateOptions
+from relattn.translation.translate.pipeline import MAX_SENTENCES, MAX_TOKENS
 
 RESULTS = Path(__file__).parent / "results" / "decoding-cpu.csv"
 METHODS = ("relattn", "relattn early", "relattn early bf16", "ctranslate2", "ctranslate2 int8", "transformers")
@@ -60,19 +60,6 @@ def make_base(path: Path, text: Path) -> None:
     search = SearchConfig(max_length_ratio=1.0, max_length_extra=1)
     recipe = Recipe(model=model_config, search=search, data=DataConfig(src_lang="en", tgt_lang="de"))
     bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card="")
-
-
-def translator(path: Path, method: str, beam_size: int, threads: int) -> Translator:
-    """What translates by a method."""
-    made: Translator
-    if method in EXPORTS:
-        made = load(exported(path, method), threads=threads)[1]
-    else:
-        made = bundle.load(path, precision="bf16" if "bf16" in method else "fp32")
-        made.workers = threads
-        made.search = replace(made.search, early_stopping="early" in method)
-    made.search = replace(made.search, beam_size=beam_size)
-    return made
 
 
 def exported(path: Path, method: str) -> Path:
@@ -96,9 +83,15 @@ def figures(path: Path, method: str, beam_size: int, threads: int, lines: list[s
 
 
 def ours(path: Path, method: str, beam_size: int, threads: int, lines: list[str]) -> Callable[[int], int]:
-    """What translates so many of the lines and says how many tokens came out."""
-    translate = translator(path, method, beam_size, threads)
-    return lambda count: sum(len(best.tokens) + 1 for (best,) in translate.n_best(lines[:count]))
+    """Return a function that translates a number of the lines and returns the number of generated tokens."""
+    if method in EXPORTS:
+        translator = load(exported(path, method), threads=threads)
+        search = translator.search
+    else:
+        translator = load(path, precision="bf16" if "bf16" in method else "fp32", threads=threads)
+        search = replace(translator.search, early_stopping="early" in method)
+    options = TranslateOptions(search=replace(search, beam_size=beam_size))
+    return lambda count: sum(len(best.tokens) + 1 for (best,) in translator.n_best(lines[:count], options))
 
 
 def batches(sources: list[list[int]]) -> Iterator[tuple[Tensor, Tensor]]:

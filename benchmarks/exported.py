@@ -8,12 +8,11 @@ from pathlib import Path
 import torch
 
 from benchmarks.measure import conditions, keep
-from relattn.translation import bundle
+from relattn.translation import bundle, load
 from relattn.translation.config import Quantization, SearchConfig
 from relattn.translation.data.corpora import read_parallel
 from relattn.translation.data.embedded import embedded
 from relattn.translation.evaluation import score
-from relattn.translation.formats.ctranslate2.translator import load
 from relattn.translation.formats.ctranslate2.write import export
 
 RESULTS = Path(__file__).parent / "results" / "exported-cpu.csv"
@@ -47,7 +46,7 @@ def main() -> None:
     for quantization in KINDS:
         with tempfile.TemporaryDirectory() as directory:
             report = export(parts, Path(directory) / "model", quantization=quantization, sample=src)
-            theirs = load(Path(directory) / "model", threads=arguments.threads)[1]
+            theirs = load(Path(directory) / "model", threads=arguments.threads)
             bleu = score(theirs.translate(src), references).bleu
         parity = report.parities[quantization]
         rows.append(

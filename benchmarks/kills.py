@@ -67,7 +67,7 @@ def begin(run: Recipe, *, resume: bool) -> subprocess.Popen[str]:
     command = [
         sys.executable,
         "-m",
-        "relattn.translation.commands.main",
+        "relattn",
         "train",
         str(path),
         *(["--resume"] if resume else []),

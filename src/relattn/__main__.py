@@ -12,16 +12,11 @@ import sys
 from io import TextIOWrapper
 from types import FrameType
 
-from relattn import __version__
-
 
 def main() -> int:
     """Run the command line of the process. Return the exit code: 0, 2 for a user error, 130 for Ctrl-C."""
     _use_utf8()
     _fill_standard_streams()
-    if sys.argv[1:] == ["--version"]:
-        print(f"relattn {__version__}")
-        return 0
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # background jobs ignore SIGINT
         signal.signal(signal.SIGINT, _interrupt)
     try:

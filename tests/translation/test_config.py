@@ -229,19 +229,19 @@ def test_what_is_dumped_is_read_back(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("modell: {dim: 3}", "unknown setting modell; is model meant?"),
-        ("model: {dims: 3}", r"unknown setting model\.dims; is model\.dim meant\?"),
-        ("train: {warmup: 3}", r"unknown setting train\.warmup; is train\.warmup_steps meant\?"),
-        ("model: {xyzzy: 3}", r"unknown setting model\.xyzzy$"),
-        ("dim: 3", "unknown setting dim"),
-        ("7: 3", "unknown setting 7$"),
+        ("modell: {dim: 3}", "unknown setting 'modell'; did you mean model"),
+        ("model: {dims: 3}", r"unknown setting of model 'dims'; did you mean dim"),
+        ("train: {warmup: 3}", r"unknown setting of train 'warmup'; did you mean warmup_steps"),
+        ("model: {xyzzy: 3}", r"unknown setting of model 'xyzzy'"),
+        ("dim: 3", "unknown setting 'dim'"),
+        ("7: 3", "unknown setting '7'"),
         ("model: 3", "model must be a group of settings$"),
         ("model:", "model must be a group of settings$"),
         ("model: [1]", "model must be a group of settings$"),
         ("seed: {a: 1}", "seed must be one value$"),
         ("model: {dim: [1, 2]}", r"model\.dim must be one value$"),
-        ("- seed", "a recipe is a list of names and values"),
-        ("words", "a recipe is a list of names and values, this is 'words'"),
+        ("- seed", "a recipe must be a mapping"),
+        ("words", "a recipe must be a mapping of names to values, got 'words'"),
         ("model: {", "not YAML: "),
         ("a: b: c", "not YAML: "),
         (b"seed: \xff", "not UTF-8 at byte 6$"),
@@ -254,7 +254,7 @@ def test_what_is_no_recipe_is_refused(tmp_path, text, message):
 
 
 def test_a_recipe_that_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"nowhere\.yaml: cannot be read: No such file"):
+    with pytest.raises(InputError, match=r"nowhere\.yaml: "):
         recipe_flags(tmp_path / "nowhere.yaml")
     with pytest.raises(InputError, match="cannot be read: Is a directory"):
         recipe_flags(tmp_path)
@@ -364,8 +364,8 @@ LAUGHS = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" 
         ("{model: " * 5000, "not YAML: "),
         ("model: &m {dim: *m}", r"model\.dim must be one value$"),
         ("? [a]\n: 3", "unknown setting a list or a group$"),
-        ("seed: '3'", "Parser key \"seed\": Expected a <class 'int'>. Got value: 3$"),
-        ("model: {clip_right: 'null'}", 'Parser key "model.clip_right": '),
+        ("seed: '3'", "seed must be a whole number, got '3'"),
+        ("model: {clip_right: 'null'}", "model.clip_right must be "),
         ('out: "a\\0b"', "out must be UTF-8 without NUL"),
         ("x" * (1 << 20) + "x", "too large for settings: more than 1,048,576 bytes$"),
         ("seed: 1\n---\nseed: 2", "not YAML: "),
@@ -404,14 +404,14 @@ def test_options_in_quotes_and_none_at_all(tmp_path, text, options):
             "beyond, clip, max_positions mean nothing for rope positions, got zero, 2, 9$",
         ),
         ("kernel_size: 3", "kernel_size means nothing for relative positions, got 3$"),
-        ("beyond: 'null'", 'Parser key "model.beyond": '),
-        ("beyond: far", 'Parser key "model.beyond": .*far$'),
-        ("relative_tables: neither", 'Parser key "model.relative_tables": .*neither$'),
-        ("tables_per_head: 'true'", 'Parser key "model.tables_per_head": '),
-        ("clip: '3'", 'Parser key "model.clip": '),
-        ("positions: cnn, kernel_size: 2.0", 'Parser key "model.kernel_size": '),
-        ("positions: null", 'Parser key "model.positions": '),
-        ("positions: sinusoid", 'Parser key "model.positions": .*sinusoid$'),
+        ("beyond: 'null'", "model.beyond must be "),
+        ("beyond: far", "model.beyond must be .*got 'far'"),
+        ("relative_tables: neither", "model.relative_tables must be .*got 'neither'"),
+        ("tables_per_head: 'true'", "model.tables_per_head must be "),
+        ("clip: '3'", "model.clip must be "),
+        ("positions: cnn, kernel_size: 2.0", "model.kernel_size must be "),
+        ("positions: null", "model.positions must be "),
+        ("positions: sinusoid", "model.positions must be .*got 'sinusoid'"),
     ],
 )
 def test_options_that_will_not_do(tmp_path, text, message):

@@ -261,7 +261,7 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert cli.main(["reproduce", "tables", "--scale", "multi30k", "--data", str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"relattn: error: {tmp_path / 'valid.en'}: no such file\n"
     assert cli.main(["reproduce", "table1"]) == 2
-    assert "invalid choice: 'table1'" in capsys.readouterr().err
+    assert "table1" in capsys.readouterr().err
     assert cli.main(["reproduce", "tables", "--seeds", "-1"]) == 2
     assert capsys.readouterr().err == "relattn: error: seed must be at least 0, got -1\n"
     assert cli.main(["reproduce", "tables", "--steps", "0"]) == 2

@@ -98,9 +98,9 @@ def test_one_is_printed_to_be_changed_and_trained_by_name(tmp_path, capsys, monk
     assert capsys.readouterr().err == "relattn: error: data/wmt14-en-fr/newstest2013.en.gz: no such file\n"
     (tmp_path / "wmt14-en-fr-big").write_text("model: {clipp: 3}", encoding="utf-8")
     assert cli.main(["train", "wmt14-en-fr-big"]) == 2  # a file goes before a name
-    assert "unknown setting model.clipp" in capsys.readouterr().err
+    assert "unknown setting of model 'clipp'" in capsys.readouterr().err
     assert cli.main(["recipe", "wmt14"]) == 2
-    assert "invalid choice: 'wmt14'" in capsys.readouterr().err
+    assert "unknown recipe 'wmt14'" in capsys.readouterr().err
 
 
 @pytest.mark.sampled(6)

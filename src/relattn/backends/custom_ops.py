@@ -1,5 +1,7 @@
 """PyTorch operators around the kernels of a backend, opaque to `torch.compile`: shared by native and triton."""
 
+import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +41,8 @@ def register(
     def run(*fields: Any) -> Attended:
         return forward(Call(*fields))
 
+    torch.library.impl(f"relattn::{name}", "cpu", untraced(lambda *fields: forward(Call(*fields))))
+
     @torch.library.custom_op(
         f"relattn::{name}_backward",
         mutates_args=(),
@@ -58,6 +62,16 @@ def register(
 
     forward_op, backward_op = (getattr(torch.ops.relattn, op).default for op in (name, f"{name}_backward"))
     return differentiable(name, forward_op, backward_op, tensors=TENSORS), forward_op, backward_op
+
+
+def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that Dynamo does not trace.
+
+    Unlike `torch.compiler.disable`, and unlike `custom_op` with its own kernel, it does not import Dynamo, which takes
+    over a second.
+    """
+    disabled = functools.cache(lambda: torch.compiler.disable(function))
+    return lambda *given: (disabled() if "torch._dynamo" in sys.modules else function)(*given)
 
 
 def attend(call: Call, operator: Operator, return_lse: bool) -> tuple[Tensor, Tensor | None]:

@@ -1,4 +1,4 @@
-"""What the command line shows of what is logged: a line each on standard error, beside a bar if one is drawn."""
+"""Log messages on standard error, one line each, above a progress bar if there is one."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tqdm import tqdm
 
 
 @contextmanager
-def shown() -> Iterator[None]:
-    """Show what this package says from INFO on, and what is logged elsewhere from WARNING on."""
-    ours, everyone, lines = logging.getLogger("relattn"), logging.getLogger(), _Lines()
-    level = ours.level
-    ours.setLevel(logging.INFO)
-    everyone.addHandler(lines)
+def log_to_stderr() -> Iterator[None]:
+    """Print log messages: those of this package from level INFO, those of other packages from WARNING."""
+    package, root, handler = logging.getLogger("relattn"), logging.getLogger(), _Lines()
+    level = package.level
+    package.setLevel(logging.INFO)
+    root.addHandler(handler)
     try:
         yield
     finally:
-        everyone.removeHandler(lines)
-        ours.setLevel(level)
+        root.removeHandler(handler)
+        package.setLevel(level)
 
 
 class _Lines(logging.Handler):
@@ -30,6 +30,6 @@ class _Lines(logging.Handler):
             tqdm.write(self.format(record), file=sys.stderr)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Information as it is; from warnings on, who says it and how bad it is."""
+        """Return the message. From level WARNING, it begins with the program's name and the level."""
         text = super().format(record)
         return text if record.levelno < logging.WARNING else f"relattn: {record.levelname.lower()}: {text}"

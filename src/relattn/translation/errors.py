@@ -1,37 +1,40 @@
-"""What a user of the toolkit is told: a line that says what is wrong and where, or that a run was stopped."""
+"""Errors that users see in one line, and helpers that raise them."""
 
 from __future__ import annotations
 
+import difflib
+import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
-_LONGEST = 600  # characters of a message
+_LONGEST = 600  # characters per message
+_MOST_CHOICES = 20  # names listed in one message
 
 
 class InputError(ValueError):
-    """A mistake in what was given (a file, a recipe, a bundle, a line of text), told in one line.
+    """A user error in a file, a recipe, a bundle, an option or a line of text, described in one line.
 
-    The command line prints it as ``relattn: error: …`` and exits with code 2; nothing is half-written.
+    The command line prints it as ``relattn: error: …`` and exits with code 2. No half-written files remain.
     """
 
 
 class Diverged(InputError):
-    """Training came to numbers that are not finite: the recipe asks for too much."""
+    """The loss or a gradient became NaN or infinite during training."""
 
 
 class LostProcess(InputError):
-    """A process of a run is gone, and the run with it, up to its last checkpoint."""
+    """A process of a training run was lost. The run stopped and can continue from its last checkpoint."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was asked to stop and did; the command line prints why and exits with 128 + the signal.
+    """A run stopped because of a signal. The command line prints why and exits with code 128 + the signal's number.
 
     Args:
-        message: where it stopped, and how to go on.
-        number: the signal.
+        message: where the run stopped, and how to continue it.
+        number: number of the signal.
     """
 
     def __init__(self, message: str, number: int = signal.SIGINT) -> None:
@@ -41,13 +44,13 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def reading(path: str | Path, fault: str) -> Iterator[None]:
-    """Around the reading of a file that others made: whatever a library makes of it is an InputError naming the file.
+    """Turn any error of a library that reads a foreign file into an InputError that names the file.
 
-    Nothing but the reading belongs inside, so that a bug of ours keeps its traceback.
+    The block must contain the reading only, so that an error in our own code keeps its traceback.
 
     Args:
-        path: the file, as messages name it.
-        fault: what is wrong with a file that a library cannot read, such as "not YAML".
+        path: file to name in messages.
+        fault: what is wrong if a library cannot read the file, such as "not YAML".
     """
     try:
         yield
@@ -62,17 +65,23 @@ def reading(path: str | Path, fault: str) -> Iterator[None]:
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise an `InputError` with `message` unless `condition` holds."""
+    """Raise an InputError with `message` unless `condition` holds."""
     if not condition:
         raise InputError(message)
 
 
+def require_language(name: str, code: str) -> None:
+    """Raise an `InputError` unless `code` is a language code, which may become part of a file name."""
+    valid = re.fullmatch(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*", code)
+    require(valid is not None, f"{name} must be a code such as en or pt-BR, got {one_line(code, 40)!r}")
+
+
 def require_installed(*packages: str, extra: str) -> None:
-    """Refuse, by an InputError, what needs packages that are not there or cannot be imported.
+    """Raise an InputError unless all packages can be imported.
 
     Args:
-        packages: by the names that they are imported by.
-        extra: of relattn, which installs them.
+        packages: names to import.
+        extra: extra of relattn that installs the packages.
     """
     for package in packages:
         try:
@@ -81,12 +90,22 @@ def require_installed(*packages: str, extra: str) -> None:
             raise InputError(f'{package} cannot be imported: pip install "relattn[{extra}]": {error}') from error
 
 
+def unknown(what: str, name: str, names: Collection[str]) -> InputError:
+    """Return the error for a name that is not one of `names`. It suggests the nearest name or lists them all."""
+    message = f"unknown {what} '{one_line(name, 40)}'"
+    if close := difflib.get_close_matches(name, names, n=1):
+        message += f"; did you mean {close[0]}?"
+    elif len(names) <= _MOST_CHOICES:
+        message += f"; choose from {', '.join(names)}"
+    return InputError(message)
+
+
 def reason(error: OSError) -> str:
-    """Why a file cannot be read or written, in the system's words."""
+    """Return why a file cannot be read or written, in the words of the operating system."""
     return error.strerror or one_line(error)
 
 
 def one_line(error: object, longest: int = _LONGEST) -> str:
-    """What an error says, in one line of at most so many characters; its name where it says nothing."""
+    """Return the text of an error, or the name of its type if it has none, in one line of limited length."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= longest else f"{text[: longest - 2]} …"

@@ -1,8 +1,7 @@
-"""Measures of translations: sacreBLEU with its signatures, and the items of lines.
+"""Measure the quality of translations: sacreBLEU's BLEU and chrF, and the accuracy of lists of items.
 
-BLEU and chrF are sacreBLEU's, on detokenised text as it is, and never printed without the signature that says how
-they were computed. Where a line is a list of items, items are counted by the longest common subsequence of the two
-lists, so one item left out does not fail all that follow it.
+BLEU and chrF are computed on detokenized text and printed with their signatures. Items are matched by the longest
+common subsequence of the two lists, so that one missing item does not make all items after it wrong.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from typing import NamedTuple
 
 from relattn.translation.errors import InputError
 
-_SAMPLES = 1000  # of a bootstrap
+_SAMPLES = 1000  # bootstrap samples
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Corpus scores, from 0 to 100, and how they were computed. `str` gives both, one per line."""
+    """Corpus scores from 0 to 100 with their signatures. `str` gives one score per line."""
 
     bleu: float
     chrf: float
@@ -32,14 +31,14 @@ class Scores:
 
 
 class ItemAccuracy(NamedTuple):
-    """Shares from 0 to 1."""
+    """Fractions from 0 to 1."""
 
-    items: float  # items of the references that were found, in order
+    items: float  # items of the references that the translations have, in order
     lines: float  # lines that equal their reference
 
 
 class LengthBucket(NamedTuple):
-    """BLEU of the sentences of some lengths."""
+    """BLEU of the sentences in a range of lengths."""
 
     label: str
     sentences: int
@@ -47,15 +46,15 @@ class LengthBucket(NamedTuple):
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a") -> Scores:
-    """Corpus BLEU and chrF (sacreBLEU's defaults: cased, one reference, exponential smoothing).
+    """Compute corpus BLEU and chrF with sacreBLEU's defaults: cased, one reference, exponential smoothing.
 
     Args:
-        hypotheses: translations, detokenised.
-        references: one each.
-        tokenize: the tokenizer BLEU counts words with; "13a" suits languages written with spaces.
+        hypotheses: detokenized translations.
+        references: one per translation.
+        tokenize: sacreBLEU's tokenizer for BLEU; "13a" suits languages written with spaces.
 
     Raises:
-        InputError: different numbers of each, or none.
+        InputError: the numbers of translations and references differ, or are 0.
     """
     from sacrebleu.metrics import BLEU, CHRF
 
@@ -71,7 +70,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str
 
 
 def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
-    """chrF of each sentence, from 0 to 100. Raises InputError as `score`."""
+    """Return the chrF of each sentence, from 0 to 100. Raise InputError as `score` does."""
     from sacrebleu.metrics import CHRF
 
     require_pairs(hypotheses, references)
@@ -82,45 +81,45 @@ def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[
 def by_length(
     hypotheses: Sequence[str], references: Sequence[str], lengths: Sequence[int], edges: Sequence[int]
 ) -> list[LengthBucket]:
-    """BLEU of each length bucket, computed as `score` does, with its signature. Buckets without sentences are left out.
+    """Compute the BLEU of `score` per length bucket. Empty buckets are left out.
 
     Args:
         hypotheses: translations.
-        references: one each.
-        lengths: of each sentence, in any unit, at least 1 (commonly: words of the source).
-        edges: the last length of each bucket but the open one at the end: [10, 20] makes 1–10, 11–20 and 21+.
+        references: one per translation.
+        lengths: length of each sentence in any unit, at least 1; commonly the number of source words.
+        edges: longest length of each bucket except the last, open one: [10, 20] makes 1–10, 11–20 and 21+.
 
     Raises:
-        InputError: different numbers of each, none, lengths below 1, or edges that do not rise from at least 1.
+        InputError: the numbers differ or are 0, a length is below 1, or edges do not increase from at least 1.
     """
     require_pairs(hypotheses, references)
     if len(lengths) != len(references):
-        raise InputError(f"there are {len(lengths)} lengths for {len(references)} references")
+        raise InputError(f"there must be one length per reference, got {len(lengths)} and {len(references)}")
     if min(lengths) < 1:
-        raise InputError(f"lengths start at 1, but there is one of {min(lengths)}")
+        raise InputError(f"lengths must be at least 1, got {min(lengths)}")
     bounds = [0, *edges]
     if any(low >= high for low, high in pairwise(bounds)):
-        raise InputError(f"length edges must rise, from at least 1, got {list(edges)}")
+        raise InputError(f"edges must increase from at least 1, got {list(edges)}")
     buckets = []
     for low, high in pairwise([*bounds, max(*lengths, bounds[-1]) + 1]):
-        chosen = [i for i, length in enumerate(lengths) if low < length <= high]
-        if chosen:
+        indices = [i for i, length in enumerate(lengths) if low < length <= high]
+        if indices:
             label = f"{low + 1}+" if low == bounds[-1] else f"{low + 1}–{high}"
-            bleu = score([hypotheses[i] for i in chosen], [references[i] for i in chosen]).bleu
-            buckets.append(LengthBucket(label, len(chosen), bleu))
+            bleu = score([hypotheses[i] for i in indices], [references[i] for i in indices]).bleu
+            buckets.append(LengthBucket(label, len(indices), bleu))
     return buckets
 
 
 def paired_bootstrap(hypotheses: Sequence[str], others: Sequence[str], references: Sequence[str]) -> float:
-    """How often a difference in BLEU as large would come of chance: sacreBLEU's paired bootstrap, 1,000 samples.
+    """Return the p-value of a difference in BLEU: sacreBLEU's paired bootstrap with 1,000 samples.
 
     Args:
-        hypotheses: one system's translations.
-        others: the other system's.
-        references: one each.
+        hypotheses: translations of one system.
+        others: translations of the other system.
+        references: one per translation.
 
     Raises:
-        InputError: different numbers of each, or none.
+        InputError: the numbers of translations and references differ, or are 0.
     """
     from sacrebleu.metrics import BLEU
     from sacrebleu.significance import PairedTest, Result
@@ -128,36 +127,36 @@ def paired_bootstrap(hypotheses: Sequence[str], others: Sequence[str], reference
     for lines in (hypotheses, others):
         require_pairs(lines, references)
     if list(hypotheses) == list(others):
-        return 1.0  # where no sample differs, sacreBLEU says 1 / 1,001
+        return 1.0  # sacreBLEU would return 1 / 1,001
     systems: list[tuple[str, Sequence[str]]] = [("", hypotheses), ("other", others)]
     test = PairedTest(systems, {"BLEU": BLEU(references=[list(references)])}, None, "bs", _SAMPLES)
-    found = test()[1]["BLEU"][1]
-    assert isinstance(found, Result)
-    assert found.p_value is not None
-    return found.p_value
+    result = test()[1]["BLEU"][1]
+    assert isinstance(result, Result)
+    assert result.p_value is not None
+    return result.p_value
 
 
 def item_accuracy(hypotheses: Sequence[str], references: Sequence[str]) -> ItemAccuracy:
-    """Items found and lines matched, of lines whose items are joined as the embedded corpus joins them.
+    """Compute the fractions of correct items and lines. Lines are lists of items, as in the embedded corpus.
 
     Raises:
-        InputError: different numbers of each, or none.
+        InputError: the numbers of translations and references differ, or are 0.
     """
     from relattn.translation.data.embedded import ITEM_SEPARATOR
 
     require_pairs(hypotheses, references)
-    found = wanted = exact = 0
+    correct = total = exact = 0
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         items = reference.split(ITEM_SEPARATOR)
-        found += common_subsequence(hypothesis.split(ITEM_SEPARATOR), items)
-        wanted += len(items)
+        correct += common_subsequence(hypothesis.split(ITEM_SEPARATOR), items)
+        total += len(items)
         exact += hypothesis == reference
-    return ItemAccuracy(found / wanted, exact / len(references))
+    return ItemAccuracy(correct / total, exact / len(references))
 
 
 def common_subsequence(a: Sequence[str], b: Sequence[str]) -> int:
-    """Length of the longest common subsequence of two lists."""
-    row = [0] * (len(b) + 1)  # row[j]: of what was read of a and the first j of b
+    """Return the length of the longest common subsequence of two lists."""
+    row = [0] * (len(b) + 1)  # row[j]: result for the items of a so far and the first j items of b
     for x in a:
         diagonal = 0
         for j, y in enumerate(b, start=1):
@@ -166,8 +165,8 @@ def common_subsequence(a: Sequence[str], b: Sequence[str]) -> int:
 
 
 def require_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """Refuse different numbers of each, or none, by an InputError."""
+    """Raise an InputError if the numbers of translations and references differ, or are 0."""
     if len(hypotheses) != len(references):
-        raise InputError(f"there are {len(hypotheses)} translations for {len(references)} references")
+        raise InputError(f"there must be one translation per reference, got {len(hypotheses)} and {len(references)}")
     if not references:
-        raise InputError("there is nothing to score: no lines")
+        raise InputError("there must be at least one line to score")

@@ -1,14 +1,14 @@
-"""Settings in files: a recipe, a run's recipe, a bundle's configuration, all read by one parser, the command line's.
+"""Read settings from YAML files: recipes, and the configuration of bundles.
 
-Every value stays the text it is in the file and is handed on as a flag, so a language called ``no`` stays a language,
-and one set of types, ranges and messages serves files and flags.
+Values are read as text and parsed as command-line flags. So a language called ``no`` stays text, and files and flags
+have the same types, ranges and messages.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, g
 import yaml
 
 from relattn.translation.config import OPTION_NAMES, OPTIONS, Positions, Recipe, dump
-from relattn.translation.errors import InputError, one_line, reading, require
+from relattn.translation.errors import InputError, one_line, reading, require, unknown
 from relattn.translation.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -25,50 +25,54 @@ if TYPE_CHECKING:
 
 _C = TypeVar("_C")
 _LARGEST_FILE = 1 << 20  # bytes of YAML
-_DEEPEST = 3  # levels of it that are looked at
+_MAX_DEPTH = 3  # levels of groups
 
 
 def read_recipe(path: str | Path) -> Recipe:
-    """The recipe in a file; what the file leaves out is as by default.
+    """Read a recipe from a file. Settings that are not in the file have their defaults.
 
     Raises:
-        InputError: as `recipe_flags`, or a value is not of its type or out of its range.
+        InputError: the file cannot be read, or a setting is unknown, has the wrong type or is out of range.
     """
     return to_config(Recipe, read_yaml(path, "a recipe"), path)
 
 
 def recipe_flags(path: str, overriding: Sequence[str] = ()) -> list[str]:
-    """A recipe's settings as command-line flags (``--model.clip=8``), one parser for both.
+    """Return the settings of a recipe as command-line flags such as ``--model.clip=8``.
 
     Args:
-        path: of a file, or the name of a preset where there is no such file.
-        overriding: flags that are to follow. Where they choose another position scheme, options that the recipe has for
-            its own and that mean nothing for the other are left out.
+        path: a file, or the name of a known recipe if there is no such file.
+        overriding: flags that will follow. If they choose another position scheme, options of the recipe that the
+            scheme does not have are left out.
 
     Raises:
-        InputError: as `read_yaml`, or the file names a setting that a recipe does not have.
+        InputError: the file cannot be read, or a setting is unknown.
     """
-    if path in PRESETS and not Path(path).exists():
-        content = _names_and_values(dump(PRESETS[path]), path, "a recipe")
-    else:
+    if Path(path).exists():
         content = read_yaml(path, "a recipe")
+    elif path in PRESETS:
+        content = _names_and_values(dump(PRESETS[path]), path, "a recipe")
+    elif Path(path).suffix or "/" in path:
+        raise InputError(f"{path}: no such file")
+    else:
+        raise unknown("recipe", path, PRESETS)
     flags = _flags(content, Recipe, path)
     pairs = pairwise([word for flag in overriding for word in flag.split("=", 1)])
-    chosen = [value for name, value in pairs if name == "--model.positions" and value in get_args(Positions)]
-    if not chosen:
+    schemes = [value for name, value in pairs if name == "--model.positions" and value in get_args(Positions)]
+    if not schemes:
         return flags
-    vain = {f"--model.{name}" for name in OPTION_NAMES if name not in OPTIONS.get(chosen[-1], {})}
-    return [flag for flag in flags if flag.partition("=")[0] not in vain]
+    unused = {f"--model.{name}" for name in OPTION_NAMES if name not in OPTIONS.get(schemes[-1], {})}
+    return [flag for flag in flags if flag.partition("=")[0] not in unused]
 
 
 def read_yaml(path: str | Path, what: str) -> dict[str, Any]:
-    """Names and values of a YAML file, of at most 1 MiB; a group of settings is a dictionary, any other value a `str`.
+    """Read the names and values of a YAML file of at most 1 MiB. `what` describes the content in messages.
 
-    Every value stays the text it is in the file, so that a language called ``no`` is not read as a false; text in
-    quotes is `Quoted`. A list, which no setting is, is an empty list. `what` is what messages call the content.
+    A group of settings becomes a dictionary, any other value a `str`, or `Quoted` if it is in quotes. No setting is a
+    list, so a list becomes an empty one.
 
     Raises:
-        InputError: the file cannot be read, is not YAML, gives a name twice, or holds no names and values.
+        InputError: the file cannot be read, is not YAML, has a name twice, or is not a mapping.
     """
     with reading(path, "not YAML"):
         with open(path, "rb") as file:
@@ -83,20 +87,20 @@ def _names_and_values(text: str, path: str | Path, what: str) -> dict[str, Any]:
         return {}
     if not isinstance(root, yaml.MappingNode):
         shown = f"'{one_line(root.value, 40)}'" if isinstance(root, yaml.ScalarNode) else "a list"
-        raise InputError(f"{path}: {what} is a list of names and values, this is {shown}")
+        raise InputError(f"{path}: {what} must be a mapping of names to values, got {shown}")
     content: dict[str, Any] = _plain(root, path, depth=0)
     return content
 
 
 class Quoted(str):
-    """A value in quotes: text, whatever it looks like."""
+    """A value in quotes: always text."""
 
 
 def _plain(node: yaml.Node, path: str | Path, depth: int) -> Any:
     if isinstance(node, yaml.ScalarNode):
         return node.value if node.style is None else Quoted(node.value)
     content: dict[str, Any] = {}
-    if isinstance(node, yaml.MappingNode) and depth < _DEEPEST:
+    if isinstance(node, yaml.MappingNode) and depth < _MAX_DEPTH:
         for key, value in node.value:
             name = one_line(key.value, 40) if isinstance(key, yaml.ScalarNode) else "a list or a group"
             require(name not in content, f"{path}: {name} is given twice, again in line {key.start_mark.line + 1}")
@@ -105,10 +109,19 @@ def _plain(node: yaml.Node, path: str | Path, depth: int) -> Any:
     return []
 
 
-def add_settings(parser: ArgumentParser, kind: type) -> None:
-    """Flags for all settings of a config, each as by default where it is not given.
+def setting_types(kind: type, prefix: str = "") -> dict[str, Any]:
+    """Return the type of each setting of a config, by its name on the command line."""
+    types: dict[str, Any] = {}
+    for name, hint in get_type_hints(kind).items():
+        key = f"{prefix}{name}"
+        types |= setting_types(hint, f"{key}.") if isinstance(hint, type) and is_dataclass(hint) else {key: hint}
+    return types
 
-    Options of a scheme have no value then: a default model has those of its own scheme, and another may be chosen.
+
+def add_settings(parser: ArgumentParser, kind: type) -> None:
+    """Add flags for all settings of a config.
+
+    Options of a position scheme have no default here, because the scheme may be chosen by another flag.
     """
     parser.add_class_arguments(kind)
     if "model" in get_type_hints(kind):
@@ -116,7 +129,7 @@ def add_settings(parser: ArgumentParser, kind: type) -> None:
 
 
 def of_version_1(model: Any) -> Any:
-    """A model's settings from when all options were written down, whether they meant anything for its scheme or not."""
+    """Convert model settings of bundle version 1, which have options of all position schemes."""
     if not isinstance(model, dict):
         return model
     means = OPTIONS.get(str(model.get("positions")), {})
@@ -125,7 +138,7 @@ def of_version_1(model: Any) -> Any:
 
 
 def of_version_2(model: Any) -> Any:
-    """A model's settings from when all models had one activation and shared their embeddings."""
+    """Convert model settings of bundle version 2, which have neither activation nor shared embeddings."""
     then = {
         "activation": "relu",
         "shared_embeddings": "all",
@@ -137,18 +150,18 @@ def of_version_2(model: Any) -> Any:
 
 
 def of_version_4(search: Any, early_stopping: str = "false") -> Any:
-    """How to search, from when that was not said: our own search never stopped early, that of an export always."""
+    """Convert search settings of bundle version 4, which do not have `early_stopping`."""
     return {"early_stopping": early_stopping, **search} if isinstance(search, dict) else search
 
 
 def to_config(kind: type[_C], content: Any, where: str | Path, *, whole: bool = False) -> _C:
-    """A config from what `read_yaml` gave for it, every value read and checked as on the command line.
+    """Return a config made from names and values, which are parsed and checked as on the command line.
 
     Args:
         kind: the dataclass.
-        content: names and values.
-        where: what messages begin with.
-        whole: whether a setting that is not given is a mistake; otherwise it is as by default.
+        content: names and values as `read_yaml` returns them.
+        where: file to name in messages.
+        whole: raise an error if a setting is missing, instead of using its default.
     """
     from jsonargparse import ArgumentError, ArgumentParser
 
@@ -157,8 +170,34 @@ def to_config(kind: type[_C], content: Any, where: str | Path, *, whole: bool = 
     flags = _flags(content, kind, where, whole=whole)
     try:
         return kind(**parser.instantiate(parser.parse_args(flags)).as_dict())
-    except (ArgumentError, InputError) as error:
+    except ArgumentError as error:
+        raise InputError(type_message(error, setting_types(kind), f"{where}: {{}}".format)) from error
+    except InputError as error:
         raise InputError(f"{where}: {one_line(error)}") from error
+
+
+def type_message(error: Exception, types: dict[str, Any], label: Callable[[str], str]) -> str:
+    """Return the message for a value of the wrong type, or that of the parser if it has another error.
+
+    Args:
+        error: error of the parser.
+        types: type of each setting.
+        label: returns what messages call a setting.
+    """
+    match = re.match(r'Parser key "([^"]+)"[^:]*:.*(?:Got|Given) value: (.*)', str(error), re.DOTALL)
+    if not match or match[1] not in types:
+        return one_line(error)
+    return f"{label(match[1])} must be {_describe(types[match[1]])}, got '{one_line(match[2], 40)}'"
+
+
+def _describe(kind: Any) -> str:
+    """Describe the values of a type."""
+    choices = [choice for choice in get_args(kind) if choice is not type(None)]
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(choices)}"
+    if choices:
+        return " or ".join(map(_describe, choices))
+    return {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "text")
 
 
 def _flags(
@@ -169,8 +208,8 @@ def _flags(
     for name, value in content.items():
         key = f"{prefix}{name}"
         if name not in types:
-            close = difflib.get_close_matches(name, types, n=1)
-            raise InputError(f"{path}: unknown setting {key}" + (f"; is {prefix}{close[0]} meant?" if close else ""))
+            what = f"setting of {prefix[:-1]}" if prefix else "setting"
+            raise InputError(f"{path}: {unknown(what, name, types)}")
         if is_dataclass(types[name]):
             require(isinstance(value, dict), f"{path}: {key} must be a group of settings")
             flags += _flags(value, types[name], path, f"{key}.", whole=whole)
@@ -183,7 +222,7 @@ def _flags(
 
 
 def _as_flag(value: str, kind: Any) -> str:
-    """The text of a value on the command line; what is not text stays in its quotes there, and so is refused."""
+    """Return the text of a value on the command line. Text in quotes keeps them if the setting is no text."""
     if kind is str or get_origin(kind) is Literal:
         return value
     if isinstance(value, Quoted) and not any(value in get_args(choice) for choice in get_args(kind)):

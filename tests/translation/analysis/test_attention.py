@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from relattn.translation.analysis.attention import as_data, inspect, view
+from relattn.translation.analysis.attention import as_json, inspect, view
 from relattn.translation.commands import main as cli
 from relattn.translation.config import ModelConfig, Recipe, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
@@ -88,37 +88,37 @@ def test_a_sentence_is_inspected_with_its_translation() -> None:
     torch.testing.assert_close(found.cross[0].sum(-1), torch.ones(3, len(found.written)))
     causal = found.decoder[0].weights
     assert bool((causal.triu(1) == 0).all())
-    assert as_data(found)["decoder"][0]["weights"][0][0][0] == 1.0
+    assert json.loads(as_json(found))["decoder"][0]["weights"][0][0][0] == 1.0
 
 
 @pytest.mark.parametrize("positions", ["rope", "rove", "lstm", "cnn"])
 def test_schemes_without_parts_are_refused(positions: str) -> None:
     assert positions in SCHEMES
-    with pytest.raises(InputError, match=f"{positions} have no part of their own"):
+    with pytest.raises(InputError, match=f"{positions} positions have no separate terms"):
         inspect(translator(positions=positions, dim=24), "one")
 
 
 def test_what_cannot_be_looked_at_is_refused() -> None:
     of = translator()
-    for line, message in ((" ", "nothing in the line"), ("one " * 10, "at most 5 are looked at")):
+    for line, message in ((" ", "must not be blank"), ("one " * 10, "at most 5 tokens, got")):
         with pytest.raises(InputError, match=message):
             inspect(of, line, longest=5)
     both = TorchTranslator(Ensemble([of.model, of.model]), of.tokenizer, of.search)
-    with pytest.raises(InputError, match="an ensemble has no attention"):
+    with pytest.raises(InputError, match="got an ensemble"):
         inspect(both, "one")
 
 
 def test_the_command_writes_pictures_and_data(
     finished: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = str(Path(finished.out) / "bundle")
+    command = ["analyze", "attention", str(Path(finished.out) / "bundle")]
     for part in ("encoder", "decoder", "cross"):
-        assert cli.main(["inspect", path, "one cat $ sat", "--out", str(tmp_path / f"{part}.png"), "--part", part]) == 0
+        assert cli.main([*command, "one cat $ sat", "--out", str(tmp_path / f"{part}.png"), "--part", part]) == 0
         assert (tmp_path / f"{part}.png").read_bytes().startswith(b"\x89PNG")
-    assert cli.main(["inspect", path, "one cat", "--out", str(tmp_path / "all.json")]) == 0
+    assert cli.main([*command, "one cat", "--out", str(tmp_path / "all.json")]) == 0
     assert set(json.loads((tmp_path / "all.json").read_text())) >= {"encoder", "decoder", "cross", "translation"}
     capsys.readouterr()
-    for wrong in (["--out", str(tmp_path / "x.pdf")], ["--out", str(tmp_path / "x.png"), "--layer", "9"]):
-        assert cli.main(["inspect", path, "one cat", *wrong]) == 2
+    for out, *wrong in (["x.pdf"], ["x.png", "--layer", "9"], ["x.json", "--layer", "1"]):
+        assert cli.main([*command, "one cat", "--out", str(tmp_path / out), *wrong]) == 2
         assert "relattn: error:" in capsys.readouterr().err
-    assert not (tmp_path / "x.png").exists()
+    assert not list(tmp_path.glob("x.*"))

@@ -103,12 +103,12 @@ def test_what_a_model_is_sure_of_is_right_at_its_positions_alone(make, monkeypat
 
 @pytest.mark.parametrize("pairs", [[], [("", "Katze"), ("cat", "  ")]])
 def test_no_text_is_refused(make, pairs):
-    with pytest.raises(InputError, match="nothing to score: no line has text on both sides"):
+    with pytest.raises(InputError, match="at least one line must have text on both sides"):
         by_position(make(), pairs, width=5)
 
 
 def test_a_bin_holds_a_position_at_least(make):
-    with pytest.raises(InputError, match=r"a bin has from 1 to 1,000,000 positions, got 0"):
+    with pytest.raises(InputError, match=r"width must be at least 1 and at most 1,000,000, got 0"):
         by_position(make(), PAIRS, width=0)
 
 
@@ -123,26 +123,30 @@ def test_lines_longer_than_the_model_are_named(make):
 
 
 @pytest.fixture
-def evaluate(finished: Recipe, monkeypatch, capsys, tmp_path) -> Callable[..., tuple[int, str, str]]:
-    """evaluate("--by_position", …): the command on a finished run, in a directory of its own; it may not translate."""
+def analyze(finished: Recipe, monkeypatch, capsys, tmp_path) -> Callable[..., tuple[int, str, str]]:
+    """analyze("--width", …): the command on a finished run, in a directory of its own; it may not translate."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(TorchTranslator, "translate", None)  # called, it would be an error that is no one line
+    monkeypatch.setattr(TorchTranslator, "search_batch", None)  # called, it would be an error that is no one line
 
     def call(*arguments: object) -> tuple[int, str, str]:
         capsys.readouterr()
-        code = cli.main(["evaluate", f"{finished.out}/bundle", *map(str, arguments)])
+        code = cli.main(["analyze", "positions", f"{finished.out}/bundle", *map(str, arguments)])
         return code, *capsys.readouterr()
 
     return call
 
 
-def test_the_command_prints_and_keeps_what_was_measured(evaluate, finished, text, tmp_path):
+def test_the_command_prints_and_keeps_what_was_measured(analyze, finished, text, tmp_path):
     bins = by_position(
-        bundle.load(f"{finished.out}/bundle"), list(read_parallel(text["valid_src"], text["valid_tgt"])), width=7
+        bundle.read_bundle(f"{finished.out}/bundle").translator(),
+        list(read_parallel(text["valid_src"], text["valid_tgt"])),
+        width=7,
     )
     files = ("--src", text["valid_src"], "--ref", text["valid_tgt"])
-    kept = tmp_path / "by.csv"
-    code, out, err = evaluate(*files, "--by_position", 7, "--trained", 12, "--output", kept)
+    kept, picture = tmp_path / "by.csv", tmp_path / "by.png"
+    code, out, err = analyze(
+        *files, "--width", 7, "--trained-length", 12, "--out", kept, "--picture", tmp_path / "by.png"
+    )
     assert (code, err) == (0, "")
     header, *lines = out.splitlines()
     assert header.split() == ["positions", "pieces", "right", "nats"]
@@ -155,7 +159,7 @@ def test_the_command_prints_and_keeps_what_was_measured(evaluate, finished, text
         assert (row["first"], row["last"]) == tuple(b.label.split("–") if b.positions else ("end", "end"))
         assert int(row["pieces"]) == b.pieces
         assert [float(row["right"]), float(row["nats"])] == pytest.approx([b.right, b.nats], abs=1e-6)
-    assert kept.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_picture_has_a_point_a_bin_and_the_trained_length(make):
@@ -170,8 +174,8 @@ def test_the_picture_has_a_point_a_bin_and_the_trained_length(make):
     assert [entry.get_text() for entry in axis.get_legend().get_texts()] == ["ours"]
 
 
-def test_the_command_on_the_embedded_corpus(evaluate):
-    code, out, err = evaluate("--embedded", "long", "--lines", 2, "--by_position", 500)
+def test_the_command_on_the_embedded_corpus(analyze):
+    code, out, err = analyze("--embedded", "long", "--lines", 2, "--width", 500)
     assert (code, err) == (0, "")
     assert [line.split()[0] for line in out.splitlines()] == ["positions", "0–499", "end"]
 
@@ -179,24 +183,24 @@ def test_the_command_on_the_embedded_corpus(evaluate):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--trained", 5), "--trained marks the picture that --by_position draws beside --output"),
-        (("--trained", 5, "--by_position", 5), "--trained marks the picture that --by_position draws beside --output"),
-        (("--trained", 5, "--output", "a"), "--trained marks the picture that --by_position draws beside --output"),
-        (("--trained", 0, "--by_position", 5, "--output", "a.csv"), "trained must be at least 1, got 0"),
-        (("--by_position", 0), "a bin has from 1 to 1,000,000 positions, got 0"),
-        (("--by_position", 10**30), f"a bin has from 1 to 1,000,000 positions, got {10**30}"),
-        (("--by_position", 5, "--output", "a.png"), "--output names the table; its picture is put beside it, as .png"),
+        (("--trained_length", 5, "--out", "a.csv"), "--trained_length requires --picture"),
+        (("--trained_length", 0, "--picture", "a.png"), "trained_length must be at least 1, got 0"),
+        (("--picture", "a.csv"), "picture must end in .png, got a.csv"),
+        (("--width", 0), "width must be at least 1 and at most 1,000,000, got 0"),
+        (("--width", 10**30), "width must be at least 1"),
+        (("--beam_size", 3), "unknown option of analyze positions"),
     ],
 )
-def test_the_command_refuses_in_a_line(evaluate, arguments, message):
-    code, out, err = evaluate("--embedded", "test", "--lines", 2, *arguments)
-    assert (code, out, err) == (2, "", f"relattn: error: {message}\n")
+def test_the_command_refuses_in_a_line(analyze, arguments, message):
+    code, out, err = analyze("--embedded", "test", "--lines", 2, "--width", 5, *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
 
 
-def test_a_place_that_cannot_be_written_is_refused_before_measuring(evaluate, tmp_path, monkeypatch):
+def test_a_place_that_cannot_be_written_is_refused_before_measuring(analyze, tmp_path, monkeypatch):
     monkeypatch.setattr(teacher_forcing, "by_position", None)
     path = tmp_path / "no" / "t.csv"
-    code, out, err = evaluate("--embedded", "test", "--lines", 2, "--by_position", 50, "--output", path)
+    code, out, err = analyze("--embedded", "test", "--lines", 2, "--width", 50, "--out", path)
     assert (code, out) == (2, "")
     assert err.startswith(f"relattn: error: {path}: cannot be written: No such file or directory")
     assert list(tmp_path.iterdir()) == []

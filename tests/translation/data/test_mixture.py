@@ -67,7 +67,7 @@ def test_a_list_names_files_from_its_own_directory(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", ["a.en", "a\tb\tc", "a\tb\t0", "a\tb\t-1", "a\tb\tnan", "a\tb\tinf", "a\t\t1", "a\tb\t1\t2"]
+    "line", ["a.en", "a\tb\tc", "a\tb\t0", "a\tb\t-1", "a\tb\tnan", "a\tb\tinf", "a\tb\t1e9", "a\t\t1", "a\tb\t1\t2"]
 )
 def test_a_line_that_is_no_corpus_is_named(tmp_path, line):
     with pytest.raises(InputError, match=r"list\.tsv, line 2: must be a source file, a target file"):

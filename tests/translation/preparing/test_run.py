@@ -235,7 +235,7 @@ def test_other_rules_or_text_are_refused(own, tmp_path, monkeypatch):
             run(own, tmp_path / "begun")
     Path(own.src).write_text(Path(own.src).read_text().replace("w1", "w2"))
     said = refusal(OwnFiles(own.src, own.tgt, LANGUAGES, own.exclude), tmp_path / "begun")
-    assert said.startswith(f"{tmp_path}/begun: was begun with other text or rules: text.src.sha256: ")
+    assert said.startswith(f"{tmp_path}/begun: was begun with other text or rules: text.src: ")
     assert said.endswith(f"; to begin anew, remove {tmp_path}/begun/.preparing")
 
 
@@ -254,11 +254,11 @@ def test_a_second_process_is_kept_out(own, tmp_path):
         assert refusal(own, tmp_path / "out") == f"{tmp_path}/out: another process is preparing this directory"
 
 
-@pytest.mark.parametrize("record", ["[]", "{}", "{", '{"settings": 1, "origin": {}}'])
+@pytest.mark.parametrize("record", ["[]", "{}", "{", '{"settings": 1, "origin": {}}', '{"settings": {}, "origin": {}}'])
 def test_a_record_that_is_not_ours_is_said(own, tmp_path, record):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "prepared.json").write_text(record)
-    assert refusal(own, tmp_path / "out").startswith(f"{tmp_path}/out/prepared.json: not as this version writes it")
+    assert refusal(own, tmp_path / "out").startswith(f"{tmp_path}/out/prepared.json: ")
 
 
 def test_sides_that_differ_after_decompression_are_said_before_anything_is_made(tmp_path):
@@ -274,7 +274,45 @@ def test_a_corpus_of_which_nothing_stays_is_said(tmp_path):
     for side in LANGUAGES:
         (tmp_path / side).write_text("\n\0\n")
     said = refusal(OwnFiles(str(tmp_path / "en"), str(tmp_path / "de"), LANGUAGES), tmp_path / "out")
-    assert said == "no pair is left; dropped: 1 empty, 1 control"
+    assert said == "no pair is left; dropped: 1 empty; 1 control"
+
+
+def test_a_command_that_left_nothing_can_be_corrected(tmp_path):
+    for side, text in (("en", "one cat\n"), ("ru", "один кот\n")):
+        (tmp_path / side).write_text(text, encoding="utf-8")
+    paths = str(tmp_path / "en"), str(tmp_path / "ru")
+    assert "--min_script" in refusal(OwnFiles(*paths, ("ru", "en")), tmp_path / "out")
+    assert run(OwnFiles(*paths, ("en", "ru")), tmp_path / "out").account.kept == 1
+
+
+def test_the_same_text_may_be_renamed_or_compressed(own, tmp_path):
+    first = run(own, tmp_path / "out")
+    (tmp_path / "other.gz").write_bytes(gzip.compress(Path(own.src).read_bytes()))
+    again = run(OwnFiles(str(tmp_path / "other.gz"), own.tgt, LANGUAGES, own.exclude), tmp_path / "out")
+    assert (again.account, again.before) == (first.account, True)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"x")])
+def test_a_result_that_is_gone_or_damaged_is_made_again(own, tmp_path, damage):
+    run(own, tmp_path / "out")
+    before = content(tmp_path / "out")
+    damage(tmp_path / "out" / "train.de.gz")
+    assert not run(own, tmp_path / "out").before
+    assert content(tmp_path / "out") == before
+
+
+def test_a_pipe_is_refused(own, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    said = refusal(OwnFiles(str(tmp_path / "pipe"), own.tgt, LANGUAGES), tmp_path / "out")
+    assert "must be a regular file" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_name_that_is_not_utf8_is_written_with_escapes(own, tmp_path):
+    name = os.fsdecode(bytes(tmp_path / "text-") + b"\xff")
+    Path(name).write_bytes(Path(own.src).read_bytes())
+    run(OwnFiles(name, own.tgt, LANGUAGES, own.exclude), tmp_path / "out")
+    assert "`text-\\xff`" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_card_and_the_record_have_the_files_as_they_are(own, tmp_path):
@@ -317,11 +355,14 @@ def test_the_command(own, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["wmt15"], "'wmt15' is no known corpus; those are wmt14-en-de, wmt14-en-fr, multi30k"),
-        (["multi30k", "--src", "a", "--exclude", "b"], "--src, --exclude are for files of your own"),
-        (["--src", "a", "--tgt", "b", "--out", "c"], "--src_lang, --tgt_lang"),
+        (["wmt15"], "unknown corpus 'wmt15'; choose from wmt14-en-de, wmt14-en-fr, multi30k"),
+        (["multi30k", "--src", "a", "--exclude", "b"], "--src does not work with the known corpus multi30k"),
+        (["--src", "a", "--tgt", "b", "--out", "c"], "--src_lang is missing"),
         (["--src", "a", "--tgt", "b", "--out", "c", "--src_lang", "e/n", "--tgt_lang", "de"], "src_lang must be"),
-        (["--src", "a", "--tgt", "b", "--out", "c", "--src_lang", "de", "--tgt_lang", "de"], "two languages"),
+        (
+            ["--src", "a", "--tgt", "b", "--out", "c", "--src_lang", "de", "--tgt_lang", "de"],
+            "must differ",
+        ),
         (["multi30k", "--processes", "0"], "processes must be at least 1 and at most 1,024, got 0"),
         (["multi30k", "--max_words", "0"], "max_words must be at least 1, got 0"),
     ],

@@ -13,13 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from relattn.translation.config import SamplingOptions
 from relattn.translation.errors import Diverged, InputError
 from relattn.translation.search import beam, constrained
-from relattn.translation.search.beam import FREE, Hypothesis, Rules, best_tokens, close_up, search, settle, stable_topk
-from relattn.translation.search.constrained import Phrase
+from relattn.translation.search.beam import assign_slots, best_tokens, close_up, search, stable_topk
 from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.sampling import sample
+from relattn.translation.search.types import Hypothesis, Request, SamplingOptions, SearchRules
 
 PAD, BOS, EOS, VOCAB = 0, 1, 2, 6
 WORDS = range(3, VOCAB)
@@ -56,9 +55,12 @@ class TableModel:
         return Node(sentences, torch.full_like(sentences, -1))
 
     def step(self, tokens: Tensor, cache: Node) -> tuple[Tensor, Node]:
-        place = torch.where(cache.place < 0, 0, cache.place * VOCAB + tokens + 1)
         self.rows_asked.append(len(tokens))
-        return self.logits[cache.sentence, place], Node(cache.sentence, place)
+        place, logits = cache.place, []
+        for token in tokens.T:
+            place = torch.where(place < 0, 0, place * VOCAB + token + 1)
+            logits.append(self.logits[cache.sentence, place])
+        return torch.stack(logits, 1), Node(cache.sentence, place)
 
     def log_probs(self, sentence: int, prefix: tuple[int, ...]) -> np.ndarray:
         place = 0
@@ -69,8 +71,8 @@ class TableModel:
 
 def rules(
     beam_size: int, name: str = "gnmt", alpha: float = 0.6, n_best: int = 1, *, early_stopping: bool = False
-) -> Rules:
-    return Rules(
+) -> SearchRules:
+    return SearchRules(
         early_stopping=early_stopping,
         beam_size=beam_size,
         bos=BOS,
@@ -81,16 +83,16 @@ def rules(
     )
 
 
-def search_all(model: TableModel, limits: list[int], how: Rules) -> list[list[Hypothesis]]:
+def search_all(model: TableModel, limits: list[int], how: SearchRules) -> list[list[Hypothesis]]:
     sentences = torch.arange(len(limits))
     return search(model.step, model.cache(sentences), torch.tensor(limits), how)
 
 
-def divide(log_prob: np.float32, how: Rules, length: int) -> np.float32:
+def divide(log_prob: np.float32, how: SearchRules, length: int) -> np.float32:
     return log_prob / how.penalty(torch.tensor(length)).numpy()
 
 
-def every_sequence(model: TableModel, sentence: int, limit: int, how: Rules) -> list[Hypothesis]:
+def every_sequence(model: TableModel, sentence: int, limit: int, how: SearchRules) -> list[Hypothesis]:
     """All complete sequences within a limit, best first."""
     found = []
     for words in range(limit):
@@ -103,7 +105,7 @@ def every_sequence(model: TableModel, sentence: int, limit: int, how: Rules) -> 
 
 
 def plain_beam_search(
-    model: TableModel, sentence: int, limit: int, how: Rules, begin: tuple[int, ...] = ()
+    model: TableModel, sentence: int, limit: int, how: SearchRules, begin: tuple[int, ...] = ()
 ) -> list[Hypothesis]:
     """The method in lists and loops, one sentence at a time and without ever stopping early but where that is asked."""
     live: list[tuple[np.float32, tuple[int, ...]]] = [(np.float32(0), ())]
@@ -168,24 +170,34 @@ def test_it_stops_early_where_it_is_to(seed, beam_size):
 
 
 @pytest.mark.parametrize("beam_size", [1, 2, 4])
+@pytest.mark.parametrize("prefixes", [[(3,), (4,), (4,)], [(4, 5, 4), (3, 4, 5), (5, 5, 5)]])
 @pytest.mark.parametrize("seed", range(4))
-def test_hypotheses_begin_with_what_they_are_to_begin_with(seed, beam_size):
-    """Sentences with prefixes of several lengths and with none, together; the last has room for its prefix alone."""
-    model, limits = TableModel(seed), [5, 4, 5, 5, 2, 3, 4]
-    begins: list[tuple[int, ...]] = [(), (3,), (4, 5), (5, 5, 5, 3), (), (4,), (3, 4, 5)]
-    prefixes = torch.tensor([[*begin, *[FREE] * (4 - len(begin))] for begin in begins])
+def test_hypotheses_begin_with_prefixes_that_are_read_in_one_pass(seed, prefixes, beam_size):
+    """The second sentence has room for its prefix alone."""
+    model, limits = TableModel(seed), [5, len(prefixes[0]) + 1, 5]
     for n_best in {1, beam_size}:
-        how = rules(beam_size, n_best=n_best)
-        found = search(model.step, model.cache(torch.arange(len(limits))), torch.tensor(limits), how, prefixes)
-        for sentence, begin in enumerate(begins):
-            expected = plain_beam_search(model, sentence, limits[sentence], how, begin)
-            assert_same(found[sentence], expected)
-            assert all(tuple(one.tokens[: len(begin)]) == begin for one in found[sentence])
+        how, sentences = rules(beam_size, n_best=n_best), torch.arange(len(limits))
+        model.rows_asked.clear()
+        found = search(model.step, model.cache(sentences), torch.tensor(limits), how, torch.tensor(prefixes))
+        assert len(model.rows_asked) <= 5 - len(prefixes[0])
+        for sentence, prefix in enumerate(prefixes):
+            assert_same(found[sentence], plain_beam_search(model, sentence, limits[sentence], how, prefix))
+            assert all(tuple(one.tokens[: len(prefix)]) == prefix for one in found[sentence])
+
+
+def test_long_prefixes_are_read_in_parts(monkeypatch):
+    model, prefixes = TableModel(1), torch.tensor([[3, 4, 5], [5, 3, 3]])
+    arguments = torch.tensor([5, 5]), rules(2), prefixes
+    whole = search(model.step, model.cache(torch.arange(2)), *arguments)
+    for tokens in (1, 4, 6):
+        monkeypatch.setattr(beam, "PREFIX_TOKENS", tokens)
+        for found, expected in zip(search(model.step, model.cache(torch.arange(2)), *arguments), whole, strict=True):
+            assert_same(found, expected)
 
 
 def test_a_prefix_without_room_is_refused():
     model = TableModel(0)
-    with pytest.raises(ValueError, match="a prefix leaves no room"):
+    with pytest.raises(ValueError, match="limits must be greater than the length of the prefix"):
         search(model.step, model.cache(torch.arange(1)), torch.tensor([2]), rules(2), torch.tensor([[3, 4]]))
 
 
@@ -259,18 +271,18 @@ def test_a_batch_may_be_empty():
 def test_a_model_without_numbers_is_reported():
     model = TableModel(12)
     model.logits[2] = float("nan")
-    with pytest.raises(InputError, match="diverged or is damaged"):
+    with pytest.raises(InputError, match="log-probabilities are NaN"):
         search_all(model, [2, 5, 4], rules(2))
 
 
 @pytest.mark.parametrize("n_best", [0, 3])
 def test_n_best_must_fit_the_beam(n_best):
-    with pytest.raises(ValueError, match=f"n_best is {n_best}; it must be between 1 and the beam size, 2"):
+    with pytest.raises(ValueError, match=f"n_best must be between 1 and the beam size 2, got {n_best}"):
         rules(2, n_best=n_best)
 
 
 def test_a_limit_leaves_room_for_the_end():
-    with pytest.raises(ValueError, match="limit is 0"):
+    with pytest.raises(ValueError, match="limits must be greater"):
         search_all(TableModel(0), [3, 0], rules(2))
 
 
@@ -290,15 +302,15 @@ def test_stable_topk_is_the_head_of_a_stable_sort(k, levels):
 @pytest.mark.parametrize("k", [1, 2, 9, 40])
 @pytest.mark.parametrize("vocab", [30, 640, 1000, 6000])
 def test_the_best_tokens_of_rows_are_those_of_all_their_log_probabilities(monkeypatch, vocab, k, round_to):
-    """Whatever the blocks, a few rows at a time, with many values alike; some rows may have one token alone."""
-    monkeypatch.setattr(beam, "IN_CACHE", 7 * vocab)
+    """Whatever the blocks, a few rows at a time, with many values alike; some rows are at their limit."""
+    monkeypatch.setattr(beam, "CHUNK", 7 * vocab)
     logits = 3 * torch.randn(50, vocab, generator=torch.Generator().manual_seed(k))
     logits = logits if round_to is None else (logits / round_to).round() * round_to
-    only = torch.where(torch.arange(50) % 5 == 3, 11, FREE)
+    at_limit = torch.arange(50) % 5 == 3
     log_probs = logits.log_softmax(-1)
     log_probs[:, [PAD, BOS]] = -math.inf
-    log_probs[only != FREE] = log_probs[only != FREE].where(torch.arange(vocab) == 11, -math.inf)
-    values, tokens = best_tokens(logits, min(k, vocab), only, (PAD, BOS))
+    log_probs[at_limit] = log_probs[at_limit].where(torch.arange(vocab) == EOS, -math.inf)
+    values, tokens = best_tokens(logits, min(k, vocab), at_limit, rules(1))
     expected = log_probs.sort(dim=1, descending=True, stable=True)
     assert torch.equal(values, expected.values[:, :k])
     real = values > -math.inf
@@ -330,7 +342,7 @@ def test_hypotheses_stay_where_they_can(width, seed):
     places = close_up(ended)
     assert sorted(places.tolist()) == (~ended).nonzero()[:, 0].tolist()
     rows = (parents + width * torch.arange(6)[:, None])[places]
-    slots, cache = settle(Named(torch.arange(6 * width)), rows, width)
+    slots, cache = assign_slots(Named(torch.arange(6 * width)), rows, width)
     assert torch.equal(cache.names.unflatten(0, (-1, width)).gather(1, slots), rows)
     assert torch.equal(slots.sort(dim=1).values, torch.arange(width).expand_as(slots))
     stay = [len(set(row)) for place, row in zip(places.tolist(), rows.tolist(), strict=True) if place < len(places)]
@@ -339,17 +351,22 @@ def test_hypotheses_stay_where_they_can(width, seed):
 
 # Phrases that translations are to have
 
+Phrases = tuple[tuple[int, ...], ...]
 FREELY = np.zeros(VOCAB, dtype=bool)  # no token goes on within a word
 
 
 def search_with(
-    model: TableModel, phrases: list[tuple[Phrase, ...]], limits: list[int], how: Rules, within: np.ndarray = FREELY
+    model: TableModel,
+    phrases: list[Phrases],
+    limits: list[int],
+    how: SearchRules,
+    within: np.ndarray = FREELY,
 ) -> list[list[Hypothesis]]:
-    asked = [constrained.Constrained(each, limit) for each, limit in zip(phrases, limits, strict=True)]
-    return constrained.search(model.step, model.cache(torch.arange(len(limits))), asked, how, within)
+    requests = [Request(1, [], limit, phrases=each) for each, limit in zip(phrases, limits, strict=True)]
+    return constrained.search(model.step, model.cache(torch.arange(len(limits))), requests, how, within)
 
 
-def holds(tokens: Sequence[int], phrase: Phrase) -> int:
+def holds(tokens: Sequence[int], phrase: tuple[int, ...]) -> int:
     """How often, without overlaps."""
     at = found = 0
     while at + len(phrase) <= len(tokens):
@@ -417,21 +434,25 @@ def test_a_phrase_is_not_followed_by_the_rest_of_a_word():
 
 def test_prefixes_and_phrases_go_together():
     model = TableModel(3)
-    asked = [constrained.Constrained(((3, 5),), 5, (4,)), constrained.Constrained(((3, 5),), 5, (3, 5))]
-    found = constrained.search(model.step, model.cache(torch.arange(2)), asked, rules(3), FREELY)
-    assert found[0][0].tokens[0] == 4
-    assert holds(found[0][0].tokens, (3, 5))
-    assert found[1][0].tokens[:2] == [3, 5]
+    first, second = (
+        constrained.search(
+            model.step, model.cache(torch.tensor([i])), [Request(1, [], 5, prefix, ((3, 5),))], rules(3), FREELY
+        )[0]
+        for i, prefix in enumerate([[4], [3, 5]])
+    )
+    assert first[0].tokens[0] == 4
+    assert holds(first[0].tokens, (3, 5))
+    assert second[0].tokens[:2] == [3, 5]
     best = plain_beam_search(model, 1, 5, rules(3), (3, 5))
-    assert found[1][0].tokens == best[0].tokens  # the prefix has the phrase, so all else is free
-    with pytest.raises(ValueError, match="no room"):
+    assert_same(second[:1], best)  # the prefix contains the phrase, so the rest is free
+    with pytest.raises(ValueError, match="room"):
         search_with(model, [((3, 5),)], [2], rules(3))
 
 
 def test_a_search_with_phrases_says_where_numbers_are_none():
     model = TableModel(9)
     model.logits[:] = math.nan
-    with pytest.raises(Diverged, match="log-probabilities are not numbers"):
+    with pytest.raises(Diverged, match="log-probabilities are NaN"):
         search_with(model, [()], [4], rules(2))
 
 
@@ -445,7 +466,7 @@ def drawn(
 ) -> list[Hypothesis]:
     """Many draws for the first sentence."""
     numbers = torch.from_numpy(np.random.default_rng(7).random((rows, limit)))
-    prefixes = torch.tensor([list(begin)] * rows, dtype=torch.long)
+    prefixes = torch.tensor([begin] * rows, dtype=torch.long)
     cache = model.cache(torch.zeros(rows, dtype=torch.long))
     return sample(model.step, cache, torch.full((rows,), limit), rules(1, "average", 1.0), prefixes, how, numbers)
 
@@ -493,22 +514,21 @@ def test_the_likeliest_alone_is_the_greedy_choice():
 
 
 def test_limits_and_prefixes_hold_for_draws():
-    found = drawn(TableModel(6), 3, SamplingOptions(), rows=500, begin=(4, FREE))
+    found = drawn(TableModel(6), 3, SamplingOptions(), rows=500, begin=(4,))
     assert {f.tokens[0] for f in found} == {4}
     assert {len(f.tokens) for f in found} == {1, 2}
 
 
 def test_draws_begin_with_prefixes_of_their_own():
-    """The first row has ended when the second's prefix goes on."""
-    model, begins = TableModel(6), [[FREE, FREE, FREE], [4, 5, 3], [3, FREE, FREE]]
-    numbers = torch.from_numpy(np.random.default_rng(1).random((3, 5)))
-    found = sample(
-        model.step, model.cache(torch.arange(3)), torch.tensor([1, 5, 5]), rules(1), torch.tensor(begins),
-        SamplingOptions(), numbers,
-    )  # fmt: skip
-    assert found[0].tokens == []
-    assert found[1].tokens[:3] == [4, 5, 3]
-    assert found[2].tokens[0] == 3
+    model, prefixes = TableModel(6), torch.tensor([[4, 5, 3], [3, 3, 3]])
+    numbers = torch.from_numpy(np.random.default_rng(1).random((2, 5)))
+    limits, options = torch.tensor([4, 5]), SamplingOptions()
+    found = sample(model.step, model.cache(torch.arange(2)), limits, rules(1, "none"), prefixes, options, numbers)
+    assert [one.tokens[:3] for one in found] == prefixes.tolist()
+    for sentence, one in enumerate(found):
+        tokens = (*one.tokens, EOS)
+        total = sum(model.log_probs(sentence, tokens[:i])[token] for i, token in enumerate(tokens))
+        assert one.score == pytest.approx(total, rel=1e-5)
 
 
 def test_a_row_alone_is_drawn_as_among_others():
@@ -538,7 +558,7 @@ def test_a_row_alone_is_drawn_as_among_others():
 def test_draws_from_numbers_that_are_none_are_said_to_be():
     model = TableModel(9)
     model.logits[:] = math.nan
-    with pytest.raises(Diverged, match="log-probabilities are not numbers"):
+    with pytest.raises(Diverged, match="log-probabilities are NaN"):
         drawn(model, 4, SamplingOptions(), rows=2)
 
 

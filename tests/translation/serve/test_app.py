@@ -16,7 +16,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from benchmarks.fuzz import request
-from relattn.translation import bundle
+from relattn.translation import load
 from relattn.translation.config import Recipe, SearchConfig
 from relattn.translation.errors import InputError
 from relattn.translation.serve import routing
@@ -355,7 +355,7 @@ def test_an_error_of_ours_is_500_and_its_words_are_not_told(
 
 @pytest.fixture(scope="module")
 def trained(finished: Recipe) -> Iterator[TestClient]:
-    translator = bundle.load(Path(finished.out) / "bundle")
+    translator = load(Path(finished.out) / "bundle")
     with TestClient(make_app(Router({("en", "de"): translator}, LIMITS))) as client:
         client.translator = translator  # type: ignore[attr-defined]
         yield client
@@ -377,7 +377,7 @@ def test_words_are_the_translations_and_have_confidences(trained: TestClient) ->
 
 
 def test_words_of_sentences_without_a_space_between_them_are_put_apart(finished: Recipe) -> None:
-    translator = bundle.load(Path(finished.out) / "bundle")
+    translator = load(Path(finished.out) / "bundle")
     given = {"q": "一。二。", "source": "zh", "target": "de"}
     with TestClient(make_app(Router({("zh", "de"): translator}, LIMITS))) as client:
         words = client.post("/words", json=given).json()["words"]

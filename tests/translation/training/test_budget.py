@@ -195,7 +195,7 @@ def test_the_command_line(capsys, tmp_path):
     assert told["steps"] == "100,000"
     assert re.match(r".*: .* s a step as measured on one device, [\d,]+ target tokens a second if", told["time"])
     assert cli.main(["plan", "wmt14-en-de-base", "--devices", "3"]) == 2
-    assert cli.main(["plan", "--measure", "-1"]) == 2
+    assert cli.main(["plan", "wmt14-en-de-base", "--measure", "-1"]) == 2
     assert "measure must be at least 0, got -1" in capsys.readouterr().err
 
 

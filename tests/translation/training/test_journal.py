@@ -10,7 +10,7 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 
-from relattn.translation.console import shown
+from relattn.translation.console import log_to_stderr
 from relattn.translation.data.batching import Step
 from relattn.translation.errors import InputError
 from relattn.translation.training import journal as module
@@ -143,7 +143,7 @@ def test_a_file_that_is_no_log_is_refused(tmp_path):
 def test_lines_where_there_is_no_terminal_and_a_bar_where_there_is(tmp_path, capsys, monkeypatch, clock):
     def session() -> str:
         journal = begun(tmp_path, steps=2, show=True)
-        with shown(), journal.opened(0):
+        with log_to_stderr(), journal.opened(0):
             for step in (1, 2):
                 journal.start_clock()
                 clock.now += 2

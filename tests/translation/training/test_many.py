@@ -420,10 +420,10 @@ def test_a_process_that_waits_in_vain_is_ended():
     """One whose operation never fails: the watch says what was lost, and ends it and the others."""
     waits = """
 import subprocess, sys, time
-from relattn.translation.console import shown
+from relattn.translation.console import log_to_stderr
 from relattn.translation.training import together
 together._GRACE = 0.2
-with shown(), together.Together(3, lambda what: what + ", as was said") as processes:
+with log_to_stderr(), together.Together(3, lambda what: what + ", as was said") as processes:
     for code in ("import time; time.sleep(600)", "import os; os.kill(os.getpid(), 9)"):
         processes.children.append(subprocess.Popen([sys.executable, "-c", code]))
     time.sleep(600)
@@ -437,9 +437,9 @@ with shown(), together.Together(3, lambda what: what + ", as was said") as proce
 def test_a_process_that_waits_for_the_first_ends_with_it():
     waits = """
 import time
-from relattn.translation.console import shown
+from relattn.translation.console import log_to_stderr
 from relattn.translation.training.together import Together
-with shown(), Together(2, str):
+with log_to_stderr(), Together(2, str):
     time.sleep(600)
 """
     starts = f"""

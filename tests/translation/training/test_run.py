@@ -414,7 +414,8 @@ def test_the_bundle_is_the_mean_of_the_last_and_its_card_has_the_scores(finished
     assert_same(bundle.read_bundle(out / "bundle").state, average(states))
     card = (out / "bundle" / "README.md").read_text()
     pairs = list(read_parallel(text["valid_src"], text["valid_tgt"]))
-    scores = score(bundle.load(out / "bundle").translate([src for src, _ in pairs]), [tgt for _, tgt in pairs])
+    translations = bundle.read_bundle(out / "bundle").translator().translate([src for src, _ in pairs])
+    scores = score(translations, [tgt for _, tgt in pairs])
     assert str(scores) in card
     assert dump(finished) in card
     assert "relattn translate PATH < in.txt" in card
@@ -483,7 +484,7 @@ def test_bf16_trains_with_weights_in_fp32(tmp_path, make_recipe, finished):
 @pytest.mark.parametrize("positions", [name for name in SCHEMES if name != "relative"])  # which all others train
 def test_every_scheme_trains(tmp_path, make_recipe, positions):
     recipe = make_recipe(tmp_path / "run", model={"positions": positions}, train={"steps": 2})
-    loaded = bundle.load(train(recipe, show=False))
+    loaded = bundle.read_bundle(train(recipe, show=False)).translator()
     assert loaded.model.config == recipe.model
     loaded.translate(["one cat sat"])
 
@@ -505,6 +506,23 @@ def test_a_run_starts_from_a_bundle_with_its_tokenizer(tmp_path, make_recipe, fi
     for name, tensor in before.items():
         torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-8)
     assert not torch.equal(after["embedding"], before["embedding"])
+
+
+def test_a_run_from_a_bundle_draws_the_random_numbers_of_a_new_run(tmp_path, make_recipe, start, monkeypatch):
+    """Loading weights neither draws random numbers nor skips the draws of a new model."""
+    recipe = make_recipe(tmp_path / "run", train={"init_from": start})
+    begun = []
+
+    def fit(*arguments: object, **options: object) -> int:
+        begun.append(torch.get_rng_state())
+        raise InputError("begun")
+
+    monkeypatch.setattr("relattn.translation.training.run.fit", fit)
+    with pytest.raises(InputError, match="begun"):
+        train(recipe, show=False)
+    torch.manual_seed(recipe.seed)
+    Transformer(recipe.model, bundle.read_bundle(start).tokenizer.vocab_size)
+    assert torch.equal(begun[0], torch.get_rng_state())
 
 
 def test_a_bundle_of_another_model_is_refused(tmp_path, make_recipe, start):

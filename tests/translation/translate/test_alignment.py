@@ -15,7 +15,7 @@ from relattn.translation.data.tokenizer import Marks, words_of
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.alignment import attention, links
-from relattn.translation.translate.output_formats import header, pharaoh, written
+from relattn.translation.translate.output_formats import format_lines, header_lines, pharaoh
 from relattn.translation.translate.pipeline import Translation
 
 
@@ -91,7 +91,7 @@ def test_attention_of_an_ensemble_is_the_mean_of_its_models():
     assert not any(layer.cross_attention._forward_pre_hooks for model in models for layer in model.decoder)
 
 
-FOUND = [Translation("ein\tMann »x«", -0.51239, [5], 0.5, [(0, 0), (2, 1)]), Translation("", -2.0, [])]
+FOUND = [Translation("ein\tMann »x«", -0.51239, [5], -0.25, 0.5, [(0, 0), (2, 1)]), Translation("", -2.0, [])]
 
 
 @pytest.mark.parametrize(
@@ -106,13 +106,13 @@ FOUND = [Translation("ein\tMann »x«", -0.51239, [5], 0.5, [(0, 0), (2, 1)]), T
     ],
 )
 def test_translations_are_written_out(style, n_best, align, lines):
-    assert written(style, 7, FOUND, n_best=n_best, align=align) == lines
+    assert format_lines(style, 7, FOUND, n_best=n_best, align=align) == lines
     columns = "line\tscore\tconfidence\ttranslation" + ("\talignment" if align else "")
-    assert header(style, align=align) == ([columns] if style == "tsv" else [])
+    assert header_lines(style, align=align) == ([columns] if style == "tsv" else [])
 
 
 def test_translations_as_json():
-    rows = [json.loads(line) for line in written("jsonl", 7, FOUND, n_best=True, align=True)]
+    rows = [json.loads(line) for line in format_lines("jsonl", 7, FOUND, n_best=True, align=True)]
     said = {"line": 7, "score": -0.5124, "confidence": 0.5}
     assert rows[0] == {**said, "translation": "ein\tMann »x«", "alignment": "0-0 2-1"}
-    assert header("jsonl", align=True) == []
+    assert header_lines("jsonl", align=True) == []

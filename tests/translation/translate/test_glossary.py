@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from relattn.translation.errors import InputError
-from relattn.translation.translate.glossary import Glossary, within_words
+from relattn.translation.translate.glossary import Glossary, continue_words
 
 
 @pytest.fixture
@@ -31,10 +31,10 @@ def test_terms_are_found_as_whole_words_longest_first(written):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("dog\tHund\ncat\t \n", "line 2: no translation"),
-        ("\n\tHund\n", "line 2: no term"),
-        ("dog Hund\n", "line 1 has 1 columns, not a term and its translation"),
-        ("a\tb\tc\n", "line 1 has 3 columns, not a term and its translation"),
+        ("dog\tHund\ncat\t \n", "line 2 has no translation"),
+        ("\n\tHund\n", "line 2 has no term"),
+        ("dog Hund\n", "line 1 must have two columns, got 1"),
+        ("a\tb\tc\n", "line 1 must have two columns, got 3"),
         ("dog\tHund\ncat\tKatze\ndog\tKöter\n", "lines 1 and 3 have two translations of 'dog'"),
     ],
 )
@@ -51,6 +51,6 @@ def test_an_empty_glossary_finds_nothing():
 
 def test_pieces_within_words():
     pieces = ["▁Hund", "e", "5", ".", "▁", "<0xE2>", "<unk>", "犬", "ü", "-", ""]
-    assert [piece for piece, within in zip(pieces, within_words(pieces), strict=True) if within] == [
+    assert [piece for piece, within in zip(pieces, continue_words(pieces), strict=True) if within] == [
         "e", "5", "<0xE2>", "ü",
     ]  # fmt: skip

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from relattn.translation.translate.tags import bare, restored
+from relattn.translation.translate.tags import restore_tags, strip_tags
 
 SAME = [
     *("<b>", "<i>", "<u>", "</b>", "</i>", "</u>", "<br/>", "{name}", "{{v}}", "%s", "%d", "%(n)s", "%%"),
@@ -42,7 +42,7 @@ def straight(line: str) -> list[tuple[int, int]]:
     ],
 )
 def test_what_is_not_to_be_translated_is_taken_out(line, left):
-    assert bare(line).line == left
+    assert strip_tags(line).line == left
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_what_is_not_to_be_translated_is_taken_out(line, left):
     ],
 )
 def test_words_that_stay_where_they_are_give_the_line_back(line):
-    of = bare(line)
-    assert restored(of, of.line, straight(of.line)) == (line, [])
+    of = strip_tags(line)
+    assert restore_tags(of, of.line, straight(of.line)) == (line, [])
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_words_that_stay_where_they_are_give_the_line_back(line):
     ],
 )
 def test_tags_follow_their_words(line, translation, links, expected):
-    assert restored(bare(line), translation, links) == (expected, [])
+    assert restore_tags(strip_tags(line), translation, links) == (expected, [])
 
 
 @pytest.mark.sampled(4)
@@ -99,21 +99,21 @@ def test_tags_follow_their_words(line, translation, links, expected):
 )
 def test_long_lines_are_read_in_a_moment(part):
     start = time.process_time()
-    of = bare(part * (16_000 // len(part)))
-    restored(of, of.line, straight(of.line))
+    of = strip_tags(part * (16_000 // len(part)))
+    restore_tags(of, of.line, straight(of.line))
     assert time.process_time() - start < 2
 
 
 def test_what_closes_what():
-    assert bare("<b><i>x</b> y</b> z</i>").opened == {2: 0}
-    assert bare("<b><b>x</b><br>y</b> <I>z</i></u>").opened == {2: 1, 4: 0, 6: 5}
+    assert strip_tags("<b><i>x</b> y</b> z</i>").opening == {2: 0}
+    assert strip_tags("<b><b>x</b><br>y</b> <I>z</i></u>").opening == {2: 1, 4: 0, 6: 5}
 
 
 def test_a_place_that_nothing_tells_is_reported():
-    assert restored(bare("a {x} b"), "A B", []) == ("A B {x}", ["{x}"])
-    assert restored(bare("a b {x} c d"), "A D", [(0, 0), (3, 1)]) == ("A {x} D", ["{x}"])
-    assert restored(bare("a <b>c</b> d"), "A D", [(0, 0), (2, 1)]) == ("A<b></b> D", [])
-    assert restored(bare("{x} <b>{y}</b>"), "", []) == ("{x} <b>{y}</b>", [])
+    assert restore_tags(strip_tags("a {x} b"), "A B", []) == ("A B {x}", ["{x}"])
+    assert restore_tags(strip_tags("a b {x} c d"), "A D", [(0, 0), (3, 1)]) == ("A {x} D", ["{x}"])
+    assert restore_tags(strip_tags("a <b>c</b> d"), "A D", [(0, 0), (2, 1)]) == ("A<b></b> D", [])
+    assert restore_tags(strip_tags("{x} <b>{y}</b>"), "", []) == ("{x} <b>{y}</b>", [])
 
 
 def nested(tags: list[str]) -> bool:
@@ -134,11 +134,11 @@ def test_whatever_goes_in_comes_out_once():
     for _ in range(3000):
         parts = [source.choice([*SAME, "ab", "c.", "(d", "e"]) for _ in range(source.randint(0, 9))]
         line = "".join(part + source.choice([" ", " ", ""]) for part in parts)
-        of = bare(line)
+        of = strip_tags(line)
         words = [f"w{i}" + source.choice(["", ".", ")"]) for i in range(source.randint(0, 6))]
         count = len(of.line.split())
         links = [(source.randrange(count), i) for i in range(len(words)) if count and source.random() < 0.8]
-        text, guessed = restored(of, " ".join(words), links)
+        text, guessed = restore_tags(of, " ".join(words), links)
         taken = Counter(tag.text for tag in of.tags)
         if not of.line.strip():
             assert text == line
@@ -164,5 +164,5 @@ def test_pairs_that_do_not_cross_do_not_come_to():
             closed.get(i, "") + " " * (0 < i < 6) + opened.get(i, "") + "".join(words[i : i + 1]) for i in range(7)
         )
         links = [(source.randrange(6), i) for i in range(6) if source.random() < 0.85]
-        text, _ = restored(bare(line), "A B C D E F", links)
+        text, _ = restore_tags(strip_tags(line), "A B C D E F", links)
         assert nested(re.findall(r"</?[bi]>", text)), (line, links, text)

@@ -14,14 +14,15 @@ import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from relattn import AttentionCache
-from relattn.translation.config import OPTIONS, ModelConfig, Positions, SamplingOptions, SearchConfig
+from relattn.translation.config import OPTIONS, ModelConfig, Positions, SearchConfig
 from relattn.translation.data.corpora import arriving_lines
 from relattn.translation.data.tokenizer import Marks
 from relattn.translation.errors import InputError
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.positions import SCHEMES
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.translate import pipeline as lines_module
+from relattn.translation.search.types import SamplingOptions
+from relattn.translation.translate import pipeline
 from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import LONGEST_LINE, Translation
@@ -69,8 +70,8 @@ def small_model(positions: Positions, **changes: object) -> Transformer:
     return Transformer(config.with_positions(positions, **options, **changes), VOCAB)
 
 
-def translator(model: Transformer | Ensemble, **search: object) -> TorchTranslator:
-    return TorchTranslator(model, WordTokenizer(), SearchConfig(**search))  # type: ignore[arg-type]
+def translator(model: Transformer | Ensemble, *, workers: int = 1, **search: object) -> TorchTranslator:
+    return TorchTranslator(model, WordTokenizer(), SearchConfig(**search), workers=workers)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -210,26 +211,25 @@ def test_a_translation_the_model_cannot_hold_is_reported(caplog):
     translate = translator(small_model("learned", max_positions=8), beam_size=1)
     with caplog.at_level(logging.WARNING):
         translate.translate(["", "5 6 7"])
-    assert caplog.messages == ["line 2: its translation was closed at 8 pieces, the most this model can hold"]
+    assert caplog.messages == ["line 2: its translation was cut at 8 pieces, the most this model can hold"]
 
 
 @pytest.mark.whole
 @pytest.mark.parametrize(("workers", "lines"), [(2, 301), (3, 50), (3, 2), (3, 1), (3, 0)])
 def test_workers_change_nothing(trained, monkeypatch, workers, lines):
     """Each searches with one of PyTorch's threads, and what was set is set again."""
-    monkeypatch.setattr(lines_module, "MAX_SENTENCES", 16)
-    translate, seen = translator(trained, beam_size=3), []
+    monkeypatch.setattr(pipeline, "MAX_SENTENCES", 16)
+    seen = []
     asked = random_lines(lines)
-    alone = translate.n_best(asked, TranslateOptions(n_best=2))
-    search_batch = translate.search_batch
+    alone = translator(trained, beam_size=3).n_best(asked, TranslateOptions(n_best=2))
 
-    def watched(batch, n):
-        seen.append((threading.current_thread(), torch.get_num_threads(), len(batch)))
-        return search_batch(batch, n)
+    class Watched(TorchTranslator):
+        def search_batch(self, requests, search, options):
+            seen.append((threading.current_thread(), torch.get_num_threads(), len(requests)))
+            return super().search_batch(requests, search, options)
 
     before = torch.get_num_threads()
-    monkeypatch.setattr(translate, "search_batch", watched)
-    monkeypatch.setattr(translate, "workers", workers)
+    translate = Watched(trained, WordTokenizer(), SearchConfig(beam_size=3), workers=workers)
     try:
         torch.set_num_threads(2)
         assert_same(translate.n_best(asked, TranslateOptions(n_best=2)), alone)
@@ -245,28 +245,25 @@ def test_workers_change_nothing(trained, monkeypatch, workers, lines):
 
 def test_workers_align_each_its_own_lines(trained, monkeypatch):
     """While others search and align with the same model."""
-    monkeypatch.setattr(lines_module, "MAX_SENTENCES", 5)
-    translate = translator(trained, beam_size=2)
-    monkeypatch.setattr(translate, "aligning", True)
+    monkeypatch.setattr(pipeline, "MAX_SENTENCES", 5)
     asked = random_lines(60, longest=9)
-    alone = translate.n_best(asked)
-    monkeypatch.setattr(translate, "workers", 4)
-    together = translate.n_best(asked)
+    alone, together = (
+        translator(trained, beam_size=2, workers=workers).n_best(asked, TranslateOptions(align=True))
+        for workers in (1, 4)
+    )
     same = [(a, b) for (a,), (b,) in zip(alone, together, strict=True) if a.text == b.text]
     assert len(same) >= 59
     assert all(a.alignment == b.alignment for a, b in same)
 
 
-def test_what_goes_wrong_in_a_worker_is_told_and_the_threads_are_as_before(trained, monkeypatch):
-    translate, threads = translator(trained), torch.get_num_threads()
-    translate.workers = 2
+def test_an_error_in_a_worker_is_raised_and_the_number_of_threads_restored(trained):
+    class Refusing(TorchTranslator):
+        def search_batch(self, requests, search, options):
+            raise InputError("no")
 
-    def refuse(batch, n):
-        raise InputError("no")
-
-    monkeypatch.setattr(translate, "search_batch", refuse)
+    threads = torch.get_num_threads()
     with pytest.raises(InputError, match=r"^no$"):
-        translate.translate(["4", "5 6", "7"])
+        Refusing(trained, WordTokenizer(), SearchConfig(), workers=2).translate(["4", "5 6", "7"])
     assert torch.get_num_threads() == threads
 
 
@@ -281,12 +278,12 @@ def test_in_bfloat16_scores_are_as_near_as_its_digits(positions):
     pairs = [(line, best.text) for line, (best,) in zip(random_lines(20), found, strict=True)]
     for (best,), each in zip(found, exact.score(pairs), strict=True):
         mean = sum(log_prob for _, log_prob in each) / len(each)
-        assert translator(rounded).mean_log_prob(best) == pytest.approx(mean, abs=2**-7 * abs(mean))
+        assert best.mean_log_prob == pytest.approx(mean, abs=2**-7 * abs(mean))
 
 
 @pytest.mark.parametrize("n", [0, 5])
 def test_n_best_is_at_most_the_beam(trained, n):
-    with pytest.raises(InputError, match=f"the {n} best translations with beam_size 4"):
+    with pytest.raises(InputError, match=f"n_best must be at .*, got {n}"):
         translator(trained).n_best(["5"], TranslateOptions(n_best=n))
 
 
@@ -309,6 +306,16 @@ def test_translations_begin_with_their_prefixes(trained):
     assert streamed == [h.text for h, *_ in found]
 
 
+@pytest.mark.parametrize("options", [TranslateOptions(), TranslateOptions(sampling=SamplingOptions())])
+def test_a_long_prefix_is_read_in_one_pass(trained, monkeypatch, options):
+    passes, step = [], trained.step
+    monkeypatch.setattr(trained, "step", lambda *arguments: passes.append(1) or step(*arguments))
+    prefixes = [" ".join(["7"] * 200), " ".join(["8"] * 200)]
+    translate = translator(trained, max_length_ratio=1, max_length_extra=2)
+    assert translate.translate(["5 6", "7"], options, prefixes=prefixes) == prefixes  # no room for more
+    assert len(passes) == 1
+
+
 def test_a_prefix_may_be_longer_than_a_translation_would(trained):
     prefix = " ".join(["7"] * 30)
     (found,) = translator(trained, max_length_ratio=1, max_length_extra=2).translate(["5 6"], prefixes=[prefix])
@@ -320,7 +327,7 @@ def test_a_prefix_may_be_longer_than_a_translation_would(trained):
     [
         (["4", "5"], ["4"], "there are 1 prefixes for 2 lines"),
         (["4"], ["4", "4", ""], "there are 3 prefixes for 1 lines"),
-        (["4", " "], ["", "4"], "line 2 is blank, but its translation is to begin with a prefix"),
+        (["4", " "], ["", "4"], "line 2 is blank, so its prefix must be blank too"),
         (["4"], ["4 5 6 7 8 9"], "prefix 1 has 6 pieces, but this model holds at most 5"),
         (["4"], ["4 " * 10_000], "prefix 1 has 20,000 characters; at most 16,384 are read"),
     ],
@@ -338,8 +345,8 @@ def test_a_glossary_is_kept_to(trained):
     """Lines with terms and without in one batch; those without are what they are without a glossary."""
     translate, lines = translator(trained), [*random_lines(20, longest=6, seed=14), "5 6 7", "6 7 5 6 7", "8"]
     plain = translate.n_best(lines, TranslateOptions(n_best=2))
-    translate.glossary = Glossary([(1, "6 7", "31 32"), (2, "8", "33")])
-    found = translate.n_best(lines, TranslateOptions(n_best=2))
+    glossary = Glossary([(1, "6 7", "31 32"), (2, "8", "33")])
+    found = translate.n_best(lines, TranslateOptions(n_best=2, glossary=glossary))
     for line, hypotheses, before in zip(lines, found, plain, strict=True):
         terms = list(pairwise(line.split())).count(("6", "7")), line.split().count("8")
         for h in hypotheses:
@@ -348,36 +355,37 @@ def test_a_glossary_is_kept_to(trained):
         if not any(terms):
             assert [h.text for h in hypotheses] == [h.text for h in before]
     assert sum("31 32" in of_line[0].text for of_line in found) >= 2
-    (both,) = translate.n_best(["6 7 8"], prefixes=["33 9"])
+    (both,) = translate.n_best(["6 7 8"], TranslateOptions(glossary=glossary), prefixes=["33 9"])
     assert both[0].text.startswith("33 9 ")
     assert "31 32" in both[0].text
-    translate.sampling = SamplingOptions()
-    with pytest.raises(InputError, match="translations that are drawn keep to no glossary: search for them"):
-        translate.translate(["8"])
+    with pytest.raises(InputError, match="glossary"):
+        TranslateOptions(glossary=glossary, sampling=SamplingOptions())
 
 
 def test_terms_may_be_longer_than_a_translation_would(trained):
     translate = translator(trained, max_length_ratio=1, max_length_extra=2)
-    translate.glossary = Glossary([(1, "5", " ".join(["7"] * 30))])
-    assert translate.translate(["5 6"]) == [" ".join(["7"] * 30)]
+    glossary = Glossary([(1, "5", " ".join(["7"] * 30))])
+    assert translate.translate(["5 6"], TranslateOptions(glossary=glossary)) == [" ".join(["7"] * 30)]
 
 
 def test_terms_that_a_model_cannot_hold():
     translate = translator(small_model("learned", max_positions=6))
-    translate.glossary = Glossary([(1, "4", "5 6 7 8 9")])
-    assert translate.translate(["4"]) == ["5 6 7 8 9"]
+    options = TranslateOptions(glossary=Glossary([(1, "4", "5 6 7 8 9")]))
+    assert translate.translate(["4"], options) == ["5 6 7 8 9"]
     with pytest.raises(InputError, match=r"^terms of line 2 have 10 pieces, but this model holds at most 5$"):
-        translate.translate(["4", "4 4"])
+        translate.translate(["4", "4 4"], options)
     with pytest.raises(InputError, match=r"^prefix and terms of line 1 have 6 pieces, but this model holds at most 5$"):
-        translate.translate(["4"], prefixes=["7"])
+        translate.translate(["4"], options, prefixes=["7"])
 
 
 def test_draws_depend_on_the_line_and_the_seed_and_on_nothing_else(trained):
     translate, lines = translator(trained), ["5 6 7 8", "9 10", "5 6 7 8", "", "11 12 13"]
 
+    def sampling(seed: int, n: int) -> TranslateOptions:
+        return TranslateOptions(n_best=n, sampling=SamplingOptions(temperature=1.5, seed=seed))
+
     def drawn(seed: int, n: int) -> list[list[Translation]]:
-        translate.sampling = SamplingOptions(temperature=1.5, seed=seed)
-        return translate.n_best(lines, TranslateOptions(n_best=n))
+        return translate.n_best(lines, sampling(seed, n))
 
     found = drawn(3, 6)
     assert [len(of_line) for of_line in found] == [6, 6, 6, 1, 6]
@@ -386,16 +394,13 @@ def test_draws_depend_on_the_line_and_the_seed_and_on_nothing_else(trained):
     assert [[h.text for h in of_line] for of_line in drawn(3, 2)] == [of_line[:2] for of_line in texts]
     assert [[h.text for h in of_line] for of_line in drawn(4, 6)] != texts
     chunks = [[line] for line in lines]
-    translate.sampling = SamplingOptions(temperature=1.5, seed=3)
-    assert [[h.text for h in of_line] for of_line in translate.stream(chunks, TranslateOptions(n_best=6))] == texts
-    begun = translate.n_best(lines, TranslateOptions(n_best=2), prefixes=["", "7", "8 9", "", "10"])
+    assert [[h.text for h in of_line] for of_line in translate.stream(chunks, sampling(3, 6))] == texts
+    begun = translate.n_best(lines, sampling(3, 2), prefixes=["", "7", "8 9", "", "10"])
     assert all(
         h.text.split()[: len(p)] == p
         for p, of_line in zip(([], ["7"], ["8", "9"], [], ["10"]), begun, strict=True)
         for h in of_line
     )
-    with pytest.raises(InputError, match="cannot draw 0 translations"):
-        translate.n_best(lines, TranslateOptions(n_best=0))
 
 
 def test_an_endless_stream_is_translated_a_chunk_at_a_time(trained):
@@ -577,7 +582,7 @@ def test_pairs_are_scored_in_order_however_many_at_once(trained, monkeypatch):
     assert [[piece for piece, _ in found] for found in whole] == [
         [*WordTokenizer().encode(target), 2] for _, target in pairs
     ]
-    monkeypatch.setattr(lines_module, "PAIRS", 7)
+    monkeypatch.setattr(pipeline, "PAIRS", 7)
     for found, again in zip(whole, translate.score(pairs), strict=True):
         assert [log_prob for _, log_prob in found] == pytest.approx([log_prob for _, log_prob in again], abs=1e-5)
 
@@ -585,29 +590,25 @@ def test_pairs_are_scored_in_order_however_many_at_once(trained, monkeypatch):
 def test_alignments_are_of_each_line_and_follow_what_was_read(trained):
     """It reverses its input, so where it is right the links run backwards; alone and among others they are the same."""
     translate, lines = translator(trained), random_lines(40, shortest=3, longest=7, seed=12)
-    translate.aligning = True
-    found = translate.n_best(lines, TranslateOptions(n_best=2))
+    options = TranslateOptions(n_best=2, align=True)
+    found = translate.n_best(lines, options)
     right = linked = 0
     for line, hypotheses in zip(lines, found, strict=True):
-        assert [h.alignment for h in translate.n_best([line], TranslateOptions(n_best=2))[0]] == [
-            h.alignment for h in hypotheses
-        ]
+        assert [h.alignment for h in translate.n_best([line], options)[0]] == [h.alignment for h in hypotheses]
         words, (best, *_) = line.split(), hypotheses
         if best.text.split() == words[::-1]:
             right += len(words)
             linked += sum(source == len(words) - 1 - target for source, target in best.alignment)
     assert right > 50
     assert linked > 0.6 * right
-    translate.aligning = False
     assert all(h.alignment == [] for of_line in translate.n_best(lines, TranslateOptions(n_best=2)) for h in of_line)
 
 
 def test_tags_are_kept_and_the_rest_is_what_it_is_without_them(trained, caplog, monkeypatch):
     translate, lines = translator(trained), random_lines(30, shortest=4, longest=7, seed=15)
     plain = translate.n_best(lines, TranslateOptions(n_best=2))
-    translate.keep_tags = True
     with_tags = [" ".join([*line.split()[:2], "%s", *line.split()[2:]]) for line in lines]
-    found = translate.n_best([*with_tags, "{x}", "<b>5</b> 6"], TranslateOptions(n_best=2))
+    found = translate.n_best([*with_tags, "{x}", "<b>5</b> 6"], TranslateOptions(n_best=2, keep_tags=True))
     for before, after in zip(plain, found, strict=False):
         assert [h.text.split().count("%s") for h in after] == [1, 1]
         assert [[word for word in h.text.split() if word != "%s"] for h in after] == [h.text.split() for h in before]
@@ -625,19 +626,17 @@ def test_tags_are_kept_and_the_rest_is_what_it_is_without_them(trained, caplog, 
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         monkeypatch.setattr(translate, "align_batch", lambda src_ids, _: [[]] * len(src_ids))
-        assert translate.translate(["", "5 {x} 6"])[1].endswith("{x}")
+        assert translate.translate(["", "5 {x} 6"], TranslateOptions(keep_tags=True))[1].endswith("{x}")
     assert caplog.messages == ["line 2: the place of {x} is a guess"]
 
 
-def test_what_does_not_go_with_tags_is_refused(trained):
-    translate = translator(trained)
-    translate.keep_tags = translate.aligning = True
-    with pytest.raises(InputError, match="have no prefixes and no alignments"):
-        translate.translate(["5"])
-    translate.aligning = False
-    with pytest.raises(InputError, match="have no prefixes and no alignments"):
-        translate.translate(["5"], prefixes=["6"])
-    assert translate.translate(["5"], prefixes=[""]) == translator(trained).translate(["5"])
+def test_keeping_tags_works_without_alignments_and_prefixes_alone(trained):
+    with pytest.raises(InputError, match="keep_tags does not work with align"):
+        TranslateOptions(keep_tags=True, align=True)
+    translate, options = translator(trained), TranslateOptions(keep_tags=True)
+    with pytest.raises(InputError, match="keep_tags does not work with prefixes"):
+        translate.translate(["5"], options, prefixes=["6"])
+    assert translate.translate(["5"], options, prefixes=[""]) == translate.translate(["5"])
 
 
 class TwoSided(WordTokenizer):

@@ -1,1 +1,1 @@
-"""What a trained model does: its attention, its predictions by position, its tables."""
+"""Analyze a trained model: its attention, its predictions by position, its tables."""

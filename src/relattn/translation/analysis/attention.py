@@ -1,10 +1,10 @@
-"""What attention reads: the content part and the relative part of every score, head by head, over one sentence.
+"""Show the attention of a model: the content term and the relative term of each score, per head, for one sentence.
 
-A score is a sum, for Shaw's relative positions q_i · k_j / √d + q_i · aK_(j−i) / √d: the first part knows what stands
-at j, the second only how far away it is. Both are read off a model as it reads a sentence and its translation, and with
-them what each distance is worth to each head, on average over the sentence's queries. Schemes of the same form
-(Transformer-XL, T5, ALiBi) have both parts too; those whose positions are in the embeddings have the first alone;
-rotations and what takes attention's place cannot be taken apart.
+A score of Shaw's relative positions is the sum q_i · k_j / √d + q_i · aK_(j−i) / √d. The first term depends on the
+content at position j, the second only on its distance. Both are read from the model while it processes a sentence and
+its translation. The relative term of each distance is also averaged over the queries of the sentence. Schemes of the
+same form (Transformer-XL, T5, ALiBi) have both terms. Schemes that add positions to the embeddings have the first term
+only. Rotary positions and layers without attention have no such terms.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from relattn import RelativeAttention
 from relattn.nn import SelfAttention
-from relattn.positions import distances as distances_of_pairs
+from relattn.positions import distances as distances_rows
 from relattn.positions import labels
 from relattn.translation.config import Part
 from relattn.translation.data.batching import collate
@@ -32,19 +32,20 @@ from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
 from relattn.translation.translate.torch_translator import TorchTranslator
 
-DIGITS = 4  # of numbers that are written
+DIGITS = 4  # decimals in JSON
+_WITH_TERMS = (RelativeAttention, DistanceAttention, PlainAttention)
 
 
 @dataclass(frozen=True)
 class SelfView:
-    """One layer's self-attention over a sequence of n pieces.
+    """Self-attention of one layer over a sequence of n tokens.
 
     Attributes:
-        content: (heads, n, n), query by key: what of a score depends on what stands there.
-        relative: (heads, n, n): what depends on the distance; None where the scheme has no such part.
-        weights: (heads, n, n): the softmax of their sum, over what a query may see.
-        distances: that a table has a row for, or that there are in the sequence.
-        by_distance: (heads, distances): the relative part of each, on average over queries; None without one.
+        content: (heads, queries, keys): content term of each score.
+        relative: (heads, queries, keys): relative term of each score; None if the scheme has none.
+        weights: (heads, queries, keys): softmax of their sum over the keys that a query may attend to.
+        distances: distances that the table has a row for, or that occur in the sequence.
+        by_distance: (heads, distances): mean of the relative term over the queries; None if the scheme has none.
     """
 
     content: Tensor
@@ -56,16 +57,16 @@ class SelfView:
 
 @dataclass(frozen=True)
 class Inspection:
-    """A model's attention over a sentence and its translation.
+    """Attention of a model over a sentence and its translation.
 
     Attributes:
-        source: pieces, and the marks around them.
-        target: pieces that the decoder reads: the begin, and the translation's.
-        written: pieces that it writes: the translation's, and the end.
-        translation: as text.
-        encoder: self-attention, a layer each.
-        decoder: self-attention, a layer each.
-        cross: attention to the source, a layer each: (heads, target, source).
+        source: source tokens, with begin and end of sentence.
+        target: input tokens of the decoder: begin of sentence and the translation.
+        written: output tokens of the decoder: the translation and end of sentence.
+        translation: the translation as text.
+        encoder: self-attention of each encoder layer.
+        decoder: self-attention of each decoder layer.
+        cross: cross-attention of each decoder layer: (heads, target, source).
     """
 
     source: list[str]
@@ -81,37 +82,37 @@ class Inspection:
 def inspect(
     translator: TorchTranslator, line: str, options: TranslateOptions = DEFAULTS, *, longest: int = 1000
 ) -> Inspection:
-    """The attention of a translator's model over a line and its best translation.
+    """Return the attention of a model over a line and its best translation.
 
     Args:
-        translator: with one model.
-        line: to be translated.
+        translator: translator with one model.
+        line: line to translate.
         options: options of the translation.
-        longest: pieces that a line may have.
+        longest: maximum number of source tokens.
 
     Raises:
-        InputError: the model is an ensemble, its scheme has no scores to be taken apart, or the line is blank or too
+        InputError: the model is an ensemble, its position scheme has no separate terms, or the line is blank or too
             long.
     """
     model = translator.model
     if not isinstance(model, Transformer):
-        raise InputError("an ensemble has no attention of its own: look at its members one by one")
-    require(bool(line.strip()), "there is nothing in the line to look at")
+        raise InputError("attention requires one model, got an ensemble")
+    require(bool(line.strip()), "the sentence must not be blank")
     tokenizer, marks = translator.tokenizer, translator.tokenizer.marks
     src_ids = tokenizer.encode(line)
-    require(len(src_ids) <= longest, f"a sentence of {len(src_ids):,} pieces: at most {longest:,} are looked at")
+    require(len(src_ids) <= longest, f"the sentence must have at most {longest:,} tokens, got {len(src_ids):,}")
     ((best,),) = translator.n_best([line], options)
     batch = collate([src_ids], [best.tokens], marks).to(translator.device)
-    found: dict[nn.Module, Any] = {}
-    here = get_ident()
+    views: dict[nn.Module, Any] = {}
+    thread = get_ident()
 
-    def look(module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        if get_ident() != here:  # a search in another thread
+    def record(module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        if get_ident() != thread:  # a search in another thread
             return
         if isinstance(module, SelfAttention):
-            found[module] = view(module, arguments[0])
+            views[module] = view(module, arguments[0])
         elif isinstance(module, CrossAttention):
-            found[module] = module.weights(*arguments)[0]
+            views[module] = module.weights(*arguments)[0]
 
     layers: dict[str, list[Any]] = {
         "encoder": [layer.self_attention for layer in model.encoder],
@@ -119,120 +120,97 @@ def inspect(
         "cross": [layer.cross_attention for layer in model.decoder],
     }
     for module in layers["encoder"] + layers["decoder"]:
-        if not isinstance(module, SelfAttention) or not _is_taken_apart(module.attention):
-            raise InputError(f"positions: {model.config.positions} have no part of their own in attention's scores")
-    hooks = [module.register_forward_pre_hook(look) for modules in layers.values() for module in modules]
+        if not isinstance(module, SelfAttention) or not isinstance(module.attention, _WITH_TERMS):
+            raise InputError(f"attention scores with {model.config.positions} positions have no separate terms")
+    hooks = [module.register_forward_pre_hook(record) for modules in layers.values() for module in modules]
     try:
         model(batch.src, batch.src_lengths, batch.tgt_in)
     finally:
         for hook in hooks:
             hook.remove()
     source, target = tokenizer.vocabularies
-    written = [target[i] for i in batch.tgt_out[0].tolist()]
     return Inspection(
         [source[i] for i in batch.src[0].tolist()],
         [target[i] for i in batch.tgt_in[0].tolist()],
-        written,
+        [target[i] for i in batch.tgt_out[0].tolist()],
         best.text,
-        *([found[module] for module in layers[part]] for part in ("encoder", "decoder", "cross")),
+        *([views[module] for module in layers[part]] for part in ("encoder", "decoder", "cross")),
     )
 
 
-def _is_taken_apart(attention: nn.Module) -> bool:
-    return isinstance(attention, RelativeAttention | DistanceAttention | PlainAttention)
-
-
 def view(layer: SelfAttention, x: Tensor) -> SelfView:
-    """A layer's attention over the first of (1, n, dim) sequences."""
+    """Return the attention of a layer over one sequence, given its input of shape (1, n, dim)."""
     heads = (layer.num_heads, layer.head_dim)
     query, key = (project(x).unflatten(-1, heads).transpose(1, 2)[0] for project in (layer.query, layer.key))
     n, scale = x.shape[1], layer.head_dim**-0.5
-    pairs = distances_of_pairs(n, n, 0, x.device)  # (n, n)
+    pairs = distances_rows(n, n, 0, x.device)  # (n, n)
     attention = layer.attention
     relative = by_distance = None
-    each: list[int] = []
+    distances: list[int] = []
     content = query
     if isinstance(attention, RelativeAttention) and attention.rel_key is not None:
         left, right = attention.clip
-        each = list(range(-left, right + 1))
-        of_pairs = labels(pairs, left, right, clips=attention.beyond == "clip")
+        distances = list(range(-left, right + 1))
+        rows = labels(pairs, left, right, clips=attention.beyond == "clip")  # (n, n); −1 for no row
         per_label = query @ attention.rel_key().to(query.dtype).mT * scale  # (heads, n, labels)
-        relative = per_label.gather(2, of_pairs.clamp(min=0).expand(len(query), -1, -1)) * (of_pairs >= 0)
+        relative = per_label.gather(2, rows.clamp(min=0).expand(len(query), -1, -1)) * (rows >= 0)
         by_distance = per_label.mean(1)
     elif isinstance(attention, DistanceAttention):
-        each = list(range(1 - n, n))
+        distances = list(range(1 - n, n))
         content, rel_query, table = (
             part.reshape(-1, *part.shape[-2:])
-            for part in attention.terms(query[None], torch.tensor(each, device=x.device))
+            for part in attention.terms(query[None], torch.tensor(distances, device=x.device))
         )
         per_label = rel_query @ table.mT * scale
         relative = per_label.gather(2, (pairs + n - 1).expand(len(query), -1, -1))
         by_distance = per_label.mean(1)
-    of_content = content @ key.mT * scale
-    scores = of_content if relative is None else of_content + relative
+    content_term = content @ key.mT * scale
+    scores = content_term if relative is None else content_term + relative
     if layer.is_causal:
         scores = scores.masked_fill(pairs > 0, float("-inf"))
-    return SelfView(of_content, relative, scores.float().softmax(-1), each, by_distance)
+    return SelfView(content_term, relative, scores.float().softmax(-1), distances, by_distance)
 
 
-def as_json(found: Inspection) -> str:
-    """All of it: lists of numbers with `DIGITS` digits behind the point."""
-    return json.dumps(as_data(found), ensure_ascii=False)
+def as_json(inspection: Inspection) -> str:
+    """Return all numbers as JSON, with `DIGITS` decimals."""
+    convert = lambda x: view_as_data(x) if isinstance(x, SelfView) else numbers(x)  # noqa: E731
+    return json.dumps(vars(inspection), default=convert, ensure_ascii=False)
 
 
-def as_data(found: Inspection) -> dict[str, Any]:
-    """All of it as dictionaries and lists."""
-    return {
-        "source": found.source,
-        "target": found.target,
-        "written": found.written,
-        "translation": found.translation,
-        "encoder": [view_as_data(one) for one in found.encoder],
-        "decoder": [view_as_data(one) for one in found.decoder],
-        "cross": [numbers(one) for one in found.cross],
-    }
+def view_as_data(view: SelfView) -> dict[str, Any]:
+    """Return the attention of a layer as dictionaries and lists."""
+    return {name: numbers(value) if isinstance(value, Tensor) else value for name, value in vars(view).items()}
 
 
-def view_as_data(one: SelfView) -> dict[str, Any]:
-    """A layer's, as dictionaries and lists."""
-    return {
-        "content": numbers(one.content),
-        "relative": numbers(one.relative),
-        "weights": numbers(one.weights),
-        "distances": one.distances,
-        "by_distance": numbers(one.by_distance),
-    }
+def numbers(x: Tensor) -> Any:
+    """Return a tensor as nested lists of rounded numbers."""
+    return torch.round(x.double(), decimals=DIGITS).tolist()
 
 
-def numbers(x: Tensor | None) -> Any:
-    """A tensor as lists."""
-    return None if x is None else torch.round(x.double(), decimals=DIGITS).tolist()
-
-
-def as_png(found: Inspection, part: Part, layer: int) -> bytes:
-    """A picture of one layer: of self-attention a row a head, content, relative part, weights and distances.
+def as_png(inspection: Inspection, part: Part, layer: int) -> bytes:
+    """Return a picture of one layer. Self-attention has a row per head: content, relative, weights and distances.
 
     Args:
-        found: as `inspect` gives it.
+        inspection: result of `inspect`.
         part: "encoder", "decoder" or "cross".
-        layer: counted from 1.
+        layer: number of the layer, counted from 1.
 
     Raises:
         InputError: there is no such layer.
     """
-    layers: Sequence[Any] = getattr(found, part)
+    layers: Sequence[Any] = getattr(inspection, part)
     require(1 <= layer <= len(layers), f"layer must be at least 1 and at most {len(layers)}, got {layer}")
     one = layers[layer - 1]
     if part == "cross":
-        return _cross_picture(found, one, f"attention to the source, layer {layer}")
-    return _self_picture(found.source if part == "encoder" else found.target, one, f"{part}, layer {layer}")
+        return _cross_picture(inspection, one, f"cross-attention, layer {layer}")
+    return _self_picture(inspection.source if part == "encoder" else inspection.target, one, f"{part}, layer {layer}")
 
 
-def _self_picture(pieces: list[str], one: SelfView, title: str) -> bytes:
-    """A row a head: content, relative part, weights, and the relative part by distance."""
+def _self_picture(tokens: list[str], one: SelfView, title: str) -> bytes:
+    """Draw a row per head: content term, relative term, weights, and the relative term by distance."""
     from matplotlib.figure import Figure
 
-    heads, side = len(one.weights), max(2.0, 0.2 * len(pieces))
+    heads, side = len(one.weights), max(2.0, 0.2 * len(tokens))
     columns = [("content", one.content), ("relative", one.relative), ("weights", one.weights)]
     shown = [(name, matrices) for name, matrices in columns if matrices is not None]
     panels = len(shown) + (one.by_distance is not None)
@@ -240,7 +218,7 @@ def _self_picture(pieces: list[str], one: SelfView, title: str) -> bytes:
     figure.suptitle(title)
     for head, row in enumerate(figure.subplots(heads, panels, squeeze=False)):
         for (name, matrices), axis in zip(shown, row, strict=False):
-            _draw(axis, matrices[head], pieces, pieces, signed=name != "weights")
+            _draw(axis, matrices[head], tokens, tokens, signed=name != "weights")
             axis.set_title(f"head {head + 1}: {name}", fontsize="small")
         if one.by_distance is not None:
             row[-1].axhline(0.0, color="black", linewidth=0.5)
@@ -249,20 +227,20 @@ def _self_picture(pieces: list[str], one: SelfView, title: str) -> bytes:
     return png(figure)
 
 
-def _cross_picture(found: Inspection, weights: Tensor, title: str) -> bytes:
-    """A panel a head: from which source pieces each piece was written."""
+def _cross_picture(inspection: Inspection, weights: Tensor, title: str) -> bytes:
+    """Draw a panel per head: attention of each target token to the source tokens."""
     from matplotlib.figure import Figure
 
     heads = len(weights)
     columns = min(4, heads)
     rows = -(-heads // columns)
-    wide, high = max(2.0, 0.2 * len(found.source)), max(2.0, 0.2 * len(found.written))
-    figure = Figure(figsize=(columns * wide + 1.5, rows * high + 0.8), layout="constrained")
+    width, height = (max(2.0, 0.2 * len(tokens)) for tokens in (inspection.source, inspection.written))
+    figure = Figure(figsize=(columns * width + 1.5, rows * height + 0.8), layout="constrained")
     figure.suptitle(title)
     for head, axis in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
         axis.set_visible(head < heads)
         if head < heads:
-            _draw(axis, weights[head], found.source, found.written, signed=False)
+            _draw(axis, weights[head], inspection.source, inspection.written, signed=False)
             axis.set_title(f"head {head + 1}", fontsize="small")
     return png(figure)
 

@@ -1,8 +1,8 @@
-"""Teacher forcing: how well each piece of a reference is predicted, given the source and the pieces before it.
+"""Teacher forcing: measure how well each token of a reference is predicted from the source and the tokens before it.
 
-What a model writes on its own tells, past the trained length, mostly when it stops and how its mistakes add up. With
-the reference given so far, every position is measured by itself. Position p has p target pieces before it. The end of
-sentence is predicted too, and counted apart from the pieces: it says whether a model knows where a line ends.
+Free-running translations beyond the trained length mainly show when the model stops and how its errors accumulate. With
+teacher forcing, each position is measured independently. Position p has p target tokens before it. The end of sentence
+is counted separately: it shows whether the model knows where a line ends.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from relattn.translation.translate.torch_translator import TorchTranslator
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_POSITIONS = 1_000_000  # of a bin
-MAX_TOKENS = 4096  # padded pieces of the longer side in a batch
+MAX_WIDTH = 1_000_000  # positions per bin
+MAX_TOKENS = 4096  # padded tokens of the longer side per batch
 
 
 class PositionBin(NamedTuple):
-    """How the pieces at some target positions were predicted."""
+    """Predictions of the tokens at a range of target positions."""
 
-    positions: range | None  # None for the ends of sentence, wherever they are
+    positions: range | None  # None for the end of sentence, at any position
     pieces: int
-    right: float  # share, from 0 to 1, that the model finds likelier than any other
-    nats: float  # −log p of a piece, the mean
+    right: float  # fraction for which the reference token is the most likely one
+    nats: float  # mean of −log p per token
 
     @property
     def middle(self) -> float | None:
-        """The mean of its positions, as drawn."""
+        """Mean position, for the picture."""
         return None if self.positions is None else self.positions.start + (len(self.positions) - 1) / 2
 
     @property
     def label(self) -> str:
-        """As printed: "0–9", "7", or "end"."""
+        """Label in the table: "0–9", "7" or "end"."""
         if self.positions is None:
             return "end"
         return "–".join(map(str, dict.fromkeys((self.positions[0], self.positions[-1]))))
@@ -51,24 +51,24 @@ class PositionBin(NamedTuple):
 
 @torch.inference_mode()
 def by_position(translator: TorchTranslator, pairs: Sequence[tuple[str, str]], *, width: int) -> list[PositionBin]:
-    """How well the targets of pairs are predicted by position, in bins; the last entry is of the ends of sentence.
+    """Return how well the references are predicted, in bins of target positions; the last bin is the end of sentence.
 
-    Pairs with a blank side are left out: a blank line is translated without asking the model.
+    Pairs with a blank side are left out, because the model does not see blank lines.
 
     Args:
-        translator: the model and its tokenizer.
+        translator: translator with the model and its tokenizer.
         pairs: source and reference lines.
-        width: positions in a bin.
+        width: number of positions per bin.
 
     Raises:
-        InputError: width is out of range, no pair has text on both sides, or a line is longer than the model can hold
-            (the message has its number, counted from 1).
+        InputError: width is out of range, no pair has text on both sides, or a line is longer than the model can read
+            (the message has its line number, counted from 1).
     """
-    if not 1 <= width <= MOST_POSITIONS:
-        raise InputError(f"a bin has from 1 to {MOST_POSITIONS:,} positions, got {width}")
+    if not 1 <= width <= MAX_WIDTH:
+        raise InputError(f"width must be at least 1 and at most {MAX_WIDTH:,}, got {width}")
     kept = [(number, pair) for number, pair in enumerate(pairs, start=1) if pair[0].strip() and pair[1].strip()]
     if not kept:
-        raise InputError("there is nothing to score: no line has text on both sides")
+        raise InputError("at least one line must have text on both sides")
     src_ids, tgt_ids = translator.encode_pairs(kept)
     ranges = [range(first, first + width) for first in range(0, max(map(len, tgt_ids)), width)]
     totals = torch.zeros(3, len(ranges) + 1, dtype=torch.float64)  # pieces, right, nats of each bin, and of the ends
@@ -89,19 +89,19 @@ def by_position(translator: TorchTranslator, pairs: Sequence[tuple[str, str]], *
 
 
 def table(bins: Sequence[PositionBin]) -> str:
-    """Bins as lines of text, under a header."""
+    """Return the bins as a table of text with a header."""
     rows = [(b.label, str(b.pieces), f"{100 * b.right:.1f} %", f"{b.nats:.3f}") for b in bins]
     return aligned([("positions", "pieces", "right", "nats"), *rows])
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of as many cells each, as lines of text with their columns aligned."""
+    """Return rows of cells as lines of text with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 def as_csv(bins: Sequence[PositionBin]) -> str:
-    """Bins as CSV: first and last position, or "end" twice, pieces, right, nats."""
+    """Return the bins as CSV with first and last position, or "end" twice."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(("first", "last", "pieces", "right", "nats"))
@@ -112,7 +112,7 @@ def as_csv(bins: Sequence[PositionBin]) -> str:
 
 
 def as_png(curves: Mapping[str, Sequence[PositionBin]], *, trained: int | None) -> bytes:
-    """What `draw` draws, as a picture of its own."""
+    """Return the picture of `draw` as PNG."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4), layout="constrained")
@@ -121,12 +121,12 @@ def as_png(curves: Mapping[str, Sequence[PositionBin]], *, trained: int | None) 
 
 
 def draw(axis: Axes, curves: Mapping[str, Sequence[PositionBin]], *, trained: int | None) -> None:
-    """Share of pieces right by position: a curve for each name, and a line at the longest trained target, in pieces."""
+    """Draw the fraction of correct tokens by position, a curve per name, and a line at the longest trained target."""
     for name, bins in curves.items():
         points = [(b.middle, b.right) for b in bins if b.middle is not None]
         axis.plot(*zip(*points, strict=True), marker="o", label=name)
     if trained is not None:
         axis.axvline(trained, color="black", linestyle="--", linewidth=1)
-        axis.text(trained, 1.02, " training ended", transform=axis.get_xaxis_transform(), ha="center")
-    axis.set(xlabel="target position (pieces before)", ylabel="pieces right, given those before", ylim=(-0.03, 1.03))
+        axis.text(trained, 1.02, " longest trained target", transform=axis.get_xaxis_transform(), ha="center")
+    axis.set(xlabel="target position (tokens before)", ylabel="correct tokens, given those before", ylim=(-0.03, 1.03))
     axis.legend()

@@ -1,4 +1,4 @@
-"""What the tables of relative positions have learned: how long their vectors are, by distance."""
+"""Norms of the vectors in the tables of relative positions, by distance."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class Norms(NamedTuple):
-    """Lengths of a table's vectors, in every layer that has it.
+    """Norms of the vectors of a table, in every layer that has it.
 
     Attributes:
         layers: names of the layers.
-        left: distance of the first column, j − i = −left.
-        rows: for each layer the norm of each vector, the mean over heads where each has its own.
+        left: distance of the first column is j − i = −left.
+        rows: norm of each vector per layer; the mean over heads if each head has its own table.
     """
 
     layers: list[str]
@@ -26,26 +26,26 @@ class Norms(NamedTuple):
 
 
 def table_norms(model: Transformer) -> dict[str, Norms]:
-    """Of aK and aV, where a model has them."""
-    found: dict[str, Norms] = {}
+    """Return the norms of aK and aV, if the model has them."""
+    tables: dict[str, Norms] = {}
     for name, parameter in model.named_parameters():
         stack, _, rest = name.partition(".")
         for table, symbol in (("rel_key", "aK"), ("rel_value", "aV")):
             if f".{table}." in name:
-                norms = found.setdefault(symbol, Norms([], model.config.clipping_range[0], []))
+                norms = tables.setdefault(symbol, Norms([], model.config.clipping_range[0], []))
                 norms.layers.append(f"{stack} {int(rest.partition('.')[0]) + 1}")
                 norms.rows.append(parameter.detach().norm(dim=-1).reshape(-1, parameter.shape[-2]).mean(0).tolist())
-    return found
+    return tables
 
 
 def draw_norms(axes: Mapping[str, Axes], tables: Mapping[str, Norms]) -> None:
-    """A heat map of each table on the axis of its name."""
+    """Draw a heat map of each table on the axis with its name."""
     from matplotlib.ticker import MaxNLocator
 
     for name, (layers, left, rows) in tables.items():
         axis, right = axes[name], len(rows[0]) - left - 1
         image = axis.imshow(rows, aspect="auto", extent=(-left - 0.5, right + 0.5, len(rows) - 0.5, -0.5))
-        axis.set(title=f"length of the {name} vectors", xlabel="key position − query position")
+        axis.set(title=f"norm of the {name} vectors", xlabel="key position − query position")
         axis.set_yticks(range(len(rows)), layers)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.figure.colorbar(image, ax=axis)

@@ -1,1 +1,1 @@
-"""Commands: one typed function per command; its signature is its flags and its docstring is its help."""
+"""The command line: one file per command, each a typed function whose signature gives the flags."""

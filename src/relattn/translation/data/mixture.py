@@ -9,7 +9,6 @@ for every epoch, each pair at most once.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ import numpy as np
 
 from relattn.translation.data.corpora import read_lines
 from relattn.translation.errors import InputError, one_line
+
+MOST_WEIGHT = 1000  # passes over a corpus per epoch
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,12 @@ def read_list(path: str, *, weighted: bool = True) -> list[Listed]:
         try:
             src, tgt, *rest = line.split("\t")
             (weight,) = map(float, rest or ("1",))
-            if not (src and tgt and 0 < weight < math.inf):
+            if not (src and tgt and 0 < weight <= MOST_WEIGHT):
                 raise ValueError
         except ValueError as error:
             raise InputError(
-                f"{path}, line {number}: must be a source file, a target file and perhaps a weight above 0, separated "
-                f"by tabs, got '{one_line(line, 60)}'"
+                f"{path}, line {number}: must be a source file, a target file and perhaps a weight, above 0 and at "
+                f"most {MOST_WEIGHT:,}, separated by tabs, got '{one_line(line, 60)}'"
             ) from error
         if rest and not weighted:
             raise InputError(f"{path}, line {number}: a validation set has no weight, got {rest[0]}")

@@ -9,11 +9,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from relattn import AttentionCache
 from relattn.translation.config import ModelConfig
@@ -256,4 +257,20 @@ class Transformer(nn.Module):
 
 def _embedding(pieces: int, dim: int) -> nn.Parameter:
     """Return a random embedding matrix (pieces, dim), normal with variance 1 / dim."""
-    return nn.Parameter(torch.randn(pieces, dim) * dim**-0.5)
+    return nn.Parameter(torch.randn(pieces, dim).mul_(dim**-0.5))
+
+
+class SkipInitialization(TorchFunctionMode):
+    """A context in which models are made without drawing their weights, for models whose weights are loaded next.
+
+    The state of the random generator does not change. It also keeps the device "meta" fast: drawing weights there
+    imports sympy, torch._dynamo and Triton, which takes two seconds.
+    """
+
+    DRAWS = (nn.init.kaiming_uniform_, nn.init.uniform_, Tensor.uniform_)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in self.DRAWS:
+            return args[0] if args else kwargs["tensor"]
+        return (torch.empty if func is torch.randn else func)(*args, **kwargs)

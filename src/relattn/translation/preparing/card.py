@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from relattn.translation.preparing.account import Account
-from relattn.translation.preparing.clean import REASONS
+from relattn.translation.preparing.clean import OPTIONS, REASONS
 from relattn.translation.preparing.known import KNOWN
 
 
@@ -44,16 +44,9 @@ def _origin(settings: dict[str, Any], origin: dict[str, Any]) -> str:
 
 
 def _rules(cleaning: dict[str, Any]) -> str:
-    rules = {
-        "long": ("max_words", "max_characters"),
-        "ratio": ("max_ratio",),
-        "script": ("min_script",),
-        "overlap": ("ngram",),
-        "duplicate": ("keep_duplicates",),
-    }
     rows = []
     for reason, meaning in REASONS.items():
-        set_to = ", ".join(f"{name} {_said(cleaning[name])}" for name in rules.get(reason, ()))
+        set_to = ", ".join(f"{name} {_said(cleaning[name])}" for name in OPTIONS.get(reason, ()))
         rows.append((f"`{reason}`", meaning, set_to))
     return _table("| reason | meaning | settings |\n|---|---|---|", rows)
 

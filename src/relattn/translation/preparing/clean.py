@@ -20,6 +20,14 @@ REASONS = {  # in the order in which they are looked for; a pair is dropped for 
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")  # a lone surrogate is no character either
 
+OPTIONS = {  # which decide whether a pair is dropped for a reason
+    "long": ("max_words", "max_characters"),
+    "ratio": ("max_ratio",),
+    "script": ("min_script",),
+    "overlap": ("ngram",),
+    "duplicate": ("keep_duplicates",),
+}
+
 
 class Cleaner:
     """The rules that a pair can be held to by itself: all but "duplicate".

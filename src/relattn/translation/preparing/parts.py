@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from relattn.translation.errors import InputError, reading
+from relattn.translation.errors import reading, require
 from relattn.translation.files import putting, remove, write_atomically
 from relattn.translation.preparing.account import Account
 from relattn.translation.preparing.duplicates import Seen
@@ -87,14 +87,16 @@ class Parts:
         return self.directory / f"part-{index:05}"
 
 
-def read_record(path: Path) -> dict[str, Any] | None:
-    """What was written down of a preparation, its settings and origin among it; None where there is no such file."""
+def read_record(path: Path, *fields: str) -> dict[str, Any] | None:
+    """Return the record of a preparation, with its settings, origin and `fields`; None if there is no such file."""
     if not path.exists():
         return None
     with reading(path, "not as this version writes it"):
         content: dict[str, Any] = json.loads(path.read_bytes())
-        if not isinstance(content["settings"], dict) or not isinstance(content["origin"], dict):
-            raise InputError(f"{path}: not as this version writes it")
+        for name in ("settings", "origin", *fields):
+            require(isinstance(content.get(name), dict), f"{path}: must have an object named {name}")
+        if "account" in fields:
+            Account.from_json(content["account"])
         return content
 
 

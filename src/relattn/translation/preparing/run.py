@@ -13,6 +13,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import logging
 import shutil
 import sys
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from relattn.translation.files import putting, remove, write_atomically
 from relattn.translation.locking import LOCK, locked
 from relattn.translation.preparing.account import Account
 from relattn.translation.preparing.card import card
+from relattn.translation.preparing.clean import OPTIONS
 from relattn.translation.preparing.duplicates import Seen
 from relattn.translation.preparing.judging import Judged, chunks, judges
 from relattn.translation.preparing.parts import SIDES, Parts, read_record
@@ -37,6 +39,7 @@ from relattn.translation.preparing.sources import KnownCorpus, OwnFiles, Source
 CARD, RECORD = "README.md", "prepared.json"
 PART = 1_000_000  # pairs
 _WORK = ".preparing"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -82,23 +85,29 @@ def prepare(
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: a file stands there; prepared text is a directory")
     with locked(out, "preparing this directory"):
-        record, parts = read_record(out / RECORD), Parts(out / _WORK)
+        record, parts = read_record(out / RECORD, "account", "files"), Parts(out / _WORK)
+        changed = ""
+        if record is not None and (changed := _changed_files(out, record)):
+            _log.warning("%s: %s; preparing the text again", out, changed)
         begun = record or parts.settings
         if begun is None:
             _require_free(out)
         settings = {**corpus.identity, **rules}
         if begun is not None:
             _require_same(out, begun["settings"], settings, done=record is not None)
-        if record is not None:
+        if record is not None and not changed:
             account = Account.from_json(record["account"])
         else:
             source = corpus.open(begun["origin"] if begun is not None else None)
             begun = {"settings": settings, "origin": source.origin}
             parts.begin(begun)
             account = _judge(source, corpus, parts, config, processes=processes, part=part, show=show)
+            if not account.kept:
+                remove(out / _WORK)  # so that a corrected command can begin
+                raise InputError(_nothing_left(account))
             _put_together(out, {**begun, "account": account.as_json()}, parts, source)
         remove(out / _WORK)
-    return Prepared(account, before=record is not None)
+    return Prepared(account, before=record is not None and not changed)
 
 
 def _judge(
@@ -132,10 +141,18 @@ def _judge(
         for index in range(done, count):
             of_part = chunks(islice(pairs, part), first=index * part + 1)
             account.add(parts.write(index, told(judge(of_part)), seen))
-    if not account.kept:
-        dropped = ", ".join(f"{count:,} {reason}" for reason, count in account.dropped.items() if count)
-        raise InputError(f"no pair is left; dropped: {dropped}")
     return account
+
+
+def _nothing_left(account: Account) -> str:
+    """Return a message that says why all pairs were dropped, and which options decide that."""
+    reasons = []
+    for reason, count in account.dropped.items():
+        options = ", ".join(f"--{option}" for option in OPTIONS.get(reason, ()))
+        reasons += [f"{count:,} {reason}{f' (see {options})' if options else ''}"] if count else []
+    if account.dropped["script"]:
+        reasons.append("the language codes decide which script a side must have")
+    return f"no pair is left; dropped: {'; '.join(reasons)}"
 
 
 def _put_together(out: Path, record: dict[str, Any], parts: Parts, source: Source) -> None:
@@ -162,8 +179,24 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _changed_files(out: Path, record: dict[str, Any]) -> str:
+    """Return what is missing or differs of the files that were written before; empty if all are as they were."""
+    missing = [name for name in record["files"] if not (out / name).is_file()]
+    changed = [
+        name for name, file in record["files"].items() if name not in missing and _sha256(out / name) != file["sha256"]
+    ]
+    found = [f"{name} is missing" for name in missing] + [f"{name} has changed" for name in changed]
+    return ", ".join(found)
+
+
+def _without_names(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings without the names of files, since renaming or compressing a text does not change it."""
+    texts = {name: text["sha256"] for name, text in settings.get("text", {}).items()}
+    return {**settings, "text": texts}
+
+
 def _require_same(out: Path, begun: dict[str, Any], settings: dict[str, Any], *, done: bool) -> None:
-    changed = differences(begun, settings)
+    changed = differences(_without_names(begun), _without_names(settings))
     if changed and done:
         raise InputError(f"{out}: is prepared already, from other text or by other rules: {'; '.join(changed)}")
     if changed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from relattn.translation.data.corpora import ParallelFiles, read_lines, read_parallel, text_digest
-from relattn.translation.errors import InputError, reading
+from relattn.translation.errors import InputError, reading, require
 from relattn.translation.preparing import fetch, testsets
 from relattn.translation.preparing.known import KNOWN, HeldOutText, Known
 
@@ -61,6 +62,11 @@ class OwnFiles:
         Raises:
             InputError: as `corpora.read_parallel`.
         """
+        for path in (self.src, self.tgt, *self.exclude):
+            special = Path(path).exists() and not (Path(path).is_file() or Path(path).is_dir())
+            require(
+                not special, f"{path} must be a regular file, because it is read more than once, got a pipe or a device"
+            )
         files = ParallelFiles(self.src, self.tgt)
         total = sum(1 for _ in files)
         digests = dict(zip(("src", "tgt"), files.digests(), strict=True))
@@ -68,7 +74,8 @@ class OwnFiles:
         for number, path in enumerate(self.exclude, start=1):
             name = f"excluded {number}"
             paths[name], digests[name] = path, text_digest(path)
-        text = {name: {"file": Path(path).name, "sha256": digests[name]} for name, path in paths.items()}
+        names = {key: os.fsencode(Path(path).name).decode("utf-8", "backslashreplace") for key, path in paths.items()}
+        text = {key: {"file": name, "sha256": digests[key]} for key, name in names.items()}
         return {"pairs": total, "text": text}
 
     def open(self, origin: dict[str, Any] | None = None) -> Source:

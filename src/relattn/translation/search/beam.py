@@ -1,34 +1,33 @@
-"""Beam search as a pure function from state to state, over a batch of sentences at once.
+"""Beam search as a pure function from state to state, over a batch of sentences.
 
-A hypothesis y_1 … y_t carries log p(y_1 … y_t | x) = Σ log p(y_s | y_<s, x). A step extends every live hypothesis of a
-sentence by every token, keeps the best 2·beam candidates, moves those that end in the end-of-sentence token to the
-finished ones (ranked by log p / lp(t), see `scoring`), and lets the best `beam` of the others live on. A hypothesis
-contributes one candidate that ends, so 2·beam candidates hold at least `beam` that do not: finishing never starves the
-beam.
+A hypothesis y_1 … y_t has the log-probability log p(y_1 … y_t | x) = Σ log p(y_s | y_<s, x). A step extends every live
+hypothesis by every token and keeps the 2·beam best candidates per sentence. Candidates that end with the
+end-of-sentence token become finished hypotheses, which are ranked by log p / lp(t) (see `length_penalty`). The best
+`beam` of the other candidates stay live. Each hypothesis has one candidate that ends, so at least `beam` of the 2·beam
+candidates do not: finished hypotheses never leave the beam short.
 
-A sentence is over when no live hypothesis can beat the finished ones asked for. A log-probability only falls, and
-lp is monotone, so a live hypothesis of log-probability L can at best score max(L / lp(t + 1), L / lp(limit)), where
-`limit` is the sentence's own length limit. At the limit only the end-of-sentence token may be generated, at its true
-probability. So every hypothesis returned is a complete sequence with its exact score, and nothing returned depends on
-what else was in the batch. Sentences that are over leave the batch at once.
+A sentence is done when no live hypothesis can still enter its n best finished ones. A log-probability only falls and lp
+is monotone, so a live hypothesis with log-probability L scores at most max(L / lp(t + 1), L / lp(limit)), where `limit`
+is the length limit of the sentence. At the limit only the end-of-sentence token may be generated, at its true
+probability. Every hypothesis returned is therefore a complete sequence with its exact score, and does not depend on the
+rest of the batch. Sentences that are done leave the batch at once.
 
-With `early_stopping` a sentence is over, too, once `beam` hypotheses of it have finished, and an end counts only among
-the best `beam` candidates of a step. So fairseq and CTranslate2 search: sooner over, and what is returned may be less
-likely than what would have come.
+With `early_stopping` a sentence is also done once `beam` of its hypotheses have finished, and an end counts only among
+the `beam` best candidates of a step. This is how fairseq and CTranslate2 search. It is faster, and may miss better
+translations.
 
-A sentence may have a prefix that its translations begin with: as long as it lasts, only its next token may be
-generated, at its true probability too.
+Translations may have to begin with a prefix. The model reads it in one pass, and its tokens count at their true
+probability.
 
-Candidates that tie are ranked by beam index, then by token id. A beam of 1 takes a single candidate a step, which is
-greedy decoding: it stops at the first end of sentence.
+Candidates with equal log-probabilities are ranked by beam index, then by token. With a beam of 1, a step keeps a single
+candidate, which is greedy decoding: it stops at the first end of sentence.
 
-The model is a function: `step(tokens (rows,), cache) -> (logits (rows, vocab), cache)`, one row a live hypothesis.
-The method is that of Wu et al. 2016 (section 7) and of Tensor2Tensor, which the paper used.
+The model is a function `step(tokens (rows, new), cache) -> (logits (rows, new, vocab), cache)` with one row per live
+hypothesis. The method is that of Wu et al. 2016 (section 7) and of Tensor2Tensor, which Shaw et al. 2018 used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -36,27 +35,49 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from relattn.translation.errors import Diverged
-from relattn.translation.search.types import DIVERGED, FREE, NEVER, C, Hypothesis, SearchRules, SearchState
+from relattn.translation.search.types import DIVERGED, NEVER, C, Hypothesis, SearchRules, SearchState, Step
 
-CHUNK = 1 << 19  # logits that are processed at a time on a CPU, 2 MiB
-BLOCK = 64  # columns of a row of logits whose maximum is taken first
+CHUNK = 1 << 19  # logits processed at a time on a CPU, 2 MiB, which stay in its cache
+BLOCK = 64  # columns of a row of logits whose maximum is computed first
+PREFIX_TOKENS = 512  # prefix tokens per pass of the model, which bounds the memory of their logits
 
 
-def start(limits: Tensor, rules: SearchRules, prefixes: Tensor | None = None) -> SearchState:
-    """The state before the first step: one empty hypothesis a sentence. `limits` is (sentences,) and at least 1."""
-    (live,) = limits.shape
-    prefixes = limits.new_empty(live, 0) if prefixes is None else prefixes
-    if live and int(limits.min()) < 1:
-        raise ValueError(f"the shortest length limit is {int(limits.min())}; a hypothesis has at least one token")
-    if live and bool(((prefixes != FREE).sum(1) >= limits).any()):
-        raise ValueError("a prefix leaves no room within its sentence's limit")
+def read_prefixes(step: Step[C], cache: C, prefixes: Tensor, bos: int) -> tuple[Tensor, Tensor, C]:
+    """Run the model on the first tokens of each translation.
+
+    Args:
+        step: model.
+        cache: cache before the first token.
+        prefixes: (rows, length) tokens; the length may be 0.
+        bos: token that the decoder starts with.
+
+    Returns:
+        Logits (rows, vocab) of the token after each prefix, log-probabilities (rows,) of the prefixes, and the cache.
+    """
+    inputs = F.pad(prefixes, (1, 0), value=bos)
+    log_prob = torch.zeros(len(prefixes), device=prefixes.device)
+    new = max(1, PREFIX_TOKENS // max(1, len(prefixes)))
+    for at in range(0, inputs.shape[1], new):
+        logits, cache = step(inputs[:, at : at + new], cache)
+        following = prefixes[:, at : at + new]
+        log_probs = logits[:, : following.shape[1]].float().log_softmax(-1)
+        log_prob += log_probs.gather(-1, following[..., None]).sum((1, 2))
+    if bool(log_prob.isnan().any()):
+        raise Diverged(DIVERGED)
+    return logits[:, -1], log_prob, cache
+
+
+def start(limits: Tensor, rules: SearchRules, prefixes: Tensor, log_prob: Tensor) -> SearchState:
+    """Return the state after the prefixes (sentences, length), with one hypothesis per sentence."""
+    live, length = prefixes.shape
+    if live and int(limits.min()) <= length:
+        raise ValueError(f"limits must be greater than the length of the prefix {length}, got {int(limits.min())}")
     beam, device = rules.beam_size, limits.device
     return SearchState(
         sentences=torch.arange(live, device=device),
         limits=limits,
-        prefixes=prefixes,
-        tokens=torch.zeros(live, 1, 0, dtype=torch.long, device=device),
-        log_prob=torch.zeros(live, 1, device=device),
+        tokens=prefixes[:, None],
+        log_prob=log_prob[:, None],
         slots=torch.zeros(live, 1, dtype=torch.long, device=device),
         finished_tokens=torch.zeros(live, beam, 0, dtype=torch.long, device=device),
         finished_lengths=torch.zeros(live, beam, dtype=torch.long, device=device),
@@ -65,155 +86,153 @@ def start(limits: Tensor, rules: SearchRules, prefixes: Tensor | None = None) ->
 
 
 def advance(state: SearchState, logits: Tensor, rules: SearchRules) -> tuple[SearchState, Tensor]:
-    """One step: `logits` (live, width, vocab) of the next token, by slots -> the next state, but for its slots.
+    """Run one step of the search.
 
-    The second result is (live, new width): the slots of the hypotheses that the new live ones extend.
+    Args:
+        state: state before it.
+        logits: (live, width, vocab) logits of the next token, by slot.
+        rules: settings of the search.
+
+    Returns:
+        The next state, with the slots of the old one, and the slot (live, new width) of the hypothesis that each new
+        live hypothesis extends.
     """
     width, vocab = logits.shape[1:]
     length = state.tokens.shape[-1] + 1
-    each = min(rules.candidates, vocab)  # of a hypothesis
-    only = permitted(length, state.limits, state.prefixes, rules).repeat_interleave(width)
-    found = best_tokens(logits.flatten(0, 1), each, only, rules.banned)
-    log_probs, likely = (_rows(of_slots.unflatten(0, (-1, width)), state.slots) for of_slots in found)
-    totals = (state.log_prob[:, :, None] + log_probs).flatten(1)  # (live, width * each)
-    log_prob, index = stable_topk(totals, min(rules.candidates, width * each))
-    parent, token = index // each, likely.flatten(1).gather(1, index)
-    tokens = torch.cat([_rows(state.tokens, parent), token[:, :, None]], dim=-1)  # (live, candidates, length)
+    per_hypothesis = min(rules.candidates, vocab)
+    at_limit = (state.limits == length).repeat_interleave(width)
+    best = best_tokens(logits.flatten(0, 1), per_hypothesis, at_limit, rules)
+    log_probs, tokens = (_rows(by_slot.unflatten(0, (-1, width)), state.slots) for by_slot in best)
+    totals = (state.log_prob[:, :, None] + log_probs).flatten(1)  # (live, width * per_hypothesis)
+    log_prob, index = stable_topk(totals, min(rules.candidates, totals.shape[1]))
+    parent, token = index // per_hypothesis, tokens.flatten(1).gather(1, index)
+    sequences = torch.cat([_rows(state.tokens, parent), token[:, :, None]], dim=-1)  # (live, candidates, length)
 
     ends = token == rules.eos
     lengths = torch.full_like(token, length)
     scores = (log_prob / rules.penalty(lengths)).masked_fill(~ends, NEVER)
     if rules.early_stopping:
         scores[:, rules.beam_size :] = NEVER
-    state = _merge_finished(state, tokens, lengths, scores)
+    state = _merge_finished(state, sequences, lengths, scores)
     log_prob, chosen = stable_topk(log_prob.masked_fill(ends, NEVER), min(rules.beam_size, token.shape[1]))
-    state = replace(state, tokens=_rows(tokens, chosen), log_prob=log_prob)
+    state = replace(state, tokens=_rows(sequences, chosen), log_prob=log_prob)
     return state, state.slots.gather(1, parent.gather(1, chosen))
 
 
-def permitted(length: int, limits: Tensor, prefixes: Tensor, rules: SearchRules) -> Tensor:
-    """(live,) the one token that may stand at a length, counted from 1, or FREE: the end at a limit, or a prefix's own.
+def best_tokens(logits: Tensor, k: int, at_limit: Tensor, rules: SearchRules) -> tuple[Tensor, Tensor]:
+    """Return the log-probabilities of the k likeliest tokens of each row, in falling order, and the tokens.
+
+    Ties are ranked as by `stable_topk`. On a CPU, a few rows are processed at a time, so that their log-probabilities
+    stay in the processor's cache.
 
     Args:
-        length: of the hypotheses with it.
-        limits: (live,)
-        prefixes: (live, longest)
-        rules: of the search.
+        logits: (rows, vocab).
+        k: number of tokens per row.
+        at_limit: (rows,) True if only the end of sentence may follow.
+        rules: settings of the search.
     """
-    only = torch.where(limits == length, rules.eos, FREE)
-    if length > prefixes.shape[1]:
-        return only
-    return torch.where(prefixes[:, length - 1] == FREE, only, prefixes[:, length - 1])
-
-
-def best_tokens(logits: Tensor, k: int, only: Tensor, banned: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The log-probabilities of the k likeliest tokens of each row, in falling order, and the tokens; as `stable_topk`.
-
-    On a CPU rows are taken a few at a time, so that what is made of them stays in the processor's cache.
-
-    Args:
-        logits: (rows, vocab)
-        k: how many.
-        only: (rows,) the one token that may come, or FREE.
-        banned: tokens that may not come.
-    """
-    found = []
+    best = []
     rows = max(1, CHUNK // logits.shape[1] if logits.is_cpu else len(logits))
-    for part, allowed in zip(logits.split(rows), only.split(rows), strict=True):
+    for part, ending in zip(logits.split(rows), at_limit.split(rows), strict=True):
         log_probs = torch.log_softmax(part.float(), dim=-1)
-        log_probs[:, list(banned)] = NEVER
-        if bool((allowed != FREE).any()):
-            others = torch.arange(part.shape[1], device=part.device) != allowed[:, None]
-            log_probs.masked_fill_((allowed != FREE)[:, None] & others, NEVER)
-        found.append(_topk_by_blocks(log_probs, k))
-    values, tokens = zip(*found, strict=True)
+        log_probs[:, list(rules.banned)] = NEVER
+        if bool(ending.any()):
+            others = torch.arange(part.shape[1], device=part.device) != rules.eos
+            log_probs.masked_fill_(ending[:, None] & others, NEVER)
+        best.append(_topk_by_blocks(log_probs, k))
+    values, tokens = zip(*best, strict=True)
     return torch.cat(values), torch.cat(tokens)
 
 
 def _topk_by_blocks(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """`stable_topk` for long rows: the k largest of a row are in the k blocks with the largest maxima."""
+    """Return what `stable_topk` returns, faster for long rows: the k largest are in the k blocks of largest maxima."""
     blocks = -(-x.shape[1] // BLOCK)
     if blocks <= 2 * k:
         return stable_topk(x, k)
     x = F.pad(x, (0, blocks * BLOCK - x.shape[1]), value=NEVER).unflatten(1, (blocks, BLOCK))
     maxima, chosen = x.amax(2).topk(k + 1)
-    chosen = chosen[:, :k].sort(dim=1).values  # so that equal values stay in their order
+    chosen = chosen[:, :k].sort(dim=1).values  # keeps the order of equal values
     values, index = stable_topk(x.gather(1, chosen[:, :, None].expand(-1, -1, BLOCK)).flatten(1), k)
     index = chosen.gather(1, index // BLOCK) * BLOCK + index % BLOCK
-    tied = (maxima[:, k] == values[:, k - 1]) & (values[:, k - 1] > NEVER)  # with a block that was left out
+    tied = (maxima[:, k] == values[:, k - 1]) & (values[:, k - 1] > NEVER)  # with a block that was not chosen
     if bool(tied.any()):
         values[tied], index[tied] = stable_topk(x[tied].flatten(1), k)
     return values, index
 
 
-def over(state: SearchState, rules: SearchRules) -> Tensor:
-    """(live,) True where no live hypothesis can still enter the sentence's n best, or is waited for.
-
-    Past its limit nothing is live.
-    """
+def done(state: SearchState, rules: SearchRules) -> Tensor:
+    """Return (live,) True for sentences whose n best hypotheses are final. At its limit a sentence is always done."""
     best = state.log_prob.amax(dim=1)
     next_length = torch.full_like(state.limits, state.tokens.shape[-1] + 1)
     bound = torch.maximum(best / rules.penalty(next_length), best / rules.penalty(state.limits))
-    settled = state.finished_scores[:, rules.n_best - 1] >= bound
-    return settled | (state.finished_scores[:, -1] > NEVER) if rules.early_stopping else settled
+    final = state.finished_scores[:, rules.n_best - 1] >= bound
+    return final | (state.finished_scores[:, -1] > NEVER) if rules.early_stopping else final
 
 
 def search(
-    step: Callable[[Tensor, C], tuple[Tensor, C]],
-    cache: C,
-    limits: Tensor,
-    rules: SearchRules,
-    prefixes: Tensor | None = None,
+    step: Step[C], cache: C, limits: Tensor, rules: SearchRules, prefixes: Tensor | None = None
 ) -> list[list[Hypothesis]]:
-    """Search a batch to its end: for each sentence its best `rules.n_best` hypotheses, best first.
+    """Search a batch, and return the `rules.n_best` best hypotheses of each sentence, best first.
 
-    `cache` has one row per sentence; `limits` (sentences,) are the most tokens each may generate; `prefixes`
-    (sentences, longest) are tokens that its hypotheses begin with, and FREE after them. Fewer than n_best are returned
-    for a sentence that has fewer complete sequences within its limit.
+    A sentence with fewer complete sequences within its limit has fewer hypotheses.
+
+    Args:
+        step: model.
+        cache: cache with one row per sentence.
+        limits: (sentences,) maximum number of generated tokens, prefix and end of sentence included.
+        rules: settings of the search.
+        prefixes: (sentences, length) tokens that the hypotheses begin with; none by default.
 
     Raises:
-        Diverged: the model's log-probabilities are not numbers, as those of a diverged model are.
+        Diverged: the model's log-probabilities are NaN, as after training diverged.
+        ValueError: a limit leaves no room for the prefix and the end of sentence.
     """
-    results: list[list[Hypothesis]] = [[] for _ in range(limits.shape[0])]
-    state = start(limits, rules, prefixes)
-    last = torch.full_like(limits, rules.bos)
-    while len(state.sentences):
-        logits, cache = step(last, cache)
+    results: list[list[Hypothesis]] = [[] for _ in range(len(limits))]
+    if not results:
+        return results
+    prefixes = limits.new_empty(len(limits), 0) if prefixes is None else prefixes
+    logits, log_prob, cache = read_prefixes(step, cache, prefixes, rules.bos)
+    state = start(limits, rules, prefixes, log_prob)
+    while True:
         width = state.tokens.shape[1]
         state, parents = advance(state, logits.unflatten(0, (-1, width)), rules)
         rows = parents + width * torch.arange(len(parents), device=parents.device)[:, None]  # (live, new width)
-        ended = over(state, rules)
+        ended = done(state, rules)
         if ended.any():
             _collect(state.select(ended), rules.n_best, results)
             places = close_up(ended)
             state, rows = state.select(places), rows[places]
-        if len(state.sentences):
-            if state.tokens.shape[-1] >= int(state.limits.min()):
-                raise Diverged(DIVERGED)
-            slots, cache = settle(cache, rows, width)
-            state = replace(state, slots=slots)
-            last = torch.empty_like(slots).scatter_(1, slots, state.tokens[:, :, -1]).flatten()
-    return results
+        if not len(state.sentences):
+            return results
+        if state.tokens.shape[-1] >= int(state.limits.min()):
+            raise Diverged(DIVERGED)
+        slots, cache = assign_slots(cache, rows, width)
+        state = replace(state, slots=slots)
+        last = torch.empty_like(slots).scatter_(1, slots, state.tokens[:, :, -1])
+        logits, cache = step(last.view(-1, 1), cache)
+        logits = logits[:, -1]
 
 
 def close_up(ended: Tensor) -> Tensor:
-    """(left,) the sentences that go on, by place: the last come forward into the places of those that `ended`."""
+    """Return the places (left,) of the sentences that are not done, the last ones moved to places of done ones."""
     left = int((~ended).sum())
     order = torch.arange(left, device=ended.device)
     order[ended[:left]] = left + (~ended[left:]).nonzero()[:, 0]
     return order
 
 
-def settle(cache: C, rows: Tensor, width: int) -> tuple[Tensor, C]:
-    """Each hypothesis's slot, (live, new width), and the cache with their rows in that order.
+def assign_slots(cache: C, rows: Tensor, width: int) -> tuple[Tensor, C]:
+    """Reorder a cache for new hypotheses, with few copies.
 
-    The first to extend a row of its sentence keeps it, and the others take those that nothing extends, so that little
-    is moved.
+    The first hypothesis that extends a row keeps it. Others take rows of the sentence that no hypothesis extends.
 
     Args:
-        cache: given up.
-        rows: (live, new width) the rows that hypotheses extend.
-        width: rows of each sentence in the cache.
+        cache: cache, which must not be used afterwards.
+        rows: (live, new width) row that each hypothesis extends.
+        width: number of rows per sentence in the cache.
+
+    Returns:
+        The slot (live, new width) of each hypothesis, and the cache.
     """
     live, new = rows.shape
     first = width * torch.arange(live, device=rows.device)[:, None]
@@ -223,17 +242,17 @@ def settle(cache: C, rows: Tensor, width: int) -> tuple[Tensor, C]:
     again = (rows[:, :, None] == rows[:, None, :]).tril(-1).any(-1)
     stays = (slots >= 0) & (slots < width) & ~again
     taken = ((slots[:, :, None] == torch.arange(width, device=rows.device)) & stays[:, :, None]).any(1)
-    free = taken.int().argsort(dim=1, stable=True)  # those that are free come first
+    free = taken.int().argsort(dim=1, stable=True)  # free slots come first
     slots = slots.where(stays, free.gather(1, ((~stays).cumsum(1) - 1).clamp(min=0)))
     moved = ~stays
     return slots, cache.move(rows[moved], (slots + first)[moved], live * width)
 
 
 def stable_topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of each row of (rows, n) in falling order, and their indices; of equal values the first come first.
+    """Return the k largest values of each row of (rows, n), in falling order, and their indices.
 
-    `torch.topk` leaves the order of equal values open, and which of them make the cut. Of -inf, which stands for
-    nothing at all, any may make the cut.
+    Of equal values the first come first, which `torch.topk` does not promise. Of -inf, which stands for "no candidate",
+    any may be returned.
     """
     values, index = x.topk(min(k + 1, x.shape[1]))
     if values.shape[1] > k:
@@ -246,9 +265,9 @@ def stable_topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _down_to(x: Tensor, cut: Tensor, k: int) -> Tensor:
-    """(rows, k) places of the values above `cut` (rows, 1) and of the first that equal it, from left to right.
+    """Return the indices (rows, k) of values above `cut` (rows, 1) and of the first values that equal it, in order.
 
-    It is looked for without sorting: in bfloat16, whose logits are often equal, sorts would be a third of a search.
+    Nothing is sorted: in bfloat16, where logits are often equal, sorting would take a third of a search.
     """
     above, equal = x > cut, x == cut
     missing = k - above.sum(dim=1, keepdim=True)
@@ -256,13 +275,13 @@ def _down_to(x: Tensor, cut: Tensor, k: int) -> Tensor:
     return chosen.nonzero()[:, 1].unflatten(0, (-1, k))
 
 
-def _rows(tokens: Tensor, which: Tensor) -> Tensor:
-    """(live, width, length) tokens, (live, chosen) places in the width -> (live, chosen, length)."""
-    return tokens.gather(1, which[:, :, None].expand(-1, -1, tokens.shape[-1]))
+def _rows(x: Tensor, which: Tensor) -> Tensor:
+    """Select from x (live, width, length) the rows `which` (live, chosen): (live, chosen, length)."""
+    return x.gather(1, which[:, :, None].expand(-1, -1, x.shape[-1]))
 
 
 def _merge_finished(state: SearchState, tokens: Tensor, lengths: Tensor, scores: Tensor) -> SearchState:
-    """The state with the best of its finished hypotheses and of new ones; of equal scores the older is kept."""
+    """Return the state with the best finished hypotheses, old and new. Of equal scores the older comes first."""
     old_tokens = F.pad(state.finished_tokens, (0, tokens.shape[-1] - state.finished_tokens.shape[-1]))
     scores, best = stable_topk(torch.cat([state.finished_scores, scores], dim=1), state.finished_scores.shape[1])
     return replace(
@@ -274,7 +293,7 @@ def _merge_finished(state: SearchState, tokens: Tensor, lengths: Tensor, scores:
 
 
 def _collect(state: SearchState, n_best: int, results: list[list[Hypothesis]]) -> None:
-    """Write the n best finished hypotheses of a state's sentences into their places in the results."""
+    """Store the n best finished hypotheses of each sentence of a state in the results."""
     for sentence, tokens, lengths, scores in zip(
         state.sentences.tolist(),
         state.finished_tokens.tolist(),

@@ -1,61 +1,71 @@
-"""Beam search for translations that hold given phrases, whatever the model thinks of them (Post and Vilar 2018).
+"""Beam search for translations that contain given phrases, however unlikely they are (Post and Vilar 2018).
 
-A hypothesis knows which phrases it still lacks and how far into one of them it is. Beside its likeliest tokens it is
-always extended by those that begin or continue a phrase that it lacks. The beam is shared out among hypotheses by how
-many tokens of phrases they hold, so one that holds many is not crowded out by likelier ones that hold few; the end of
-the sentence is open to those alone that lack none. Where room runs out, only tokens of phrases may follow. So every
-translation returned holds every phrase, and its score is that of all its tokens.
+Each hypothesis knows which phrases it still needs, and how much of one of them its last tokens are. A step extends it
+by its likeliest tokens and by all tokens that begin or continue a phrase that it needs. The beam is divided among
+hypotheses by the number of phrase tokens that they contain, so that likelier hypotheses with few of them do not replace
+those with many. Only a hypothesis that needs no phrase may end. If the remaining length is just enough for the phrases,
+only their tokens may follow. Every translation returned therefore contains all phrases, and its score is that of all
+its tokens.
 
-A phrase is whole words: no token that goes on within its last word may follow it.
+A phrase consists of whole words, so no token that continues a word may follow it.
 
-Sentences are searched together, but their hypotheses are kept in Python, one by one: a search with phrases is slower.
+Sentences are searched together, but their hypotheses are Python objects: this search is slower than `beam.search`.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from relattn.translation.errors import Diverged
-from relattn.translation.search.types import DIVERGED, NEVER, C, Hypothesis, Request, SearchRules
+from relattn.translation.search.beam import read_prefixes
+from relattn.translation.search.types import DIVERGED, NEVER, C, Hypothesis, Request, SearchRules, Step
 
 Phrase = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class PartialHypothesis:
-    """One that is not ended."""
+    """A hypothesis without an end of sentence.
 
-    row: int  # of the cache it comes from
-    lacking: tuple[Phrase, ...]
+    Attributes:
+        row: row of the cache that its last token extends.
+        needed: phrases that it does not contain yet.
+        log_prob: log-probability of its tokens, in nats.
+        tokens: tokens so far.
+        begun: the longest beginning of a needed phrase that its last tokens are.
+        after_phrase: whether its last token completed a phrase.
+    """
+
+    row: int
+    needed: tuple[Phrase, ...]
+    log_prob: float
     tokens: Phrase = ()
-    log_prob: float = 0.0
-    begun: Phrase = ()  # the beginning of a phrase that its last tokens are
-    after_phrase: bool = False  # whether its last token ended one
+    begun: Phrase = ()
+    after_phrase: bool = False
 
     @property
     def missing(self) -> int:
-        """Tokens of phrases that it has not."""
-        return sum(map(len, self.lacking)) - len(self.begun)
+        """Number of tokens of needed phrases that are still to come."""
+        return sum(map(len, self.needed)) - len(self.begun)
 
-    def wanted(self) -> set[int]:
-        """The tokens that begin a phrase that it lacks, or go on with one."""
-        return {phrase[len(begun)] for begun in ((), self.begun) for phrase in self.lacking if _begins(phrase, begun)}
+    def phrase_tokens(self) -> set[int]:
+        """Return the tokens that begin or continue a needed phrase."""
+        return {phrase[len(begun)] for begun in ((), self.begun) for phrase in self.needed if _begins(phrase, begun)}
 
-    def extended(self, token: int, log_prob: float) -> PartialHypothesis:
-        """This one and a token more, whose log-probability is given."""
+    def append(self, token: int, log_prob: float = 0.0) -> PartialHypothesis:
+        """Return this hypothesis with one more token, which has the given log-probability."""
         ends = ((*self.begun[start:], token) for start in range(len(self.begun) + 1))
-        begun = next((end for end in ends if any(_begins(phrase, end) for phrase in self.lacking)), ())
-        lacking, whole = list(self.lacking), begun in self.lacking
-        if whole:
-            lacking.remove(begun)
-        after = (*self.tokens, token), self.log_prob + log_prob
-        return PartialHypothesis(self.row, tuple(lacking), *after, () if whole else begun, whole)
+        begun = next((end for end in ends if any(_begins(phrase, end) for phrase in self.needed)), ())
+        needed, complete = list(self.needed), begun in self.needed
+        if complete:
+            needed.remove(begun)
+        total, tokens = self.log_prob + log_prob, (*self.tokens, token)
+        return PartialHypothesis(self.row, tuple(needed), total, tokens, () if complete else begun, complete)
 
 
 def _begins(phrase: Phrase, beginning: Phrase) -> bool:
@@ -63,108 +73,115 @@ def _begins(phrase: Phrase, beginning: Phrase) -> bool:
 
 
 def search(
-    step: Callable[[Tensor, C], tuple[Tensor, C]],
+    step: Step[C],
     cache: C,
-    asked: Sequence[Request],
+    requests: Sequence[Request],
     rules: SearchRules,
-    within: np.ndarray,
+    continues_word: np.ndarray,
     device: torch.device | str = "cpu",
 ) -> list[list[Hypothesis]]:
-    """Search a batch to its end: for each sentence its best `rules.n_best` translations, best first.
+    """Search a batch, and return the `rules.n_best` best translations of each sentence, best first.
 
     Args:
-        step: (rows,) tokens and a cache -> (rows, vocab) logits, and the cache after them.
-        cache: of a row for each sentence.
-        asked: of each sentence.
-        rules: of the search.
-        within: (vocab,) bool, the tokens that go on within a word.
-        device: where the model computes.
+        step: model.
+        cache: cache with one row per sentence.
+        requests: sentences, whose prefixes have the same length.
+        rules: settings of the search.
+        continues_word: (vocab,) bool, True for tokens that continue a word.
+        device: device of the model.
 
     Raises:
-        Diverged: the model's log-probabilities are not numbers.
-        ValueError: a sentence's limit has no room for its prefix, its phrases and the end.
+        Diverged: the model's log-probabilities are NaN, as after training diverged.
+        ValueError: a limit leaves no room for the prefix, the phrases and the end of sentence.
     """
-    if any(len(each.prefix) + sum(map(len, each.phrases)) >= each.limit for each in asked):
-        raise ValueError("a sentence's limit has no room for what is to be in it")
-    results: list[list[Hypothesis]] = [[] for _ in asked]
-    live = {i: [PartialHypothesis(i, each.phrases)] for i, each in enumerate(asked)}
-    while live:
-        hypotheses = [one for of_sentence in live.values() for one in of_sentence]
-        tokens = [one.tokens[-1] if one.tokens else rules.bos for one in hypotheses]
-        logits, cache = step(torch.tensor(tokens, device=device), cache)
+    if any(len(each.prefix) + sum(map(len, each.phrases)) >= each.limit for each in requests):
+        raise ValueError("limits must leave room for the prefix, the phrases and the end of sentence")
+    prefixes = torch.tensor([request.prefix for request in requests], dtype=torch.long, device=device)
+    logits, start, cache = read_prefixes(step, cache, prefixes, rules.bos)
+    results: list[list[Hypothesis]] = [[] for _ in requests]
+    live = {}
+    for i, (request, log_prob) in enumerate(zip(requests, start.tolist(), strict=True)):
+        hypothesis = PartialHypothesis(i, request.phrases, log_prob)
+        for token in request.prefix:
+            hypothesis = hypothesis.append(token)
+        live[i] = [hypothesis]
+    while True:
         log_probs = torch.log_softmax(logits.float(), dim=-1).cpu().numpy()
-        at = 0
-        for i, before in list(live.items()):
-            ended, live[i] = _advance(before, log_probs[at : at + len(before)], asked[i], rules, within, at)
-            at += len(before)
-            results[i] = sorted(results[i] + ended, key=lambda found: -found.score)[: rules.beam_size]
-            if _over(results[i], live[i], asked[i].limit, rules):
+        row = 0
+        for i, hypotheses in list(live.items()):
+            finished, live[i] = _advance(hypotheses, log_probs, row, requests[i], rules, continues_word)
+            row += len(hypotheses)
+            results[i] = sorted(results[i] + finished, key=lambda one: -one.score)[: rules.beam_size]
+            if _done(results[i], live[i], requests[i].limit, rules):
                 del live[i]
             elif not live[i]:
                 raise Diverged(DIVERGED)
-        rows = [one.row for of_sentence in live.values() for one in of_sentence]
-        cache = cache.select(torch.tensor(rows, dtype=torch.long, device=device))
-    return [found[: rules.n_best] for found in results]
+        if not live:
+            return [finished[: rules.n_best] for finished in results]
+        rows, last = zip(*((one.row, one.tokens[-1:]) for of_line in live.values() for one in of_line), strict=True)
+        logits, cache = step(torch.tensor(last, device=device), cache.select(torch.tensor(rows, device=device)))
+        logits = logits[:, -1]
 
 
 def _advance(
-    before: list[PartialHypothesis],
+    hypotheses: list[PartialHypothesis],
     log_probs: np.ndarray,
-    asked: Request,
+    first_row: int,
+    request: Request,
     rules: SearchRules,
-    within: np.ndarray,
-    row: int,
+    continues_word: np.ndarray,
 ) -> tuple[list[Hypothesis], list[PartialHypothesis]]:
-    """One step of one sentence: what ends in it, and what lives on. `row` is that of the first of `before`."""
-    most = rules.candidates
-    length = len(before[0].tokens) + 1
-    banks: dict[int, list[tuple[float, int, int, PartialHypothesis]]] = defaultdict(list)
-    for place, one in enumerate(before):
-        for token in _followers(one, log_probs[place], asked, rules, within, most):
-            after = replace(one, row=row + place).extended(token, float(log_probs[place, token]))
-            if token == rules.eos or after.missing < asked.limit - length:
-                banks[after.missing].append((-after.log_prob, place, token, after))
-    ended, kept = [], []
-    for missing in sorted(banks):
-        bank = sorted(banks[missing], key=lambda candidate: candidate[:3])[:most]
-        counted = bank[: rules.beam_size] if rules.early_stopping else bank
-        ended += [after for _, _, token, after in counted if token == rules.eos]
-        kept.append([after for _, _, token, after in bank if token != rules.eos])
-    turns = (bank[turn] for turn in range(most) for bank in kept if turn < len(bank))
-    chosen = [one for one, _ in zip(turns, range(rules.beam_size), strict=False)]
+    """Run one step for a sentence, whose hypotheses have consecutive rows; return new finished and live hypotheses."""
+    length = len(hypotheses[0].tokens) + 1
+    banks: dict[int, list[tuple[float, int, int, PartialHypothesis]]] = defaultdict(list)  # by missing tokens
+    for place, one in enumerate(hypotheses):
+        row = first_row + place
+        for token in _next_tokens(one, log_probs[row], request, rules, continues_word):
+            longer = replace(one, row=row).append(token, float(log_probs[row, token]))
+            if token == rules.eos or longer.missing < request.limit - length:
+                banks[longer.missing].append((-longer.log_prob, place, token, longer))
     penalty = float(rules.penalty(torch.tensor(length)))
-    return [Hypothesis(list(one.tokens[:-1]), one.log_prob / penalty) for one in ended], chosen
+    finished, live = [], []
+    for _, bank in sorted(banks.items()):
+        best = sorted(bank, key=lambda candidate: candidate[:3])[: rules.candidates]
+        may_end = best[: rules.beam_size] if rules.early_stopping else best
+        ended = (one for *_, token, one in may_end if token == rules.eos)
+        finished += [Hypothesis(list(one.tokens[:-1]), one.log_prob / penalty) for one in ended]
+        live.append([one for *_, token, one in best if token != rules.eos])
+    in_turn = [bank[turn] for turn in range(rules.candidates) for bank in live if turn < len(bank)]
+    return finished, in_turn[: rules.beam_size]
 
 
-def _followers(
-    one: PartialHypothesis, log_probs: np.ndarray, asked: Request, rules: SearchRules, within: np.ndarray, most: int
+def _next_tokens(
+    hypothesis: PartialHypothesis,
+    log_probs: np.ndarray,
+    request: Request,
+    rules: SearchRules,
+    continues_word: np.ndarray,
 ) -> set[int]:
-    """The tokens that a hypothesis is extended by: its likeliest that may follow, and those of phrases."""
-    length = len(one.tokens) + 1
-    if length <= len(asked.prefix):
-        return {asked.prefix[length - 1]}
-    if length == asked.limit:
+    """Return the tokens that extend a hypothesis: the likeliest that may follow, and those of phrases it needs."""
+    if len(hypothesis.tokens) + 1 == request.limit:
         return {rules.eos}
-    wanted = one.wanted()
     allowed = np.isfinite(log_probs)
     allowed[list(rules.banned)] = False
-    if one.after_phrase:
-        allowed &= ~within
-    allowed[rules.eos] &= not one.lacking
+    if hypothesis.after_phrase:
+        allowed &= ~continues_word
+    allowed[rules.eos] &= not hypothesis.needed
     likely = np.flatnonzero(allowed)
+    most = rules.candidates
     if len(likely) > most:
         values = log_probs[likely]
-        likely = likely[values >= np.partition(values, -most)[-most]]  # and those that tie with the last
+        likely = likely[values >= np.partition(values, -most)[-most]]  # with all that tie with the last
         likely = likely[np.argsort(-log_probs[likely], kind="stable")[:most]]
-    return wanted | set(likely.tolist())
+    return hypothesis.phrase_tokens() | set(likely.tolist())
 
 
-def _over(found: list[Hypothesis], live: list[PartialHypothesis], limit: int, rules: SearchRules) -> bool:
-    """Whether nothing that lives can still enter the n best, or is waited for; as `beam.over`."""
-    if len(found) < rules.n_best:
-        return not live and bool(found)
-    if rules.early_stopping and len(found) == rules.beam_size:
+def _done(finished: list[Hypothesis], live: list[PartialHypothesis], limit: int, rules: SearchRules) -> bool:
+    """Return whether the n best hypotheses of a sentence are final, as `beam.done` does."""
+    if len(finished) < rules.n_best:
+        return not live and bool(finished)
+    if rules.early_stopping and len(finished) == rules.beam_size:
         return True
     best = max((one.log_prob for one in live), default=NEVER)
     lengths = torch.tensor([len(live[0].tokens) + 1 if live else limit, limit])
-    return found[rules.n_best - 1].score >= max(best / penalty for penalty in rules.penalty(lengths).tolist())
+    return finished[rules.n_best - 1].score >= max(best / penalty for penalty in rules.penalty(lengths).tolist())

@@ -1,76 +1,64 @@
-"""Sampling: translations drawn token by token, each as often as the model finds it likely.
+"""Sampling: translations drawn token by token from the model's probabilities.
 
-A token is drawn from the `top_k` likeliest with probabilities ∝ p^(1 / temperature). What is drawn depends on numbers
-in [0, 1) that are given, one for each token of each row, so a line's translations do not depend on what else is
-translated with it. Scores are those of the model itself, neither tempered nor cut off.
+A token is drawn from the `top_k` likeliest, with probabilities ∝ p^(1 / temperature). The random numbers in [0, 1) are
+an argument, one per token of each row, so the translations of a line do not depend on the rest of the batch. Scores are
+those of the model, before the temperature and `top_k` are applied.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from relattn.translation.errors import Diverged
-from relattn.translation.search.beam import best_tokens, permitted
-from relattn.translation.search.types import DIVERGED, C, Hypothesis, SamplingOptions, SearchRules
-
-
-@dataclass
-class _Row:
-    tokens: list[int]
-    log_prob: float = 0.0
+from relattn.translation.search.beam import best_tokens, read_prefixes
+from relattn.translation.search.types import DIVERGED, C, Hypothesis, SamplingOptions, SearchRules, Step
 
 
 def sample(
-    step: Callable[[Tensor, C], tuple[Tensor, C]],
+    step: Step[C],
     cache: C,
     limits: Tensor,
     rules: SearchRules,
     prefixes: Tensor,
-    how: SamplingOptions,
+    options: SamplingOptions,
     numbers: Tensor,
 ) -> list[Hypothesis]:
     """Draw a translation for each row.
 
     Args:
-        step: (rows,) tokens and a cache -> (rows, vocab) logits, and the cache after them.
-        cache: of a row for each translation.
-        limits: (rows,) most tokens of each, end counted.
-        rules: of the tokens; those of the beam do not matter.
-        prefixes: (rows, longest) tokens that it begins with, FREE after them.
-        how: what to draw from.
-        numbers: (rows, at least the longest limit) in [0, 1), float64.
+        step: model.
+        cache: cache with one row per translation.
+        limits: (rows,) maximum number of generated tokens, prefix and end of sentence included.
+        rules: settings; those of the beam have no effect.
+        prefixes: (rows, length) tokens that the translations begin with.
+        options: how to draw.
+        numbers: (rows, at least the largest limit) random numbers in [0, 1), float64.
 
     Raises:
-        Diverged: the model's log-probabilities are not numbers.
+        Diverged: the model's log-probabilities are NaN, as after training diverged.
     """
-    drawn = [_Row([]) for _ in limits]
-    rows = torch.arange(len(limits), device=limits.device)  # those that have not ended
-    last = torch.full_like(limits, rules.bos)
-    for length in range(1, int(limits.max()) + 1 if len(limits) else 1):
-        logits, cache = step(last, cache)
-        only = permitted(length, limits[rows], prefixes[rows], rules)
-        kept, tokens = best_tokens(logits, min(how.top_k or logits.shape[1], logits.shape[1]), only, rules.banned)
-        if not bool(kept[:, 0].isfinite().all()):
+    logits, log_prob, cache = read_prefixes(step, cache, prefixes, rules.bos)
+    tokens, totals = prefixes.tolist(), log_prob.double()
+    rows = torch.arange(len(limits), device=limits.device)  # rows without an end of sentence
+    for length in range(prefixes.shape[1] + 1, int(limits.max()) + 1):
+        k = min(options.top_k or logits.shape[1], logits.shape[1])
+        log_probs, candidates = best_tokens(logits, k, limits[rows] == length, rules)
+        if not bool(log_probs[:, 0].isfinite().all()):
             raise Diverged(DIVERGED)
-        share = (kept.double() / how.temperature).softmax(-1).cumsum(-1)
+        share = (log_probs.double() / options.temperature).softmax(-1).cumsum(-1)
         place = torch.searchsorted(share / share[:, -1:], numbers[rows, length - 1, None], right=True)
-        last = tokens.gather(1, place)[:, 0]
-        found = kept.gather(1, place)[:, 0]
-        for row, token, log_prob in zip(rows.tolist(), last.tolist(), found.tolist(), strict=True):
-            drawn[row].tokens.append(token)
-            drawn[row].log_prob += log_prob
-        going = last != rules.eos
-        if not bool(going.any()):
+        last = candidates.gather(1, place)[:, 0]
+        totals[rows] += log_probs.gather(1, place)[:, 0]
+        for row, token in zip(rows.tolist(), last.tolist(), strict=True):
+            tokens[row].append(token)
+        live = last != rules.eos
+        if not bool(live.any()):
             break
-        if not bool(going.all()):
-            rows, last = rows[going], last[going]
-            cache = cache.select(going.nonzero()[:, 0])
-    lengths = torch.tensor([len(row.tokens) for row in drawn])
-    return [
-        Hypothesis(row.tokens[:-1], row.log_prob / penalty)
-        for row, penalty in zip(drawn, rules.penalty(lengths).tolist(), strict=True)
-    ]
+        if not bool(live.all()):
+            rows, last = rows[live], last[live]
+            cache = cache.select(live.nonzero()[:, 0])
+        logits, cache = step(last[:, None], cache)
+        logits = logits[:, -1]
+    scores = totals.cpu() / rules.penalty(torch.tensor([len(row) for row in tokens]))
+    return [Hypothesis(row[:-1], score) for row, score in zip(tokens, scores.tolist(), strict=True)]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Protocol, Self, TypeVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from relattn.translation.errors import require
 from relattn.translation.search.length_penalty import LengthPenalty
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 NEVER = float("-inf")
-FREE = -1  # in a prefix: any token may be generated here
 DIVERGED = "the model's log-probabilities are NaN: training diverged or the weights are damaged"
 
 
@@ -111,7 +111,6 @@ class SearchState:
 
     sentences: Tensor  # (live,) index of each sentence in the batch
     limits: Tensor  # (live,) maximum number of generated tokens, end of sentence included
-    prefixes: Tensor  # (live, longest) required first tokens, then FREE
     tokens: Tensor  # (live, width, length) tokens of the live hypotheses
     log_prob: Tensor  # (live, width) log-probabilities, best first; -inf: no hypothesis in this place
     slots: Tensor  # (live, width) cache row of each live hypothesis, counted within its sentence
@@ -125,7 +124,7 @@ class SearchState:
 
 
 class DecoderCache(Protocol):
-    """What the decoder keeps per row. It is a value: only `move` changes it, and gives it up."""
+    """State of the decoder, with one entry per row. Only `move` changes it in place."""
 
     def select(self, rows: Tensor) -> Self:
         """Return the cache of `rows` (M,), in that order. A row may occur several times or not at all."""
@@ -140,3 +139,6 @@ class DecoderCache(Protocol):
 
 
 C = TypeVar("C", bound=DecoderCache)
+
+Step = Callable[["Tensor", C], tuple["Tensor", C]]
+"""A model: (rows, new) tokens and the cache before them -> (rows, new, vocab) logits of the next tokens, new cache."""

@@ -1,8 +1,8 @@
-"""A glossary: source terms, and the words that translations are to have for them.
+"""Glossaries: source terms with required translations.
 
-A file of two columns with a tab between them, a term a line: the term as it stands in sources, and its translation in
-the form that is wanted. A term is looked for as whole words and as it is written, the longest first, and none within
-another; each time it is found its translation is asked for once.
+A glossary file has one term per line and two columns, separated by a tab: the term as it is written in sources, and its
+translation in the required form. Terms match whole words, with the same case. The longest term matches first, and
+matches do not overlap. Each match requires the translation once.
 """
 
 from __future__ import annotations
@@ -21,31 +21,35 @@ class Glossary:
     """Terms and their translations.
 
     Args:
-        terms: pairs of source term and translation, numbered by the line they stand in.
-        source: what messages call where they come from.
+        terms: line number, source term and translation of each entry.
+        source: name of the glossary in messages.
 
     Raises:
-        InputError: a side is empty, or a term has two translations; the message has the lines' numbers.
+        InputError: a term or a translation is empty, or a term has two translations. The message has line numbers.
     """
 
     def __init__(self, terms: Iterable[tuple[int, str, str]], *, source: str | Path = "the glossary") -> None:
         self.translations: dict[str, str] = {}
-        where: dict[str, int] = {}
+        numbers: dict[str, int] = {}
         for number, term, translation in terms:
             term, translation = term.strip(), translation.strip()
             if not term or not translation:
-                raise InputError(f"{source}: line {number}: {'no translation' if term else 'no term'}")
+                raise InputError(f"{source}: line {number} has no {'translation' if term else 'term'}")
             if self.translations.setdefault(term, translation) != translation:
                 raise InputError(
-                    f"{source}: lines {where[term]} and {number} have two translations of {one_line(term, 40)!r}"
+                    f"{source}: lines {numbers[term]} and {number} have two translations of {one_line(term, 40)!r}"
                 )
-            where.setdefault(term, number)
+            numbers.setdefault(term, number)
         longest_first = sorted(self.translations, key=len, reverse=True)
         self._pattern = re.compile("|".join(rf"(?<!\w){re.escape(term)}(?!\w)" for term in longest_first) or r"(?!)")
 
     @classmethod
     def read(cls, path: str | Path) -> Glossary:
-        """The glossary in a file; blank lines are left out. Raises InputError where a line has no tab, or more."""
+        """Read a glossary from a file. Blank lines are ignored.
+
+        Raises:
+            InputError: the file cannot be read, or a line does not have two columns, or as for `Glossary`.
+        """
 
         def terms() -> Iterable[tuple[int, str, str]]:
             for number, line in enumerate(read_lines(path), start=1):
@@ -53,20 +57,20 @@ class Glossary:
                     continue
                 sides = line.split("\t")
                 if len(sides) != 2:
-                    raise InputError(f"{path}: line {number} has {len(sides)} columns, not a term and its translation")
+                    raise InputError(f"{path}: line {number} must have two columns, got {len(sides)}")
                 yield number, sides[0], sides[1]
 
         return cls(terms(), source=path)
 
     def find(self, line: str) -> list[str]:
-        """The translations of the terms in a line, in its order."""
-        return [self.translations[found[0]] for found in self._pattern.finditer(line)]
+        """Return the translations of the terms in a line, in the order of the line."""
+        return [self.translations[match[0]] for match in self._pattern.finditer(line)]
 
 
-def within_words(pieces: Sequence[str]) -> list[bool]:
-    """Which pieces go on within a word: those that begin with a letter, a digit or a byte, and not with a space.
+def continue_words(pieces: Sequence[str]) -> list[bool]:
+    """Return whether each piece continues a word: it begins with a letter, a digit or a byte, and not with a space.
 
-    Not those that begin with a wide character, for Chinese and Japanese have no spaces.
+    Pieces that begin with a wide character do not continue words, since Chinese and Japanese have no spaces.
     """
     return [
         bool(BYTE.fullmatch(piece))

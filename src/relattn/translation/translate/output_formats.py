@@ -1,4 +1,4 @@
-"""Translations as they are written out: plain lines, n-best lists, tables, JSON."""
+"""Output formats of translations: plain lines, n-best lists, tables and JSON."""
 
 from __future__ import annotations
 
@@ -10,40 +10,46 @@ from relattn.translation.config import Format
 from relattn.translation.translate.pipeline import Translation
 
 
-def header(style: Format, *, align: bool) -> list[str]:
-    """The lines before all others: the names of a table's columns."""
-    return ["\t".join(_fields(0, Translation("", 0.0, []), align=align))] if style == "tsv" else []
+def header_lines(style: Format, *, align: bool) -> list[str]:
+    """Return the lines before all translations: the column names of a table."""
+    return ["\t".join(_columns(0, Translation("", 0.0, []), align=align))] if style == "tsv" else []
 
 
-def written(style: Format, number: int, found: Sequence[Translation], *, n_best: bool, align: bool) -> list[str]:
-    """The lines that say what a line's translations are.
+def format_lines(
+    style: Format, number: int, translations: Sequence[Translation], *, n_best: bool, align: bool
+) -> list[str]:
+    """Return the output lines for the translations of one source line.
 
     Args:
-        style: "text": the translation, or with `n_best` Moses's "number ||| translation ||| score", numbers from 0;
-            "tsv" and "jsonl": a row or an object for each, with the line's number from 1.
-        number: of the line, counted from 1.
-        found: its translations.
-        n_best: whether there may be several.
-        align: whether their alignments are wanted too.
+        style: "text" writes the translation, or with `n_best` Moses's "number ||| translation ||| score", with numbers
+            from 0; "tsv" and "jsonl" write a row or an object per translation, with line numbers from 1.
+        number: number of the source line, counted from 1.
+        translations: its translations.
+        n_best: whether to write an n-best list.
+        align: whether to write word alignments.
     """
+    rows = [_columns(number, each, align=align) for each in translations]
     if style == "tsv":
-        rows = (_fields(number, each, align=align).values() for each in found)
-        return ["\t".join(str(value).replace("\t", " ") for value in row) for row in rows]
+        return ["\t".join(str(value).replace("\t", " ") for value in row.values()) for row in rows]
     if style == "jsonl":
-        return [json.dumps(_fields(number, each, align=align), ensure_ascii=False) for each in found]
+        return [json.dumps(row, ensure_ascii=False) for row in rows]
     lines = []
-    for each in found:
-        parts = [str(number - 1), each.text, f"{each.score:.4f}"] if n_best else [each.text]
-        lines.append(" ||| ".join([*parts, pharaoh(each.alignment)] if align else parts))
+    for each in translations:
+        columns = [str(number - 1), each.text, f"{each.score:.4f}"] if n_best else [each.text]
+        lines.append(" ||| ".join([*columns, pharaoh(each.alignment)] if align else columns))
     return lines
 
 
-def _fields(number: int, found: Translation, *, align: bool) -> dict[str, Any]:
-    row: dict[str, Any] = {"line": number, "score": round(found.score, 4), "confidence": round(found.confidence, 4)}
-    row["translation"] = found.text
-    return row | {"alignment": pharaoh(found.alignment)} if align else row
+def _columns(number: int, translation: Translation, *, align: bool) -> dict[str, Any]:
+    columns: dict[str, Any] = {
+        "line": number,
+        "score": round(translation.score, 4),
+        "confidence": round(translation.confidence, 4),
+        "translation": translation.text,
+    }
+    return columns | {"alignment": pharaoh(translation.alignment)} if align else columns
 
 
 def pharaoh(alignment: Sequence[tuple[int, int]]) -> str:
-    """Links as Pharaoh wrote them: "0-0 1-2", source word and target word."""
+    """Return an alignment in Pharaoh format, "0-0 1-2": source word and target word."""
     return " ".join(f"{source}-{target}" for source, target in alignment)

@@ -27,7 +27,7 @@ from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.types import Hypothesis, Request
 from relattn.translation.translate.confidence import confidence
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
-from relattn.translation.translate.tags import Bare, bare, restored
+from relattn.translation.translate.tags import StrippedLine, restore_tags, strip_tags
 
 MAX_SENTENCES = 128  # per batch, before the beam: enough to keep the processor busy
 MAX_TOKENS = 4096  # padded source pieces per batch, which bounds memory
@@ -107,7 +107,7 @@ class Translator(ABC):
         """
 
     def map_batches(self, work: Callable[[B], R], batches: Sequence[B]) -> Iterator[R]:
-        """Yield the result of `work` for each batch, in order, with `workers` threads if that is supported."""
+        """Yield `work(batch)` for each of `batches`, in order, with `workers` threads if that is supported."""
         return map(work, batches)
 
     @abstractmethod
@@ -255,9 +255,9 @@ class Translator(ABC):
         """Translate the lines of a chunk. `first_line` is the number of the first one."""
         search = options.search or self.search
         self._check(lines, prefixes, options, search, first_line)
-        stripped = [bare(line) for line in lines] if options.keep_tags else []
+        stripped = [strip_tags(line) for line in lines] if options.keep_tags else []
         if stripped:
-            lines = [of.line for of in stripped]
+            lines = [each.line for each in stripped]
         results = [[Translation("", 0.0, [])] for _ in lines]
         encoded = {i: self.tokenizer.encode(line) for i, line in enumerate(lines) if line.strip()}
         pieces = {i: ids for i, ids in encoded.items() if ids}  # normalization may leave nothing of a line
@@ -270,7 +270,8 @@ class Translator(ABC):
         ]
         lengths = np.array([len(request.src_ids) + marks for request in requests], dtype=np.int64)
         most = min(MAX_SENTENCES, -(-len(requests) // self.workers))
-        cut = runs(np.argsort(-lengths, kind="stable"), lengths, MAX_TOKENS, most)
+        prefix_lengths = np.array([len(request.prefix) for request in requests])  # equal ones are read in one pass
+        cut = runs(np.lexsort((-lengths, prefix_lengths)), lengths, MAX_TOKENS, most)
         batches = [[requests[i] for i in indices] for indices in cut]
 
         def work(batch: list[Request]) -> tuple[list[list[Hypothesis]], list[list[Translation]]]:
@@ -282,8 +283,8 @@ class Translator(ABC):
                 results[request.number - first_line] = as_text
                 self._warn_if_cut(request, of_line[0], search)
             done(len(batch))
-        for i, of in enumerate(stripped):
-            results[i] = [self._with_tags(of, each, first_line + i) for each in results[i]]
+        for i, source in enumerate(stripped):
+            results[i] = [self._with_tags(source, each, first_line + i) for each in results[i]]
         return results
 
     def _check(
@@ -328,9 +329,9 @@ class Translator(ABC):
         remaining = iter(translations)
         return [list(islice(remaining, len(of_line))) for of_line in hypotheses]
 
-    def _with_tags(self, of: Bare, translation: Translation, number: int) -> Translation:
+    def _with_tags(self, source: StrippedLine, translation: Translation, number: int) -> Translation:
         """Return a translation with the tags of its line, and warn about those whose place is a guess."""
-        text, guessed = restored(of, translation.text, translation.alignment)
+        text, guessed = restore_tags(source, translation.text, translation.alignment)
         if guessed:
             _log.warning("line %d: the place of %s is a guess", number, one_line(" ".join(guessed), 80))
         return replace(translation, text=text, alignment=[])

@@ -1,9 +1,10 @@
-"""What is not to be translated in a line: taken out before, and put back where the words beside it have gone.
+"""Tags and other parts of a line that are not translated: removed before, and restored in the translation.
 
-Tags of markup (`<b>`, `</b>`, `<br/>`), placeholders (`{name}`, `%s`, `%(n)d`), web and e-mail addresses, and numbers
-with a unit (`5 km`, `12.5%`) come out as they went in, once each. A tag that is closed goes around the words that were
-written from the words it stood around; everything else stands beside the word that was written from the one beside it.
-Which that is the word alignment says. Where it says nothing of the words beside, the place is a guess, and is reported.
+These are tags of markup (`<b>`, `</b>`, `<br/>`), placeholders (`{name}`, `%s`, `%(n)d`), web and e-mail addresses, and
+numbers with a unit (`5 km`, `12.5%`). Below, all of them are called tags. Each occurs exactly once in the translation,
+unchanged. The word alignment determines its place: a pair of tags encloses the words that are aligned with the words it
+enclosed, and any other tag stands next to the word that is aligned with its neighbour. If the neighbours have no
+alignment, the place is a guess, and the tag is reported.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ _UNITS = (
     "|°C|°F|°|%|‰|€|£|¥|\\$"
 )
 _NUMBER = r"\d+(?:[.,]\d+)*"
-_KEPT = re.compile(
+_TAG = re.compile(
     "|".join(
         (
             r"(?P<close></[A-Za-z][^<>]*>)",
-            r"(?P<alone><[A-Za-z][^<>]*/>|<!--.*?-->)",
+            r"(?P<single><[A-Za-z][^<>]*/>|<!--.*?-->)",
             r"(?P<open><[A-Za-z][^<>]*>)",
             r"\{\{[^{}]*\}\}|\$?\{[^{}\s]*\}",
             r"%%",
@@ -39,21 +40,21 @@ _KEPT = re.compile(
 )
 _SPACE = " "
 _WORD = re.compile(r"[^ ]+")
-_CORE = re.compile(r"\w(?:.*\w)?")  # of a word, without the punctuation around it
+_CORE = re.compile(r"\w(?:.*\w)?")  # a word without the punctuation around it
 _OPENING, _CLOSING = tuple("([{«„“‘¿¡\"'"), tuple(".,;:!?)]}»”’…\"'")
-_BEFORE, _AFTER = ("", _SPACE, *_OPENING), ("", _SPACE, *_CLOSING)  # what no space is to follow, or stand before
+_NO_SPACE_AFTER, _NO_SPACE_BEFORE = ("", _SPACE, *_OPENING), ("", _SPACE, *_CLOSING)
 
 
 @dataclass(frozen=True)
 class Tag:
-    """Something taken out of a line.
+    """A tag that was removed from a line.
 
     Attributes:
-        text: as it stood there.
-        kind: "open", "close" or "alone".
-        at: characters of the bare line before it.
-        left: whether it stood against a word before it.
-        right: whether it stood against a word after it.
+        text: the tag as it is written.
+        kind: "open", "close" or "single".
+        at: number of characters before it in the stripped line.
+        left: whether a word stood directly before it, without a space.
+        right: whether a word stood directly after it, without a space.
     """
 
     text: str
@@ -64,29 +65,29 @@ class Tag:
 
 
 @dataclass(frozen=True)
-class Bare:
-    """A line without what is not to be translated.
+class StrippedLine:
+    """A line without its tags.
 
     Attributes:
-        line: what is left.
-        tags: what was taken out, in its order.
-        opened: the numbers of tags that close another, and those that they close.
-        whole: the line as it was.
+        line: the text without tags.
+        tags: the tags, in the order of the line.
+        opening: index of each closing tag -> index of the tag that it closes.
+        original: the whole line.
     """
 
     line: str
     tags: tuple[Tag, ...]
-    opened: dict[int, int]
-    whole: str
+    opening: dict[int, int]
+    original: str
 
 
-def bare(line: str) -> Bare:
-    """Take out of a line what is not to be translated."""
+def strip_tags(line: str) -> StrippedLine:
+    """Remove the tags from a line."""
     text, end = "", 0
     tags: list[Tag] = []
-    for found in [*_KEPT.finditer(line), None]:
-        after = line[end : len(line) if found is None else found.start()]
-        if tags and (not text or text.endswith(_SPACE)):  # a space too many was left behind
+    for match in [*_TAG.finditer(line), None]:
+        after = line[end : len(line) if match is None else match.start()]
+        if tags and (not text or text.endswith(_SPACE)):  # the spaces on both sides of the tag are left
             after = after.lstrip(_SPACE)
             if after[:1] in ("", *_CLOSING):
                 text = text.rstrip(_SPACE)
@@ -95,88 +96,90 @@ def bare(line: str) -> Bare:
                     number -= 1
                     tags[number] = replace(tags[number], at=len(text))
         text += after
-        if found is not None:
-            end = found.end()
-            left = line[: found.start()][-1:] not in _BEFORE
-            tags.append(Tag(found[0], found.lastgroup or "alone", len(text), left, line[end:][:1] not in _AFTER))
-    opened = _opened(tags)
-    paired = {number for pair in opened.items() for number in pair}
-    kinds = (tag.kind if number in paired else "alone" for number, tag in enumerate(tags))
-    return Bare(text, tuple(replace(tag, kind=kind) for tag, kind in zip(tags, kinds, strict=True)), opened, line)
+        if match is not None:
+            end = match.end()
+            left = line[: match.start()][-1:] not in _NO_SPACE_AFTER
+            right = line[end:][:1] not in _NO_SPACE_BEFORE
+            tags.append(Tag(match[0], match.lastgroup or "single", len(text), left, right))
+    opening = _opening_tags(tags)
+    paired = {number for pair in opening.items() for number in pair}
+    tags = [tag if number in paired else replace(tag, kind="single") for number, tag in enumerate(tags)]
+    return StrippedLine(text, tuple(tags), opening, line)
 
 
-def _opened(tags: Sequence[Tag]) -> dict[int, int]:
-    """The number of each tag that closes another, and the other's. What is closed within another is opened there."""
-    found: dict[int, int] = {}
+def _opening_tags(tags: Sequence[Tag]) -> dict[int, int]:
+    """Return the index of each closing tag with the index of its opening tag. Pairs are nested and do not overlap."""
+    pairs: dict[int, int] = {}
     waiting: list[int] = []
     for number, tag in enumerate(tags):
         if tag.kind == "open":
             waiting.append(number)
         elif tag.kind == "close":
-            same = [place for place, one in enumerate(waiting) if _name(tags[one]) == _name(tag)]
+            same = [place for place, other in enumerate(waiting) if _name(tags[other]) == _name(tag)]
             if same:
-                found[number] = waiting[same[-1]]
+                pairs[number] = waiting[same[-1]]
                 del waiting[same[-1] :]
-    return found
+    return pairs
 
 
-def restored(of: Bare, translation: str, links: Links) -> tuple[str, list[str]]:
-    """A translation with what was taken out of its line, and that of it whose place is a guess.
+def restore_tags(stripped: StrippedLine, translation: str, links: Links) -> tuple[str, list[str]]:
+    """Return a translation with the tags of its source, and the tags whose place is a guess.
 
     Args:
-        of: the line.
-        translation: of `of.line`.
-        links: of their words, each target word in at most one.
+        stripped: source line.
+        translation: translation of `stripped.line`.
+        links: word alignment, with at most one link per target word.
     """
-    if not of.line.strip():
-        return of.whole, []
-    source, target = (list(_WORD.finditer(text)) for text in (of.line, translation))
-    written: dict[int, list[int]] = {}  # a source word -> the target words written from it
+    if not stripped.line.strip():
+        return stripped.original, []
+    source, target = (list(_WORD.finditer(text)) for text in (stripped.line, translation))
+    aligned: dict[int, list[int]] = {}  # source word -> target words
     for word, place in links:
-        written.setdefault(word, []).append(place)
-    inserted: list[tuple[int, int]] = []  # offset in the translation, number of the tag
+        aligned.setdefault(word, []).append(place)
+    inserted: list[tuple[int, int]] = []  # (offset in the translation, index of the tag)
     guessed = []
-    around = _spans(of, source, target, links)
-    for number, tag in enumerate(of.tags):
-        if number in around:
-            first, last = around[number]
-            opens = tag.kind == "open"
-            place = _start(target[first], of.line, tag) if opens else _end(target[last], of.line, tag)
-            inserted.append((place, number))
+    spans = _spans(stripped, source, target, links)
+    for number, tag in enumerate(stripped.tags):
+        if number in spans:
+            first, last = spans[number]
+            if tag.kind == "open":
+                inserted.append((_start(target[first], stripped.line, tag), number))
+            else:
+                inserted.append((_end(target[last], stripped.line, tag), number))
             continue
-        anchor = of.tags[of.opened.get(number, number)]  # a pair around nothing stays together
-        place, sure = _beside(anchor, of.line, source, target, written)
-        inserted.append((place, number))
-        if not sure:
+        anchor = stripped.tags[stripped.opening.get(number, number)]  # a pair that encloses nothing stays together
+        offset, certain = _neighbour(anchor, stripped.line, source, target, aligned)
+        inserted.append((offset, number))
+        if not certain:
             guessed.append(tag.text)
-    return _assembled(translation, sorted(inserted), of.tags), guessed
+    return _insert(translation, sorted(inserted), stripped.tags), guessed
 
 
 def _spans(
-    of: Bare, source: list[re.Match[str]], target: list[re.Match[str]], links: Links
+    stripped: StrippedLine, source: list[re.Match[str]], target: list[re.Match[str]], links: Links
 ) -> dict[int, tuple[int, int]]:
-    """Of tags that are closed and of those that close them: the first and the last target word that they go around."""
+    """Return the first and the last target word that each opening and closing tag encloses."""
     spans: dict[int, tuple[int, int]] = {}
-    from_word = {place: word for word, place in links}
-    for closing, opening in of.opened.items():  # inner ones before outer ones
-        begin, end = of.tags[opening].at, of.tags[closing].at
+    source_of = {place: word for word, place in links}
+    for closing, opening in stripped.opening.items():  # inner pairs first
+        begin, end = stripped.tags[opening].at, stripped.tags[closing].at
         words = {i for i, word in enumerate(source) if word.end() > begin and word.start() < end}
-        found = _longest_run([from_word.get(place) for place in range(len(target))], words)
-        covered = [span for number, span in spans.items() if opening < number < closing]
-        covered += [found] if found else []
+        run = _longest_run([source_of.get(place) for place in range(len(target))], words)
+        covered = [span for number, span in spans.items() if opening < number < closing] + ([run] if run else [])
         if covered:
             spans[opening] = spans[closing] = min(s[0] for s in covered), max(s[1] for s in covered)
     return spans
 
 
-def _longest_run(from_word: Sequence[int | None], words: set[int]) -> tuple[int, int] | None:
-    """The first and the last of the target words next to each other of which most are from some source words.
+def _longest_run(source_of: Sequence[int | None], words: set[int]) -> tuple[int, int] | None:
+    """Return the first and the last target word of the run with the most target words aligned with `words`.
 
-    Words from none may stand among them, words from others may not: so spans of different words never cross.
+    A run may contain words without alignment, but none that are aligned with other words. The spans of different source
+    words therefore never overlap.
     """
     best: tuple[int, int, int] | None = None
     first, count = 0, 0
-    for place, word in enumerate(from_word):
+    for place, word in enumerate(source_of):
         if word in words:
             first, count = (place, 1) if count == 0 else (first, count + 1)
             if best is None or count > best[0]:
@@ -191,52 +194,52 @@ def _name(tag: Tag) -> str:
 
 
 def _start(word: re.Match[str], line: str, tag: Tag) -> int:
-    """Before a target word, or behind the brackets it begins with, where the tag stood behind such."""
+    """Return the offset before a target word, or after its opening brackets if the tag stood after such in `line`."""
     return word.start() + (_core(word[0])[0] if line[: tag.at][-1:] in _OPENING else 0)
 
 
 def _end(word: re.Match[str], line: str, tag: Tag) -> int:
-    """Behind a target word, or before the punctuation it ends with, where the tag stood before such."""
+    """Return the offset after a target word, or before its punctuation if the tag stood before such in `line`."""
     return word.start() + (_core(word[0])[1] if line[tag.at :][:1] in _CLOSING else len(word[0]))
 
 
 def _core(word: str) -> tuple[int, int]:
-    """Where the letters and digits of a word begin and end; of one without, between what opens and what closes."""
-    found = _CORE.search(word)
+    """Return the range of the letters and digits of a word; if it has none, an empty range after its opening marks."""
+    match = _CORE.search(word)
     opening = len(word) - len(word.lstrip("".join(_OPENING)))
-    return found.span() if found else (opening, opening)
+    return match.span() if match else (opening, opening)
 
 
-def _beside(
-    tag: Tag, line: str, source: list[re.Match[str]], target: list[re.Match[str]], written: dict[int, list[int]]
+def _neighbour(
+    tag: Tag, line: str, source: list[re.Match[str]], target: list[re.Match[str]], aligned: dict[int, list[int]]
 ) -> tuple[int, bool]:
-    """Where in the translation a tag stands that goes around nothing, and whether the words beside it say so."""
+    """Return the offset in the translation of a tag that encloses nothing, and whether a neighbour is aligned."""
     before = max((i for i, word in enumerate(source) if word.start() < tag.at), default=-1)
     after = min((i for i, word in enumerate(source) if word.end() > tag.at), default=len(source))
-    behind = not (tag.right and not tag.left)  # whether it stands behind a word rather than before one
+    follows = not (tag.right and not tag.left)  # whether it belongs to the word before it
     for distance in range(len(source) + 1):
-        for is_before in (behind, not behind):
+        for is_before in (follows, not follows):
             word = before - distance if is_before else after + distance
-            if word not in written:
+            if word not in aligned:
                 continue
             if is_before:
-                return _end(target[max(written[word])], line, tag), distance == 0
-            return _start(target[min(written[word])], line, tag), distance == 0
+                return _end(target[max(aligned[word])], line, tag), distance == 0
+            return _start(target[min(aligned[word])], line, tag), distance == 0
     return target[-1].end() if target else 0, False
 
 
-def _assembled(translation: str, inserted: list[tuple[int, int]], tags: Sequence[Tag]) -> str:
-    """A translation with tags at offsets, apart from the words where they were apart."""
-    text, at, apart = "", 0, False  # apart: what comes next is
+def _insert(translation: str, inserted: list[tuple[int, int]], tags: Sequence[Tag]) -> str:
+    """Insert tags at offsets of a translation, with spaces where the source had them."""
+    text, at, spaced = "", 0, False  # spaced: a space precedes the next part
     for offset, number in inserted:
         tag = tags[number]
         words, at = translation[at:offset], offset
-        text = _joined(text, words, apart)
-        text = _joined(text, tag.text, (apart and not words) or (tag.kind != "open" and not tag.left))
-        apart = tag.kind != "close" and not tag.right
-    return _joined(text, translation[at:], apart)
+        text = _join(text, words, spaced)
+        text = _join(text, tag.text, (spaced and not words) or (tag.kind != "open" and not tag.left))
+        spaced = tag.kind != "close" and not tag.right
+    return _join(text, translation[at:], spaced)
 
 
-def _joined(text: str, more: str, apart: bool) -> str:
-    between = apart and text[-1:] not in _BEFORE and more[:1] not in _AFTER
-    return text + (_SPACE if between else "") + more
+def _join(text: str, more: str, spaced: bool) -> str:
+    spaced = spaced and text[-1:] not in _NO_SPACE_AFTER and more[:1] not in _NO_SPACE_BEFORE
+    return text + (_SPACE if spaced else "") + more

@@ -47,7 +47,7 @@ class Learned(PositionScheme):
         super().__init__(config, is_causal=is_causal)
         assert config.max_positions is not None
         self.max_length = config.max_positions
-        self.weight = nn.Parameter(torch.randn(config.max_positions, config.dim) * config.dim**-0.5)
+        self.weight = nn.Parameter(torch.randn(config.max_positions, config.dim).mul_(config.dim**-0.5))
 
     def embed(self, embeddings: Tensor, start: int) -> Tensor:
         end = start + embeddings.shape[1]

@@ -1,0 +1,33 @@
+"""`relattn calibrate`"""
+
+import sys
+from pathlib import Path
+
+from relattn.translation.commands.options import DeviceOptions, SearchOptions, TestText
+from relattn.translation.errors import InputError, require
+
+
+def calibrate(bundle: str, *, text: TestText, search: SearchOptions, device: DeviceOptions) -> None:
+    """Fit the confidences that a bundle reports for its translations, and write the fit into the bundle.
+
+    The confidence of a translation becomes the chrF, as a fraction, that translations of the same mean log-probability
+    reach on this text. Training does this with the validation set.
+
+    Args:
+        bundle: Directory of the bundle. It is changed.
+    """
+    require(Path(bundle).is_dir(), f"{bundle}: no such directory")
+
+    from relattn.translation import bundle as bundles
+    from relattn.translation.translate.confidence import calibrate as fit
+    from relattn.translation.translate.options import TranslateOptions
+
+    translator = device.load_bundle(bundle)
+    options = TranslateOptions(search=search.override(translator.search))
+    pairs = text.pairs(translator)
+    results = translator.n_best([src for src, _ in pairs], options, progress=sys.stderr.isatty())
+    calibration = fit([best for best, *_ in results], [reference for _, reference in pairs])
+    if calibration is None:
+        raise InputError("calibration requires at least two lines with different scores; the bundle is unchanged")
+    bundles.calibrate(bundle, calibration)
+    print(f"confidence = sigmoid({calibration.bias} + {calibration.slope} * mean log-probability per token)")

@@ -1,0 +1,45 @@
+"""`relattn export`"""
+
+from pathlib import Path
+from typing import Literal
+
+from relattn.translation.commands.options import check_lines as read_check_lines
+from relattn.translation.config import Quantization
+from relattn.translation.errors import require
+
+
+def export(
+    program: Literal["ctranslate2", "argos", "onnx"],
+    bundle: str,
+    *,
+    out: str,
+    quantization: Quantization = "float32",
+    check_lines: str = "",
+    check_count: int = 100,
+) -> None:
+    """Convert a bundle for another program. The result is written only if its translations match those of the bundle.
+
+    Args:
+        program: Program to convert for: CTranslate2, Argos Translate (a package for LibreTranslate), or ONNX Runtime.
+        bundle: Directory of a bundle, or its name on the hub.
+        out: Output directory; for argos, output file.
+        quantization: Type of the weights. onnx supports float32 only.
+        check_lines: File of source lines for the check, plain or .gz. By default, random text from the vocabulary.
+        check_count: Number of lines for the check.
+    """
+    require(bool(out), "out must name a directory")
+    require(program != "onnx" or quantization == "float32", f"onnx supports float32 only, got {quantization}")
+    lines = read_check_lines(check_lines, check_count)
+    sample = check_count if lines is None else lines
+
+    from relattn.translation.bundle import read_bundle
+    from relattn.translation.formats import argos, onnx
+    from relattn.translation.formats.ctranslate2 import write as ctranslate2
+    from relattn.translation.hub import resolve
+
+    source = read_bundle(resolve(bundle))
+    if program == "onnx":
+        print(onnx.export(source, Path(out), sample=sample))
+    else:
+        write = ctranslate2.export if program == "ctranslate2" else argos.export
+        print(write(source, Path(out), quantization=quantization, sample=sample))

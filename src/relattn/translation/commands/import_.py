@@ -1,0 +1,52 @@
+"""`relattn import`"""
+
+from pathlib import Path
+
+from relattn.translation.commands.options import check_lines as read_check_lines
+from relattn.translation.errors import require
+
+
+def import_(
+    path: str,
+    *,
+    out: str,
+    tokenizer: str = "",
+    tgt_tokenizer: str = "",
+    src_lang: str = "",
+    tgt_lang: str = "",
+    check_lines: str = "",
+    check_count: int = 20,
+    overwrite: bool = False,
+) -> None:
+    """Convert a model of OpenNMT-py, eole or CTranslate2 to a bundle.
+
+    A model for CTranslate2 is compared with CTranslate2, if that is installed.
+
+    Args:
+        path: Checkpoint of OpenNMT-py, directory of eole, or directory of a model for CTranslate2.
+        out: Directory of the bundle.
+        tokenizer: SentencePiece model of the source side or of both sides.
+        tgt_tokenizer: SentencePiece model of the target side, if it has its own.
+        src_lang: Source language. By default, as the model says.
+        tgt_lang: Target language. By default, as the model says.
+        check_lines: File of source lines for the check, plain or .gz. By default, random text from the vocabulary.
+        check_count: Number of lines for the check.
+        overwrite: Replace the bundle in the output directory.
+    """
+    require(bool(out), "out must name a directory")
+    lines = read_check_lines(check_lines, check_count)
+
+    from relattn.translation.formats.import_model import import_model
+
+    print(
+        import_model(
+            Path(path),
+            Path(out),
+            tokenizer=Path(tokenizer) if tokenizer else None,
+            tgt_tokenizer=Path(tgt_tokenizer) if tgt_tokenizer else None,
+            src_lang=src_lang,
+            tgt_lang=tgt_lang,
+            sample=check_count if lines is None else lines,
+            overwrite=overwrite,
+        )
+    )

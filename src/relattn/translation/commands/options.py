@@ -1,0 +1,117 @@
+"""Options that several commands share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from relattn.translation.config import Precision, SearchConfig
+from relattn.translation.errors import InputError, require
+
+if TYPE_CHECKING:
+    from relattn.translation.translate.pipeline import Translator
+    from relattn.translation.translate.torch_translator import TorchTranslator
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """Search options; by default, those of the bundle
+
+    Args:
+        beam_size: Number of hypotheses kept per sentence. 1 is greedy search.
+        alpha: Exponent of the length penalty. Larger values prefer longer translations; 0 disables it.
+        early_stopping: If true, end the search of a sentence as soon as beam_size hypotheses have finished.
+    """
+
+    beam_size: int | None = None
+    alpha: float | None = None
+    early_stopping: bool | None = None
+
+    def override(self, search: SearchConfig) -> SearchConfig:
+        """Return `search` with the options that are set."""
+        return replace(search, **{name: value for name, value in vars(self).items() if value is not None})
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceOptions:
+    """Device options
+
+    Args:
+        device: Device to run on: cpu, cuda, cuda:1.
+        threads: Number of CPU threads. Each thread translates its own batches. By default, all cores.
+        precision: Precision of weights and arithmetic: fp32 or bf16. bf16 is faster on hardware that supports it. By
+            default fp32; the precision of an export is fixed.
+    """
+
+    device: str = "cpu"
+    threads: int | None = None
+    precision: Precision | None = None
+
+    def load(self, *bundles: str) -> "Translator":
+        """Load a bundle, an ensemble or an export."""
+        from relattn.translation.translate.load import load
+
+        return load(*bundles, device=self.device, precision=self.precision, threads=self.threads)
+
+    def load_bundle(self, bundle: str) -> "TorchTranslator":
+        """Load one bundle. An export is refused."""
+        from relattn.translation.translate.torch_translator import TorchTranslator
+
+        translator = self.load(bundle)
+        if not isinstance(translator, TorchTranslator):
+            raise InputError(f"{bundle}: this command requires a bundle, got an export")
+        return translator
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestText:
+    """Text with reference translations
+
+    Args:
+        src: File of source lines, plain or .gz.
+        ref: File of reference translations, one per source line.
+        embedded: Split of the embedded corpus, instead of files: valid, test or long.
+        lines: Number of lines of the embedded corpus. By default 500.
+    """
+
+    src: str = ""
+    ref: str = ""
+    embedded: str = ""
+    lines: int | None = None
+
+    def __post_init__(self) -> None:
+        files = bool(self.src) + bool(self.ref)
+        require(files == (0 if self.embedded else 2), "give either --src and --ref, or --embedded")
+        require(self.lines is None or not files, "--lines requires --embedded")
+        lines_in_range = self.lines is None or 1 <= self.lines <= 10**9
+        require(lines_in_range, f"lines must be at least 1 and at most 1,000,000,000, got {self.lines}")
+
+    def pairs(self, translator: "Translator") -> list[tuple[str, str]]:
+        """Read the lines; those of the embedded corpus are in the languages of the translator."""
+        from relattn.translation.data.corpora import read_parallel
+        from relattn.translation.data.embedded import embedded
+
+        if not self.embedded:
+            return list(read_parallel(self.src, self.ref))
+        lines = 500 if self.lines is None else self.lines
+        return embedded(self.embedded, src_lang=translator.src_lang, tgt_lang=translator.tgt_lang, lines=lines)
+
+
+def require_new_output(out: str, inputs: Sequence[str], bundles: Sequence[str]) -> None:
+    """Raise an InputError if writing `out` would replace an input or a file in a bundle."""
+    path = Path(out).resolve()
+    for name in inputs:
+        require(not (out and name) or Path(name).resolve() != path, f"{out}: the output must not replace an input")
+    for name in bundles:
+        inside = out and path.is_relative_to(Path(name).resolve())
+        require(not inside, f"{out}: the output must not be inside the bundle {name}")
+
+
+def check_lines(path: str, count: int) -> list[str] | None:
+    """Return the first lines of a file to check a conversion with, or None if there is no file."""
+    from itertools import islice
+
+    from relattn.translation.data.corpora import read_lines
+
+    require(1 <= count <= 10**6, f"check_count must be at least 1 and at most 1,000,000, got {count}")
+    return list(islice(read_lines(path), count)) if path else None

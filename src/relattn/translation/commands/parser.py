@@ -1,0 +1,126 @@
+"""Parse the arguments of a command: flags come from the signature of its function, help from its docstring.
+
+Parameters before `*` are positional. Flags may be written with hyphens or underscores. A parameter whose type is a
+dataclass adds the fields of the dataclass as flags; one with a default adds them as a group, `--limits.file`. A
+parameter of type `Recipe` is the path or name of a recipe, with a flag for each setting.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import fields, is_dataclass
+from inspect import Parameter, getdoc, signature
+from typing import Any, get_args, get_origin, get_type_hints
+
+from jsonargparse import ArgumentError, ArgumentParser
+
+from relattn.translation.config import Recipe
+from relattn.translation.errors import InputError, unknown
+from relattn.translation.presets import PRESETS
+from relattn.translation.settings import add_settings, recipe_flags, setting_types, type_message
+
+_MESSAGES = (  # of argparse, and ours
+    (r"argument (\S+): expected .*one argument", "{0} must have a value"),
+    (r"argument (\S+): ignored explicit argument .*", "{0} must have no value"),
+    (r"the following arguments are required: ([^\s,]+).*", "missing argument: {1}"),
+    (r"unrecognized arguments: (.*)", "unexpected argument: {0}"),
+)
+_OPTION = re.compile(r"--([a-zA-Z][\w.-]*)(=.*)?", re.DOTALL)
+
+
+class _Parser(ArgumentParser):
+    def print_help(self, file: object = None) -> None:
+        """Print the help. Unlike the inherited method, raise an OSError if it cannot be written."""
+        print(self.format_help(), end="", flush=True)
+
+
+def parse(name: str, function: Callable[..., None], argv: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments to call the function of a command with.
+
+    Raises:
+        InputError: the arguments are not those of the command.
+        SystemExit: the help was printed.
+    """
+    hints = get_type_hints(function)
+    parser, types = _parser(name, function, hints)
+    argv = _normalize(argv, types, name)
+    recipe = ""
+    try:
+        parsed = parser.parse_args(argv)
+        if hints.get("recipe") is Recipe:
+            if parsed.recipe is None:
+                raise InputError(f"{name} requires a recipe: a file, or one of {', '.join(PRESETS)}")
+            recipe = f"{parsed.recipe}: "
+            parsed = parser.parse_args([*recipe_flags(parsed.recipe, overriding=argv), *argv])
+        values = parser.instantiate(parsed).as_dict()
+    except ArgumentError as error:
+        positional = [key for key, each in signature(function).parameters.items() if each.kind is not each.KEYWORD_ONLY]
+
+        def label(key: str) -> str:
+            return key.removesuffix("s").upper() if key in positional else f"{recipe or '--'}{key}"
+
+        message = type_message(error, types, label)
+        for pattern, ours in _MESSAGES:
+            if match := re.fullmatch(pattern, message):
+                message = ours.format(match[1], label(match[1]))
+        raise InputError(message) from None
+    arguments = {}
+    for key, parameter in signature(function).parameters.items():
+        kind: Any = hints[key]
+        flat = is_dataclass(kind) and parameter.default is Parameter.empty
+        arguments[key] = kind(**{field.name: values[field.name] for field in fields(kind)}) if flat else values[key]
+    return arguments
+
+
+def _parser(name: str, function: Callable[..., None], hints: dict[str, Any]) -> tuple[ArgumentParser, dict[str, Any]]:
+    """Return the parser of a command, and the type of each argument."""
+    description, _, text = (getdoc(function) or "").partition("\n\nArgs:\n")
+    helps = {match[1]: " ".join(match[2].split()) for match in re.finditer(r"    (\w+): (.*(?:\n {8}.*)*)", text)}
+    usage = f"relattn {name}"
+    types: dict[str, Any] = {"help": bool}
+    parser = _Parser(prog=usage, description=description, exit_on_error=False, allow_abbrev=False)
+    for key, parameter in signature(function).parameters.items():
+        kind: Any = hints[key]
+        required = parameter.default is Parameter.empty
+        if kind is not Recipe and isinstance(kind, type) and is_dataclass(kind):
+            parser.add_class_arguments(kind, None if required else key)
+            types |= setting_types(kind, "" if required else f"{key}.")
+            continue
+        types[key] = kind
+        options: dict[str, Any] = {"help": helps[key], "type": kind}
+        options |= {} if required else {"default": parameter.default}
+        metavar = key.upper()
+        if kind is Recipe:
+            options |= {"type": str | None, "nargs": "?"}
+            add_settings(parser, kind)
+            types |= setting_types(kind)
+        elif kind is bool:
+            options = {"help": helps[key], "action": "store_true"}
+        elif get_origin(kind) is list:
+            options |= {"type": get_args(kind)[0], "nargs": "+" if required else "*"}
+            metavar = metavar.removesuffix("S") + " ..."
+        if parameter.kind is Parameter.KEYWORD_ONLY:
+            parser.add_argument(f"--{key}", required=required, **options)
+            usage += f" --{key} {metavar}" if required else ""
+        else:
+            if not required:
+                options["nargs"], metavar = "?", f"[{metavar}]"
+            parser.add_argument(key, metavar=metavar.strip("[] ."), **options)
+            usage += f" {metavar}"
+    parser.usage = f"{usage} [options]"
+    return parser, types
+
+
+def _normalize(argv: Sequence[str], names: Collection[str], command: str) -> list[str]:
+    """Return the arguments with underscores in the names of options. Values are left alone."""
+    normalized = list(argv)
+    for i, word in enumerate(argv):
+        if word == "--":
+            break
+        if option := _OPTION.fullmatch(word):
+            name = option[1].replace("-", "_")
+            if name not in names:
+                raise unknown(f"option of {command}", f"--{name}", [f"--{other}" for other in names])
+            normalized[i] = f"--{name}{option[2] or ''}"
+    return normalized

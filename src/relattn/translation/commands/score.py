@@ -1,0 +1,21 @@
+"""`relattn score`"""
+
+from relattn.translation.commands.options import DeviceOptions
+
+
+def score(bundles: list[str], *, src: str, tgt: str, tokens: bool = False, device: DeviceOptions) -> None:
+    """Print the log-probability of each given translation, in nats, one per line.
+
+    Args:
+        bundles: Directory of a bundle or export, or name of a bundle on the hub. Several bundles form an ensemble.
+        src: File of source lines, plain or .gz.
+        tgt: File of their translations, one per source line.
+        tokens: Also print each token with its log-probability, after a tab.
+    """
+    from relattn.translation.data.corpora import read_parallel
+
+    translator = device.load(*bundles)
+    _, pieces = translator.tokenizer.vocabularies
+    for scored in translator.score(read_parallel(src, tgt)):
+        each = " ".join(f"{pieces[i]} {log_prob:.4f}" for i, log_prob in scored)
+        print(f"{sum(log_prob for _, log_prob in scored):.4f}" + (f"\t{each}" if tokens else ""))

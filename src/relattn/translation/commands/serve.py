@@ -1,0 +1,60 @@
+"""`relattn serve`"""
+
+from pathlib import Path
+
+from relattn.translation.commands.options import DeviceOptions, SearchOptions
+from relattn.translation.errors import InputError, require, require_installed
+from relattn.translation.serve.limits import Limits
+
+PACKAGES = (  # imported names of the packages that the extra "serve" installs
+    *("babel", "bs4", "docx", "fastapi", "prometheus_client", "py3langid", "pydantic", "python_multipart", "sentencex"),
+    *("srt", "starlette", "uvicorn"),
+)
+
+
+def serve(
+    models: list[str],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 5000,
+    pivot: str = "",
+    keys: str = "",
+    cors: list[str] = [],  # noqa: B006
+    limits: Limits = Limits(),  # noqa: B008
+    search: SearchOptions,
+    device: DeviceOptions,
+) -> None:
+    """Serve models over HTTP with the API of LibreTranslate, and a web page to translate on.
+
+    Ctrl-C or SIGTERM stops the server after it has answered the requests that it accepted.
+
+    Args:
+        models: Directory of a bundle or export, or name of a bundle on the hub. One model per language pair.
+        host: Address to listen on. 0.0.0.0 accepts connections from other machines.
+        port: Port to listen on. 0 chooses a free port.
+        pivot: Language to translate through if no model translates a pair directly. By default none.
+        keys: File of API keys, one per line. Requests without one of them are refused. By default, no key is needed.
+        cors: Origins whose web pages may use the server, or *.
+    """
+    require(0 <= port <= 65535, f"port must be at least 0 and at most 65,535, got {port}")
+    require_installed(*PACKAGES, extra="serve")
+
+    from relattn.translation.serve.server import serve as run
+
+    translators, searches = {}, {}
+    for model in models:
+        translator = device.load(model)
+        pair = translator.src_lang, translator.tgt_lang
+        if pair in translators:
+            raise InputError(f"{model}: there must be one model per language pair, got two from {' to '.join(pair)}")
+        translators[pair], searches[pair] = translator, search.override(translator.search)
+    run(
+        translators,
+        searches=searches,
+        host=host,
+        port=port,
+        pivot=pivot,
+        keys=Path(keys) if keys else None,
+        cors=cors,
+        limits=limits,
+    )

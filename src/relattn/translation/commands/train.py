@@ -1,0 +1,21 @@
+"""`relattn train`"""
+
+from relattn.translation.config import Recipe
+
+
+def train(recipe: Recipe, *, resume: bool = False) -> None:
+    """Train a model by a recipe, and print the path of its bundle.
+
+    RECIPE is a YAML file, or the name of a known recipe. Each setting can be overridden by a flag. Ctrl-C or SIGTERM
+    saves a checkpoint and stops the run; --resume continues it.
+
+    Args:
+        recipe: YAML file, or name of a known recipe (see relattn recipe --help).
+        resume: Continue from the newest checkpoint in the run's directory.
+    """
+    from relattn.translation.training.processes import first_process
+    from relattn.translation.training.run import train as run
+
+    path = run(recipe, resume=resume)
+    if first_process():
+        print(path)

@@ -1,0 +1,78 @@
+"""`relattn translate`"""
+
+import sys
+from typing import Any
+
+from relattn.translation.commands.options import DeviceOptions, SearchOptions
+from relattn.translation.config import Format
+from relattn.translation.errors import InputError, require
+
+
+def translate(
+    bundles: list[str],
+    *,
+    n_best: int | None = None,
+    format: Format = "text",
+    align: bool = False,
+    keep_tags: bool = False,
+    prefix: str = "",
+    glossary: str = "",
+    sampling: bool = False,
+    top_k: int | None = None,
+    temperature: float | None = None,
+    seed: int | None = None,
+    search: SearchOptions,
+    device: DeviceOptions,
+) -> None:
+    """Translate standard input, one sentence per line, to standard output: relattn translate BUNDLE < in.txt > out.txt
+
+    Args:
+        bundles: Directory of a bundle or export, or name of a bundle on the hub. Several bundles form an ensemble.
+        n_best: Number of translations to print per line, best first, as "line number ||| translation ||| score". At
+            most the beam size. By default, only the best translation is printed.
+        format: Output format. tsv and jsonl have the line number, score, confidence and translation.
+        align: Also print word alignments in Pharaoh format, pairs of source and target word counted from 0.
+        keep_tags: Copy tags, placeholders, URLs and e-mail addresses unchanged into the translation.
+        prefix: File with the text that each translation must begin with, one line per input line.
+        glossary: File of terms and their required translations, one tab-separated pair per line.
+        sampling: Draw translations at random instead of searching for the best.
+        top_k: With --sampling, draw from the k most likely tokens. 0 draws from all. By default 0.
+        temperature: With --sampling, divisor of the log-probabilities. Values below 1 prefer likely tokens. By default
+            1.
+        seed: With --sampling, random seed. By default 1.
+    """
+    from relattn.translation.data.corpora import arriving_lines, read_lines
+    from relattn.translation.search.types import SamplingOptions
+    from relattn.translation.translate.glossary import Glossary
+    from relattn.translation.translate.options import TranslateOptions
+    from relattn.translation.translate.output_formats import format_lines, header_lines
+
+    if sys.stdin is None:
+        raise InputError("standard input is closed")
+    draws: dict[str, Any] = {"top_k": top_k, "temperature": temperature, "seed": seed}
+    draws = {name: value for name, value in draws.items() if value is not None}
+    for name in draws:
+        require(sampling, f"--{name} requires --sampling")
+    for name in ("beam_size", "early_stopping"):
+        require(not sampling or getattr(search, name) is None, f"--{name} does not work with --sampling")
+    terms = Glossary.read(glossary) if glossary else None
+    translator = device.load(*bundles)
+    options = TranslateOptions(
+        n_best=1 if n_best is None else n_best,
+        search=search.override(translator.search),
+        sampling=SamplingOptions(**draws) if sampling else None,
+        glossary=terms,
+        keep_tags=keep_tags,
+        align=align,
+    )
+    results = translator.stream(
+        arriving_lines(sys.stdin.fileno()),
+        options,
+        prefixes=read_lines(prefix) if prefix else None,
+        progress=sys.stderr.isatty(),
+    )
+    for line in header_lines(format, align=align):
+        print(line)
+    for number, translations in enumerate(results, start=1):
+        lines = format_lines(format, number, translations, n_best=n_best is not None, align=align)
+        print("\n".join(lines), flush=True)

@@ -1,0 +1,93 @@
+"""Commands run in this process, and a bundle for them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from relattn.translation import bundle, load
+from relattn.translation.commands import main as cli
+from relattn.translation.config import Recipe, dump
+from relattn.translation.training import run
+from tests.support.commands import Result
+
+
+@pytest.fixture
+def relattn(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """relattn("translate", bundle, …): a command run in this process."""
+
+    def call(*arguments: object) -> Result:
+        capsys.readouterr()
+        threads = torch.get_num_threads()
+        try:
+            code: int | str | None = cli.main([str(argument) for argument in arguments])
+        except SystemExit as stop:
+            code = stop.code
+        finally:
+            torch.set_num_threads(threads)
+        return Result(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def model(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Directory of a bundle whose weights are random enough for every line to have a translation of its own."""
+    path = tmp_path_factory.mktemp("lively") / "bundle"
+    translator = load(f"{finished.out}/bundle")
+    generator = torch.Generator().manual_seed(1)
+    for parameter in translator.model.parameters():
+        parameter.data += 0.7 * torch.randn(parameter.shape, generator=generator)
+    bundle.save(path, model=translator.model, recipe=finished, tokenizer=translator.tokenizer, card="")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def another(model: str, finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A bundle of the same vocabulary, with other weights."""
+    translator = load(model)
+    for parameter in translator.model.parameters():
+        parameter.data = parameter.flip(0)
+    path = tmp_path_factory.mktemp("another") / "bundle"
+    bundle.save(path, model=translator.model, recipe=finished, tokenizer=translator.tokenizer, card="")
+    return str(path)
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path, make_recipe: Callable[..., Recipe]) -> Path:
+    """A recipe that trains, into tmp_path/run."""
+    path = tmp_path / "recipe.yaml"
+    path.write_text(dump(make_recipe(tmp_path / "run")), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Recipe, bool]]:
+    """The recipes that `train` is asked to train, which it does not."""
+    calls: list[tuple[Recipe, bool]] = []
+
+    def train(recipe: Recipe, *, resume: bool) -> Path:
+        calls.append((recipe, resume))
+        return Path("somewhere")
+
+    monkeypatch.setattr(run, "train", train)
+    return calls
+
+
+@pytest.fixture
+def reading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[bytes], None]]:
+    """reading(content): what is on standard input."""
+    with (tmp_path / "stdin").open("w+b") as file:
+
+        def put(content: bytes) -> None:
+            file.seek(0)
+            file.truncate()
+            file.write(content)
+            file.seek(0)
+
+        monkeypatch.setattr(sys, "stdin", file)
+        yield put
