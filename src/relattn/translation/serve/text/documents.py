@@ -38,11 +38,6 @@ def _plain_text(content: str, *, keep_tags: bool) -> Document:
     return Document([content], lambda translations: translations[0])
 
 
-def _page(content: str, *, keep_tags: bool) -> Document:
-    markup = Markup(content, keep_tags=keep_tags)
-    return Document(markup.texts, markup.fill)
-
-
 def _subtitles(content: str, *, keep_tags: bool) -> Document:
     """Read subtitles.
 
@@ -180,16 +175,16 @@ def _require_small(content: bytes, unpacked: int) -> None:
                     require(left >= 0, f"the contents of the file must have at most {unpacked:,} bytes")
 
 
-FORMATS: dict[str, Callable[..., Document]] = {
+FORMATS: dict[str, Callable[..., Document | Markup]] = {
     ".txt": _plain_text,
     ".srt": _subtitles,
-    ".html": _page,
-    ".htm": _page,
+    ".html": Markup,
+    ".htm": Markup,
     ".docx": _word_document,
 }
 
 
-def read_document(name: str, content: bytes, *, keep_tags: bool, unpacked: int) -> Document:
+def read_document(name: str, content: bytes, *, keep_tags: bool, unpacked: int) -> Document | Markup:
     """Read a file.
 
     Args:
