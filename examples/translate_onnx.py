@@ -5,12 +5,15 @@ PyTorch nor relattn.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import sentencepiece
+
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before the import, which writes an identifier into the home directory
+import onnxruntime
 
 
 class Model:

@@ -168,6 +168,12 @@ def save(
         (directory / WEIGHTS).write_bytes(safetensors.torch.save(weights, metadata={_TOKENIZER_OF: tokenizer.digest}))
 
 
+def require_writable(path: str | Path, overwrite: bool) -> None:
+    """Raise an InputError if a bundle exists at `path`, unless it may be overwritten."""
+    if not overwrite and (Path(path) / CONFIG).exists():
+        raise InputError(f"{path}: a bundle exists there; use --overwrite to replace it")
+
+
 def calibrate(path: str | Path, calibration: Calibration) -> None:
     """Replace the calibration of a bundle. Raises InputError as `read_bundle` does."""
     old = read_bundle(path)

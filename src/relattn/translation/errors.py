@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import signal
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -67,6 +68,12 @@ def require(condition: bool, message: str) -> None:
     """Raise an InputError with `message` unless `condition` holds."""
     if not condition:
         raise InputError(message)
+
+
+def require_language(name: str, code: str) -> None:
+    """Raise an `InputError` unless `code` is a language code, which may become part of a file name."""
+    valid = re.fullmatch(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*", code)
+    require(valid is not None, f"{name} must be a code such as en or pt-BR, got {one_line(code, 40)!r}")
 
 
 def require_installed(*packages: str, extra: str) -> None:

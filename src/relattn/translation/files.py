@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from relattn.translation.errors import InputError, reason
+from relattn.translation.errors import InputError, reason, require
 
 PART = ".*.part"  # what a process that is killed may leave in a directory
 
@@ -61,6 +61,12 @@ def require_replaceable(path: Path, names: Collection[str], what: str) -> None:
     strangers = sorted(entry.name for entry in path.iterdir() if entry.name not in names)
     if strangers:
         raise InputError(f"{path}: not overwritten, for it holds more than a {what}: {strangers[0]}")
+
+
+def require_outside(path: Path, source: Path) -> None:
+    """Raise an `InputError` if an output is its own source, or inside of it; links are followed."""
+    outside = not path.resolve().is_relative_to(source.resolve())
+    require(outside, f"{path}: must be outside of {source}, which it is made from")
 
 
 def require_files(path: Path, *names: str, what: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from relattn.translation.formats import argos, onnx
 from relattn.translation.formats.ctranslate2 import write as ctranslate2
 from relattn.translation.formats.ctranslate2.translator import load
 from relattn.translation.formats.import_model import import_model
+from relattn.translation.formats.parity import Report
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training.run import train
 
@@ -30,7 +32,7 @@ LINES = ["one apple and two pears", "an old man", "17 apples, 4 pears"]
 OF_TOKENIZER = {"tokenizer.model", "tokenizer.target.model", "vocabulary.json"}
 
 
-def imported(path: Path, out: Path, **options: object) -> str:
+def imported(path: Path, out: Path, **options: object) -> Report:
     given = {"tokenizer": FIXTURES / "sentencepiece.model", "tgt_tokenizer": None, "src_lang": "en", "tgt_lang": "de"}
     return import_model(path, out, **{**given, "sample": 5, **options})  # type: ignore[arg-type]
 
@@ -67,15 +69,15 @@ def test_it_is_exported_again(path, tmp_path):
     report = ctranslate2.export(parts, tmp_path / "out", quantization="float32", sample=LINES)
     assert report.parities["float32"].worst < 1e-4
     assert not (tmp_path / "out" / "shared_vocabulary.json").exists()
-    about, theirs = load(tmp_path / "out")
-    assert about.src_lang == "en"
+    theirs = load(tmp_path / "out")
+    assert theirs.src_lang == "en"
     assert theirs.translate(LINES[:1]) == [h.text for (h,) in theirs.n_best(LINES[:1])]
     imported(tmp_path / "out", tmp_path / "back", tokenizer=None, src_lang="", tgt_lang="")
     again = bundle.read_bundle(tmp_path / "back")
     assert (again.model, again.tokenizer.digest) == (parts.model, parts.tokenizer.digest)
     assert all(torch.equal(again.state[name], tensor) for name, tensor in parts.state.items())
     argos.export(parts, tmp_path / "x.argosmodel", quantization="int8", sample=LINES)
-    with pytest.raises(InputError, match="not for ONNX: an imported model, whose vocabulary is not its tokenizer's"):
+    with pytest.raises(InputError, match="ONNX export does not support imported models"):
         onnx.export(parts, tmp_path / "onnx", sample=LINES)
 
 
@@ -83,7 +85,7 @@ def test_a_package_has_one_sentencepiece_model(path, tmp_path):
     parts = bundle.read_bundle(path)
     assert isinstance(parts.tokenizer, ImportedTokenizer)
     parts.tokenizer.files["tokenizer.target.model"] += b" "
-    with pytest.raises(InputError, match=r"bundle: has a SentencePiece model for each side; a package has one$"):
+    with pytest.raises(InputError, match=r"bundle: must have one SentencePiece model"):
         argos.export(parts, tmp_path / "x.argosmodel", quantization="int8", sample=LINES)
 
 
@@ -144,7 +146,7 @@ def test_what_was_exported_comes_home(tmp_path, options):
     bundle.save(tmp_path / "a", model=model, recipe=recipe, tokenizer=tokenizer, card="")
     ctranslate2.export(bundle.read_bundle(tmp_path / "a"), tmp_path / "out", quantization="float32", sample=LINES)
     told = imported(tmp_path / "out", tmp_path / "b", tokenizer=None, src_lang="", tgt_lang="")
-    assert "the same text from both in 5 of 5 lines" in told
+    assert told.parities["float32"].same == 5
     parts = bundle.read_bundle(tmp_path / "b")
     assert (parts.src_lang, parts.tgt_lang, parts.search) == ("pt_BR", "en", search)
     assert parts.tokenizer.digest == tokenizer.digest
@@ -164,14 +166,11 @@ def test_the_command(tmp_path, capsys):
         assert message in capsys.readouterr().err
         assert not out.exists()
 
-    refused(given, "eole/vocab.json: says what its pieces are, not how text becomes such pieces: give --tokenizer")
+    refused(given, "give --tokenizer")
     given += ["--tokenizer", str(FIXTURES / "sentencepiece.model")]
-    refused(given, "eole: does not say which languages it translates: give --src_lang and --tgt_lang")
+    refused(given, "eole: the languages are unknown")
     refused([*given, *languages, "--check_count", "0"], "check_count must be at least 1")
-    refused(
-        ["import", str(tmp_path), "--out", str(out)],
-        "holds no model.bin as for CTranslate2",
-    )
+    refused(["import", str(tmp_path), "--out", str(out)], "has neither model.bin (CTranslate2) nor model.*.safetensors")
     refused(["import", str(tmp_path / "none"), "--out", str(out)], "none: no such file or directory")
     assert cli.main([*given, *languages]) == 0
     assert "eole: relative positions; 2 and 2 layers, dim 8" in capsys.readouterr().out
@@ -181,7 +180,39 @@ def test_the_command(tmp_path, capsys):
     assert cli.main(["export", "ctranslate2", str(out), "--out", str(tmp_path / "out"), *sample]) == 0
     (out / "thesis.txt").write_text("all of it")
     assert cli.main([*given, *languages]) == 2
+    assert "give --overwrite to replace it" in capsys.readouterr().err
+    assert cli.main([*given, *languages, "--overwrite"]) == 2
     assert "not overwritten, for it holds more than a bundle: thesis.txt" in capsys.readouterr().err
     capsys.readouterr()
     assert cli.main(["import", str(tmp_path / "out"), "--out", str(tmp_path / "b"), *sample]) == 0
-    assert "of our translations of 3 lines" in capsys.readouterr().out
+    assert "in 3 lines" in capsys.readouterr().out
+
+
+def test_an_existing_bundle_is_replaced_only_on_request(path, tmp_path):
+    out = tmp_path / "bundle"
+    imported(FIXTURES / "opennmt_py.pt", out)
+    before = (out / "model.safetensors").read_bytes()
+    with pytest.raises(InputError, match=rf"^{out}: exists; give --overwrite to replace it$"):
+        imported(FIXTURES / "eole", out)
+    assert (out / "model.safetensors").read_bytes() == before
+    imported(FIXTURES / "eole", out, overwrite=True)
+    assert (out / "model.safetensors").read_bytes() != before
+    (tmp_path / "empty").mkdir()
+    imported(FIXTURES / "eole", tmp_path / "empty")
+
+
+def test_outputs_are_outside_of_their_source(path, tmp_path):
+    source = tmp_path / "bundle"
+    shutil.copytree(path, source)
+    (tmp_path / "link").symlink_to(source)
+    parts, before = bundle.read_bundle(source), {file: file.read_bytes() for file in source.iterdir()}
+    for out in (source, source / "inside", source / "model.safetensors", tmp_path / "link" / "inside"):
+        for export in (ctranslate2.export, argos.export):
+            with pytest.raises(InputError, match=f"^{out}: must be outside of"):
+                export(parts, out, quantization="float32", sample=LINES)
+        with pytest.raises(InputError, match=f"^{out}: must be outside of"):
+            onnx.export(parts, out, sample=LINES)
+    shutil.copytree(FIXTURES / "eole", tmp_path / "eole")
+    with pytest.raises(InputError, match="holds more than a bundle"):
+        imported(tmp_path / "eole", tmp_path / "eole", overwrite=True)
+    assert {file: file.read_bytes() for file in source.iterdir()} == before

@@ -72,7 +72,7 @@ def test_whatever_is_cut_or_changed_is_told_in_a_line(tmp_path):
         with pytest.raises(InputError, match=f"^{path}: not a model of CTranslate2, or a damaged one: ends within "):
             read_model(path)
     path.write_bytes(whole + b"\0")
-    with pytest.raises(InputError, match="1 bytes follow its end"):
+    with pytest.raises(InputError, match="1 bytes follow the end"):
         read_model(path)
     draw, told = random.Random(1), []
     for _ in range(300):
@@ -100,14 +100,17 @@ def test_what_is_not_read_is_named(tmp_path):
 
     head = struct.pack("<I", 6) + text("TransformerSpec") + struct.pack("<I", 7)
     one = head + struct.pack("<I", 1) + text("a")
-    refused(struct.pack("<I", 3) + head[4:], r"version 3; 4 to 6 are read$")
-    refused(b"PK\3\4" + head, r"version 67324752; 4 to 6 are read$")
-    refused(struct.pack("<IH", 6, 4) + b"kind" + head[-4:], r"its kind does not end, before byte 10$")
-    refused(one + struct.pack("<BIIBI", 2, 3, 2, 0, 20), r"a is \(3, 2\) of float32, in 20 bytes$")
-    refused(one + struct.pack("<BIBI", 1, 1, 9, 4), r"a has numbers of type 9; 0 to 5 are known$")
-    refused(one + struct.pack("<B", 200), r"a has 200 dimensions$")
-    refused(one + struct.pack("<BIIBI", 2, 2**31, 2**31, 0, 0), r"a is \(2147483648, 2147483648\) of float32")
-    refused(head + struct.pack("<I", 0) + struct.pack("<I", 1) + text("b") + text("a"), "b stands for a, which is not")
+    refused(struct.pack("<I", 3) + head[4:], r"the version must be from 4 to 6, got 3$")
+    refused(b"PK\3\4" + head, r"the version must be from 4 to 6, got 67324752$")
+    refused(struct.pack("<IH", 6, 4) + b"kind" + head[-4:], r"the kind must end with a zero, before byte 10$")
+    refused(one + struct.pack("<BIIBI", 2, 3, 2, 0, 20), r"a, \(3, 2\) of torch.float32, must have 24 bytes, got 20$")
+    refused(one + struct.pack("<BIBI", 1, 1, 9, 4), r"a must have a type from 0 to 5, got 9$")
+    refused(one + struct.pack("<B", 200), r"a must have at most 8 dimensions, got 200$")
+    refused(one + struct.pack("<BIIBI", 2, 2**31, 2**31, 0, 0), r"a, \(2147483648, 2147483648\) of torch.float32")
+    refused(
+        head + struct.pack("<I", 0) + struct.pack("<I", 1) + text("b") + text("a"),
+        "b is an alias of a",
+    )
     with pytest.raises(InputError, match=f"^{tmp_path / 'none'}: cannot be read: No such file"):
         read_model(tmp_path / "none")
 
@@ -116,9 +119,9 @@ def test_scales_that_do_not_fit(tmp_path):
     good = {"w": torch.ones(2, 3, dtype=torch.int8), "w_scale": torch.tensor([2.0, 4.0])}
     assert weights(good, "x")["w"].tolist() == [[0.5] * 3, [0.25] * 3]
     for wrong in (torch.ones(3), torch.zeros(2), torch.ones(2, dtype=torch.int8)):
-        with pytest.raises(InputError, match=r"^x: w is \(2, 3\), its scale \("):
+        with pytest.raises(InputError, match=r"^x: w, \(2, 3\), has an invalid scale, \("):
             weights({**good, "w_scale": wrong}, "x")
-    with pytest.raises(InputError, match=r"^x: w is quantised in a way that is not read \(AWQ\)$"):
+    with pytest.raises(InputError, match=r"^x: w is quantized in an unsupported way \(AWQ\)$"):
         weights({**good, "w_zero": torch.ones(2)}, "x")
 
 

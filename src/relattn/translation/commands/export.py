@@ -30,17 +30,16 @@ def export(
     require(bool(out), "out must name a directory")
     require(program != "onnx" or quantization == "float32", f"onnx supports float32 only, got {quantization}")
     lines = read_check_lines(check_lines, check_count)
+    sample = check_count if lines is None else lines
 
     from relattn.translation.bundle import read_bundle
-    from relattn.translation.formats import argos, onnx, sample
+    from relattn.translation.formats import argos, onnx
     from relattn.translation.formats.ctranslate2 import write as ctranslate2
     from relattn.translation.hub import resolve
 
     source = read_bundle(resolve(bundle))
-    if lines is None:
-        lines = sample.likely_lines(source.tokenizer, check_count, longest=source.model.max_positions)
     if program == "onnx":
-        print(onnx.export(source, Path(out), sample=lines))
+        print(onnx.export(source, Path(out), sample=sample))
     else:
         write = ctranslate2.export if program == "ctranslate2" else argos.export
-        print(write(source, Path(out), quantization=quantization, sample=lines))
+        print(write(source, Path(out), quantization=quantization, sample=sample))

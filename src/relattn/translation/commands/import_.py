@@ -16,6 +16,7 @@ def import_(
     tgt_lang: str = "",
     check_lines: str = "",
     check_count: int = 20,
+    overwrite: bool = False,
 ) -> None:
     """Convert a model of OpenNMT-py, eole or CTranslate2 to a bundle.
 
@@ -30,6 +31,7 @@ def import_(
         tgt_lang: Target language. By default, as the model says.
         check_lines: File of source lines for the check, plain or .gz. By default, random text from the vocabulary.
         check_count: Number of lines for the check.
+        overwrite: Replace the bundle in the output directory.
     """
     require(bool(out), "out must name a directory")
     lines = read_check_lines(check_lines, check_count)
@@ -45,5 +47,6 @@ def import_(
             src_lang=src_lang,
             tgt_lang=tgt_lang,
             sample=check_count if lines is None else lines,
+            overwrite=overwrite,
         )
     )

@@ -1,13 +1,12 @@
 """`relattn prepare`"""
 
-import re
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from relattn.translation.config import CleaningConfig
-from relattn.translation.errors import one_line, require, unknown
+from relattn.translation.errors import require, require_language, unknown
 from relattn.translation.processor import cores
 
 
@@ -78,7 +77,6 @@ def _corpus(name: str, text: OwnText, exclude: list[str]) -> Any:
     for flag, value in flags.items():
         require(bool(value), f"text of your own requires --{', --'.join(flags)} and --out; --{flag} is missing")
     for flag in ("src_lang", "tgt_lang"):  # they become parts of file names
-        code = re.fullmatch(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*", flags[flag])
-        require(code is not None, f"{flag} must be a code such as en or pt-BR, got {one_line(flags[flag], 40)}")
+        require_language(flag, flags[flag])
     require(text.src_lang != text.tgt_lang, f"src_lang and tgt_lang must differ, got {text.src_lang} twice")
     return OwnFiles(text.src, text.tgt, (text.src_lang, text.tgt_lang), exclude=tuple(exclude))

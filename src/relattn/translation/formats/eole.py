@@ -1,139 +1,99 @@
-"""A directory of eole: config.json with the settings that were given, vocab.json, and weights as safetensors."""
+"""Read a directory of eole: config.json with the settings that are not defaults, vocab.json, and safetensors files."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from relattn.translation import bundle
-from relattn.translation.errors import InputError, reading
-from relattn.translation.formats.foreign_model import Found, config_of, flatten_positions, tokenizer_of, unlike
+from relattn.translation.bundle import read_weights
+from relattn.translation.errors import InputError, require
+from relattn.translation.formats.foreign_model import (
+    ACTIVATIONS,
+    SPECIALS,
+    ForeignModel,
+    opennmt_model,
+    read_json,
+    require_weights,
+    unsupported_settings,
+)
 from relattn.translation.formats.names import EOLE, SCALED
 
 CONFIG, VOCABULARY, WEIGHTS = "config.json", "vocab.json", "model.*.safetensors"
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu-tanh": "gelu_tanh"}
-_SPECIALS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # where a vocabulary names none
-# Settings that models here have these values of, eole's default first.
-_PLAIN: dict[str, tuple[Any, ...]] = {
-    "encoder_type": ("transformer",),
-    "decoder_type": ("transformer",),
+_SUPPORTED: dict[str, tuple[Any, ...]] = {  # values, eole's default first
     "encoder_layer_style": ("standard",),
-    "layer_norm": ("standard", "standardFP32"),
     "mlp_activation_fn": tuple(ACTIVATIONS),
-    "relative_positions_buckets": (0,),
-    "parallel_residual": (False,),
-    "shared_layer_norm": (False,),
     "ffn_layernorm": (False,),
-    "sliding_window": (0,),
     "attn_scaling": (None,),
     "q_gating": (False,),
-    "generator_function": ("softmax",),
 }
-_SHARED = (  # what is left out of the files where a setting is on, and what it is the same as
-    ("share_embeddings", "tgt_emb.embeddings.weight", "src_emb.embeddings.weight"),
-    ("share_decoder_embeddings", "generator.weight", "tgt_emb.embeddings.weight"),
-)
-_OF_EMBEDDINGS: dict[str, tuple[Any, ...]] = {
+_SUPPORTED_EMBEDDINGS: dict[str, tuple[Any, ...]] = {
     "embedding_type": ("standard",),
     "position_encoding_type": ("SinusoidalInterleaved", "SinusoidalConcat", "Relative"),
     "position_shift": (0, None),
     "normalize": (False, None),
 }
+_SHARED = (  # setting, weight that is not stored if the setting is on, weight that it equals
+    ("share_embeddings", "tgt_emb.embeddings.weight", "src_emb.embeddings.weight"),
+    ("share_decoder_embeddings", "generator.weight", "tgt_emb.embeddings.weight"),
+)
 
 
-def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> Found:
-    """The model in a directory.
+def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> ForeignModel:
+    """Read the model in a directory.
 
     Args:
         path: the directory.
-        src_tokenizer: file of the source's SentencePiece model.
-        tgt_tokenizer: of the target's, where it has one of its own.
+        src_tokenizer: SentencePiece model of the source.
+        tgt_tokenizer: SentencePiece model of the target; None takes the source's.
 
     Raises:
-        InputError: a file is missing or damaged, or the model has what ours have not, which is all named.
+        InputError: a file is missing or damaged, or the model has unsupported features, which are all named.
     """
-    config, vocab = (_json(path / name) for name in (CONFIG, VOCABULARY))
-    settings = config.get("model")
+    settings, vocab = read_json(path / CONFIG).get("model"), read_json(path / VOCABULARY)
     if not isinstance(settings, dict):
-        raise InputError(f"{path / CONFIG}: says nothing of a model")
+        raise InputError(f"{path / CONFIG}: must have a group model")
     tensors = _weights(path)
+    require_weights(tensors, path)
     for flag, name, other in _SHARED:
         if settings.get(flag) and other in tensors:
             tensors.setdefault(name, tensors[other])
-    for name in [name for name in tensors if name.endswith("relative_positions_embeddings.weight")]:
-        tensors[f"{name}{SCALED}"] = tensors[name] * tensors[name].shape[-1] ** 0.5  # scores, with it, unscaled
-    for name in [name for name in tensors if name.endswith(".layer_scalar")]:
-        if bool((tensors[name] == 1).all()):  # by which a layer's output is multiplied
+    for name in list(tensors):
+        if name.endswith("relative_positions_embeddings.weight"):  # eole does not divide this term by √head_dim
+            tensors[f"{name}{SCALED}"] = tensors[name] * max(tensors[name].shape[-1:], default=1) ** 0.5
+        elif name.endswith(".layer_scalar") and bool((tensors[name] == 1).all()):  # factor of the layer's output
             del tensors[name]
-    given = vocab.get("specials")
-    specials = _SPECIALS | (given if isinstance(given, dict) else {})
-    model = config_of(
+
+    def get(name: str, default: Any) -> Any:
+        """Return a setting, which may be that of a stack or of the model; defaults are not stored."""
+        stacks = [settings[stack] for stack in ("decoder", "encoder") if isinstance(settings.get(stack), dict)]
+        return next((group[name] for group in [*stacks, settings] if name in group), default)
+
+    return opennmt_model(
+        "eole",
         EOLE,
-        tensors,
         path,
-        lacking=_lacking(settings),
-        heads=_setting(settings, "heads", 8),
-        activation=ACTIVATIONS.get(_setting(settings, "mlp_activation_fn", "relu"), "relu"),
-        scaled_embeddings=flatten_positions(tensors),
-        norm_epsilon=_setting(settings, "norm_eps", 1e-5),
-    )
-    return Found(
-        toolkit="eole",
-        source=path,
-        config=model,
-        tensors=tensors,
-        names=EOLE,
-        tokenizer=tokenizer_of(
-            path / VOCABULARY,
-            src_tokenizer,
-            tgt_tokenizer,
-            source=vocab.get("src"),
-            target=vocab.get("tgt"),
-            start=vocab.get("decoder_start_token", specials["bos_token"]),
-            end=specials["eos_token"],
-            unknown=specials["unk_token"],
-        ),
+        tensors,
+        get,
+        supported=_SUPPORTED,
+        unsupported=unsupported_settings(_SUPPORTED_EMBEDDINGS, _group(settings, "embeddings", path / CONFIG).get),
+        norm_epsilon=1e-5,
+        tokenizers=(src_tokenizer, tgt_tokenizer),
+        vocab_file=path / VOCABULARY,
+        vocab=vocab,
+        specials=SPECIALS | _group(vocab, "specials", path / VOCABULARY),
     )
 
 
-def _json(path: Path) -> dict[str, Any]:
-    with reading(path, "not JSON"):
-        content = json.loads(path.read_bytes())
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: not names and values")
-    return content
+def _group(content: dict[str, Any], name: str, source: Path) -> dict[str, Any]:
+    group = content.get(name) or {}
+    if not isinstance(group, dict):
+        raise InputError(f"{source}: {name} must be a JSON object")
+    return group
 
 
 def _weights(path: Path) -> dict[str, Tensor]:
     files = sorted(path.glob(WEIGHTS))
-    if not files:
-        raise InputError(f"{path}: has no {WEIGHTS.replace('*', '00')}")
-    tensors: dict[str, Tensor] = {}
-    for file in files:
-        tensors |= bundle.read_weights(file)[0]
-    return tensors
-
-
-def _setting(settings: dict[str, Any], name: str, default: Any) -> Any:
-    """A setting of the model: eole writes it for both stacks, for each, or where it is as by default not at all."""
-    for part in ("decoder", "encoder"):
-        of_part = settings.get(part)
-        if isinstance(of_part, dict) and name in of_part:
-            return of_part[name]
-    return settings.get(name, default)
-
-
-def _lacking(settings: dict[str, Any]) -> Iterator[str]:
-    """What the model has and ours have not, but for what it has weights for."""
-    yield from unlike(_PLAIN, partial(_setting, settings))
-    heads = _setting(settings, "heads", 8)
-    if _setting(settings, "heads_kv", None) not in (None, heads):
-        yield "fewer heads of keys than of queries"
-    given = settings.get("embeddings")
-    embeddings = given if isinstance(given, dict) else {}
-    yield from unlike(_OF_EMBEDDINGS, embeddings.get)
+    require(bool(files), f"{path}: has no {WEIGHTS.replace('*', '00')}")
+    return {name: tensor for file in files for name, tensor in read_weights(file)[0].items()}

@@ -1,40 +1,60 @@
-"""A model of another toolkit as its reader found it, and what all readers do alike."""
+"""Model of another toolkit, and what the readers of all toolkits have in common."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from relattn.translation import bundle
+from relattn.translation.bundle import make_model, weights_of
 from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.data.imported import AnyTokenizer, ImportedTokenizer, Vocabulary
-from relattn.translation.errors import InputError, reading
+from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.formats.names import Names
 from relattn.translation.model.transformer import SkipInitialization, Transformer
 
-# What CTranslate2 does by default, with a wider beam. Other toolkits keep their search out of their models.
+# CTranslate2's defaults, with a wider beam. The models of other toolkits do not contain a search.
 SEARCH = SearchConfig(length_penalty="average", alpha=1.0, early_stopping=True)
+
+# Supported values of settings that OpenNMT-py and eole share, the default first.
+_OPENNMT_SETTINGS: dict[str, tuple[Any, ...]] = {
+    "encoder_type": ("transformer",),
+    "decoder_type": ("transformer",),
+    "layer_norm": ("standard", "standardFP32"),
+    "generator_function": ("softmax",),
+    "relative_positions_buckets": (0,),
+    "parallel_residual": (False,),
+    "shared_layer_norm": (False,),
+    "sliding_window": (0,),
+}
+SPECIALS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # defaults of OpenNMT-py and eole
+_FLOATS = torch.float16, torch.bfloat16, torch.float32, torch.float64
+_POSITIONS = "encoder.0.self_attention.attention.rel_key.weight", "src_positions.weight"
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu-tanh": "gelu_tanh"}  # names in OpenNMT-py and eole, and ours
+
+T = TypeVar("T", int, float)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """A model of another toolkit.
+class ForeignModel:
+    """Model of another toolkit.
 
     Attributes:
-        toolkit: its name.
-        source: the file of its weights, as messages name it.
-        config: what it is in ours. Dropout is not known.
-        tensors: its weights, by its toolkit's names.
-        names: what these are called in ours.
-        tokenizer: its tokenizer.
-        languages: source and target, where they are known; empty otherwise.
-        search: how to search.
+        toolkit: name of the toolkit.
+        source: file of the weights, for messages.
+        config: configuration of our model. The dropout is unknown.
+        tensors: weights, by the toolkit's names.
+        names: our names of these weights.
+        tokenizer: tokenizer of the model.
+        languages: source and target language; empty if unknown.
+        search: default search.
     """
 
     toolkit: str
@@ -47,101 +67,187 @@ class Found:
     search: SearchConfig = SEARCH
 
     def model(self) -> Transformer:
-        """The model made. Raises InputError where its weights are not of the shapes that it should have."""
+        """Return our model. Raises InputError if weights are missing or have other shapes."""
         sizes = self.tokenizer.vocab_sizes
         with SkipInitialization(), torch.device("meta"):
-            wanted = bundle.weights_of(Transformer(self.config, *sizes))
-        state = self.names.gather(self.tensors, wanted, self.config, self.source)
-        return bundle.make_model(self.config, sizes, state, source=self.source)
+            expected = weights_of(Transformer(self.config, *sizes))
+        state = self.names.gather(self.tensors, expected, self.config, self.source)
+        return make_model(self.config, sizes, state, source=self.source)
 
 
-def tokenizer_of(
-    where: Path, src_model: Path | None, tgt_model: Path | None, /, **vocabulary: Any
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a JSON object in a file. Raises InputError."""
+    with reading(path, "not JSON"):
+        content = json.loads(path.read_bytes())
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: must be a JSON object")
+    return content
+
+
+def read_tokenizer(
+    source: Path, src_model: Path | None, tgt_model: Path | None, /, **vocabulary: Any
 ) -> ImportedTokenizer:
-    """A model's tokenizer.
+    """Return the tokenizer of a model.
 
     Args:
-        where: what messages call the model.
-        src_model: file of the source's SentencePiece model.
-        tgt_model: of the target's; the same where None.
+        source: name of the model in messages.
+        src_model: SentencePiece model of the source.
+        tgt_model: SentencePiece model of the target; None takes the source's.
         vocabulary: fields of a `Vocabulary`.
 
     Raises:
-        InputError: the vocabulary is none, there is no file, it cannot be read, or it has other pieces.
+        InputError: the vocabulary is invalid, or a file is missing, damaged or belongs to another vocabulary.
     """
     try:
-        of_model = Vocabulary(**vocabulary)
+        vocabularies = Vocabulary(**vocabulary)
     except InputError as error:
-        raise InputError(f"{where}: {error}") from error
-    if src_model is None:
-        raise InputError(f"{where}: says what its pieces are, not how text becomes such pieces: give --tokenizer")
-    tgt_model = tgt_model or src_model
-    with reading(src_model, "cannot be read"):
-        of_source = src_model.read_bytes()
-    with reading(tgt_model, "cannot be read"):
-        of_target = tgt_model.read_bytes()
+        raise InputError(f"{source}: {error}") from error
+    require(src_model is not None, f"{source}: the model does not contain its SentencePiece model: give --tokenizer")
+    assert src_model is not None
+    files = []
+    for path in (src_model, tgt_model or src_model):
+        with reading(path, "cannot be read"):
+            files.append(path.read_bytes())
     try:
-        return ImportedTokenizer(of_source, of_target, of_model)
+        return ImportedTokenizer(files[0], files[1], vocabularies)
     except InputError as error:
         raise InputError(f"{src_model}: {error}") from error
 
 
-def flatten_positions(tensors: dict[str, Tensor]) -> bool:
-    """Give tables of added positions two dims, as OpenNMT-py and eole keep them in three; whether there are any."""
-    tables = [name for name in tensors if name.endswith(".pe.pe")]
-    for name in tables:
-        tensors[name] = tensors[name].squeeze(1)  # (positions, 1, dim)
-    return bool(tables)
+def require_weights(tensors: Mapping[str, Tensor], source: Path) -> None:
+    """Raise an InputError unless all tensors are dense, and hold finite floating-point numbers."""
+    for name, tensor in tensors.items():
+        what, storage = f"{source}: {one_line(name, 80)} must", (tensor.dtype, tensor.layout, tensor.device.type)
+        dense = tensor.dtype in _FLOATS and storage[1:] == (torch.strided, "cpu")
+        require(dense, f"{what} be a dense tensor of floating-point numbers, got {', '.join(map(str, storage))}")
+        require(bool(tensor.float().isfinite().all()), f"{what} hold finite numbers only")
 
 
-def unlike(known: Mapping[str, Collection[Any]], value: Callable[[str, Any], Any]) -> Iterator[str]:
-    """In words, settings that have other values than those that are known; the first of these is the default.
+def typed(source: Path, name: str, value: Any, kind: type[T]) -> T:
+    """Return the value of a setting. Raises InputError unless it has the type, int or float, and is finite."""
+    valid = type(value) in ((int, float) if kind is float else (int,)) and math.isfinite(value)
+    expected = "a finite number" if kind is float else "a whole number"
+    require(valid, f"{source}: {name} must be {expected}, got {one_line(repr(value), 40)}")
+    return cast(T, value)
+
+
+def unsupported_settings(supported: Mapping[str, Collection[Any]], get: Callable[[str, Any], Any]) -> list[str]:
+    """Return the settings, with their values, that have an unsupported value.
 
     Args:
-        known: of each setting.
-        value: of a setting, or the default that it is given.
+        supported: supported values of each setting, the default first.
+        get: function of a setting's name and its default that returns its value.
     """
-    for name, values in known.items():
-        if (found := value(name, next(iter(values)))) not in values:
-            yield f"{name} {found}"
+    values = {name: get(name, next(iter(known))) for name, known in supported.items()}
+    return [f"{name} {one_line(value, 40)}" for name, value in values.items() if value not in supported[name]]
 
 
-def config_of(
+def opennmt_model(
+    toolkit: str,
+    names: Names,
+    source: Path,
+    tensors: dict[str, Tensor],
+    get: Callable[[str, Any], Any],
+    *,
+    supported: Mapping[str, Collection[Any]],
+    unsupported: Iterable[str],
+    norm_epsilon: float,
+    tokenizers: tuple[Path | None, Path | None],
+    vocab_file: Path,
+    vocab: dict[str, Any],
+    specials: Mapping[str, Any],
+) -> ForeignModel:
+    """Return a model of OpenNMT-py or of eole, its successor.
+
+    Args:
+        toolkit: name of the toolkit.
+        names: names of the weights.
+        source: name of the file in messages.
+        tensors: weights. Tables of positions (positions, 1, dim) become (positions, dim).
+        get: function of a setting's name and its default that returns its value.
+        supported: supported values of the toolkit's own settings, the default first.
+        unsupported: further unsupported features.
+        norm_epsilon: default epsilon of layer normalisation.
+        tokenizers: SentencePiece models of the source and the target, as in `read_tokenizer`.
+        vocab_file: file of the vocabularies.
+        vocab: the vocabularies "src" and "tgt", and the "decoder_start_token".
+        specials: pieces "bos_token", "eos_token" and "unk_token".
+
+    Raises:
+        InputError: as `model_config` and `read_tokenizer`.
+    """
+    heads = typed(source, "heads", get("heads", 8), int)
+    activation = get("mlp_activation_fn", None) or get("pos_ffn_activation_fn", "relu")
+    features = unsupported_settings(_OPENNMT_SETTINGS | dict(supported), get)
+    if any(get(name, None) not in (None, 0, heads) for name in ("heads_kv", "num_kv")):
+        features.append("fewer heads of keys than of queries")
+    tables = [name for name in tensors if name.endswith(".pe.pe")]
+    for name in tables:
+        tensors[name] = tensors[name].squeeze(1) if tensors[name].dim() == 3 else tensors[name]
+    config = model_config(
+        names,
+        tensors,
+        source,
+        unsupported=[*features, *unsupported],
+        heads=heads,
+        activation=ACTIVATIONS.get(str(activation), "relu"),
+        scaled_embeddings=bool(tables),
+        norm_epsilon=typed(source, "norm_eps", get("norm_eps", norm_epsilon), float),
+    )
+    tokenizer = read_tokenizer(
+        vocab_file,
+        *tokenizers,
+        source=vocab.get("src"),
+        target=vocab.get("tgt"),
+        start=vocab.get("decoder_start_token", specials["bos_token"]),
+        end=specials["eos_token"],
+        unknown=specials["unk_token"],
+    )
+    return ForeignModel(
+        toolkit=toolkit, source=source, config=config, tensors=tensors, names=names, tokenizer=tokenizer
+    )
+
+
+def model_config(
     names: Names,
     tensors: Mapping[str, Tensor],
     source: Path,
     *,
-    lacking: Iterable[str],
-    says: Callable[[str], str | None] = str,
+    unsupported: Iterable[str],
+    explain: Callable[[str], str | None] = str,
     **settings: Any,
 ) -> ModelConfig:
-    """What a model is in ours: sizes as its weights have them, and settings that they do not tell.
+    """Return the configuration of our model: sizes from the weights, and other settings.
 
     Args:
-        names: of its weights.
-        tensors: the weights, and what lies beside them.
-        source: what messages call the file.
-        lacking: what it has and ours have not, in words.
-        says: what it means that a model has something of a name that ours have not; None where it means nothing.
-        settings: of a `ModelConfig`: heads, norm, activation, scaled_embeddings, norm_epsilon.
+        names: names of the weights.
+        tensors: weights, and other tensors in the file.
+        source: name of the file in messages.
+        unsupported: unsupported features of the model.
+        explain: function that returns the feature that an unknown tensor belongs to; None ignores the tensor.
+        settings: settings of a `ModelConfig` that weights do not show: heads, norm, activation, scaled_embeddings,
+            norm_epsilon.
 
     Raises:
-        InputError: the model has what ours have not, which is all named; weights are missing; or settings will not do.
+        InputError: features are not supported, which are all named; weights are missing; a setting is invalid.
     """
-    one = names.places(ModelConfig(encoder_layers=1, decoder_layers=1))
-    needed = [one[ours].name for ours in ("src_embedding", "embedding", "output_weight")]
-    needed.append(one["encoder.0.feed_forward.0.weight"].name)
-    lacking = list(lacking)
-    if missing := [name for name in needed if name not in tensors]:
-        _require_none(lacking, source)
+    features = list(unsupported)
+    places = names.places(ModelConfig(encoder_layers=1, decoder_layers=1))
+
+    def find(ours: str) -> Tensor | None:
+        return tensors.get(places[ours].name)
+
+    needed = ("src_embedding", "embedding", "output_weight", "encoder.0.feed_forward.0.weight")
+    if missing := [places[ours].name for ours in needed if find(ours) is None]:
+        _require_supported(features, source)
         raise InputError(f"{source}: has no {', no '.join(missing)}")
-    src, tgt, output, inner = (tensors[name] for name in needed)
-    keys = tensors.get(one["encoder.0.self_attention.attention.rel_key.weight"].name)
-    added = tensors.get(one["src_positions.weight"].name)
-    if keys is None and added is None:
-        lacking.append("no positions")
-    if keys is not None and added is not None:
-        lacking.append("positions of two kinds")
+    for name in (places[ours].name for ours in (*needed, *_POSITIONS)):
+        shape = tuple(tensors[name].shape) if name in tensors else (1, 1)
+        require(len(shape) == 2, f"{source}: {name} must have two dimensions, got shape {shape}")
+    src, tgt, output, inner = (tensors[places[ours].name] for ours in needed)
+    table, added = map(find, _POSITIONS)
+    if (table is None) == (added is None):
+        features.append("no positions" if table is None else "positions of two kinds")
     try:
         config = ModelConfig(
             dim=tgt.shape[-1],
@@ -149,28 +255,28 @@ def config_of(
             encoder_layers=names.layers(tensors, "encoder"),
             decoder_layers=names.layers(tensors, "decoder"),
             shared_embeddings=_shared(src, tgt, output),
-            output_bias=one["output_bias"].name in tensors,
+            output_bias=find("output_bias") is not None,
             positions="relative" if added is None else "learned",
-            clip=None if keys is None or added is not None else len(keys) // 2,
+            clip=None if table is None or added is not None else len(table) // 2,
             max_positions=None if added is None else len(added),
             **settings,
         )
-    except (InputError, TypeError) as error:
-        _require_none(lacking, source)
+    except InputError as error:
+        _require_supported(features, source)
         raise InputError(f"{source}: {error}") from error
-    strange = map(says, names.unknown(tensors, config))
-    of_layers = (re.sub(r"(?<=[._])\d+(?=[./])", "*", what) for what in strange if what is not None)
-    _require_none([*lacking, *of_layers], source)
+    unknown = (explain(name) for name in names.unknown(tensors, config))
+    features += [re.sub(r"(?<=[._])\d+(?=[./])", "*", feature) for feature in unknown if feature is not None]
+    _require_supported(features, source)
     return config
 
 
 def _shared(src: Tensor, tgt: Tensor, output: Tensor) -> Literal["all", "target", "inputs", "none"]:
-    """Which of three matrices are the same."""
-    inputs, target = (a is b or (a.shape == b.shape and torch.equal(a, b)) for a, b in ((src, tgt), (tgt, output)))
+    """Return which of three matrices are equal."""
+    inputs, target = torch.equal(src, tgt), torch.equal(tgt, output)
     return "all" if inputs and target else "target" if target else "inputs" if inputs else "none"
 
 
-def _require_none(lacking: Iterable[str], source: Path) -> None:
-    """Raise an InputError that names everything of a model that ours have not."""
-    if features := list(dict.fromkeys(lacking)):
-        raise InputError(f"{source}: has what models here have not: {'; '.join(features)}")
+def _require_supported(features: Iterable[str], source: Path) -> None:
+    """Raise an InputError that names all unsupported features, if there are any."""
+    if features:
+        raise InputError(f"{source}: not supported: {'; '.join(dict.fromkeys(features))}")

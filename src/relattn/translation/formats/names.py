@@ -1,8 +1,7 @@
-"""The weights of a model by the names that other toolkits have for them.
+"""Names of the weights of a model in other toolkits.
 
-A table of `Names` says where each weight of ours is found. What ends in a dot is a module, with a weight and a bias; {}
-is the number of a layer. CTranslate2 keeps maps of one input as one, the rows of each after those of the other: an
-entry "2/3 name" is the second of three there.
+The keys are our names, the values are the toolkit's. A key that ends in a dot is a module with a weight and a bias.
+CTranslate2 stacks the projections of one input in one matrix: "NAME 2/3" is the second third of the rows of NAME.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,10 +20,11 @@ from relattn.translation.config import ModelConfig
 from relattn.translation.errors import InputError, one_line
 
 _MOST_NAMED = 8  # weights named in one message
+_LEAVES = "weight", "bias"
 
 
 class Place(NamedTuple):
-    """Where a weight is found: in the rows of a tensor, of which it has one of so many even parts."""
+    """Place of a weight: one of `parts` equal parts of the rows of a tensor."""
 
     name: str
     part: int
@@ -34,126 +33,101 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Names:
-    """What the weights of a model are called in another toolkit.
+    """Names of a model's weights in another toolkit.
 
     Attributes:
-        entries: our names, and where each is found there.
-        of_norms: what weight and bias of layer normalisation are called there.
+        shared: weights outside of the layers.
+        encoder: prefix of an encoder layer, with {} for its number, and the weights in it.
+        decoder: the same for a decoder layer.
+        norm: names of the weight and the bias of a layer normalisation.
     """
 
-    entries: Mapping[str, str]
-    of_norms: tuple[str, str] = ("weight", "bias")
+    shared: Mapping[str, str]
+    encoder: tuple[str, Mapping[str, str]]
+    decoder: tuple[str, Mapping[str, str]]
+    norm: tuple[str, str] = _LEAVES
 
     def places(self, config: ModelConfig) -> dict[str, Place]:
-        """Where each weight that a model of so many layers may have is found, by its name in ours."""
-        found = {}
-        for ours, theirs in self.entries.items():
-            stack = ours.partition(".")[0]
-            layers = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}.get(stack, 1)
-            leaves = [("", "")]
-            if ours.endswith("."):
-                theirs_of = self.of_norms if "norm" in ours else ("weight", "bias")
-                leaves = [("weight", theirs_of[0]), ("bias", theirs_of[1])]
-            share, _, name = theirs.rpartition(" ")
+        """Return the place of each weight that a model with so many layers may have, by our names."""
+        entries = dict(self.shared)
+        for stack, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
+            prefix, names = getattr(self, stack)
+            for layer in range(count):
+                entries |= {f"{stack}.{layer}.{ours}": prefix.format(layer) + name for ours, name in names.items()}
+        places = {}
+        for ours, theirs in entries.items():
+            name, _, share = theirs.partition(" ")
             part, _, parts = (share or "1/1").partition("/")
-            for layer in range(layers):
-                for our_leaf, their_leaf in leaves:
-                    place = Place(f"{name.format(layer)}{their_leaf}", int(part) - 1, int(parts))
-                    found[f"{ours.format(layer)}{our_leaf}"] = place
-        return found
+            leaves = zip(_LEAVES, self.norm if "norm" in ours else _LEAVES, strict=True)
+            for leaf, their_leaf in leaves if ours.endswith(".") else [("", "")]:
+                places[ours + leaf] = Place(name + their_leaf, int(part) - 1, int(parts))
+        return places
 
     def gather(
-        self, tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], config: ModelConfig, source: str | Path
+        self, tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], config: ModelConfig, source: str | Path
     ) -> dict[str, Tensor]:
-        """The weights of a model of ours, taken from tensors named as theirs, in float32.
+        """Return the weights of our model, in float32, from the toolkit's tensors.
 
-        A bias that they have not is zeros, but those of norms, which without one are of another kind.
+        A missing bias becomes zeros, except in a layer normalisation, which would be of another kind without a bias.
 
         Args:
-            tensors: by their names.
-            wanted: tensors of the shapes that the model has, by our names.
-            config: of the model.
-            source: what messages call the file.
+            tensors: the toolkit's tensors, by name.
+            expected: tensors with the shapes of our model, by our names.
+            config: configuration of the model.
+            source: name of the file in messages.
 
         Raises:
-            InputError: tensors are missing, or of other shapes; all are named.
+            InputError: tensors are missing or have other shapes; the message names them all.
         """
         places, state, wrong = self.places(config), {}, []
-        for name, shape in ((name, tensor.shape) for name, tensor in wanted.items()):
-            place = places[name]
-            whole = torch.Size([shape[0] * place.parts, *shape[1:]])
-            if place.name not in tensors and name.endswith("bias") and "norm" not in name:
-                state[name] = torch.zeros(shape)
-            elif place.name not in tensors:
-                wrong.append(f"{place.name} is missing")
-            elif tensors[place.name].shape != whole:
-                wrong.append(f"{place.name} is {tuple(tensors[place.name].shape)}, its model has {tuple(whole)}")
+        for ours, shape in ((name, tensor.shape) for name, tensor in expected.items()):
+            name, part, parts = places[ours]
+            whole = (shape[0] * parts, *shape[1:])
+            if name not in tensors and ours.endswith("bias") and "norm" not in ours:
+                state[ours] = torch.zeros(shape)
+            elif name not in tensors:
+                wrong.append(f"{name} is missing")
+            elif tensors[name].shape != whole:
+                wrong.append(f"{name} must have shape {whole}, got {tuple(tensors[name].shape)}")
             else:
-                state[name] = tensors[place.name].chunk(place.parts)[place.part].float().contiguous()
+                state[ours] = tensors[name].chunk(parts)[part].float().contiguous()
         if wrong:
-            told = [one_line(each, 120) for each in dict.fromkeys(wrong)]
-            more = f"; and {len(told) - _MOST_NAMED} more" if len(told) > _MOST_NAMED else ""
-            raise InputError(f"{source}: {'; '.join(told[:_MOST_NAMED])}{more}")
+            messages = [one_line(each, 120) for each in dict.fromkeys(wrong)]
+            more = f"; and {len(messages) - _MOST_NAMED} more" if len(messages) > _MOST_NAMED else ""
+            raise InputError(f"{source}: {'; '.join(messages[:_MOST_NAMED])}{more}")
         return state
 
     def scatter(self, state: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-        """The tensors that hold a model's weights elsewhere, by their names, none of them shared with ours."""
+        """Return the toolkit's tensors, as copies, from the weights of our model."""
         parts: dict[str, dict[int, Tensor]] = defaultdict(dict)
-        for name, place in self.places(config).items():
-            if name in state:
-                parts[place.name][place.part] = state[name]
-        return {name: torch.cat([tensor for _, tensor in sorted(of.items())]) for name, of in parts.items()}
+        for ours, (name, part, _) in self.places(config).items():
+            if ours in state:
+                parts[name][part] = state[ours]
+        return {name: torch.cat([tensor for _, tensor in sorted(rows.items())]) for name, rows in parts.items()}
 
     def layers(self, tensors: Iterable[str], stack: str) -> int:
-        """How many layers of the "encoder" or the "decoder" there are tensors of."""
-        before, _, after = self.entries[f"{stack}.{{}}.feed_forward.0."].partition("{}")
-        pattern = re.compile(rf"{re.escape(before)}(\d+){re.escape(after)}")
-        return len({found[1] for name in tensors if (found := pattern.match(name))})
+        """Return the number of layers of the "encoder" or the "decoder" in the toolkit's tensors."""
+        prefix, names = getattr(self, stack)
+        before, after = map(re.escape, f"{prefix}{names['feed_forward.0.']}".split("{}"))
+        return len({match[1] for name in tensors if (match := re.match(rf"{before}(\d+){after}", name))})
 
     def unknown(self, tensors: Iterable[str], config: ModelConfig) -> list[str]:
-        """The names among theirs that are none of such a model's."""
-        known = {place.name for place in self.places(config).values()}
-        return sorted(name for name in tensors if name not in known)
+        """Return the names of the toolkit's tensors that our model does not have."""
+        return sorted(set(tensors) - {place.name for place in self.places(config).values()})
 
 
-def _layers(
-    encoder: str,
-    decoder: str,
-    *,
-    attention: tuple[str, str],
-    projections: Mapping[str, tuple[str, str]],
-    tables: tuple[str, str],
-    feed_forward: tuple[str, str],
-    norms: tuple[tuple[str, str], tuple[str, str, str]],
-) -> dict[str, str]:
-    """Entries of both stacks' layers.
-
-    Args:
-        encoder: a layer of the encoder is called so.
-        decoder: one of the decoder.
-        attention: self-attention and that to the source, within a layer.
-        projections: of query, key, value and out, the names in the one and in the other.
-        tables: those of keys and values, within self-attention.
-        feed_forward: the two maps, within a layer.
-        norms: of the sub-layers of a layer of the encoder and of the decoder.
-    """
-    entries = {}
-    for ours, theirs, of_norms in (("encoder.{}.", encoder, norms[0]), ("decoder.{}.", decoder, norms[1])):
-        for number, norm in enumerate(of_norms):
-            entries[f"{ours}residuals.{number}.norm."] = f"{theirs}{norm}"
-        for number, name in zip((0, 3), feed_forward, strict=True):
-            entries[f"{ours}feed_forward.{number}."] = f"{theirs}{name}"
-        for which, kind in enumerate(("self_attention",) if ours.startswith("encoder") else _BOTH):
-            for projection, names in projections.items():
-                share, _, name = names[which].rpartition(" ")
-                entries[f"{ours}{kind}.{projection}."] = f"{share} {theirs}{attention[which]}{name}".lstrip()
-        for table, name in zip(("rel_key", "rel_value"), tables, strict=True):
-            entries[f"{ours}self_attention.attention.{table}.weight"] = f"{theirs}{attention[0]}{name}"
-    return entries
-
-
-_BOTH = ("self_attention", "cross_attention")
-
+_CTRANSLATE2_LAYER = {
+    "residuals.0.norm.": "self_attention/layer_norm/",
+    "residuals.1.norm.": "ffn/layer_norm/",
+    "self_attention.query.": "self_attention/linear_0/ 1/3",
+    "self_attention.key.": "self_attention/linear_0/ 2/3",
+    "self_attention.value.": "self_attention/linear_0/ 3/3",
+    "self_attention.out.": "self_attention/linear_1/",
+    "self_attention.attention.rel_key.weight": "self_attention/relative_position_keys",
+    "self_attention.attention.rel_value.weight": "self_attention/relative_position_values",
+    "feed_forward.0.": "ffn/linear_0/",
+    "feed_forward.3.": "ffn/linear_1/",
+}
 CTRANSLATE2 = Names(
     {
         "src_embedding": "encoder/embeddings_0/weight",
@@ -164,85 +138,97 @@ CTRANSLATE2 = Names(
         "tgt_positions.weight": "decoder/position_encodings/encodings",
         "encoder_norm.": "encoder/layer_norm/",
         "decoder_norm.": "decoder/layer_norm/",
-        **_layers(
-            "encoder/layer_{}/",
-            "decoder/layer_{}/",
-            attention=("self_attention/", "attention/"),
-            projections={
-                "query": ("1/3 linear_0/", "linear_0/"),
-                "key": ("2/3 linear_0/", "1/2 linear_1/"),
-                "value": ("3/3 linear_0/", "2/2 linear_1/"),
-                "out": ("linear_1/", "linear_2/"),
-            },
-            tables=("relative_position_keys", "relative_position_values"),
-            feed_forward=("ffn/linear_0/", "ffn/linear_1/"),
-            norms=(
-                ("self_attention/layer_norm/", "ffn/layer_norm/"),
-                ("self_attention/layer_norm/", "attention/layer_norm/", "ffn/layer_norm/"),
-            ),
-        ),
     },
-    of_norms=("gamma", "beta"),
+    encoder=("encoder/layer_{}/", _CTRANSLATE2_LAYER),
+    decoder=(
+        "decoder/layer_{}/",
+        _CTRANSLATE2_LAYER
+        | {
+            "residuals.1.norm.": "attention/layer_norm/",
+            "residuals.2.norm.": "ffn/layer_norm/",
+            "cross_attention.query.": "attention/linear_0/",
+            "cross_attention.key.": "attention/linear_1/ 1/2",
+            "cross_attention.value.": "attention/linear_1/ 2/2",
+            "cross_attention.out.": "attention/linear_2/",
+        },
+    ),
+    norm=("gamma", "beta"),
 )
 
 CTRANSLATE2_ACTIVATIONS = {"relu": 0, "gelu_tanh": 1, "swish": 2, "gelu": 3}  # our names, its numbers
 
-_TABLE = "relative_positions_embeddings.weight"
-SCALED = ".scaled"  # at the end of what a reader makes of a tensor: times √head_dim
+_TABLE = "self_attn.relative_positions_embeddings.weight"  # OpenNMT-py and eole have one table for keys and values
+SCALED = ".scaled"  # suffix of a tensor that the reader of eole multiplied by √head_dim
+_OPENNMT_ENCODER = {
+    "self_attention.query.": "self_attn.linear_query.",
+    "self_attention.key.": "self_attn.linear_keys.",
+    "self_attention.value.": "self_attn.linear_values.",
+    "self_attention.out.": "self_attn.final_linear.",
+    "self_attention.attention.rel_key.weight": _TABLE,
+    "self_attention.attention.rel_value.weight": _TABLE,
+}
+_OPENNMT_DECODER = _OPENNMT_ENCODER | {
+    "cross_attention.query.": "context_attn.linear_query.",
+    "cross_attention.key.": "context_attn.linear_keys.",
+    "cross_attention.value.": "context_attn.linear_values.",
+    "cross_attention.out.": "context_attn.final_linear.",
+}
+_OPENNMT = {
+    "output_weight": "generator.weight",
+    "output_bias": "generator.bias",
+    "encoder_norm.": "encoder.layer_norm.",
+    "decoder_norm.": "decoder.layer_norm.",
+}
 
-_opennmt_layers = partial(  # of OpenNMT-py and eole, whose layers have one table for keys and values
-    _layers,
-    attention=("self_attn.", "context_attn."),
-    projections={
-        "query": ("linear_query.", "linear_query."),
-        "key": ("linear_keys.", "linear_keys."),
-        "value": ("linear_values.", "linear_values."),
-        "out": ("final_linear.", "final_linear."),
-    },
-    tables=(_TABLE, _TABLE),
-)
-
+_FEED_FORWARD = {"feed_forward.0.": "feed_forward.w_1.", "feed_forward.3.": "feed_forward.w_2."}
 OPENNMT_PY = Names(
-    {
+    _OPENNMT
+    | {
         "src_embedding": "encoder.embeddings.make_embedding.emb_luts.0.weight",
         "embedding": "decoder.embeddings.make_embedding.emb_luts.0.weight",
-        "output_weight": "generator.weight",
-        "output_bias": "generator.bias",
         "src_positions.weight": "encoder.embeddings.make_embedding.pe.pe",
         "tgt_positions.weight": "decoder.embeddings.make_embedding.pe.pe",
-        "encoder_norm.": "encoder.layer_norm.",
-        "decoder_norm.": "decoder.layer_norm.",
-        **_opennmt_layers(
-            "encoder.transformer.{}.",
-            "decoder.transformer_layers.{}.",
-            feed_forward=("feed_forward.w_1.", "feed_forward.w_2."),
-            norms=(
-                ("layer_norm.", "feed_forward.layer_norm."),
-                ("layer_norm_1.", "layer_norm_2.", "feed_forward.layer_norm."),
-            ),
-        ),
-    }
+    },
+    encoder=(
+        "encoder.transformer.{}.",
+        _OPENNMT_ENCODER
+        | _FEED_FORWARD
+        | {"residuals.0.norm.": "layer_norm.", "residuals.1.norm.": "feed_forward.layer_norm."},
+    ),
+    decoder=(
+        "decoder.transformer_layers.{}.",
+        _OPENNMT_DECODER
+        | _FEED_FORWARD
+        | {
+            "residuals.0.norm.": "layer_norm_1.",
+            "residuals.1.norm.": "layer_norm_2.",
+            "residuals.2.norm.": "feed_forward.layer_norm.",
+        },
+    ),
 )
 
+_EOLE_LAYER = {
+    "self_attention.attention.rel_key.weight": f"{_TABLE}{SCALED}",
+    "feed_forward.0.": "mlp.gate_up_proj.",
+    "feed_forward.3.": "mlp.down_proj.",
+    "residuals.0.norm.": "input_layernorm.",
+}
 EOLE = Names(
-    {
+    _OPENNMT
+    | {
         "src_embedding": "src_emb.embeddings.weight",
         "embedding": "tgt_emb.embeddings.weight",
-        "output_weight": "generator.weight",
-        "output_bias": "generator.bias",
         "src_positions.weight": "src_emb.pe.pe",
         "tgt_positions.weight": "tgt_emb.pe.pe",
-        "encoder_norm.": "encoder.layer_norm.",
-        "decoder_norm.": "decoder.layer_norm.",
-        **_opennmt_layers(
-            "encoder.transformer_layers.{}.",
-            "decoder.transformer_layers.{}.",
-            tables=(f"{_TABLE}{SCALED}", _TABLE),
-            feed_forward=("mlp.gate_up_proj.", "mlp.down_proj."),
-            norms=(
-                ("input_layernorm.", "post_attention_layernorm."),
-                ("input_layernorm.", "precontext_layernorm.", "post_attention_layernorm."),
-            ),
-        ),
-    }
+    },
+    encoder=(
+        "encoder.transformer_layers.{}.",
+        _OPENNMT_ENCODER | _EOLE_LAYER | {"residuals.1.norm.": "post_attention_layernorm."},
+    ),
+    decoder=(
+        "decoder.transformer_layers.{}.",
+        _OPENNMT_DECODER
+        | _EOLE_LAYER
+        | {"residuals.1.norm.": "precontext_layernorm.", "residuals.2.norm.": "post_attention_layernorm."},
+    ),
 )

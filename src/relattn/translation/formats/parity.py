@@ -1,115 +1,158 @@
-"""Whether an exported model says what the bundle says: scores of the same translations, and translations themselves."""
+"""Check that an exported or imported model agrees with the bundle, in its scores and in its translations."""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
 from relattn.translation.config import SearchConfig
+from relattn.translation.data.tokenizer import SPACE_MARK
+from relattn.translation.errors import InputError, require
 from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.pipeline import Translation, Translator
+from relattn.translation.translate.pipeline import Translator
 
-FARTHEST = 1e-4  # nats by which a token's log-probability may differ in float32
-TIE = 1e-3  # nats a score by which two translations are told apart
+TOLERANCE = 1e-4  # largest difference of a token's log-probability in float32, in nats
+TIE = 1e-3  # scores that differ by less count as equal, in nats
+LONGEST = 64  # pieces of a random line
+
+LogProbs = Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]]], list[list[float]]]
 
 
 @dataclass(frozen=True)
 class Parity:
-    """How far two programs agree on some lines.
+    """Agreement of two programs on some lines.
 
     Attributes:
-        lines: compared.
-        tokens: of the translations whose scores were compared, ends counted.
-        worst: the largest difference of a token's log-probability, in nats.
-        mean: the mean difference.
-        at: the line with the largest, counted from 1.
-        same: lines whose translations are the same text.
-        others: the reasons of the other lines, and how many have each.
+        lines: number of lines.
+        tokens: number of tokens whose log-probabilities were compared, ends of sentences included.
+        worst: largest difference of a log-probability, in nats.
+        mean: mean difference, in nats.
+        worst_line: number of the line with the largest difference, counted from 1.
+        same: number of lines with the same translation; None if only scores were compared.
+        others: number of the other lines, by the reason for the difference.
     """
 
     lines: int
     tokens: int
     worst: float
     mean: float
-    at: int
-    same: int
+    worst_line: int
+    same: int | None
     others: dict[str, int]
 
     def __str__(self) -> str:
-        told = (
-            f"log-probabilities of {self.tokens:,} tokens of our translations of {self.lines:,} lines: at most "
-            f"{self.worst:.1e} apart (line {self.at}), {self.mean:.1e} in the mean; the same text from both in "
-            f"{self.same:,} of {self.lines:,} lines"
+        scores = (
+            f"log-probabilities of {self.tokens:,} tokens in {self.lines:,} lines differ by at most {self.worst:.1e} "
+            f"(line {self.worst_line}), on average by {self.mean:.1e}"
         )
+        if self.same is None:
+            return scores
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.others.items())
-        return f"{told}; of the others {reasons}" if reasons else told
+        same = f"{self.same:,} of {self.lines:,} translations are identical"
+        return f"{scores}; {same} (of the others: {reasons})" if reasons else f"{scores}; {same}"
+
+    def require_close(self, refusal: str) -> None:
+        """Raise an InputError, which begins with `refusal`, if the difference is too large or not a number."""
+        if not self.mean <= self.worst <= TOLERANCE:
+            raise InputError(f"{refusal}: log-probabilities must differ by at most {TOLERANCE:.0e}: {self}")
 
 
 @dataclass(frozen=True)
-class Reference:
-    """A bundle's own translations of some lines, which its exports are held against.
+class Report:
+    """Result of an export or an import.
 
     Attributes:
-        model: translator of the bundle.
-        search: search that the exports support too.
-        lines: none of them blank.
-        src_ids: their pieces.
-        best: their translations.
-        scores: of each translation, the log-probability of each piece and of the end.
+        notes: paragraphs about the model.
+        parities: agreement with the bundle, by the type of the weights.
     """
 
-    model: Translator
-    search: SearchConfig
-    lines: list[str]
-    src_ids: list[list[int]]
-    best: list[Translation]
-    scores: list[list[float]]
+    notes: Sequence[str]
+    parities: dict[str, Parity]
 
-    @classmethod
-    def of(cls, model: Translator, lines: Sequence[str], search: SearchConfig) -> Reference:
-        """Translate lines, of which blank ones are left out."""
-        lines = [line for line in lines if line.strip()]
-        src_ids = [model.tokenizer.encode(line) for line in lines]
-        best = [best for (best,) in model.n_best(lines, TranslateOptions(search=search))]
-        return cls(model, search, lines, src_ids, best, model.log_probs(src_ids, [found.tokens for found in best]))
+    def __str__(self) -> str:
+        return "\n\n".join([*self.notes, *(f"{weights}: {parity}" for weights, parity in self.parities.items())])
 
-    def compare(self, theirs: Translator) -> Parity:
-        """How far an exported model agrees."""
-        scores = theirs.log_probs(self.src_ids, [found.tokens for found in self.best])
-        gaps = [
-            [abs(a - b) for a, b in zip(mine, its, strict=True)] for mine, its in zip(self.scores, scores, strict=True)
-        ]
-        others: Counter[str] = Counter()
-        for ids, mine, (its,) in zip(
-            self.src_ids, self.best, theirs.n_best(self.lines, TranslateOptions(search=self.search)), strict=True
-        ):
-            if mine.text != its.text:
-                others[_reason(self.model, self.search, ids, mine.tokens, its.tokens)] += 1
-        largest = [max(of_line) for of_line in gaps]
-        worst = max(largest)
-        tokens = sum(map(len, gaps))
+    def append_to(self, card: str) -> str:
+        """Return a bundle's card with the report of its export."""
+        return f"{card.rstrip()}\n\n## Export\n\n{self}\n".lstrip()
+
+
+class Reference:
+    """Translations of some lines by one program, and their scores, to compare other programs with.
+
+    Args:
+        translator: translator of the reference.
+        lines: lines that are not blank.
+        search: search that all programs support.
+    """
+
+    def __init__(self, translator: Translator, lines: Sequence[str], search: SearchConfig) -> None:
+        self.translator, self.lines, self.options = translator, lines, TranslateOptions(search=search)
+        self.src_ids = [translator.tokenizer.encode(line) for line in lines]
+        self.best = [best for (best,) in translator.n_best(lines, self.options)]
+        self.tgt_ids = [best.tokens for best in self.best]
+        self.scores = translator.log_probs(self.src_ids, self.tgt_ids)
+
+    def compare(self, log_probs: LogProbs, other: Translator | None = None) -> Parity:
+        """Compare the scores that another program gives to the same translations, and its own translations.
+
+        Args:
+            log_probs: function that scores translations, as `Translator.log_probs`.
+            other: translator of the other program; None compares only scores.
+        """
+        scores = log_probs(self.src_ids, self.tgt_ids)
+        gaps = [np.abs(np.subtract(mine, its)) for mine, its in zip(self.scores, scores, strict=True)]
+        largest, flat = np.array([gap.max() for gap in gaps]), np.concatenate(gaps)
+        reasons = Counter[str]()
+        for i, (its,) in enumerate(other.n_best(self.lines, self.options) if other else []):
+            if its.text != self.best[i].text:
+                reasons[self._reason(i, its.tokens)] += 1
         return Parity(
             lines=len(self.lines),
-            tokens=tokens,
-            worst=worst,
-            mean=sum(map(sum, gaps)) / tokens,
-            at=largest.index(worst) + 1,
-            same=len(self.lines) - others.total(),
-            others=dict(others.most_common()),
+            tokens=len(flat),
+            worst=float(largest.max()),
+            mean=float(flat.mean()),
+            worst_line=int(largest.argmax()) + 1,
+            same=len(self.lines) - reasons.total() if other else None,
+            others=dict(reasons.most_common()),
         )
 
+    def _reason(self, i: int, its: list[int]) -> str:
+        """Return why another translation of line i differs, by the reference's own scores of both."""
+        src, mine, search = self.src_ids[i], self.tgt_ids[i], self.options.search
+        assert search is not None
+        if max(len(mine), len(its)) + 1 >= self.translator.limit(len(src), search):
+            return "cut at the length limit"
+        penalty = length_penalty(search.length_penalty, search.alpha)
+        scores = self.translator.log_probs([src, src], [mine, its])
+        gap = sum(scores[0]) / penalty(len(mine) + 1) - sum(scores[1]) / penalty(len(its) + 1)
+        return "near-ties" if abs(gap) < TIE else "less likely" if gap > 0 else "likelier"
 
-def _reason(model: Translator, search: SearchConfig, src: list[int], mine: list[int], its: list[int]) -> str:
-    """Why two translations of a sentence differ, by what the model itself makes of both."""
-    if max(len(mine), len(its)) + 1 >= model.limit(len(src), search):
-        return "closed at the limit of length"
-    penalty = length_penalty(search.length_penalty, search.alpha)
-    totals = [sum(scores) for scores in model.log_probs([src, src], [mine, its])]
-    better, other = (torch.tensor(totals) / penalty(torch.tensor([len(mine) + 1, len(its) + 1]))).tolist()
-    if abs(better - other) < TIE:
-        return "near-ties"
-    return "where its search kept a less likely one" if better > other else "where its search found a likelier one"
+
+def check_lines(translator: Translator, sample: Sequence[str] | int, seed: int = 1) -> list[str]:
+    """Return the lines to check a model with.
+
+    Args:
+        translator: translator of the model.
+        sample: lines, of which blank ones are dropped; or the number of lines to draw. A random line consists of pieces
+            with the probabilities that SentencePiece expects. It is not a sentence, and on such lines two searches
+            differ more often than on text.
+        seed: random seed.
+
+    Raises:
+        InputError: all lines are blank.
+    """
+    if not isinstance(sample, int):
+        lines = [line for line in sample if line.strip()]
+        require(bool(lines), "the check requires at least one line that is not blank")
+        return lines
+    draw, frequencies = random.Random(seed), translator.tokenizer.frequencies()
+    pieces, weights = list(frequencies), list(frequencies.values())
+    most = min(LONGEST, max(1, (translator.max_length or 2 * LONGEST) // 2))  # encoded again, a line may have more
+    drawn = ("".join(draw.choices(pieces, weights, k=draw.randint(1, most))) for _ in range(sample))
+    return [text.replace(SPACE_MARK, " ").strip() for text in drawn]

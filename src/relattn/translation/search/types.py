@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Protocol, Self, TypeVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from relattn.translation.errors import require
 from relattn.translation.search.length_penalty import LengthPenalty
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NEVER = float("-inf")
 DIVERGED = "the model's log-probabilities are NaN: training diverged or the weights are damaged"
@@ -139,5 +140,5 @@ class DecoderCache(Protocol):
 
 C = TypeVar("C", bound=DecoderCache)
 
-Step = Callable[[Tensor, C], tuple[Tensor, C]]
+Step = Callable[["Tensor", C], tuple["Tensor", C]]
 """A model: (rows, new) tokens and the cache before them -> (rows, new, vocab) logits of the next tokens, new cache."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from relattn.translation.config import Precision, TrainConfig
 from relattn.translation.errors import InputError, one_line
 from relattn.translation.formats.ctranslate2 import translator as ctranslate2
+from relattn.translation.formats.ctranslate2.directory import MODEL
 from relattn.translation.hub import resolve
 from relattn.translation.translate.pipeline import Translator
 
@@ -22,7 +23,7 @@ def load(
     if threads is not None:
         TrainConfig(threads=threads)  # checks the range
     paths = [resolve(name) for name in (path, *others)]
-    exports = [each for each in paths if (each / ctranslate2.MODEL).exists()]
+    exports = [each for each in paths if (each / MODEL).exists()]
     if not exports:
         return _load_bundles(paths, device=device, precision=precision or "fp32", threads=threads)
     if others:

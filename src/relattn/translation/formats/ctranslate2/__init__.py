@@ -1,1 +1,1 @@
-"""The model format of CTranslate2: read, write, and translate with it."""
+"""CTranslate2's model format: read, write, and translate."""

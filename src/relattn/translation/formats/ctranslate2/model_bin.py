@@ -1,9 +1,10 @@
-"""The file model.bin of a directory for CTranslate2: named tensors one after the other, and other names for some.
+"""Read model.bin, CTranslate2's file of named tensors.
 
-uint32 version, text kind of model, uint32 its revision
-uint32 count, of each: text name, uint8 rank, uint32 each size, uint8 type, uint32 bytes, the numbers
-uint32 count, of each: text another name, text the name of a tensor above
-(text: uint16 length, that many bytes, the last of them 0; all numbers little-endian)
+    uint32 version, text kind of the model, uint32 revision
+    uint32 count, then for each tensor: text name, uint8 rank, uint32 sizes, uint8 type, uint32 bytes, the numbers
+    uint32 count, then for each alias: text alias, text name of a tensor
+
+A text is a uint16 length and that many bytes, the last of them 0. All numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from relattn.translation.errors import InputError, reading
+from relattn.translation.errors import InputError, reading, require
 
-VERSIONS = range(4, 7)  # of the format, with these fields
+VERSIONS = range(4, 7)
 TYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
 _LARGEST_RANK = 8
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """What the file holds.
+    """Content of a model.bin.
 
     Attributes:
-        kind: of the model, as CTranslate2 names it, such as "TransformerSpec".
-        revision: of what such a model is made of.
-        tensors: by each of their names; quantised ones as they are.
+        kind: CTranslate2's name of the kind of model, such as "TransformerSpec".
+        revision: revision of that kind.
+        tensors: tensors by each of their names; quantized ones as they are.
     """
 
     kind: str
@@ -39,16 +40,16 @@ class ModelFile:
 
 
 class _Reader:
-    """Fields of bytes, one after the other."""
+    """Reads the fields of a file, one after the other; `what` names a field in messages."""
 
     def __init__(self, content: memoryview) -> None:
-        self.content, self.at = content, 0
+        self.content, self.position = content, 0
 
     def take(self, count: int, what: str) -> memoryview:
-        if count > len(self.content) - self.at:
-            raise InputError(f"ends within {what}: {count:,} bytes from byte {self.at:,} on, of {len(self.content):,}")
-        self.at += count
-        return self.content[self.at - count : self.at]
+        start, end = self.position, self.position + count
+        require(end <= len(self.content), f"ends within {what}: needs {end:,} bytes, has {len(self.content):,}")
+        self.position = end
+        return self.content[start:end]
 
     def number(self, form: str, what: str) -> int:
         (number,) = struct.unpack(f"<{form}", self.take(struct.calcsize(form), what))
@@ -56,16 +57,15 @@ class _Reader:
 
     def text(self, what: str) -> str:
         content = bytes(self.take(self.number("H", what), what))
-        if content[-1:] != b"\0":
-            raise InputError(f"{what} does not end, before byte {self.at:,}")
+        require(content[-1:] == b"\0", f"{what} must end with a zero, before byte {self.position:,}")
         return content[:-1].decode("utf-8")
 
 
 def read_model(path: str | Path) -> ModelFile:
-    """The tensors of a file.
+    """Read a model.bin.
 
     Raises:
-        InputError: it cannot be read, is none of this format, of another version, cut off, or longer than it says.
+        InputError: the file cannot be read, is not in this format or this version, or has too few or too many bytes.
     """
     with reading(path, "not a model of CTranslate2"):
         try:
@@ -75,60 +75,54 @@ def read_model(path: str | Path) -> ModelFile:
 
 
 def _read(file: _Reader) -> ModelFile:
-    version = file.number("I", "its version")
-    if version not in VERSIONS:
-        raise InputError(f"version {version}; {VERSIONS[0]} to {VERSIONS[-1]} are read")
-    kind, revision = file.text("its kind"), file.number("I", "its revision")
+    version = file.number("I", "the version")
+    require(version in VERSIONS, f"the version must be from {VERSIONS[0]} to {VERSIONS[-1]}, got {version}")
+    kind, revision = file.text("the kind"), file.number("I", "the revision")
     tensors: dict[str, Tensor] = {}
-    for _ in range(file.number("I", "the number of its tensors")):
+    for _ in range(file.number("I", "the number of tensors")):
         name = file.text("a tensor's name")
         tensors[name] = _tensor(file, name)
-    for _ in range(file.number("I", "the number of its other names")):
-        alias, name = file.text("another name"), file.text("the name it stands for")
-        if name not in tensors:
-            raise InputError(f"{alias} stands for {name}, which is not there")
-        for end in ("", "_scale"):  # that of a quantised tensor goes with it
-            if f"{name}{end}" in tensors:
-                tensors[f"{alias}{end}"] = tensors[f"{name}{end}"]
-    if file.at != len(file.content):
-        raise InputError(f"{len(file.content) - file.at:,} bytes follow its end")
+    for _ in range(file.number("I", "the number of aliases")):
+        alias, name = file.text("an alias"), file.text("the name of an alias")
+        require(name in tensors, f"{alias} is an alias of {name}, which is missing")
+        for suffix in ("", "_scale"):  # a quantized tensor has a scale
+            if f"{name}{suffix}" in tensors:
+                tensors[f"{alias}{suffix}"] = tensors[f"{name}{suffix}"]
+    require(file.position == len(file.content), f"{len(file.content) - file.position:,} bytes follow the end")
     return ModelFile(kind, revision, tensors)
 
 
 def _tensor(file: _Reader, name: str) -> Tensor:
     rank = file.number("B", name)
-    if rank > _LARGEST_RANK:
-        raise InputError(f"{name} has {rank} dimensions")
+    require(rank <= _LARGEST_RANK, f"{name} must have at most {_LARGEST_RANK} dimensions, got {rank}")
     shape = [file.number("I", name) for _ in range(rank)]
     kind, size = file.number("B", name), file.number("I", name)
-    if kind >= len(TYPES):
-        raise InputError(f"{name} has numbers of type {kind}; 0 to {len(TYPES) - 1} are known")
-    dtype = TYPES[kind]
-    if size != math.prod(shape) * dtype.itemsize:
-        raise InputError(f"{name} is {tuple(shape)} of {str(dtype).removeprefix('torch.')}, in {size:,} bytes")
+    require(kind < len(TYPES), f"{name} must have a type from 0 to {len(TYPES) - 1}, got {kind}")
+    dtype, expected = TYPES[kind], math.prod(shape) * TYPES[kind].itemsize
+    require(size == expected, f"{name}, {tuple(shape)} of {dtype}, must have {expected:,} bytes, got {size:,}")
     content = bytearray(file.take(size, name))
     return torch.frombuffer(content, dtype=dtype).reshape(shape) if size else torch.empty(shape, dtype=dtype)
 
 
 def weights(tensors: dict[str, Tensor], source: str | Path) -> dict[str, Tensor]:
-    """The tensors in float32, those of int8 and int16 over their scales, a number a row or one for all.
+    """Return the tensors in float32; those of int8 and int16 are divided by their scales, one per row or one for all.
 
-    Whole numbers without a scale, which are settings, stay whole. `source` is what messages call the file.
+    Integers without a scale are settings and stay integers. `source` names the file in messages.
 
     Raises:
-        InputError: a scale does not fit its weights, or weights are quantised in another way.
+        InputError: a scale does not fit its weights, or the weights are quantized in another way.
     """
     scales = {f"{name}_scale" for name in tensors} & tensors.keys()
-    found: dict[str, Tensor] = {}
+    result: dict[str, Tensor] = {}
     for name in sorted(tensors.keys() - scales):
         tensor, scale = tensors[name], tensors.get(f"{name}_scale")
         if f"{name}_zero" in tensors or (scale is not None and tensor.dtype == torch.int32):
-            raise InputError(f"{source}: {name} is quantised in a way that is not read (AWQ)")
+            raise InputError(f"{source}: {name} is quantized in an unsupported way (AWQ)")
         if scale is None:
-            found[name] = tensor.float() if tensor.is_floating_point() else tensor
+            result[name] = tensor.float() if tensor.is_floating_point() else tensor
             continue
         fits = scale.numel() == 1 or scale.shape == tensor.shape[:1]
         if not (fits and scale.is_floating_point() and bool((scale != 0).all())):
-            raise InputError(f"{source}: {name} is {tuple(tensor.shape)}, its scale {tuple(scale.shape)}")
-        found[name] = tensor.float() / scale.float().reshape(-1, *[1] * (tensor.dim() - 1))
-    return found
+            raise InputError(f"{source}: {name}, {tuple(tensor.shape)}, has an invalid scale, {tuple(scale.shape)}")
+        result[name] = tensor.float() / scale.float().reshape(-1, *[1] * (tensor.dim() - 1))
+    return result

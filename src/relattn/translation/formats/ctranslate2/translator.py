@@ -1,71 +1,53 @@
-"""A model in a directory for CTranslate2, as `export.ctranslate2` writes it: what translates lines without PyTorch.
+"""Translate with a model for CTranslate2, without PyTorch.
 
-CTranslate2's search is ours with `early_stopping`, and there is no other; but with a penalty of 0 it is over when the
-best of a step ends. One limit of length holds for all sentences of a call, so a translation that came out longer than
-its own sentence's limit is made again, alone.
+CTranslate2's search is ours with `early_stopping`; without a length penalty, it ends as soon as the best hypothesis of
+a step is complete. All sentences of a call have the same length limit. A translation that exceeds the limit of its own
+sentence is therefore made again, alone.
 
-Whatever it is told not to write, the end of an empty translation by default, it takes out before probabilities are
-normalised, which changes the scores of all that is left. So it is told of nothing; padding and begin, which no trained
-model writes, are not text where they come out.
+CTranslate2 removes forbidden tokens before it normalizes probabilities, which changes all scores; by default it forbids
+the empty translation. We forbid nothing: no trained model generates padding or the begin mark, and decoding drops both.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from relattn.translation.config import Calibration, SearchConfig, as_dict
+from relattn.translation.config import SearchConfig
 from relattn.translation.data.imported import AnyTokenizer, tokenizer_in
 from relattn.translation.data.tokenizer import TOKENIZER
-from relattn.translation.errors import InputError, reading, require_installed
+from relattn.translation.errors import InputError, reading, require, require_installed
 from relattn.translation.files import require_files
+from relattn.translation.formats.ctranslate2.directory import (
+    CONFIG,
+    DIRECTORY,
+    MODEL,
+    SECTION,
+    ExportSettings,
+    read_settings,
+    read_vocabularies,
+)
 from relattn.translation.search.types import Hypothesis, Request
-from relattn.translation.settings import of_version_4, read_yaml, to_config
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import MAX_TOKENS, Translator
 
-MODEL, CONFIG = "model.bin", "config.json"
-SHARED, OF_SOURCE, OF_TARGET = "shared_vocabulary", "source_vocabulary", "target_vocabulary"  # .json, or .txt once
-DIRECTORY = "model for CTranslate2"  # what such a directory is called
-OURS = "relattn"  # the part of config.json that CTranslate2 does not read
-
-
-@dataclass(frozen=True, kw_only=True)
-class Description:
-    """What config.json says of an exported model beside what CTranslate2 reads.
-
-    Attributes:
-        src_lang: the source language.
-        tgt_lang: the target language.
-        max_length: longest sequence, in pieces, end included; None where there is no limit.
-        search: how to search, with a length penalty that CTranslate2 has, stopping early.
-        calibration: of confidences.
-    """
-
-    src_lang: str
-    tgt_lang: str
-    max_length: int | None
-    search: SearchConfig = field(default_factory=SearchConfig)
-    calibration: Calibration = field(default_factory=Calibration)
+_UNSUPPORTED = "an export for CTranslate2 does not support {}; use the bundle"
 
 
 class CTranslate2Translator(Translator):
-    """A model in CTranslate2.
+    """A model that CTranslate2 runs.
 
     Args:
         path: the directory.
-        tokenizer: of the model.
-        search: how to search.
-        max_length: longest sequence, in pieces, end included; None where there is no limit.
+        tokenizer: tokenizer of both sides.
+        settings: languages, default search, longest sequence and calibration.
         device: "cpu", "cuda" or "cuda:1".
-        threads: of the processor; as many as CTranslate2 finds good where None.
-        compute_type: what it computes in: as the weights are by default, or "float32", …
+        threads: number of CPU threads; None takes CTranslate2's default.
+        compute_type: type that CTranslate2 computes in; "default" is that of the weights.
 
     Raises:
-        InputError: its vocabulary has other pieces than the tokenizer, ctranslate2 is not installed, or it cannot use
-            the model or the device.
+        InputError: the vocabulary is not the tokenizer's, ctranslate2 is not installed, or it cannot use the model or
+            the device.
     """
 
     supports_alignment = False
@@ -74,18 +56,21 @@ class CTranslate2Translator(Translator):
         self,
         path: Path,
         tokenizer: AnyTokenizer,
-        search: SearchConfig,
+        settings: ExportSettings,
         *,
-        languages: tuple[str, str] = ("", ""),
-        max_length: int | None = None,
-        calibration: Calibration = Calibration(),  # noqa: B008 - it is frozen
         device: str = "cpu",
         threads: int | None = None,
         compute_type: str = "default",
     ) -> None:
-        super().__init__(tokenizer, search, languages=languages, max_length=max_length, calibration=calibration)
+        super().__init__(
+            tokenizer,
+            settings.search,
+            languages=(settings.src_lang, settings.tgt_lang),
+            max_length=settings.max_length,
+            calibration=settings.calibration,
+        )
         if tokenizer.vocabularies != read_vocabularies(path):
-            raise InputError(f"{path}: its tokenizer has other pieces than its vocabulary")
+            raise InputError(f"{path}: the tokenizer and the vocabulary must have the same pieces")
         self._src_pieces, self._tgt_pieces = tokenizer.vocabularies
         self._ids = {piece: i for i, piece in enumerate(self._tgt_pieces)}
         kind, _, index = device.partition(":")
@@ -104,14 +89,13 @@ class CTranslate2Translator(Translator):
     def search_batch(
         self, requests: list[Request], search: SearchConfig, options: TranslateOptions
     ) -> list[list[Hypothesis]]:
-        for unsupported, what in (
+        for wanted, what in (
             (options.sampling is not None, "sampling"),
             (any(request.prefix for request in requests), "prefixes"),
             (any(request.phrases for request in requests), "a glossary"),
             (not search.early_stopping, "a search without early stopping"),
         ):
-            if unsupported:
-                raise InputError(f"{what} is not supported by an export for CTranslate2; use the bundle")
+            require(not wanted, _UNSUPPORTED.format(what))
         results = self._search([r.src_ids for r in requests], max(r.limit for r in requests), search, options.n_best)
         for i, (hypotheses, request) in enumerate(zip(results, requests, strict=True)):
             if len(hypotheses[0].tokens) >= request.limit:
@@ -120,8 +104,8 @@ class CTranslate2Translator(Translator):
 
     def log_probs(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[list[float]]:
         results = self._model.score_batch(
-            _spelt(self._src_pieces, src_ids),
-            _spelt(self._tgt_pieces, tgt_ids),
+            _pieces(self._src_pieces, src_ids),
+            _pieces(self._tgt_pieces, tgt_ids),
             max_batch_size=MAX_TOKENS,
             batch_type="tokens",
             max_input_length=0,
@@ -131,14 +115,14 @@ class CTranslate2Translator(Translator):
     def align_batch(
         self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]
     ) -> list[list[tuple[int, int]]]:
-        raise InputError("alignment is not supported by an export for CTranslate2; use the bundle")
+        raise InputError(_UNSUPPORTED.format("alignment"))
 
     def _search(
         self, src_ids: Sequence[Sequence[int]], limit: int, search: SearchConfig, n: int
     ) -> list[list[Hypothesis]]:
-        """The n best of each, closed where they would have more tokens than `limit`, end counted."""
+        """Return the n best translations of each source, of at most `limit` tokens with the end of sentence."""
         results = self._model.translate_batch(
-            _spelt(self._src_pieces, src_ids),
+            _pieces(self._src_pieces, src_ids),
             beam_size=search.beam_size,
             num_hypotheses=n,
             length_penalty=0.0 if search.length_penalty == "none" else search.alpha,
@@ -160,55 +144,17 @@ def load(path: str | Path, *, device: str = "cpu", threads: int | None = None) -
     """Load an export of a bundle. Options are those of `CTranslate2Translator`.
 
     Raises:
-        InputError: a file is missing, damaged or not one of an export; or as `CTranslate2Translator`.
+        InputError: a file is missing, damaged or not part of an export; or as `CTranslate2Translator`.
     """
     path = Path(path)
     require_files(path, MODEL, CONFIG, TOKENIZER, what=DIRECTORY)
-    about = description(path)
-    if about is None:
+    settings = read_settings(path)
+    if settings is None:
         raise InputError(
-            f"{path / CONFIG}: says nothing of {OURS}: the directory is none of its exports; `relattn import` may "
-            "make a bundle of it"
+            f"{path / CONFIG}: not an export of relattn: it has no group {SECTION}; `relattn import` may convert it"
         )
-    return CTranslate2Translator(
-        path,
-        tokenizer_in(path),
-        about.search,
-        languages=(about.src_lang, about.tgt_lang),
-        max_length=about.max_length,
-        calibration=about.calibration,
-        device=device,
-        threads=threads,
-    )
+    return CTranslate2Translator(path, tokenizer_in(path), settings, device=device, threads=threads)
 
 
-def description(path: Path) -> Description | None:
-    """What config.json says of a model that we exported; None of any other. Raises InputError where it is damaged."""
-    content = read_yaml(path / CONFIG, "a model's configuration").get(OURS)
-    if not isinstance(content, dict):
-        return None
-    uncalibrated = dict.fromkeys(as_dict(Calibration()), "null")  # as exports were before November 2026
-    then = {"calibration": uncalibrated, **content, "search": of_version_4(content.get("search"), "true")}
-    return to_config(Description, then, path / CONFIG, whole=True)
-
-
-def _spelt(pieces: list[str], ids: Sequence[Sequence[int]]) -> list[list[str]]:
-    return [[pieces[i] for i in row] for row in ids]
-
-
-def read_vocabularies(path: Path) -> tuple[list[str], list[str]]:
-    """The pieces of source and target in a directory for CTranslate2, by their numbers. Raises InputError."""
-    return _vocabulary(path, SHARED, OF_SOURCE), _vocabulary(path, SHARED, OF_TARGET)
-
-
-def _vocabulary(path: Path, *names: str) -> list[str]:
-    for file in (path / f"{name}{kind}" for name in names for kind in (".json", ".txt")):
-        if not file.is_file():
-            continue
-        with reading(file, "not JSON"):
-            text = file.read_text(encoding="utf-8")
-            pieces = json.loads(text) if file.suffix == ".json" else text.removesuffix("\n").split("\n")
-        if not (isinstance(pieces, list) and all(isinstance(piece, str) for piece in pieces)):
-            raise InputError(f"{file}: not a list of pieces")
-        return pieces
-    raise InputError(f"{path}: not a complete {DIRECTORY}: it has no {' or '.join(f'{name}.json' for name in names)}")
+def _pieces(vocabulary: list[str], ids: Sequence[Sequence[int]]) -> list[list[str]]:
+    return [[vocabulary[i] for i in row] for row in ids]

@@ -1,133 +1,109 @@
-"""A bundle as a directory for CTranslate2, which serves it on CPUs and GPUs, in int8 too, without PyTorch.
+"""Export a bundle for CTranslate2, which translates on CPUs and GPUs, also in int8, without PyTorch.
 
-    model.bin                the weights, in CTranslate2's own format
-    config.json              tokens that it adds, and under "relattn" the languages and the search
-    shared_vocabulary.json   the pieces, by their numbers; two files where source and target have others
-    tokenizer.model          the SentencePiece model, of both sides; of an imported bundle all its tokenizer's files
+    model.bin                weights, in CTranslate2's own format
+    config.json              special tokens, and in the group "relattn" the languages and the search
+    shared_vocabulary.json   pieces in the order of their ids; two files if source and target differ
+    tokenizer.model          SentencePiece model of both sides; an imported bundle has more tokenizer files
     README.md                the bundle's card
 
-CTranslate2 has clipped relative positions, one table for all heads of a layer, and vectors that are added to
-embeddings. What it has not is named, with the setting of a recipe that would make a model exportable.
+CTranslate2 supports clipped relative positions, with one table per layer for all heads, and vectors that are added to
+embeddings. Other models are refused; the message names the setting of a recipe that would make them exportable.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from relattn import RelativeAttention
-from relattn.nn import SelfAttention
 from relattn.translation.bundle import CARD, TOKENIZER_FILES, Bundle, weights_of
 from relattn.translation.config import ModelConfig, Quantization, SearchConfig, as_dict
 from relattn.translation.errors import InputError, require_installed
-from relattn.translation.files import putting, require_replaceable
-from relattn.translation.formats import with_report
-from relattn.translation.formats.ctranslate2.translator import (
+from relattn.translation.files import putting, require_outside, require_replaceable
+from relattn.translation.formats.ctranslate2.directory import (
     CONFIG,
     DIRECTORY,
     MODEL,
-    OF_SOURCE,
-    OF_TARGET,
-    OURS,
+    SECTION,
     SHARED,
-    Description,
-    load,
+    SOURCE,
+    TARGET,
+    ExportSettings,
 )
+from relattn.translation.formats.ctranslate2.translator import load
 from relattn.translation.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
-from relattn.translation.formats.parity import FARTHEST, Parity, Reference
-from relattn.translation.model.layers import DecoderLayer, EncoderLayer
-from relattn.translation.model.positions import PositionScheme
-from relattn.translation.model.positions.absolute import Learned, sinusoids
+from relattn.translation.formats.parity import Reference, Report, check_lines
+from relattn.translation.model.positions.absolute import sinusoids
 from relattn.translation.model.transformer import Transformer
 
-_ADDED = ("sinusoidal", "learned")  # positions that it adds to embeddings, from a table
-FILES = MODEL, CONFIG, *(f"{name}.json" for name in (SHARED, OF_SOURCE, OF_TARGET)), *TOKENIZER_FILES["imported"], CARD
-POSITIONS = 4096  # of a sinusoidal model: CTranslate2's own sinusoids are others, so that it has ours in a table
+_ADDED = ("sinusoidal", "learned")  # positions that are added to embeddings, from a table
+FILES = MODEL, CONFIG, *(f"{name}.json" for name in (SHARED, SOURCE, TARGET)), *TOKENIZER_FILES["imported"], CARD
+POSITIONS = 4096  # length of the table of our sinusoids, which differ from CTranslate2's
 
 
 def require_exportable(config: ModelConfig, source: str | Path) -> None:
-    """Raise an InputError that names everything of a model that CTranslate2 has not. `source` is the bundle's name."""
+    """Raise an InputError that names all features of a model that CTranslate2 lacks. `source` names the bundle."""
     reasons = []
-    if config.positions not in ("relative", "sinusoidal", "learned", "none"):
-        reasons.append(f"no {config.positions} positions (train with --model.positions relative)")
+    if config.positions not in ("relative", "none", *_ADDED):
+        reasons.append(f"{config.positions} positions (train with --model.positions relative)")
     if config.tables_per_head:
-        reasons.append("no tables for each head (train with --model.tables_per_head false)")
+        reasons.append("one table per head (train with --model.tables_per_head false)")
     if config.beyond == "zero":
-        reasons.append("no tables with zero beyond the clipping range (train with --model.beyond clip)")
+        reasons.append("tables with zero beyond the clipping distance (train with --model.beyond clip)")
     if reasons:
-        raise InputError(f"{source}: not for CTranslate2, which has {'; '.join(reasons)}")
+        raise InputError(f"{source}: CTranslate2 does not support {'; '.join(reasons)}")
 
 
-@dataclass(frozen=True)
-class Report:
-    """What an export was found to be.
-
-    Attributes:
-        ours: how the bundle searches.
-        theirs: how the export does.
-        parities: with weights of each type that was checked, in which order, how far the two agree.
-    """
-
-    ours: SearchConfig
-    theirs: SearchConfig
-    parities: dict[Quantization, Parity]
-
-    def __str__(self) -> str:
-        told = [f"length penalty: {_penalty(self.ours)} here, {_penalty(self.theirs)} there"]
-        return "\n\n".join([*told, *(f"{weights}: {parity}" for weights, parity in self.parities.items())])
-
-
-def export(parts: Bundle, out: Path, *, quantization: Quantization, sample: Sequence[str]) -> Report:
-    """Write a bundle for CTranslate2 and check that it says the same.
+def export(bundle: Bundle, out: Path, *, quantization: Quantization, sample: Sequence[str] | int) -> Report:
+    """Write a bundle for CTranslate2 and check that both agree.
 
     Args:
-        parts: of the bundle.
-        out: the directory; one that holds an export is replaced.
-        quantization: type of the weights, which CTranslate2 may compute in. The check is made in float32 too.
-        sample: lines to check it with.
+        bundle: the bundle.
+        out: the directory. An existing export is replaced.
+        quantization: type of the weights, in which CTranslate2 may also compute. Scores are also checked in float32.
+        sample: lines for the check, or the number of lines to draw from the vocabulary.
 
     Raises:
-        InputError: ctranslate2 is not installed, the model has what it has not, the check fails, `out` holds something
-            else or cannot be written. `out` is then as it was.
+        InputError: ctranslate2 is not installed, does not support the model or disagrees with the bundle; `out` holds
+            something else or cannot be written. `out` is then unchanged.
     """
+    require_outside(out, bundle.path)
     require_installed("ctranslate2", extra="export")
-    require_exportable(parts.model, parts.path)
+    require_exportable(bundle.model, bundle.path)
     out = out.resolve()
     require_replaceable(out, FILES, DIRECTORY)
-    ours = parts.translator()
-    if not any(line.strip() for line in sample):
-        raise InputError("there is nothing to check the export with: no lines")
-    lengths = [len(best.tokens) + 1 for (best,) in ours.n_best(sample)]
-    search = of_ctranslate2(parts.search, sum(lengths) / len(lengths))
-    reference, report = Reference.of(ours, sample, search), Report(parts.search, search, {})
+    ours = bundle.translator()
+    lines = check_lines(ours, sample)
+    lengths = [len(best.tokens) + 1 for (best,) in ours.n_best(lines)]
+    search = ctranslate2_search(bundle.search, sum(lengths) / len(lengths))
+    reference = Reference(ours, lines, search)
+    own, its = (f"{each.length_penalty}, α = {each.alpha}" for each in (bundle.search, search))
+    report = Report([f"length penalty of the bundle: {own}; of the export: {its}"], {})
     with putting(out) as aside:
         kinds: list[Quantization] = ["float32", quantization]
         for weights in dict.fromkeys(kinds):
-            if aside.exists():
-                shutil.rmtree(aside)
-            _write(aside, parts, ours.model, search, weights)
-            parity = reference.compare(load(aside))
-            if weights == "float32" and not parity.worst <= FARTHEST:
-                raise InputError(f"{out}: not exported: it would not say the same: {parity}")
-            report.parities[weights] = parity
-        (aside / CARD).write_text(with_report(parts.card, report), encoding="utf-8")
+            shutil.rmtree(aside, ignore_errors=True)
+            _write(aside, bundle, ours.model, search, weights)
+            theirs = load(aside)
+            report.parities[weights] = reference.compare(theirs.log_probs, theirs)
+            report.parities["float32"].require_close(f"{out}: not exported")
+        (aside / CARD).write_text(report.append_to(bundle.card), encoding="utf-8")
     return report
 
 
-def of_ctranslate2(search: SearchConfig, length: float) -> SearchConfig:
-    """A search that CTranslate2 has: it stops early, with a length penalty of len^α, or none.
+def ctranslate2_search(search: SearchConfig, length: float) -> SearchConfig:
+    """Return a search that CTranslate2 supports: with early stopping, and the length penalty len^α or none.
 
-    ((5 + len) / 6)^α is none of its. Near a length n it grows as len^(α n / (n + 5)) does, which is taken for it.
+    ((5 + len) / 6)^α is not supported. Near a length n it grows as len^(α n / (n + 5)), which replaces it.
 
     Args:
-        search: of the bundle.
-        length: n, in tokens, end counted.
+        search: search of the bundle.
+        length: n, in tokens, end of sentence included.
     """
     search = replace(search, early_stopping=True)
     if search.length_penalty != "gnmt":
@@ -135,51 +111,36 @@ def of_ctranslate2(search: SearchConfig, length: float) -> SearchConfig:
     return replace(search, length_penalty="average", alpha=round(search.alpha * length / (length + 5), 3))
 
 
-def _penalty(search: SearchConfig) -> str:
-    return {
-        "gnmt": f"((5 + len) / 6)^{search.alpha}",
-        "average": f"len^{search.alpha}",
-        "none": "none",
-    }[search.length_penalty]
-
-
-def _write(out: Path, parts: Bundle, model: Transformer, search: SearchConfig, weights: Quantization) -> None:
-    """The files of an export, in a new directory."""
-    marks, (src_pieces, tgt_pieces) = parts.tokenizer.marks, parts.tokenizer.vocabularies
+def _write(out: Path, bundle: Bundle, model: Transformer, search: SearchConfig, weights: Quantization) -> None:
+    """Write the files of an export, except the card, in a new directory."""
+    config, tokenizer, marks = bundle.model, bundle.tokenizer, bundle.tokenizer.marks
+    src_pieces, tgt_pieces = tokenizer.vocabularies
     spec = _spec(model)
     spec.register_source_vocabulary(src_pieces)
     spec.register_target_vocabulary(tgt_pieces)
     spec.config.bos_token = src_pieces[marks.src_begin[0]] if marks.src_begin else tgt_pieces[marks.bos]
     spec.config.eos_token, spec.config.decoder_start_token = tgt_pieces[marks.eos], tgt_pieces[marks.bos]
-    spec.config.unk_token = parts.tokenizer.unknown_piece
+    spec.config.unk_token = tokenizer.unknown_piece
     spec.config.add_source_bos, spec.config.add_source_eos = bool(marks.src_begin), bool(marks.src_end)
-    spec.config.layer_norm_epsilon = parts.model.norm_epsilon
-    spec.config.add_attribute(
-        OURS,
-        as_dict(
-            Description(
-                src_lang=parts.src_lang,
-                tgt_lang=parts.tgt_lang,
-                max_length=_longest(model),
-                search=search,
-                calibration=parts.calibration,
-            )
-        ),
+    spec.config.layer_norm_epsilon = config.norm_epsilon
+    settings = ExportSettings(
+        src_lang=bundle.src_lang,
+        tgt_lang=bundle.tgt_lang,
+        max_length=POSITIONS if config.positions == "sinusoidal" else model.max_length,
+        search=search,
+        calibration=bundle.calibration,
     )
+    spec.config.add_attribute(SECTION, as_dict(settings))
     spec.validate()
     spec.optimize(weights)
     out.mkdir(parents=True)
     spec.save(str(out))
-    for name, content in parts.tokenizer.files.items():
+    for name, content in tokenizer.files.items():
         (out / name).write_bytes(content)
 
 
-def _longest(model: Transformer) -> int | None:
-    return POSITIONS if model.config.positions == "sinusoidal" else model.max_length
-
-
 def _spec(model: Transformer) -> Any:
-    """CTranslate2's description of the model, with its weights."""
+    """Return CTranslate2's description of the model, with its weights."""
     from ctranslate2.specs import TransformerSpec, common_spec
     from ctranslate2.specs.model_spec import index_spec
 
@@ -188,7 +149,7 @@ def _spec(model: Transformer) -> Any:
         (config.encoder_layers, config.decoder_layers),
         config.heads,
         pre_norm=config.norm == "pre",
-        with_relative_position=config.positions not in _ADDED,  # no positions at all are tables of zeros
+        with_relative_position=config.positions not in _ADDED,  # no positions are tables of zeros
         activation=common_spec.Activation(CTRANSLATE2_ACTIVATIONS[config.activation]),
     )
     spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = config.scaled_embeddings
@@ -199,46 +160,19 @@ def _spec(model: Transformer) -> Any:
 
 
 def _state(model: Transformer) -> dict[str, Tensor]:
-    """A model's weights by our names, with all those that CTranslate2 has of such a model."""
-    state = {name: tensor.detach() for name, tensor in weights_of(model).items()}
-    state.setdefault("src_embedding", state["embedding"])
-    state.setdefault("output_weight", state["embedding"])
-    if model.config.positions in _ADDED:
-        state["src_positions.weight"] = _added(model.src_positions)
-        state["tgt_positions.weight"] = _added(model.tgt_positions)
+    """Return all weights that CTranslate2 has of such a model, by our names."""
+    config, state = model.config, {name: tensor.detach() for name, tensor in weights_of(model).items()}
+    state = {"src_embedding": state["embedding"], "output_weight": state["embedding"], **state}
+    if config.positions == "learned":
         return state
-    for stack, layers in (("encoder", model.encoder), ("decoder", model.decoder)):
-        for number, layer in enumerate(cast("Iterable[EncoderLayer | DecoderLayer]", layers)):
-            of_layer = f"{stack}.{number}.self_attention.attention"
-            state[f"{of_layer}.rel_key.weight"], state[f"{of_layer}.rel_value.weight"] = _tables(layer.self_attention)
+    if config.positions == "sinusoidal":
+        table = sinusoids(torch.arange(POSITIONS), config.dim)
+        return {**state, "src_positions.weight": table, "tgt_positions.weight": table}
+    left, right = config.clipping_range if config.positions == "relative" else (0, 0)
+    wide = max(left, right)  # to the shorter side, the table repeats its edge row
+    rows = torch.arange(-wide, wide + 1).clamp(-left, right) + left
+    zeros = torch.zeros(left + right + 1, config.dim // config.heads)  # replace a table that the model does not have
+    for name in CTRANSLATE2.places(config):
+        if name.endswith((".rel_key.weight", ".rel_value.weight")):
+            state[name] = state.get(name, zeros)[rows]  # (2 · wide + 1, head_dim)
     return state
-
-
-def _added(positions: PositionScheme) -> Tensor:
-    """(positions, dim) vectors that are added to embeddings."""
-    if isinstance(positions, Learned):
-        return positions.weight.detach().clone()
-    return sinusoids(torch.arange(POSITIONS), positions.config.dim)
-
-
-def _tables(ours: nn.Module) -> tuple[Tensor, Tensor]:
-    """Tables (2k + 1, head_dim) of keys and values of a layer; one that a model has not is zeros."""
-    assert isinstance(ours, SelfAttention)
-    attention = ours.attention
-    if not isinstance(attention, RelativeAttention):
-        nothing = torch.zeros(1, ours.head_dim)
-        return nothing, nothing
-    both = [
-        None if table is None else _symmetric(table.weight.detach(), attention.clip)
-        for table in (attention.rel_key, attention.rel_value)
-    ]
-    there = next(table for table in both if table is not None)
-    key, value = (torch.zeros_like(there) if table is None else table for table in both)
-    return key, value
-
-
-def _symmetric(table: Tensor, clipping_range: tuple[int, int]) -> Tensor:
-    """A table that reaches as far to one side as to the other; rows past the clipping distance are the edge's."""
-    left, right = clipping_range
-    wide = max(clipping_range)
-    return table[torch.arange(-wide, wide + 1).clamp(-left, right) + left]

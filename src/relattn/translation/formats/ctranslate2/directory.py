@@ -1,0 +1,62 @@
+"""Files of a model for CTranslate2: their names, the vocabularies, and our settings in config.json."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from relattn.translation.config import Calibration, SearchConfig, as_dict
+from relattn.translation.errors import InputError, reading
+from relattn.translation.settings import of_version_4, read_yaml, to_config
+
+MODEL, CONFIG = "model.bin", "config.json"
+SHARED, SOURCE, TARGET = "shared_vocabulary", "source_vocabulary", "target_vocabulary"  # .json, or .txt in old models
+DIRECTORY = "model for CTranslate2"  # name of such a directory in messages
+SECTION = "relattn"  # group in config.json with our settings, which CTranslate2 ignores
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportSettings:
+    """Our settings in the config.json of an export.
+
+    Attributes:
+        src_lang: source language.
+        tgt_lang: target language.
+        max_length: longest sequence, in pieces, end of sentence included; None if unlimited.
+        search: search that CTranslate2 supports.
+        calibration: calibration of confidences.
+    """
+
+    src_lang: str
+    tgt_lang: str
+    max_length: int | None
+    search: SearchConfig = field(default_factory=SearchConfig)
+    calibration: Calibration = field(default_factory=Calibration)
+
+
+def read_settings(path: Path) -> ExportSettings | None:
+    """Return our settings in a directory; None if it is not our export. Raises InputError if they are damaged."""
+    content = read_yaml(path / CONFIG, "a model's configuration").get(SECTION)
+    if not isinstance(content, dict):
+        return None
+    defaults = {"calibration": dict.fromkeys(as_dict(Calibration()), "null")}  # exports before November 2026
+    content = {**defaults, **content, "search": of_version_4(content.get("search"), "true")}
+    return to_config(ExportSettings, content, path / CONFIG, whole=True)
+
+
+def read_vocabularies(path: Path) -> tuple[list[str], list[str]]:
+    """Return the pieces of source and target, in the order of their ids. Raises InputError."""
+    return _vocabulary(path, SHARED, SOURCE), _vocabulary(path, SHARED, TARGET)
+
+
+def _vocabulary(path: Path, *names: str) -> list[str]:
+    for file in (path / f"{name}{suffix}" for name in names for suffix in (".json", ".txt")):
+        if file.is_file():
+            with reading(file, "not JSON"):
+                text = file.read_text(encoding="utf-8")
+                pieces = json.loads(text) if file.suffix == ".json" else text.removesuffix("\n").split("\n")
+            if not (isinstance(pieces, list) and all(isinstance(piece, str) for piece in pieces)):
+                raise InputError(f"{file}: must be a list of pieces")
+            return pieces
+    raise InputError(f"{path}: not a complete {DIRECTORY}: it has no {' or '.join(f'{name}.json' for name in names)}")
