@@ -101,7 +101,7 @@ class Markup:
         """Return the nodes of a translation with placeholder tags. Any other tag in it is text."""
         top: list[PageElement] = []
         opened: list[tuple[str, Any]] = [("", top)]  # placeholder and node; new nodes are appended to the last node
-        for part in re.split(rf"(</?{self._prefix}\d+/?>)", translation):
+        for part in filter(None, re.split(rf"(</?{self._prefix}\d+/?>)", translation)):
             _, node = opened[-1]
             start = part.replace("</", "<")
             if start not in elements:
