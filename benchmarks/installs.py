@@ -1,10 +1,10 @@
-"""The wheels in dist/ (`make wheels`), installed in clean environments with no compiler, and README's lines run there.
+"""Install the wheels in dist/ (`make wheels`) in new environments without a compiler, and run README's example there.
 
     python -m benchmarks.installs python3.11=2.13.0 python3.12=2.11.0 python3.13=2.13.0
 
-Each Python gets a new environment, PyTorch of that version from the package index (gigabytes, but for CPU builds) and
-the wheel that pip chooses; the only programs on the path are the environment's. The last Python gets the wheel without
-kernels too. What is printed is a transcript, with DIR for the environment; a command that fails ends it.
+Each Python gets a new environment, this version of PyTorch from the package index (gigabytes, except for CPU builds)
+and the wheel that pip chooses. Only the environment's programs are on the path. The last Python also gets the wheel
+without kernels. The output is a transcript, with DIR for the environment; it ends with the first command that fails.
 """
 
 import argparse
@@ -18,23 +18,23 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 COMPILERS = ("cc", "gcc", "clang", "c99", "tcc", "zig")
-SHOWN = re.compile(r"Processing|Successfully installed relattn")  # of what pip says
+SHOWN = re.compile(r"Processing|Successfully installed relattn")  # lines of pip's output that are shown
 CHECK = """
 from relattn import backends
 reference = attention(query, key, value, is_causal=True, lengths=torch.tensor([100, 60]), backend="reference")
 print("Python", sys.version.split()[0], "torch", torch.__version__, torch.backends.cpu.get_cpu_capability())
-print("out", tuple(out.shape), "is off the equations by at most", f"{float((out - reference).abs().max()):.1e}")
+print("out", tuple(out.shape), "differs from the equations by at most", f"{float((out - reference).abs().max()):.1e}")
 """
 
 
 def ten_lines() -> str:
-    """README's code for the library, and how far its result is from the equations."""
-    (found,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    return f"import sys\n{found}{CHECK}"
+    """Return README's example of the library, followed by a comparison of its result with the equations."""
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    return f"import sys\n{example}{CHECK}"
 
 
 def shown(directory: Path, *command: str, only: re.Pattern[str] | None = None) -> None:
-    """Runs a command in an environment, with nothing else on the path, and prints both."""
+    """Run a command in an environment, with nothing else on the path, and print the command and its output."""
     print("$", " ".join(command).replace(str(DIST), "dist"), flush=True)
     variables = os.environ | {"PATH": str(directory / "bin"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     program = str(directory / "bin" / command[0])
@@ -49,9 +49,9 @@ def shown(directory: Path, *command: str, only: re.Pattern[str] | None = None) -
 def install(python: str, version: str, directory: Path, is_last: bool) -> None:
     print(f"\n$ {python} -m venv DIR; export PATH=DIR/bin", flush=True)
     subprocess.run([python, "-m", "venv", str(directory)], check=True)
-    found = [name for name in COMPILERS if shutil.which(name, path=str(directory / "bin"))]
-    if found:
-        raise SystemExit(f"{directory / 'bin'} has compilers: {', '.join(found)}")
+    compilers = [name for name in COMPILERS if shutil.which(name, path=str(directory / "bin"))]
+    if compilers:
+        raise SystemExit(f"{directory / 'bin'} must have no compiler, has {', '.join(compilers)}")
     (directory / "ten_lines.py").write_text(ten_lines(), encoding="utf-8")
     shown(directory, "pip", "install", "--quiet", f"torch=={version}")
     shown(directory, "pip", "install", "--no-index", "--find-links", str(DIST), "relattn", only=SHOWN)
@@ -67,10 +67,10 @@ def install(python: str, version: str, directory: Path, is_last: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("environments", nargs="+", metavar="PYTHON=TORCH", help="a Python and a version of PyTorch")
-    asked = [text.partition("=")[::2] for text in parser.parse_args().environments]
-    for number, (python, version) in enumerate(asked, start=1):
+    environments = [text.partition("=")[::2] for text in parser.parse_args().environments]
+    for number, (python, version) in enumerate(environments, start=1):
         with tempfile.TemporaryDirectory() as directory:
-            install(python, version, Path(directory), is_last=number == len(asked))
+            install(python, version, Path(directory), is_last=number == len(environments))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writing so that a file or a directory is either there in full or not there at all."""
+"""Write files and directories completely or not at all."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pathlib import Path
 
 from relattn.translation.errors import InputError, reason, require
 
-PART = ".*.part"  # what a process that is killed may leave in a directory
+PART = ".*.part"  # pattern of files that a killed process may leave in a directory
 
 
 @contextmanager
 def putting(path: Path) -> Iterator[Path]:
-    """Yield a path beside `path` to make a file or a directory at; at the end it is synced and renamed into place.
+    """Yield a temporary path next to `path` for a new file or directory, which is synced and renamed at the end.
 
-    A directory takes the place of another that was there, and a moment without either lies between two renames.
+    A new directory replaces an old one by two renames; between them, neither is at `path`.
 
     Raises:
-        InputError: it cannot be written (a full disk, no permission); what stood at `path` before still does.
+        InputError: writing failed (a full disk, no permission); what was at `path` before is kept.
     """
-    name = f".{uuid.uuid4().hex[:16]}"  # whatever the length of the other's
+    name = f".{uuid.uuid4().hex[:16]}"  # short, even if the name of `path` has the maximum length
     aside, old = path.with_name(f"{name}.part"), path.with_name(f"{name}.old")
     try:
         yield aside
@@ -44,15 +44,15 @@ def putting(path: Path) -> Iterator[Path]:
 
 
 def require_replaceable(path: Path, names: Collection[str], what: str) -> None:
-    """Refuse a place that holds anything but a directory of these files, all or some of them.
+    """Raise an InputError unless `path` is free, or a directory with no other files than those that are replaced.
 
     Args:
-        path: the place; nothing may be there, or an empty directory.
-        names: of the files.
-        what: such a directory is called.
+        path: path of the output directory.
+        names: names of the files that may be replaced.
+        what: name of such a directory in messages.
 
     Raises:
-        InputError: something else stands there.
+        InputError: `path` is a file, or a directory with other files.
     """
     if not os.path.lexists(path):
         return
@@ -70,14 +70,14 @@ def require_outside(path: Path, source: Path) -> None:
 
 
 def require_files(path: Path, *names: str, what: str) -> None:
-    """Refuse, by an InputError, a directory that has not all of some files; `what` such a directory is called."""
+    """Raise an InputError unless a directory has all these files. `what` names such a directory in messages."""
     missing = [name for name in names if not (path / name).is_file()]
     if missing:
         raise InputError(f"{path}: not a complete {what}: it has no {', no '.join(missing)}")
 
 
 def _swap(aside: Path, path: Path, old: Path) -> None:
-    """Put the directory `aside` at `path`; what stood there is at `old` then, or where it was if that fails."""
+    """Move the directory `aside` to `path`, and what was there to `old`. If that fails, `path` is unchanged."""
     had_one = path.exists()
     if had_one:
         path.rename(old)
@@ -90,7 +90,7 @@ def _swap(aside: Path, path: Path, old: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Take away a file, a link or a directory, as far as it can be; an error here must not hide one that led here."""
+    """Remove a file, a link or a directory. Errors are ignored, so that they do not hide an earlier one."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -99,19 +99,19 @@ def remove(path: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
-    """Write a file as `putting` does."""
+    """Write a file with `putting`."""
     with putting(path) as aside:
         aside.write_bytes(content)
 
 
 @contextmanager
 def output(path: Path) -> Iterator[Callable[[bytes], object]]:
-    """Open a file for what is to come and yield what writes it, all at once; a file is replaced as `putting` does.
+    """Open a file and yield a function that writes its content. A regular file is replaced with `putting`.
 
-    What is not a regular file (a device, a pipe, a link) is written through and stays what it is.
+    A device, a pipe or a link is written directly and is not replaced.
 
     Raises:
-        InputError: it cannot be opened, told before anything else is done, or not be written.
+        InputError: the file cannot be opened, which is known before the block runs, or cannot be written.
     """
     if path.is_symlink() or (path.exists() and not stat.S_ISREG(path.stat().st_mode)):
         try:
@@ -131,19 +131,19 @@ def output(path: Path) -> Iterator[Callable[[bytes], object]]:
 
 
 def as_csv(rows: Iterable[Sequence[object]]) -> str:
-    """Rows as lines of CSV."""
+    """Return rows as lines of CSV."""
     written = io.StringIO()
     csv.writer(written).writerows(rows)
     return written.getvalue()
 
 
 def as_size(count: int) -> str:
-    """A number of bytes, as it is told."""
+    """Return a number of bytes in MiB or GiB."""
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def _sync(path: Path, *, inside: bool = True) -> None:
-    """Make a file or a directory durable, with the files in a directory."""
+    """Sync a file, or a directory with its files, to disk."""
     if inside and path.is_dir():
         for file in path.iterdir():
             _sync(file)
