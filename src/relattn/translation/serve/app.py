@@ -81,26 +81,26 @@ def make_app(router: Router, *, keys: Path | None = None, cors: Sequence[str] = 
             router.close()
 
     app = FastAPI(title="relattn", openapi_url="/spec", docs_url=None, redoc_url=None, lifespan=lifespan)
-    routes: list[tuple[str, str, Callable[..., Awaitable[Response]]]] = [
-        ("GET", "/languages", api.languages),
-        ("GET", "/download_file/{name}", api.download_file),
-        ("POST", "/suggest", api.suggest),
-        ("GET", "/frontend/settings", api.settings),
-        ("GET", "/health", api.health),
-        ("GET", "/metrics", api.metrics),
-    ]
-    for method, path, answer in routes:
-        app.add_api_route(path, answer, methods=[method])
-    routes_with_body: dict[str, tuple[_Handler, type[BaseModel]]] = {
-        "/translate": (api.translate, bodies.TranslateBody),
-        "/detect": (api.detect, bodies.DetectBody),
-        "/translate_file": (api.translate_file, bodies.TranslateFileBody),
-        "/words": (api.words, bodies.WordsBody),
-        "/attention": (api.attention, bodies.AttentionBody),
+    app.add_api_route("/suggest", api.suggest, methods=["POST"])
+    routes: dict[str, Callable[..., Awaitable[Response]]] = {
+        "/languages": api.languages,
+        "/download_file/{name}": api.download_file,
+        "/frontend/settings": api.settings,
+        "/health": api.health,
+        "/metrics": api.metrics,
     }
-    for path, (handler, body) in routes_with_body.items():
+    for path, answer in routes.items():
+        app.add_api_route(path, answer)
+    routes_with_body: dict[_Handler, type[BaseModel]] = {
+        api.translate: bodies.TranslateBody,
+        api.detect: bodies.DetectBody,
+        api.translate_file: bodies.TranslateFileBody,
+        api.words: bodies.WordsBody,
+        api.attention: bodies.AttentionBody,
+    }
+    for handler, body in routes_with_body.items():
         app.add_api_route(
-            path,
+            f"/{handler.__name__}",
             _with_deadline(router.limits.seconds, handler),
             methods=["POST"],
             openapi_extra={"requestBody": _body_schema(body, router)},

@@ -27,7 +27,7 @@ class FileStore:
     def get(self, name: str) -> bytes | None:
         """Return the content of a file; None if there is no such file or it has expired."""
         self._drop_expired()
-        return self._files[name][1] if name in self._files else None
+        return self._files.get(name, (0.0, None))[1]
 
     def _drop_expired(self) -> None:
         now = time.monotonic()

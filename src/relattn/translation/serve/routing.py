@@ -149,16 +149,14 @@ class Router:
             InputError: no model translates the languages, a text cannot be read, or there are too many sentences.
             QueueFull: too many sentences are waiting.
         """
-        results: dict[int, list[str]] = {}
+        results = {}
         for source in dict.fromkeys(sources):
-            indices = [i for i, each in enumerate(sources) if each == source]
-            group = [texts[i] for i in indices]
-            if source == target and source in self.codes:
-                translations = [[text] for text in group]
-            else:
+            group = [text for text, each in zip(texts, sources, strict=True) if each == source]
+            translations = [[text] for text in group]
+            if source != target or source not in self.codes:
                 translations = await self._translate_group(group, source, target, html=html, count=count)
-            results.update(zip(indices, translations, strict=True))
-        return [results[i] for i in range(len(texts))]
+            results[source] = iter(translations)
+        return [next(results[source]) for source in sources]
 
     async def _translate_group(
         self, texts: Sequence[str], source: str, target: str, *, html: bool, count: int
