@@ -105,13 +105,13 @@ def test_it_is_used_by_the_keyboard_alone(page: Page) -> None:
             break
         page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    expect(page.locator("#inside-controls")).to_be_visible()
+    expect(page.locator("#attention-controls")).to_be_visible()
 
 
 def test_attention_is_shown_and_its_parts_are_the_models(page: Page) -> None:
     type_text(page, "one cat")
     page.click("summary")
-    expect(page.locator("#matrices figcaption")).to_have_text(["content", "relative", "weights, after the softmax"])
+    expect(page.locator("#matrices figcaption")).to_have_text(["content", "relative", "weights (after softmax)"])
     pieces = page.locator("#matrices figure").first.locator("tbody tr").count()
     assert page.locator("#matrices figure").first.locator("tbody td").count() == pieces**2
     assert page.locator("#bars div").count() == 5

@@ -1,27 +1,27 @@
-// The page: translates when typing stops, shades words by confidence, and shows attention layer by layer.
+// Translates when typing stops, underlines words by confidence, and shows the attention of each layer.
 "use strict";
 
-const PAUSE = 350; // milliseconds without a key before a text is translated
-const OTHERS = 3; // other translations that are asked for
-const at = (id) => document.getElementById(id);
-const state = { languages: [], limit: 0, asked: 0, timer: 0, words: [], attention: null };
+const PAUSE = 350; // milliseconds without a keystroke before the text is translated
+const ALTERNATIVES = 3; // number of other translations to request
+const byId = (id) => document.getElementById(id);
+const state = { languages: [], limit: 0, requests: 0, timer: 0, attention: null };
 
 function element(name, text, properties = {}) {
-  const made = document.createElement(name);
-  if (text !== undefined) made.textContent = text; // as text: whatever a translation says is never markup
-  return Object.assign(made, properties);
+  const node = document.createElement(name);
+  if (text !== undefined) node.textContent = text; // a translation is never parsed as HTML
+  return Object.assign(node, properties);
 }
 
-async function ask(path, body) {
-  const key = at("key").value;
+async function request(path, body) {
+  const key = byId("key").value;
   const options = body && {
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify(key ? { ...body, api_key: key } : body),
   };
-  const answer = await fetch(path, options || {});
-  const content = await answer.json();
-  if (!answer.ok) throw new Error(content.error || `the server answered ${answer.status}`);
+  const response = await fetch(path, options || {});
+  const content = await response.json();
+  if (!response.ok) throw new Error(content.error || `the server returned status ${response.status}`);
   return content;
 }
 
@@ -31,20 +31,20 @@ function fill(select, entries, chosen) {
 }
 
 function fillTargets(chosen) {
-  const source = at("source").value;
-  const from = state.languages.filter((one) => source === "auto" || one.code === source);
-  const codes = new Set(from.flatMap((one) => one.targets));
+  const source = byId("source").value;
+  const from = state.languages.filter(({ code }) => source === "auto" || code === source);
+  const codes = new Set(from.flatMap(({ targets }) => targets));
   const name = (code) => (state.names[code] || code);
-  fill(at("target"), [...codes].map((code) => [code, name(code)]), chosen || at("target").value);
+  fill(byId("target"), [...codes].map((code) => [code, name(code)]), chosen || byId("target").value);
 }
 
-function say(text, isError = false) {
-  at("status").textContent = text;
-  at("status").className = isError ? "error" : "";
+function showStatus(text, isError = false) {
+  byId("status").textContent = text;
+  byId("status").className = isError ? "error" : "";
 }
 
 function showTranslation(words) {
-  const output = at("translation");
+  const output = byId("translation");
   output.replaceChildren();
   for (const { text, confidence } of words) {
     if (confidence === null) {
@@ -55,60 +55,60 @@ function showTranslation(words) {
     word.style.textDecorationColor = `rgba(var(--doubt), ${(1 - confidence).toFixed(2)})`;
     output.append(word);
   }
-  at("copy").disabled = words.length === 0;
-  at("legend").hidden = words.length === 0;
+  byId("copy").disabled = words.length === 0;
+  byId("legend").hidden = words.length === 0;
 }
 
-function count() {
-  const length = [...at("text").value].length;
-  at("count").textContent = state.limit ? `${length} of ${state.limit} characters` : "";
+function showCount() {
+  const length = [...byId("text").value].length;
+  byId("count").textContent = state.limit ? `${length} of ${state.limit} characters` : "";
 }
 
 async function translate() {
-  const q = at("text").value;
-  const number = ++state.asked;
+  const q = byId("text").value;
+  const number = ++state.requests;
   state.attention = null;
   if (!q.trim()) {
     showTranslation([]);
-    at("alternatives").hidden = true;
-    say("");
-    showInside();
+    byId("alternatives").hidden = true;
+    showStatus("");
+    showAttention();
     return;
   }
-  say("…");
-  const what = { q, source: at("source").value, target: at("target").value };
+  showStatus("…");
+  const parameters = { q, source: byId("source").value, target: byId("target").value };
   try {
-    const found = await ask("words", { ...what, alternatives: OTHERS });
-    if (number !== state.asked) return; // a newer text was asked for
-    showTranslation(found.words);
-    at("others").replaceChildren(...found.alternatives.map((one) => element("li", one)));
-    at("alternatives").hidden = found.alternatives.length === 0;
-    const language = found.detectedLanguage;
-    say(language ? `from ${state.names[language.language] || language.language}` : "");
-    if (at("inside").open) await inspect(number);
+    const result = await request("words", { ...parameters, alternatives: ALTERNATIVES });
+    if (number !== state.requests) return; // a newer request was sent
+    showTranslation(result.words);
+    byId("others").replaceChildren(...result.alternatives.map((text) => element("li", text)));
+    byId("alternatives").hidden = result.alternatives.length === 0;
+    const language = result.detectedLanguage;
+    showStatus(language ? `from ${state.names[language.language] || language.language}` : "");
+    if (byId("attention").open) await inspect(number);
   } catch (error) {
-    if (number === state.asked) say(error.message, true);
+    if (number === state.requests) showStatus(error.message, true);
   }
 }
 
-async function inspect(number = state.asked) {
-  const q = at("text").value;
-  const what = { q, source: at("source").value, target: at("target").value };
-  what.part = at("part").value;
-  what.layer = Number(at("layer").value || 1);
-  if (!q.trim()) return showInside();
+async function inspect(number = state.requests) {
+  const q = byId("text").value;
+  const parameters = { q, source: byId("source").value, target: byId("target").value };
+  parameters.part = byId("part").value;
+  parameters.layer = Number(byId("layer").value || 1);
+  if (!q.trim()) return showAttention();
   try {
-    const found = await ask("attention", what);
-    if (number !== state.asked) return;
-    state.attention = found;
-    at("inside-note").textContent = "";
-    fill(at("layer"), Array.from({ length: found.layers }, (_, i) => [i + 1, i + 1]), what.layer);
-    fill(at("head"), Array.from({ length: found.heads }, (_, i) => [i + 1, i + 1]), at("head").value || 1);
+    const result = await request("attention", parameters);
+    if (number !== state.requests) return;
+    state.attention = result;
+    byId("attention-note").textContent = "";
+    fill(byId("layer"), Array.from({ length: result.layers }, (_, i) => [i + 1, i + 1]), parameters.layer);
+    fill(byId("head"), Array.from({ length: result.heads }, (_, i) => [i + 1, i + 1]), byId("head").value || 1);
   } catch (error) {
     state.attention = null;
-    at("inside-note").textContent = error.message;
+    byId("attention-note").textContent = error.message;
   }
-  showInside();
+  showAttention();
 }
 
 function matrix(title, rows, across, down, signed) {
@@ -148,7 +148,7 @@ function matrix(title, rows, across, down, signed) {
 
 function showDistances(distances, values) {
   const largest = Math.max(1e-6, ...values.map(Math.abs));
-  at("bars").replaceChildren(...values.map((value, i) => {
+  byId("bars").replaceChildren(...values.map((value, i) => {
     const bar = element("div", undefined, { title: `${distances[i]}: ${value.toFixed(3)}` });
     const part = element("i");
     const height = 45 * Math.abs(value) / largest;
@@ -159,69 +159,69 @@ function showDistances(distances, values) {
     return bar;
   }));
   const strongest = values.indexOf(Math.max(...values));
-  at("bars").setAttribute("aria-label", `the distance that adds most is ${distances[strongest]}`);
+  byId("bars").setAttribute("aria-label", `the distance with the largest mean term is ${distances[strongest]}`);
 }
 
-function showInside() {
-  const found = state.attention;
-  at("inside-controls").hidden = !found;
-  at("matrices").replaceChildren();
-  at("distances").hidden = at("sum").hidden = true;
-  if (!found) return;
-  const head = Number(at("head").value || 1) - 1;
-  if (found.part === "cross") {
-    at("matrices").append(matrix("weights", found.weights[head], found.across, found.down, false));
+function showAttention() {
+  const attention = state.attention;
+  byId("attention-controls").hidden = !attention;
+  byId("matrices").replaceChildren();
+  byId("distances").hidden = byId("sum").hidden = true;
+  if (!attention) return;
+  const head = Number(byId("head").value || 1) - 1;
+  if (attention.part === "cross") {
+    byId("matrices").append(matrix("weights", attention.weights[head], attention.across, attention.down, false));
     return;
   }
-  at("matrices").append(matrix("content", found.content[head], found.across, found.down, true));
-  if (found.relative) at("matrices").append(matrix("relative", found.relative[head], found.across, found.down, true));
-  at("matrices").append(matrix("weights, after the softmax", found.weights[head], found.across, found.down, false));
-  at("sum").hidden = !found.relative;
-  at("distances").hidden = !found.by_distance;
-  if (found.by_distance) showDistances(found.distances, found.by_distance[head]);
+  byId("matrices").append(matrix("content", attention.content[head], attention.across, attention.down, true));
+  if (attention.relative) byId("matrices").append(matrix("relative", attention.relative[head], attention.across, attention.down, true));
+  byId("matrices").append(matrix("weights (after softmax)", attention.weights[head], attention.across, attention.down, false));
+  byId("sum").hidden = !attention.relative;
+  byId("distances").hidden = !attention.by_distance;
+  if (attention.by_distance) showDistances(attention.distances, attention.by_distance[head]);
 }
 
-function later() {
-  count();
+function translateLater() {
+  showCount();
   clearTimeout(state.timer);
   state.timer = setTimeout(translate, PAUSE);
 }
 
-async function begin() {
+async function start() {
   try {
-    const [languages, settings] = await Promise.all([ask("languages"), ask("frontend/settings")]);
-    state.languages = languages.filter((one) => one.targets.length);
-    state.names = Object.fromEntries(languages.map((one) => [one.code, one.name]));
+    const [languages, settings] = await Promise.all([request("languages"), request("frontend/settings")]);
+    state.languages = languages.filter(({ targets }) => targets.length);
+    state.names = Object.fromEntries(languages.map(({ code, name }) => [code, name]));
     state.limit = settings.charLimit;
-    for (const one of document.querySelectorAll(".key")) one.hidden = !settings.keyRequired;
-    fill(at("source"), [...state.languages.map((one) => [one.code, one.name]), ["auto", "any of these"]], settings.language.source.code);
+    for (const node of document.querySelectorAll(".key")) node.hidden = !settings.keyRequired;
+    fill(byId("source"), [...state.languages.map(({ code, name }) => [code, name]), ["auto", "detect language"]], settings.language.source.code);
     fillTargets(settings.language.target.code);
-    count();
+    showCount();
   } catch (error) {
-    say(error.message, true);
+    showStatus(error.message, true);
   }
-  at("text").addEventListener("input", later);
-  at("key").addEventListener("change", translate);
-  at("form").addEventListener("submit", (event) => { event.preventDefault(); translate(); });
-  at("source").addEventListener("change", () => { fillTargets(); translate(); });
-  at("target").addEventListener("change", translate);
-  at("swap").addEventListener("click", () => {
-    const source = at("source").value;
-    const back = state.languages.find((one) => one.code === at("target").value);
-    if (!back || source === "auto" || !back.targets.includes(source)) return say("nothing here translates back", true);
-    at("source").value = back.code;
+  byId("text").addEventListener("input", translateLater);
+  byId("key").addEventListener("change", translate);
+  byId("form").addEventListener("submit", (event) => { event.preventDefault(); translate(); });
+  byId("source").addEventListener("change", () => { fillTargets(); translate(); });
+  byId("target").addEventListener("change", translate);
+  byId("swap").addEventListener("click", () => {
+    const source = byId("source").value;
+    const back = state.languages.find(({ code }) => code === byId("target").value);
+    if (!back || source === "auto" || !back.targets.includes(source)) return showStatus("no model translates in this direction", true);
+    byId("source").value = back.code;
     fillTargets(source);
-    at("text").value = at("translation").textContent;
-    later();
+    byId("text").value = byId("translation").textContent;
+    translateLater();
   });
-  at("copy").addEventListener("click", async () => {
-    await navigator.clipboard.writeText(at("translation").textContent);
-    say("copied");
+  byId("copy").addEventListener("click", async () => {
+    await navigator.clipboard.writeText(byId("translation").textContent);
+    showStatus("copied");
   });
-  at("inside").addEventListener("toggle", () => { if (at("inside").open) inspect(); });
-  for (const id of ["part", "layer"]) at(id).addEventListener("change", () => inspect());
-  at("head").addEventListener("change", showInside);
-  if (at("text").value) later();
+  byId("attention").addEventListener("toggle", () => { if (byId("attention").open) inspect(); });
+  for (const id of ["part", "layer"]) byId(id).addEventListener("change", () => inspect());
+  byId("head").addEventListener("change", showAttention);
+  if (byId("text").value) translateLater();
 }
 
-begin();
+start();
