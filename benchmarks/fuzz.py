@@ -1,11 +1,10 @@
-"""Requests that no client would send, thousands of them: whether a server answers each without an error of its own.
+"""Send thousands of malformed requests to a server, and check that none causes an internal error.
 
     python -m benchmarks.fuzz MODEL
 
-Schemathesis (`pip install schemathesis`, its own program) makes requests from the API's description, right ones and
-wrong ones; then come requests of ours with damaged bytes: texts of all planes of Unicode and halves of them, HTML of
-any kind, files that are cut or were never files, broken forms, headers that lie. What the server counted is what is
-reported.
+Schemathesis (`pip install schemathesis`, a program of its own) generates valid and invalid requests from the
+description of the API. Then come our own requests with damaged bytes: unusual Unicode and unpaired surrogates,
+malformed HTML, truncated files, broken forms and wrong headers. The reported counts are those of the server's metrics.
 """
 
 import argparse
@@ -19,7 +18,7 @@ import urllib.parse
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.serving import started
+from benchmarks.serving import start
 
 ROUTES = ["/translate", "/detect", "/translate_file", "/words", "/attention", "/suggest", "/download_file/x", "/", "/x"]
 PIECES = [
@@ -64,7 +63,7 @@ def text(draw: random.Random) -> str:
 
 
 def value(draw: random.Random) -> object:
-    """What may stand for any parameter."""
+    """Return a value for any parameter."""
     return draw.choice(
         [
             text(draw),
@@ -80,7 +79,7 @@ def value(draw: random.Random) -> object:
 
 
 def request(draw: random.Random) -> tuple[str, str, bytes, dict[str, str]]:
-    """Method, path, body and headers."""
+    """Return the method, path, body and headers of a request."""
     given: dict[str, object] = {
         "q": text(draw),
         "source": draw.choice(["en", "en", "en", "auto", "de", text(draw)]),
@@ -123,8 +122,8 @@ def request(draw: random.Random) -> tuple[str, str, bytes, dict[str, str]]:
     return method, path, body, headers
 
 
-def damaged(address: str, count: int, seed: int) -> Counter[int]:
-    """The statuses of so many requests of ours."""
+def send_damaged(address: str, count: int, seed: int) -> Counter[int]:
+    """Send our own requests. Return the number of responses by status."""
     draw, statuses = random.Random(seed), Counter[int]()
     host = urllib.parse.urlsplit(address)
     for _ in range(count):
@@ -137,26 +136,26 @@ def damaged(address: str, count: int, seed: int) -> Counter[int]:
 
 
 def counted(address: str) -> Counter[str]:
-    """Requests by status, as the server counted them."""
+    """Return the number of requests by status, from the metrics of the server."""
     host = urllib.parse.urlsplit(address)
     connection = http.client.HTTPConnection(host.hostname or "", host.port, timeout=60)
     connection.request("GET", "/metrics")
-    told = connection.getresponse().read().decode()
+    metrics = connection.getresponse().read().decode()
     connection.close()
-    found = Counter[str]()
-    for status, number in re.findall(r'relattn_requests_total\{.*status="(\d+)"\} ([\d.]+)', told):
-        found[status] += int(float(number))
-    return found
+    counts = Counter[str]()
+    for status, number in re.findall(r'relattn_requests_total\{.*status="(\d+)"\} ([\d.]+)', metrics):
+        counts[status] += int(float(number))
+    return counts
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
     parser.add_argument("model", type=Path, help="bundle or export")
-    parser.add_argument("--examples", type=int, default=1000, help="of Schemathesis, a route")
-    parser.add_argument("--damaged", type=int, default=5000, help="requests of ours")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--examples", type=int, default=1000, help="number of requests of Schemathesis per route")
+    parser.add_argument("--damaged", type=int, default=5000, help="number of our own requests")
+    parser.add_argument("--seed", type=int, default=1, help="random seed")
     arguments = parser.parse_args()
-    process, address = started(arguments.model, ["--threads", "1", "--beam_size", "2"])
+    process, address = start(arguments.model, ["--threads", "1", "--beam_size", "2"])
     try:
         options = [
             "--checks",
@@ -171,16 +170,16 @@ def main() -> None:
             [program, "run", f"{address}spec", *options, "--phases", "examples,coverage,fuzzing"], check=False
         )
         described = counted(address)
-        damaged(address, arguments.damaged, arguments.seed)
+        send_damaged(address, arguments.damaged, arguments.seed)
         every = counted(address)
         alive = process.poll() is None
     finally:
         process.kill()
-    print("from the description", dict(sorted(described.items())))
-    print("damaged", dict(sorted((every - described).items())))
-    print(f"all {sum(every.values())}, errors of the server's: {sum(n for s, n in every.items() if s[0] == '5')}")
+    print("Schemathesis:", dict(sorted(described.items())))
+    print("damaged:", dict(sorted((every - described).items())))
+    print(f"all {sum(every.values())}, internal errors: {sum(n for s, n in every.items() if s[0] == '5')}")
     if not alive or any(status[0] == "5" for status in every):
-        sys.exit("the server failed")
+        sys.exit("the server had an internal error or stopped")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""A server under load: clients on loopback that all ask at once, each answer checked against the text translated alone.
+"""Measure a server under load. Each answer is compared with the translation of the same line alone.
 
     python -m benchmarks.serving MODEL --text FILE                        200 clients for a minute
-    python -m benchmarks.serving MODEL --text FILE --seconds 1800         memory, over half an hour
+    python -m benchmarks.serving MODEL --text FILE --seconds 1800         memory during half an hour
 
-Sentences a second stand beside what the same engine translates of the same lines when it is called directly, and beside
-how many cores the server and the clients kept busy. At the end the server is told to stop under load: `accepted` is
-what its log has, `answered` what clients got, the same number.
+The result has requests per second, latency, memory and the processor cores used by server and clients. `directly` is
+the number of sentences per second of the translator itself, with all lines in one call. At the end, the server gets
+SIGTERM under load: `accepted` is the number of requests in its log, and `answered` the number that clients got an
+answer to. Both must be equal.
 """
 
 import argparse
@@ -29,35 +30,35 @@ from benchmarks.measure import conditions, keep
 from relattn.translation.data.corpora import read_lines
 
 RESULTS = Path(__file__).parent / "results" / "serving-cpu.csv"
-MOST_LINES = 500  # that are drawn from
+MAX_LINES = 500  # lines that requests are drawn from
 
 
-def started(model: Path, arguments: list[str], log: IO[str] | None = None) -> tuple["subprocess.Popen[str]", str]:
-    """A server's process and its address."""
+def start(model: Path, arguments: list[str], log: IO[str] | None = None) -> tuple["subprocess.Popen[str]", str]:
+    """Start a server. Return its process and its address."""
     command = [sys.executable, "-m", "relattn", "serve", str(model), "--port", "0", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log or subprocess.DEVNULL, text=True)
     assert process.stdout is not None
-    found = re.search(r"http://\S+", process.stdout.readline())
-    assert found, "the server did not start"
-    return process, found[0]
+    address = re.search(r"http://\S+", process.stdout.readline())
+    assert address, "the server did not start"
+    return process, address[0]
 
 
 def resident(process: "subprocess.Popen[str]") -> int:
-    """MiB of a process."""
+    """Return the resident memory of a process in MiB."""
     status = Path(f"/proc/{process.pid}/status").read_text()
-    found = re.search(r"VmRSS:\s+(\d+)", status)
-    assert found
-    return int(found[1]) >> 10
+    kib = re.search(r"VmRSS:\s+(\d+)", status)
+    assert kib
+    return int(kib[1]) >> 10
 
 
 def cpu_seconds(process: "subprocess.Popen[str]") -> float:
-    """What a process has had of the processor."""
+    """Return the processor time of a process."""
     user, system = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 async def alone(address: str, lines: list[str], languages: dict[str, str]) -> dict[str, str]:
-    """Each line's translation, one request at a time."""
+    """Return the translation of each line, with one request at a time."""
     answers = {}
     async with httpx2.AsyncClient(base_url=address, timeout=120) as client:
         for line in lines:
@@ -67,24 +68,23 @@ async def alone(address: str, lines: list[str], languages: dict[str, str]) -> di
 
 
 class Load:
-    """Clients that ask until they are told to stop.
+    """Clients that send requests until the server refuses connections.
 
     Args:
-        address: of the server.
-        expected: lines, and what each is translated to.
-        languages: source and target.
+        address: address of the server.
+        expected: translation of each line.
+        languages: parameters `source` and `target`.
     """
 
     def __init__(self, address: str, expected: dict[str, str], languages: dict[str, str]) -> None:
         self.address, self.expected, self.languages = address, expected, languages
         self.statuses: Counter[str] = Counter()
         self.seconds: list[float] = []
-        self.stopping = False
 
     async def client(self, number: int) -> None:
         draw, lines = random.Random(number), list(self.expected)
         async with httpx2.AsyncClient(base_url=self.address, timeout=120) as client:
-            while not self.stopping:
+            while True:
                 line = draw.choice(lines)
                 began = time.perf_counter()
                 try:
@@ -104,37 +104,38 @@ class Load:
                     await asyncio.sleep(float(answer.headers.get("retry-after", "1")))
 
 
-async def load(
+async def measure_load(
     process: "subprocess.Popen[str]", address: str, expected: dict[str, str], arguments: argparse.Namespace
 ) -> dict[str, object]:
     languages = {"source": arguments.source, "target": arguments.target}
-    run = Load(address, expected, languages)
-    clients = [asyncio.create_task(run.client(number)) for number in range(arguments.clients)]
-    began, memory, of_server, of_clients = time.perf_counter(), [], cpu_seconds(process), time.process_time()
-    while time.perf_counter() - began < arguments.seconds:
+    load = Load(address, expected, languages)
+    clients = [asyncio.create_task(load.client(number)) for number in range(arguments.clients)]
+    start_time, memory = time.perf_counter(), []
+    server_cpu, client_cpu = cpu_seconds(process), time.process_time()
+    while time.perf_counter() - start_time < arguments.seconds:
         await asyncio.sleep(min(5.0, arguments.seconds / 10))
         memory.append(resident(process))
-    seconds, answered = time.perf_counter() - began, len(run.seconds)
-    of_server, of_clients = cpu_seconds(process) - of_server, time.process_time() - of_clients
-    before = Counter(run.statuses)
+    seconds, answered = time.perf_counter() - start_time, len(load.seconds)
+    server_cpu, client_cpu = cpu_seconds(process) - server_cpu, time.process_time() - client_cpu
+    before = Counter(load.statuses)
     process.send_signal(signal.SIGTERM)  # under load
     await asyncio.gather(*clients)
     process.wait(120)
-    answered_in_all = sum(count for status, count in run.statuses.items() if status in ("right", "wrong", "429"))
-    each = quantiles(run.seconds[:answered], n=100)
+    all_answered = sum(count for status, count in load.statuses.items() if status in ("right", "wrong", "429"))
+    percentiles = quantiles(load.seconds[:answered], n=100)
     return {
         "clients": arguments.clients,
         "seconds": f"{seconds:.0f}",
         "answers": before["right"],
-        "wrong": run.statuses["wrong"],
+        "wrong": load.statuses["wrong"],
         "busy": before["429"],
         "other": sum(before.values()) - before["right"] - before["wrong"] - before["429"],
         "per_second": f"{answered / seconds:.1f}",
-        "p50_ms": f"{1000 * each[49]:.0f}",
-        "p99_ms": f"{1000 * each[98]:.0f}",
-        "cores_of_server": f"{of_server / seconds:.2f}",
-        "cores_of_clients": f"{of_clients / seconds:.2f}",
-        "answered": answered_in_all,
+        "p50_ms": f"{1000 * percentiles[49]:.0f}",
+        "p99_ms": f"{1000 * percentiles[98]:.0f}",
+        "cores_of_server": f"{server_cpu / seconds:.2f}",
+        "cores_of_clients": f"{client_cpu / seconds:.2f}",
+        "answered": all_answered,
         "mib_first": memory[0],
         "mib_middle": memory[len(memory) // 2],
         "mib_last": memory[-1],
@@ -142,13 +143,12 @@ async def load(
 
 
 def directly(model: Path, lines: list[str], threads: int) -> float:
-    """Sentences a second of the engine itself, lines given to it all at once."""
+    """Return the number of sentences per second of the translator itself, with all lines in one call."""
     code = (
-        "import sys, time, types; from relattn.translation import cli\n"
-        "given = types.SimpleNamespace(threads=int(sys.argv[2]), device='cpu', precision=None, get=lambda name: None)\n"
-        "_, translator = cli._load([sys.argv[1]], given); lines = sys.stdin.read().split('\\n')\n"
-        "translator.translate(lines[:50]); began = time.perf_counter(); translator.translate(lines)\n"
-        "print(len(lines) / (time.perf_counter() - began))"
+        "import sys, time; from relattn.translation import load\n"
+        "translator = load(sys.argv[1], threads=int(sys.argv[2])); lines = sys.stdin.read().split('\\n')\n"
+        "translator.translate(lines[:50]); start = time.perf_counter(); translator.translate(lines)\n"
+        "print(len(lines) / (time.perf_counter() - start))"
     )
     command = [sys.executable, "-c", code, str(model), str(threads)]
     return float(subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, check=True).stdout)
@@ -158,27 +158,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
     parser.add_argument("model", type=Path, help="bundle or export")
     parser.add_argument("--text", type=Path, required=True, help="source lines, plain or .gz")
-    parser.add_argument("--source", default="en")
-    parser.add_argument("--target", default="de")
-    parser.add_argument("--name", default="", help="of the row")
-    parser.add_argument("--clients", type=int, default=200)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--options", nargs=argparse.REMAINDER, default=[], help="of the server")
+    parser.add_argument("--source", default="en", help="source language")
+    parser.add_argument("--target", default="de", help="target language")
+    parser.add_argument("--name", default="", help="name of the row in the results (default: that of the model)")
+    parser.add_argument("--clients", type=int, default=200, help="number of clients")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration of the load")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of the server")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="CSV file of results")
+    parser.add_argument(
+        "--options", nargs=argparse.REMAINDER, default=[], help="options of `relattn serve`; this option must come last"
+    )
     arguments = parser.parse_args()
-    lines = list(dict.fromkeys(line for line in read_lines(arguments.text) if line.strip()))[:MOST_LINES]
+    lines = list(dict.fromkeys(line for line in read_lines(arguments.text) if line.strip()))[:MAX_LINES]
     direct = directly(arguments.model, lines, arguments.threads)
     row: dict[str, object] = {"name": arguments.name or arguments.model.name, "directly": f"{direct:.1f}"}
     with tempfile.TemporaryFile("w+") as log:
         began = time.perf_counter()
-        process, address = started(arguments.model, ["--threads", str(arguments.threads), *arguments.options], log)
+        process, address = start(arguments.model, ["--threads", str(arguments.threads), *arguments.options], log)
         try:
             httpx2.get(f"{address}health").raise_for_status()
             row |= {"seconds_to_start": f"{time.perf_counter() - began:.1f}"}
             languages = {"source": arguments.source, "target": arguments.target}
             expected = asyncio.run(alone(address, lines, languages))
-            row |= asyncio.run(load(process, address, expected, arguments))
+            row |= asyncio.run(measure_load(process, address, expected, arguments))
         finally:
             process.kill()
         log.seek(0)
