@@ -235,7 +235,7 @@ def test_mistakes_are_said_before_anything_is_served(
             ([path, "--port", port], "cannot listen on 127.0.0.1, port"),
             ([path, "--port", "70000"], "port must be"),
             ([path, "--host", "no such host"], "cannot listen on no such host"),
-            ([path, path], "a second model from en into de"),
+            ([path, path], "one model per language pair"),
             ([path, "--keys", str(tmp_path / "none")], "cannot be read"),
             ([path, "--pivot", "fr"], "pivot must be"),
             ([path, "--limits.waiting", "0"], "waiting must be at least 1"),
