@@ -1,13 +1,13 @@
-"""What translators ask for, measured on test lines: tags kept, a glossary kept to, confidences that mean something.
+"""Measure tags, glossaries and confidences on test lines.
 
-Tags: in each line a tag around a word, or an address or "%s" behind it, in turn. "Whole" is the share of translations
-that have all of it, each part once; "beside", of those in which a dictionary is sure of the word's partner, the share
-in which it stands there; BLEU is of what is left when it is taken out. The dictionary, in place of the model's own
-alignment, is made of the training text: words that come in the same pairs (Dice above 0.6), where one word of a line
-fits and no other.
+Tags: each line gets a tag around a word, or an address or "%s" after it, in turn. "Whole" is the share of translations
+that contain every part exactly once. "Beside" is the share in which the tag stands at the translation of the word,
+among lines for which a dictionary has that translation. BLEU is computed without the tags. The dictionary comes from
+the training text and not from the model: pairs of words that occur together (Dice coefficient above 0.6), if exactly
+one word of the line fits.
 
-Glossary: the 100 words that the dictionary is surest of, as terms for all lines; "whole" is the share of the terms in
-them whose translations are there.
+Glossary: the 100 most certain words of the dictionary are terms for all lines. "Whole" is the share of terms whose
+translations occur.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def bare_word(word: str) -> str:
 
 
 def dictionary(pairs: Sequence[tuple[str, str]]) -> tuple[Dictionary, list[tuple[str, str]]]:
-    """How well two words go together, as a function; and those that are sure to, as they are written, surest first."""
+    """Return the Dice coefficient as a function of two words, and the pairs above SURE, highest first."""
     source, target, both = Counter[str](), Counter[str](), Counter[tuple[str, str]]()
     written = Counter[str]()
     for pair in pairs:
@@ -66,14 +66,14 @@ def dictionary(pairs: Sequence[tuple[str, str]]) -> tuple[Dictionary, list[tuple
 
 
 def partner(word: str, others: Sequence[str], dice: Dictionary) -> int | None:
-    """The place of the one word of a line that a word goes with; None where that is not sure."""
+    """Return the place of the only word of a line that fits a word, or None."""
     fits = [dice(word, other) for other in others]
     best = max(fits, default=0.0)
     return fits.index(best) if best > SURE and fits.count(best) == 1 else None
 
 
 def with_tags(lines: Sequence[str]) -> list[tuple[str, int, tuple[str, str]]]:
-    """Lines with something in them that is not to be translated, at which word, and what it is."""
+    """Return lines with a tag each, the place of its word, and the tag."""
     source, found = random.Random(1), []
     for number, line in enumerate(lines):
         words, kind = line.split(" "), KINDS[number % len(KINDS)]

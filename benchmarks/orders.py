@@ -1,7 +1,7 @@
-"""The batch changes nothing: a text translated in ten orders, so many lines at a time, by so many threads.
+"""Translate a text in ten orders, with several batch sizes and numbers of threads, and compare the translations.
 
-Each line is to have the same translation every time. Those that have not are listed, with how far apart the scores of
-the two are: a sum in another order rounds otherwise, which can turn a near-tie round.
+Each line must have the same translation every time. Lines with different translations are listed, with the difference
+of their scores: rounding depends on the order of additions, and can decide between translations of nearly equal score.
 """
 
 import argparse
@@ -13,11 +13,11 @@ from relattn.translation import load
 from relattn.translation.data.corpora import read_lines
 from relattn.translation.translate.pipeline import Translation, Translator
 
-SIZES = (1000, 1, 7, 30, 64, 129, 300, 500, 999, 1000)  # lines at a time
+SIZES = (1000, 1, 7, 30, 64, 129, 300, 500, 999, 1000)  # lines per call
 
 
 def translated(translator: Translator, lines: list[str], order: list[int], size: int) -> list[Translation]:
-    """The best of each line, in the lines' own order."""
+    """Return the best translation of each line, in the original order."""
     found: dict[int, Translation] = {}
     for at in range(0, len(order), size):
         chosen = order[at : at + size]
@@ -28,16 +28,16 @@ def translated(translator: Translator, lines: list[str], order: list[int], size:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.orders", description=__doc__)
-    parser.add_argument("bundles", nargs="+", metavar="BUNDLE", help="the model; several are an ensemble")
+    parser.add_argument("bundles", nargs="+", metavar="BUNDLE", help="model; several form an ensemble")
     parser.add_argument("--text", type=Path, required=True, help="source lines, plain or .gz")
-    parser.add_argument("--lines", type=int, default=1000, help="of the text, each once")
+    parser.add_argument("--lines", type=int, default=1000, help="number of distinct lines to translate")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     translators = [load(*arguments.bundles, threads=threads) for threads in range(1, arguments.threads + 1)]
     lines = list(islice(dict.fromkeys(line for line in read_lines(arguments.text) if line.strip()), arguments.lines))
     order = list(range(len(lines)))
     first = translated(translators[0], lines, order, len(lines))
-    others: dict[int, float] = {}  # lines that were translated otherwise at least once, and the widest gap of scores
+    others: dict[int, float] = {}  # lines with different translations -> largest difference of scores
     for number, size in enumerate(SIZES, start=1):
         random.Random(number).shuffle(order)
         translator = translators[number % arguments.threads]

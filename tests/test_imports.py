@@ -102,6 +102,17 @@ def test_a_backend_imports_no_other():
             assert "relattn.functional" not in imported_by(path)
 
 
+def test_a_search_imports_no_text_and_no_files():
+    """Searches work on tokens: of the toolkit they import errors and each other."""
+    paths = sorted((LIBRARY / "translation" / "search").glob("*.py"))
+    assert len(paths) >= 5
+    for path in paths:
+        for name in imported_by(path):
+            root, *rest = name.split(".")
+            inside = ".".join(["", *rest]).startswith((".translation.search.", ".translation.errors"))
+            assert root in {"torch", "numpy", *sys.stdlib_module_names} or inside, f"{path}: {name}"
+
+
 def test_public_names():
     assert sorted(relattn.__all__) == [
         "AttentionCache",

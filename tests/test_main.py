@@ -61,11 +61,6 @@ def test_files_never_get_the_descriptors_of_closed_streams():
     assert shell(f"'{sys.executable}' -c \"{script}\" <&- >&- 2>&-").returncode == 0
 
 
-def test_a_full_disk_is_reported_once():
-    message = "relattn: error: [Errno 28] No space left on device\n"
-    assert run(f"{COMMAND} --help > /dev/full") == (2, "", message)
-
-
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "variables",
@@ -107,3 +102,28 @@ sys.exit(__main__.main())
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "relattn: interrupted\n")
     assert done.stdout == ("" if more else "unwound\n")
+
+
+@pytest.mark.parametrize("arguments", ["--help", "--version", "train --help", "recipe wmt14-en-de-base"])
+def test_output_on_a_full_disk_is_an_error(arguments):
+    message = "relattn: error: standard output or a file: No space left on device\n"
+    assert run(f"{COMMAND} {arguments} > /dev/full") == (2, "", message)
+
+
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+def test_a_signal_removes_unfinished_outputs(tmp_path, number, word):
+    script = f"""
+import os, sys
+from pathlib import Path
+from relattn import __main__
+from relattn.translation.commands import main as cli
+from relattn.translation.files import output
+def write(arguments):
+    with output(Path({str(tmp_path / "out")!r})) as write:
+        os.kill(os.getpid(), {number:d})
+cli._run = write
+sys.exit(__main__.main())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", f"relattn: {word}\n")
+    assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,8 @@
 """Entry point of the command `relattn` and of `python -m relattn`. It sets up the process, then imports the toolkit.
 
-Text is UTF-8 in every locale. A file never gets the file descriptor of a closed standard stream. Ctrl-C prints one line
-at any time, imports included. If a library of the toolkit is not installed, one line says what to install.
+Text is UTF-8 in every locale. A file never gets the file descriptor of a closed standard stream. Ctrl-C and SIGTERM
+print one line at any time, imports included. If a library of the toolkit is not installed, one line says what to
+install.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ from types import FrameType
 
 
 def main() -> int:
-    """Run the command line of the process. Return the exit code: 0, 2 for a user error, 130 for Ctrl-C."""
+    """Run the command line of the process. Return the exit code: 0, 2 for a user error, 130 or 143 for a signal."""
     _use_utf8()
     _fill_standard_streams()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # background jobs ignore SIGINT
-        signal.signal(signal.SIGINT, _interrupt)
+    for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+        if signal.getsignal(number) is default:  # background jobs ignore SIGINT
+            signal.signal(number, _interrupt)
     try:
         from relattn.translation.commands.main import main as command
 
         return command()
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as stop:
+        return 128 + (stop.args[0] if stop.args else signal.SIGINT)
     except ModuleNotFoundError as error:
         if f"{error.name}.".startswith("relattn."):
             raise
@@ -33,21 +35,22 @@ def main() -> int:
         return 2
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a late Ctrl-C must not interrupt the exit
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _interrupt(signal_number: int, frame: FrameType | None) -> None:
-    """Handle Ctrl-C: print one line and raise KeyboardInterrupt. During an import, exit immediately instead.
+    """Handle a signal: print one line and raise KeyboardInterrupt. During an import, exit immediately instead.
 
-    A second Ctrl-C also exits immediately. An exception that is raised during the import of an extension module may be
+    A second signal also exits immediately. An exception that is raised during the import of an extension module may be
     lost, or abort the process.
     """
-    signal.signal(signal_number, lambda *_: os._exit(130))
-    os.write(2, b"relattn: interrupted\n")
+    signal.signal(signal_number, lambda *_: os._exit(128 + signal_number))
+    os.write(2, b"relattn: terminated\n" if signal_number == signal.SIGTERM else b"relattn: interrupted\n")
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
-            os._exit(130)
+            os._exit(128 + signal_number)
         frame = frame.f_back
-    raise KeyboardInterrupt
+    raise KeyboardInterrupt(signal_number)
 
 
 def _use_utf8() -> None:

@@ -281,7 +281,7 @@ def test_decoding(tmp_path, monkeypatch, finished, text):
     rows = table(tmp_path / "d.csv")
     assert [(row["beam"], row["method"]) for row in rows] == [(b, m) for b in "21" for m in decoding.METHODS]
     lines = (Path(text["valid_src"]).read_text(encoding="utf-8").splitlines() * 2)[:9]
-    found = bundle.load(tmp_path / "bundle").n_best(lines)
+    found = bundle.read_bundle(tmp_path / "bundle").translator().n_best(lines)
     tokens = {row["method"]: int(row["tokens"]) for row in rows if row["beam"] == "2"}
     assert tokens["relattn"] == sum(len(best.tokens) + 1 for (best,) in found)
     assert tokens["transformers"] >= sum(len(line.split()) + 1 for line in lines)

@@ -72,7 +72,7 @@ def test_what_is_loaded_is_what_was_saved(saved, tokenizer):
     assert (parts.model, parts.search) == (RECIPE.model, RECIPE.search)
     assert (parts.src_lang, parts.tgt_lang) == ("no", "de")
     assert parts.tokenizer.model_bytes == tokenizer.model_bytes
-    loaded = bundle.load(saved)
+    loaded = relattn.translation.load(saved)
     original = make_model(tokenizer)
     assert not loaded.model.training
     assert loaded.model.state_dict().keys() == original.state_dict().keys()
@@ -97,7 +97,7 @@ def test_every_scheme_comes_back(tmp_path, tokenizer, options):
     stored = safetensors.torch.load_file(tmp_path / "model" / "model.safetensors")
     assert stored.keys() == {name for name, _ in model.named_parameters()}
     assert sum("bucket" in name for name in stored) == (2 if options["positions"] == "t5" else 0)  # one a stack
-    loaded = bundle.load(tmp_path / "model").model
+    loaded = relattn.translation.load(tmp_path / "model").model
     assert loaded.config == recipe.model
     lengths = torch.tensor([9, 4])
     batch = torch.randint(4, 30, (2, 9)), lengths, torch.randint(4, 30, (2, 7))
@@ -157,18 +157,18 @@ def test_a_bundle_of_version_3_is_read(saved):
 def test_a_calibration_is_written_into_a_bundle_of_any_version(saved, change):
     change_config(saved, change)
     before = bundle.read_bundle(saved)
-    assert bundle.load(saved).calibration == Calibration()
+    assert relattn.translation.load(saved).calibration == Calibration()
     bundle.calibrate(saved, Calibration(bias=1.5, slope=2.25))
     after = bundle.read_bundle(saved)
     assert after.calibration == Calibration(bias=1.5, slope=2.25)
     assert (after.model, after.search, after.src_lang) == (before.model, before.search, before.src_lang)
-    assert bundle.load(saved).calibration == after.calibration
+    assert relattn.translation.load(saved).calibration == after.calibration
     assert {file.name for file in saved.iterdir()} == FILES
 
 
 def test_a_bundle_of_version_2_is_read(saved, tokenizer):
     change_config(saved, to_version_2)
-    loaded = bundle.load(saved)
+    loaded = relattn.translation.load(saved)
     assert loaded.model.config == RECIPE.model
     assert all(
         torch.equal(x, make_model(tokenizer).state_dict()[name]) for name, x in loaded.model.state_dict().items()
@@ -197,7 +197,7 @@ def test_a_bundle_of_version_1_is_read(tmp_path, tokenizer, options):
     change_config(tmp_path / "model", to_version_1)
     config = yaml.safe_load((tmp_path / "model" / "config.yaml").read_text())
     assert (config["version"], "kernel_size" in config["model"], "clip" in config["model"]) == (1, False, True)
-    loaded = bundle.load(tmp_path / "model")
+    loaded = relattn.translation.load(tmp_path / "model")
     assert loaded.model.config == recipe.model
     assert all(torch.equal(x, model.state_dict()[name]) for name, x in loaded.model.state_dict().items())
 
@@ -210,32 +210,32 @@ def test_a_bundle_of_version_1_is_read(tmp_path, tokenizer, options):
         (lambda c: c.update(model=None), "model must be a group of settings$"),
         (lambda c: c.update(model=[1]), "model must be a group of settings$"),
         (lambda c: c.update(model="relative"), "model must be a group of settings$"),
-        (lambda c: c["model"].update(positions="xyz"), r"Parser key \"model\.positions\": .*xyz$"),
-        (lambda c: c["model"].update(positions=None), r"Parser key \"model\.positions\": "),
+        (lambda c: c["model"].update(positions="xyz"), r"model\.positions must be "),
+        (lambda c: c["model"].update(positions=None), r"model\.positions must be "),
         (lambda c: c["model"].update(positions=["relative"]), r"model\.positions must be one value$"),
         (lambda c: c["model"].update(positions={"relative": 3}), r"model\.positions must be one value$"),
         (lambda c: c["model"].pop("positions"), r"missing: model\.positions$"),
         (lambda c: c["model"].update(clip=[3]), r"model\.clip must be one value$"),
-        (lambda c: c["model"].update(clip="far"), r"Parser key \"model\.clip\": "),
+        (lambda c: c["model"].update(clip="far"), r"model\.clip must be "),
         (lambda c: c["model"].pop("dim"), r"missing: model\.dim$"),
         (lambda c: c["model"].update(colour="red"), r"unknown setting model\.colour$"),
-        (lambda c: c.update(version="1.0"), r"version 1\.0; this relattn reads 1 to 5$"),
-        (lambda c: c.update(version=[1]), r"version \[\]; this relattn reads 1 to 5$"),
+        (lambda c: c.update(version="1.0"), r"version must be .* got 1\.0$"),
+        (lambda c: c.update(version=[1]), r"version must be .* got \[\]$"),
     ],
 )
 def test_a_config_of_version_1_that_is_wrong_is_reported(saved, change, message):
     change_config(saved, to_version_1)
-    bundle.load(saved)
+    relattn.translation.load(saved)
     change_config(saved, change)
     with pytest.raises(InputError, match=rf"model/config\.yaml: {message}") as error:
-        bundle.load(saved)
+        relattn.translation.load(saved)
     assert "\n" not in str(error.value)
 
 
 def test_an_option_of_another_scheme_is_refused(saved):
     change_config(saved, lambda c: c["model"].update(positions="alibi"))
     with pytest.raises(InputError, match=r"config\.yaml: beyond, clip, .* mean nothing for alibi positions, got "):
-        bundle.load(saved)
+        relattn.translation.load(saved)
 
 
 def test_it_translates_as_the_model_that_was_saved(saved, tokenizer):
@@ -275,14 +275,14 @@ def test_tables_may_have_the_names_they_had_before(tokenizer):
 def test_a_bundle_is_replaced_by_another(saved, tokenizer):
     bundle.save(saved, model=make_model(tokenizer, 2), recipe=RECIPE, tokenizer=tokenizer, card="second")
     assert (saved / "README.md").read_text() == "second"
-    assert torch.equal(bundle.load(saved).model.embedding, make_model(tokenizer, 2).embedding)
+    assert torch.equal(relattn.translation.load(saved).model.embedding, make_model(tokenizer, 2).embedding)
     assert [entry.name for entry in saved.parent.iterdir()] == ["model"]  # nothing is left beside it
 
 
 def test_an_empty_directory_is_filled(tmp_path, tokenizer):
     (tmp_path / "model").mkdir()
     bundle.save(tmp_path / "model", model=make_model(tokenizer), recipe=RECIPE, tokenizer=tokenizer, card="")
-    assert bundle.load(tmp_path / "model").translate([""]) == [""]
+    assert relattn.translation.load(tmp_path / "model").translate([""]) == [""]
 
 
 def test_a_directory_with_anything_else_in_it_is_refused(saved, tokenizer):
@@ -325,19 +325,19 @@ def test_every_file_can_be_read_by_whom_the_others_can(saved):
 
 def test_a_missing_directory_is_named(tmp_path):
     with pytest.raises(InputError, match=r"nowhere: no such directory"):
-        bundle.load(tmp_path / "nowhere")
+        relattn.translation.load(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("name", sorted(FILES - {"README.md"}))
 def test_a_missing_file_is_named(saved, name):
     (saved / name).unlink()
     with pytest.raises(InputError, match=f"model: not a complete bundle: it has no {name}$"):
-        bundle.load(saved)
+        relattn.translation.load(saved)
 
 
 def test_the_card_is_for_people(saved):
     (saved / "README.md").unlink()
-    assert bundle.load(saved).translate([""]) == [""]
+    assert relattn.translation.load(saved).translate([""]) == [""]
 
 
 @pytest.mark.parametrize("kept", [0, 5, 100, -1])
@@ -345,7 +345,7 @@ def test_truncated_weights_are_reported(saved, kept):
     weights = saved / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:kept])
     with pytest.raises(InputError, match=r"model\.safetensors: truncated, damaged, or not a safetensors file: .*") as e:
-        bundle.load(saved)
+        relattn.translation.load(saved)
     assert "\n" not in str(e.value)
 
 
@@ -353,7 +353,7 @@ def test_truncated_weights_are_reported(saved, kept):
 def test_a_truncated_tokenizer_is_reported(saved, kept):
     (saved / "tokenizer.model").write_bytes((saved / "tokenizer.model").read_bytes()[:kept])
     with pytest.raises(InputError, match=r"tokenizer\.model: "):
-        bundle.load(saved)
+        relattn.translation.load(saved)
 
 
 def test_all_weights_that_do_not_fit_are_told_at_once(saved, tokenizer):
@@ -364,18 +364,18 @@ def test_all_weights_that_do_not_fit_are_told_at_once(saved, tokenizer):
 
     change_weights(saved, change)
     with pytest.raises(InputError) as error:
-        bundle.load(saved)
+        relattn.translation.load(saved)
     pieces = tokenizer.vocab_size
     assert str(error.value) == (
         f"{saved}/model.safetensors: the weights do not fit the model: decoder.0.feed_forward.0.bias is missing; "
-        f"embedding is ({pieces - 1}, 12), the model has ({pieces}, 12); extra is not in the model"
+        f"embedding must be ({pieces}, 12), got ({pieces - 1}, 12); extra is not in the model"
     )
 
 
 def test_many_weights_that_do_not_fit_are_counted(saved):
     change_config(saved, lambda config: config["model"].update(feed_forward_dim=24))
     with pytest.raises(InputError, match=r"; and 4 more$") as error:
-        bundle.load(saved)
+        relattn.translation.load(saved)
     assert len(str(error.value).split("; ")) == 6
 
 
@@ -391,8 +391,8 @@ def test_a_model_is_left_as_it_was_by_weights_that_do_not_fit(tokenizer):
     ("change", "message"),
     [
         (lambda c: c.pop("format"), "not the configuration of a bundle: format is None"),
-        (lambda c: c.update(version=6), r"version 6; this relattn reads 1 to 5$"),
-        (lambda c: c.pop("version"), r"version None; this relattn reads 1 to 5$"),
+        (lambda c: c.update(version=6), r"version must be .* got 6$"),
+        (lambda c: c.pop("version"), r"version must be .* got None$"),
         (lambda c: c.update(colour="red"), "unknown setting colour$"),
         (lambda c: c.pop("tgt_lang"), "missing: tgt_lang"),
         (lambda c: c.update(src_lang=["no"]), "src_lang must be one value$"),
@@ -401,18 +401,18 @@ def test_a_model_is_left_as_it_was_by_weights_that_do_not_fit(tokenizer):
         (lambda c: c["model"].pop("clip"), r"missing: model\.clip$"),
         (
             lambda c: c["model"].update(dim="12"),
-            r"Parser key \"model\.dim\": Expected a <class 'int'>\. Got value: 12$",
+            r"model\.dim must be ",
         ),
         (
             lambda c: c["model"].update(dim=True),
-            r"Parser key \"model\.dim\": Expected a <class 'int'>\. Got value: True$",
+            r"model\.dim must be ",
         ),
         (lambda c: c["model"].update(heads=5), "heads must divide dim"),
-        (lambda c: c["model"].update(clip_right=1.5), r"Parser key \"model\.clip_right\": .*int.*Given value: 1\.5$"),
-        (lambda c: c["model"].update(norm="mid"), r"Parser key \"model\.norm\": Expected a .*'pre', 'post'.*: mid$"),
+        (lambda c: c["model"].update(clip_right=1.5), r"model\.clip_right must be "),
+        (lambda c: c["model"].update(norm="mid"), r"model\.norm must be "),
         (
             lambda c: c["search"].update(alpha="0.6"),
-            r"Parser key \"search\.alpha\": Expected a <class 'float'>\. Got value: 0\.6$",
+            r"search\.alpha must be ",
         ),
         (lambda c: c["search"].update(beam_size=0), "beam_size must be at least 1, got 0"),
     ],
@@ -420,7 +420,7 @@ def test_a_model_is_left_as_it_was_by_weights_that_do_not_fit(tokenizer):
 def test_a_config_that_is_wrong_is_reported(saved, change, message):
     change_config(saved, change)
     with pytest.raises(InputError, match=rf"model/config\.yaml: {message}"):
-        bundle.load(saved)
+        relattn.translation.load(saved)
 
 
 @pytest.mark.parametrize(
@@ -436,7 +436,7 @@ def test_a_config_that_is_wrong_is_reported(saved, change, message):
 def test_a_config_that_is_no_config_is_reported(saved, content, message):
     (saved / "config.yaml").write_bytes(content)
     with pytest.raises(InputError, match=rf"config\.yaml: {message}") as error:
-        bundle.load(saved)
+        relattn.translation.load(saved)
     assert "\n" not in str(error.value)
 
 
@@ -475,7 +475,7 @@ def test_whatever_happens_to_a_file_it_is_read_or_refused_in_one_line(saved, tok
         (saved / name).write_bytes(damaged)
         told: InputError | None = None
         try:
-            loaded = bundle.load(saved)
+            loaded = relattn.translation.load(saved)
         except InputError as error:
             told = error
         if told:
@@ -498,29 +498,29 @@ def test_whatever_happens_to_a_file_it_is_read_or_refused_in_one_line(saved, tok
             {"encoder_layers": 999},
             r"model\.safetensors: the weights do not fit the model: \d+ tensors for 1001 layers$",
         ),
-        ({"feed_forward_dim": 2**20}, r"the weights do not fit the model: .* is \(20,\), the model has \(1048576,\)"),
+        ({"feed_forward_dim": 2**20}, r"the weights do not fit the model: .* must be \(1048576,\), got \(20,\)"),
     ],
 )
 def test_no_room_is_made_for_a_model_that_the_weights_are_not_of(saved, monkeypatch, changes, message):
     change_config(saved, lambda config: config["model"].update(changes))
     monkeypatch.setattr(bundle, "load_weights", None)  # what a model with room for its weights would be given to
     with pytest.raises(InputError, match=message):
-        bundle.load(saved)
+        relattn.translation.load(saved)
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64])
 def test_weights_that_are_no_real_numbers_are_refused(saved, dtype):
     change_weights(saved, lambda state: state.update(embedding=state["embedding"].to(dtype)))
     kind = str(dtype).removeprefix("torch.")
-    with pytest.raises(InputError, match=rf"not fit the model: embedding is {kind}, weights are floating point$"):
-        bundle.load(saved)
+    with pytest.raises(InputError, match=rf"not fit the model: embedding must be floating point, got {kind}$"):
+        relattn.translation.load(saved)
 
 
 def test_a_tokenizer_of_other_weights_is_refused(saved, tokenizer):
     other = Tokenizer.train(["three plums", "drei Pflaumen", *LINES[2:]] * 5, tokenizer.vocab_size, seed=1)
     (saved / "tokenizer.model").write_bytes(other.model_bytes)
     with pytest.raises(InputError, match=r"tokenizer\.model: damaged, or not the one these weights were trained with$"):
-        bundle.load(saved)
+        relattn.translation.load(saved)
 
 
 def test_the_same_model_is_the_same_files(tmp_path, tokenizer):

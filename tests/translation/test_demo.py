@@ -47,7 +47,7 @@ def test_the_demo_trains_compares_and_shows(small, tmp_path, capsys):
         rows = list(csv.DictReader(file))
     assert [row["positions"] for row in rows] == ["relative", "none"]
     for row in rows:
-        translator = bundle.load(tmp_path / row["positions"] / "bundle")
+        translator = bundle.read_bundle(tmp_path / row["positions"] / "bundle").translator()
         bins = by_position(translator, embedded("long", lines=6), width=4)
         assert any(b.pieces < 6 for b in bins)
         measured = {b.label: f"{100 * b.right:.0f} %" for b in bins if b.pieces >= 6}

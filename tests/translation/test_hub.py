@@ -77,7 +77,7 @@ def downloads(hub: Hub) -> list[str]:
 
 def test_what_is_pushed_is_what_is_loaded(server, model):
     assert hub.push(model, "org/name", license="mit") == f"{server.url}/org/name"
-    here, there = bundle.load(model), relattn.translation.load("org/name")
+    here, there = relattn.translation.load(model), relattn.translation.load("org/name")
     theirs = there.model.state_dict()
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in here.model.state_dict().items())
     assert there.n_best(LINES, TranslateOptions(n_best=2)) == here.n_best(LINES, TranslateOptions(n_best=2))
@@ -90,7 +90,7 @@ def test_an_imported_bundle_comes_with_all_its_tokenizers_files(server, tmp_path
         src_lang="en", tgt_lang="de", sample=1,
     )  # fmt: skip
     hub.push(tmp_path / "bundle", "org/name")
-    here, there = bundle.load(tmp_path / "bundle"), relattn.translation.load("org/name")
+    here, there = relattn.translation.load(tmp_path / "bundle"), relattn.translation.load("org/name")
     assert there.tokenizer.digest == here.tokenizer.digest
     assert there.n_best(LINES, TranslateOptions(n_best=2)) == here.n_best(LINES, TranslateOptions(n_best=2))
     names = ["config.yaml", "model.safetensors", "tokenizer.model", "tokenizer.target.model", "vocabulary.json"]
@@ -114,12 +114,12 @@ def test_a_newer_commit_is_fetched_and_an_older_one_can_be_named(held, model):
     repository = held.repositories["org/name"]
     first = repository.branches["v1.0"] = repository.branches["main"]
     hub.resolve("org/name")
-    repository.branches["refs/pr/1"] = repository.commit({"config.yaml": b"second"})
-    repository.commit({"config.yaml": b"third"})
+    repository.branches["refs/pr/1"] = repository.commit({"config.yaml": b"format: second"})
+    repository.commit({"config.yaml": b"format: third"})
     for name, content in (
-        ("org/name", b"third"),
-        ("org/name@main", b"third"),
-        ("org/name@refs/pr/1", b"second"),
+        ("org/name", b"format: third"),
+        ("org/name@main", b"format: third"),
+        ("org/name@refs/pr/1", b"format: second"),
         ("org/name@v1.0", (model / "config.yaml").read_bytes()),
         (f"org/name@{first}", (model / "config.yaml").read_bytes()),
     ):
@@ -155,7 +155,7 @@ def test_a_file_is_not_taken_for_a_name(held, tmp_path, monkeypatch):
 def test_what_was_fetched_loads_with_the_hub_out_of_reach(held, model, monkeypatch, caplog, gone):
     hub.resolve("org/name")
     go_away(held, monkeypatch, gone)
-    assert relattn.translation.load("org/name").translate(LINES) == bundle.load(model).translate(LINES)
+    assert relattn.translation.load("org/name").translate(LINES) == relattn.translation.load(model).translate(LINES)
     assert not caplog.records
 
 
@@ -244,7 +244,7 @@ def test_a_transfer_that_is_cut_off_leaves_nothing_behind(held, model, monkeypat
         go_away(held, patch, "offline")
         assert "from the hub: not in the cache, and Cannot reach" in refusal(hub.resolve, "org/name")
     held.cuts.clear()
-    assert relattn.translation.load("org/name").translate(LINES) == bundle.load(model).translate(LINES)
+    assert relattn.translation.load("org/name").translate(LINES) == relattn.translation.load(model).translate(LINES)
 
 
 def test_a_disk_that_is_full_is_said(held, model, tmp_path):
@@ -336,14 +336,14 @@ def test_private_is_private(server, model):
     server.repositories["org/public"] = Repository()
     server.repositories["org/public"].commit({})
     assert refusal(hub.push, model, "org/public", private=True) == (
-        "org/public: not pushed: it was to be private, but the repository exists and is public"
+        "org/public: not pushed: it must be private, but the repository exists and is public"
     )
     assert len(server.repositories["org/public"].commits) == 1
 
 
 @pytest.mark.parametrize("name", ["name", "a/b/c", "org/name@main", "./bundle"])
 def test_a_name_that_is_none_is_refused(server, model, name):
-    assert refusal(hub.push, model, name) == f"{name}: not a name for a model on the hub, which is org/name"
+    assert refusal(hub.push, model, name) == f"{name}: the name of a model on the hub must be org/name"
     assert server.asked == []
 
 

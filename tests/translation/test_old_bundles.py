@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import relattn.translation
 from relattn.translation import bundle
 from relattn.translation.translate.options import TranslateOptions
 
@@ -25,7 +26,7 @@ def test_there_is_one_of_every_version():
 
 @pytest.mark.parametrize("version", range(1, bundle.VERSION + 1))
 def test_it_says_what_it_said(version):
-    translator = bundle.load(BUNDLES / str(version))
+    translator = relattn.translation.load(BUNDLES / str(version))
     said = json.loads((BUNDLES / str(version) / "says.json").read_text(encoding="utf-8"))
     found = translator.n_best([line["source"] for line in said], TranslateOptions(n_best=2))
     for line, hypotheses in zip(said, found, strict=True):

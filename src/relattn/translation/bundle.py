@@ -1,13 +1,13 @@
-"""A trained model on disk: a directory that holds all that translating needs, and that runs no code when loaded.
+"""Bundles: directories with a trained model and all that is needed to translate. Loading one runs no code from it.
 
-    config.yaml         the format's version, the languages, the model's and the search's configuration
-    model.safetensors   the weights, each tensor once
-    tokenizer.model     the SentencePiece model, of both sides
-    README.md           a card for people: what it was trained on, its scores, the command
+    config.yaml         version of the format, languages, configuration of the model and the search, calibration
+    model.safetensors   weights, each tensor once
+    tokenizer.model     SentencePiece model of both sides
+    README.md           card for readers: training data, scores, commands
 
-One that was imported has two files more of its tokenizer (`data/imported.py`).
+The bundle of an imported model has two more files for its tokenizer (`data/imported.py`).
 
-A bundle is written beside its place, synced, and renamed into it, so one that can be seen is whole.
+A bundle is written to a temporary directory, synced, and renamed, so a bundle that is visible is complete.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from relattn.translation.translate.torch_translator import TorchTranslator
 PRECISIONS: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 FORMAT = "relattn bundle"
 VERSION = 5
-_FORMER_NAMES = re.compile(r"\.(key|value)_table\.")  # of the tables in bundles made before November 2026
+_FORMER_NAMES = re.compile(r"\.(key|value)_table\.")  # names of tables in bundles written before November 2026
 CONFIG, WEIGHTS, CARD = "config.yaml", "model.safetensors", "README.md"
 TOKENIZER_FILES = {"own": (TOKENIZER,), "imported": (TOKENIZER, TGT_TOKENIZER, VOCABULARY)}
 
-_MOST_NAMED = 5  # tensors named in one message
-# In the metadata of the weights, the SHA-256 of the tokenizer they were trained with. It stands there alone, for
-# safetensors writes several entries in any order, and the same model is to give the same file.
+_MOST_NAMED = 5  # tensors per message
+# Metadata of the weights: the SHA-256 of the tokenizer they were trained with. It is the only entry, since safetensors
+# writes entries in any order, and equal models must give equal files.
 _TOKENIZER_OF = "tokenizer"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Description:
-    """What config.yaml says of a bundle, all of it, beside the format and its version."""
+    """Content of config.yaml, except for the format and its version."""
 
     src_lang: str
     tgt_lang: str
@@ -64,7 +64,7 @@ class _Description:
 
 @dataclass(frozen=True)
 class Bundle:
-    """What a bundle holds, read and checked, before a model is made of it."""
+    """Content of a bundle, read and checked; the model is not built yet."""
 
     path: Path
     model: ModelConfig
@@ -72,40 +72,41 @@ class Bundle:
     calibration: Calibration
     src_lang: str
     tgt_lang: str
-    state: dict[str, Tensor]  # on CPU, each tensor once, under its first name in the model
+    state: dict[str, Tensor]  # weights on the CPU, each tensor once, by its first name in the model
     tokenizer: AnyTokenizer
 
     @property
     def card(self) -> str:
-        """What its README.md says; nothing where there is none."""
+        """Content of README.md; empty if the file is missing."""
         path = self.path / CARD
         return path.read_text(encoding="utf-8") if path.is_file() else ""
 
     def translator(
         self, *others: Bundle, device: str = "cpu", precision: Precision = "fp32", workers: int = 1
     ) -> TorchTranslator:
-        """The model made, ready to translate; with others, an ensemble of them all, searched as this one is.
+        """Build the model, and return a translator; with others, an ensemble that searches as this bundle does.
 
         Args:
-            device: where to compute.
+            others: further members of the ensemble.
+            device: device to translate on.
             precision: precision of weights and arithmetic; the search always adds log-probabilities in float32.
             workers: number of batches that are searched at the same time, with one thread each.
 
         Raises:
-            InputError: weights do not fit their model, the others have other languages or another tokenizer, or there
-                is no such precision.
+            InputError: weights do not fit their model, languages or tokenizers of the members differ, or `precision`
+                is unknown.
         """
         if precision not in PRECISIONS:
-            raise InputError(f"precision is {' or '.join(PRECISIONS)}, not {one_line(str(precision), 40)!r}")
+            raise InputError(f"precision must be {' or '.join(PRECISIONS)}, got {one_line(str(precision), 40)!r}")
         for other in others:
             if (other.src_lang, other.tgt_lang) != (self.src_lang, self.tgt_lang):
                 raise InputError(
-                    f"{other.path} translates {other.src_lang} to {other.tgt_lang}, {self.path} {self.src_lang} to "
-                    f"{self.tgt_lang}: models of an ensemble have the same languages"
+                    f"models of an ensemble must have the same languages, got {self.src_lang} to {self.tgt_lang} for "
+                    f"{self.path} and {other.src_lang} to {other.tgt_lang} for {other.path}"
                 )
             if other.tokenizer.digest != self.tokenizer.digest:
                 raise InputError(
-                    f"{other.path} has another tokenizer than {self.path}: models of an ensemble have the same pieces"
+                    f"models of an ensemble must have the same tokenizer; those of {self.path} and {other.path} differ"
                 )
         models = [
             make_model(one.model, one.tokenizer.vocab_sizes, one.state, source=one.path / WEIGHTS)
@@ -140,13 +141,12 @@ def save(
     card: str,
     calibration: Calibration | None = None,
 ) -> None:
-    """Write a bundle: the model's weights as they are, with the recipe's model, languages and search.
+    """Write a bundle with the weights of a model, and with the languages and configuration of its recipe.
 
-    A bundle already at `path` is replaced; a moment without either lies between two renames. An empty directory is
-    filled, anything else is refused.
+    A bundle that exists at `path` is replaced, by two renames with a moment without a bundle between them.
 
     Raises:
-        InputError: something else stands at `path`, or writing fails; whatever was there before is kept.
+        InputError: `path` is neither a bundle, an empty directory nor free, or writing fails. What was there is kept.
     """
     path = Path(path).resolve()
     require_replaceable(path)
@@ -159,19 +159,25 @@ def save(
         calibration or Calibration(),
     )
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in weights_of(model).items()}
-    with putting(path) as aside:
-        aside.mkdir(parents=True)
-        (aside / CONFIG).write_bytes(config)
+    with putting(path) as directory:
+        directory.mkdir(parents=True)
+        (directory / CONFIG).write_bytes(config)
         for name, content in tokenizer.files.items():
-            (aside / name).write_bytes(content)
-        (aside / CARD).write_text(card, encoding="utf-8")
-        (aside / WEIGHTS).write_bytes(safetensors.torch.save(weights, metadata={_TOKENIZER_OF: tokenizer.digest}))
+            (directory / name).write_bytes(content)
+        (directory / CARD).write_text(card, encoding="utf-8")
+        (directory / WEIGHTS).write_bytes(safetensors.torch.save(weights, metadata={_TOKENIZER_OF: tokenizer.digest}))
+
+
+def require_writable(path: str | Path, overwrite: bool) -> None:
+    """Raise an InputError if a bundle exists at `path`, unless it may be overwritten."""
+    if not overwrite and (Path(path) / CONFIG).exists():
+        raise InputError(f"{path}: a bundle exists there; use --overwrite to replace it")
 
 
 def calibrate(path: str | Path, calibration: Calibration) -> None:
-    """Write a calibration into a bundle, in the place of the one it has. Raises InputError as `read_bundle`."""
-    parts = read_bundle(path)
-    content = _configuration(parts.src_lang, parts.tgt_lang, parts.tokenizer, parts.model, parts.search, calibration)
+    """Replace the calibration of a bundle. Raises InputError as `read_bundle` does."""
+    old = read_bundle(path)
+    content = _configuration(old.src_lang, old.tgt_lang, old.tokenizer, old.model, old.search, calibration)
     write_atomically(Path(path) / CONFIG, content)
 
 
@@ -183,7 +189,7 @@ def _configuration(
     search: SearchConfig,
     calibration: Calibration,
 ) -> bytes:
-    """What config.yaml holds."""
+    """Return the content of config.yaml."""
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -197,44 +203,36 @@ def _configuration(
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode()
 
 
-def load(path: str | Path, *others: str | Path, device: str = "cpu", precision: Precision = "fp32") -> TorchTranslator:
-    """A translator from a bundle, or from an ensemble of several, with the search that the first names.
-
-    Args:
-        device, precision: as in `Bundle.translator`.
+def read_bundle(path: str | Path) -> Bundle:
+    """Read and check a bundle.
 
     Raises:
-        InputError: a file of a bundle is missing, damaged or of another version, or as `Bundle.translator`.
+        InputError: a file is missing, damaged or of an unsupported version.
     """
-    return read_bundle(path).translator(*map(read_bundle, others), device=device, precision=precision)
-
-
-def read_bundle(path: str | Path) -> Bundle:
-    """The checked contents of a bundle. Raises InputError as `load` does, but for weights that do not fit."""
     path = Path(path)
     if not path.is_dir():
         raise InputError(f"{path}: no such directory; a bundle is a directory")
     require_files(path, CONFIG, WEIGHTS, TOKENIZER, what="bundle")
-    where = path / CONFIG
-    content = read_yaml(where, "a bundle's configuration")
-    if (found := content.pop("format", None)) != FORMAT:
-        raise InputError(f"{where}: not the configuration of a bundle: format is {found and one_line(found, 40)!r}")
-    if (found := content.pop("version", None)) not in map(str, range(1, VERSION + 1)):
-        raise InputError(f"{where}: version {found and one_line(found, 40)}; this relattn reads 1 to {VERSION}")
-    if found == "1":
+    file = path / CONFIG
+    content = read_yaml(file, "a bundle's configuration")
+    if (kind := content.pop("format", None)) != FORMAT:
+        raise InputError(f"{file}: not the configuration of a bundle: format is {kind and one_line(kind, 40)!r}")
+    if (version := content.pop("version", None)) not in map(str, range(1, VERSION + 1)):
+        shown = version and one_line(version, 40)
+        raise InputError(f"{file}: version must be at least 1 and at most {VERSION}, got {shown}")
+    if version == "1":
         content["model"] = of_version_1(content.get("model"))
-    if found in ("1", "2"):
+    if version in ("1", "2"):
         content = {"tokenizer": "own", **content, "model": of_version_2(content.get("model"))}
-    if found != str(VERSION):
+    if version != str(VERSION):
         content["search"] = of_version_4(content.get("search"))
-    if found in ("1", "2", "3"):
+    if version in ("1", "2", "3"):
         content["calibration"] = dict.fromkeys(as_dict(Calibration()), "null")
-    config = to_config(_Description, content, where, whole=True)
+    config = to_config(_Description, content, file, whole=True)
     require_files(path, *TOKENIZER_FILES[config.tokenizer], what="bundle")
     tokenizer = Tokenizer.load(path / TOKENIZER) if config.tokenizer == "own" else ImportedTokenizer.load(path)
     state, metadata = read_weights(path / WEIGHTS)
-    belongs = metadata.get(_TOKENIZER_OF)
-    if belongs is not None and belongs != tokenizer.digest:
+    if metadata.get(_TOKENIZER_OF, tokenizer.digest) != tokenizer.digest:
         raise InputError(f"{path / TOKENIZER}: damaged, or not the one these weights were trained with")
     return Bundle(
         path=path,
@@ -249,25 +247,25 @@ def read_bundle(path: str | Path) -> Bundle:
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors in a safetensors file, and its metadata. Raises InputError where it is missing or damaged."""
+    """Return the tensors and the metadata of a safetensors file. Raises InputError if it is missing or damaged."""
     damaged = reading(path, "truncated, damaged, or not a safetensors file")
     with damaged, safetensors.safe_open(path, framework="pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
 
 
-def tokenizer_files(config: Path) -> tuple[str, ...]:
-    """The files of a bundle's tokenizer, as far as its configuration tells before it is checked."""
-    imported = b"\ntokenizer: imported\n" in config.read_bytes()
-    return TOKENIZER_FILES["imported" if imported else "own"]
-
-
 def make_model(
     config: ModelConfig, vocab_sizes: tuple[int, int], state: dict[str, Tensor], *, source: str | Path
 ) -> Transformer:
-    """A model with the weights `state`, which it is compared with before room is made for it.
+    """Build a model with the weights `state`; its memory is allocated only if they fit.
+
+    Args:
+        config: configuration of the model.
+        vocab_sizes: number of source and of target pieces.
+        state: weights by name.
+        source: name of the weights in messages.
 
     Raises:
-        InputError: as `load_weights`, or there are fewer weights than layers.
+        InputError: as `load_weights`, or there are fewer tensors than layers.
     """
     layers = config.encoder_layers + config.decoder_layers
     if layers > len(state):
@@ -282,10 +280,10 @@ def make_model(
 
 
 def load_weights(model: Transformer, state: dict[str, Tensor], *, source: str | Path) -> None:
-    """Copy `state` into a model of the same shape. `source` is what messages call it.
+    """Copy the weights `state` into a model.
 
     Raises:
-        InputError: names or shapes differ; all differences are told at once, and the model is left as it was.
+        InputError: names, shapes or dtypes differ. The message names several differences; the model is not changed.
     """
     state = _renamed(state)
     _require_fit(model, state, source)
@@ -294,7 +292,7 @@ def load_weights(model: Transformer, state: dict[str, Tensor], *, source: str | 
 
 
 def _renamed(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {_FORMER_NAMES.sub(lambda found: f".rel_{found[1]}.", name): tensor for name, tensor in state.items()}
+    return {_FORMER_NAMES.sub(r".rel_\1.", name): tensor for name, tensor in state.items()}
 
 
 def _require_fit(model: Transformer, state: dict[str, Tensor], source: str | Path) -> None:
@@ -303,9 +301,9 @@ def _require_fit(model: Transformer, state: dict[str, Tensor], source: str | Pat
     wrong += [f"{one_line(name, 80)} is not in the model" for name in state if name not in tensors]
     for name in tensors.keys() & state.keys():
         if tensors[name].shape != state[name].shape:
-            wrong.append(f"{name} is {tuple(state[name].shape)}, the model has {tuple(tensors[name].shape)}")
+            wrong.append(f"{name} must be {tuple(tensors[name].shape)}, got {tuple(state[name].shape)}")
         elif not state[name].is_floating_point():
-            wrong.append(f"{name} is {str(state[name].dtype).removeprefix('torch.')}, weights are floating point")
+            wrong.append(f"{name} must be floating point, got {str(state[name].dtype).removeprefix('torch.')}")
     if wrong:
         named = sorted(wrong)[:_MOST_NAMED]
         more = f"; and {len(wrong) - len(named)} more" if len(wrong) > len(named) else ""
@@ -313,6 +311,6 @@ def _require_fit(model: Transformer, state: dict[str, Tensor], source: str | Pat
 
 
 def weights_of(model: Transformer) -> dict[str, Tensor]:
-    """What a model's state is made of; a tensor used in several places is named once, which safetensors insists on."""
-    kept = model.state_dict().keys()
-    return {name: tensor for name, tensor in chain(model.named_parameters(), model.named_buffers()) if name in kept}
+    """Return the weights of a model by name. A shared tensor has one name, as safetensors requires."""
+    names = model.state_dict().keys()
+    return {name: tensor for name, tensor in chain(model.named_parameters(), model.named_buffers()) if name in names}

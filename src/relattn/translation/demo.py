@@ -83,7 +83,8 @@ def demo(out: Path, schemes: Sequence[Positions], *, steps: int, seed: int, src_
         run = out / scheme
         wanted = recipe(run, scheme, steps=steps, seed=seed, src_lang=src_lang, tgt_lang=tgt_lang)
         _log.info("%s → %s, %s positions: training for %d steps", src_lang, tgt_lang, scheme, steps)
-        translator = bundle.load(train(wanted, resume=(run / "recipe.yaml").exists(), again="the same command"))
+        path = train(wanted, resume=(run / "recipe.yaml").exists(), again="the same command")
+        translator = bundle.read_bundle(path).translator()
         results.append(_measure(scheme, translator, read_log(run / "log.csv")[-1].seconds, src_lang, tgt_lang))
     trained = _longest_target(wanted.data, translator.tokenizer)
     on_test, signature, on_long = _rows(results)

@@ -105,7 +105,12 @@ def reason(error: OSError) -> str:
     return error.strerror or one_line(error)
 
 
+def escape(text: str) -> str:
+    """Return a text with escapes in place of characters that a terminal would act on, such as control characters."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def one_line(error: object, longest: int = _LONGEST) -> str:
-    """Return the text of an error, or the name of its type if it has none, in one line of limited length."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    """Return the text of an error, or the name of its type if it has none, in one printable line of limited length."""
+    text = escape(" ".join(str(error).split())) or type(error).__name__
     return text if len(text) <= longest else f"{text[: longest - 2]} …"

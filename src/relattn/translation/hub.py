@@ -1,6 +1,6 @@
-"""A bundle on the Hugging Face hub: a repository named `org/name` that holds the bundle's files.
+"""Bundles on the Hugging Face hub, in repositories named `org/name`.
 
-What is fetched is kept in the cache of `huggingface_hub` (under HF_HOME), and loads from there without a network too.
+Downloaded files stay in the cache of `huggingface_hub` (under HF_HOME), and load from there without a network.
 """
 
 from __future__ import annotations
@@ -25,75 +25,78 @@ _NAME = re.compile(r"(\w[\w.-]*/\w[\w.-]*)(?:@(\S+))?", re.ASCII)  # org/name, o
 
 
 def resolve(path: str | Path) -> Path:
-    """The directory of a bundle: `path`, or where the files are kept of a model that `path` names on the hub.
+    """Return the directory of a bundle, which is downloaded if `path` is a name on the hub.
 
     Args:
-        path: a directory, which wins where there is one, or `org/name`, or `org/name@` with a branch, tag or commit.
+        path: a directory, which takes precedence if it exists; or `org/name`; or `org/name@revision` with a branch, tag
+            or commit.
 
     Returns:
-        The directory, for `bundle.load` to check: `path` itself where it exists or cannot be a name.
+        The directory, unchecked; `path` itself if it exists or is not a valid name.
 
     Raises:
-        InputError: the hub has no such model, or not for this user; it is no bundle; or it cannot be fetched.
+        InputError: the hub has no such model, denies access to it, or cannot be reached; or the model is not a bundle.
     """
     named = _NAME.fullmatch(str(path))
     if named is None or Path(path).exists():
         return Path(path)
-    from relattn.translation.bundle import CONFIG, WEIGHTS, tokenizer_files  # imports PyTorch; exports need none
+    from relattn.translation.bundle import CONFIG, TOKENIZER_FILES, WEIGHTS  # imports PyTorch; exports do without
+    from relattn.translation.settings import read_yaml
 
     name, revision = named.groups()
     with asking(f"{path}: no such directory here, and from the hub") as api:
         commit = api.resolve_revision(name, revision=revision)
         config = Path(api.hf_hub_download(name, CONFIG, revision=commit))
-        for file in (*tokenizer_files(config), WEIGHTS):  # the largest last, of a bundle and no other model
+        imported = read_yaml(config, "a bundle's configuration").get("tokenizer") == "imported"
+        for file in (*TOKENIZER_FILES["imported" if imported else "own"], WEIGHTS):  # the largest last
             api.hf_hub_download(name, file, revision=commit)
     return config.parent
 
 
 def push(path: str | Path, name: str, *, private: bool = False, license: str = "") -> str:
-    """Put a bundle on the hub in one commit, with its card as the model card, and return the address of its page.
+    """Upload a bundle to the hub in one commit, with its card as the model card, and return the URL of its page.
 
-    The repository is made if there is none. What stands in it besides the bundle's files is left alone.
+    The repository is created if it does not exist. Other files in it are kept.
 
     Args:
-        path: directory of the bundle, which is loaded first, so that none goes out that would not load.
-        name: `org/name`, with the user's own name or an organisation's.
-        private: the repository is to be private; one that exists and is public is then refused.
-        license: the model's licence, by the hub's name for it ("mit", "cc-by-4.0"); empty leaves it to the card.
+        path: directory of the bundle, which is loaded first, so that a damaged bundle is never uploaded.
+        name: `org/name`, where `org` is the user or an organisation.
+        private: whether the repository must be private; an existing public repository is then refused.
+        license: licence of the model, by its name on the hub ("mit", "cc-by-4.0"); that of the card if empty.
 
     Raises:
-        InputError: the bundle does not load, `name` is no name, nobody is logged in, or the hub refuses.
+        InputError: the bundle does not load, `name` is not valid, no user is logged in, or the hub refuses.
     """
     from relattn.translation.bundle import CARD, CONFIG, WEIGHTS, read_bundle
 
-    parts = read_bundle(path)
-    parts.translator()
+    pushed = read_bundle(path)
+    pushed.translator()
     named = _NAME.fullmatch(name)
     if named is None or named[2]:
-        raise InputError(f"{name}: not a name for a model on the hub, which is org/name")
+        raise InputError(f"{name}: the name of a model on the hub must be org/name")
     with asking(f"{name}: not pushed") as api:
         from huggingface_hub import CommitOperationAdd, get_token
 
         if get_token() is None:
             raise InputError(f"{name}: not pushed: log in first: `hf auth login`, or set HF_TOKEN")
-        card = _model_card(parts, license)
+        card = _model_card(pushed, license)
         url = str(api.create_repo(name, private=private or None, exist_ok=True))
         if private and not api.model_info(name).private:
-            raise InputError(f"{name}: not pushed: it was to be private, but the repository exists and is public")
-        files = [CommitOperationAdd(file, Path(path) / file) for file in (CONFIG, WEIGHTS, *parts.tokenizer.files)]
+            raise InputError(f"{name}: not pushed: it must be private, but the repository exists and is public")
+        files = [CommitOperationAdd(file, Path(path) / file) for file in (CONFIG, WEIGHTS, *pushed.tokenizer.files)]
         files.append(CommitOperationAdd(CARD, card.encode()))
         api.create_commit(name, files, commit_message=f"A bundle of relattn {relattn.__version__}")
     return url
 
 
-def _model_card(parts: bundle.Bundle, license: str) -> str:
-    """The bundle's card with the front matter that the hub reads; what the card says there itself is kept."""
+def _model_card(pushed: bundle.Bundle, license: str) -> str:
+    """Return the card of a bundle with the metadata that the hub reads; metadata that the card has is kept."""
     from huggingface_hub import ModelCard
 
-    text = parts.card
+    text = pushed.card
     card = ModelCard(text if text.startswith("---\n") else f"---\n{{}}\n---\n\n{text}")
-    locales = [re.split("[-_]", locale)[0].lower() for locale in (parts.src_lang, parts.tgt_lang)]
-    codes = [code for code in dict.fromkeys(locales) if re.fullmatch("[a-z]{2,3}", code)]  # ISO 639, as the hub asks
+    locales = [re.split("[-_]", locale)[0].lower() for locale in (pushed.src_lang, pushed.tgt_lang)]
+    codes = [code for code in dict.fromkeys(locales) if re.fullmatch("[a-z]{2,3}", code)]  # ISO 639, for the hub
     ours = {"language": codes or None, "library_name": "relattn", "tags": ["translation"], "license": None}
     for name, value in ours.items():
         card.data[name] = card.data.get(name) or value
@@ -104,12 +107,14 @@ def _model_card(parts: bundle.Bundle, license: str) -> str:
 
 @contextmanager
 def asking(doing: str, kind: str = "model") -> Iterator[HfApi]:
-    """The hub's interface; whatever goes wrong while it is used is an InputError that begins with `doing`.
+    """Provide the interface of the hub, and turn every error into an InputError.
 
-    `kind` is what the hub calls the repository that is asked for: a model, a dataset.
+    The name and version of relattn, huggingface_hub and Python are sent with each request; nothing else about the
+    system is. Warnings of `huggingface_hub`, one per attempt to connect, are not shown: the error has the reason.
 
-    Requests tell the versions of relattn, huggingface_hub and Python, and nothing else about the system. The library's
-    own warnings, a line for each attempt to connect, are not shown: what matters of them is in the error.
+    Args:
+        doing: beginning of error messages.
+        kind: the hub's term for the repository: "model" or "dataset".
     """
     try:
         from huggingface_hub import HfApi, constants
@@ -125,7 +130,7 @@ def asking(doing: str, kind: str = "model") -> Iterator[HfApi]:
             yield HfApi(library_name="relattn", library_version=relattn.__version__)
     except InputError:
         raise
-    except Exception as error:  # of many families: HTTP's, the system's, the hub's own, those of its storage
+    except Exception as error:  # HTTP, the system, the hub and its storage raise many types
         raise InputError(f"{doing}: {_reason(error, kind)}") from error
     finally:
         log.setLevel(level)
@@ -133,20 +138,21 @@ def asking(doing: str, kind: str = "model") -> Iterator[HfApi]:
 
 
 def _reason(error: BaseException, kind: str) -> str:
-    """What went wrong with the hub, in one line."""
+    """Return the reason of an error of the hub, in one line."""
     from huggingface_hub import errors
 
     if isinstance(error, errors.RevisionResolutionError | errors.LocalEntryNotFoundError) and error.__cause__:
         return f"not in the cache, and {_reason(error.__cause__, kind)}"
-    said = (str(error).strip() or type(error).__name__).splitlines()[0]
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     if not isinstance(error, errors.HfHubHTTPError):
-        return said
+        return reason
     if isinstance(error, errors.RevisionNotFoundError):
         return f"the {kind} has no such revision"
     if isinstance(error, errors.RemoteEntryNotFoundError):
-        whole = "not a complete bundle: it" if kind == "model" else f"the {kind}"
-        return f"{whole} has no {error.response.url.path.rpartition('/')[2]}"
-    said = (error.server_message or said).splitlines()[0]
+        subject = "not a complete bundle: it" if kind == "model" else f"the {kind}"
+        return f"{subject} has no {error.response.url.path.rpartition('/')[2]}"
+    reason = (error.server_message or reason).splitlines()[0]
     if isinstance(error, errors.RepositoryNotFoundError) and not isinstance(error, errors.GatedRepoError):
-        said = f"no such {kind}, or a private one"
-    return f"{said}; to log in: `hf auth login`, or set HF_TOKEN" if error.response.status_code < 500 else said
+        reason = f"no such {kind}, or a private one"
+    log_in = "; to log in: `hf auth login`, or set HF_TOKEN" if error.response.status_code < 500 else ""
+    return reason + log_in

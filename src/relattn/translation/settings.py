@@ -7,7 +7,8 @@ have the same types, ranges and messages.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -169,8 +170,34 @@ def to_config(kind: type[_C], content: Any, where: str | Path, *, whole: bool = 
     flags = _flags(content, kind, where, whole=whole)
     try:
         return kind(**parser.instantiate(parser.parse_args(flags)).as_dict())
-    except (ArgumentError, InputError) as error:
+    except ArgumentError as error:
+        raise InputError(type_message(error, setting_types(kind), f"{where}: {{}}".format)) from error
+    except InputError as error:
         raise InputError(f"{where}: {one_line(error)}") from error
+
+
+def type_message(error: Exception, types: dict[str, Any], label: Callable[[str], str]) -> str:
+    """Return the message for a value of the wrong type, or that of the parser if it has another error.
+
+    Args:
+        error: error of the parser.
+        types: type of each setting.
+        label: returns what messages call a setting.
+    """
+    match = re.match(r'Parser key "([^"]+)"[^:]*:.*(?:Got|Given) value: (.*)', str(error), re.DOTALL)
+    if not match or match[1] not in types:
+        return one_line(error)
+    return f"{label(match[1])} must be {_describe(types[match[1]])}, got '{one_line(match[2], 40)}'"
+
+
+def _describe(kind: Any) -> str:
+    """Describe the values of a type."""
+    choices = [choice for choice in get_args(kind) if choice is not type(None)]
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(choices)}"
+    if choices:
+        return " or ".join(map(_describe, choices))
+    return {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "text")
 
 
 def _flags(

@@ -138,7 +138,9 @@ def analyze(finished: Recipe, monkeypatch, capsys, tmp_path) -> Callable[..., tu
 
 def test_the_command_prints_and_keeps_what_was_measured(analyze, finished, text, tmp_path):
     bins = by_position(
-        bundle.load(f"{finished.out}/bundle"), list(read_parallel(text["valid_src"], text["valid_tgt"])), width=7
+        bundle.read_bundle(f"{finished.out}/bundle").translator(),
+        list(read_parallel(text["valid_src"], text["valid_tgt"])),
+        width=7,
     )
     files = ("--src", text["valid_src"], "--ref", text["valid_tgt"])
     kept, picture = tmp_path / "by.csv", tmp_path / "by.png"

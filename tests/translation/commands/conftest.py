@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from relattn.translation import bundle
+from relattn.translation import bundle, load
 from relattn.translation.commands import main as cli
 from relattn.translation.config import Recipe, dump
 from relattn.translation.training import run
@@ -38,7 +38,7 @@ def relattn(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
 def model(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Directory of a bundle whose weights are random enough for every line to have a translation of its own."""
     path = tmp_path_factory.mktemp("lively") / "bundle"
-    translator = bundle.load(f"{finished.out}/bundle")
+    translator = load(f"{finished.out}/bundle")
     generator = torch.Generator().manual_seed(1)
     for parameter in translator.model.parameters():
         parameter.data += 0.7 * torch.randn(parameter.shape, generator=generator)
@@ -49,7 +49,7 @@ def model(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def another(model: str, finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A bundle of the same vocabulary, with other weights."""
-    translator = bundle.load(model)
+    translator = load(model)
     for parameter in translator.model.parameters():
         parameter.data = parameter.flip(0)
     path = tmp_path_factory.mktemp("another") / "bundle"

@@ -103,3 +103,49 @@ def test_a_bundle_that_will_not_do(relattn, tmp_path, model, command, damage):
         "truncated": f"{weights}: truncated, damaged, or not a safetensors file: ",
     }
     assert result.err.startswith(f"relattn: error: {messages[damage]}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--seed", "x"], "--seed must be a whole number, got 'x'"),
+        (["--n-best=2.5"], "--n_best must be a whole number, got '2.5'"),
+        (["--alpha", "x"], "--alpha must be a number, got 'x'"),
+        (["--early_stopping", "x"], "--early_stopping must be true or false, got 'x'"),
+        (["--precision", "fp8"], "--precision must be one of fp32, bf16, got 'fp8'"),
+        (["--format", "x"], "--format must be one of text, tsv, jsonl, got 'x'"),
+        (["--seed"], "--seed must have a value"),
+        (["--align=x"], "--align must have no value"),
+    ],
+)
+def test_messages_name_the_option_and_what_it_must_be(relattn, arguments, message):
+    assert relattn("translate", "bundle", *arguments) == (2, "", f"relattn: error: {message}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["translate"], "missing argument: BUNDLE"),
+        (["average", "run"], "missing argument: --out"),
+        (["push", "a", "b", "c"], "unexpected argument: c"),
+        (["export", "marian", "a", "--out", "b"], "PROGRAM must be one of ctranslate2, argos, onnx, got 'marian'"),
+        (["reproduce", "clip", "--seeds", "a"], "--seeds must be a whole number, got 'a'"),
+        (["serve", "x", "--limits.file", "a"], "--limits.file must be a whole number, got 'a'"),
+    ],
+)
+def test_messages_for_wrong_arguments(relattn, arguments, message):
+    assert relattn(*arguments) == (2, "", f"relattn: error: {message}\n")
+
+
+def test_messages_for_files_are_those_for_flags(relattn, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text("model: {dim: wide}")
+    message = "relattn: error: {} must be a whole number, got 'wide'\n"
+    assert relattn("train", path).err == message.format(f"{path}: model.dim")
+    assert relattn("train", "wmt14-en-de-base", "--model.dim=wide").err == message.format("--model.dim")
+
+
+def test_errors_of_the_operating_system_name_the_file(relattn, monkeypatch, tmp_path):
+    monkeypatch.setattr(run, "train", lambda *_, **__: (tmp_path / "none" / "x").write_text(""))
+    path = tmp_path / "none" / "x"
+    assert relattn("train", "wmt14-en-de-base").err == f"relattn: error: {path}: No such file or directory\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from relattn.translation import bundle
+from relattn.translation import bundle, load
 from relattn.translation.config import Calibration
 from relattn.translation.data.corpora import read_parallel
 from relattn.translation.evaluation import score
@@ -44,7 +44,7 @@ def test_an_output_that_will_not_do_is_refused_before_translating(relattn, tmp_p
 def test_evaluate_gives_scores_with_their_signatures(relattn, tmp_path, model, text):
     pairs = list(read_parallel(text["valid_src"], text["valid_tgt"]))
     (tmp_path / "ref.gz").write_bytes(gzip.compress("\n".join(ref for _, ref in pairs).encode()))
-    translations = bundle.load(model).translate([src for src, _ in pairs])
+    translations = load(model).translate([src for src, _ in pairs])
     expected = score(translations, [ref for _, ref in pairs])
     arguments = ("--src", text["valid_src"], "--ref", tmp_path / "ref.gz", "--out", tmp_path / "out.txt")
     assert relattn("evaluate", model, *arguments) == (0, f"{expected}\n", "")
@@ -55,15 +55,15 @@ def test_evaluate_gives_scores_with_their_signatures(relattn, tmp_path, model, t
 def test_confidences_are_calibrated_by_lines_that_are_scored(relattn, reading, text, tmp_path, model, finished):
     path = tmp_path / "bundle"
     shutil.copytree(model, path)
-    assert bundle.load(path).calibration == Calibration()
+    assert load(path).calibration == Calibration()
     files = ("--src", text["valid_src"], "--ref", text["valid_tgt"])
     assert relattn("calibrate", path, *files).code == 0
-    translator = bundle.load(path)
+    translator = load(path)
     assert translator.calibration.bias is not None
     for side in ("src", "tgt"):
         (tmp_path / side).write_text(Path(text[f"valid_{side}"]).read_text(encoding="utf-8") + "\n", encoding="utf-8")
     relattn("calibrate", path, "--src", tmp_path / "src", "--ref", tmp_path / "tgt")
-    assert bundle.load(path).calibration == translator.calibration  # a blank line says nothing
+    assert load(path).calibration == translator.calibration  # a blank line says nothing
     found = [best for (best,) in translator.n_best(LINES)]
     means = [found[0].score * ((5 + len(found[0].tokens) + 1) / 6) ** 0.6 / (len(found[0].tokens) + 1)]
     assert found[0].confidence == pytest.approx(confidence(means[0], translator.calibration), abs=1e-6)
@@ -98,3 +98,21 @@ def test_a_calibration_that_cannot_be_fitted_leaves_the_old_one(relattn, tmp_pat
         result = relattn("calibrate", path, "--src", tmp_path / "lines", "--ref", tmp_path / "lines")
         assert_refused(result, "at least two lines")
     assert (path / "config.yaml").read_bytes() == before
+
+
+@pytest.mark.parametrize("command", [("evaluate",), ("analyze", "positions", "--width=5"), ("analyze", "attention")])
+def test_an_output_never_replaces_an_input_or_a_file_of_the_bundle(relattn, tmp_path, text, model, command):
+    path, src, ref = tmp_path / "bundle", tmp_path / "src", tmp_path / "ref"
+    shutil.copytree(model, path)
+    for file, side in ((src, "src"), (ref, "tgt")):
+        file.write_text(Path(text[f"valid_{side}"]).read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "link").symlink_to(ref)
+    inside = path / "config.yaml"
+    arguments, outputs = (path, "--src", src, "--ref", ref), [src, ref, tmp_path / "link", inside, path / "new.csv"]
+    if command[1:] == ("attention",):
+        arguments, outputs = (path, "one cat"), [path / "new.png"]
+    before = inside.read_bytes(), src.read_bytes(), ref.read_bytes()
+    for output in outputs:
+        assert_refused(relattn(*command, *arguments, "--out", output), f"{output}: the output must not")
+    assert (inside.read_bytes(), src.read_bytes(), ref.read_bytes()) == before
+    assert not list(path.glob("new.*"))

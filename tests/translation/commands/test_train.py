@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -38,16 +39,16 @@ def test_the_help_of_train_explains_every_setting(relattn):
         ("train: {warmup_steps: 0}", "warmup_steps must be at least 1, got 0"),
         ("seed: -3", "seed must be at least 0, got -3"),
         ("model: {clipp: 3}", "{path}: unknown setting of model 'clipp'; did you mean clip?"),
-        ("model: {dim: wide}", "Parser key \"model.dim\": Expected a <class 'int'>. Got value: wide"),
-        ("model: {dim: 2.5}", "Parser key \"model.dim\": Expected a <class 'int'>. Got value: 2.5"),
-        ("model: {dropout: yes}", "Parser key \"model.dropout\": Expected a <class 'float'>. Got value: True"),
+        ("model: {dim: wide}", "model.dim must be a whole number, got 'wide'"),
+        ("model: {dim: 2.5}", "model.dim must be a whole number, got '2.5'"),
+        ("model: {dropout: yes}", "model.dropout must be a number, got 'True'"),
         (
             "train: {learning_rate: inf}",
-            "Parser key \"train.learning_rate\": Expected a <class 'float'>. Got value: inf",
+            "train.learning_rate must be a number, got 'inf'",
         ),
         (
             "model: {norm: mid}",
-            "Parser key \"model.norm\": Expected a typing.Literal['pre', 'post']. Got value: mid",
+            "model.norm must be one of pre, post, got 'mid'",
         ),
         ("data: {train_src: a.txt}", "train_src and train_tgt go together, got 'a.txt' and ''"),
         ("just words", "{path}: a recipe must be a mapping of names to values, got 'just words'"),
@@ -77,12 +78,10 @@ def test_a_recipe_that_is_missing(relattn, tmp_path):
         (["--model.dmi=3"], "unknown option of train '--model.dmi'; did you mean --model.dim?"),
         (["more"], "more"),
         (["--model.clip"], "--model.clip"),
-        (["--model.dim=x"], "Parser key \"model.dim\": Expected a <class 'int'>. Got value: x"),
+        (["--model.dim=x"], "model.dim must be a whole number, got 'x'"),
         (
             ["--model.clip=x"],
-            'Parser key "model.clip": Does not validate against any of the Union subtypes Subtypes: '
-            "[<class 'int'>, <class 'NoneType'>] Errors: - Expected a <class 'int'> - Expected a <class 'NoneType'> "
-            "Given value type: <class 'str'> Given value: x",
+            "--model.clip must be a whole number, got 'x'",
         ),
         (["--model.positions=t5", "--model.clip=9"], "clip means nothing for t5 positions, got 9"),
         (["--model.kernel_size=5"], "kernel_size means nothing for relative positions, got 5"),
@@ -251,3 +250,14 @@ def test_average(relattn, tmp_path, finished):
     assert relattn("average", finished.out, "--last", 2, "--out", tmp_path / "mean") == (0, "", "")
     ours, theirs = (bundle.read_bundle(p).state for p in (tmp_path / "mean", Path(finished.out) / "bundle"))
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+def test_average_replaces_a_bundle_only_with_overwrite(relattn, tmp_path, finished, model):
+    path = tmp_path / "bundle"
+    shutil.copytree(model, path)
+    before = (path / "model.safetensors").read_bytes()
+    arguments = ("average", finished.out, "--last", 1, "--out", path)
+    assert_refused(relattn(*arguments), f"{path}: a bundle exists there; use --overwrite to replace it")
+    assert (path / "model.safetensors").read_bytes() == before
+    assert relattn(*arguments, "--overwrite").code == 0
+    assert (path / "model.safetensors").read_bytes() != before

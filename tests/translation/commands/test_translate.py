@@ -75,8 +75,8 @@ def test_a_precision_that_there_is_not(relattn, model):
     result = relattn("translate", model, "--precision=fp8")
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert "fp8" in result.err
-    with pytest.raises(InputError, match=r"^precision is fp32 or bf16, not 'half'$"):
-        bundle.load(model, precision="half")
+    with pytest.raises(InputError, match=r"^precision must be fp32 or bf16, got 'half'$"):
+        bundle.read_bundle(model).translator(precision="half")
 
 
 @pytest.mark.parametrize("device", ["abacus", "cuda:99", "cpu:x"])
@@ -96,7 +96,7 @@ def test_the_devices_message_is_short(relattn, model):
 
 def test_lines_are_translated_in_order_and_in_silence(relattn, reading, model):
     reading("\r\n".join(LINES).encode())
-    expected = bundle.load(model).translate(LINES)
+    expected = bundle.read_bundle(model).translator().translate(LINES)
     assert relattn("translate", model) == (0, "".join(f"{line}\n" for line in expected), "")
     assert (expected[1], expected[3]) == ("", "")
     assert expected[0] == expected[5]
@@ -113,7 +113,7 @@ def test_progress_is_for_terminals(relattn, reading, monkeypatch, model):
 
 def test_n_best(relattn, reading, model):
     reading("\n".join(LINES).encode())
-    translator = bundle.load(model)
+    translator = bundle.read_bundle(model).translator()
     options = TranslateOptions(n_best=3, search=replace(translator.search, beam_size=3, alpha=0.0))
     expected = [
         f"{number} ||| {found.text} ||| {found.score:.4f}"
@@ -144,10 +144,10 @@ def test_a_reader_that_goes_is_no_error(model):
 def test_prefixes_and_draws(relattn, reading, tmp_path, model):
     reading("\n".join(LINES).encode())
     (tmp_path / "prefixes").write_text("Katze\n\nzwei\n\neins\n\n", encoding="utf-8")
-    expected = bundle.load(model).translate(LINES, prefixes=["Katze", "", "zwei", "", "eins", ""])
+    expected = bundle.read_bundle(model).translator().translate(LINES, prefixes=["Katze", "", "zwei", "", "eins", ""])
     result = relattn("translate", model, "--prefix", tmp_path / "prefixes")
     assert result == (0, "".join(f"{line}\n" for line in expected), "")
-    translator = bundle.load(model)
+    translator = bundle.read_bundle(model).translator()
     options = TranslateOptions(n_best=3, sampling=SamplingOptions(top_k=7, temperature=2.0, seed=5))
     expected = [
         f"{number} ||| {found.text} ||| {found.score:.4f}"
@@ -163,7 +163,7 @@ def test_a_glossary(relattn, reading, tmp_path, model):
     (tmp_path / "terms.tsv").write_text("cat\tlöwin frau\n", encoding="utf-8")
     reading("\n".join(LINES).encode())
     lines = relattn("translate", model, "--glossary", tmp_path / "terms.tsv").out.split("\n")[:-1]
-    plain = bundle.load(model).translate(LINES)
+    plain = bundle.read_bundle(model).translator().translate(LINES)
     for source, line, before in zip(LINES, lines, plain, strict=True):
         assert ("löwin frau" in line) == ("cat" in source)
         assert "cat" in source or line == before
@@ -172,12 +172,13 @@ def test_a_glossary(relattn, reading, tmp_path, model):
 def test_tags_are_kept(relattn, reading, model):
     reading(b"one <b>cat</b> sat\n{name}\n")
     lines = relattn("translate", model, "--keep_tags").out.split("\n")[:-1]
-    assert lines[0].replace("<b>", "").replace("</b>", "") == bundle.load(model).translate(["one cat sat"])[0]
+    (plain,) = bundle.read_bundle(model).translator().translate(["one cat sat"])
+    assert lines[0].replace("<b>", "").replace("</b>", "") == plain
     assert lines[1] == "{name}"
 
 
 def test_formats_and_alignments(relattn, reading, model):
-    translator = bundle.load(model)
+    translator = bundle.read_bundle(model).translator()
     found = translator.n_best(LINES, TranslateOptions(n_best=2, align=True))
     expected = [(number, h) for number, of_line in enumerate(found, start=1) for h in of_line]
     assert any(h.alignment for _, h in expected)
@@ -197,7 +198,7 @@ def test_formats_and_alignments(relattn, reading, model):
 
 def test_score(relattn, reading, tmp_path, model):
     """An n-best list is scored as it was made, by its pieces and in sum."""
-    translator = bundle.load(model)
+    translator = bundle.read_bundle(model).translator()
     src = [line for line in LINES if line.strip()] + [""]
     found = [best for (best,) in translator.n_best(src)]
     for name, lines in (("src", src), ("tgt", [best.text for best in found])):
@@ -229,7 +230,7 @@ def test_pairs_that_cannot_be_scored(relattn, tmp_path, model):
 
 def test_several_bundles_are_an_ensemble(relattn, reading, text, model, another):
     expected = translation.load(model, another).translate(LINES)
-    assert expected not in [bundle.load(path).translate(LINES) for path in (model, another)]
+    assert expected not in [bundle.read_bundle(path).translator().translate(LINES) for path in (model, another)]
     reading("\n".join(LINES).encode())
     assert relattn("translate", model, another) == (0, "".join(f"{line}\n" for line in expected), "")
     pairs = list(read_parallel(text["valid_src"], text["valid_tgt"]))
@@ -244,13 +245,24 @@ def test_bundles_that_make_no_ensemble(relattn, reading, tmp_path, model, finish
     turned = tmp_path / "turned"
     shutil.copytree(model, turned)
     (turned / "config.yaml").write_text(config.replace("src_lang: en", "src_lang: fr"), encoding="utf-8")
-    message = f"{turned} translates fr to de, {model} en to de: models of an ensemble have the same languages"
+    message = f"models of an ensemble must have the same languages, got en to de for {model} and fr to de for {turned}"
     assert_refused(relattn("translate", model, turned), message)
     recipe = make_recipe(tmp_path / "run", data={"vocab_size": 290})
     run.train(recipe, show=False)
     other = f"{recipe.out}/bundle"
-    message = f"{other} has another tokenizer than {model}: models of an ensemble have the same pieces"
+    message = f"models of an ensemble must have the same tokenizer; those of {model} and {other} differ"
     assert_refused(relattn("translate", model, other), message)
     assert_refused(
         relattn("translate", model, tmp_path / "none"), f"{tmp_path}/none: no such directory; a bundle is a directory"
     )
+
+
+def test_control_characters_of_names_do_not_reach_the_terminal(relattn, tmp_path):
+    result = relattn("translate", tmp_path / "\x1b[31mred\u202e")
+    assert_refused(result, r"\x1b[31mred\u202e: no such directory")
+
+
+def test_a_sentence_that_is_not_utf8_is_refused(relattn, tmp_path, model):
+    result = relattn("analyze", "attention", model, "one \udcff", "--out", tmp_path / "x.png")
+    assert_refused(result, r"the sentence must be UTF-8, got 'one \udcff'")
+    assert list(tmp_path.iterdir()) == []

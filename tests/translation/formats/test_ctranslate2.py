@@ -355,7 +355,7 @@ def test_confidences_travel(make, tmp_path):
     parts = make({}, ends=2.0)
     bundle.calibrate(parts.path, Calibration(bias=2.0, slope=0.5))
     export(bundle.read_bundle(parts.path), tmp_path / "out", quantization="float32", sample=LINES)
-    ours, theirs = bundle.load(parts.path), load(tmp_path / "out")
+    ours, theirs = bundle.read_bundle(parts.path).translator(), load(tmp_path / "out")
     assert theirs.calibration == Calibration(bias=2.0, slope=0.5)
     alike = 0
     options = TranslateOptions(search=theirs.search)

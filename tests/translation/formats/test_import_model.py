@@ -60,7 +60,7 @@ def test_a_bundle_of_it_comes_back(path):
     with pytest.raises(InputError, match=r"tokenizer\.model: damaged, or not the one these weights were trained with"):
         bundle.read_bundle(path)
     (path / "aside").rename(path / "vocabulary.json")
-    bundle.load(path)
+    bundle.read_bundle(path).translator()
 
 
 @pytest.mark.whole
@@ -90,7 +90,7 @@ def test_a_package_has_one_sentencepiece_model(path, tmp_path):
 
 
 def test_it_is_measured_by_position(path):
-    translator = bundle.load(path)
+    translator = bundle.read_bundle(path).translator()
     bins = by_position(translator, [(LINES[0], LINES[1]), (LINES[2], "zwei Birnen")], width=100)
     scores = translator.log_probs(
         [translator.tokenizer.encode(line) for line in (LINES[0], LINES[2])],

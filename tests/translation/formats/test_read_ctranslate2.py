@@ -151,7 +151,7 @@ def test_a_model_says_here_what_it_says_there(tmp_path, tokenizers, kind):
     report = import_model(there, tmp_path / "here", tokenizer=src_tokenizer, tgt_tokenizer=tgt_tokenizer,
                         src_lang="en", tgt_lang="de", sample=["one pear"])  # fmt: skip
     assert report.parities["float32"].lines == 1
-    ours = bundle.load(tmp_path / "here")
+    ours = bundle.read_bundle(tmp_path / "here").translator()
     assert (ours.model.config.positions, ours.model.config.clip) == (
         ("relative", CLIP) if kind.spec.get("with_relative_position") else ("learned", None)
     )

@@ -26,5 +26,5 @@ def test_alpha_0_is_no_penalty(name):
 
 
 def test_an_unknown_name_is_refused():
-    with pytest.raises(ValueError, match="'wu'; it must be 'gnmt', 'average' or 'none'"):
+    with pytest.raises(ValueError, match="'wu'"):
         length_penalty("wu", 0.6)  # type: ignore[arg-type]

@@ -16,14 +16,13 @@ import pytest
 from starlette.testclient import TestClient
 
 from benchmarks.fuzz import request
-from relattn.translation import bundle
+from relattn.translation import load
 from relattn.translation.config import Recipe, SearchConfig
 from relattn.translation.errors import InputError
-from relattn.translation.serve import routing as translating
-from relattn.translation.serve.app import make
-from relattn.translation.serve.keys import Keys
+from relattn.translation.serve import routing
+from relattn.translation.serve.app import make_app
 from relattn.translation.serve.limits import Limits
-from relattn.translation.serve.models import Models
+from relattn.translation.serve.routing import Router
 from relattn.translation.serve.text.html import Markup
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import Translation, Translator
@@ -60,7 +59,7 @@ Shouting.__abstractmethods__ = frozenset()
 def served(pairs: str = "en-de", *, limits: Limits = LIMITS, pivot: str = "", **options: Any) -> TestClient:
     found = [tuple(pair.split("-")) for pair in pairs.split()]
     translators = {(source, target): Shouting(f"{target}:") for source, target in found}
-    client = TestClient(make(Models(translators, pivot=pivot, limits=limits), limits, **options))
+    client = TestClient(make_app(Router(translators, limits, pivot=pivot), **options))
     client.translators = translators  # type: ignore[attr-defined]
     return client
 
@@ -144,7 +143,7 @@ def test_a_pivot_is_gone_through_where_it_is_asked_for() -> None:
     with served("de-en en-fr", pivot="en") as client:
         assert asked(client, q="ja", source="de", target="fr").json() == {"translatedText": "fr:EN:JA"}
         assert client.get("/languages").json()[0]["targets"] == ["en", "fr"]
-    with pytest.raises(InputError, match="pivot is es"):
+    with pytest.raises(InputError, match="got es"):
         served("de-en en-fr", pivot="es")
 
 
@@ -170,18 +169,18 @@ def test_a_file_is_translated_and_fetched(client: TestClient) -> None:
         ({"q": 1}, "q: "),
         ({"q": ["a", 1]}, "q: "),
         ({"q": {"a": 1}}, "q: "),
-        ({"q": "x", "source": ""}, "nothing here translates from '' into 'de'"),
-        ({"q": "x", "source": "xx"}, "nothing here translates from 'xx' into 'de'"),
-        ({"q": "x", "target": "../x"}, "nothing here translates from 'en' into '../x'"),
-        ({"q": "x", "target": "auto"}, "nothing here translates from 'en' into 'auto'"),
+        ({"q": "x", "source": ""}, "from '' to 'de'"),
+        ({"q": "x", "source": "xx"}, "from 'xx' to 'de'"),
+        ({"q": "x", "target": "../x"}, "from 'en' to '../x'"),
+        ({"q": "x", "target": "auto"}, "from 'en' to 'auto'"),
         ({"q": "x", "format": "pdf"}, "format: "),
         ({"q": "x", "alternatives": -1}, "alternatives: "),
         ({"q": "x", "alternatives": "many"}, "alternatives: "),
-        ({"q": "x" * 1001}, "a text of 1,001 characters; at most 1,000"),
-        ({"q": "a.\n" * 21}, "a text of 21 sentences; at most 20"),
-        ({"q": ["x"] * 6}, "q has 6 texts; at most 5"),
+        ({"q": "x" * 1001}, "at most 1,000 characters, got 1,001"),
+        ({"q": "a.\n" * 21}, "at most 20 sentences, got 21"),
+        ({"q": ["x"] * 6}, "at most 5 texts, got 6"),
         ({"q": "please refuse"}, "what no model reads"),
-        ({"q": "<b>" * 300, "format": "html"}, "elements within each other"),
+        ({"q": "<b>" * 300, "format": "html"}, "nested elements"),
     ],
 )
 def test_mistakes_are_400_with_a_line(client: TestClient, given: dict[str, Any], message: str) -> None:
@@ -253,7 +252,7 @@ def test_other_routes_and_methods(client: TestClient) -> None:
 def test_keys_are_asked_for(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("# ours\none-key\n\nanother\n")
-    with served(keys=Keys(file)) as client:
+    with served(keys=file) as client:
         for key in ({}, {"api_key": "wrong"}, {"api_key": "# ours"}, {"api_key": ""}, {"api_key": ["one-key"]}):
             answer = asked(client, q="x", **key)
             assert answer.status_code == 403
@@ -262,8 +261,8 @@ def test_keys_are_asked_for(tmp_path: Path) -> None:
         assert client.post("/detect", data={"q": "x"}).status_code == 403
         assert client.get("/frontend/settings").json()["keyRequired"] is True
     file.write_text("\n# none\n")
-    with pytest.raises(InputError, match="has no key"):
-        Keys(file)
+    with pytest.raises(InputError, match="at least one key"):
+        served(keys=file)
 
 
 def test_other_origins_are_let_in_only_where_that_is_asked_for() -> None:
@@ -307,12 +306,12 @@ def test_while_a_page_is_read_or_written_others_are_answered(monkeypatch: pytest
     going, slow = threading.Event(), threading.Event()
 
     class Slow(Markup):
-        def filled(self, *arguments: Any, **options: Any) -> str:
+        def fill(self, *arguments: Any, **options: Any) -> str:
             slow.set()
             assert going.wait(20)
-            return super().filled(*arguments, **options)
+            return super().fill(*arguments, **options)
 
-    monkeypatch.setattr(translating, "Markup", Slow)
+    monkeypatch.setattr(routing, "Markup", Slow)
     with served() as client, ThreadPoolExecutor(2) as threads:
         page = threads.submit(asked, client, q="<p>One</p>", format="html")
         assert slow.wait(20)
@@ -356,8 +355,8 @@ def test_an_error_of_ours_is_500_and_its_words_are_not_told(
 
 @pytest.fixture(scope="module")
 def trained(finished: Recipe) -> Iterator[TestClient]:
-    translator = bundle.load(Path(finished.out) / "bundle")
-    with TestClient(make(Models({("en", "de"): translator}, pivot="", limits=LIMITS), LIMITS)) as client:
+    translator = load(Path(finished.out) / "bundle")
+    with TestClient(make_app(Router({("en", "de"): translator}, LIMITS))) as client:
         client.translator = translator  # type: ignore[attr-defined]
         yield client
 
@@ -375,6 +374,15 @@ def test_words_are_the_translations_and_have_confidences(trained: TestClient) ->
         assert all(0 < one <= 1 for one in found)
         assert len(found) >= len(words)
         assert len(log_probs) == len(best.tokens)
+
+
+def test_words_of_sentences_without_a_space_between_them_are_put_apart(finished: Recipe) -> None:
+    translator = load(Path(finished.out) / "bundle")
+    given = {"q": "一。二。", "source": "zh", "target": "de"}
+    with TestClient(make_app(Router({("zh", "de"): translator}, LIMITS))) as client:
+        words = client.post("/words", json=given).json()["words"]
+        translation = client.post("/translate", json=given).json()["translatedText"]
+    assert "".join(word["text"] for word in words) == translation
 
 
 @pytest.mark.parametrize("part", ["encoder", "decoder", "cross"])

@@ -8,7 +8,7 @@ import pytest
 import srt
 
 from relattn.translation.errors import InputError
-from relattn.translation.serve.text.documents import FORMATS, read
+from relattn.translation.serve.text.documents import FORMATS, read_document
 
 
 def word_file() -> bytes:
@@ -31,11 +31,11 @@ SUBTITLES = (
 )
 
 
-def opened(name: str, content: bytes, *, marks: bool = True):
-    return read(name, content, marks=marks, unpacked=10_000_000)
+def opened(name: str, content: bytes, *, keep_tags: bool = True):
+    return read_document(name, content, keep_tags=keep_tags, unpacked=10_000_000)
 
 
-@pytest.mark.parametrize("marks", [False, True])
+@pytest.mark.parametrize("keep_tags", [False, True])
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -44,14 +44,14 @@ def opened(name: str, content: bytes, *, marks: bool = True):
         ("a.SRT", SUBTITLES.encode()),
     ],
 )
-def test_untranslated_it_is_the_same(name: str, content: bytes, marks: bool) -> None:
-    document = opened(name, content, marks=marks)
-    assert document.filled(document.texts) == content
+def test_untranslated_it_is_the_same(name: str, content: bytes, keep_tags: bool) -> None:
+    document = opened(name, content, keep_tags=keep_tags)
+    assert document.fill(document.texts) == content.decode()
 
 
 def test_subtitles_keep_their_times_and_tags() -> None:
     document = opened("a.srt", SUBTITLES.encode())
-    found = list(srt.parse(document.filled([text.upper().replace("M0", "m0") for text in document.texts]).decode()))
+    found = list(srt.parse(document.fill([text.upper().replace("M0", "m0") for text in document.texts])))
     assert [each.content for each in found] == ["ONE <i>TWO</i>\nTHREE & 4 <3", "- FOUR\n- FIVE SIX"]
     assert [each.start.total_seconds() for each in found] == [1, 3]
 
@@ -61,7 +61,7 @@ def test_word_keeps_looks_tables_and_feet() -> None:
     assert document.texts == [
         "A title", "<m0>The </m0><m1>red</m1><m2> house & <b></m2>", "In a cell", "At the foot",
     ]  # fmt: skip
-    done = document.filled(["Ein Titel", "<m1>rot</m1><m0>Das </m0><m2> Haus & <b></m2>", "In einer Zelle", "Am Fuß"])
+    done = document.fill(["Ein Titel", "<m1>rot</m1><m0>Das </m0><m2> Haus & <b></m2>", "In einer Zelle", "Am Fuß"])
     result = docx.Document(io.BytesIO(done))
     assert [paragraph.text for paragraph in result.paragraphs] == ["Ein Titel", "rotDas  Haus & <b>", ""]
     runs = result.paragraphs[1].runs
@@ -74,7 +74,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked() -> None:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("word/document.xml", b"0" * 20_000_000)
-    with pytest.raises(InputError, match="unpacks to more than 10,000,000 bytes"):
+    with pytest.raises(InputError, match="at most 10,000,000 bytes"):
         opened("a.docx", out.getvalue())
 
 

@@ -14,11 +14,11 @@ import uvicorn
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
-from relattn.translation import bundle
+from relattn.translation import load
 from relattn.translation.config import Recipe
-from relattn.translation.serve.app import make
+from relattn.translation.serve.app import make_app
 from relattn.translation.serve.limits import Limits
-from relattn.translation.serve.models import Models
+from relattn.translation.serve.routing import Router
 
 BROWSER = shutil.which("chromium")
 pytestmark = [
@@ -31,8 +31,8 @@ SIZES = {"desktop": (1280, 900), "phone": (375, 740)}
 @pytest.fixture(scope="module")
 def address(finished: Recipe) -> Iterator[str]:
     limits = Limits(characters=500)
-    translator = bundle.load(Path(finished.out) / "bundle")
-    app = make(Models({("en", "de"): translator, ("de", "en"): translator}, pivot="", limits=limits), limits)
+    translator = load(Path(finished.out) / "bundle")
+    app = make_app(Router({("en", "de"): translator, ("de", "en"): translator}, limits))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
@@ -82,7 +82,7 @@ def type_text(page: Page, text: str) -> None:
 
 def test_it_translates_when_typing_stops_and_shows_doubt(page: Page, finished: Recipe) -> None:
     type_text(page, "one cat sat\n<b>two</b>")
-    expected = bundle.load(Path(finished.out) / "bundle").translate(["one cat sat", "<b>two</b>"])
+    expected = load(Path(finished.out) / "bundle").translate(["one cat sat", "<b>two</b>"])
     assert page.locator("#translation").text_content() == "\n".join(expected)
     assert page.locator("#translation b").count() == 0
     assert page.locator("#others li").count() >= 1

@@ -155,7 +155,7 @@ def test_an_export_is_served_by_what_the_container_has(exported: Path, clean: li
         with pytest.raises(urllib.error.HTTPError) as refused:
             asked(f"{address}attention", q="one")
         assert refused.value.code == 400
-        assert "an export shows no attention" in refused.value.read().decode()
+        assert "requires a bundle" in refused.value.read().decode()
         words = asked(f"{address}words", q="one")["words"]
         assert "".join(word["text"] for word in words) == client.translate("one", "en", "de")
         answer = asked(f"{address}translate", q="<p>one <b>cat</b></p>", format="html")["translatedText"]
@@ -232,14 +232,14 @@ def test_mistakes_are_said_before_anything_is_served(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for arguments, message in (
-            ([path, "--port", port], "cannot listen at 127.0.0.1, port"),
+            ([path, "--port", port], "cannot listen on 127.0.0.1, port"),
             ([path, "--port", "70000"], "port must be"),
-            ([path, "--host", "no such host"], "cannot listen at no such host"),
-            ([path, path], "one model per language pair, got two from en to de"),
+            ([path, "--host", "no such host"], "cannot listen on no such host"),
+            ([path, path], "one model per language pair"),
             ([path, "--keys", str(tmp_path / "none")], "cannot be read"),
-            ([path, "--pivot", "fr"], "pivot is fr"),
+            ([path, "--pivot", "fr"], "pivot must be"),
             ([path, "--limits.waiting", "0"], "waiting must be at least 1"),
-            ([path, "--limits.sentences", "9999"], "sentences of a request must not be more"),
+            ([path, "--limits.sentences", "9999"], "sentences must be at most"),
             ([str(tmp_path)], "not a complete"),
         ):
             assert cli.main(["serve", *arguments]) == 2

@@ -414,7 +414,8 @@ def test_the_bundle_is_the_mean_of_the_last_and_its_card_has_the_scores(finished
     assert_same(bundle.read_bundle(out / "bundle").state, average(states))
     card = (out / "bundle" / "README.md").read_text()
     pairs = list(read_parallel(text["valid_src"], text["valid_tgt"]))
-    scores = score(bundle.load(out / "bundle").translate([src for src, _ in pairs]), [tgt for _, tgt in pairs])
+    translations = bundle.read_bundle(out / "bundle").translator().translate([src for src, _ in pairs])
+    scores = score(translations, [tgt for _, tgt in pairs])
     assert str(scores) in card
     assert dump(finished) in card
     assert "relattn translate PATH < in.txt" in card
@@ -483,7 +484,7 @@ def test_bf16_trains_with_weights_in_fp32(tmp_path, make_recipe, finished):
 @pytest.mark.parametrize("positions", [name for name in SCHEMES if name != "relative"])  # which all others train
 def test_every_scheme_trains(tmp_path, make_recipe, positions):
     recipe = make_recipe(tmp_path / "run", model={"positions": positions}, train={"steps": 2})
-    loaded = bundle.load(train(recipe, show=False))
+    loaded = bundle.read_bundle(train(recipe, show=False)).translator()
     assert loaded.model.config == recipe.model
     loaded.translate(["one cat sat"])
 

@@ -30,6 +30,7 @@ from relattn.translation.model.attention import CrossAttention, PlainAttention
 from relattn.translation.model.positions.distance_terms import DistanceAttention
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
+from relattn.translation.translate.pipeline import require_readable
 from relattn.translation.translate.torch_translator import TorchTranslator
 
 DIGITS = 4  # decimals in JSON
@@ -98,6 +99,7 @@ def inspect(
     if not isinstance(model, Transformer):
         raise InputError("attention requires one model, got an ensemble")
     require(bool(line.strip()), "the sentence must not be blank")
+    require_readable(line, "the sentence")
     tokenizer, marks = translator.tokenizer, translator.tokenizer.marks
     src_ids = tokenizer.encode(line)
     require(len(src_ids) <= longest, f"the sentence must have at most {longest:,} tokens, got {len(src_ids):,}")

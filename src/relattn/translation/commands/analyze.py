@@ -3,7 +3,7 @@
 from contextlib import ExitStack
 from pathlib import Path
 
-from relattn.translation.commands.options import DeviceOptions, SearchOptions, TestText
+from relattn.translation.commands.options import DeviceOptions, SearchOptions, TestText, require_new_output
 from relattn.translation.config import Part
 from relattn.translation.errors import require
 
@@ -32,6 +32,7 @@ def attention(
     path = Path(out)
     require(path.suffix in (".png", ".json"), f"out must end in .png or .json, got {out}")
     require(path.suffix == ".png" or part is layer is None, "--part and --layer require a .png as --out")
+    require_new_output(out, [], [bundle])
 
     from relattn.translation.analysis.attention import as_json, as_png, inspect
     from relattn.translation.files import output
@@ -71,6 +72,8 @@ def positions(
     require(trained_length is None or bool(picture), "--trained_length requires --picture")
     require(trained_length is None or trained_length >= 1, f"trained_length must be at least 1, got {trained_length}")
     require(not picture or picture.endswith(".png"), f"picture must end in .png, got {picture}")
+    require_new_output(out, [text.src, text.ref, picture], [bundle])
+    require_new_output(picture, [text.src, text.ref], [bundle])
 
     from relattn.translation.analysis import positions as teacher_forcing
     from relattn.translation.files import output

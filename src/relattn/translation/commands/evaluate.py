@@ -4,7 +4,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from relattn.translation.commands.options import DeviceOptions, SearchOptions, TestText
+from relattn.translation.commands.options import DeviceOptions, SearchOptions, TestText, require_new_output
 
 
 def evaluate(
@@ -19,6 +19,8 @@ def evaluate(
         bundles: Directory of a bundle or export, or name of a bundle on the hub. Several bundles form an ensemble.
         out: File to write the translations to, one per line.
     """
+    require_new_output(out, [text.src, text.ref], bundles)
+
     from relattn.translation.evaluation import item_accuracy, score
     from relattn.translation.files import output
     from relattn.translation.translate.options import TranslateOptions

@@ -30,6 +30,7 @@ def export(
     require(bool(out), "out must name a directory")
     require(program != "onnx" or quantization == "float32", f"onnx supports float32 only, got {quantization}")
     lines = read_check_lines(check_lines, check_count)
+    sample = check_count if lines is None else lines
 
     from relattn.translation.bundle import read_bundle
     from relattn.translation.formats import argos, onnx
@@ -37,7 +38,6 @@ def export(
     from relattn.translation.hub import resolve
 
     source = read_bundle(resolve(bundle))
-    sample = check_count if lines is None else lines
     if program == "onnx":
         print(onnx.export(source, Path(out), sample=sample))
     else:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from relattn import __version__
-from relattn.translation.errors import InputError, Interrupted, one_line, unknown
+from relattn.translation.errors import InputError, Interrupted, one_line, reason, unknown
 
 GROUPS = {
     "Get started": {"demo": "Train a small model in minutes, with nothing to download"},
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # after --help
         return int(stop.code or 0)
     except OSError as error:
-        return _report(f"error: {one_line(error)}")
+        return _report(f"error: {error.filename or 'standard output or a file'}: {reason(error)}")
     except (MemoryError, RuntimeError) as error:
         if not (
             isinstance(error, MemoryError) or re.search("out of memory|not enough memory|allocate memory", str(error))

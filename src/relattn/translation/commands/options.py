@@ -1,6 +1,8 @@
 """Options that several commands share."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relattn.translation.config import Precision, SearchConfig
@@ -93,6 +95,16 @@ class TestText:
             return list(read_parallel(self.src, self.ref))
         lines = 500 if self.lines is None else self.lines
         return embedded(self.embedded, src_lang=translator.src_lang, tgt_lang=translator.tgt_lang, lines=lines)
+
+
+def require_new_output(out: str, inputs: Sequence[str], bundles: Sequence[str]) -> None:
+    """Raise an InputError if writing `out` would replace an input or a file in a bundle."""
+    path = Path(out).resolve()
+    for name in inputs:
+        require(not (out and name) or Path(name).resolve() != path, f"{out}: the output must not replace an input")
+    for name in bundles:
+        inside = out and path.is_relative_to(Path(name).resolve())
+        require(not inside, f"{out}: the output must not be inside the bundle {name}")
 
 
 def check_lines(path: str, count: int) -> list[str] | None:

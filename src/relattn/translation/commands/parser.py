@@ -16,11 +16,23 @@ from typing import Any, get_args, get_origin, get_type_hints
 from jsonargparse import ArgumentError, ArgumentParser
 
 from relattn.translation.config import Recipe
-from relattn.translation.errors import InputError, one_line, unknown
+from relattn.translation.errors import InputError, unknown
 from relattn.translation.presets import PRESETS
-from relattn.translation.settings import add_settings, recipe_flags, setting_types
+from relattn.translation.settings import add_settings, recipe_flags, setting_types, type_message
 
+_MESSAGES = (  # of argparse, and ours
+    (r"argument (\S+): expected .*one argument", "{0} must have a value"),
+    (r"argument (\S+): ignored explicit argument .*", "{0} must have no value"),
+    (r"the following arguments are required: ([^\s,]+).*", "missing argument: {1}"),
+    (r"unrecognized arguments: (.*)", "unexpected argument: {0}"),
+)
 _OPTION = re.compile(r"--([a-zA-Z][\w.-]*)(=.*)?", re.DOTALL)
+
+
+class _Parser(ArgumentParser):
+    def print_help(self, file: object = None) -> None:
+        """Print the help. Unlike the inherited method, raise an OSError if it cannot be written."""
+        print(self.format_help(), end="", flush=True)
 
 
 def parse(name: str, function: Callable[..., None], argv: Sequence[str]) -> dict[str, Any]:
@@ -33,15 +45,26 @@ def parse(name: str, function: Callable[..., None], argv: Sequence[str]) -> dict
     hints = get_type_hints(function)
     parser, types = _parser(name, function, hints)
     argv = _normalize(argv, types, name)
+    recipe = ""
     try:
         parsed = parser.parse_args(argv)
         if hints.get("recipe") is Recipe:
             if parsed.recipe is None:
                 raise InputError(f"{name} requires a recipe: a file, or one of {', '.join(PRESETS)}")
+            recipe = f"{parsed.recipe}: "
             parsed = parser.parse_args([*recipe_flags(parsed.recipe, overriding=argv), *argv])
         values = parser.instantiate(parsed).as_dict()
     except ArgumentError as error:
-        raise InputError(one_line(error)) from None
+        positional = [key for key, each in signature(function).parameters.items() if each.kind is not each.KEYWORD_ONLY]
+
+        def label(key: str) -> str:
+            return key.removesuffix("s").upper() if key in positional else f"{recipe or '--'}{key}"
+
+        message = type_message(error, types, label)
+        for pattern, ours in _MESSAGES:
+            if match := re.fullmatch(pattern, message):
+                message = ours.format(match[1], label(match[1]))
+        raise InputError(message) from None
     arguments = {}
     for key, parameter in signature(function).parameters.items():
         kind: Any = hints[key]
@@ -56,7 +79,7 @@ def _parser(name: str, function: Callable[..., None], hints: dict[str, Any]) -> 
     helps = {match[1]: " ".join(match[2].split()) for match in re.finditer(r"    (\w+): (.*(?:\n {8}.*)*)", text)}
     usage = f"relattn {name}"
     types: dict[str, Any] = {"help": bool}
-    parser = ArgumentParser(prog=usage, description=description, exit_on_error=False, allow_abbrev=False)
+    parser = _Parser(prog=usage, description=description, exit_on_error=False, allow_abbrev=False)
     for key, parameter in signature(function).parameters.items():
         kind: Any = hints[key]
         required = parameter.default is Parameter.empty

@@ -95,7 +95,7 @@ def make(entry: Entry, recipe: Recipe, pairs: Pairs, sets: dict[str, Pairs], wid
         trained = train(recipe, resume=(out / "recipe.yaml").exists(), again="the same command")
     except Diverged as error:
         return Result(**about, fault=str(error), wall=time.perf_counter() - started)
-    translator = bundle.load(trained)
+    translator = bundle.read_bundle(trained).translator()
     translations = tuple(translator.translate([src for src, _ in pairs]))
     references = [reference for _, reference in pairs]
     log = tuple(read_log(out / "log.csv"))

@@ -1,1 +1,1 @@
-"""Search: from a model's next-token probabilities to translations, text in and text out."""
+"""Search: from the next-token probabilities of a model to hypotheses. It works on tokens, not on text."""

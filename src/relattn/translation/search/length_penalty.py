@@ -1,17 +1,17 @@
-"""Length penalties: what a hypothesis's log-probability is divided by before hypotheses are ranked.
+"""Length penalties: divisors of log-probabilities, by which hypotheses are ranked.
 
-A sum of log-probabilities falls with every token, so the raw sum prefers short translations. A hypothesis of `len`
-generated tokens, end of sentence counted, therefore scores
+A sum of log-probabilities falls with every token, so the sum alone prefers short translations. A hypothesis with `len`
+generated tokens, end of sentence included, therefore has the score
 
     score = log p(tokens | source) / lp(len)
 
-with one of three strategies for lp:
+with one of three penalties lp:
 
-    gnmt      ((5 + len) / 6) ** alpha    Wu et al. 2016, equation 14: the paper's, with alpha = 0.6
-    average   len ** alpha                alpha = 1 ranks by log-probability a token (fairseq, Marian, CTranslate2)
+    gnmt      ((5 + len) / 6) ** alpha    Wu et al. 2016, equation 14; Shaw et al. 2018 use alpha = 0.6
+    average   len ** alpha                alpha = 1: mean log-probability per token (fairseq, Marian, CTranslate2)
     none      1
 
-The two families do not share a scale: alpha = 0.6 tuned for one means something else in the other.
+The scales of alpha differ: 0.6 tuned for one penalty means something else for another.
 """
 
 from collections.abc import Callable
@@ -20,18 +20,18 @@ from typing import Any, Literal
 PenaltyName = Literal["gnmt", "average", "none"]
 
 LengthPenalty = Callable[[Any], Any]
-"""A length in generated tokens, end of sentence counted -> a positive divisor; of a tensor of them, one of float32.
+"""Function from lengths, end of sentence included, to positive divisors; float32 for a tensor.
 
-Must be monotone in the length, rising or falling: beam search bounds what a hypothesis can still reach by its ends.
+It must be monotone in the length, rising or falling: beam search relies on it to bound the scores of live hypotheses.
 """
 
 
 def length_penalty(name: PenaltyName, alpha: float) -> LengthPenalty:
-    """The strategy called `name`, with its exponent `alpha` bound. Raises ValueError for any other name."""
+    """Return the penalty called `name` with the exponent `alpha`. Raises ValueError if the name is unknown."""
     if name == "gnmt":
         return lambda lengths: ((5.0 + lengths) / 6.0) ** alpha
     if name == "average":
         return lambda lengths: (1.0 * lengths) ** alpha
     if name == "none":
         return lambda lengths: 1.0 + 0.0 * lengths
-    raise ValueError(f"length_penalty is {name!r}; it must be 'gnmt', 'average' or 'none'")
+    raise ValueError(f"length_penalty must be 'gnmt', 'average' or 'none', got {name!r}")

@@ -1,1 +1,1 @@
-"""A server of translations over HTTP, by LibreTranslate's API, and the page that it shows."""
+"""HTTP server of translations with the API of LibreTranslate, and its web page."""

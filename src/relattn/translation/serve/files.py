@@ -1,36 +1,34 @@
-"""Translations of files, until they are fetched: in memory, under names that cannot be guessed."""
+"""Translated files, kept in memory until they are downloaded."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections import OrderedDict
 
-MOST = 20  # files
-SECONDS = 1800.0  # that each is kept
+MAX_FILES = 20
+LIFETIME = 1800.0  # seconds
 
 
-class Files:
-    """Files by name; the oldest gives way."""
+class FileStore:
+    """Files by random name. Each is kept for `LIFETIME`, or until `MAX_FILES` newer ones were added."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
+        self._files: dict[str, tuple[float, bytes]] = {}  # deadline and content, oldest first
 
-    def keep(self, content: bytes, ending: str) -> str:
-        """The name that a file can be had by."""
-        self._forget()
-        name = secrets.token_urlsafe(18) + ending
-        self._kept[name] = time.monotonic() + SECONDS, content
-        while len(self._kept) > MOST:
-            self._kept.popitem(last=False)
+    def add(self, content: bytes, suffix: str) -> str:
+        """Keep a file and return its name, which cannot be guessed and ends in `suffix`."""
+        self._drop_expired()
+        if len(self._files) == MAX_FILES:
+            del self._files[next(iter(self._files))]
+        name = secrets.token_urlsafe(18) + suffix
+        self._files[name] = time.monotonic() + LIFETIME, content
         return name
 
     def get(self, name: str) -> bytes | None:
-        """A file, while it is kept."""
-        self._forget()
-        return self._kept[name][1] if name in self._kept else None
+        """Return the content of a file; None if there is no such file or it has expired."""
+        self._drop_expired()
+        return self._files[name][1] if name in self._files else None
 
-    def _forget(self) -> None:
+    def _drop_expired(self) -> None:
         now = time.monotonic()
-        while self._kept and next(iter(self._kept.values()))[0] < now:
-            self._kept.popitem(last=False)
+        self._files = {name: file for name, file in self._files.items() if file[0] >= now}

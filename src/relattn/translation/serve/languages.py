@@ -1,17 +1,16 @@
-"""Languages: what they are called, and which one a text is in."""
+"""Names of languages, and detection of the language of a text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from babel import Locale, UnknownLocaleError
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-PERCENT = 100.0
-
 
 def language_name(code: str) -> str:
-    """A language's name in English: "German" for "de"; the code itself where it is not known."""
+    """Return the English name of a language, such as "German" for "de"; the code itself if it is unknown."""
     try:
         return Locale.parse(code.replace("-", "_")).get_display_name("en") or code
     except (UnknownLocaleError, ValueError, TypeError):
@@ -19,10 +18,10 @@ def language_name(code: str) -> str:
 
 
 class Detector:
-    """Which of some languages a text is in, by py3langid.
+    """Detects the language of a text with py3langid.
 
     Args:
-        codes: of the languages; those that py3langid does not know are never found.
+        codes: languages to choose from; those that py3langid does not know are never detected.
     """
 
     def __init__(self, codes: Iterable[str]) -> None:
@@ -32,8 +31,9 @@ class Detector:
         if self._codes:
             self._identifier.set_languages(list(self._codes))
 
-    def ranked(self, text: str) -> list[tuple[str, float]]:
-        """The languages and how sure each is, in percent, likeliest first; none where none can be told."""
-        if not self._codes or not any(character.isalpha() for character in text):
+    def rank(self, text: str) -> list[dict[str, Any]]:
+        """Return languages with confidences in percent, likeliest first; none if the text has no letters."""
+        if not self._codes or not any(map(str.isalpha, text)):
             return []
-        return [(self._codes[label], round(PERCENT * sure, 1)) for label, sure in self._identifier.rank(text)]
+        ranking = self._identifier.rank(text)
+        return [{"confidence": round(100.0 * p, 1), "language": self._codes[label]} for label, p in ranking]

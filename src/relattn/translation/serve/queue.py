@@ -1,9 +1,9 @@
-"""Sentences of many requests, translated together.
+"""Batching of sentences from many requests.
 
-A model translates one batch at a time, in a thread. While it does, requests wait in a queue, and the next batch takes a
-sentence of each in turn until it is full; so a long text does not keep short ones waiting, and whoever comes while
-nothing is translated waits only for a few milliseconds, for company. What a sentence is translated to does not depend
-on the others. The queue is bounded; what finds it full is refused.
+A model translates one batch at a time, in a thread. Requests that arrive meanwhile wait in a queue. The next batch
+takes one sentence of each request in turn until it is full, so a long text does not delay short ones. If nothing is
+being translated, the first sentence waits a few milliseconds for others. The translation of a sentence does not depend
+on the rest of its batch. The queue is bounded: a request that would overflow it is refused.
 """
 
 from __future__ import annotations
@@ -12,106 +12,99 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any
 
-S = TypeVar("S")
-T = TypeVar("T")
+from relattn.translation.serve.limits import Limits
 
-
-class Busy(Exception):
-    """So much is waiting that no more is taken."""
+_Item = tuple[Any, asyncio.Future[Any]]  # an item and its future result
 
 
-@dataclass(eq=False)
-class _Request(Generic[S, T]):
-    asked: Sequence[S]
-    answer: asyncio.Future[list[T]]
-    taken: int = 0  # of what was asked
-    found: dict[int, T] = field(default_factory=dict)
+class QueueFull(Exception):
+    """A request was refused because the queue has no room for it."""
 
 
-class Batches(Generic[S, T]):
-    """A queue of requests and the task that works on it.
+class BatchQueue:
+    """Queue of requests, each a sequence of items, for a function that works on batches of items.
 
     Args:
-        work: what is done with a batch, in a thread of `threads`; an answer for each.
-        threads: that work.
-        size: of a batch, at most.
-        most: that may wait, at most.
-        pause: seconds that the first of a batch waits for others.
+        work: function that returns a result per item of a batch; it runs in a thread of `threads`.
+        threads: threads to run `work` in.
+        limits: batch size, size of the queue, and how long to wait for a batch to fill.
+        on_batch: function that is called with the size of each batch.
     """
 
     def __init__(
-        self, work: Callable[[list[S]], list[T]], threads: Executor, *, size: int, most: int, pause: float
+        self,
+        work: Callable[[list[Any]], list[Any]],
+        threads: Executor,
+        limits: Limits,
+        on_batch: Callable[[int], object] = lambda size: None,
     ) -> None:
-        self._work, self._threads, self._size, self._most, self._pause = work, threads, size, most, pause
-        self._requests: deque[_Request[S, T]] = deque()
-        self._came = asyncio.Event()
-        self.waiting = 0  # that are not yet in a batch
-        self.told: Callable[[int], object] = lambda size: None  # the size of each batch
+        self._work, self._threads, self._limits, self._on_batch = work, threads, limits, on_batch
+        self._requests: deque[deque[_Item]] = deque()  # items that are not in a batch yet
+        self._arrived = asyncio.Event()
 
-    async def ask(self, asked: Sequence[S]) -> list[T]:
-        """What is made of each. Whoever is cancelled leaves the queue.
+    @property
+    def waiting(self) -> int:
+        """Number of items that are not in a batch yet."""
+        return sum(map(len, self._requests))
+
+    async def submit(self, items: Sequence[Any]) -> list[Any]:
+        """Return the result of each item. If the caller is cancelled, its items leave the queue.
 
         Raises:
-            Busy: too much is waiting.
-            Exception: what `work` raised for one of them alone.
+            QueueFull: the queue has no room for the items.
+            Exception: `work` raised it for one of the items alone.
         """
-        if not asked:
-            return []
-        if self.waiting + len(asked) > self._most:
-            raise Busy
-        request: _Request[S, T] = _Request(asked, asyncio.get_running_loop().create_future())
+        if self.waiting + len(items) > self._limits.waiting:
+            raise QueueFull
+        futures = [asyncio.get_running_loop().create_future() for _ in items]
+        request = deque(zip(items, futures, strict=True))
         self._requests.append(request)
-        self.waiting += len(asked)
-        self._came.set()
+        self._arrived.set()
         try:
-            return await request.answer
+            return await asyncio.gather(*futures)
         finally:
-            if request in self._requests:
-                self._requests.remove(request)
-            self.waiting -= len(asked) - request.taken
-            request.taken = len(asked)
+            request.clear()
+            for future in futures:
+                future.cancel()
 
     async def run(self) -> None:
         """Work on the queue until cancelled."""
         while True:
-            await self._came.wait()
-            if self.waiting < self._size:
-                await asyncio.sleep(self._pause)
-            batch = self._next()
+            await self._arrived.wait()
+            if self.waiting < self._limits.batch:
+                await asyncio.sleep(self._limits.pause / 1000)
+            batch = self._next_batch()
             if not self._requests:
-                self._came.clear()
+                self._arrived.clear()
             if batch:
-                await self._answer(batch)
+                await self._process(batch)
 
-    def _next(self) -> list[tuple[_Request[S, T], int]]:
-        """What is to be worked on next, one of each request in turn."""
-        batch: list[tuple[_Request[S, T], int]] = []
-        while self._requests and len(batch) < self._size:
+    def _next_batch(self) -> list[_Item]:
+        """Take items for a batch from the queue, one of each request in turn."""
+        batch: list[_Item] = []
+        while self._requests and len(batch) < self._limits.batch:
             request = self._requests.popleft()
-            batch.append((request, request.taken))
-            request.taken += 1
-            if request.taken < len(request.asked):
+            if request:
+                batch.append(request.popleft())
+            if request:
                 self._requests.append(request)
-        self.waiting -= len(batch)
         return batch
 
-    async def _answer(self, batch: list[tuple[_Request[S, T], int]]) -> None:
-        """Work on a batch; where it fails, on each alone, so that a failure is its own request's."""
-        self.told(len(batch))
-        run = asyncio.get_running_loop().run_in_executor
+    async def _process(self, batch: list[_Item]) -> None:
+        """Work on a batch. If that fails, work on each item alone, so that only the request at fault fails."""
+        self._on_batch(len(batch))
+        loop = asyncio.get_running_loop()
         try:
-            found = await run(self._threads, self._work, [request.asked[number] for request, number in batch])
+            results = await loop.run_in_executor(self._threads, self._work, [item for item, _ in batch])
         except Exception as error:
-            for request, number in batch:
-                if len(batch) > 1 and not request.answer.done():
-                    await self._answer([(request, number)])
-                elif not request.answer.done():
-                    request.answer.set_exception(error)
+            for item, future in batch:
+                if not future.done() and len(batch) > 1:
+                    await self._process([(item, future)])
+                elif not future.done():
+                    future.set_exception(error)
             return
-        for (request, number), one in zip(batch, found, strict=True):
-            request.found[number] = one
-            if len(request.found) == len(request.asked) and not request.answer.done():
-                request.answer.set_result([request.found[i] for i in range(len(request.asked))])
+        for (_, future), result in zip(batch, results, strict=True):
+            if not future.done():
+                future.set_result(result)

@@ -1,215 +1,298 @@
-"""A text or a document from one language into another, over as many models as lie between."""
+"""Models by language pair, and the translation of texts and files with them.
+
+A text between two languages goes through one model, or through two if the server has a pivot language.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from relattn.translation.config import SearchConfig
 from relattn.translation.data.tokenizer import words_of
-from relattn.translation.errors import InputError, one_line
+from relattn.translation.errors import InputError, one_line, require
 from relattn.translation.serve.limits import Limits
-from relattn.translation.serve.models import Asked, Model, Models
-from relattn.translation.serve.text.documents import read
+from relattn.translation.serve.metrics import Metrics
+from relattn.translation.serve.queue import BatchQueue
+from relattn.translation.serve.text.documents import read_document
 from relattn.translation.serve.text.html import Markup
-from relattn.translation.serve.text.sentences import split
+from relattn.translation.serve.text.sentences import SplitText, split
+from relattn.translation.translate.options import TranslateOptions
+from relattn.translation.translate.pipeline import Translation, Translator
 
 if TYPE_CHECKING:
     from relattn.translation.analysis.attention import Inspection
 
-_SPACES = re.compile("( +)")
-_WITHOUT_SPACES = {"ja", "km", "lo", "my", "th", "zh"}  # languages whose words stand next to each other
+Pair = tuple[str, str]  # source and target language
+Word = tuple[str, float | None]  # text and confidence; None for white space
+MAX_INSPECTED = 60  # source tokens of a sentence whose attention is shown
+_WITHOUT_SPACES = {"ja", "km", "lo", "my", "th", "zh"}  # languages without spaces between words
 
 
-@dataclass(frozen=True)
-class Translated:
-    """A text's translations, best first."""
-
-    best: str
-    alternatives: list[str]
-
-
-@dataclass(frozen=True)
-class Word:
-    """A word of a translation, or what stands between two.
-
-    Attributes:
-        text: as it is.
-        confidence: the geometric mean of its pieces' probabilities; None of what is no word.
-    """
-
-    text: str
-    confidence: float | None
-
-
-class Translating:
-    """What translates texts and documents.
+class Model:
+    """Translator of one language pair, with a queue for each kind of work.
 
     Args:
-        models: by their languages.
-        limits: of what is taken.
+        pair: source and target language.
+        translator: translator to use.
+        search: its search options.
+        make_queue: function that makes a queue for a function that works on batches.
+
+    Attributes:
+        plain: queue of (sentence, count): up to `count` translations, best first.
+        tagged: the same, for sentences with tags.
+        words: queue of (sentence, translation): the words of the translation, with confidences.
+        attention: queue of sentences: the attention of the model over each and its translation.
     """
 
-    def __init__(self, models: Models, limits: Limits) -> None:
-        self.models, self._limits = models, limits
+    def __init__(
+        self,
+        pair: Pair,
+        translator: Translator,
+        search: SearchConfig,
+        make_queue: Callable[[Callable[[list[Any]], list[Any]]], BatchQueue],
+    ) -> None:
+        self.source, self.target = pair
+        self.translator, self.search = translator, search
+        tagged = partial(self._translate, keep_tags=True)
+        self.queues = [make_queue(work) for work in (self._translate, tagged, self._score_words, self._inspect)]
+        self.plain, self.tagged, self.words, self.attention = self.queues
 
-    async def texts(
-        self, texts: Sequence[tuple[str, str]], target: str, *, html: bool, alternatives: int = 0
-    ) -> list[Translated]:
-        """The translations of some texts; one in the target language already is its own.
+    def _translate(self, items: list[tuple[str, int]], *, keep_tags: bool = False) -> list[list[Translation]]:
+        sentences, counts = zip(*items, strict=True)
+        options = TranslateOptions(n_best=max(counts), search=self.search, keep_tags=keep_tags)
+        translations = self.translator.n_best(sentences, options)
+        return [best[:count] for best, count in zip(translations, counts, strict=True)]
+
+    def _score_words(self, items: list[tuple[str, Translation]]) -> list[list[Word]]:
+        tokenizer = self.translator.tokenizer
+        pieces = tokenizer.vocabularies[1]
+        log_probs = self.translator.log_probs(
+            [tokenizer.encode(sentence) for sentence, _ in items], [each.tokens for _, each in items]
+        )
+        return [
+            _words(each.text, [pieces[i] for i in each.tokens], values)
+            for (_, each), values in zip(items, log_probs, strict=True)
+        ]
+
+    def _inspect(self, sentences: list[str]) -> list[Inspection]:
+        if not self.translator.supports_alignment:
+            raise InputError("attention requires a bundle, got an export")
+
+        from relattn.translation.analysis.attention import inspect
+        from relattn.translation.translate.torch_translator import TorchTranslator
+
+        assert isinstance(self.translator, TorchTranslator)
+        options = TranslateOptions(search=self.search)
+        return [inspect(self.translator, each, options, longest=MAX_INSPECTED) for each in sentences]
+
+
+class Router:
+    """Translates texts and files between all languages of a server.
+
+    Args:
+        translators: translator of each language pair.
+        limits: limits on requests.
+        searches: search options by language pair; a pair that is missing uses those of its translator.
+        pivot: language to translate through if no model translates a pair directly; none if empty.
+
+    Raises:
+        InputError: no model translates into the pivot, or none from it.
+    """
+
+    def __init__(
+        self,
+        translators: Mapping[Pair, Translator],
+        limits: Limits,
+        *,
+        searches: Mapping[Pair, SearchConfig] | None = None,
+        pivot: str = "",
+    ) -> None:
+        self.limits, self.metrics, self._pivot = limits, Metrics(), pivot
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="translate")
+        on_batch = self.metrics.batch_sentences.observe
+        make_queue = partial(BatchQueue, threads=self._threads, limits=limits, on_batch=on_batch)
+        self._models = {
+            pair: Model(pair, each, (searches or {}).get(pair, each.search), make_queue)
+            for pair, each in translators.items()
+        }
+        self.queues = [queue for model in self._models.values() for queue in model.queues]
+        self.metrics.waiting.set_function(lambda: sum(queue.waiting for queue in self.queues))
+        self.default_pair = min(self._models)
+        self.sources = sorted({source for source, _ in self._models})
+        self.codes = sorted({code for pair in self._models for code in pair})
+        if pivot and not (pivot in self.sources and any(target == pivot for _, target in self._models)):
+            raise InputError(f"pivot must be a language that models translate from and into, got {one_line(pivot, 40)}")
+
+    def targets(self, source: str) -> list[str]:
+        """Return the languages that a language can be translated into."""
+        return [code for code in self.codes if self._route(source, code)]
+
+    async def translate(
+        self, texts: Sequence[str], sources: Sequence[str], target: str, *, html: bool, count: int
+    ) -> list[list[str]]:
+        """Return the translations of each text, best first. A text that is in the target language is left unchanged.
 
         Args:
-            texts: each with its language.
-            target: the language to translate into.
-            html: whether they are HTML, and not plain.
-            alternatives: of each, at most; at most as many as the search has beside the best.
+            texts: texts in any of the languages.
+            sources: language of each text.
+            target: language to translate into.
+            html: whether the texts are HTML.
+            count: maximum number of translations per text; the beam size also limits it.
 
         Raises:
-            InputError: there is no way between the languages, a text cannot be read, or there are too many sentences.
-            Busy: too much is waiting.
+            InputError: no model translates the languages, a text cannot be read, or there are too many sentences.
+            QueueFull: too many sentences are waiting.
         """
-        results: dict[int, Translated] = {}
-        for source in dict.fromkeys(source for _, source in texts):
-            numbers = [number for number, (_, language) in enumerate(texts) if language == source]
-            some = [texts[number][0] for number in numbers]
-            if source == target and source in self.models.codes:
-                found = [Translated(text, []) for text in some]
+        results: dict[int, list[str]] = {}
+        for source in dict.fromkeys(sources):
+            indices = [i for i, each in enumerate(sources) if each == source]
+            group = [texts[i] for i in indices]
+            if source == target and source in self.codes:
+                translations = [[text] for text in group]
             else:
-                found = await self._texts(some, source, target, html=html, count=alternatives + 1)
-            results.update(zip(numbers, found, strict=True))
-        return [results[number] for number in range(len(texts))]
+                translations = await self._translate_group(group, source, target, html=html, count=count)
+            results.update(zip(indices, translations, strict=True))
+        return [results[i] for i in range(len(texts))]
 
-    async def _texts(
+    async def _translate_group(
         self, texts: Sequence[str], source: str, target: str, *, html: bool, count: int
-    ) -> list[Translated]:
-        """The translations of texts in one language."""
-        marked = html and self._keep_marks(source, target)
-        count = min(count, self._route(source, target)[-1].search.beam_size)  # a page is read for each
-        pages: list[list[Markup]] = [[] for _ in texts]
-        if html:  # which may take a second to read, and another to write
-            pages = await asyncio.to_thread(_pages, texts, marks=marked, count=count)
-        parts = [page[0].texts if page else [text] for text, page in zip(texts, pages, strict=True)]
-        flat = [part for of_text in parts for part in of_text]
-        found = iter(await self._parts(flat, source, target, marked=marked, count=count))
-        translations = [[next(found) for _ in of_text] for of_text in parts]
-        return await asyncio.to_thread(_filled, pages, translations) if html else _filled(pages, translations)
+    ) -> list[list[str]]:
+        """Return the translations of texts in one language."""
+        route = self._require_route(source, target)
+        count = min(count, route[-1].search.beam_size)
+        if not html:
+            return await self._through(route, texts, count=count)
+        keep_tags = _supports_tags(route)
+
+        def read() -> list[list[Markup]]:  # one copy per translation, as each can be filled once
+            return [[Markup(text, keep_tags=keep_tags) for _ in range(count)] for text in texts]
+
+        def fill() -> list[list[str]]:
+            filled = []
+            for page in pages:
+                ranked = _combine([next(translations) for _ in page[0].texts])
+                filled.append(list(dict.fromkeys(copy.fill(each) for copy, each in zip(page, ranked, strict=False))))
+            return filled
+
+        pages = await asyncio.to_thread(read)  # reading and filling may each take a second
+        parts = [text for page in pages for text in page[0].texts]
+        translations = iter(await self._through(route, parts, keep_tags=keep_tags, count=count))
+        return await asyncio.to_thread(fill)
 
     async def words(self, text: str, source: str, target: str, *, count: int) -> tuple[list[Word], list[str]]:
-        """The best translation of a plain text, word by word, and up to count − 1 others.
+        """Return the words of the best translation of a plain text, and up to count − 1 other translations.
 
-        Errors as of `texts`.
+        Errors are those of `translate`.
         """
-        *way, last = self._route(source, target)
-        language = source
-        for model in way:
-            ((text, *_),) = await self._through(model, [text], language, marked=False, count=1)
-            language = model.target
-        of, count = split(text, language), min(count, last.search.beam_size)
-        self._require_few(of.sentences)
-        found = await last.plain.ask([Asked(sentence, count) for sentence in of.sentences])
-        bests = [hypotheses[0] for hypotheses in found]
-        pairs = zip(of.sentences, bests, strict=True)
-        scores = await last.scored.ask([(sentence, best.tokens) for sentence, best in pairs])
-        words = [Word(of.between[0], None)]
-        for best, log_probs, space in zip(bests, scores, of.between[1:], strict=True):
-            pieces = [last.translator.tokenizer.vocabularies[1][i] for i in best.tokens]
-            words += [*_by_words(best.text, pieces, log_probs), Word(space, None)]
-        most = max(map(len, found), default=1)
-        others = [of.joined([each[min(k, len(each) - 1)].text for each in found]) for k in range(most)]
-        return [word for word in words if word.text], [other for other in dict.fromkeys(others) if other != others[0]]
+        *before, model = self._require_route(source, target)
+        if before:
+            ((text, *_),) = await self._through(before, [text])
+        count = min(count, model.search.beam_size)
+        ((parts, translations),) = await self._translate_sentences(model, [text], count=count)
+        bests = [best for best, *_ in translations]
+        words: list[Word] = [(parts.between[0], None)]
+        scored = await model.words.submit(list(zip(parts.sentences, bests, strict=True)))
+        for sentence, space in zip(scored, parts.between[1:], strict=True):
+            words += [*sentence, (space, None)]
+        texts = _joined(parts, translations)
+        return [word for word in words if word[0]], texts[1:]
 
-    async def inspection(self, text: str, source: str, target: str) -> Inspection:
-        """The attention over the first sentence of a plain text, of the model that reads it."""
-        model = self._route(source, target)[0]
+    async def inspect(self, text: str, source: str, target: str) -> Inspection:
+        """Return the attention of the first model of the route over the first sentence of a plain text."""
+        model = self._require_route(source, target)[0]
         first = split(text, source).sentences[:1]
-        if not first:
-            raise InputError("there is nothing in the text to look at")
-        (found,) = await model.inspected.ask(first)
-        return found
+        require(bool(first), "the text must not be blank")
+        (inspection,) = await model.attention.submit(first)
+        return inspection
 
     async def document(self, name: str, content: bytes, source: str, target: str) -> bytes:
-        """A file's translation. Arguments and errors as of `documents.read` and `texts`."""
-        marked = self._keep_marks(source, target)
-        document = await asyncio.to_thread(read, name, content, marks=marked, unpacked=self._limits.unpacked)
+        """Return the translation of a file. Errors are those of `read_document` and `translate`."""
+        route = self._require_route(source, target)
+        keep_tags = _supports_tags(route)
+        unpacked = self.limits.unpacked
+        document = await asyncio.to_thread(read_document, name, content, keep_tags=keep_tags, unpacked=unpacked)
         self.require_few_characters(document.texts)
-        found = await self._parts(document.texts, source, target, marked=marked, count=1)
-        return await asyncio.to_thread(document.filled, [best for best, *_ in found])
+        translations = await self._through(route, document.texts, keep_tags=keep_tags)
+        filled = await asyncio.to_thread(document.fill, [best for best, *_ in translations])
+        return filled.encode() if isinstance(filled, str) else filled
 
     def require_few_characters(self, texts: Sequence[str]) -> None:
-        """Refuse texts that are too long together, by an InputError."""
-        characters, most = sum(map(len, texts)), self._limits.characters
-        if characters > most:
-            raise InputError(f"a text of {characters:,} characters; at most {most:,} are translated at once")
+        """Raise an InputError if texts have too many characters in total."""
+        characters, most = sum(map(len, texts)), self.limits.characters
+        require(characters <= most, f"a request must have at most {most:,} characters, got {characters:,}")
 
-    def _require_few(self, sentences: Sequence[object]) -> None:
-        if len(sentences) > self._limits.sentences:
-            raise InputError(f"a text of {len(sentences):,} sentences; at most {self._limits.sentences:,} at once")
+    def close(self) -> None:
+        """Stop the thread that translates, after its current batch."""
+        self._threads.shutdown()
 
     def _route(self, source: str, target: str) -> list[Model]:
-        route = self.models.route(source, target)
-        if not route:
-            names = " into ".join(f"'{one_line(code, 40) if code else code}'" for code in (source, target))
-            raise InputError(f"nothing here translates from {names}")
-        return [self.models.by_pair[pair] for pair in route]
+        """Return the models that a text goes through; none if there is no route."""
+        pairs = [(source, target)]
+        if source != target and pairs[0] not in self._models:
+            pairs = [(source, self._pivot), (self._pivot, target)]
+        return [self._models[pair] for pair in pairs] if all(pair in self._models for pair in pairs) else []
 
-    def _keep_marks(self, source: str, target: str) -> bool:
-        return all(model.translator.supports_alignment for model in self._route(source, target))
-
-    async def _parts(
-        self, texts: Sequence[str], source: str, target: str, *, marked: bool, count: int
-    ) -> list[list[str]]:
-        """The translations of texts, best first, through each model of the way; alternatives are the last one's."""
+    def _require_route(self, source: str, target: str) -> list[Model]:
         route = self._route(source, target)
-        languages = [source, *(model.target for model in route)]
-        for model, language in zip(route[:-1], languages, strict=False):
-            found = await self._through(model, texts, language, marked=marked, count=1)
-            texts = [best for best, *_ in found]
-        return await self._through(route[-1], texts, languages[len(route) - 1], marked=marked, count=count)
+        require(bool(route), f"no model translates from {source[:40]!r} to {target[:40]!r}")
+        return route
 
     async def _through(
-        self, model: Model, texts: Sequence[str], language: str, *, marked: bool, count: int
+        self, route: Sequence[Model], texts: Sequence[str], *, keep_tags: bool = False, count: int = 1
     ) -> list[list[str]]:
-        split_texts = [split(text, language, marked=marked) for text in texts]
-        asked = [Asked(sentence, count) for text in split_texts for sentence in text.sentences]
-        self._require_few(asked)
-        found = iter(await (model.tagged if marked else model.plain).ask(asked))
-        apart = "" if model.target.partition("-")[0] in _WITHOUT_SPACES else " "
-        results = []
-        for text in split_texts:
-            of_sentences = [[one.text for one in next(found)] for _ in text.sentences]
-            most = max(map(len, of_sentences), default=1)
-            chosen = ([each[min(k, len(each) - 1)] for each in of_sentences] for k in range(most))
-            results.append([text.joined(one, apart) for one in chosen])
-        return results
+        """Return up to `count` translations of each text, best first. Only the last model gives alternatives."""
+        *before, model = route
+        if before:
+            texts = [best for best, *_ in await self._through(before, texts, keep_tags=keep_tags)]
+        translated = await self._translate_sentences(model, texts, keep_tags=keep_tags, count=count)
+        return [_joined(*each) for each in translated]
+
+    async def _translate_sentences(
+        self, model: Model, texts: Sequence[str], *, keep_tags: bool = False, count: int = 1
+    ) -> list[tuple[SplitText, list[list[Translation]]]]:
+        """Return the sentences of each text, and up to `count` translations of each sentence, best first."""
+        separator = "" if model.target.partition("-")[0] in _WITHOUT_SPACES else " "
+        parts = [split(text, model.source, keep_tags=keep_tags, separator=separator) for text in texts]
+        items = [(sentence, count) for text in parts for sentence in text.sentences]
+        most = self.limits.sentences
+        require(len(items) <= most, f"a request must have at most {most:,} sentences, got {len(items):,}")
+        translations = iter(await (model.tagged if keep_tags else model.plain).submit(items))
+        return [(text, [next(translations) for _ in text.sentences]) for text in parts]
 
 
-def _pages(texts: Sequence[str], *, marks: bool, count: int) -> list[list[Markup]]:
-    """Each text as a page, once for each of its translations."""
-    return [[Markup(text, marks=marks) for _ in range(count)] for text in texts]
+def _supports_tags(route: Sequence[Model]) -> bool:
+    return all(model.translator.supports_alignment for model in route)
 
 
-def _filled(pages: Sequence[Sequence[Markup]], translations: Sequence[Sequence[Sequence[str]]]) -> list[Translated]:
-    """Texts again of translations of their parts, each of which has several, best first; plain ones have no pages."""
-    results = []
-    for page, parts in zip(pages, translations, strict=True):
-        most = max(map(len, parts), default=1)
-        chosen = ([each[min(k, len(each) - 1)] for each in parts] for k in range(most))
-        best, *others = (page[k].filled(one) if page else one[0] for k, one in enumerate(chosen))
-        results.append(Translated(best, [other for other in dict.fromkeys(others) if other != best]))
-    return results
+def _combine(options: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """Return the best option of each part, then the second best of each, …; a part with fewer repeats its last one."""
+    count = max(map(len, options), default=1)
+    return [[each[min(k, len(each) - 1)] for each in options] for k in range(count)]
 
 
-def _by_words(text: str, pieces: Sequence[str], log_probs: Sequence[float]) -> list[Word]:
-    """A sentence's words by their pieces; without confidence where they are not those of its text."""
-    of_words: dict[int, list[float]] = {}
+def _joined(parts: SplitText, translations: Sequence[Sequence[Translation]]) -> list[str]:
+    """Return the different translations of a text, best first, given those of its sentences."""
+    return list(dict.fromkeys(parts.join([each.text for each in ranked]) for ranked in _combine(translations)))
+
+
+def _words(text: str, pieces: Sequence[str], log_probs: Sequence[float]) -> list[Word]:
+    """Return the words of a sentence and the spaces between them.
+
+    The confidence of a word is the geometric mean of the probabilities of its pieces. If the pieces do not form the
+    words of the text, the sentence is returned as one word without confidence.
+    """
+    by_word: dict[int, list[float]] = {}
     for word, log_prob in zip(words_of(pieces), log_probs, strict=False):
         if word is not None:
-            of_words.setdefault(word, []).append(log_prob)
-    parts = _SPACES.split(text)  # words, and spaces between them at odd places
-    if sum(bool(part) for part in parts[::2]) != len(of_words):
-        return [Word(text, None)]
-    means = (math.exp(min(0.0, sum(each) / len(each))) for each in of_words.values())
-    return [Word(part, None if i % 2 or not part else round(next(means), 4)) for i, part in enumerate(parts)]
+            by_word.setdefault(word, []).append(log_prob)
+    parts = re.split("( +)", text)  # words, and spaces at odd indices
+    if sum(map(bool, parts[::2])) != len(by_word):
+        return [(text, None)]
+    means = (math.exp(min(0.0, sum(each) / len(each))) for each in by_word.values())
+    return [(part, None if i % 2 or not part else round(next(means), 4)) for i, part in enumerate(parts)]

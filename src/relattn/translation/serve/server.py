@@ -1,4 +1,4 @@
-"""The process of a server: its socket, its log, and its end, which waits for what was accepted."""
+"""Process of a server: its socket, its log, and its shutdown."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import uvicorn
 
 from relattn.translation.config import SearchConfig
 from relattn.translation.errors import InputError, reason
-from relattn.translation.serve.app import make
-from relattn.translation.serve.keys import Keys
+from relattn.translation.serve.app import make_app
 from relattn.translation.serve.limits import Limits
-from relattn.translation.serve.models import Models, Pair
+from relattn.translation.serve.routing import Pair, Router
 from relattn.translation.translate.pipeline import Translator
 
 
@@ -28,37 +27,32 @@ def serve(
     cors: Sequence[str] = (),
     limits: Limits,
 ) -> None:
-    """Answer requests until SIGTERM or Ctrl-C; then take no more, and end when those that were taken are answered.
+    """Serve translations until SIGTERM or Ctrl-C. Requests that were accepted by then are answered.
 
     Args:
-        translators: translator of each language pair.
-        searches: search of each language pair; that of its translator by default.
-        host: the address to listen at.
-        port: of it; 0 for one that is free.
-        pivot: a language through which texts go between two that no model serves; none where empty.
-        keys: file of the keys that are let in; anybody is where None.
-        cors: origins whose pages may use it from a browser.
-        limits: of what is taken.
+        translators: translator of each (source, target) pair of languages.
+        searches: search options by language pair; a pair that is missing uses those of its translator.
+        host: address to listen on.
+        port: port to listen on; 0 chooses a free one.
+        pivot: language to translate through if no model translates a pair directly; none if empty.
+        keys: file of API keys, one per line; None requires no key.
+        cors: origins whose web pages may use the server.
+        limits: limits on requests.
 
     Raises:
-        InputError: the address cannot be had, no model reads or writes the pivot, or the keys cannot be read.
+        InputError: the address cannot be used, the pivot has no models, or the keys cannot be read.
     """
-    app = make(
-        Models(translators, searches=searches, pivot=pivot, limits=limits),
-        limits,
-        keys=Keys(keys) if keys is not None else None,
-        cors=cors,
-    )
+    app = make_app(Router(translators, limits, searches=searches, pivot=pivot), keys=keys, cors=cors)
     try:
-        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        raise InputError(f"cannot listen at {host}, port {port}: {reason(error)}") from error
-    # asyncio does this for sockets that know their protocol alone. Without it the body of an answer, which follows its
-    # head, waits 40 ms for the client to say that it has the head. Connections have it from here.
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        raise InputError(f"cannot listen on {host}, port {port}: {reason(error)}") from error
+    # asyncio sets TCP_NODELAY only on sockets whose protocol it knows. Without it, the body of a response waits 40 ms
+    # for the client to acknowledge the header. Connections inherit it from this socket.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     pairs = ", ".join(f"{source} to {target}" for source, target in sorted(translators))
-    shown = f"[{host}]" if ":" in host else host
-    print(f"{pairs}: http://{shown}:{listening.getsockname()[1]}/", flush=True)
+    shown_host = f"[{host}]" if ":" in host else host
+    print(f"{pairs}: http://{shown_host}:{listener.getsockname()[1]}/", flush=True)
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -67,5 +61,5 @@ def serve(
         server_header=False,
         timeout_graceful_shutdown=int(limits.seconds) + 1,
     )
-    with listening:
-        uvicorn.Server(config).run(sockets=[listening])
+    with listener:
+        uvicorn.Server(config).run(sockets=[listener])

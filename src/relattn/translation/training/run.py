@@ -135,12 +135,13 @@ def write_bundle(
     bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card=card, calibration=calibration)
 
 
-def average_run(run: str | Path, last: int, path: str | Path) -> None:
-    """Average the last checkpoints of a run into a bundle.
+def average_run(run: str | Path, last: int, path: str | Path, *, overwrite: bool = False) -> None:
+    """Average the last checkpoints of a run into a bundle, which replaces another only with `overwrite`.
 
     Raises:
         InputError: the directory holds no run, or not that many checkpoints.
     """
+    bundle.require_writable(path, overwrite)
     run = Path(run)
     recipe = read_recipe(run)
     paths = checkpoints.listed(run / CHECKPOINTS)

@@ -1,1 +1,1 @@
-"""Texts that are translated: sentences, HTML and documents."""
+"""Texts to translate: sentences, HTML and files."""

@@ -1,7 +1,7 @@
-"""Files whose text is translated: plain text, subtitles, web pages and Word's documents.
+"""Files to translate: plain text, subtitles, HTML and Word documents.
 
-Each is bytes to be read into texts, and bytes again with translations in their places. Files are strangers': sizes are
-checked before anything is unpacked, and nothing in them names another file.
+Files come from strangers. Their unpacked size is checked before they are parsed, and nothing in them is used as the
+name of another file.
 """
 
 from __future__ import annotations
@@ -11,222 +11,207 @@ import io
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 from bs4 import BeautifulSoup
-from bs4.element import PageElement, Tag
+from bs4.element import Tag
 
-from relattn.translation.errors import InputError, reading
+from relattn.translation.errors import reading, require
 from relattn.translation.serve.text.html import Markup
 
 
-class Document(Protocol):
-    """A file that was read.
+@dataclass(frozen=True)
+class Document:
+    """File whose texts can be replaced.
 
     Attributes:
-        texts: what is to be translated.
+        texts: texts to translate.
+        fill: function that returns the file with its texts replaced, given their translations. Call it once.
     """
 
     texts: list[str]
-
-    def filled(self, translations: Sequence[str]) -> bytes:
-        """The file with translations in the places of its texts."""
-        ...
+    fill: Callable[[Sequence[str]], str | bytes]
 
 
-class _Plain:
-    def __init__(self, content: bytes, *, marks: bool, unpacked: int) -> None:
-        self.texts = [_text(content)]
-
-    def filled(self, translations: Sequence[str]) -> bytes:
-        return translations[0].encode()
+def _plain_text(content: str, *, keep_tags: bool) -> Document:
+    return Document([content], lambda translations: translations[0])
 
 
-class _Subtitles:
-    """A subtitle's lines are one text, which is cut into as many again; lines of a dialogue are one each."""
+def _page(content: str, *, keep_tags: bool) -> Document:
+    markup = Markup(content, keep_tags=keep_tags)
+    return Document(markup.texts, markup.fill)
 
-    def __init__(self, content: bytes, *, marks: bool, unpacked: int) -> None:
-        import srt
 
-        with reading("the file", "not subtitles"):
-            self._subtitles = list(srt.parse(_text(content)))
-        self._parts: list[list[tuple[Markup, int]]] = []  # of each subtitle: texts, and in how many lines each was
-        for subtitle in self._subtitles:
-            lines = subtitle.content.split("\n")
-            dialogue = any(line.startswith(_DASHES) for line in lines[1:])
-            texts = [(line, 1) for line in lines] if dialogue else [(" ".join(lines), len(lines))]
-            self._parts.append([(Markup(text, marks=marks), count) for text, count in texts])
-        self.texts = [text for parts in self._parts for part, _ in parts for text in part.texts]
+def _subtitles(content: str, *, keep_tags: bool) -> Document:
+    """Read subtitles.
 
-    def filled(self, translations: Sequence[str]) -> bytes:
-        import srt
+    The lines of a subtitle are one text, whose translation is split into as many lines; lines of a dialogue are
+    separate texts.
+    """
+    import srt
 
+    with reading("the file", "not SubRip subtitles"):
+        subtitles = list(srt.parse(content))
+    parts: list[list[tuple[Markup, int]]] = []  # per subtitle: texts, and number of lines of each
+    for subtitle in subtitles:
+        lines = subtitle.content.split("\n")
+        is_dialogue = any(line.startswith(("-", "–", "—")) for line in lines[1:])
+        texts = [(line, 1) for line in lines] if is_dialogue else [(" ".join(lines), len(lines))]
+        parts.append([(Markup(text, keep_tags=keep_tags), count) for text, count in texts])
+
+    def fill(translations: Sequence[str]) -> str:
         remaining = iter(translations)
-        for subtitle, parts in zip(self._subtitles, self._parts, strict=True):
-            lines = [
-                _in_lines(part.filled([next(remaining) for _ in part.texts], escaped=False), count)
-                for part, count in parts
-            ]
-            subtitle.content = "\n".join(lines)
-        return srt.compose(self._subtitles, reindex=False).encode()
+        for subtitle, pairs in zip(subtitles, parts, strict=True):
+            subtitle.content = "\n".join(
+                _split_lines(text.fill([next(remaining) for _ in text.texts], escape=False), count)
+                for text, count in pairs
+            )
+        return srt.compose(subtitles, reindex=False)
+
+    return Document([each for pairs in parts for text, _ in pairs for each in text.texts], fill)
 
 
-_DASHES = "-", "–", "—"
-_GAP = re.compile(r" (?![^<>]*>)")  # a space that is in no tag
-
-
-def _in_lines(text: str, count: int) -> str:
-    """A text in so many lines, as long as each other."""
+def _split_lines(text: str, count: int) -> str:
+    """Split a text into lines of similar length."""
     for number in range(1, count):
-        gaps = [gap.start() for gap in _GAP.finditer(text)]
+        gaps = [gap.start() for gap in re.finditer(r" (?![^<>]*>)", text)]  # spaces outside of tags
         if gaps:
             nearest = min(gaps, key=lambda gap: abs(gap - len(text) * number / count))
             text = f"{text[:nearest]}\n{text[nearest + 1 :]}"
     return text
 
 
-class _Page:
-    def __init__(self, content: bytes, *, marks: bool, unpacked: int) -> None:
-        self._markup = Markup(_text(content), marks=marks)
-        self.texts = self._markup.texts
+def _word_document(content: bytes, *, keep_tags: bool) -> Document:
+    """Read a Word document as HTML: a `<p>` per paragraph, and in it a `<span>` per run or link of text.
 
-    def filled(self, translations: Sequence[str]) -> bytes:
-        return self._markup.filled(translations).encode()
-
-
-class _Word:
-    """A document as HTML: a paragraph is an element, and in it each piece of text with a look or link of its own.
-
-    What holds anything but text, such as a picture, stays where it is.
+    Runs with anything but text, such as a picture, stay in their places.
     """
+    import docx
+    from docx.text.paragraph import Paragraph
 
-    def __init__(self, content: bytes, *, marks: bool, unpacked: int) -> None:
-        import docx
-        from docx.text.paragraph import Paragraph
+    with reading("the file", "not a Word document"):
+        document = docx.Document(io.BytesIO(content))
+        paragraphs = [
+            [piece for piece in Paragraph(each, document).iter_inner_content() if _is_text(piece)]
+            for each in _paragraphs(document)
+        ]
+    markup = Markup("".join(map(_as_html, paragraphs)), keep_tags=keep_tags)
 
-        _require_small(content, unpacked)
-        with reading("the file", "not a document of Word's"):
-            self._document = docx.Document(io.BytesIO(content))
-            self._paragraphs = [
-                [piece for piece in Paragraph(each, self._document).iter_inner_content() if _is_text(piece)]
-                for each in _paragraphs(self._document)
-            ]
-        self._markup = Markup("".join(map(_as_html, self._paragraphs)), marks=marks)
-        self.texts = self._markup.texts
-
-    def filled(self, translations: Sequence[str]) -> bytes:
-        paragraphs = BeautifulSoup(self._markup.filled(translations), "html.parser").find_all("p")
-        for pieces, paragraph in zip(self._paragraphs, paragraphs, strict=True):
-            _fill(pieces, paragraph)
+    def fill(translations: Sequence[str]) -> bytes:
+        filled = BeautifulSoup(markup.fill(translations), "html.parser").find_all("p")
+        for pieces, paragraph in zip(paragraphs, filled, strict=True):
+            _fill_paragraph(pieces, paragraph)
         out = io.BytesIO()
-        self._document.save(out)
+        document.save(out)
         return out.getvalue()
 
-
-_TEXT = {"rPr", "t", "tab", "cr", "br", "noBreakHyphen", "lastRenderedPageBreak"}  # elements of a run that is only text
+    return Document(markup.texts, fill)
 
 
 def _paragraphs(document: Any) -> Iterator[Any]:
-    """The elements of a document's paragraphs, those in tables, headers and footers with them."""
+    """Yield the elements of all paragraphs, including those in tables, headers and footers."""
     parts = [document.element.body]
     parts += [part._element for section in document.sections for part in (section.header, section.footer)]
     for part in parts:
         yield from part.iter("{*}p")
 
 
+_TEXT_ELEMENTS = {"rPr", "t", "tab", "cr", "br", "noBreakHyphen", "lastRenderedPageBreak"}
+
+
 def _is_text(piece: Any) -> bool:
-    """Whether a run or a link has text and nothing else."""
-    runs = getattr(piece, "runs", [piece])
-    elements = [child for run in runs for child in run._element]
-    breaks = [child for child in elements if child.tag.endswith("}br") and child.attrib]  # of a page, of a column
-    return bool(piece.text) and not breaks and all(child.tag.rpartition("}")[2] in _TEXT for child in elements)
+    """Whether a run or link has text and nothing else."""
+    elements = [child for run in _runs(piece) for child in run._element]
+    return bool(piece.text) and all(
+        child.tag.rpartition("}")[2] in _TEXT_ELEMENTS
+        and not (child.tag.endswith("}br") and child.attrib)  # a page or column break
+        for child in elements
+    )
+
+
+def _runs(piece: Any) -> list[Any]:
+    """Return the runs of a link; a run is its own."""
+    return getattr(piece, "runs", [piece])
 
 
 def _as_html(pieces: Sequence[Any]) -> str:
-    """A paragraph's pieces of text by their numbers; alone, a piece needs none."""
+    """Return a paragraph as HTML, with a numbered `<span>` per piece if there are several."""
     texts = [html.escape(piece.text).replace("\n", "<br>") for piece in pieces]
-    if len(texts) == 1:
-        return f"<p>{texts[0]}</p>"
-    return f"<p>{''.join(f'<span id={number}>{text}</span>' for number, text in enumerate(texts))}</p>"
+    if len(texts) != 1:
+        texts = [f"<span id={number}>{text}</span>" for number, text in enumerate(texts)]
+    return f"<p>{''.join(texts)}</p>"
 
 
-def _fill(pieces: Sequence[Any], paragraph: Tag) -> None:
-    """Give a paragraph's pieces their new texts, in their new order. Text in none of them goes to the one before it."""
+def _fill_paragraph(pieces: Sequence[Any], paragraph: Tag) -> None:
+    """Set the texts of a paragraph's pieces and reorder them. Text outside of all pieces goes to the one before it."""
     if not pieces:
         return
     texts = [""] * len(pieces)
     order: list[int] = []
+    for line_break in paragraph.find_all("br"):
+        line_break.replace_with("\n")
     for node in paragraph.children:
         if isinstance(node, Tag) and node.name == "span":
             order.append(int(str(node["id"])))
-        texts[order[-1] if order else 0] += _with_breaks(node)
-    places = [(piece._element.getparent(), piece._element) for piece in pieces]
-    ordered = order if sorted(order) == list(range(len(pieces))) else list(range(len(pieces)))
-    stand_ins = []
-    for parent, element in places:
-        stand_in = parent.makeelement("place")
-        parent.replace(element, stand_in)
-        stand_ins.append(stand_in)
-    for stand_in, number in zip(stand_ins, ordered, strict=True):
-        stand_in.getparent().replace(stand_in, places[number][1])
+        texts[order[-1] if order else 0] += node.get_text()
+    elements = [piece._element for piece in pieces]
+    if sorted(order) == list(range(len(pieces))):
+        places = [element.makeelement("place") for element in elements]
+        for element, place in zip(elements, places, strict=True):
+            element.getparent().replace(element, place)
+        for place, number in zip(places, order, strict=True):
+            place.getparent().replace(place, elements[number])
     for piece, text in zip(pieces, texts, strict=True):
-        first, *others = getattr(piece, "runs", [piece])
+        first, *others = _runs(piece)
         first.text = text
         for other in others:
             other.text = ""
 
 
-def _with_breaks(node: PageElement) -> str:
-    if not isinstance(node, Tag):
-        return str(node)
-    return "\n" if node.name == "br" else "".join(map(_with_breaks, node.children))
-
-
 def _require_small(content: bytes, unpacked: int) -> None:
-    """Refuse an archive that would unpack to more bytes, by what it says and by what it is."""
-    with reading("the file", "not a document of Word's"), zipfile.ZipFile(io.BytesIO(content)) as archive:
+    """Raise an InputError if an archive has more bytes than `unpacked`, whatever sizes it declares."""
+    with reading("the file", "not a Word document"), zipfile.ZipFile(io.BytesIO(content)) as archive:
         left = unpacked
         for entry in archive.infolist():
             with archive.open(entry) as file:
-                while piece := file.read(min(left + 1, 1 << 20)):
-                    left -= len(piece)
-                    if left < 0:
-                        raise InputError(f"the file unpacks to more than {unpacked:,} bytes")
-
-
-def _text(content: bytes) -> str:
-    with reading("the file", "not text"):
-        return content.decode("utf-8-sig")
+                while chunk := file.read(min(left + 1, 1 << 20)):
+                    left -= len(chunk)
+                    require(left >= 0, f"the contents of the file must have at most {unpacked:,} bytes")
 
 
 FORMATS: dict[str, Callable[..., Document]] = {
-    ".txt": _Plain,
-    ".srt": _Subtitles,
-    ".html": _Page,
-    ".htm": _Page,
-    ".docx": _Word,
+    ".txt": _plain_text,
+    ".srt": _subtitles,
+    ".html": _page,
+    ".htm": _page,
+    ".docx": _word_document,
 }
 
 
-def read(name: str, content: bytes, *, marks: bool, unpacked: int) -> Document:
-    """A file's texts.
+def read_document(name: str, content: bytes, *, keep_tags: bool, unpacked: int) -> Document:
+    """Read a file.
 
     Args:
-        name: of the file; its end says what it is.
-        content: of the file.
-        marks: as of `Markup`.
-        unpacked: bytes that it may unpack to.
+        name: name of the file; its suffix says what it is.
+        content: bytes of the file.
+        keep_tags: as in `Markup`.
+        unpacked: maximum number of bytes that the file may unpack to.
 
     Raises:
-        InputError: it is of another kind, is not what its name says, or unpacks to too much.
+        InputError: the suffix is not supported, the file cannot be parsed, or it unpacks to too many bytes.
     """
-    kind = ending(name)
-    if kind not in FORMATS:
-        raise InputError(f"files that are translated end in {', '.join(FORMATS)}")
-    return FORMATS[kind](content, marks=marks, unpacked=unpacked)
+    suffix = file_suffix(name)
+    require(suffix in FORMATS, f"the name of the file must end in {', '.join(FORMATS)}")
+    if suffix == ".docx":
+        _require_small(content, unpacked)
+        return _word_document(content, keep_tags=keep_tags)
+    with reading("the file", "not text"):
+        text = content.decode("utf-8-sig")
+    return FORMATS[suffix](text, keep_tags=keep_tags)
 
 
-def ending(name: str) -> str:
-    """The end of a file's name, from its last dot on."""
-    _, dot, end = name.rpartition(".")
-    return f"{dot}{end}".lower()
+def file_suffix(name: str) -> str:
+    """Return the lower-case suffix of a file name, with its dot; empty if it has none."""
+    _, dot, suffix = name.rpartition(".")
+    return f"{dot}{suffix}".lower()

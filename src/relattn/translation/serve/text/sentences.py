@@ -1,7 +1,7 @@
-"""A text as its sentences and what stands between them, and the text again of their translations.
+"""Splitting of a text into sentences, and joining of their translations.
 
-A line ends a sentence; within a line sentencex (Wikimedia's) says where one does. White space stays as it was, and so
-does a text without words.
+A sentence ends at the end of a line, or where sentencex (from Wikimedia) finds its end within a line. White space is
+kept as it was, and so is a text without words.
 """
 
 from __future__ import annotations
@@ -12,50 +12,51 @@ from dataclasses import dataclass
 
 import sentencex
 
-LONGEST = 1000  # characters of a sentence; a longer one is cut, at a space where it has one
+LONGEST = 1000  # characters per sentence; longer ones are cut, at a space if possible
 _LINE_ENDS = re.compile(r"([\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+)")
 _SPACE = re.compile(r"\s")
-_MARK = re.compile(r"<(/?)[a-z]+\d+(/?)>")  # as `markup` writes them
+_TAG = re.compile(r"<(/?)[a-z]+\d+(/?)>")  # placeholder tags of `Markup`
 
 
 @dataclass(frozen=True)
-class Text:
-    """Sentences, and what stands before, between and behind them: one more."""
+class SplitText:
+    """Sentences of a text, and the white space before the first, between them and after the last."""
 
     sentences: list[str]
     between: list[str]
 
-    def joined(self, translations: Sequence[str], apart: str = "") -> str:
-        """The text with translations in the places of its sentences, `apart` where nothing stands between two."""
-        spaces = [between or apart for between in self.between[1:-1]] + self.between[-1:]
-        return self.between[0] + "".join(words + space for words, space in zip(translations, spaces, strict=False))
+    def join(self, translations: Sequence[str]) -> str:
+        """Return the text with its sentences replaced by their translations."""
+        before, *after = self.between
+        return before + "".join(sentence + space for sentence, space in zip(translations, after, strict=True))
 
 
-def split(text: str, language: str, *, marked: bool = False) -> Text:
-    """A text's sentences.
+def split(text: str, language: str, *, keep_tags: bool = False, separator: str = "") -> SplitText:
+    """Split a text into sentences.
 
     Args:
-        text: any.
-        language: by its code; in one that sentencex does not know, sentences end as in English.
-        marked: whether it has marks of `markup`; no sentence ends within a pair of them.
+        text: any text.
+        language: code of its language. The rules for English are used for languages that sentencex does not know.
+        keep_tags: whether the text has placeholder tags of `Markup`; an element is never split.
+        separator: white space to insert between sentences that have none between them.
     """
     sentences: list[str] = []
     between = [""]
     for number, line in enumerate(_LINE_ENDS.split(text)):
-        for part in [line] if number % 2 else _parts(line, language, marked):
-            words = part.strip()
-            before, _, after = part.partition(words) if words else (part, "", "")
+        for part in [line] if number % 2 else _parts(line, language, keep_tags):
+            sentence = part.strip()
+            before, _, after = part.partition(sentence) if sentence else (part, "", "")
             between[-1] += before
-            if words:
-                sentences.append(words)
+            if sentence:
+                sentences.append(sentence)
                 between.append(after)
-    return Text(sentences, between)
+    return SplitText(sentences, [between[0], *(space or separator for space in between[1:-1]), *between[1:][-1:]])
 
 
-def _parts(line: str, language: str, marked: bool) -> Iterator[str]:
-    """A line cut behind its sentences."""
+def _parts(line: str, language: str, keep_tags: bool) -> Iterator[str]:
+    """Yield the sentences of a line with the white space after them, in parts of at most LONGEST characters."""
     begin = 0
-    for end in _ends(line, language, marked):
+    for end in _ends(line, language, keep_tags):
         while end - begin > LONGEST:
             space = line.rfind(" ", begin + 1, begin + LONGEST)
             cut = begin + LONGEST if space < 0 else space + 1
@@ -65,28 +66,25 @@ def _parts(line: str, language: str, marked: bool) -> Iterator[str]:
         begin = end
 
 
-def _ends(line: str, language: str, marked: bool) -> Iterator[int]:
-    """Where the sentences of a line end, the space behind them included; last, where the line does."""
-    marks = list(_MARK.finditer(line)) if marked else []
-    end = depth = number = 0
-    for length in _lengths(_MARK.sub("", line) if marked else line, language):
+def _ends(line: str, language: str, keep_tags: bool) -> Iterator[int]:
+    """Yield the offset after each sentence of a line and the white space that follows it."""
+    tags = list(_TAG.finditer(line))[::-1] if keep_tags else []
+    end = depth = 0
+    for length in _lengths(_TAG.sub("", line) if keep_tags else line, language):
         end += length
-        while number < len(marks):
-            mark = marks[number]
-            if mark.start() > end or (mark.start() == end and not mark[1]):
-                break  # behind this sentence; one that closes belongs to it
-            end += len(mark[0])
-            depth += 0 if mark[2] else -1 if mark[1] else 1
-            number += 1
+        while tags and (tags[-1].start() < end or (tags[-1].start() == end and tags[-1][1])):
+            tag = tags.pop()  # a closing tag at the end belongs to this sentence
+            end += len(tag[0])
+            depth += 0 if tag[2] else -1 if tag[1] else 1
         if depth <= 0 and end < len(line):
             yield end
     yield len(line)
 
 
 def _lengths(line: str, language: str) -> list[int]:
-    """Those of a line's sentences, in characters; the whole line's where sentencex fails."""
-    try:  # spaces of more than a byte make it fail, and what fails in Rust is no Exception
-        return [len(words) for words in sentencex.segment(language, _SPACE.sub(" ", line))]
+    """Return the lengths of the sentences of a line, in characters; the line is one sentence if sentencex fails."""
+    try:  # white space of several bytes makes sentencex panic in Rust, which raises no Exception
+        return [len(sentence) for sentence in sentencex.segment(language, _SPACE.sub(" ", line))]
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise

@@ -1,0 +1,296 @@
+"""Routes of LibreTranslate's HTTP API, and those of the web page: their parameters and responses.
+
+Parameters are JSON, a form, or the query of the URL.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import generate_latest
+from pydantic import BaseModel, Field, InstanceOf, ValidationError, WithJsonSchema
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+
+from relattn.translation.config import Part
+from relattn.translation.errors import InputError, one_line, reading, require
+from relattn.translation.serve.files import FileStore
+from relattn.translation.serve.languages import Detector, language_name
+from relattn.translation.serve.routing import Router, Word
+from relattn.translation.serve.text.documents import FORMATS, file_suffix
+
+AUTO = "auto"  # source language: detect it
+FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
+PAGE = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+
+
+@dataclass(frozen=True)
+class UploadedFile:
+    """File of a form."""
+
+    name: str
+    content: bytes
+
+
+class TranslateBody(BaseModel):
+    """Parameters of /translate."""
+
+    q: str | list[str] = Field(description="text or list of texts")
+    source: str = Field(description="language of the text, or auto to detect it")
+    target: str = Field(description="language to translate into")
+    format: Literal["text", "html"] = "text"
+    alternatives: int = Field(0, ge=0, le=100, description="maximum number of other translations per text")
+    api_key: str = ""
+
+
+class TranslateFileBody(BaseModel):
+    """Parameters of /translate_file."""
+
+    source: str
+    target: str
+    api_key: str = ""
+    file: Annotated[InstanceOf[UploadedFile], WithJsonSchema({"type": "string", "format": "binary"})]
+
+
+class DetectBody(BaseModel):
+    """Parameters of /detect."""
+
+    q: str
+    api_key: str = ""
+
+
+class WordsBody(DetectBody):
+    """Parameters of /words."""
+
+    source: str
+    target: str
+    alternatives: int = Field(0, ge=0, le=100)
+
+
+class AttentionBody(DetectBody):
+    """Parameters of /attention."""
+
+    source: str
+    target: str
+    part: Part = "encoder"
+    layer: int = Field(1, ge=1, le=1000)
+
+
+B = TypeVar("B", bound=BaseModel)
+
+
+async def read_parameters(request: Request) -> dict[str, Any]:
+    """Return the parameters of a request by name. Raises InputError if its body cannot be parsed."""
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    parameters: dict[str, Any] = dict(request.query_params)
+    if content_type in (FORM, MULTIPART):
+        async with request.form(max_files=1, max_fields=100, max_part_size=1 << 30) as form:
+            for name in form:
+                values = [
+                    UploadedFile(each.filename or "", await each.read()) if isinstance(each, UploadFile) else each
+                    for each in form.getlist(name)
+                ]
+                parameters[name] = values[0] if len(values) == 1 else values
+    elif body := await request.body():
+        try:
+            content = json.loads(body)
+            json.dumps(content, ensure_ascii=False).encode()  # refuse half of a surrogate pair
+        except (ValueError, RecursionError) as error:
+            raise InputError("the body must be JSON in UTF-8, or a form with its Content-Type") from error
+        require(isinstance(content, dict), "the body must be a JSON object")
+        parameters |= content
+    return {name: value for name, value in parameters.items() if value is not None}
+
+
+def read_keys(path: Path) -> list[bytes]:
+    """Return the digests of API keys in a file with a key per line. Empty lines and lines after a # are ignored.
+
+    Raises:
+        InputError: the file cannot be read, or has no key.
+    """
+    with reading(path, "not a list of keys"):
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    digests = [_digest(line) for line in lines if line and not line.startswith("#")]
+    require(bool(digests), f"{path} must have at least one key")
+    return digests
+
+
+def _is_accepted(key: object, keys: Sequence[bytes]) -> bool:
+    """Whether a key is among the accepted ones, in a time that does not depend on which of them it resembles."""
+    return isinstance(key, str) and sum(hmac.compare_digest(_digest(key), each) for each in keys) > 0
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+class Api:
+    """Handlers of the routes.
+
+    Args:
+        router: models, by language pair.
+        keys: file of API keys that are accepted, as `read_keys` reads it; None requires no key.
+    """
+
+    def __init__(self, router: Router, keys: Path | None) -> None:
+        self._router, self._limits, self._metrics = router, router.limits, router.metrics
+        self._keys = None if keys is None else read_keys(keys)
+        self._detector, self._files = Detector(router.sources), FileStore()
+
+    async def translate(self, request: Request) -> Response:
+        """Translate a text or a list of texts."""
+        body = await self._read(TranslateBody, request)
+        texts = [body.q] if isinstance(body.q, str) else body.q
+        most = self._limits.texts
+        require(len(texts) <= most, f"q must have at most {most:,} texts, got {len(texts):,}")
+        self._router.require_few_characters(texts)
+        self._metrics.characters.inc(sum(map(len, texts)))
+        sources, detected = self._sources(texts, body.source)
+        translations = await self._router.translate(
+            texts, sources, body.target, html=body.format == "html", count=body.alternatives + 1
+        )
+        answer: dict[str, Any] = {"translatedText": [best for best, *_ in translations]}
+        if detected:
+            answer["detectedLanguage"] = detected
+        if body.alternatives:
+            answer["alternatives"] = [others for _, *others in translations]
+        if isinstance(body.q, str):
+            answer = {name: values[0] for name, values in answer.items()}
+        return JSONResponse(answer)
+
+    async def detect(self, request: Request) -> Response:
+        """Detect the language of a text, among those that can be translated."""
+        body = await self._read(DetectBody, request)
+        self._router.require_few_characters([body.q])
+        return JSONResponse(self._detector.rank(body.q))
+
+    async def languages(self) -> Response:
+        """List the languages, and those that each can be translated into."""
+        return JSONResponse([{**_named(code), "targets": self._router.targets(code)} for code in self._router.codes])
+
+    async def translate_file(self, request: Request) -> Response:
+        """Translate a file. The response has the URL of the translation, which can be downloaded for half an hour."""
+        body = await self._read(TranslateFileBody, request)
+        content, most = body.file.content, self._limits.file
+        if len(content) > most:
+            raise HTTPException(413, f"the file must have at most {most:,} bytes, got {len(content):,}")
+        (source,), _ = self._sources([content[:1000].decode("utf-8", "ignore")], body.source)
+        translation = await self._router.document(body.file.name, content, source, body.target)
+        name = self._files.add(translation, file_suffix(body.file.name))
+        return JSONResponse({"translatedFileUrl": str(request.url_for("download_file", name=name))})
+
+    async def download_file(self, name: str) -> Response:
+        """Download a translated file."""
+        content = self._files.get(name)
+        if content is None:
+            raise HTTPException(404, "the file does not exist or has expired")
+        disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return Response(content, media_type="application/octet-stream", headers=disposition)
+
+    async def suggest(self) -> Response:
+        """Refuse a suggestion."""
+        raise HTTPException(403, "suggestions are not accepted")
+
+    async def settings(self) -> Response:
+        """Return the settings that a client's page needs."""
+        source, target = map(_named, self._router.default_pair)
+        return JSONResponse(
+            {
+                "apiKeys": self._keys is not None,
+                "charLimit": self._limits.characters,
+                "filesTranslation": True,
+                "frontendTimeout": 500,
+                "keyRequired": self._keys is not None,
+                "language": {"source": source, "target": target},
+                "suggestions": False,
+                "supportedFilesFormat": list(FORMATS),
+            }
+        )
+
+    async def health(self) -> Response:
+        """Report that the server is running."""
+        return JSONResponse({"status": "ok"})
+
+    async def metrics(self) -> Response:
+        """Return metrics for Prometheus."""
+        text = generate_latest(self._metrics.registry)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def words(self, request: Request) -> Response:
+        """Translate a text, with the confidence of each word."""
+        body = await self._read(WordsBody, request)
+        self._router.require_few_characters([body.q])
+        (source,), detected = self._sources([body.q], body.source)
+        words: list[Word] = [(body.q, None)]
+        others: list[str] = []
+        if source != body.target:
+            words, others = await self._router.words(body.q, source, body.target, count=body.alternatives + 1)
+        answer: dict[str, Any] = {
+            "words": [{"text": text, "confidence": confidence} for text, confidence in words],
+            "alternatives": others,
+        }
+        if detected:
+            answer["detectedLanguage"] = detected[0]
+        return JSONResponse(answer)
+
+    async def attention(self, request: Request) -> Response:
+        """Return the attention of one layer over the first sentence: content and relative scores, and weights."""
+        body = await self._read(AttentionBody, request)
+        self._router.require_few_characters([body.q])
+        (source,), _ = self._sources([body.q], body.source)
+        inspection = await self._router.inspect(body.q, source, body.target)
+        from relattn.translation.analysis.attention import numbers, view_as_data
+
+        layers: list[Any] = getattr(inspection, body.part)
+        require(body.layer <= len(layers), f"layer must be at most {len(layers)}, got {body.layer}")
+        layer = layers[body.layer - 1]
+        across = down = inspection.target if body.part == "decoder" else inspection.source
+        if body.part == "cross":
+            values, down = {"weights": numbers(layer)}, inspection.written
+        else:
+            values = view_as_data(layer)
+        shown = {"part": body.part, "layers": len(layers), "heads": len(values["weights"])}
+        return JSONResponse({**shown, "across": across, "down": down, **values})
+
+    async def page(self, request: Request) -> Response:
+        """Return a file of the web page."""
+        name, media_type = PAGE[request.url.path]
+        return Response((files("relattn.translation.serve.page") / name).read_bytes(), media_type=media_type)
+
+    async def _read(self, body: type[B], request: Request) -> B:
+        """Return the parameters of a request. Raises HTTPException without a valid key, and InputError."""
+        parameters = await read_parameters(request)
+        if self._keys is not None and not _is_accepted(parameters.get("api_key"), self._keys):
+            raise HTTPException(403, "api_key is missing or wrong")
+        try:
+            return body.model_validate(parameters)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            field = str(first["loc"][0]) if first["loc"] else "the request"
+            missing = first["type"] == "missing"
+            raise InputError(f"{field} is missing" if missing else f"{field}: {one_line(first['msg'], 200)}") from error
+
+    def _sources(self, texts: Sequence[str], source: str) -> tuple[list[str], list[dict[str, Any]]]:
+        """Return the language of each text, and the detected languages if `source` asks for detection."""
+        if source != AUTO:
+            return [source] * len(texts), []
+        unknown = {"confidence": 0.0, "language": self._router.sources[0]}
+        detected = [(self._detector.rank(text) or [unknown])[0] for text in texts]
+        return [each["language"] for each in detected], detected
+
+
+def _named(code: str) -> dict[str, Any]:
+    return {"code": code, "name": language_name(code)}
