@@ -1,4 +1,4 @@
-"""What a run is made of, as frozen dataclasses: the one definition behind recipes, flags, help and errors.
+"""Configuration of a run, as frozen dataclasses. They define recipes, flags, help texts and errors.
 
 A recipe is a YAML file with the fields of `Recipe` (`settings.py` reads it); every field can be overridden on the
 command line (``--model.clip 8``). Values are checked when a dataclass is made, so an impossible one never reaches a
@@ -54,12 +54,12 @@ _Rule = tuple[str, Callable[[Any], bool]]  # what a value must be, and whether i
 
 
 def _field(default: Any, *rules: _Rule) -> Any:
-    """A setting with the rules that stand for its values; null needs none."""
+    """Return a field whose values must follow rules, except null."""
     return field(default=default, metadata={"rules": rules})
 
 
 def _number(default: float | None, least: float, most: float) -> Any:
-    """A setting from `least` to `most`, which lies beyond all use and short of what overflows somewhere."""
+    """Return a field with values from `least` to `most`, which is larger than any useful value and never overflows."""
     return _field(default, (f"at least {least}", lambda x: x >= least), (f"at most {most:,}", lambda x: x <= most))
 
 
@@ -69,9 +69,9 @@ def _fraction(default: float) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class _Config:
-    """What every config is held to when it is made: the rules that stand with its fields, and text that can be kept.
+    """Base of all configurations. It checks the rules of each field, and that text can be stored as UTF-8.
 
-    It is a dataclass itself, for jsonargparse takes a class with any other base as the name of a class to import.
+    It is a dataclass itself, because jsonargparse takes a class with any other base as the name of a class to import.
     """
 
     def __post_init__(self) -> None:
@@ -92,32 +92,38 @@ def _is_text(value: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(_Config):
-    """An encoder–decoder Transformer (Vaswani et al. 2017) and how it knows about positions.
+    """Encoder–decoder Transformer (Vaswani et al. 2017) and its position scheme.
 
     Args:
-        dim: model dimension, of embeddings and residuals.
-        heads: attention heads; must divide dim.
-        feed_forward_dim: inner dimension of the feed-forward layers.
-        encoder_layers: layers of the encoder.
-        decoder_layers: layers of the decoder.
-        norm: layer normalisation before each sub-layer ("pre") or after its residual sum ("post", as in the paper).
-        dropout: dropout on embeddings and on every sub-layer's output.
-        attention_dropout: dropout on attention probabilities.
-        activation_dropout: dropout inside the feed-forward layers, after the activation.
-        activation: of the feed-forward layers; "gelu_tanh" is GELU's approximation, "swish" also called SiLU.
-        shared_embeddings: which of three are one matrix: the source's, the target's and that of the output ("all"), the
-            latter two ("target"), the former two ("inputs"), or none.
-        scaled_embeddings: multiply embeddings by √dim, as in the paper, before positions are added.
-        output_bias: add a bias to the logits.
-        norm_epsilon: of layer normalisation, added to the variance.
-        positions: the position scheme; "none" is a baseline that cannot tell word order.
-        clip: of "relative": k, the clipping distance (16); the reach to the left when clip_right is given.
-        clip_right: of "relative": the clipping distance to the right; the same as clip unless given.
-        beyond: of "relative": pairs farther apart take a table's last row ("clip") or no term ("zero").
-        relative_tables: of "relative": which learned tables there are: aK and aV ("both"), aK only, aV only.
-        tables_per_head: of "relative": a table for each head (the paper's base model), not one for a layer's heads.
-        max_positions: of "learned": the longest sequence, in pieces (1024); other schemes have no limit.
-        kernel_size: of "cnn": positions that a convolution sees, itself among them (3); odd.
+        dim: Model dimension, of embeddings and residual connections.
+        heads: Number of attention heads. It must divide dim.
+        feed_forward_dim: Inner dimension of the feed-forward layers.
+        encoder_layers: Number of encoder layers.
+        decoder_layers: Number of decoder layers.
+        norm: Layer normalization before each sub-layer ("pre") or after its residual connection ("post", as in the
+            paper).
+        dropout: Dropout probability on embeddings and on the output of every sub-layer.
+        attention_dropout: Dropout probability on attention probabilities.
+        activation_dropout: Dropout probability inside the feed-forward layers, after the activation.
+        activation: Activation of the feed-forward layers. "gelu_tanh" is the tanh approximation of GELU, "swish" is
+            SiLU.
+        shared_embeddings: Which matrices are shared: source, target and output ("all"), target and output ("target"),
+            source and target ("inputs"), or none.
+        scaled_embeddings: Multiply embeddings by √dim before positions are added, as in the paper.
+        output_bias: Add a bias to the logits.
+        norm_epsilon: Constant that layer normalization adds to the variance.
+        positions: Position scheme. "none" is a baseline that cannot tell word order.
+        clip: For relative positions, the clipping distance k. By default 16. With clip_right, the distance to the left.
+        clip_right: For relative positions, the clipping distance to the right. By default the same as clip.
+        beyond: For relative positions, whether pairs beyond the clipping distance use the last row of a table ("clip",
+            the default) or no relative term ("zero").
+        relative_tables: For relative positions, which tables are learned: aK and aV ("both", the default), only aK
+            ("keys") or only aV ("values").
+        tables_per_head: For relative positions, learn one table per head, as the paper's base model, instead of one per
+            layer. By default false.
+        max_positions: For learned positions, the maximum sequence length in tokens. By default 1024. Other schemes have
+            no limit.
+        kernel_size: For "cnn", the number of positions that a convolution covers. It must be odd. By default 3.
     """
 
     dim: int = _number(512, 1, 2**16)
@@ -173,26 +179,29 @@ class ModelConfig(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(_Config):
-    """Where sentence pairs come from and how they become batches.
+    """Training and validation text, and how it is batched.
 
     Args:
-        src_lang: source language (a locale for the embedded corpus).
-        tgt_lang: target language.
-        train_src: training text, source side, one sentence a line, plain or .gz; empty means the embedded corpus.
-        train_tgt: training text, target side.
-        valid_src: validation text, source side; empty means none (the embedded corpus brings its own).
-        valid_tgt: validation text, target side.
-        train_list: a list of several corpora, in place of train_src and train_tgt: a line each, source file, target
-            file and perhaps a weight, with tabs between, from the directory of the list.
-        valid_list: several validation sets, likewise and without weights; the first is what patience looks at.
-        temperature: of several corpora: an epoch has of each in proportion to (pairs · weight)^(1 / temperature).
-        embedded_lines: training lines drawn from the embedded corpus.
-        vocab_size: SentencePiece pieces, shared by both sides; fewer where the text does not have as many.
-        vocab_lines: lines, of both sides, that the pieces are learned from; drawn at random where there are more.
-        max_tokens: padded pieces (of the longer side) in one micro-batch.
-        accumulate: micro-batches whose gradients make one optimiser step.
-        max_length: training pairs longer than this many pieces on either side are left out (and counted).
-        max_words: training pairs longer than this many words on either side are left out; null keeps all.
+        src_lang: Source language code; a locale if the embedded corpus is used.
+        tgt_lang: Target language code.
+        train_src: Training text, source side, one sentence per line, plain or compressed by gzip or bzip2. By default,
+            the embedded corpus.
+        train_tgt: Training text, target side.
+        valid_src: Validation text, source side. By default none. The embedded corpus has its own.
+        valid_tgt: Validation text, target side.
+        train_list: File that lists several corpora, instead of train_src and train_tgt: one per line, as source file,
+            target file and optionally a weight, separated by tabs. Paths are relative to the file.
+        valid_list: File that lists several validation sets in the same form, without weights. patience looks at the
+            first.
+        temperature: With several corpora, an epoch draws from each in proportion to (pairs · weight)^(1 / temperature).
+        embedded_lines: Number of training lines drawn from the embedded corpus.
+        vocab_size: Maximum number of SentencePiece tokens, shared by both sides.
+        vocab_lines: Maximum number of lines, of both sides, to learn the vocabulary from. If there are more, they are
+            drawn at random.
+        max_tokens: Maximum number of tokens per micro-batch, counted on the longer side, padding included.
+        accumulate: Number of micro-batches per optimizer step.
+        max_length: Skip training pairs with more tokens than this on either side.
+        max_words: Skip training pairs with more words than this on either side. By default no limit.
     """
 
     src_lang: str = "en"
@@ -229,16 +238,16 @@ class DataConfig(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class CleaningConfig(_Config):
-    """Which pairs of a corpus stay when it is prepared; null leaves a rule out.
+    """Rules of `relattn prepare`: which pairs are dropped. null disables a rule.
 
     Args:
-        max_words: pairs with more words than this on either side are dropped; a character of Chinese, Japanese or Thai
-            is a word by itself.
-        max_characters: pairs with more characters than this on either side are dropped.
-        max_ratio: pairs are dropped of which a side has more than this many words for each of the other's and one more.
-        min_script: pairs are dropped of which less than this share of a side's letters is of its language's scripts.
-        ngram: pairs are dropped of which a side has so many words in a row in common with a held-out line.
-        keep_duplicates: keep pairs that occurred before, too.
+        max_words: Drop pairs with more words than this on either side. In Chinese, Japanese and Thai, each character
+            counts as a word.
+        max_characters: Drop pairs with more characters than this on either side.
+        max_ratio: Drop pairs where one side has more than max_ratio × (words of the other + 1) words.
+        min_script: Drop pairs where less than this share of a side's letters is in the scripts of its language.
+        ngram: Drop pairs where a side shares this many consecutive words with a held-out line.
+        keep_duplicates: Keep repeated pairs.
     """
 
     max_words: int | None = _number(250, 1, 10**6)
@@ -251,33 +260,33 @@ class CleaningConfig(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(_Config):
-    """How a model is trained: the paper's optimiser and schedule, and what is kept on the way.
+    """Optimizer, learning-rate schedule, devices, validation and checkpoints.
 
     Args:
-        steps: optimiser steps in all.
-        warmup_steps: steps over which the learning rate rises, before it falls as step^-0.5.
-        learning_rate: factor on the schedule d^-0.5 · min(step^-0.5, step · warmup^-1.5).
-        label_smoothing: probability mass spread over the vocabulary.
-        gradient_clip: largest gradient norm; 0 leaves gradients alone.
-        precision: arithmetic of the forward and backward passes; weights stay in fp32. In "fp16-mixed" the loss is
-            scaled; a step whose gradients then are infinite is skipped, and the scale halved.
-        activation_checkpointing: keep of each layer what went in alone, and compute the rest again in the backward
-            pass: less memory, more time, the same numbers.
-        compile: have PyTorch compile the model, which takes minutes at first; the same but for rounding.
-        accelerator: where to train.
-        devices: processes on each node, one a device.
-        nodes: machines that train together; torchrun or SLURM starts the processes.
-        strategy: of several processes: each has the whole model ("ddp"), or a share of every parameter, gradient and
-            moment, and each layer's parameters come together while it is computed ("fsdp").
-        threads: CPU threads of a process; null leaves torch's choice.
-        log_every: steps between rows of log.csv.
-        valid_every: steps between validations (loss and BLEU).
-        valid_bleu_lines: validation lines translated greedily for the BLEU in the log; 0 skips it.
-        checkpoint_every: steps between checkpoints.
-        keep: newest checkpoints kept.
-        average: checkpoints averaged into the final bundle; 1 takes the last weights as they are.
-        patience: validations without a better loss before training stops; 0 never stops early.
-        init_from: a bundle whose weights and tokenizer training starts from; empty starts afresh.
+        steps: Number of optimizer steps.
+        warmup_steps: Number of steps over which the learning rate rises. After that it falls as step^-0.5.
+        learning_rate: Factor on the schedule d^-0.5 · min(step^-0.5, step · warmup^-1.5).
+        label_smoothing: Probability mass that is spread over the vocabulary.
+        gradient_clip: Maximum gradient norm. 0 disables clipping.
+        precision: Precision of the forward and backward passes; weights stay in fp32. "fp16-mixed" scales the loss. A
+            step with infinite gradients is skipped, and the scale is halved.
+        activation_checkpointing: Keep only the input of each layer, and recompute the rest in the backward pass. This
+            takes less memory and more time, with the same results.
+        compile: Compile the model with torch.compile. This takes minutes at the start; results differ by rounding.
+        accelerator: Device type to train on.
+        devices: Number of processes per node, one per device.
+        nodes: Number of machines. torchrun or SLURM starts the processes.
+        strategy: With several processes, each has the whole model ("ddp"), or a shard of every parameter, gradient and
+            optimizer state ("fsdp").
+        threads: Number of CPU threads per process. By default, as PyTorch chooses.
+        log_every: Number of steps between rows of log.csv.
+        valid_every: Number of steps between validations (loss and BLEU).
+        valid_bleu_lines: Number of validation lines to translate greedily for the BLEU in the log. 0 skips it.
+        checkpoint_every: Number of steps between checkpoints.
+        keep: Number of newest checkpoints to keep.
+        average: Number of checkpoints to average into the bundle. 1 uses the last weights.
+        patience: Stop after this many validations without a lower loss. 0 never stops early.
+        init_from: Bundle to take initial weights and tokenizer from. By default, weights are drawn at random.
     """
 
     steps: int = _number(100_000, 1, 10**9)
@@ -318,16 +327,17 @@ class TrainConfig(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig(_Config):
-    """How translations are searched for.
+    """Beam search.
 
     Args:
-        beam_size: hypotheses a sentence; 1 is greedy.
-        length_penalty: what a score is divided by: "gnmt" ((5 + length) / 6)^alpha, "average" length^alpha, "none" 1.
-        alpha: exponent of the length penalty.
-        early_stopping: end a sentence's search as soon as beam_size translations are whole, as fairseq and CTranslate2
-            do, not only when nothing better can come.
-        max_length_ratio: a translation has at most this many pieces a source piece …
-        max_length_extra: … plus this many.
+        beam_size: Number of hypotheses kept per sentence. 1 is greedy search.
+        length_penalty: Divisor of a hypothesis's log-probability: "gnmt" ((5 + length) / 6)^alpha, "average"
+            length^alpha, or "none".
+        alpha: Exponent of the length penalty. Larger values prefer longer translations.
+        early_stopping: End the search of a sentence as soon as beam_size hypotheses have finished, as fairseq and
+            CTranslate2 do, not only when no better one can come.
+        max_length_ratio: A translation has at most max_length_ratio × source tokens + max_length_extra tokens.
+        max_length_extra: See max_length_ratio.
     """
 
     beam_size: int = _number(4, 1, 1000)
@@ -344,11 +354,11 @@ class SearchConfig(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration(_Config):
-    """How the mean log-probability of a translation's pieces is made a confidence: σ(bias + slope · mean).
+    """How the mean log-probability of a translation's tokens becomes a confidence: σ(bias + slope · mean).
 
     Args:
-        bias: null: not calibrated.
-        slope: null: not calibrated.
+        bias: Bias. null: not calibrated.
+        slope: Slope. null: not calibrated.
     """
 
     bias: float | None = _number(None, -100, 100)
@@ -357,15 +367,15 @@ class Calibration(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(_Config):
-    """Everything that makes a run: the same recipe gives the same model.
+    """Everything that defines a run. The same recipe gives the same model.
 
     Args:
-        out: directory of the run: checkpoints, log, and the finished bundle under ``bundle``.
-        seed: seed of initial weights, batches and dropout.
-        model: the model.
-        data: the data.
-        train: the training.
-        search: the search, for validation and as the bundle's default.
+        out: Directory of the run: checkpoints, log and, under bundle/, the finished bundle.
+        seed: Seed of initial weights, batches and dropout.
+        model: Model settings.
+        data: Data settings.
+        train: Training settings.
+        search: Search settings, for validation and as the default of the bundle.
     """
 
     out: str = "runs/relattn"
