@@ -1,7 +1,8 @@
 """Entry point of the command `relattn` and of `python -m relattn`. It sets up the process, then imports the toolkit.
 
 Text is UTF-8 in every locale. A file never gets the file descriptor of a closed standard stream. Ctrl-C and SIGTERM
-print one line at any time, imports included. If a library of the toolkit is not installed, one line says what to install.
+print one line at any time, imports included. If a library of the toolkit is not installed, one line says what to
+install.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 
 from tqdm import tqdm
 
+from relattn.translation.errors import escape
+
 
 @contextmanager
 def log_to_stderr() -> Iterator[None]:
@@ -31,5 +33,5 @@ class _Lines(logging.Handler):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the message. From level WARNING, it begins with the program's name and the level."""
-        text = super().format(record)
+        text = escape(super().format(record))
         return text if record.levelno < logging.WARNING else f"relattn: {record.levelname.lower()}: {text}"

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 _LONGEST = 600  # characters per message
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _MOST_CHOICES = 20  # names listed in one message
 
 
@@ -107,5 +108,10 @@ def reason(error: OSError) -> str:
 
 def one_line(error: object, longest: int = _LONGEST) -> str:
     """Return the text of an error, or the name of its type if it has none, in one line of limited length."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = escape(" ".join(str(error).split())) or type(error).__name__
     return text if len(text) <= longest else f"{text[: longest - 2]} …"
+
+
+def escape(text: str) -> str:
+    """Escape control characters, except tabs and line feeds, and those that change the direction of text."""
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
