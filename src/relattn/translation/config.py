@@ -80,10 +80,11 @@ class _Config:
             for what, holds in setting.metadata.get("rules", ()) if value is not None else ():
                 require(holds(value), f"{name} must be {what}, got {one_line(value, 40)}")
             if isinstance(value, str):
-                require(_is_text(value), f"{name} must be UTF-8 without NUL, got {one_line(ascii(value), 100)}")
+                require(is_text(value), f"{name} must be UTF-8 without NUL, got {one_line(ascii(value), 100)}")
 
 
-def _is_text(value: str) -> bool:
+def is_text(value: str) -> bool:
+    """Return whether a string can be written as UTF-8 and has no NUL."""
     try:
         return b"\0" not in value.encode()
     except UnicodeEncodeError:  # a surrogate, which stands for a byte of a path that is not UTF-8
