@@ -131,6 +131,7 @@ def test_messages_name_the_option_and_what_it_must_be(relattn, arguments, messag
         (["average", "run"], "missing argument: --out"),
         (["push", "a", "b", "c"], "unexpected argument: c"),
         (["export", "marian", "a", "--out", "b"], "PROGRAM must be one of ctranslate2, argos, onnx, got 'marian'"),
+        (["reproduce", "a\udcff"], "TABLE must be one of positions, clip, tables, length"),
         (["reproduce", "clip", "--seeds", "a"], "--seeds must be a whole number, got 'a'"),
         (["serve", "x", "--limits.file", "a"], "--limits.file must be a whole number, got 'a'"),
     ],
