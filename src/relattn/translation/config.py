@@ -1,8 +1,7 @@
-"""What a run is made of, as frozen dataclasses: the one definition behind recipes, flags, help and errors.
+"""Settings of a run as frozen dataclasses, which define recipes, flags, help and errors.
 
-A recipe is a YAML file with the fields of `Recipe` (`settings.py` reads it); every field can be overridden on the
-command line (``--model.clip 8``). Values are checked when a dataclass is made, so an impossible one never reaches a
-run.
+A recipe is a YAML file with the fields of `Recipe`, read by `settings.py`. Every field can be overridden on the command
+line (``--model.clip 8``). Values are checked when a dataclass is created.
 """
 
 from __future__ import annotations
@@ -93,32 +92,35 @@ def is_text(value: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(_Config):
-    """An encoder–decoder Transformer (Vaswani et al. 2017) and how it knows about positions.
+    """Model: an encoder–decoder Transformer (Vaswani et al. 2017) and its position scheme
 
     Args:
-        dim: model dimension, of embeddings and residuals.
-        heads: attention heads; must divide dim.
-        feed_forward_dim: inner dimension of the feed-forward layers.
-        encoder_layers: layers of the encoder.
-        decoder_layers: layers of the decoder.
-        norm: layer normalisation before each sub-layer ("pre") or after its residual sum ("post", as in the paper).
-        dropout: dropout on embeddings and on every sub-layer's output.
-        attention_dropout: dropout on attention probabilities.
-        activation_dropout: dropout inside the feed-forward layers, after the activation.
-        activation: of the feed-forward layers; "gelu_tanh" is GELU's approximation, "swish" also called SiLU.
-        shared_embeddings: which of three are one matrix: the source's, the target's and that of the output ("all"), the
-            latter two ("target"), the former two ("inputs"), or none.
-        scaled_embeddings: multiply embeddings by √dim, as in the paper, before positions are added.
-        output_bias: add a bias to the logits.
-        norm_epsilon: of layer normalisation, added to the variance.
-        positions: the position scheme; "none" is a baseline that cannot tell word order.
-        clip: of "relative": k, the clipping distance (16); the reach to the left when clip_right is given.
-        clip_right: of "relative": the clipping distance to the right; the same as clip unless given.
-        beyond: of "relative": pairs farther apart take a table's last row ("clip") or no term ("zero").
-        relative_tables: of "relative": which learned tables there are: aK and aV ("both"), aK only, aV only.
-        tables_per_head: of "relative": a table for each head (the paper's base model), not one for a layer's heads.
-        max_positions: of "learned": the longest sequence, in pieces (1024); other schemes have no limit.
-        kernel_size: of "cnn": positions that a convolution sees, itself among them (3); odd.
+        dim: Dimension of embeddings and of the residual stream.
+        heads: Number of attention heads. It must divide dim.
+        feed_forward_dim: Inner dimension of the feed-forward layers.
+        encoder_layers: Number of encoder layers.
+        decoder_layers: Number of decoder layers.
+        norm: Layer normalization before each sub-layer ("pre"), or after each residual sum ("post", as in the paper).
+        dropout: Dropout on embeddings and on the output of each sub-layer.
+        attention_dropout: Dropout on attention weights.
+        activation_dropout: Dropout inside the feed-forward layers, after the activation.
+        activation: Activation of the feed-forward layers. "gelu_tanh" is the tanh approximation of GELU; "swish" is
+            also known as SiLU.
+        shared_embeddings: Which matrices are shared: source embeddings, target embeddings and output projection
+            ("all"), the last two ("target"), the first two ("inputs") or none.
+        scaled_embeddings: Multiply embeddings by √dim before positions are added, as in the paper.
+        output_bias: Add a bias to the logits.
+        norm_epsilon: Constant added to the variance in layer normalization.
+        positions: Position scheme. "none" is a baseline without word order.
+        clip: Clipping distance k of "relative" (by default 16), or the distance to the left if clip_right is set.
+        clip_right: Clipping distance of "relative" to the right. By default the same as clip.
+        beyond: What "relative" uses for pairs beyond the clipping distance: the last row of the table ("clip", the
+            default) or no term ("zero").
+        relative_tables: Learned tables of "relative": aK and aV ("both", the default), aK only ("keys") or aV only
+            ("values").
+        tables_per_head: Learn one table of "relative" per head, as in the paper's base model, instead of one per layer.
+        max_positions: Maximum sequence length of "learned", in tokens (by default 1024). Other schemes have no limit.
+        kernel_size: Kernel size of "cnn", in positions (by default 3). It must be odd.
     """
 
     dim: int = _number(512, 1, 2**16)
@@ -174,26 +176,28 @@ class ModelConfig(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(_Config):
-    """Where sentence pairs come from and how they become batches.
+    """Data: where sentence pairs come from and how they become batches
 
     Args:
-        src_lang: source language (a locale for the embedded corpus).
-        tgt_lang: target language.
-        train_src: training text, source side, one sentence a line, plain or .gz; empty means the embedded corpus.
-        train_tgt: training text, target side.
-        valid_src: validation text, source side; empty means none (the embedded corpus brings its own).
-        valid_tgt: validation text, target side.
-        train_list: a list of several corpora, in place of train_src and train_tgt: a line each, source file, target
-            file and perhaps a weight, with tabs between, from the directory of the list.
-        valid_list: several validation sets, likewise and without weights; the first is what patience looks at.
-        temperature: of several corpora: an epoch has of each in proportion to (pairs · weight)^(1 / temperature).
-        embedded_lines: training lines drawn from the embedded corpus.
-        vocab_size: SentencePiece pieces, shared by both sides; fewer where the text does not have as many.
-        vocab_lines: lines, of both sides, that the pieces are learned from; drawn at random where there are more.
-        max_tokens: padded pieces (of the longer side) in one micro-batch.
-        accumulate: micro-batches whose gradients make one optimiser step.
-        max_length: training pairs longer than this many pieces on either side are left out (and counted).
-        max_words: training pairs longer than this many words on either side are left out; null keeps all.
+        src_lang: Source language; a locale for the embedded corpus.
+        tgt_lang: Target language; a locale for the embedded corpus.
+        train_src: Training text, source side, one sentence per line, plain or .gz. Empty selects the embedded corpus.
+        train_tgt: Training text, target side.
+        valid_src: Validation text, source side. Empty disables validation, except with the embedded corpus.
+        valid_tgt: Validation text, target side.
+        train_list: File that lists several corpora, instead of train_src and train_tgt. Each line has a source file, a
+            target file and optionally a weight, separated by tabs. Paths are relative to the list.
+        valid_list: File that lists several validation sets, without weights. The first one is used for patience.
+        temperature: With several corpora, each epoch samples each corpus in proportion to
+            (pairs × weight)^(1 / temperature).
+        embedded_lines: Number of training lines from the embedded corpus.
+        vocab_size: Size of the SentencePiece vocabulary, which both sides share. It is smaller if the text is too
+            short.
+        vocab_lines: Maximum number of lines, of both sides, to learn the vocabulary from. They are sampled at random.
+        max_tokens: Maximum number of tokens per micro-batch and device, counted with padding on the longer side.
+        accumulate: Number of micro-batches per optimizer step and device.
+        max_length: Training pairs with more tokens than this on either side are dropped.
+        max_words: Training pairs with more words than this on either side are dropped. null keeps all.
     """
 
     src_lang: str = "en"
@@ -230,16 +234,16 @@ class DataConfig(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class CleaningConfig(_Config):
-    """Which pairs of a corpus stay when it is prepared; null leaves a rule out.
+    """Cleaning rules; null disables a rule
 
     Args:
-        max_words: pairs with more words than this on either side are dropped; a character of Chinese, Japanese or Thai
-            is a word by itself.
-        max_characters: pairs with more characters than this on either side are dropped.
-        max_ratio: pairs are dropped of which a side has more than this many words for each of the other's and one more.
-        min_script: pairs are dropped of which less than this share of a side's letters is of its language's scripts.
-        ngram: pairs are dropped of which a side has so many words in a row in common with a held-out line.
-        keep_duplicates: keep pairs that occurred before, too.
+        max_words: Drop pairs with more words than this on either side. Each character of Chinese, Japanese or Thai
+            counts as a word.
+        max_characters: Drop pairs with more characters than this on either side.
+        max_ratio: Drop pairs where one side has more than max_ratio × (words of the other side + 1) words.
+        min_script: Drop pairs where less than this fraction of the letters on a side is in a script of its language.
+        ngram: Drop pairs that share this many consecutive words with a held-out line.
+        keep_duplicates: Keep pairs that occurred before.
     """
 
     max_words: int | None = _number(250, 1, 10**6)
@@ -252,33 +256,34 @@ class CleaningConfig(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(_Config):
-    """How a model is trained: the paper's optimiser and schedule, and what is kept on the way.
+    """Training: the paper's optimizer and schedule, checkpoints and validation
 
     Args:
-        steps: optimiser steps in all.
-        warmup_steps: steps over which the learning rate rises, before it falls as step^-0.5.
-        learning_rate: factor on the schedule d^-0.5 · min(step^-0.5, step · warmup^-1.5).
-        label_smoothing: probability mass spread over the vocabulary.
-        gradient_clip: largest gradient norm; 0 leaves gradients alone.
-        precision: arithmetic of the forward and backward passes; weights stay in fp32. In "fp16-mixed" the loss is
-            scaled; a step whose gradients then are infinite is skipped, and the scale halved.
-        activation_checkpointing: keep of each layer what went in alone, and compute the rest again in the backward
-            pass: less memory, more time, the same numbers.
-        compile: have PyTorch compile the model, which takes minutes at first; the same but for rounding.
-        accelerator: where to train.
-        devices: processes on each node, one a device.
-        nodes: machines that train together; torchrun or SLURM starts the processes.
-        strategy: of several processes: each has the whole model ("ddp"), or a share of every parameter, gradient and
-            moment, and each layer's parameters come together while it is computed ("fsdp").
-        threads: CPU threads of a process; null leaves torch's choice.
-        log_every: steps between rows of log.csv.
-        valid_every: steps between validations (loss and BLEU).
-        valid_bleu_lines: validation lines translated greedily for the BLEU in the log; 0 skips it.
-        checkpoint_every: steps between checkpoints.
-        keep: newest checkpoints kept.
-        average: checkpoints averaged into the final bundle; 1 takes the last weights as they are.
-        patience: validations without a better loss before training stops; 0 never stops early.
-        init_from: a bundle whose weights and tokenizer training starts from; empty starts afresh.
+        steps: Total number of optimizer steps.
+        warmup_steps: Number of steps in which the learning rate increases. After that it decreases as step^-0.5.
+        learning_rate: Factor of the schedule dim^-0.5 × min(step^-0.5, step × warmup_steps^-1.5).
+        label_smoothing: Probability mass that is spread over the vocabulary.
+        gradient_clip: Maximum norm of the gradients. 0 disables clipping.
+        precision: Precision of the forward and backward passes. Weights stay in fp32. "fp16-mixed" scales the loss; a
+            step with infinite gradients is skipped, and the scale is halved.
+        activation_checkpointing: Recompute activations in the backward pass. This saves memory and takes more time.
+            Results are the same.
+        compile: Compile the model with torch.compile. The first steps take minutes. Results are the same except for
+            rounding.
+        accelerator: Hardware to train on.
+        devices: Number of processes per node, one per device.
+        nodes: Number of nodes. Processes are started by torchrun or SLURM.
+        strategy: With several processes, replicate the model ("ddp"), or shard parameters, gradients and optimizer
+            state ("fsdp").
+        threads: Number of CPU threads per process. null keeps PyTorch's choice.
+        log_every: Number of steps between rows of log.csv.
+        valid_every: Number of steps between validations (loss and BLEU).
+        valid_bleu_lines: Number of validation lines to translate greedily for BLEU. 0 disables BLEU.
+        checkpoint_every: Number of steps between checkpoints.
+        keep: Number of checkpoints to keep.
+        average: Number of last checkpoints to average for the bundle. 1 uses the last weights as they are.
+        patience: Stop after this many validations without a lower loss. 0 disables early stopping.
+        init_from: Bundle whose weights and tokenizer training starts from. Empty starts from random weights.
     """
 
     steps: int = _number(100_000, 1, 10**9)
@@ -319,15 +324,16 @@ class TrainConfig(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig(_Config):
-    """How translations are searched for.
+    """Search
 
     Args:
-        beam_size: hypotheses a sentence; 1 is greedy.
-        length_penalty: what a score is divided by: "gnmt" ((5 + length) / 6)^alpha, "average" length^alpha, "none" 1.
-        alpha: exponent of the length penalty.
-        early_stopping: end a sentence's search as soon as beam_size translations are whole, as fairseq and CTranslate2
-            do, not only when nothing better can come.
-        max_length_ratio: a translation has at most this many pieces a source piece …
+        beam_size: Number of hypotheses kept per sentence. 1 is greedy search.
+        length_penalty: Divisor of a hypothesis's log-probability: ((5 + length) / 6)^alpha ("gnmt"), length^alpha
+            ("average") or 1 ("none").
+        alpha: Exponent of the length penalty.
+        early_stopping: End the search of a sentence as soon as beam_size hypotheses have finished, as fairseq and
+            CTranslate2 do. Otherwise it ends when no hypothesis can become better.
+        max_length_ratio: Maximum number of target tokens per source token …
         max_length_extra: … plus this many.
     """
 
@@ -345,11 +351,11 @@ class SearchConfig(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration(_Config):
-    """How the mean log-probability of a translation's pieces is made a confidence: σ(bias + slope · mean).
+    """Calibration of confidences: sigmoid(bias + slope × mean log-probability per token)
 
     Args:
-        bias: null: not calibrated.
-        slope: null: not calibrated.
+        bias: Bias; null if not calibrated.
+        slope: Slope; null if not calibrated.
     """
 
     bias: float | None = _number(None, -100, 100)
@@ -358,15 +364,15 @@ class Calibration(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(_Config):
-    """Everything that makes a run: the same recipe gives the same model.
+    """Run; the same recipe gives the same model
 
     Args:
-        out: directory of the run: checkpoints, log, and the finished bundle under ``bundle``.
-        seed: seed of initial weights, batches and dropout.
-        model: the model.
-        data: the data.
-        train: the training.
-        search: the search, for validation and as the bundle's default.
+        out: Directory of the run, with checkpoints, logs and the final bundle.
+        seed: Random seed of initial weights, batches and dropout.
+        model: Model
+        data: Data
+        train: Training
+        search: Search for validation, and default search of the bundle
     """
 
     out: str = "runs/relattn"
