@@ -79,11 +79,10 @@ class _Config:
             for what, holds in setting.metadata.get("rules", ()) if value is not None else ():
                 require(holds(value), f"{name} must be {what}, got {one_line(value, 40)}")
             if isinstance(value, str):
-                require(is_text(value), f"{name} must be UTF-8 without NUL, got {one_line(ascii(value), 100)}")
+                require(_is_text(value), f"{name} must be UTF-8 without NUL, got {one_line(ascii(value), 100)}")
 
 
-def is_text(value: str) -> bool:
-    """Return whether a string can be written as UTF-8 and has no NUL."""
+def _is_text(value: str) -> bool:
     try:
         return b"\0" not in value.encode()
     except UnicodeEncodeError:  # a surrogate, which stands for a byte of a path that is not UTF-8
@@ -181,7 +180,7 @@ class DataConfig(_Config):
     Args:
         src_lang: Source language; a locale for the embedded corpus.
         tgt_lang: Target language; a locale for the embedded corpus.
-        train_src: Training text, source side, one sentence per line, plain or .gz. Empty selects the embedded corpus.
+        train_src: Training text, source side, one sentence per line, plain, gzip or bzip2. Empty selects the embedded corpus.
         train_tgt: Training text, target side.
         valid_src: Validation text, source side. Empty disables validation, except with the embedded corpus.
         valid_tgt: Validation text, target side.

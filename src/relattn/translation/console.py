@@ -33,5 +33,5 @@ class _Lines(logging.Handler):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the message. From level WARNING, it begins with the program's name and the level."""
-        text = escape(super().format(record))
+        text = "\n".join(map(escape, super().format(record).split("\n")))
         return text if record.levelno < logging.WARNING else f"relattn: {record.levelname.lower()}: {text}"

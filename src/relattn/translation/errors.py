@@ -11,7 +11,6 @@ from importlib import import_module
 from pathlib import Path
 
 _LONGEST = 600  # characters per message
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _MOST_CHOICES = 20  # names listed in one message
 
 
@@ -106,12 +105,12 @@ def reason(error: OSError) -> str:
     return error.strerror or one_line(error)
 
 
+def escape(text: str) -> str:
+    """Return a text with escapes in place of characters that a terminal would act on, such as control characters."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def one_line(error: object, longest: int = _LONGEST) -> str:
-    """Return the text of an error, or the name of its type if it has none, in one line of limited length."""
+    """Return the text of an error, or the name of its type if it has none, in one printable line of limited length."""
     text = escape(" ".join(str(error).split())) or type(error).__name__
     return text if len(text) <= longest else f"{text[: longest - 2]} …"
-
-
-def escape(text: str) -> str:
-    """Escape control characters, except tabs and line feeds, and those that change the direction of text."""
-    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

@@ -255,3 +255,14 @@ def test_bundles_that_make_no_ensemble(relattn, reading, tmp_path, model, finish
     assert_refused(
         relattn("translate", model, tmp_path / "none"), f"{tmp_path}/none: no such directory; a bundle is a directory"
     )
+
+
+def test_control_characters_of_names_do_not_reach_the_terminal(relattn, tmp_path):
+    result = relattn("translate", tmp_path / "\x1b[31mred\u202e")
+    assert_refused(result, r"\x1b[31mred\u202e: no such directory")
+
+
+def test_a_sentence_that_is_not_utf8_is_refused(relattn, tmp_path, model):
+    result = relattn("analyze", "attention", model, "one \udcff", "--out", tmp_path / "x.png")
+    assert_refused(result, r"the sentence must be UTF-8, got 'one \udcff'")
+    assert list(tmp_path.iterdir()) == []

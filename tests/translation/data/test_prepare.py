@@ -127,7 +127,9 @@ def test_a_text_that_changed_is_refused_by_its_name(files, tmp_path, name):
 def test_text_is_read_once_and_once_more_to_learn_from(files, tmp_path, monkeypatch):
     opened = []
     monkeypatch.setattr(
-        corpora, "_open", lambda path, really=corpora._open: (opened.append(str(path)), really(path))[1]
+        corpora,
+        "_decompressed",
+        lambda file, path, really=corpora._decompressed: (opened.append(str(path)), really(file, path))[1],
     )
     first = made(tmp_path, **files)
     sides = ("train_src", "train_tgt")

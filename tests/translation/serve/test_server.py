@@ -28,6 +28,7 @@ from libretranslatepy import LibreTranslateAPI
 
 from relattn.translation import bundle
 from relattn.translation.commands import main as cli
+from relattn.translation.commands.serve import PACKAGES
 from relattn.translation.config import Recipe
 from relattn.translation.formats.ctranslate2.translator import load
 from relattn.translation.formats.ctranslate2.write import export
@@ -75,7 +76,7 @@ def exported(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path
     return path
 
 
-@pytest.mark.parametrize("missing", cli.SERVING)
+@pytest.mark.parametrize("missing", PACKAGES)
 def test_without_one_of_its_packages_the_extra_is_named(
     missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,7 +89,7 @@ def test_without_one_of_its_packages_the_extra_is_named(
 def test_the_extra_has_these_packages() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     distributions = metadata.packages_distributions()
-    installed = {name.lower().replace("_", "-") for package in cli.SERVING for name in distributions[package]}
+    installed = {name.lower().replace("_", "-") for package in PACKAGES for name in distributions[package]}
     extra = [name.partition(">")[0] for name in settings["project"]["optional-dependencies"]["serve"]]
     assert installed == {name.lower().replace("_", "-") for name in extra}
 
@@ -234,7 +235,7 @@ def test_mistakes_are_said_before_anything_is_served(
             ([path, "--port", port], "cannot listen on 127.0.0.1, port"),
             ([path, "--port", "70000"], "port must be"),
             ([path, "--host", "no such host"], "cannot listen on no such host"),
-            ([path, path], "a second model from en into de"),
+            ([path, path], "one model per language pair"),
             ([path, "--keys", str(tmp_path / "none")], "cannot be read"),
             ([path, "--pivot", "fr"], "pivot must be"),
             ([path, "--limits.waiting", "0"], "waiting must be at least 1"),

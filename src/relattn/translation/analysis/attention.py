@@ -22,14 +22,15 @@ from relattn import RelativeAttention
 from relattn.nn import SelfAttention
 from relattn.positions import distances as distances_rows
 from relattn.positions import labels
-from relattn.translation.config import Part, is_text
+from relattn.translation.config import Part
 from relattn.translation.data.batching import collate
 from relattn.translation.drawing import png
-from relattn.translation.errors import InputError, one_line, require
+from relattn.translation.errors import InputError, require
 from relattn.translation.model.attention import CrossAttention, PlainAttention
 from relattn.translation.model.positions.distance_terms import DistanceAttention
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
+from relattn.translation.translate.pipeline import require_readable
 from relattn.translation.translate.torch_translator import TorchTranslator
 
 DIGITS = 4  # decimals in JSON
@@ -98,7 +99,7 @@ def inspect(
     if not isinstance(model, Transformer):
         raise InputError("attention requires one model, got an ensemble")
     require(bool(line.strip()), "the sentence must not be blank")
-    require(is_text(line), f"the sentence must be UTF-8 without NUL, got {one_line(ascii(line), 100)}")
+    require_readable(line, "the sentence")
     tokenizer, marks = translator.tokenizer, translator.tokenizer.marks
     src_ids = tokenizer.encode(line)
     require(len(src_ids) <= longest, f"the sentence must have at most {longest:,} tokens, got {len(src_ids):,}")

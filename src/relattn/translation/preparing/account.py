@@ -81,4 +81,4 @@ class Account:
 def _shown(text: str) -> str:
     """The beginning of a text, with an escape for each character that has no shape."""
     start = text[: _SHOWN + 1]
-    return one_line("".join(c if c.isprintable() else ascii(c)[1:-1] for c in start), _SHOWN) if start else ""
+    return one_line(start, _SHOWN) if start else ""

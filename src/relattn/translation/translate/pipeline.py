@@ -374,6 +374,10 @@ def _limit(src_pieces: int, search: SearchConfig) -> int:
 
 
 def require_readable(line: str, where: str) -> None:
-    """Raise an InputError if a line has too many characters; `where` names it."""
+    """Raise an InputError if a line has too many characters or is not Unicode text; `where` names it."""
     if len(line) > LONGEST_LINE:
         raise InputError(f"{where} has {len(line):,} characters; at most {LONGEST_LINE:,} are read")
+    try:
+        line.encode()
+    except UnicodeEncodeError as error:  # a surrogate, which stands for a byte of an argument that is not UTF-8
+        raise InputError(f"{where} must be UTF-8, got '{one_line(line, 60)}'") from error
