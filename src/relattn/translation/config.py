@@ -180,7 +180,8 @@ class DataConfig(_Config):
     Args:
         src_lang: Source language; a locale for the embedded corpus.
         tgt_lang: Target language; a locale for the embedded corpus.
-        train_src: Training text, source side, one sentence per line, plain, gzip or bzip2. Empty selects the embedded corpus.
+        train_src: Training text, source side, one sentence per line, plain, gzip or bzip2. Empty selects the embedded
+            corpus.
         train_tgt: Training text, target side.
         valid_src: Validation text, source side. Empty disables validation, except with the embedded corpus.
         valid_tgt: Validation text, target side.

@@ -24,7 +24,7 @@ def export(
         bundle: Directory of a bundle, or its name on the hub.
         out: Output directory; for argos, output file.
         quantization: Type of the weights. onnx supports float32 only.
-        check_lines: File of source lines for the check, plain, gzip or bzip2. By default, random text from the vocabulary.
+        check_lines: File of source lines for the check. By default, random text from the vocabulary.
         check_count: Number of lines for the check.
     """
     require(bool(out), "out must name a directory")

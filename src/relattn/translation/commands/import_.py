@@ -29,7 +29,7 @@ def import_(
         tgt_tokenizer: SentencePiece model of the target side, if it has its own.
         src_lang: Source language. By default, as the model says.
         tgt_lang: Target language. By default, as the model says.
-        check_lines: File of source lines for the check, plain, gzip or bzip2. By default, random text from the vocabulary.
+        check_lines: File of source lines for the check. By default, random text from the vocabulary.
         check_count: Number of lines for the check.
         overwrite: Replace the bundle in the output directory.
     """
