@@ -288,14 +288,14 @@ def test_an_empty_directory_is_filled(tmp_path, tokenizer):
 def test_a_directory_with_anything_else_in_it_is_refused(saved, tokenizer):
     (saved / "thesis.tex").write_text("years of work")
     before = {file.name: file.read_bytes() for file in saved.iterdir()}
-    with pytest.raises(InputError, match=r"not overwritten, for it holds more than a bundle: thesis\.tex"):
+    with pytest.raises(InputError, match=r"not replaced, because it contains more than a bundle: thesis\.tex"):
         bundle.save(saved, model=make_model(tokenizer, 2), recipe=RECIPE, tokenizer=tokenizer, card="")
     assert {file.name: file.read_bytes() for file in saved.iterdir()} == before
 
 
 def test_a_file_in_the_place_is_refused(tmp_path, tokenizer):
     (tmp_path / "model").write_text("mine")
-    with pytest.raises(InputError, match="model: a file stands there"):
+    with pytest.raises(InputError, match="model: a bundle must be a directory, got a file"):
         bundle.save(tmp_path / "model", model=make_model(tokenizer), recipe=RECIPE, tokenizer=tokenizer, card="")
     assert (tmp_path / "model").read_text() == "mine"
 

@@ -1,7 +1,8 @@
-"""Settings of a run as frozen dataclasses, which define recipes, flags, help and errors.
+"""Configuration of a run, as frozen dataclasses. They define recipes, flags, help texts and errors.
 
-A recipe is a YAML file with the fields of `Recipe`, read by `settings.py`. Every field can be overridden on the command
-line (``--model.clip 8``). Values are checked when a dataclass is created.
+A recipe is a YAML file with the fields of `Recipe` (`settings.py` reads it); every field can be overridden on the
+command line (``--model.clip 8``). Values are checked when a dataclass is made, so an impossible one never reaches a
+run.
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ _Rule = tuple[str, Callable[[Any], bool]]  # what a value must be, and whether i
 
 
 def _field(default: Any, *rules: _Rule) -> Any:
-    """A setting with the rules that stand for its values; null needs none."""
+    """Return a field whose values must follow rules, except null."""
     return field(default=default, metadata={"rules": rules})
 
 
 def _number(default: float | None, least: float, most: float) -> Any:
-    """A setting from `least` to `most`, which lies beyond all use and short of what overflows somewhere."""
+    """Return a field with values from `least` to `most`, which is larger than any useful value and never overflows."""
     return _field(default, (f"at least {least}", lambda x: x >= least), (f"at most {most:,}", lambda x: x <= most))
 
 
@@ -68,9 +69,9 @@ def _fraction(default: float) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class _Config:
-    """What every config is held to when it is made: the rules that stand with its fields, and text that can be kept.
+    """Base of all configurations. It checks the rules of each field, and that text can be stored as UTF-8.
 
-    It is a dataclass itself, for jsonargparse takes a class with any other base as the name of a class to import.
+    It is a dataclass itself, because jsonargparse takes a class with any other base as the name of a class to import.
     """
 
     def __post_init__(self) -> None:
@@ -91,35 +92,38 @@ def _is_text(value: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(_Config):
-    """Model: an encoder–decoder Transformer (Vaswani et al. 2017) and its position scheme
+    """Encoder–decoder Transformer (Vaswani et al. 2017) and its position scheme.
 
     Args:
-        dim: Dimension of embeddings and of the residual stream.
+        dim: Model dimension, of embeddings and residual connections.
         heads: Number of attention heads. It must divide dim.
         feed_forward_dim: Inner dimension of the feed-forward layers.
         encoder_layers: Number of encoder layers.
         decoder_layers: Number of decoder layers.
-        norm: Layer normalization before each sub-layer ("pre"), or after each residual sum ("post", as in the paper).
-        dropout: Dropout on embeddings and on the output of each sub-layer.
-        attention_dropout: Dropout on attention weights.
-        activation_dropout: Dropout inside the feed-forward layers, after the activation.
-        activation: Activation of the feed-forward layers. "gelu_tanh" is the tanh approximation of GELU; "swish" is
-            also known as SiLU.
-        shared_embeddings: Which matrices are shared: source embeddings, target embeddings and output projection
-            ("all"), the last two ("target"), the first two ("inputs") or none.
+        norm: Layer normalization before each sub-layer ("pre") or after its residual connection ("post", as in the
+            paper).
+        dropout: Dropout probability on embeddings and on the output of every sub-layer.
+        attention_dropout: Dropout probability on attention probabilities.
+        activation_dropout: Dropout probability inside the feed-forward layers, after the activation.
+        activation: Activation of the feed-forward layers. "gelu_tanh" is the tanh approximation of GELU, "swish" is
+            SiLU.
+        shared_embeddings: Which matrices are shared: source, target and output ("all"), target and output ("target"),
+            source and target ("inputs"), or none.
         scaled_embeddings: Multiply embeddings by √dim before positions are added, as in the paper.
         output_bias: Add a bias to the logits.
-        norm_epsilon: Constant added to the variance in layer normalization.
-        positions: Position scheme. "none" is a baseline without word order.
-        clip: Clipping distance k of "relative" (by default 16), or the distance to the left if clip_right is set.
-        clip_right: Clipping distance of "relative" to the right. By default the same as clip.
-        beyond: What "relative" uses for pairs beyond the clipping distance: the last row of the table ("clip", the
-            default) or no term ("zero").
-        relative_tables: Learned tables of "relative": aK and aV ("both", the default), aK only ("keys") or aV only
-            ("values").
-        tables_per_head: Learn one table of "relative" per head, as in the paper's base model, instead of one per layer.
-        max_positions: Maximum sequence length of "learned", in tokens (by default 1024). Other schemes have no limit.
-        kernel_size: Kernel size of "cnn", in positions (by default 3). It must be odd.
+        norm_epsilon: Constant that layer normalization adds to the variance.
+        positions: Position scheme. "none" is a baseline that cannot tell word order.
+        clip: For relative positions, the clipping distance k. By default 16. With clip_right, the distance to the left.
+        clip_right: For relative positions, the clipping distance to the right. By default the same as clip.
+        beyond: For relative positions, whether pairs beyond the clipping distance use the last row of a table ("clip",
+            the default) or no relative term ("zero").
+        relative_tables: For relative positions, which tables are learned: aK and aV ("both", the default), only aK
+            ("keys") or only aV ("values").
+        tables_per_head: For relative positions, learn one table per head, as the paper's base model, instead of one per
+            layer. By default false.
+        max_positions: For learned positions, the maximum sequence length in tokens. By default 1024. Other schemes have
+            no limit.
+        kernel_size: For "cnn", the number of positions that a convolution covers. It must be odd. By default 3.
     """
 
     dim: int = _number(512, 1, 2**16)
@@ -175,29 +179,29 @@ class ModelConfig(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(_Config):
-    """Data: where sentence pairs come from and how they become batches
+    """Training and validation text, and how it is batched.
 
     Args:
-        src_lang: Source language; a locale for the embedded corpus.
-        tgt_lang: Target language; a locale for the embedded corpus.
-        train_src: Training text, source side, one sentence per line, plain, gzip or bzip2. Empty selects the embedded
-            corpus.
+        src_lang: Source language code; a locale if the embedded corpus is used.
+        tgt_lang: Target language code.
+        train_src: Training text, source side, one sentence per line, plain or compressed by gzip or bzip2. By default,
+            the embedded corpus.
         train_tgt: Training text, target side.
-        valid_src: Validation text, source side. Empty disables validation, except with the embedded corpus.
+        valid_src: Validation text, source side. By default none. The embedded corpus has its own.
         valid_tgt: Validation text, target side.
-        train_list: File that lists several corpora, instead of train_src and train_tgt. Each line has a source file, a
-            target file and optionally a weight, separated by tabs. Paths are relative to the list.
-        valid_list: File that lists several validation sets, without weights. The first one is used for patience.
-        temperature: With several corpora, each epoch samples each corpus in proportion to
-            (pairs × weight)^(1 / temperature).
-        embedded_lines: Number of training lines from the embedded corpus.
-        vocab_size: Size of the SentencePiece vocabulary, which both sides share. It is smaller if the text is too
-            short.
-        vocab_lines: Maximum number of lines, of both sides, to learn the vocabulary from. They are sampled at random.
-        max_tokens: Maximum number of tokens per micro-batch and device, counted with padding on the longer side.
-        accumulate: Number of micro-batches per optimizer step and device.
-        max_length: Training pairs with more tokens than this on either side are dropped.
-        max_words: Training pairs with more words than this on either side are dropped. null keeps all.
+        train_list: File that lists several corpora, instead of train_src and train_tgt: one per line, as source file,
+            target file and optionally a weight, separated by tabs. Paths are relative to the file.
+        valid_list: File that lists several validation sets in the same form, without weights. patience looks at the
+            first.
+        temperature: With several corpora, an epoch draws from each in proportion to (pairs · weight)^(1 / temperature).
+        embedded_lines: Number of training lines drawn from the embedded corpus.
+        vocab_size: Maximum number of SentencePiece tokens, shared by both sides.
+        vocab_lines: Maximum number of lines, of both sides, to learn the vocabulary from. If there are more, they are
+            drawn at random.
+        max_tokens: Maximum number of tokens per micro-batch, counted on the longer side, padding included.
+        accumulate: Number of micro-batches per optimizer step.
+        max_length: Skip training pairs with more tokens than this on either side.
+        max_words: Skip training pairs with more words than this on either side. By default no limit.
     """
 
     src_lang: str = "en"
@@ -234,16 +238,16 @@ class DataConfig(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class CleaningConfig(_Config):
-    """Cleaning rules; null disables a rule
+    """Rules of `relattn prepare`: which pairs are dropped. null disables a rule.
 
     Args:
-        max_words: Drop pairs with more words than this on either side. Each character of Chinese, Japanese or Thai
+        max_words: Drop pairs with more words than this on either side. In Chinese, Japanese and Thai, each character
             counts as a word.
         max_characters: Drop pairs with more characters than this on either side.
-        max_ratio: Drop pairs where one side has more than max_ratio × (words of the other side + 1) words.
-        min_script: Drop pairs where less than this fraction of the letters on a side is in a script of its language.
-        ngram: Drop pairs that share this many consecutive words with a held-out line.
-        keep_duplicates: Keep pairs that occurred before.
+        max_ratio: Drop pairs where one side has more than max_ratio × (words of the other + 1) words.
+        min_script: Drop pairs where less than this share of a side's letters is in the scripts of its language.
+        ngram: Drop pairs where a side shares this many consecutive words with a held-out line.
+        keep_duplicates: Keep repeated pairs.
     """
 
     max_words: int | None = _number(250, 1, 10**6)
@@ -256,34 +260,33 @@ class CleaningConfig(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(_Config):
-    """Training: the paper's optimizer and schedule, checkpoints and validation
+    """Optimizer, learning-rate schedule, devices, validation and checkpoints.
 
     Args:
-        steps: Total number of optimizer steps.
-        warmup_steps: Number of steps in which the learning rate increases. After that it decreases as step^-0.5.
-        learning_rate: Factor of the schedule dim^-0.5 × min(step^-0.5, step × warmup_steps^-1.5).
+        steps: Number of optimizer steps.
+        warmup_steps: Number of steps over which the learning rate rises. After that it falls as step^-0.5.
+        learning_rate: Factor on the schedule d^-0.5 · min(step^-0.5, step · warmup^-1.5).
         label_smoothing: Probability mass that is spread over the vocabulary.
-        gradient_clip: Maximum norm of the gradients. 0 disables clipping.
-        precision: Precision of the forward and backward passes. Weights stay in fp32. "fp16-mixed" scales the loss; a
+        gradient_clip: Maximum gradient norm. 0 disables clipping.
+        precision: Precision of the forward and backward passes; weights stay in fp32. "fp16-mixed" scales the loss. A
             step with infinite gradients is skipped, and the scale is halved.
-        activation_checkpointing: Recompute activations in the backward pass. This saves memory and takes more time.
-            Results are the same.
-        compile: Compile the model with torch.compile. The first steps take minutes. Results are the same except for
-            rounding.
-        accelerator: Hardware to train on.
+        activation_checkpointing: Keep only the input of each layer, and recompute the rest in the backward pass. This
+            takes less memory and more time, with the same results.
+        compile: Compile the model with torch.compile. This takes minutes at the start; results differ by rounding.
+        accelerator: Device type to train on.
         devices: Number of processes per node, one per device.
-        nodes: Number of nodes. Processes are started by torchrun or SLURM.
-        strategy: With several processes, replicate the model ("ddp"), or shard parameters, gradients and optimizer
-            state ("fsdp").
-        threads: Number of CPU threads per process. null keeps PyTorch's choice.
+        nodes: Number of machines. torchrun or SLURM starts the processes.
+        strategy: With several processes, each has the whole model ("ddp"), or a shard of every parameter, gradient and
+            optimizer state ("fsdp").
+        threads: Number of CPU threads per process. By default, as PyTorch chooses.
         log_every: Number of steps between rows of log.csv.
         valid_every: Number of steps between validations (loss and BLEU).
-        valid_bleu_lines: Number of validation lines to translate greedily for BLEU. 0 disables BLEU.
+        valid_bleu_lines: Number of validation lines to translate greedily for the BLEU in the log. 0 skips it.
         checkpoint_every: Number of steps between checkpoints.
-        keep: Number of checkpoints to keep.
-        average: Number of last checkpoints to average for the bundle. 1 uses the last weights as they are.
-        patience: Stop after this many validations without a lower loss. 0 disables early stopping.
-        init_from: Bundle whose weights and tokenizer training starts from. Empty starts from random weights.
+        keep: Number of newest checkpoints to keep.
+        average: Number of checkpoints to average into the bundle. 1 uses the last weights.
+        patience: Stop after this many validations without a lower loss. 0 never stops early.
+        init_from: Bundle to take initial weights and tokenizer from. By default, weights are drawn at random.
     """
 
     steps: int = _number(100_000, 1, 10**9)
@@ -324,17 +327,17 @@ class TrainConfig(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig(_Config):
-    """Search
+    """Beam search.
 
     Args:
         beam_size: Number of hypotheses kept per sentence. 1 is greedy search.
-        length_penalty: Divisor of a hypothesis's log-probability: ((5 + length) / 6)^alpha ("gnmt"), length^alpha
-            ("average") or 1 ("none").
-        alpha: Exponent of the length penalty.
+        length_penalty: Divisor of a hypothesis's log-probability: "gnmt" ((5 + length) / 6)^alpha, "average"
+            length^alpha, or "none".
+        alpha: Exponent of the length penalty. Larger values prefer longer translations.
         early_stopping: End the search of a sentence as soon as beam_size hypotheses have finished, as fairseq and
-            CTranslate2 do. Otherwise it ends when no hypothesis can become better.
-        max_length_ratio: Maximum number of target tokens per source token …
-        max_length_extra: … plus this many.
+            CTranslate2 do, not only when no better one can come.
+        max_length_ratio: A translation has at most max_length_ratio × source tokens + max_length_extra tokens.
+        max_length_extra: See max_length_ratio.
     """
 
     beam_size: int = _number(4, 1, 1000)
@@ -351,11 +354,11 @@ class SearchConfig(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration(_Config):
-    """Calibration of confidences: sigmoid(bias + slope × mean log-probability per token)
+    """How the mean log-probability of a translation's tokens becomes a confidence: σ(bias + slope · mean).
 
     Args:
-        bias: Bias; null if not calibrated.
-        slope: Slope; null if not calibrated.
+        bias: Bias. null: not calibrated.
+        slope: Slope. null: not calibrated.
     """
 
     bias: float | None = _number(None, -100, 100)
@@ -364,15 +367,15 @@ class Calibration(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(_Config):
-    """Run; the same recipe gives the same model
+    """Everything that defines a run. The same recipe gives the same model.
 
     Args:
-        out: Directory of the run, with checkpoints, logs and the final bundle.
-        seed: Random seed of initial weights, batches and dropout.
-        model: Model
-        data: Data
-        train: Training
-        search: Search for validation, and default search of the bundle
+        out: Directory of the run: checkpoints, log and, under bundle/, the finished bundle.
+        seed: Seed of initial weights, batches and dropout.
+        model: Model settings.
+        data: Data settings.
+        train: Training settings.
+        search: Search settings, for validation and as the default of the bundle.
     """
 
     out: str = "runs/relattn"

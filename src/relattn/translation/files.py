@@ -57,10 +57,10 @@ def require_replaceable(path: Path, names: Collection[str], what: str) -> None:
     if not os.path.lexists(path):
         return
     if not path.is_dir():
-        raise InputError(f"{path}: a file stands there; a {what} is a directory")
+        raise InputError(f"{path}: a {what} must be a directory, got a file")
     strangers = sorted(entry.name for entry in path.iterdir() if entry.name not in names)
     if strangers:
-        raise InputError(f"{path}: not overwritten, for it holds more than a {what}: {strangers[0]}")
+        raise InputError(f"{path}: not replaced, because it contains more than a {what}: {strangers[0]}")
 
 
 def require_outside(path: Path, source: Path) -> None:

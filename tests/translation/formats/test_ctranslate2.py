@@ -285,7 +285,7 @@ def test_nothing_else_is_overwritten(make, tmp_path):
     parts = make({})
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("all of it")
-    with pytest.raises(InputError, match=r"out: not overwritten, for it holds more than a model for C.*: thesis.txt$"):
+    with pytest.raises(InputError, match=r"out: not replaced, .* a model for C.*: thesis.txt$"):
         export(parts, tmp_path / "out", quantization="float32", sample=LINES)
     with pytest.raises(InputError, match="at least one line"):
         export(parts, tmp_path / "other", quantization="float32", sample=["", "  "])

@@ -182,7 +182,7 @@ def test_the_command(tmp_path, capsys):
     assert cli.main([*given, *languages]) == 2
     assert "give --overwrite to replace it" in capsys.readouterr().err
     assert cli.main([*given, *languages, "--overwrite"]) == 2
-    assert "not overwritten, for it holds more than a bundle: thesis.txt" in capsys.readouterr().err
+    assert "not replaced, because it contains more than a bundle: thesis.txt" in capsys.readouterr().err
     capsys.readouterr()
     assert cli.main(["import", str(tmp_path / "out"), "--out", str(tmp_path / "b"), *sample]) == 0
     assert "in 3 lines" in capsys.readouterr().out
@@ -213,6 +213,6 @@ def test_outputs_are_outside_of_their_source(path, tmp_path):
         with pytest.raises(InputError, match=f"^{out}: must be outside of"):
             onnx.export(parts, out, sample=LINES)
     shutil.copytree(FIXTURES / "eole", tmp_path / "eole")
-    with pytest.raises(InputError, match="holds more than a bundle"):
+    with pytest.raises(InputError, match="contains more than a bundle"):
         imported(tmp_path / "eole", tmp_path / "eole", overwrite=True)
     assert {file: file.read_bytes() for file in source.iterdir()} == before

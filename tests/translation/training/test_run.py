@@ -624,7 +624,7 @@ def test_what_does_not_change_the_weights_may_change_on_resume(tmp_path, make_re
     ("name", "message"),
     [
         ("tensorboard", "tensorboard must be a directory"),
-        ("bundle/notes.txt", "it holds more than a bundle: notes.txt"),
+        ("bundle/notes.txt", "it contains more than a bundle: notes.txt"),
     ],
 )
 def test_what_would_stop_a_run_at_its_end_is_refused_at_its_start(tmp_path, make_recipe, name, message):

@@ -68,7 +68,7 @@ class TestText:
     """Text with reference translations
 
     Args:
-        src: File of source lines, plain, gzip or bzip2.
+        src: File of source lines, plain or compressed.
         ref: File of reference translations, one per source line.
         embedded: Split of the embedded corpus, instead of files: valid, test or long.
         lines: Number of lines of the embedded corpus. By default 500.

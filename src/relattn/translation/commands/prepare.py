@@ -15,7 +15,7 @@ class OwnText:
     """Text of your own, instead of a known corpus
 
     Args:
-        src: File of source lines, plain, gzip or bzip2.
+        src: File of source lines, plain or compressed.
         tgt: File of their translations, one per source line.
         src_lang: Source language, such as en or pt-BR.
         tgt_lang: Target language.

@@ -8,7 +8,7 @@ def score(bundles: list[str], *, src: str, tgt: str, tokens: bool = False, devic
 
     Args:
         bundles: Directory of a bundle or export, or name of a bundle on the hub. Several bundles form an ensemble.
-        src: File of source lines, plain, gzip or bzip2.
+        src: File of source lines, plain or compressed.
         tgt: File of their translations, one per source line.
         tokens: Also print each token with its log-probability, after a tab.
     """
