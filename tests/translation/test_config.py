@@ -359,11 +359,11 @@ LAUGHS = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" 
     [
         ("seed: 1\nseed: 2", "seed is given twice, again in line 2$"),
         ("model: {dim: 8, heads: 2, dim: 16}", "dim is given twice, again in line 1$"),
-        (LAUGHS, "unknown setting a$"),
+        (LAUGHS, "unknown setting 'a'"),
         ("[" * 5000, "not YAML: maximum recursion depth"),
         ("{model: " * 5000, "not YAML: "),
         ("model: &m {dim: *m}", r"model\.dim must be one value$"),
-        ("? [a]\n: 3", "unknown setting a list or a group$"),
+        ("? [a]\n: 3", "unknown setting 'a list or a group'"),
         ("seed: '3'", "seed must be a whole number, got '3'"),
         ("model: {clip_right: 'null'}", "model.clip_right must be "),
         ('out: "a\\0b"', "out must be UTF-8 without NUL"),

@@ -184,10 +184,11 @@ def type_message(error: Exception, types: dict[str, Any], label: Callable[[str],
         types: type of each setting.
         label: returns what messages call a setting.
     """
-    match = re.match(r'Parser key "([^"]+)"[^:]*:.*(?:Got|Given) value: (.*)', str(error), re.DOTALL)
+    match = re.match(r'Parser key "([^"]+)"[^:]*:(?:.*(?:Got|Given) value: (.*))?', str(error), re.DOTALL)
     if not match or match[1] not in types:
         return one_line(error)
-    return f"{label(match[1])} must be {_describe(types[match[1]])}, got '{one_line(match[2], 40)}'"
+    message = f"{label(match[1])} must be {_describe(types[match[1]])}"
+    return message if match[2] is None else f"{message}, got '{one_line(match[2], 40)}'"
 
 
 def _describe(kind: Any) -> str:

@@ -100,7 +100,11 @@ def test_schemes_without_parts_are_refused(positions: str) -> None:
 
 def test_what_cannot_be_looked_at_is_refused() -> None:
     of = translator()
-    for line, message in ((" ", "must not be blank"), ("one " * 10, "at most 5 tokens, got")):
+    for line, message in (
+        (" ", "must not be blank"),
+        ("a\udcff", "must be UTF-8"),
+        ("one " * 10, "at most 5 tokens, got"),
+    ):
         with pytest.raises(InputError, match=message):
             inspect(of, line, longest=5)
     both = TorchTranslator(Ensemble([of.model, of.model]), of.tokenizer, of.search)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import torch
 
 from relattn.translation.commands import main as cli
 from relattn.translation.config import Recipe
+from relattn.translation.console import log_to_stderr
 from relattn.translation.errors import Interrupted
 from relattn.translation.training import run
 from tests.support.commands import assert_refused
@@ -129,6 +131,7 @@ def test_messages_name_the_option_and_what_it_must_be(relattn, arguments, messag
         (["average", "run"], "missing argument: --out"),
         (["push", "a", "b", "c"], "unexpected argument: c"),
         (["export", "marian", "a", "--out", "b"], "PROGRAM must be one of ctranslate2, argos, onnx, got 'marian'"),
+        (["reproduce", "a\udcff"], "TABLE must be one of positions, clip, tables, length"),
         (["reproduce", "clip", "--seeds", "a"], "--seeds must be a whole number, got 'a'"),
         (["serve", "x", "--limits.file", "a"], "--limits.file must be a whole number, got 'a'"),
     ],
@@ -149,3 +152,9 @@ def test_errors_of_the_operating_system_name_the_file(relattn, monkeypatch, tmp_
     monkeypatch.setattr(run, "train", lambda *_, **__: (tmp_path / "none" / "x").write_text(""))
     path = tmp_path / "none" / "x"
     assert relattn("train", "wmt14-en-de-base").err == f"relattn: error: {path}: No such file or directory\n"
+
+
+def test_control_characters_in_log_messages_are_escaped(capsys):
+    with log_to_stderr():
+        logging.getLogger("relattn").warning("a\x1b[31m b\nnext")
+    assert capsys.readouterr().err == "relattn: warning: a\\x1b[31m b\nnext\n"

@@ -26,7 +26,7 @@ def attention(
         bundle: Directory of a bundle, or its name on the hub.
         sentence: Sentence to translate.
         out: Output file: a .png with a picture of one layer, or a .json with the numbers of all layers.
-        part: Part of the model in the picture. By default encoder.
+        part: Part of the model in the picture: encoder, decoder or cross. By default encoder.
         layer: Layer in the picture, counted from 1. By default 1.
     """
     path = Path(out)

@@ -20,7 +20,7 @@ def export(
     """Convert a bundle for another program. The result is written only if its translations match those of the bundle.
 
     Args:
-        program: Program to convert for: CTranslate2, Argos Translate (a package for LibreTranslate), or ONNX Runtime.
+        program: ctranslate2, argos (a package for Argos Translate and LibreTranslate) or onnx.
         bundle: Directory of a bundle, or its name on the hub.
         out: Output directory; for argos, output file.
         quantization: Type of the weights. onnx supports float32 only.

@@ -31,8 +31,17 @@ _OPTION = re.compile(r"--([a-zA-Z][\w.-]*)(=.*)?", re.DOTALL)
 
 class _Parser(ArgumentParser):
     def print_help(self, file: object = None) -> None:
-        """Print the help. Unlike the inherited method, raise an OSError if it cannot be written."""
-        print(self.format_help(), end="", flush=True)
+        """Print the help without types. Unlike the inherited method, raise an OSError if it cannot be written."""
+        text = re.sub(r"\n +--\S+ CONFIG\s+Path to a configuration file\.", "", self.format_help())
+        text = re.sub(r"\s+\((required|type:|default:)([^()]*)\)$", _default, text, flags=re.MULTILINE)
+        print(text, end="", flush=True)
+
+
+def _default(match: re.Match[str]) -> str:
+    """Shorten "(type: …, default: …)" at the end of a help text to the default, if there is one."""
+    default = " ".join("".join(match.groups()).partition("default:")[2].split())
+    flag = match[1] == "default:" and default == "False"
+    return "" if flag or default in ("", "null", "[]") else f" (default: {default})"
 
 
 def parse(name: str, function: Callable[..., None], argv: Sequence[str]) -> dict[str, Any]:

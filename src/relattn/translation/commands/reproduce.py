@@ -20,7 +20,7 @@ def reproduce(
     """Train the models of a table of the paper and write its page. Rows that are there are not trained again.
 
     Args:
-        table: Table: position schemes, clipping distance, which tables there are, or accuracy by length.
+        table: positions (position schemes), clip (clipping distance), tables (aK, aV or both) or length.
         scale: Corpus and number of steps; minutes per model for demo, weeks on one GPU for wmt14.
         seeds: Random seeds. Each model is trained once per seed.
         rows: Names of the models to train. By default, all of the table.

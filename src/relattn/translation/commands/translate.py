@@ -24,7 +24,7 @@ def translate(
     search: SearchOptions,
     device: DeviceOptions,
 ) -> None:
-    """Translate standard input, one sentence per line, to standard output: relattn translate BUNDLE < in.txt > out.txt
+    """Translate standard input to standard output, one sentence per line: relattn translate BUNDLE < in.txt > out.txt
 
     Args:
         bundles: Directory of a bundle or export, or name of a bundle on the hub. Several bundles form an ensemble.

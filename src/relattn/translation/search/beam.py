@@ -29,20 +29,21 @@ hypothesis. The method is that of Wu et al. 2016 (section 7) and of Tensor2Tenso
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from relattn.translation.errors import Diverged
-from relattn.translation.search.types import DIVERGED, NEVER, C, Hypothesis, SearchRules, SearchState, Step
+from relattn.translation.search.types import DIVERGED, NEVER, Hypothesis, SearchRules, SearchState, Step
 
 CHUNK = 1 << 19  # logits processed at a time on a CPU, 2 MiB, which stay in its cache
 BLOCK = 64  # columns of a row of logits whose maximum is computed first
 PREFIX_TOKENS = 512  # prefix tokens per pass of the model, which bounds the memory of their logits
 
 
-def read_prefixes(step: Step[C], cache: C, prefixes: Tensor, bos: int) -> tuple[Tensor, Tensor, C]:
+def read_prefixes(step: Step, cache: Any, prefixes: Tensor, bos: int) -> tuple[Tensor, Tensor, Any]:
     """Run the model on the first tokens of each translation.
 
     Args:
@@ -69,10 +70,7 @@ def read_prefixes(step: Step[C], cache: C, prefixes: Tensor, bos: int) -> tuple[
 
 def start(limits: Tensor, rules: SearchRules, prefixes: Tensor, log_prob: Tensor) -> SearchState:
     """Return the state after the prefixes (sentences, length), with one hypothesis per sentence."""
-    live, length = prefixes.shape
-    if live and int(limits.min()) <= length:
-        raise ValueError(f"limits must be greater than the length of the prefix {length}, got {int(limits.min())}")
-    beam, device = rules.beam_size, limits.device
+    live, beam, device = len(prefixes), rules.beam_size, limits.device
     return SearchState(
         sentences=torch.arange(live, device=device),
         limits=limits,
@@ -80,7 +78,6 @@ def start(limits: Tensor, rules: SearchRules, prefixes: Tensor, log_prob: Tensor
         log_prob=log_prob[:, None],
         slots=torch.zeros(live, 1, dtype=torch.long, device=device),
         finished_tokens=torch.zeros(live, beam, 0, dtype=torch.long, device=device),
-        finished_lengths=torch.zeros(live, beam, dtype=torch.long, device=device),
         finished_scores=torch.full((live, beam), NEVER, device=device),
     )
 
@@ -101,21 +98,27 @@ def advance(state: SearchState, logits: Tensor, rules: SearchRules) -> tuple[Sea
     length = state.tokens.shape[-1] + 1
     per_hypothesis = min(rules.candidates, vocab)
     at_limit = (state.limits == length).repeat_interleave(width)
-    best = best_tokens(logits.flatten(0, 1), per_hypothesis, at_limit, rules)
-    log_probs, tokens = (_rows(by_slot.unflatten(0, (-1, width)), state.slots) for by_slot in best)
+    likeliest = best_tokens(logits.flatten(0, 1), per_hypothesis, at_limit, rules)
+    log_probs, tokens = (_rows(by_slot.unflatten(0, (-1, width)), state.slots) for by_slot in likeliest)
     totals = (state.log_prob[:, :, None] + log_probs).flatten(1)  # (live, width * per_hypothesis)
     log_prob, index = stable_topk(totals, min(rules.candidates, totals.shape[1]))
     parent, token = index // per_hypothesis, tokens.flatten(1).gather(1, index)
     sequences = torch.cat([_rows(state.tokens, parent), token[:, :, None]], dim=-1)  # (live, candidates, length)
 
     ends = token == rules.eos
-    lengths = torch.full_like(token, length)
-    scores = (log_prob / rules.penalty(lengths)).masked_fill(~ends, NEVER)
+    scores = (log_prob / rules.penalty(torch.full_like(token, length))).masked_fill(~ends, NEVER)
     if rules.early_stopping:
         scores[:, rules.beam_size :] = NEVER
-    state = _merge_finished(state, sequences, lengths, scores)
+    finished_scores, best = stable_topk(torch.cat([state.finished_scores, scores], dim=1), rules.beam_size)
+    older = F.pad(state.finished_tokens, (0, length - state.finished_tokens.shape[-1]))
     log_prob, chosen = stable_topk(log_prob.masked_fill(ends, NEVER), min(rules.beam_size, token.shape[1]))
-    state = replace(state, tokens=_rows(sequences, chosen), log_prob=log_prob)
+    state = replace(
+        state,
+        tokens=_rows(sequences, chosen),
+        log_prob=log_prob,
+        finished_tokens=_rows(torch.cat([older, sequences], dim=1), best),
+        finished_scores=finished_scores,  # of equal scores the older comes first
+    )
     return state, state.slots.gather(1, parent.gather(1, chosen))
 
 
@@ -169,9 +172,7 @@ def done(state: SearchState, rules: SearchRules) -> Tensor:
     return final | (state.finished_scores[:, -1] > NEVER) if rules.early_stopping else final
 
 
-def search(
-    step: Step[C], cache: C, limits: Tensor, rules: SearchRules, prefixes: Tensor | None = None
-) -> list[list[Hypothesis]]:
+def search(step: Step, cache: Any, limits: Tensor, rules: SearchRules, prefixes: Tensor) -> list[list[Hypothesis]]:
     """Search a batch, and return the `rules.n_best` best hypotheses of each sentence, best first.
 
     A sentence with fewer complete sequences within its limit has fewer hypotheses.
@@ -179,18 +180,15 @@ def search(
     Args:
         step: model.
         cache: cache with one row per sentence.
-        limits: (sentences,) maximum number of generated tokens, prefix and end of sentence included.
+        limits: (sentences,) maximum number of generated tokens, prefix and end of sentence included; it must be greater
+            than the length of the prefix.
         rules: settings of the search.
-        prefixes: (sentences, length) tokens that the hypotheses begin with; none by default.
+        prefixes: (sentences, length) tokens that the hypotheses begin with.
 
     Raises:
         Diverged: the model's log-probabilities are NaN, as after training diverged.
-        ValueError: a limit leaves no room for the prefix and the end of sentence.
     """
-    results: list[list[Hypothesis]] = [[] for _ in range(len(limits))]
-    if not results:
-        return results
-    prefixes = limits.new_empty(len(limits), 0) if prefixes is None else prefixes
+    results: list[list[Hypothesis]] = [[]] * len(limits)
     logits, log_prob, cache = read_prefixes(step, cache, prefixes, rules.bos)
     state = start(limits, rules, prefixes, log_prob)
     while True:
@@ -199,7 +197,13 @@ def search(
         rows = parents + width * torch.arange(len(parents), device=parents.device)[:, None]  # (live, new width)
         ended = done(state, rules)
         if ended.any():
-            _collect(state.select(ended), rules.n_best, results)
+            over = state.select(ended)
+            columns = over.sentences.tolist(), over.finished_tokens.tolist(), over.finished_scores.tolist()
+            for sentence, tokens, scores in zip(*columns, strict=True):
+                ranked = list(zip(tokens, scores, strict=True))[: rules.n_best]
+                results[sentence] = [
+                    Hypothesis(row[: row.index(rules.eos)], score) for row, score in ranked if score > NEVER
+                ]
             places = close_up(ended)
             state, rows = state.select(places), rows[places]
         if not len(state.sentences):
@@ -221,7 +225,7 @@ def close_up(ended: Tensor) -> Tensor:
     return order
 
 
-def assign_slots(cache: C, rows: Tensor, width: int) -> tuple[Tensor, C]:
+def assign_slots(cache: Any, rows: Tensor, width: int) -> tuple[Tensor, Any]:
     """Reorder a cache for new hypotheses, with few copies.
 
     The first hypothesis that extends a row keeps it. Others take rows of the sentence that no hypothesis extends.
@@ -278,31 +282,3 @@ def _down_to(x: Tensor, cut: Tensor, k: int) -> Tensor:
 def _rows(x: Tensor, which: Tensor) -> Tensor:
     """Select from x (live, width, length) the rows `which` (live, chosen): (live, chosen, length)."""
     return x.gather(1, which[:, :, None].expand(-1, -1, x.shape[-1]))
-
-
-def _merge_finished(state: SearchState, tokens: Tensor, lengths: Tensor, scores: Tensor) -> SearchState:
-    """Return the state with the best finished hypotheses, old and new. Of equal scores the older comes first."""
-    old_tokens = F.pad(state.finished_tokens, (0, tokens.shape[-1] - state.finished_tokens.shape[-1]))
-    scores, best = stable_topk(torch.cat([state.finished_scores, scores], dim=1), state.finished_scores.shape[1])
-    return replace(
-        state,
-        finished_scores=scores,
-        finished_lengths=torch.cat([state.finished_lengths, lengths], dim=1).gather(1, best),
-        finished_tokens=_rows(torch.cat([old_tokens, tokens], dim=1), best),
-    )
-
-
-def _collect(state: SearchState, n_best: int, results: list[list[Hypothesis]]) -> None:
-    """Store the n best finished hypotheses of each sentence of a state in the results."""
-    for sentence, tokens, lengths, scores in zip(
-        state.sentences.tolist(),
-        state.finished_tokens.tolist(),
-        state.finished_lengths.tolist(),
-        state.finished_scores.tolist(),
-        strict=True,
-    ):
-        results[sentence] = [
-            Hypothesis(row[: length - 1], score)
-            for row, length, score in zip(tokens[:n_best], lengths[:n_best], scores[:n_best], strict=True)
-            if score > NEVER
-        ]

@@ -17,13 +17,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from relattn.translation.errors import Diverged
 from relattn.translation.search.beam import read_prefixes
-from relattn.translation.search.types import DIVERGED, NEVER, C, Hypothesis, Request, SearchRules, Step
+from relattn.translation.search.types import DIVERGED, NEVER, Hypothesis, Request, SearchRules, Step
 
 Phrase = tuple[int, ...]
 
@@ -73,30 +75,28 @@ def _begins(phrase: Phrase, beginning: Phrase) -> bool:
 
 
 def search(
-    step: Step[C],
-    cache: C,
+    step: Step,
+    cache: Any,
     requests: Sequence[Request],
     rules: SearchRules,
+    prefixes: Tensor,
     continues_word: np.ndarray,
-    device: torch.device | str = "cpu",
 ) -> list[list[Hypothesis]]:
     """Search a batch, and return the `rules.n_best` best translations of each sentence, best first.
 
     Args:
         step: model.
         cache: cache with one row per sentence.
-        requests: sentences, whose prefixes have the same length.
+        requests: sentences, whose prefixes have the same length. Their limits must leave room for prefix, phrases
+            and end of sentence.
         rules: settings of the search.
+        prefixes: (sentences, length) prefixes of the requests.
         continues_word: (vocab,) bool, True for tokens that continue a word.
-        device: device of the model.
 
     Raises:
         Diverged: the model's log-probabilities are NaN, as after training diverged.
-        ValueError: a limit leaves no room for the prefix, the phrases and the end of sentence.
     """
-    if any(len(each.prefix) + sum(map(len, each.phrases)) >= each.limit for each in requests):
-        raise ValueError("limits must leave room for the prefix, the phrases and the end of sentence")
-    prefixes = torch.tensor([request.prefix for request in requests], dtype=torch.long, device=device)
+    device = prefixes.device
     logits, start, cache = read_prefixes(step, cache, prefixes, rules.bos)
     results: list[list[Hypothesis]] = [[] for _ in requests]
     live = {}

@@ -27,11 +27,10 @@ It must be monotone in the length, rising or falling: beam search relies on it t
 
 
 def length_penalty(name: PenaltyName, alpha: float) -> LengthPenalty:
-    """Return the penalty called `name` with the exponent `alpha`. Raises ValueError if the name is unknown."""
-    if name == "gnmt":
-        return lambda lengths: ((5.0 + lengths) / 6.0) ** alpha
-    if name == "average":
-        return lambda lengths: (1.0 * lengths) ** alpha
-    if name == "none":
-        return lambda lengths: 1.0 + 0.0 * lengths
-    raise ValueError(f"length_penalty must be 'gnmt', 'average' or 'none', got {name!r}")
+    """Return the penalty called `name` with the exponent `alpha`."""
+    penalties: dict[PenaltyName, LengthPenalty] = {
+        "gnmt": lambda lengths: ((5.0 + lengths) / 6.0) ** alpha,
+        "average": lambda lengths: (1.0 * lengths) ** alpha,
+        "none": lambda lengths: 1.0 + 0.0 * lengths,
+    }
+    return penalties[name]

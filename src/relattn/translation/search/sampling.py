@@ -7,17 +7,19 @@ those of the model, before the temperature and `top_k` are applied.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from relattn.translation.errors import Diverged
 from relattn.translation.search.beam import best_tokens, read_prefixes
-from relattn.translation.search.types import DIVERGED, C, Hypothesis, SamplingOptions, SearchRules, Step
+from relattn.translation.search.types import DIVERGED, Hypothesis, SamplingOptions, SearchRules, Step
 
 
 def sample(
-    step: Step[C],
-    cache: C,
+    step: Step,
+    cache: Any,
     limits: Tensor,
     rules: SearchRules,
     prefixes: Tensor,

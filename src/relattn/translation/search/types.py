@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from relattn.translation.errors import require
 from relattn.translation.search.length_penalty import LengthPenalty
@@ -96,8 +96,6 @@ class SearchRules:
     def __post_init__(self) -> None:
         if not 1 <= self.n_best <= self.beam_size:
             raise ValueError(f"n_best must be between 1 and the beam size {self.beam_size}, got {self.n_best}")
-        if self.eos in self.banned:
-            raise ValueError(f"the end of sentence, token {self.eos}, must not be banned")
 
     @property
     def candidates(self) -> int:
@@ -115,7 +113,6 @@ class SearchState:
     log_prob: Tensor  # (live, width) log-probabilities, best first; -inf: no hypothesis in this place
     slots: Tensor  # (live, width) cache row of each live hypothesis, counted within its sentence
     finished_tokens: Tensor  # (live, beam, length) with the end of sentence; what follows is padding
-    finished_lengths: Tensor  # (live, beam)
     finished_scores: Tensor  # (live, beam) log-probability / penalty, best first; -inf: no hypothesis in this place
 
     def select(self, which: Tensor) -> SearchState:
@@ -123,22 +120,13 @@ class SearchState:
         return SearchState(*(getattr(self, each.name)[which] for each in fields(self)))
 
 
-class DecoderCache(Protocol):
-    """State of the decoder, with one entry per row. Only `move` changes it in place."""
+Step = Callable[["Tensor", Any], tuple["Tensor", Any]]
+"""A model: (rows, new) tokens and the cache before them -> (rows, new, vocab) logits of the next tokens, new cache.
 
-    def select(self, rows: Tensor) -> Self:
-        """Return the cache of `rows` (M,), in that order. A row may occur several times or not at all."""
-        ...
+A cache is the state of the decoder, with one entry per row, and has two methods:
 
-    def move(self, rows: Tensor, to: Tensor, keep: int) -> Self:
-        """Copy `rows` to the places `to`, both (moved,), and return the cache of the first `keep` rows.
+    select(rows)          return the cache of `rows` (M,), in that order; a row may occur several times or not at all
+    move(rows, to, keep)  copy `rows` to the places `to`, both (moved,), and return the cache of the first `keep` rows
 
-        Every row is copied as it was before the call. This cache must not be used afterwards.
-        """
-        ...
-
-
-C = TypeVar("C", bound=DecoderCache)
-
-Step = Callable[["Tensor", C], tuple["Tensor", C]]
-"""A model: (rows, new) tokens and the cache before them -> (rows, new, vocab) logits of the next tokens, new cache."""
+`move` changes the cache in place, which must not be used afterwards. Every row is copied as it was before the call.
+"""

@@ -121,7 +121,7 @@ class TorchTranslator(Translator):
             drawn = sample(step, cache, limits[rows], rules, prefixes[rows], options.sampling, numbers)
             return [drawn[i : i + options.n_best] for i in range(0, len(drawn), options.n_best)]
         if with_phrases:
-            return constrained.search(step, cache, requests, rules, self._continues_word, self.device)
+            return constrained.search(step, cache, requests, rules, prefixes, self._continues_word)
         return beam.search(step, cache, limits, rules, prefixes)
 
     @cached_property
