@@ -181,7 +181,9 @@ def test_what_was_accepted_is_answered_after_sigterm(exported: Path) -> None:
         process.send_signal(signal.SIGTERM)
         for client in clients:
             client.join(60)
-        process.communicate(timeout=60)
+        _, log = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGTERM
+    assert all(line.startswith("{") for line in log.splitlines())
     said = [answer for answer in answers if isinstance(answer, str)]
     assert len(answers) == 5
     assert said

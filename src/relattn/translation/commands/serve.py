@@ -1,5 +1,6 @@
 """`relattn serve`"""
 
+import signal
 from pathlib import Path
 
 from relattn.translation.commands.options import DeviceOptions, SearchOptions
@@ -48,6 +49,9 @@ def serve(
         if pair in translators:
             raise InputError(f"{model}: there must be one model per language pair, got two from {' to '.join(pair)}")
         translators[pair], searches[pair] = translator, search.override(translator.search)
+    # After a graceful shutdown, uvicorn sends SIGTERM again. For systemd, an end by SIGTERM is a success, but exit code
+    # 143 is a failure.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     run(
         translators,
         searches=searches,
