@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Literal
@@ -150,18 +150,18 @@ def save(
     """
     path = Path(path).resolve()
     require_replaceable(path)
-    config = _configuration(
-        recipe.data.src_lang,
-        recipe.data.tgt_lang,
-        tokenizer,
-        recipe.model,
-        recipe.search,
-        calibration or Calibration(),
+    description = _Description(
+        src_lang=recipe.data.src_lang,
+        tgt_lang=recipe.data.tgt_lang,
+        tokenizer="own" if isinstance(tokenizer, Tokenizer) else "imported",
+        model=recipe.model,
+        search=recipe.search,
+        calibration=calibration or Calibration(),
     )
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in weights_of(model).items()}
     with putting(path) as directory:
         directory.mkdir(parents=True)
-        (directory / CONFIG).write_bytes(config)
+        (directory / CONFIG).write_bytes(_as_yaml(description))
         for name, content in tokenizer.files.items():
             (directory / name).write_bytes(content)
         (directory / CARD).write_text(card, encoding="utf-8")
@@ -176,44 +176,19 @@ def require_writable(path: str | Path, overwrite: bool) -> None:
 
 def calibrate(path: str | Path, calibration: Calibration) -> None:
     """Replace the calibration of a bundle. Raises InputError as `read_bundle` does."""
-    old = read_bundle(path)
-    content = _configuration(old.src_lang, old.tgt_lang, old.tokenizer, old.model, old.search, calibration)
-    write_atomically(Path(path) / CONFIG, content)
+    read_bundle(path)
+    file = Path(path) / CONFIG
+    write_atomically(file, _as_yaml(replace(_read_description(file), calibration=calibration)))
 
 
-def _configuration(
-    src_lang: str,
-    tgt_lang: str,
-    tokenizer: AnyTokenizer,
-    model: ModelConfig,
-    search: SearchConfig,
-    calibration: Calibration,
-) -> bytes:
+def _as_yaml(description: _Description) -> bytes:
     """Return the content of config.yaml."""
-    content = {
-        "format": FORMAT,
-        "version": VERSION,
-        "src_lang": src_lang,
-        "tgt_lang": tgt_lang,
-        "tokenizer": "own" if isinstance(tokenizer, Tokenizer) else "imported",
-        "model": as_dict(model),
-        "search": as_dict(search),
-        "calibration": as_dict(calibration),
-    }
+    content = {"format": FORMAT, "version": VERSION, **as_dict(description)}
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode()
 
 
-def read_bundle(path: str | Path) -> Bundle:
-    """Read and check a bundle.
-
-    Raises:
-        InputError: a file is missing, damaged or of an unsupported version.
-    """
-    path = Path(path)
-    if not path.is_dir():
-        raise InputError(f"{path}: no such directory; a bundle is a directory")
-    require_files(path, CONFIG, WEIGHTS, TOKENIZER, what="bundle")
-    file = path / CONFIG
+def _read_description(file: Path) -> _Description:
+    """Read config.yaml of a bundle, of this or an earlier version."""
     content = read_yaml(file, "a bundle's configuration")
     if (kind := content.pop("format", None)) != FORMAT:
         raise InputError(f"{file}: not the configuration of a bundle: format is {kind and one_line(kind, 40)!r}")
@@ -228,7 +203,20 @@ def read_bundle(path: str | Path) -> Bundle:
         content["search"] = of_version_4(content.get("search"))
     if version in ("1", "2", "3"):
         content["calibration"] = dict.fromkeys(as_dict(Calibration()), "null")
-    config = to_config(_Description, content, file, whole=True)
+    return to_config(_Description, content, file, whole=True)
+
+
+def read_bundle(path: str | Path) -> Bundle:
+    """Read and check a bundle.
+
+    Raises:
+        InputError: a file is missing, damaged or of an unsupported version.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise InputError(f"{path}: no such directory; a bundle is a directory")
+    require_files(path, CONFIG, WEIGHTS, TOKENIZER, what="bundle")
+    config = _read_description(path / CONFIG)
     require_files(path, *TOKENIZER_FILES[config.tokenizer], what="bundle")
     tokenizer = Tokenizer.load(path / TOKENIZER) if config.tokenizer == "own" else ImportedTokenizer.load(path)
     state, metadata = read_weights(path / WEIGHTS)

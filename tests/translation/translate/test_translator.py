@@ -328,7 +328,7 @@ def test_a_prefix_may_be_longer_than_a_translation_would(trained):
         (["4", "5"], ["4"], "there are 1 prefixes for 2 lines"),
         (["4"], ["4", "4", ""], "there are 3 prefixes for 1 lines"),
         (["4", " "], ["", "4"], "line 2 is blank, so its prefix must be blank too"),
-        (["4"], ["4 5 6 7 8 9"], "prefix 1 has 6 pieces, but this model holds at most 5"),
+        (["4"], ["4 5 6 7 8 9"], "prefix and terms of line 1 have 6 pieces, but this model holds at most 5"),
         (["4"], ["4 " * 10_000], "prefix 1 has 20,000 characters; at most 16,384 are read"),
     ],
 )
@@ -372,7 +372,9 @@ def test_terms_that_a_model_cannot_hold():
     translate = translator(small_model("learned", max_positions=6))
     options = TranslateOptions(glossary=Glossary([(1, "4", "5 6 7 8 9")]))
     assert translate.translate(["4"], options) == ["5 6 7 8 9"]
-    with pytest.raises(InputError, match=r"^terms of line 2 have 10 pieces, but this model holds at most 5$"):
+    with pytest.raises(
+        InputError, match=r"^prefix and terms of line 2 have 10 pieces, but this model holds at most 5$"
+    ):
         translate.translate(["4", "4 4"], options)
     with pytest.raises(InputError, match=r"^prefix and terms of line 1 have 6 pieces, but this model holds at most 5$"):
         translate.translate(["4"], options, prefixes=["7"])

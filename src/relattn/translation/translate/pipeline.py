@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -35,8 +35,6 @@ PAIRS = 4096  # pairs that are scored in one chunk, grouped by length
 LONGEST_LINE = 1 << 14  # characters per line; the time of attention grows with the square of the length
 
 _log = logging.getLogger(__name__)
-B = TypeVar("B")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,7 @@ class Translator(ABC):
             InputError: prefixes, phrases, sampling or this kind of search are not supported.
         """
 
-    def map_batches(self, work: Callable[[B], R], batches: Sequence[B]) -> Iterator[R]:
+    def map_batches(self, work: Callable[[list[Request]], Any], batches: list[list[Request]]) -> Iterator[Any]:
         """Yield `work(batch)` for each of `batches`, in order, with `workers` threads if that is supported."""
         return map(work, batches)
 
@@ -151,17 +149,20 @@ class Translator(ABC):
 
     def encode_pairs(self, numbered: Sequence[tuple[int, tuple[str, str]]]) -> tuple[list[list[int]], list[list[int]]]:
         """Return the pieces of sources and of targets. Raises InputError as `score` does."""
-        tokenizer = self.tokenizer
-        sides: tuple[list[list[int]], list[list[int]]] = [], []
-        encode = tokenizer.encode, tokenizer.encode_target
-        for number, pair in numbered:
-            for side, line in enumerate(pair):
-                where = f"{('source', 'target')[side]} line {number}"
-                require_readable(line, where)
-                ids = encode[side](line)
-                self._require_held(len(ids), (tokenizer.marks.around_src, 1)[side], where)
-                sides[side].append(ids)
-        return sides
+        src_ids, tgt_ids = [], []
+        for number, (source, target) in numbered:
+            src_ids.append(self._encode_source(source, f"source line {number}"))
+            require_readable(target, f"target line {number}")
+            tgt_ids.append(self.tokenizer.encode_target(target))
+            self._require_held(len(tgt_ids[-1]), 1, f"target line {number}")
+        return src_ids, tgt_ids
+
+    def _encode_source(self, line: str, where: str) -> list[int]:
+        """Return the pieces of a source line. Raises InputError, which begins with `where`, if it is too long."""
+        require_readable(line, where)
+        ids = self.tokenizer.encode(line)
+        self._require_held(len(ids), self.tokenizer.marks.around_src, where)
+        return ids
 
     def _require_held(self, pieces: int, marks: int, where: str) -> None:
         """Raise an InputError if a line with `marks` marks is longer than the model can hold."""
@@ -203,9 +204,7 @@ class Translator(ABC):
 
         With `options.sampling`, that many are drawn. Arguments and errors are those of `translate`.
         """
-        lines = list(lines)
-        with tqdm(total=len(lines), unit="line", file=sys.stderr, disable=not progress) as bar:
-            return list(self._stream([lines], options, prefixes, bar.update))
+        return list(self.stream([list(lines)], options, prefixes=prefixes, progress=progress))
 
     def stream(
         self,
@@ -218,28 +217,20 @@ class Translator(ABC):
         """Yield the translations of each line of chunks of lines, in order, as `n_best` returns them.
 
         Each chunk is translated before the next is read. Line numbers in errors count from the first line of the first
-        chunk; the translations of earlier chunks have been yielded by then.
+        chunk; the translations of earlier chunks have been yielded by then. The progress bar has an end if `chunks` is
+        a list.
         """
-        with tqdm(unit="line", file=sys.stderr, disable=not progress) as bar:
-            yield from self._stream(chunks, options, prefixes, bar.update)
-
-    def _stream(
-        self,
-        chunks: Iterable[Sequence[str]],
-        options: TranslateOptions,
-        prefixes: Iterable[str] | None,
-        done: Callable[[int], object],
-    ) -> Iterator[list[Translation]]:
-        """Translate as `stream` does, and call `done` with the number of lines that are ready."""
+        total = sum(map(len, chunks)) if isinstance(chunks, list) else None
         remaining, given = iter(chunks), None if prefixes is None else iter(prefixes)
         before = 0
-        for chunk in remaining:
-            of_chunk = [""] * len(chunk) if given is None else list(islice(given, len(chunk)))
-            if len(of_chunk) < len(chunk):
-                lines = before + len(chunk) + sum(map(len, remaining))
-                raise InputError(f"there are {before + len(of_chunk)} prefixes for {lines} lines")
-            yield from self._translate_chunk(chunk, of_chunk, options, first_line=before + 1, done=done)
-            before += len(chunk)
+        with tqdm(total=total, unit="line", file=sys.stderr, disable=not progress) as bar:
+            for chunk in remaining:
+                of_chunk = [""] * len(chunk) if given is None else list(islice(given, len(chunk)))
+                if len(of_chunk) < len(chunk):
+                    lines = before + len(chunk) + sum(map(len, remaining))
+                    raise InputError(f"there are {before + len(of_chunk)} prefixes for {lines} lines")
+                yield from self._translate_chunk(chunk, of_chunk, options, before + 1, bar.update)
+                before += len(chunk)
         if given is not None and (more := sum(1 for _ in given)):
             raise InputError(f"there are {before + more} prefixes for {before} lines")
 
@@ -248,86 +239,71 @@ class Translator(ABC):
         lines: Sequence[str],
         prefixes: Sequence[str],
         options: TranslateOptions,
-        *,
         first_line: int,
         done: Callable[[int], object],
     ) -> list[list[Translation]]:
-        """Translate the lines of a chunk. `first_line` is the number of the first one."""
+        """Translate the lines of a chunk, and call `done` with the number of lines that are ready.
+
+        `first_line` is the number of the first line.
+        """
         search = options.search or self.search
-        self._check(lines, prefixes, options, search, first_line)
+        if options.sampling is None and options.n_best > search.beam_size:
+            raise InputError(f"n_best must be at most the beam size {search.beam_size}, got {options.n_best}")
+        if options.keep_tags and any(prefixes):
+            raise InputError("keep_tags does not work with prefixes: restoring tags moves words")
+        for number, (line, prefix) in enumerate(zip(lines, prefixes, strict=True), start=first_line):
+            require_readable(line, f"line {number}")
+            require_readable(prefix, f"prefix {number}")
+            if prefix.strip() and not line.strip():
+                raise InputError(f"line {number} is blank, so its prefix must be blank too")
         stripped = [strip_tags(line) for line in lines] if options.keep_tags else []
         if stripped:
             lines = [each.line for each in stripped]
         results = [[Translation("", 0.0, [])] for _ in lines]
-        encoded = {i: self.tokenizer.encode(line) for i, line in enumerate(lines) if line.strip()}
+        encoded = {
+            i: self._encode_source(line, f"line {first_line + i}") for i, line in enumerate(lines) if line.strip()
+        }
         pieces = {i: ids for i, ids in encoded.items() if ids}  # normalization may leave nothing of a line
         done(len(lines) - len(pieces))
-        marks = self.tokenizer.marks.around_src
-        for i, ids in pieces.items():
-            self._require_held(len(ids), marks, f"line {first_line + i}")
         requests = [
             self._request(first_line + i, lines[i], ids, prefixes[i], options, search) for i, ids in pieces.items()
         ]
-        lengths = np.array([len(request.src_ids) + marks for request in requests], dtype=np.int64)
+        lengths = np.array(
+            [len(request.src_ids) + self.tokenizer.marks.around_src for request in requests], dtype=np.int64
+        )
         most = min(MAX_SENTENCES, -(-len(requests) // self.workers))
         prefix_lengths = np.array([len(request.prefix) for request in requests])  # equal ones are read in one pass
         cut = runs(np.lexsort((-lengths, prefix_lengths)), lengths, MAX_TOKENS, most)
         batches = [[requests[i] for i in indices] for indices in cut]
 
-        def work(batch: list[Request]) -> tuple[list[list[Hypothesis]], list[list[Translation]]]:
-            hypotheses = self.search_batch(batch, search, options)
-            return hypotheses, self._decode(batch, hypotheses, options, search)
-
-        for batch, (hypotheses, translations) in zip(batches, self.map_batches(work, batches), strict=True):
-            for request, of_line, as_text in zip(batch, hypotheses, translations, strict=True):
-                results[request.number - first_line] = as_text
-                self._warn_if_cut(request, of_line[0], search)
+        found = self.map_batches(lambda batch: self._translate_batch(batch, search, options), batches)
+        for batch, translations in zip(batches, found, strict=True):
+            for request in batch:
+                results[request.number - first_line] = translations[request.number]
+                self._warn_if_cut(request, translations[request.number][0], search)
             done(len(batch))
         for i, source in enumerate(stripped):
             results[i] = [self._with_tags(source, each, first_line + i) for each in results[i]]
         return results
 
-    def _check(
-        self,
-        lines: Sequence[str],
-        prefixes: Sequence[str],
-        options: TranslateOptions,
-        search: SearchConfig,
-        first_line: int,
-    ) -> None:
-        """Raise the errors of `translate` that need no tokenizer."""
-        if options.sampling is None and options.n_best > search.beam_size:
-            raise InputError(f"n_best must be at most the beam size {search.beam_size}, got {options.n_best}")
-        if options.keep_tags and any(prefixes):
-            raise InputError("keep_tags does not work with prefixes: restoring tags moves words")
-        for i, (line, prefix) in enumerate(zip(lines, prefixes, strict=True)):
-            require_readable(line, f"line {first_line + i}")
-            require_readable(prefix, f"prefix {first_line + i}")
-            if prefix.strip() and not line.strip():
-                raise InputError(f"line {first_line + i} is blank, so its prefix must be blank too")
-
-    def _decode(
-        self,
-        requests: list[Request],
-        hypotheses: list[list[Hypothesis]],
-        options: TranslateOptions,
-        search: SearchConfig,
-    ) -> list[list[Translation]]:
-        """Return the hypotheses of some requests as text, with alignments if they are needed."""
+    def _translate_batch(
+        self, requests: list[Request], search: SearchConfig, options: TranslateOptions
+    ) -> dict[int, list[Translation]]:
+        """Return the translations of some requests by line number, with alignments if they are needed."""
+        hypotheses = self.search_batch(requests, search, options)
         pairs = [(request, one) for request, of_line in zip(requests, hypotheses, strict=True) for one in of_line]
         alignments: list[list[tuple[int, int]]] = [[]] * len(pairs)
         if options.align or options.keep_tags:
             alignments = self.align_batch([request.src_ids for request, _ in pairs], [one.tokens for _, one in pairs])
         penalty = length_penalty(search.length_penalty, search.alpha)
-        translations = []
-        for (_, one), alignment in zip(pairs, alignments, strict=True):
+        translations: dict[int, list[Translation]] = {request.number: [] for request in requests}
+        for (request, one), alignment in zip(pairs, alignments, strict=True):
             length = len(one.tokens) + 1
             mean = one.score * penalty(length) / length
             sure = confidence(mean, self.calibration)
             text = self.tokenizer.decode(one.tokens)
-            translations.append(Translation(text, one.score, one.tokens, mean, sure, alignment))
-        remaining = iter(translations)
-        return [list(islice(remaining, len(of_line))) for of_line in hypotheses]
+            translations[request.number].append(Translation(text, one.score, one.tokens, mean, sure, alignment))
+        return translations
 
     def _with_tags(self, source: StrippedLine, translation: Translation, number: int) -> Translation:
         """Return a translation with the tags of its line, and warn about those whose place is a guess."""
@@ -346,10 +322,8 @@ class Translator(ABC):
         phrases = tuple(tuple(encode(words)) for words in terms)
         needed = len(prefix_ids) + sum(map(len, phrases))
         if longest is not None and needed >= longest:
-            what = f"prefix {number} has"
-            if phrases:
-                what = f"{'prefix and terms' if prefix_ids else 'terms'} of line {number} have"
-            raise InputError(f"{what} {needed} pieces, but this model holds at most {longest - 1}")
+            what = f"prefix and terms of line {number} have {needed} pieces"
+            raise InputError(f"{what}, but this model holds at most {longest - 1}")
         limit = max(self.limit(len(src_ids), search), needed + 1)
         return Request(number, src_ids, limit, prefix_ids, phrases)
 
@@ -358,7 +332,7 @@ class Translator(ABC):
         own = _limit(src_pieces, search or self.search)
         return own if self.max_length is None else min(own, self.max_length)
 
-    def _warn_if_cut(self, request: Request, best: Hypothesis, search: SearchConfig) -> None:
+    def _warn_if_cut(self, request: Request, best: Translation, search: SearchConfig) -> None:
         """Warn if a translation ended because the model can hold no more. The search's own limit ends repetition."""
         limit = request.limit
         cut = limit == self.max_length and len(best.tokens) + 1 == limit

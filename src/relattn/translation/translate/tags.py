@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -45,13 +45,13 @@ _OPENING, _CLOSING = tuple("([{«„“‘¿¡\"'"), tuple(".,;:!?)]}»”’…
 _NO_SPACE_AFTER, _NO_SPACE_BEFORE = ("", _SPACE, *_OPENING), ("", _SPACE, *_CLOSING)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Tag:
     """A tag that was removed from a line.
 
     Attributes:
         text: the tag as it is written.
-        kind: "open", "close" or "single".
+        kind: "open", "close" or, if it is not one of a pair, "single".
         at: number of characters before it in the stripped line.
         left: whether a word stood directly before it, without a space.
         right: whether a word stood directly after it, without a space.
@@ -85,41 +85,34 @@ def strip_tags(line: str) -> StrippedLine:
     """Remove the tags from a line."""
     text, end = "", 0
     tags: list[Tag] = []
+    opening: dict[int, int] = {}
+    waiting: list[int] = []  # indices of tags that may still be closed: pairs are nested and do not overlap
     for match in [*_TAG.finditer(line), None]:
         after = line[end : len(line) if match is None else match.start()]
         if tags and (not text or text.endswith(_SPACE)):  # the spaces on both sides of the tag are left
             after = after.lstrip(_SPACE)
             if after[:1] in ("", *_CLOSING):
                 text = text.rstrip(_SPACE)
-                number = len(tags)
-                while number and tags[number - 1].at > len(text):
-                    number -= 1
-                    tags[number] = replace(tags[number], at=len(text))
+                for tag in reversed(tags):
+                    if tag.at <= len(text):
+                        break
+                    tag.at = len(text)
         text += after
         if match is not None:
             end = match.end()
             left = line[: match.start()][-1:] not in _NO_SPACE_AFTER
             right = line[end:][:1] not in _NO_SPACE_BEFORE
-            tags.append(Tag(match[0], match.lastgroup or "single", len(text), left, right))
-    opening = _opening_tags(tags)
-    paired = {number for pair in opening.items() for number in pair}
-    tags = [tag if number in paired else replace(tag, kind="single") for number, tag in enumerate(tags)]
+            tags.append(Tag(match[0], "single", len(text), left, right))
+            number = len(tags) - 1
+            if match.lastgroup == "open":
+                waiting.append(number)
+            elif match.lastgroup == "close":
+                same = [place for place, other in enumerate(waiting) if _name(tags[other]) == _name(tags[number])]
+                if same:
+                    opening[number] = waiting[same[-1]]
+                    tags[number].kind, tags[opening[number]].kind = "close", "open"
+                    del waiting[same[-1] :]
     return StrippedLine(text, tuple(tags), opening, line)
-
-
-def _opening_tags(tags: Sequence[Tag]) -> dict[int, int]:
-    """Return the index of each closing tag with the index of its opening tag. Pairs are nested and do not overlap."""
-    pairs: dict[int, int] = {}
-    waiting: list[int] = []
-    for number, tag in enumerate(tags):
-        if tag.kind == "open":
-            waiting.append(number)
-        elif tag.kind == "close":
-            same = [place for place, other in enumerate(waiting) if _name(tags[other]) == _name(tag)]
-            if same:
-                pairs[number] = waiting[same[-1]]
-                del waiting[same[-1] :]
-    return pairs
 
 
 def restore_tags(stripped: StrippedLine, translation: str, links: Links) -> tuple[str, list[str]]:
@@ -142,16 +135,14 @@ def restore_tags(stripped: StrippedLine, translation: str, links: Links) -> tupl
     for number, tag in enumerate(stripped.tags):
         if number in spans:
             first, last = spans[number]
-            if tag.kind == "open":
-                inserted.append((_start(target[first], stripped.line, tag), number))
-            else:
-                inserted.append((_end(target[last], stripped.line, tag), number))
-            continue
-        anchor = stripped.tags[stripped.opening.get(number, number)]  # a pair that encloses nothing stays together
-        offset, certain = _neighbour(anchor, stripped.line, source, target, aligned)
+            is_open = tag.kind == "open"
+            offset = _start(target[first], stripped.line, tag) if is_open else _end(target[last], stripped.line, tag)
+        else:
+            anchor = stripped.tags[stripped.opening.get(number, number)]  # a pair that encloses nothing stays together
+            offset, certain = _neighbour(anchor, stripped.line, source, target, aligned)
+            if not certain:
+                guessed.append(tag.text)
         inserted.append((offset, number))
-        if not certain:
-            guessed.append(tag.text)
     return _insert(translation, sorted(inserted), stripped.tags), guessed
 
 

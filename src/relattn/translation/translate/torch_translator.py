@@ -26,7 +26,7 @@ from relattn.translation.search.types import Hypothesis, Request, SearchRules
 from relattn.translation.translate.alignment import Links, attention, links
 from relattn.translation.translate.glossary import continue_words
 from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.pipeline import MAX_TOKENS, B, R, Translator
+from relattn.translation.translate.pipeline import MAX_TOKENS, Translator
 
 
 class TorchTranslator(Translator):
@@ -67,7 +67,7 @@ class TorchTranslator(Translator):
         self.device = torch.device(device)
         self.model = model.to(self.device).eval()
 
-    def map_batches(self, work: Callable[[B], R], batches: Sequence[B]) -> Iterator[R]:
+    def map_batches(self, work: Callable[[list[Request]], Any], batches: list[list[Request]]) -> Iterator[Any]:
         if min(self.workers, len(batches)) == 1:
             yield from map(work, batches)
             return
@@ -87,13 +87,13 @@ class TorchTranslator(Translator):
         for request in requests:
             groups[len(request.prefix), bool(request.phrases)].append(request)
         results: dict[int, list[Hypothesis]] = {}
-        for (_, with_phrases), group in groups.items():
-            found = self._search_group(group, search, options, with_phrases)
+        for group in groups.values():
+            found = self._search_group(group, search, options)
             results.update(zip((request.number for request in group), found, strict=True))
         return [results[request.number] for request in requests]
 
     def _search_group(
-        self, requests: list[Request], search: SearchConfig, options: TranslateOptions, with_phrases: bool
+        self, requests: list[Request], search: SearchConfig, options: TranslateOptions
     ) -> list[list[Hypothesis]]:
         """Search for requests whose prefixes have the same length, and which either all have phrases or have none."""
         marks, step = self.tokenizer.marks, self.model.step
@@ -120,7 +120,7 @@ class TorchTranslator(Translator):
             cache = cache.select(rows)
             drawn = sample(step, cache, limits[rows], rules, prefixes[rows], options.sampling, numbers)
             return [drawn[i : i + options.n_best] for i in range(0, len(drawn), options.n_best)]
-        if with_phrases:
+        if requests[0].phrases:
             return constrained.search(step, cache, requests, rules, prefixes, self._continues_word)
         return beam.search(step, cache, limits, rules, prefixes)
 
