@@ -354,7 +354,7 @@ class SearchConfig(_Config):
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration(_Config):
-    """How the mean log-probability of a translation's tokens becomes a confidence: σ(bias + slope · mean).
+    """Parameters that turn a translation's mean log-probability per token into a confidence: σ(bias + slope · mean).
 
     Args:
         bias: Bias. null: not calibrated.

@@ -36,12 +36,10 @@ def attention(
 
     from relattn.translation.analysis.attention import as_json, as_png, inspect
     from relattn.translation.files import output
-    from relattn.translation.translate.options import TranslateOptions
 
     translator = device.load_bundle(bundle)
     with output(path) as write:
-        options = TranslateOptions(search=search.override(translator.search))
-        inspection = inspect(translator, sentence, options)
+        inspection = inspect(translator, sentence, search.options(translator))
         picture = path.suffix == ".png"
         write(as_png(inspection, part or "encoder", layer or 1) if picture else as_json(inspection).encode())
     print(inspection.translation)

@@ -20,10 +20,9 @@ def calibrate(bundle: str, *, text: TestText, search: SearchOptions, device: Dev
 
     from relattn.translation import bundle as bundles
     from relattn.translation.translate.confidence import calibrate as fit
-    from relattn.translation.translate.options import TranslateOptions
 
     translator = device.load_bundle(bundle)
-    options = TranslateOptions(search=search.override(translator.search))
+    options = search.options(translator)
     pairs = text.pairs(translator)
     results = translator.n_best([src for src, _ in pairs], options, progress=sys.stderr.isatty())
     calibration = fit([best for best, *_ in results], [reference for _, reference in pairs])

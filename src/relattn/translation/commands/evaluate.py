@@ -23,10 +23,9 @@ def evaluate(
 
     from relattn.translation.evaluation import item_accuracy, score
     from relattn.translation.files import output
-    from relattn.translation.translate.options import TranslateOptions
 
     translator = device.load(*bundles)
-    options = TranslateOptions(search=search.override(translator.search))
+    options = search.options(translator)
     pairs = text.pairs(translator)
     references = [reference for _, reference in pairs]
     with output(Path(out)) if out else nullcontext() as write:  # an unwritable file is refused before translating

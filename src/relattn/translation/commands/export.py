@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from relattn.translation.commands.options import check_lines as read_check_lines
+from relattn.translation.commands.options import check_sample
 from relattn.translation.config import Quantization
 from relattn.translation.errors import require
 
@@ -29,8 +29,7 @@ def export(
     """
     require(bool(out), "out must name a directory")
     require(program != "onnx" or quantization == "float32", f"onnx supports float32 only, got {quantization}")
-    lines = read_check_lines(check_lines, check_count)
-    sample = check_count if lines is None else lines
+    sample = check_sample(check_lines, check_count)
 
     from relattn.translation.bundle import read_bundle
     from relattn.translation.formats import argos, onnx

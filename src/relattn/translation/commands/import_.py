@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from relattn.translation.commands.options import check_lines as read_check_lines
+from relattn.translation.commands.options import check_sample
 from relattn.translation.errors import require
 
 
@@ -34,7 +34,7 @@ def import_(
         overwrite: Replace the bundle in the output directory.
     """
     require(bool(out), "out must name a directory")
-    lines = read_check_lines(check_lines, check_count)
+    sample = check_sample(check_lines, check_count)
 
     from relattn.translation.formats.import_model import import_model
 
@@ -46,7 +46,7 @@ def import_(
             tgt_tokenizer=Path(tgt_tokenizer) if tgt_tokenizer else None,
             src_lang=src_lang,
             tgt_lang=tgt_lang,
-            sample=check_count if lines is None else lines,
+            sample=sample,
             overwrite=overwrite,
         )
     )

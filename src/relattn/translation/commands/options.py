@@ -9,6 +9,7 @@ from relattn.translation.config import Precision, SearchConfig
 from relattn.translation.errors import InputError, require
 
 if TYPE_CHECKING:
+    from relattn.translation.translate.options import TranslateOptions
     from relattn.translation.translate.pipeline import Translator
     from relattn.translation.translate.torch_translator import TorchTranslator
 
@@ -30,6 +31,12 @@ class SearchOptions:
     def override(self, search: SearchConfig) -> SearchConfig:
         """Return `search` with the options that are set."""
         return replace(search, **{name: value for name, value in vars(self).items() if value is not None})
+
+    def options(self, translator: "Translator") -> "TranslateOptions":
+        """Return the options of a call that searches as these options say, else as the translator does."""
+        from relattn.translation.translate.options import TranslateOptions
+
+        return TranslateOptions(search=self.override(translator.search))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,11 +114,14 @@ def require_new_output(out: str, inputs: Sequence[str], bundles: Sequence[str]) 
         require(not inside, f"{out}: the output must not be inside the bundle {name}")
 
 
-def check_lines(path: str, count: int) -> list[str] | None:
-    """Return the first lines of a file to check a conversion with, or None if there is no file."""
+def check_sample(path: str, count: int) -> list[str] | int:
+    """Return the first `count` lines of a file, or `count` itself if no file is given.
+
+    This is the `sample` that a conversion is checked with.
+    """
     from itertools import islice
 
     from relattn.translation.data.corpora import read_lines
 
     require(1 <= count <= 10**6, f"check_count must be at least 1 and at most 1,000,000, got {count}")
-    return list(islice(read_lines(path), count)) if path else None
+    return list(islice(read_lines(path), count)) if path else count

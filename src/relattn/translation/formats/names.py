@@ -48,7 +48,7 @@ class Names:
     norm: tuple[str, str] = _LEAVES
 
     def places(self, config: ModelConfig) -> dict[str, Place]:
-        """Return the place of each weight that a model with so many layers may have, by our names."""
+        """Return the place of each weight that a model of this configuration may have, by our names."""
         entries = dict(self.shared)
         for stack, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
             prefix, names = getattr(self, stack)

@@ -88,7 +88,7 @@ class Parts:
 
 
 def read_record(path: Path, *fields: str) -> dict[str, Any] | None:
-    """Return the record of a preparation, with its settings, origin and `fields`; None if there is no such file."""
+    """Return the record of a preparation, which must have settings, an origin and `fields`; None without a file."""
     if not path.exists():
         return None
     with reading(path, "not as this version writes it"):

@@ -50,7 +50,7 @@ class Hypothesis:
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingOptions:
-    """How to draw translations at random.
+    """Options of sampling, which draws translations at random.
 
     Attributes:
         top_k: number of most likely tokens to draw from; 0 draws from all.

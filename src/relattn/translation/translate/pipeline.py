@@ -151,6 +151,7 @@ class Translator(ABC):
         """Return the pieces of sources and of targets. Raises InputError as `score` does."""
         src_ids, tgt_ids = [], []
         for number, (source, target) in numbered:
+            require_readable(source, f"source line {number}")
             src_ids.append(self._encode_source(source, f"source line {number}"))
             require_readable(target, f"target line {number}")
             tgt_ids.append(self.tokenizer.encode_target(target))
@@ -159,7 +160,6 @@ class Translator(ABC):
 
     def _encode_source(self, line: str, where: str) -> list[int]:
         """Return the pieces of a source line. Raises InputError, which begins with `where`, if it is too long."""
-        require_readable(line, where)
         ids = self.tokenizer.encode(line)
         self._require_held(len(ids), self.tokenizer.marks.around_src, where)
         return ids
