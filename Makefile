@@ -8,7 +8,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: demo test test-all check format site notebooks wheels clean
 
-demo: .venv/usable  ## train a relative-position Transformer on the embedded corpus and show what it learned
+demo: .venv/usable  ## train a relative-position Transformer on the built-in corpus and show what it learned
 	$(BIN)/relattn demo
 
 test: .venv/installed  ## run the first tier of tests (tests/conftest.py), or some of it: make test TESTS=tests/test_native.py

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.measure import conditions, keep
 from relattn.translation import load
-from relattn.translation.data.corpora import read_parallel
+from relattn.translation.data.text_files import read_parallel
 from relattn.translation.evaluation import score, sentence_chrf
 from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import TranslateOptions

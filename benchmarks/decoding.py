@@ -31,8 +31,8 @@ from torch.nn.utils.rnn import pad_sequence
 from benchmarks.measure import apart, conditions, keep, peak_here, preload
 from relattn.translation import bundle, load
 from relattn.translation.config import DataConfig, Quantization, Recipe, SearchConfig
-from relattn.translation.data.corpora import read_lines
-from relattn.translation.data.plan import runs
+from relattn.translation.data.planning import runs
+from relattn.translation.data.text_files import read_lines
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.formats.ctranslate2.write import export
 from relattn.translation.formats.names import OPENNMT_PY

@@ -10,8 +10,8 @@ import torch
 from benchmarks.measure import conditions, keep
 from relattn.translation import bundle, load
 from relattn.translation.config import Quantization, SearchConfig
-from relattn.translation.data.corpora import read_parallel
-from relattn.translation.data.embedded import embedded
+from relattn.translation.data.builtin import builtin
+from relattn.translation.data.text_files import read_parallel
 from relattn.translation.evaluation import score
 from relattn.translation.formats.ctranslate2.write import export
 
@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--name", required=True, help="of the rows: what the model is, and what the lines")
     parser.add_argument("--src", default="data/multi30k/test2016.en")
     parser.add_argument("--ref", default="data/multi30k/test2016.de")
-    parser.add_argument("--embedded", default="", help="split of the embedded corpus, instead of files")
+    parser.add_argument("--builtin", default="", help="split of the built-in corpus, instead of files")
     parser.add_argument("--lines", type=int, default=1000, help="at most")
     parser.add_argument("--penalty", choices=("none", "own"), default="none", help="own: as each searches by default")
     parser.add_argument("--threads", type=int, default=1)
@@ -35,9 +35,9 @@ def main() -> None:
     parts = bundle.read_bundle(arguments.bundle)
     search = replace(parts.search, beam_size=SearchConfig().beam_size)
     parts = replace(parts, search=replace(search, length_penalty="none") if arguments.penalty == "none" else search)
-    if arguments.embedded:
-        split, lines = arguments.embedded, arguments.lines
-        pairs = embedded(split, src_lang=parts.src_lang, tgt_lang=parts.tgt_lang, lines=lines)
+    if arguments.builtin:
+        split, lines = arguments.builtin, arguments.lines
+        pairs = builtin(split, src_lang=parts.src_lang, tgt_lang=parts.tgt_lang, lines=lines)
     else:
         pairs = list(read_parallel(arguments.src, arguments.ref))[: arguments.lines]
     src, references = [a for a, _ in pairs], [b for _, b in pairs]

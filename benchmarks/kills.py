@@ -42,11 +42,12 @@ def recipe(out: Path, processes: int, strategy: Literal["ddp", "fsdp"] = "ddp") 
     return Recipe(
         out=str(out),
         model=ModelConfig(dim=32, heads=4, feed_forward_dim=64, encoder_layers=1, decoder_layers=1, clip=4),
-        data=DataConfig(embedded_lines=300, vocab_size=600, max_tokens=400, accumulate=4 // processes),
+        data=DataConfig(builtin_lines=300, vocab_size=600, max_tokens=400),
         train=TrainConfig(
             steps=STEPS,
             warmup_steps=50,
-            learning_rate=0.03,  # 7e-4 at its highest, as in the paper
+            accumulate=4 // processes,
+            learning_rate_factor=0.03,  # 7e-4 at its highest, as in the paper
             accelerator="cpu",
             devices=processes,
             strategy=strategy if processes > 1 else "ddp",

@@ -8,7 +8,7 @@ import argparse
 from pathlib import Path
 
 from relattn.translation import load
-from relattn.translation.data.corpora import read_parallel
+from relattn.translation.data.text_files import read_parallel
 from relattn.translation.evaluation import LengthBucket, by_length, score
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sacrebleu.metrics import BLEU
 
 from relattn.translation import load
-from relattn.translation.data.corpora import read_parallel
+from relattn.translation.data.text_files import read_parallel
 from relattn.translation.evaluation import score
 
 

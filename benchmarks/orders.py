@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from relattn.translation import load
-from relattn.translation.data.corpora import read_lines
+from relattn.translation.data.text_files import read_lines
 from relattn.translation.translate.pipeline import Translation, Translator
 
 SIZES = (1000, 1, 7, 30, 64, 129, 300, 500, 999, 1000)  # lines per call

@@ -27,7 +27,7 @@ from typing import IO
 import httpx2
 
 from benchmarks.measure import conditions, keep
-from relattn.translation.data.corpora import read_lines
+from relattn.translation.data.text_files import read_lines
 
 RESULTS = Path(__file__).parent / "results" / "serving-cpu.csv"
 MAX_LINES = 500  # lines that requests are drawn from

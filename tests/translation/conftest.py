@@ -58,7 +58,7 @@ def make_recipe(text: dict[str, str]) -> Callable[..., Recipe]:
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory, make_recipe: Callable[..., Recipe]) -> Recipe:
     """The recipe of a run that has been trained to its end. Read it, do not write to it."""
-    from relattn.translation.training.run import train
+    from relattn.translation.training.train import train
 
     recipe = make_recipe(tmp_path_factory.mktemp("runs") / "finished")
     train(recipe, show=False)

@@ -62,12 +62,12 @@ from relattn.translation.settings import read_recipe, recipe_flags
         (DataConfig, {"train_src": "a", "train_tgt": "b", "valid_tgt": "c"}, "valid_src and valid_tgt go together"),
         (DataConfig, {"valid_src": "a", "valid_tgt": "b"}, "valid_src is given, but train_src is not"),
         (DataConfig, {"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
-        (DataConfig, {"accumulate": 0}, "accumulate must be at least 1, got 0"),
+        (TrainConfig, {"accumulate": 0}, "accumulate must be at least 1, got 0"),
         (DataConfig, {"max_words": 0}, "max_words must be at least 1, got 0"),
         (TrainConfig, {"warmup_steps": 0}, "warmup_steps must be at least 1, got 0"),
         (TrainConfig, {"steps": 0}, "steps must be at least 1, got 0"),
-        (TrainConfig, {"learning_rate": 0.0}, "learning_rate must be positive, got 0.0"),
-        (TrainConfig, {"learning_rate": float("nan")}, "learning_rate must be positive, got nan"),
+        (TrainConfig, {"learning_rate_factor": 0.0}, "learning_rate_factor must be positive, got 0.0"),
+        (TrainConfig, {"learning_rate_factor": float("nan")}, "learning_rate_factor must be positive, got nan"),
         (TrainConfig, {"label_smoothing": 1.0}, r"label_smoothing must be in \[0, 1\), got 1.0"),
         (TrainConfig, {"gradient_clip": -1.0}, "gradient_clip must be at least 0, got -1.0"),
         (TrainConfig, {"average": 6, "keep": 5}, r"cannot average 6 checkpoints when only 5 are kept \(keep\)"),
@@ -94,7 +94,7 @@ def test_the_least_that_is_possible():
     ModelConfig(dim=6, heads=3, positions="rove")
     ModelConfig(positions="learned", max_positions=1)
     ModelConfig(positions="cnn", kernel_size=1)
-    DataConfig(embedded_lines=1, vocab_size=1, max_tokens=1, max_words=1)
+    DataConfig(builtin_lines=1, vocab_size=1, max_tokens=1, max_words=1)
     TrainConfig(steps=1, warmup_steps=1, keep=1, average=1, patience=0, label_smoothing=0.0)
     SearchConfig(beam_size=1, alpha=0, max_length_ratio=0.0, max_length_extra=1)
     Recipe(seed=0)

@@ -10,8 +10,8 @@ import pytest
 from relattn.translation import bundle, demo
 from relattn.translation.analysis.positions import by_position
 from relattn.translation.commands import main as cli
-from relattn.translation.data import prepare
-from relattn.translation.data.embedded import embedded
+from relattn.translation.data import encode
+from relattn.translation.data.builtin import builtin
 from relattn.translation.errors import InputError, Interrupted
 from relattn.translation.model.positions import SCHEMES
 from relattn.translation.translate.torch_translator import TorchTranslator
@@ -27,7 +27,7 @@ def small(monkeypatch):
         return replace(
             whole,
             model=model,
-            data=replace(whole.data, embedded_lines=60),
+            data=replace(whole.data, builtin_lines=60),
             train=replace(whole.train, valid_bleu_lines=1),
             search=replace(whole.search, beam_size=1, max_length_ratio=0.0, max_length_extra=3),
         )
@@ -35,7 +35,7 @@ def small(monkeypatch):
     monkeypatch.setattr(demo, "recipe", recipe)
     monkeypatch.setattr(demo, "LINES", 6)
     monkeypatch.setattr(demo, "WIDTH", 4)
-    monkeypatch.setattr(prepare, "VALID_LINES", 2)
+    monkeypatch.setattr(encode, "VALID_LINES", 2)
 
 
 @pytest.mark.filterwarnings("ignore:positions. none:UserWarning")  # the baseline warns, as it should
@@ -48,12 +48,12 @@ def test_the_demo_trains_compares_and_shows(small, tmp_path, capsys):
     assert [row["positions"] for row in rows] == ["relative", "none"]
     for row in rows:
         translator = bundle.read_bundle(tmp_path / row["positions"] / "bundle").translator()
-        bins = by_position(translator, embedded("long", lines=6), width=4)
+        bins = by_position(translator, builtin("long", lines=6), width=4)
         assert any(b.pieces < 6 for b in bins)
         measured = {b.label: f"{100 * b.right:.0f} %" for b in bins if b.pieces >= 6}
         names = ["positions", "items right", "lines right", "BLEU", "training", *measured, "signature"]
         assert (list(row), {name: row[name] for name in measured}) == (names, measured)
-    longest = max(len(translator.tokenizer.encode(tgt)) for _, tgt in embedded("train", lines=60))
+    longest = max(len(translator.tokenizer.encode(tgt)) for _, tgt in builtin("train", lines=60))
     assert f"the longest target trained on has {longest} pieces" in first
     assert all(row["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|") for row in rows)
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
@@ -85,7 +85,7 @@ def test_every_scheme_can_be_compared(small, tmp_path):
 
 
 def test_the_demo_says_what_is_right_and_what_is_wrong(small, tmp_path, capsys, monkeypatch):
-    (wrong, reference), *others = embedded("test", lines=6)
+    (wrong, reference), *others = builtin("test", lines=6)
     answers = {wrong: "falsch", **dict(others)}
     monkeypatch.setattr(TorchTranslator, "translate", lambda _, lines: [answers.get(line, "") for line in lines])
     assert cli.main(["demo", "--out", str(tmp_path), "--steps", "1"]) == 0

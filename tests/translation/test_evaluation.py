@@ -2,7 +2,7 @@ from itertools import combinations
 
 import pytest
 
-from relattn.translation.data.embedded import ITEM_SEPARATOR
+from relattn.translation.data.builtin import ITEM_SEPARATOR
 from relattn.translation.errors import InputError
 from relattn.translation.evaluation import ItemAccuracy, by_length, common_subsequence, item_accuracy, score
 

@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from relattn.translation.commands import main as cli
 from relattn.translation.config import Positions, as_dict
-from relattn.translation.data.corpora import read_parallel
+from relattn.translation.data.text_files import read_parallel
 from relattn.translation.errors import InputError, Interrupted
 from relattn.translation.evaluation import paired_bootstrap
 from relattn.translation.experiments import report, reproduce, rows
@@ -176,7 +176,9 @@ def test_a_row_that_was_stopped_goes_on_and_is_the_same(small, tmp_path, monkeyp
 @pytest.mark.whole
 def test_one_that_diverged_is_a_row_that_says_so(small, tmp_path, monkeypatch, capsys):
     scale = reproduce.SCALES["tiny"]
-    wild = replace(scale, recipe=replace(scale.recipe, train=replace(scale.recipe.train, learning_rate=1e6, steps=60)))
+    wild = replace(
+        scale, recipe=replace(scale.recipe, train=replace(scale.recipe.train, learning_rate_factor=1e6, steps=60))
+    )
     monkeypatch.setitem(reproduce.SCALES, "tiny", wild)
     small(seeds=[1], chosen=["relative"])
     fault = json.loads(files(tmp_path)["relative-seed1.json"])["fault"]
@@ -256,7 +258,7 @@ def test_a_row_is_read_as_it_was_written(small, tmp_path):
 
 def test_the_command(tmp_path, capsys, monkeypatch):
     assert cli.main(["reproduce", "positions", "--scale", "demo", "--data", "x"]) == 2
-    told = "relattn: error: --data means nothing for demo, whose text is the embedded corpus\n"
+    told = "relattn: error: --data means nothing for demo, whose text is the built-in corpus\n"
     assert capsys.readouterr().err == told
     assert cli.main(["reproduce", "tables", "--scale", "multi30k", "--data", str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"relattn: error: {tmp_path / 'valid.en'}: no such file\n"

@@ -395,7 +395,7 @@ def test_commands_take_names(server, model, capsys, tmp_path):
     assert cli.main(["evaluate", "org/name", *given, str(tmp_path / "there")]) == 0
     assert cli.main(["evaluate", str(model), *given, str(tmp_path / "here")]) == 0
     assert (tmp_path / "there").read_bytes() == (tmp_path / "here").read_bytes()
-    assert cli.main(["evaluate", "org/name", "--embedded", "test", "--lines", "1"]) == 0
+    assert cli.main(["evaluate", "org/name", "--builtin", "test", "--lines", "1"]) == 0
     capsys.readouterr()
     assert cli.main(["translate", "org/other"]) == 2
     said = f"org/other: no such directory here, and from the hub: no such model, or a private one; {LOG_IN}"

@@ -21,19 +21,24 @@ BOTH = {  # section 4.1 of the paper, and Vaswani et al. (2017) where it refers 
     "model.clip_right": None,
     "data.vocab_size": 32_768,
     "data.max_tokens": 4096,
-    "data.accumulate": 8,
+    "train.accumulate": 8,
     "train.label_smoothing": 0.1,
     "search.beam_size": 4,
     "search.length_penalty": "gnmt",
     "search.alpha": 0.6,
 }
-SCHEDULE = {"train.warmup_steps": 4000, "train.learning_rate": 1.0}
+SCHEDULE = {"train.warmup_steps": 4000, "train.learning_rate_factor": 1.0}
 BASE = {"model.dim": 512, "model.heads": 8, "model.feed_forward_dim": 1024, "model.dropout": 0.1, "model.clip": 16}
 BASE |= {"model.tables_per_head": True, "train.steps": 100_000, "train.average": 1, "model.norm": "post"}
 BIG = {"model.dim": 1024, "model.heads": 16, "model.feed_forward_dim": 4096, "model.clip": 8, "model.norm": "post"}
 BIG |= {"model.tables_per_head": False, "train.steps": 300_000, "train.average": 20, "train.keep": 20}
 T2T = BASE | {"model.feed_forward_dim": 2048, "model.clip": 20, "model.tables_per_head": False, "model.norm": "pre"}
-T2T |= {"train.steps": 250_000, "train.warmup_steps": 8000, "train.learning_rate": 2.0, "model.activation_dropout": 0.1}
+T2T |= {
+    "train.steps": 250_000,
+    "train.warmup_steps": 8000,
+    "train.learning_rate_factor": 2.0,
+    "model.activation_dropout": 0.1,
+}
 GERMAN, FRENCH = {"data.src_lang": "en", "data.tgt_lang": "de"}, {"data.src_lang": "en", "data.tgt_lang": "fr"}
 CELLS = {
     "wmt14-en-de-base": BOTH | SCHEDULE | BASE | GERMAN,
@@ -107,7 +112,7 @@ def test_one_is_printed_to_be_changed_and_trained_by_name(tmp_path, capsys, monk
 @pytest.mark.parametrize("name", CELLS)
 def test_one_trains_on_another_corpus_at_another_size(name, text, tmp_path, capsys):
     """WMT14 without the download: only the data and the size differ."""
-    changed = {**text, "vocab_size": 300, "max_tokens": 128, "accumulate": 1}
+    changed = {**text, "vocab_size": 300, "max_tokens": 128}
     flags = [f"--data.{key}={value}" for key, value in changed.items()]
     flags += ["--model.dim=16", "--model.heads=2", "--model.feed_forward_dim=16", "--model.encoder_layers=1"]
     flags += ["--model.decoder_layers=1", "--train.steps=2", "--train.threads=1", f"--out={tmp_path / 'run'}"]

@@ -23,9 +23,9 @@ import torch
 
 from relattn.translation import demo
 from relattn.translation.config import OPTIONS, ModelConfig, Positions
-from relattn.translation.data.prepare import prepare
+from relattn.translation.data.encode import prepare
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.training.run import train
+from relattn.translation.training.train import train
 
 RECORDED = Path(__file__).with_name("recorded.json")
 LOSSES = 50

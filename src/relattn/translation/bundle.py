@@ -27,7 +27,7 @@ from torch import Tensor
 
 from relattn.translation import files
 from relattn.translation.config import Calibration, ModelConfig, Precision, Recipe, SearchConfig, as_dict
-from relattn.translation.data.imported import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
+from relattn.translation.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
 from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
 from relattn.translation.errors import InputError, one_line, reading
 from relattn.translation.files import putting, require_files, write_atomically

@@ -182,24 +182,23 @@ class DataConfig(_Config):
     """Training and validation text, and how it is batched.
 
     Args:
-        src_lang: Source language code; a locale if the embedded corpus is used.
+        src_lang: Source language code; a locale if the built-in corpus is used.
         tgt_lang: Target language code.
         train_src: Training text, source side, one sentence per line, plain or compressed by gzip or bzip2. By default,
-            the embedded corpus.
+            the built-in corpus.
         train_tgt: Training text, target side.
-        valid_src: Validation text, source side. By default none. The embedded corpus has its own.
+        valid_src: Validation text, source side. By default none. The built-in corpus has its own.
         valid_tgt: Validation text, target side.
         train_list: File that lists several corpora, instead of train_src and train_tgt: one per line, as source file,
             target file and optionally a weight, separated by tabs. Paths are relative to the file.
         valid_list: File that lists several validation sets in the same form, without weights. patience looks at the
             first.
         temperature: With several corpora, an epoch draws from each in proportion to (pairs · weight)^(1 / temperature).
-        embedded_lines: Number of training lines drawn from the embedded corpus.
+        builtin_lines: Number of training lines drawn from the built-in corpus.
         vocab_size: Maximum number of SentencePiece tokens, shared by both sides.
         vocab_lines: Maximum number of lines, of both sides, to learn the vocabulary from. If there are more, they are
             drawn at random.
         max_tokens: Maximum number of tokens per micro-batch, counted on the longer side, padding included.
-        accumulate: Number of micro-batches per optimizer step.
         max_length: Skip training pairs with more tokens than this on either side.
         max_words: Skip training pairs with more words than this on either side. By default no limit.
     """
@@ -213,11 +212,10 @@ class DataConfig(_Config):
     train_list: str = ""
     valid_list: str = ""
     temperature: float = _number(1.0, 0.01, 10**6)
-    embedded_lines: int = _number(20_000, 1, 10**9)
+    builtin_lines: int = _number(20_000, 1, 10**9)
     vocab_size: int = _number(8000, 1, 2**20)
     vocab_lines: int = _number(500_000, 1, 10**9)
     max_tokens: int = _number(4096, 1, 10**9)
-    accumulate: int = _number(1, 1, 10**6)
     max_length: int = _number(256, 1, 10**6)
     max_words: int | None = _number(None, 1, 10**9)
 
@@ -228,11 +226,11 @@ class DataConfig(_Config):
             require(bool(src) == bool(tgt), f"{split}_src and {split}_tgt go together, got '{src}' and '{tgt}'")
             require(not (src and getattr(self, f"{split}_list")), f"{split}_list is in place of {split}_src; got both")
         valid = "valid_src" if self.valid_src else "valid_list"
-        require(not self.embedded or not getattr(self, valid), f"{valid} is given, but train_src is not")
+        require(not self.builtin or not getattr(self, valid), f"{valid} is given, but train_src is not")
 
     @property
-    def embedded(self) -> bool:
-        """Whether training text comes from the embedded corpus."""
+    def builtin(self) -> bool:
+        """Whether training text comes from the built-in corpus."""
         return not (self.train_src or self.train_list)
 
 
@@ -264,8 +262,9 @@ class TrainConfig(_Config):
 
     Args:
         steps: Number of optimizer steps.
+        accumulate: Number of micro-batches per optimizer step and process.
         warmup_steps: Number of steps over which the learning rate rises. After that it falls as step^-0.5.
-        learning_rate: Factor on the schedule d^-0.5 · min(step^-0.5, step · warmup^-1.5).
+        learning_rate_factor: Factor on the schedule d^-0.5 · min(step^-0.5, step · warmup^-1.5).
         label_smoothing: Probability mass that is spread over the vocabulary.
         gradient_clip: Maximum gradient norm. 0 disables clipping.
         precision: Precision of the forward and backward passes; weights stay in fp32. "fp16-mixed" scales the loss. A
@@ -290,8 +289,9 @@ class TrainConfig(_Config):
     """
 
     steps: int = _number(100_000, 1, 10**9)
+    accumulate: int = _number(1, 1, 10**6)
     warmup_steps: int = _number(4000, 1, 10**9)
-    learning_rate: float = _field(1.0, ("positive", lambda x: x > 0), ("at most 1e6", lambda x: x <= 1e6))
+    learning_rate_factor: float = _field(1.0, ("positive", lambda x: x > 0), ("at most 1e6", lambda x: x <= 1e6))
     label_smoothing: float = _fraction(0.1)
     gradient_clip: float = _number(0.0, 0, 10**9)
     precision: Literal["fp32", "bf16-mixed", "fp16-mixed"] = "fp32"
@@ -392,7 +392,7 @@ class Recipe(_Config):
     @property
     def parts(self) -> int:
         """Micro-batches of a step, over all processes."""
-        return self.data.accumulate * self.train.processes
+        return self.train.accumulate * self.train.processes
 
 
 def as_dict(config: Any) -> Any:

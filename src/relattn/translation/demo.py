@@ -1,4 +1,4 @@
-"""A translation job with nothing to fetch: train on the embedded corpus, measure, show.
+"""A translation job with nothing to fetch: train on the built-in corpus, measure, show.
 
 Each position scheme trains in turn at equal steps, batches and seed. It then translates lines as long as those it was
 trained on (`test`), and predicts each piece of lines more than twice as long (`long`), given those before it.
@@ -18,11 +18,11 @@ from relattn.translation import bundle
 from relattn.translation.analysis.positions import PositionBin, aligned, by_position, draw
 from relattn.translation.analysis.table_norms import draw_norms, table_norms
 from relattn.translation.config import OPTIONS, DataConfig, ModelConfig, Positions, Recipe, TrainConfig
-from relattn.translation.data.embedded import embedded
-from relattn.translation.data.imported import AnyTokenizer
+from relattn.translation.data.builtin import builtin
+from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.evaluation import item_accuracy, score
 from relattn.translation.training.journal import read_log
-from relattn.translation.training.run import train
+from relattn.translation.training.train import train
 from relattn.translation.translate.torch_translator import TorchTranslator
 
 LINES = 400  # of each split
@@ -100,14 +100,14 @@ def demo(out: Path, schemes: Sequence[Positions], *, steps: int, seed: int, src_
 
 
 def _measure(scheme: str, translator: TorchTranslator, seconds: float, src_lang: str, tgt_lang: str) -> Result:
-    test, long = (embedded(split, src_lang=src_lang, tgt_lang=tgt_lang, lines=LINES) for split in ("test", "long"))
+    test, long = (builtin(split, src_lang=src_lang, tgt_lang=tgt_lang, lines=LINES) for split in ("test", "long"))
     bins = [b for b in by_position(translator, long, width=WIDTH) if b.pieces >= LINES]
     return Result(scheme, translator, seconds, test, translator.translate([src for src, _ in test]), bins)
 
 
 def _longest_target(data: DataConfig, tokenizer: AnyTokenizer) -> int:
     """Pieces of the longest target trained on."""
-    pairs = embedded("train", src_lang=data.src_lang, tgt_lang=data.tgt_lang, lines=data.embedded_lines)
+    pairs = builtin("train", src_lang=data.src_lang, tgt_lang=data.tgt_lang, lines=data.builtin_lines)
     return max(len(tokenizer.encode(tgt)) for _, tgt in pairs)
 
 

@@ -137,12 +137,12 @@ def paired_bootstrap(hypotheses: Sequence[str], others: Sequence[str], reference
 
 
 def item_accuracy(hypotheses: Sequence[str], references: Sequence[str]) -> ItemAccuracy:
-    """Compute the fractions of correct items and lines. Lines are lists of items, as in the embedded corpus.
+    """Compute the fractions of correct items and lines. Lines are lists of items, as in the built-in corpus.
 
     Raises:
         InputError: the numbers of translations and references differ, or are 0.
     """
-    from relattn.translation.data.embedded import ITEM_SEPARATOR
+    from relattn.translation.data.builtin import ITEM_SEPARATOR
 
     require_pairs(hypotheses, references)
     correct = total = exact = 0

@@ -34,9 +34,15 @@ _BASE = Recipe(
         valid_tgt="data/wmt14-en-de/newstest2013.de.gz",
         vocab_size=32_768,
         max_tokens=4096,  # padded: about 25,000 pieces a side are left of eight times as many
-        accumulate=8,  # the paper's eight GPUs; with as many, devices: 8 and accumulate: 1 is the same step
     ),
-    train=TrainConfig(steps=100_000, warmup_steps=4000, label_smoothing=0.1, keep=5, average=1),
+    train=TrainConfig(
+        steps=100_000,
+        accumulate=8,  # the paper's eight GPUs; with as many, devices: 8 and accumulate: 1 is the same step
+        warmup_steps=4000,
+        label_smoothing=0.1,
+        keep=5,
+        average=1,
+    ),
 )
 
 _BIG = replace(
@@ -67,7 +73,7 @@ _T2T = replace(  # its `transformer_relative`, which is not the paper's model; i
     model=replace(
         _BASE.model, feed_forward_dim=2048, norm="pre", activation_dropout=0.1, clip=20, tables_per_head=False
     ),
-    train=replace(_BASE.train, steps=250_000, warmup_steps=8000, learning_rate=2.0),
+    train=replace(_BASE.train, steps=250_000, warmup_steps=8000, learning_rate_factor=2.0),
 )
 
 

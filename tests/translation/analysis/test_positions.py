@@ -14,7 +14,7 @@ from relattn.translation.analysis import positions as teacher_forcing
 from relattn.translation.analysis.positions import by_position
 from relattn.translation.commands import main as cli
 from relattn.translation.config import ModelConfig, Positions, Recipe, SearchConfig
-from relattn.translation.data.corpora import read_parallel
+from relattn.translation.data.text_files import read_parallel
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
@@ -174,8 +174,8 @@ def test_the_picture_has_a_point_a_bin_and_the_trained_length(make):
     assert [entry.get_text() for entry in axis.get_legend().get_texts()] == ["ours"]
 
 
-def test_the_command_on_the_embedded_corpus(analyze):
-    code, out, err = analyze("--embedded", "long", "--lines", 2, "--width", 500)
+def test_the_command_on_the_builtin_corpus(analyze):
+    code, out, err = analyze("--builtin", "long", "--lines", 2, "--width", 500)
     assert (code, err) == (0, "")
     assert [line.split()[0] for line in out.splitlines()] == ["positions", "0–499", "end"]
 
@@ -192,7 +192,7 @@ def test_the_command_on_the_embedded_corpus(analyze):
     ],
 )
 def test_the_command_refuses_in_a_line(analyze, arguments, message):
-    code, out, err = analyze("--embedded", "test", "--lines", 2, "--width", 5, *arguments)
+    code, out, err = analyze("--builtin", "test", "--lines", 2, "--width", 5, *arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
 
@@ -200,7 +200,7 @@ def test_the_command_refuses_in_a_line(analyze, arguments, message):
 def test_a_place_that_cannot_be_written_is_refused_before_measuring(analyze, tmp_path, monkeypatch):
     monkeypatch.setattr(teacher_forcing, "by_position", None)
     path = tmp_path / "no" / "t.csv"
-    code, out, err = analyze("--embedded", "test", "--lines", 2, "--width", 50, "--out", path)
+    code, out, err = analyze("--builtin", "test", "--lines", 2, "--width", 50, "--out", path)
     assert (code, out) == (2, "")
     assert err.startswith(f"relattn: error: {path}: cannot be written: No such file or directory")
     assert list(tmp_path.iterdir()) == []

@@ -12,7 +12,7 @@ import torch
 from relattn.translation import bundle, load
 from relattn.translation.commands import main as cli
 from relattn.translation.config import Recipe, dump
-from relattn.translation.training import run
+from relattn.translation.training import train as training
 from tests.support.commands import Result
 
 
@@ -74,7 +74,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Recipe, bool]]:
         calls.append((recipe, resume))
         return Path("somewhere")
 
-    monkeypatch.setattr(run, "train", train)
+    monkeypatch.setattr(training, "train", train)
     return calls
 
 

@@ -15,7 +15,7 @@ from relattn.translation.commands import main as cli
 from relattn.translation.config import Recipe
 from relattn.translation.console import log_to_stderr
 from relattn.translation.errors import Interrupted
-from relattn.translation.training import run
+from relattn.translation.training import train as training
 from tests.support.commands import assert_refused
 
 
@@ -60,11 +60,11 @@ def test_a_recipe_is_required(relattn, command):
 
 
 def test_memory_that_does_not_suffice_is_one_line_and_a_bug_is_a_traceback(relattn, monkeypatch):
-    monkeypatch.setattr(run, "train", lambda *_, **__: torch.empty(2**50))
+    monkeypatch.setattr(training, "train", lambda *_, **__: torch.empty(2**50))
     result = relattn("train", "wmt14-en-de-base")
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert result.err.startswith("relattn: error: not enough memory: ")
-    monkeypatch.setattr(run, "train", lambda *_, **__: torch.empty(2, 3) @ torch.empty(2, 3))
+    monkeypatch.setattr(training, "train", lambda *_, **__: torch.empty(2, 3) @ torch.empty(2, 3))
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         relattn("train", "wmt14-en-de-base")
 
@@ -73,7 +73,7 @@ def test_an_interruption_is_130(relattn, monkeypatch):
     def stop(recipe: Recipe, *, resume: bool) -> Path:
         raise Interrupted("stopped after step 3")
 
-    monkeypatch.setattr(run, "train", stop)
+    monkeypatch.setattr(training, "train", stop)
     assert relattn("train", "wmt14-en-de-base") == (130, "", "relattn: stopped after step 3\n")
 
 
@@ -81,7 +81,7 @@ def test_an_interruption_is_130(relattn, monkeypatch):
 def test_an_empty_place_is_refused(relattn, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("relattn.translation.demo.demo", None)
-    monkeypatch.setattr(run, "average_run", None)
+    monkeypatch.setattr(training, "average_run", None)
     assert_refused(relattn(*command, "--out="), "out must name a directory")
     assert list(tmp_path.iterdir()) == []
 
@@ -97,7 +97,7 @@ def test_a_bundle_that_will_not_do(relattn, tmp_path, model, command, damage):
         weights.unlink()
     elif damage == "truncated":
         weights.write_bytes(weights.read_bytes()[:-1])
-    result = relattn(command, path, *(("--embedded", "test") if command == "evaluate" else ()))
+    result = relattn(command, path, *(("--builtin", "test") if command == "evaluate" else ()))
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     messages = {
         "missing": f"{path}: no such directory; a bundle is a directory\n",
@@ -149,7 +149,7 @@ def test_messages_for_files_are_those_for_flags(relattn, tmp_path):
 
 
 def test_errors_of_the_operating_system_name_the_file(relattn, monkeypatch, tmp_path):
-    monkeypatch.setattr(run, "train", lambda *_, **__: (tmp_path / "none" / "x").write_text(""))
+    monkeypatch.setattr(training, "train", lambda *_, **__: (tmp_path / "none" / "x").write_text(""))
     path = tmp_path / "none" / "x"
     assert relattn("train", "wmt14-en-de-base").err == f"relattn: error: {path}: No such file or directory\n"
 

@@ -11,7 +11,7 @@ import pytest
 
 from relattn.translation import bundle, load
 from relattn.translation.config import Calibration
-from relattn.translation.data.corpora import read_parallel
+from relattn.translation.data.text_files import read_parallel
 from relattn.translation.evaluation import score
 from relattn.translation.translate.confidence import confidence
 from relattn.translation.translate.torch_translator import TorchTranslator
@@ -21,22 +21,22 @@ LINES = ["one cat sat", "", "on two mat and one cat", "   ", "two", "one cat sat
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["--src", "a"], ["--ref", "a"], ["--src", "a", "--ref", "b", "--embedded", "test"]]
+    "arguments", [[], ["--src", "a"], ["--ref", "a"], ["--src", "a", "--ref", "b", "--builtin", "test"]]
 )
 def test_evaluate_needs_one_text(relattn, model, arguments):
-    assert_refused(relattn("evaluate", model, *arguments), "give either --src and --ref, or --embedded")
+    assert_refused(relattn("evaluate", model, *arguments), "give either --src and --ref, or --builtin")
 
 
 @pytest.mark.parametrize("value", [0, -3, 10**10])
-def test_lines_of_the_embedded_corpus_have_a_range(relattn, model, value):
+def test_lines_of_the_builtin_corpus_have_a_range(relattn, model, value):
     message = f"lines must be at least 1 and at most 1,000,000,000, got {value}"
-    assert_refused(relattn("evaluate", model, "--embedded", "test", "--lines", value), message)
+    assert_refused(relattn("evaluate", model, "--builtin", "test", "--lines", value), message)
 
 
 def test_an_output_that_will_not_do_is_refused_before_translating(relattn, tmp_path, model, monkeypatch):
     monkeypatch.setattr(TorchTranslator, "search_batch", None)
     path = tmp_path / "nowhere" / "out.txt"
-    result = relattn("evaluate", model, "--embedded", "test", "--lines", 2, "--out", path)
+    result = relattn("evaluate", model, "--builtin", "test", "--lines", 2, "--out", path)
     message = f"{path}: cannot be written: No such file or directory; what was there before is kept"
     assert_refused(result, message)
 
@@ -74,16 +74,16 @@ def test_confidences_are_calibrated_by_lines_that_are_scored(relattn, reading, t
     assert bundle.read_bundle(f"{finished.out}/bundle").calibration.bias is not None  # after training, by itself
 
 
-def test_embedded_lines_require_the_embedded_corpus(relattn, model, text):
+def test_builtin_lines_require_the_builtin_corpus(relattn, model, text):
     files = ("--src", text["valid_src"], "--ref", text["valid_tgt"])
-    assert_refused(relattn("evaluate", model, *files, "--lines", 3), "--lines requires --embedded")
+    assert_refused(relattn("evaluate", model, *files, "--lines", 3), "--lines requires --builtin")
 
 
-def test_evaluate_on_the_embedded_corpus(relattn, model, monkeypatch):
+def test_evaluate_on_the_builtin_corpus(relattn, model, monkeypatch):
     read: list[object] = []
     read_bundle = bundle.read_bundle
     monkeypatch.setattr(bundle, "read_bundle", lambda path: read.append(path) or read_bundle(path))
-    result = relattn("evaluate", model, "--embedded", "long", "--lines", 2, "--beam_size", 1)
+    result = relattn("evaluate", model, "--builtin", "long", "--lines", 2, "--beam_size", 1)
     assert (result.code, result.err) == (0, "")
     assert [line.split()[0] for line in result.out.splitlines()] == ["BLEU", "chrF", "items"]
     assert list(map(str, read)) == [model]

@@ -43,8 +43,8 @@ def test_the_help_of_train_explains_every_setting(relattn):
         ("model: {dim: 2.5}", "model.dim must be a whole number, got '2.5'"),
         ("model: {dropout: yes}", "model.dropout must be a number, got 'True'"),
         (
-            "train: {learning_rate: inf}",
-            "train.learning_rate must be a number, got 'inf'",
+            "train: {learning_rate_factor: inf}",
+            "train.learning_rate_factor must be a number, got 'inf'",
         ),
         (
             "model: {norm: mid}",
@@ -152,7 +152,7 @@ def test_a_recipe_and_what_overrides_it(relattn, recipe_file, asked, make_recipe
         "--model.clip_right=null",
         "--model.tables_per_head",
         "true",
-        "--train.learning_rate=2e-3",
+        "--train.learning_rate_factor=2e-3",
     )
     assert relattn("train", recipe_file, *flags, "--data.src_lang", "no", "--out=1e-4").out == "somewhere\n"
     expected = replace(
@@ -160,7 +160,7 @@ def test_a_recipe_and_what_overrides_it(relattn, recipe_file, asked, make_recipe
         out="1e-4",
         model=replace(base.model, clip=7, tables_per_head=True),
         data=replace(base.data, src_lang="no"),
-        train=replace(base.train, learning_rate=0.002),
+        train=replace(base.train, learning_rate_factor=0.002),
     )
     relattn("train", recipe_file, "--resume")
     assert asked == [(expected, False), (base, True)]
@@ -196,8 +196,16 @@ def test_what_is_dumped_is_what_is_trained(relattn, tmp_path, asked):
 
 def test_flags_can_be_written_with_hyphens_anywhere(relattn, asked, recipe_file, make_recipe):
     base = make_recipe(recipe_file.parent / "run")
-    relattn("train", "--train.warmup-steps=9", "--data.src-lang", "a-b_c", recipe_file, "--train.learning_rate", "2e-3")
-    train = replace(base.train, warmup_steps=9, learning_rate=0.002)
+    relattn(
+        "train",
+        "--train.warmup-steps=9",
+        "--data.src-lang",
+        "a-b_c",
+        recipe_file,
+        "--train.learning_rate_factor",
+        "2e-3",
+    )
+    train = replace(base.train, warmup_steps=9, learning_rate_factor=0.002)
     assert asked == [(replace(base, train=train, data=replace(base.data, src_lang="a-b_c")), False)]
 
 
@@ -228,7 +236,7 @@ def refuse(*_, **__):
 socket.socket.connect = socket.getaddrinfo = socket.create_connection = refuse
 from relattn.translation.commands import main as cli
 sys.exit(cli.main(["train", sys.argv[1], "--data.train_src=", "--data.train_tgt=", "--data.valid_src=",
-                   "--data.valid_tgt=", "--data.embedded_lines=40", "--data.vocab_size=500"]))
+                   "--data.valid_tgt=", "--data.builtin_lines=40", "--data.vocab_size=500"]))
 """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "HF_", "MPL"))}
     environment = {**inherited, "HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path)}

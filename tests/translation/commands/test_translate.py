@@ -14,11 +14,11 @@ import torch
 
 from relattn import translation
 from relattn.translation import bundle
-from relattn.translation.data.corpora import read_parallel
+from relattn.translation.data.text_files import read_parallel
 from relattn.translation.errors import InputError
 from relattn.translation.evaluation import score
 from relattn.translation.search.types import SamplingOptions
-from relattn.translation.training import run
+from relattn.translation.training import train
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.torch_translator import TorchTranslator
 from tests.support.commands import assert_refused
@@ -248,7 +248,7 @@ def test_bundles_that_make_no_ensemble(relattn, reading, tmp_path, model, finish
     message = f"models of an ensemble must have the same languages, got en to de for {model} and fr to de for {turned}"
     assert_refused(relattn("translate", model, turned), message)
     recipe = make_recipe(tmp_path / "run", data={"vocab_size": 290})
-    run.train(recipe, show=False)
+    train.train(recipe, show=False)
     other = f"{recipe.out}/bundle"
     message = f"models of an ensemble must have the same tokenizer; those of {model} and {other} differ"
     assert_refused(relattn("translate", model, other), message)

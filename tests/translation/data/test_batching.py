@@ -7,7 +7,7 @@ import torch
 
 from relattn.translation.data.batching import Batch, collate, eval_batches
 from relattn.translation.data.batching import steps as steps_of
-from relattn.translation.data.plan import micro_batches, places_of, plan_epoch, runs
+from relattn.translation.data.planning import micro_batches, places_of, plan_epoch, runs
 from relattn.translation.data.tokenizer import Tokenizer
 
 PAD, BOS, EOS = Tokenizer.pad_id, Tokenizer.bos_id, Tokenizer.eos_id

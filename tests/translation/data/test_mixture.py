@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from relattn.translation.config import DataConfig
+from relattn.translation.data.encode import prepare
 from relattn.translation.data.mixture import Listed, Mixture, read_list
-from relattn.translation.data.prepare import prepare
 from relattn.translation.errors import InputError
 
 

@@ -15,7 +15,7 @@ from relattn.translation import bundle
 from relattn.translation.analysis.positions import by_position
 from relattn.translation.commands import main as cli
 from relattn.translation.config import DataConfig, ModelConfig, Recipe, SearchConfig, TrainConfig
-from relattn.translation.data.imported import ImportedTokenizer
+from relattn.translation.data.imported_tokenizer import ImportedTokenizer
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.formats import argos, onnx
@@ -24,7 +24,7 @@ from relattn.translation.formats.ctranslate2.translator import load
 from relattn.translation.formats.import_model import import_model
 from relattn.translation.formats.parity import Report
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.training.run import train
+from relattn.translation.training.train import train
 
 FIXTURES = Path(__file__).parent / "fixtures"
 ONCE = {"warmup_steps": 1, "log_every": 1, "average": 1}
@@ -113,7 +113,9 @@ def test_it_is_trained_further(path, tmp_path):
         out=str(tmp_path / "run"),
         model=replace(parts.model, dropout=0.0, attention_dropout=0.0),
         data=DataConfig(**files, max_tokens=200),
-        train=TrainConfig(init_from=str(path), steps=1, learning_rate=1e-9, label_smoothing=0.0, valid_every=1, **ONCE),
+        train=TrainConfig(
+            init_from=str(path), steps=1, learning_rate_factor=1e-9, label_smoothing=0.0, valid_every=1, **ONCE
+        ),
         search=SearchConfig(beam_size=1, max_length_extra=3, max_length_ratio=0),
     )
     out = train(recipe, show=False)

@@ -18,15 +18,15 @@ from torch import Tensor
 
 from relattn.translation.config import ModelConfig, Recipe, dump
 from relattn.translation.data.batching import collate
-from relattn.translation.data.prepare import TranslationData, prepare
+from relattn.translation.data.encode import TranslationData, prepare
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, loop
 from relattn.translation.training.journal import read_log
 from relattn.translation.training.loop import seed_dropout
 from relattn.translation.training.objective import summed_loss
-from relattn.translation.training.run import train
 from relattn.translation.training.schedule import learning_rate
+from relattn.translation.training.train import train
 
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
 STEPS = 3
@@ -76,7 +76,7 @@ def test_dropout_is_a_function_of_all_its_keys():
 def test_dropout_is_seeded_afresh_in_every_micro_batch_of_every_step(tmp_path, make_recipe, monkeypatch):
     keys = []
     monkeypatch.setattr(loop, "seed_dropout", lambda *key: keys.append(key))
-    train(make_recipe(tmp_path / "run", data={"max_tokens": 32, "accumulate": 3}, train={"steps": 4}), show=False)
+    train(make_recipe(tmp_path / "run", data={"max_tokens": 32}, train={"steps": 4, "accumulate": 3}), show=False)
     assert len(set(keys)) == len(keys) > 4
     assert {(seed, step) for seed, step, _ in keys} == {(1, step) for step in range(4)}
 
@@ -112,9 +112,9 @@ def recipe_of(make_recipe: Callable[..., Recipe]) -> Callable[..., Recipe]:
     """A recipe of a few steps without dropout; what a step holds is max_tokens × accumulate × devices."""
 
     def make(out: Path, max_tokens: int, accumulate: int = 1, *, devices: int = 1, clip: float = 0.0) -> Recipe:
-        settings = {"steps": STEPS, "gradient_clip": clip, "devices": devices, "valid_bleu_lines": 0}
-        data = {"max_tokens": max_tokens, "accumulate": accumulate}
-        return make_recipe(out, model=NO_DROPOUT, data=data, train=settings)
+        settings = {"steps": STEPS, "accumulate": accumulate, "gradient_clip": clip, "devices": devices}
+        train = {**settings, "valid_bleu_lines": 0}
+        return make_recipe(out, model=NO_DROPOUT, data={"max_tokens": max_tokens}, train=train)
 
     return make
 
@@ -183,7 +183,10 @@ def test_unsplit_it_is_the_papers_step(whole):
 def test_a_step_is_the_same_however_it_is_accumulated(tmp_path, recipe_of, whole, max_tokens, accumulate):
     clip, exact = whole
     recipe = recipe_of(tmp_path / "run", max_tokens, accumulate, clip=clip)
-    assert max(len(step.micro_batches) for step in islice(data_of(recipe).train.steps(), STEPS)) == accumulate
+    assert (
+        max(len(step.micro_batches) for step in islice(data_of(recipe).train.steps(accumulate=accumulate), STEPS))
+        == accumulate
+    )
     train(replace(recipe, out=str(tmp_path / "split")), show=False)
     exact.assert_reached(replace(recipe, out=str(tmp_path / "split")))
 
@@ -216,7 +219,7 @@ def test_a_step_is_the_same_on_two_ranks(tmp_path, recipe_of):
 def test_two_ranks_drop_what_one_does(tmp_path, make_recipe):
     """Dropout is drawn by micro-batch: dealt to two ranks or computed by one, they give the same losses."""
     settings = {"steps": STEPS, "valid_bleu_lines": 0}
-    one = make_recipe(tmp_path / "one", data={"max_tokens": 48, "accumulate": 2}, train=settings)
+    one = make_recipe(tmp_path / "one", data={"max_tokens": 48}, train={**settings, "accumulate": 2})
     two = make_recipe(tmp_path / "two", data={"max_tokens": 48}, train={**settings, "devices": 2})
     train(one, show=False)
     on_two_ranks(two, tmp_path / "recipe.yaml")

@@ -10,7 +10,7 @@ import torch
 from relattn.translation.data.batching import collate
 from relattn.translation.data.tokenizer import Marks
 from relattn.translation.training import loop
-from relattn.translation.training.run import train
+from relattn.translation.training.train import train
 from relattn.translation.training.validation import Validated, order_unread, shuffled
 
 SETTINGS = {"steps": 9, "warmup_steps": 3, "valid_every": 3, "log_every": 9}
@@ -37,7 +37,7 @@ def test_what_is_said():
 
 
 def test_a_model_that_reads_no_order_is_named_after_its_warm_up(tmp_path, make_recipe, caplog):
-    train(make_recipe(tmp_path / "run", train={**SETTINGS, "learning_rate": 1e-9}))
+    train(make_recipe(tmp_path / "run", train={**SETTINGS, "learning_rate_factor": 1e-9}))
     lines = [line for line in caplog.messages if "nothing of order" in line]
     assert [line.split(":")[0] for line in lines] == ["step 6", "step 9"]
 

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from relattn import AttentionCache
 from relattn.translation.config import OPTIONS, ModelConfig, Positions, SearchConfig
-from relattn.translation.data.corpora import arriving_lines
+from relattn.translation.data.text_files import arriving_lines
 from relattn.translation.data.tokenizer import Marks
 from relattn.translation.errors import InputError
 from relattn.translation.model.ensemble import Ensemble

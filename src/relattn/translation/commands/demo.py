@@ -15,7 +15,7 @@ def demo(
     tgt_lang: str = "de",
     out: str = "runs/demo",
 ) -> None:
-    """Train a small model on the embedded corpus, with nothing to download, and show what it learned.
+    """Train a small model on the built-in corpus, with nothing to download, and show what it learned.
 
     Args:
         compare: Further position schemes to train for comparison with relative positions.

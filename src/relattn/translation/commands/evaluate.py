@@ -12,7 +12,7 @@ def evaluate(
 ) -> None:
     """Translate text and score the translations against references: BLEU and chrF with sacreBLEU's signatures.
 
-    Lines of the embedded corpus are lists of items: for these, also print the percentage of items and of lines that are
+    Lines of the built-in corpus are lists of items: for these, also print the percentage of items and of lines that are
     correct.
 
     Args:
@@ -33,6 +33,6 @@ def evaluate(
         print(score(translations, references))
         if write:
             write("".join(f"{line}\n" for line in translations).encode())
-    if text.embedded:
+    if text.builtin:
         accuracy = item_accuracy(translations, references)
         print(f"items {100 * accuracy.items:.1f} %  lines {100 * accuracy.lines:.1f} %")

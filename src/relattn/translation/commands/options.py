@@ -77,31 +77,31 @@ class TestText:
     Args:
         src: File of source lines, plain or compressed.
         ref: File of reference translations, one per source line.
-        embedded: Split of the embedded corpus, instead of files: valid, test or long.
-        lines: Number of lines of the embedded corpus. By default 500.
+        builtin: Split of the built-in corpus, instead of files: valid, test or long.
+        lines: Number of lines of the built-in corpus. By default 500.
     """
 
     src: str = ""
     ref: str = ""
-    embedded: str = ""
+    builtin: str = ""
     lines: int | None = None
 
     def __post_init__(self) -> None:
         files = bool(self.src) + bool(self.ref)
-        require(files == (0 if self.embedded else 2), "give either --src and --ref, or --embedded")
-        require(self.lines is None or not files, "--lines requires --embedded")
+        require(files == (0 if self.builtin else 2), "give either --src and --ref, or --builtin")
+        require(self.lines is None or not files, "--lines requires --builtin")
         lines_in_range = self.lines is None or 1 <= self.lines <= 10**9
         require(lines_in_range, f"lines must be at least 1 and at most 1,000,000,000, got {self.lines}")
 
     def pairs(self, translator: "Translator") -> list[tuple[str, str]]:
-        """Read the lines; those of the embedded corpus are in the languages of the translator."""
-        from relattn.translation.data.corpora import read_parallel
-        from relattn.translation.data.embedded import embedded
+        """Read the lines; those of the built-in corpus are in the languages of the translator."""
+        from relattn.translation.data.builtin import builtin
+        from relattn.translation.data.text_files import read_parallel
 
-        if not self.embedded:
+        if not self.builtin:
             return list(read_parallel(self.src, self.ref))
         lines = 500 if self.lines is None else self.lines
-        return embedded(self.embedded, src_lang=translator.src_lang, tgt_lang=translator.tgt_lang, lines=lines)
+        return builtin(self.builtin, src_lang=translator.src_lang, tgt_lang=translator.tgt_lang, lines=lines)
 
 
 def require_new_output(out: str, inputs: Sequence[str], bundles: Sequence[str]) -> None:
@@ -121,7 +121,7 @@ def check_sample(path: str, count: int) -> list[str] | int:
     """
     from itertools import islice
 
-    from relattn.translation.data.corpora import read_lines
+    from relattn.translation.data.text_files import read_lines
 
     require(1 <= count <= 10**6, f"check_count must be at least 1 and at most 1,000,000, got {count}")
     return list(islice(read_lines(path), count)) if path else count

@@ -14,8 +14,8 @@ def plan(recipe: Recipe, *, devices: int | None = None, measure: int = 0) -> Non
     """
     require(measure >= 0, f"measure must be at least 0, got {measure}")
 
-    from relattn.translation.training import budget
+    from relattn.translation.training import estimate
 
     if devices is not None:
-        recipe = budget.on_devices(recipe, devices)
-    print(budget.plan(recipe, measured=budget.seconds_a_step(recipe, measure) if measure else None))
+        recipe = estimate.on_devices(recipe, devices)
+    print(estimate.plan(recipe, measured=estimate.seconds_a_step(recipe, measure) if measure else None))

@@ -51,8 +51,8 @@ def prepare(
     require(1 <= processes <= 1024, f"processes must be at least 1 and at most 1,024, got {processes}")
     require(bool(name or out), "prepare requires the name of a known corpus, or text of your own and --out")
 
-    from relattn.translation.preparing.run import CARD
-    from relattn.translation.preparing.run import prepare as run
+    from relattn.translation.corpus.pipeline import CARD
+    from relattn.translation.corpus.pipeline import prepare as run
 
     place = Path(out or f"data/{name}")
     corpus = _corpus(name, text, exclude)
@@ -64,8 +64,8 @@ def prepare(
 
 def _corpus(name: str, text: OwnText, exclude: list[str]) -> Any:
     """Return the corpus to prepare."""
-    from relattn.translation.preparing.known import KNOWN
-    from relattn.translation.preparing.sources import KnownCorpus, OwnFiles
+    from relattn.translation.corpus.catalog import KNOWN
+    from relattn.translation.corpus.sources import KnownCorpus, OwnFiles
 
     flags = {field.name: getattr(text, field.name) for field in fields(text)}
     if name:

@@ -12,7 +12,7 @@ def score(bundles: list[str], *, src: str, tgt: str, tokens: bool = False, devic
         tgt: File of their translations, one per source line.
         tokens: Also print each token with its log-probability, after a tab.
     """
-    from relattn.translation.data.corpora import read_parallel
+    from relattn.translation.data.text_files import read_parallel
 
     translator = device.load(*bundles)
     _, pieces = translator.tokenizer.vocabularies

@@ -13,8 +13,8 @@ def train(recipe: Recipe, *, resume: bool = False) -> None:
         recipe: YAML file, or name of a known recipe (see relattn recipe --help).
         resume: Continue from the newest checkpoint in the run's directory.
     """
-    from relattn.translation.training.processes import first_process
-    from relattn.translation.training.run import train as run
+    from relattn.translation.training.distributed import first_process
+    from relattn.translation.training.train import train as run
 
     path = run(recipe, resume=resume)
     if first_process():

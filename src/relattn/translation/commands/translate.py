@@ -41,7 +41,7 @@ def translate(
             1.
         seed: With --sampling, random seed. By default 1.
     """
-    from relattn.translation.data.corpora import arriving_lines, read_lines
+    from relattn.translation.data.text_files import arriving_lines, read_lines
     from relattn.translation.search.types import SamplingOptions
     from relattn.translation.translate.glossary import Glossary
     from relattn.translation.translate.options import TranslateOptions

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from relattn.translation.data.mixture import Mixture
-from relattn.translation.data.plan import micro_batches, places_of, plan_epoch, runs
+from relattn.translation.data.planning import micro_batches, places_of, plan_epoch, runs
 from relattn.translation.data.storage import IdColumn
 from relattn.translation.data.tokenizer import Marks
 

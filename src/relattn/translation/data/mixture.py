@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from relattn.translation.data.corpora import read_lines
+from relattn.translation.data.text_files import read_lines
 from relattn.translation.errors import InputError, one_line
 
 MOST_WEIGHT = 1000  # passes over a corpus per epoch

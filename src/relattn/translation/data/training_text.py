@@ -10,7 +10,7 @@ import numpy as np
 from relattn.translation.config import DataConfig
 from relattn.translation.data.batching import Step, row_lengths, steps
 from relattn.translation.data.mixture import Mixture
-from relattn.translation.data.plan import plan_epoch
+from relattn.translation.data.planning import plan_epoch
 from relattn.translation.data.storage import Pairs
 from relattn.translation.data.tokenizer import Marks
 
@@ -35,13 +35,15 @@ class TrainingText:
     config: DataConfig
     seed: int
 
-    def steps(self, position: tuple[int, int] = (0, 0), *, ranks: int = 1, rank: int = 0) -> Iterator[Step]:
-        """One rank's steps from (epoch, index) on, without end."""
+    def steps(
+        self, position: tuple[int, int] = (0, 0), *, accumulate: int = 1, ranks: int = 1, rank: int = 0
+    ) -> Iterator[Step]:
+        """Return one rank's endless steps, starting at (epoch, index)."""
         return steps(
             self.pairs.src,
             self.pairs.tgt,
             max_tokens=self.config.max_tokens,
-            accumulate=self.config.accumulate,
+            accumulate=accumulate,
             ranks=ranks,
             rank=rank,
             seed=self.seed,
@@ -51,19 +53,19 @@ class TrainingText:
             mixture=self.mixture,
         )
 
-    def epoch(self, epoch: int, *, ranks: int = 1) -> list[np.ndarray]:
-        """The steps of an epoch, each an array of the pairs it has."""
+    def epoch(self, epoch: int, *, parts: int = 1) -> list[np.ndarray]:
+        """Return the steps of an epoch, each as an array of pair indices. A step has `parts` micro-batches."""
         lengths = row_lengths(self.pairs.src, self.marks.around_src), row_lengths(self.pairs.tgt, 1)
         return plan_epoch(
             *lengths,
             max_tokens=self.config.max_tokens,
-            parts=self.config.accumulate * ranks,
+            parts=parts,
             seed=self.seed,
             epoch=epoch,
             chosen=self.mixture.epoch(self.seed, epoch),
         )
 
-    def origin(self, position: tuple[int, int], *, ranks: int = 1) -> list[tuple[str, int]]:
+    def origin(self, position: tuple[int, int], *, parts: int = 1) -> list[tuple[str, int]]:
         """Where the pairs of the step at (epoch, index) stood: corpus and line, counted from 1."""
-        pairs = sorted(self.epoch(position[0], ranks=ranks)[position[1]].tolist())
+        pairs = sorted(self.epoch(position[0], parts=parts)[position[1]].tolist())
         return [(self.names[self.mixture.corpus(pair)], self.pairs.line[pair].as_py()) for pair in pairs]

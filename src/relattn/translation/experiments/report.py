@@ -93,10 +93,10 @@ def _about(scale: Scale, lines: list[Line], translated: int) -> str:
     return (
         f"{model['encoder_layers']} + {model['decoder_layers']} layers, d = {model['dim']}, feed-forward "
         f"{model['feed_forward_dim']}, {model['heads']} heads, dropout {model['dropout']}, {data['vocab_size']:,} "
-        f"pieces or fewer. {training['steps']:,} steps of at most {data['accumulate']} × {data['max_tokens']:,} padded "
-        f"pieces, {training['warmup_steps']:,} of them to warm up, {training['precision']}{short}; the mean of the "
-        f"last {training['average']} checkpoints, {training['checkpoint_every']:,} steps apart. {translated:,} lines "
-        f"translated, beam {search['beam_size']}, {search['length_penalty']} penalty {search['alpha']}.\n\n"
+        f"pieces or fewer. {training['steps']:,} steps of at most {training['accumulate']} × {data['max_tokens']:,} "
+        f"padded pieces, {training['warmup_steps']:,} of them to warm up, {training['precision']}{short}; the mean of "
+        f"the last {training['average']} checkpoints, {training['checkpoint_every']:,} steps apart. {translated:,} "
+        f"lines translated, beam {search['beam_size']}, {search['length_penalty']} penalty {search['alpha']}.\n\n"
         f"relattn {held['relattn']} (code {held['code']}), torch {held['torch']}, Python {held['python']}, "
         f"{held['processor']}, {held['threads']} of them a training."
     )

@@ -77,8 +77,8 @@ def reproduce(
 def _scale(name: str, steps: int | None, data: Path | None) -> Scale:
     scale = SCALES[name]
     if data is not None:
-        if scale.recipe.data.embedded:
-            raise InputError(f"--data means nothing for {name}, whose text is the embedded corpus")
+        if scale.recipe.data.builtin:
+            raise InputError(f"--data means nothing for {name}, whose text is the built-in corpus")
         scale = replace(scale, recipe=at(scale.recipe, data))
     if steps is not None:
         scale = replace(scale, recipe=replace(scale.recipe, train=replace(scale.recipe.train, steps=steps)))

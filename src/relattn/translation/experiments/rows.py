@@ -24,7 +24,7 @@ from relattn.translation.experiments.scales import Pairs, Scale
 from relattn.translation.experiments.tables import Entry
 from relattn.translation.files import remove, write_atomically
 from relattn.translation.training.journal import Row, read_log
-from relattn.translation.training.run import train
+from relattn.translation.training.train import train
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def make(entry: Entry, recipe: Recipe, pairs: Pairs, sets: dict[str, Pairs], wid
         longest=int(targets.lengths().max()),
         log=log,
         translations=translations,
-        scores=_scores(translations, references, items=recipe.data.embedded),
+        scores=_scores(translations, references, items=recipe.data.builtin),
         positions={name: by_position(translator, lines, width=width) for name, lines in sets.items()},
         norms=table_norms(translator.model),
     )

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from relattn.translation.config import DataConfig, ModelConfig, Recipe, TrainConfig
-from relattn.translation.data.corpora import read_parallel
-from relattn.translation.data.embedded import embedded
+from relattn.translation.data.builtin import builtin
+from relattn.translation.data.text_files import read_parallel
 from relattn.translation.demo import recipe as demo_recipe
 from relattn.translation.presets import PRESETS
 
@@ -40,8 +40,8 @@ class Scale:
     def pairs(self) -> Pairs:
         """What the models translate: text that none was trained on."""
         data = self.recipe.data
-        if data.embedded:
-            return embedded("test", src_lang=data.src_lang, tgt_lang=data.tgt_lang, lines=DEMO_LINES)
+        if data.builtin:
+            return builtin("test", src_lang=data.src_lang, tgt_lang=data.tgt_lang, lines=DEMO_LINES)
         return list(read_parallel(data.valid_src, data.valid_tgt))
 
 
@@ -61,8 +61,8 @@ def joined(pairs: Pairs) -> dict[str, Pairs]:
     return sets
 
 
-def _embedded_splits(pairs: Pairs) -> dict[str, Pairs]:
-    return {"test": pairs, "long": embedded("long", src_lang="en", tgt_lang="de", lines=DEMO_LINES)}
+def _builtin_splits(pairs: Pairs) -> dict[str, Pairs]:
+    return {"test": pairs, "long": builtin("long", src_lang="en", tgt_lang="de", lines=DEMO_LINES)}
 
 
 def _demo() -> Recipe:
@@ -93,7 +93,7 @@ def _medium() -> Recipe:
     paper = PRESETS["wmt14-en-de-base"]
     size = ModelConfig(dim=128, heads=4, feed_forward_dim=256, encoder_layers=2, decoder_layers=2)
     names = ("dim", "heads", "feed_forward_dim", "encoder_layers", "decoder_layers")
-    data = replace(paper.data, vocab_size=8000, max_tokens=4096, accumulate=1)
+    data = replace(paper.data, vocab_size=8000, max_tokens=4096)
     train = replace(paper.train, steps=2000, warmup_steps=600, threads=1, log_every=100, valid_every=500)
     train = replace(train, checkpoint_every=100, average=5)
     recipe = replace(paper, model=replace(paper.model, **{name: getattr(size, name) for name in names}))
@@ -103,7 +103,7 @@ def _medium() -> Recipe:
 SCALES = {
     scale.name: scale
     for scale in (
-        Scale("demo", _demo(), None, 15, (4, 8, 12, 16), _embedded_splits),
+        Scale("demo", _demo(), None, 15, (4, 8, 12, 16), _builtin_splits),
         Scale("multi30k", _multi30k(), 12, 15, (8, 10, 12, 14, 16, 20), joined),
         Scale("medium", _medium(), 12, 20, (5, 10, 15, 20, 30), joined),
         Scale("wmt14", PRESETS["wmt14-en-de-base"], 25, 20, (10, 20, 30, 40, 50, 60), joined),

@@ -21,7 +21,7 @@ from babel import Locale, UnknownLocaleError
 
 from relattn.translation.bundle import CARD, Bundle
 from relattn.translation.config import Quantization
-from relattn.translation.data.imported import TGT_TOKENIZER
+from relattn.translation.data.imported_tokenizer import TGT_TOKENIZER
 from relattn.translation.data.tokenizer import TOKENIZER
 from relattn.translation.errors import InputError, require
 from relattn.translation.files import require_outside, write_atomically

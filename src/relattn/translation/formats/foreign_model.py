@@ -15,7 +15,7 @@ from torch import Tensor
 
 from relattn.translation.bundle import make_model, weights_of
 from relattn.translation.config import ModelConfig, SearchConfig
-from relattn.translation.data.imported import AnyTokenizer, ImportedTokenizer, Vocabulary
+from relattn.translation.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer, Vocabulary
 from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.formats.names import Names
 from relattn.translation.model.transformer import SkipInitialization, Transformer

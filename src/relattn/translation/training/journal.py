@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from relattn.translation.data.batching import Step
 from relattn.translation.errors import reading
-from relattn.translation.training import logs
+from relattn.translation.training import csv_log
 from relattn.translation.training.losses import Losses
 from relattn.translation.training.validation import Validated
 
@@ -110,8 +110,8 @@ class Journal:
         if self.fabric.is_global_zero:
             if self.path.exists():
                 read_log(self.path)  # one that is none is refused
-            logs.cut_back(self.path, _HEADER, _LOG, step)
-            logs.cut_back(self.valid_path, _VALID_HEADER, "log of validations", step)
+            csv_log.cut_back(self.path, _HEADER, _LOG, step)
+            csv_log.cut_back(self.valid_path, _VALID_HEADER, "log of validations", step)
             self.losses.begin(step)
         if self.show and sys.stderr.isatty():
             self._bar = tqdm(total=self.steps, initial=step, unit="step", dynamic_ncols=True, file=sys.stderr)
@@ -161,9 +161,9 @@ class Journal:
         row = Row(step, self.loss / self.tokens, self.tokens / elapsed, rate, self.seconds, *first)
         self.loss, self.tokens, self.last_row_at = 0.0, 0, self.seconds
         if self.fabric.is_global_zero:
-            logs.append(self.path, _HEADER, [_cells(astuple(row))])
+            csv_log.append(self.path, _HEADER, [_cells(astuple(row))])
             if len(validated) > 1:
-                logs.append(self.valid_path, _VALID_HEADER, [_cells((step, *astuple(each))) for each in validated])
+                csv_log.append(self.valid_path, _VALID_HEADER, [_cells((step, *astuple(each))) for each in validated])
         self.fabric.log_dict(row.metrics(), step)
         if self._bar is not None:
             self._bar.set_postfix_str(f"loss {row.loss:.3f}, {row.tokens_per_second:,.0f} tokens/s, lr {rate:.1e}")
@@ -193,7 +193,7 @@ def read_log(path: Path) -> list[Row]:
     Raises:
         InputError: the file cannot be read, or is not such a log.
     """
-    rows = logs.read(path, _HEADER, _LOG)
+    rows = csv_log.read(path, _HEADER, _LOG)
     with reading(path, f"not a {_LOG}"):
         return [_parse(dict(zip(_HEADER, cells, strict=True))) for cells in rows]
 

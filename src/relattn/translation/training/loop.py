@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from relattn.translation.config import Recipe, TrainConfig, as_dict
 from relattn.translation.data.batching import Step
-from relattn.translation.data.prepare import TranslationData
+from relattn.translation.data.encode import TranslationData
 from relattn.translation.errors import Diverged, InputError, one_line
 from relattn.translation.model.linear import use_products
 from relattn.translation.model.positions import missing_position_signal
@@ -81,14 +81,15 @@ def fit(
     """
     train = recipe.train
     trained, optimizer = set_up(fabric, model, train)
-    losses = Losses(Path(recipe.out), partial(data.train.origin, ranks=fabric.world_size))
+    losses = Losses(Path(recipe.out), partial(data.train.origin, parts=recipe.parts))
     journal = Journal(fabric, Path(recipe.out), losses, steps=train.steps, show=show)
     progress = Progress() if state is None else _restore(state, fabric, model, optimizer, journal, out=recipe.out)
     if progress.over(train):
         return progress.step
     watch_order = missing_position_signal(recipe.model) is None  # until it is read
     with journal.opened(progress.step):
-        for batch in data.train.steps(progress.position, ranks=fabric.world_size, rank=fabric.global_rank):
+        ranks = {"accumulate": train.accumulate, "ranks": fabric.world_size, "rank": fabric.global_rank}
+        for batch in data.train.steps(progress.position, **ranks):
             journal.start_clock()
             loss = take_step(fabric, trained, optimizer, batch.to(fabric.device), recipe, progress.step)
             progress.step, progress.position = progress.step + 1, (batch.epoch, batch.index + 1)
@@ -151,7 +152,7 @@ def take_step(
         fabric.clip_gradients(model, optimizer, max_norm=train.gradient_clip, error_if_nonfinite=False)
     for group in optimizer.param_groups:
         group["lr"] = learning_rate(
-            steps + 1, dim=recipe.model.dim, warmup_steps=train.warmup_steps, factor=train.learning_rate
+            steps + 1, dim=recipe.model.dim, warmup_steps=train.warmup_steps, factor=train.learning_rate_factor
         )
     fabric.strategy.optimizer_step(optimizer)
     return total

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from relattn.translation.errors import Diverged
 from relattn.translation.files import as_csv, write_atomically
-from relattn.translation.training import logs
+from relattn.translation.training import csv_log
 
 DIVERGED, SPIKES = "diverged.csv", "spikes.csv"
 _HEADER = ("step", "loss", "usual", "pairs")
@@ -42,7 +42,7 @@ class Losses:
     def begin(self, step: int) -> None:
         """After `step` steps: spikes past it, of a session that outlived its last checkpoint, are taken out."""
         (self.out / DIVERGED).unlink(missing_ok=True)
-        logs.cut_back(self.out / SPIKES, _HEADER, "list of spikes", step)
+        csv_log.cut_back(self.out / SPIKES, _HEADER, "list of spikes", step)
 
     def see(self, step: int, position: tuple[int, int], loss: float, *, write: bool) -> str | None:
         """Note the loss of a step, in nats a target token.
@@ -65,7 +65,7 @@ class Losses:
                 write_atomically(self.out / DIVERGED, as_csv(rows).encode())
             raise Diverged(
                 f"training diverged: the loss of step {step} is {loss}; its pairs are in {self.out / DIVERGED}; a "
-                "lower train.learning_rate, a longer train.warmup_steps or a train.gradient_clip may help"
+                "lower train.learning_rate_factor, a longer train.warmup_steps or a train.gradient_clip may help"
             )
         mean, variance, steps = self.usual
         bound = max(mean * _SHARE, mean + _DEVIATIONS * math.sqrt(variance)) if steps >= _FIRST else math.inf
@@ -80,4 +80,4 @@ class Losses:
 
     def _note(self, step: int, position: tuple[int, int], loss: float, usual: float) -> None:
         pairs = " ".join(f"{corpus}:{line}" for corpus, line in self.origin(position))
-        logs.append(self.out / SPIKES, _HEADER, [(step, f"{loss:.6g}", f"{usual:.6g}", pairs)])
+        csv_log.append(self.out / SPIKES, _HEADER, [(step, f"{loss:.6g}", f"{usual:.6g}", pairs)])

@@ -14,8 +14,8 @@ import torch
 
 from relattn.translation.config import Recipe
 from relattn.translation.data.batching import Batch
-from relattn.translation.data.imported import AnyTokenizer
-from relattn.translation.data.prepare import Validation
+from relattn.translation.data.encode import Validation
+from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.data.tokenizer import Marks
 from relattn.translation.evaluation import score
 from relattn.translation.model.transformer import Transformer
@@ -77,5 +77,5 @@ def order_unread(step: int, found: Validated, without: float) -> str | None:
     return (
         f"step {step}: the loss on {found.name} is {found.loss:.3f}, and {without:.3f} with the "
         "pieces of its sources shuffled: the model makes nothing of order, and may be stuck there; see "
-        "train.warmup_steps, train.learning_rate"
+        "train.warmup_steps, train.learning_rate_factor"
     )

@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from relattn.translation.data.corpora import read_lines
+from relattn.translation.data.text_files import read_lines
 from relattn.translation.data.tokenizer import BYTE, SPACE_MARK
 from relattn.translation.errors import InputError, one_line
 

@@ -20,8 +20,8 @@ import numpy as np
 from tqdm import tqdm
 
 from relattn.translation.config import Calibration, SearchConfig
-from relattn.translation.data.imported import AnyTokenizer
-from relattn.translation.data.plan import runs
+from relattn.translation.data.imported_tokenizer import AnyTokenizer
+from relattn.translation.data.planning import runs
 from relattn.translation.errors import InputError, one_line
 from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.types import Hypothesis, Request

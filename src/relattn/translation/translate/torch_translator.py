@@ -15,8 +15,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from relattn.translation.config import Calibration, SearchConfig
 from relattn.translation.data.batching import Batch, collate
-from relattn.translation.data.imported import AnyTokenizer
-from relattn.translation.data.plan import runs
+from relattn.translation.data.imported_tokenizer import AnyTokenizer
+from relattn.translation.data.planning import runs
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search import beam, constrained

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from relattn.translation.data.imported import AnyTokenizer, tokenizer_in
+from relattn.translation.data.imported_tokenizer import AnyTokenizer, tokenizer_in
 from relattn.translation.data.tokenizer import TOKENIZER
 from relattn.translation.errors import one_line, require
 from relattn.translation.files import require_files

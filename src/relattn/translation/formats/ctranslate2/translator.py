@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from relattn.translation.config import SearchConfig
-from relattn.translation.data.imported import AnyTokenizer, tokenizer_in
+from relattn.translation.data.imported_tokenizer import AnyTokenizer, tokenizer_in
 from relattn.translation.data.tokenizer import TOKENIZER
 from relattn.translation.errors import InputError, reading, require, require_installed
 from relattn.translation.files import require_files

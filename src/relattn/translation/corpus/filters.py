@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from relattn.translation.config import CleaningConfig
-from relattn.translation.preparing.overlap import HeldOut
-from relattn.translation.preparing.words import Scripts, words
+from relattn.translation.corpus.overlap import HeldOut
+from relattn.translation.corpus.words import Scripts, words
 
 REASONS = {  # in the order in which they are looked for; a pair is dropped for the first that it meets
     "empty": "a side has no text",

@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from relattn.translation.preparing.duplicates import Seen, digest
+from relattn.translation.corpus.dedup import Seen, digest
 
 
 @pytest.mark.parametrize("seed", range(5))

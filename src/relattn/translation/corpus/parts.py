@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from relattn.translation.corpus.dedup import Seen
+from relattn.translation.corpus.filter_pool import Judged
+from relattn.translation.corpus.report import Account
 from relattn.translation.errors import reading, require
 from relattn.translation.files import putting, remove, write_atomically
-from relattn.translation.preparing.account import Account
-from relattn.translation.preparing.duplicates import Seen
-from relattn.translation.preparing.judging import Judged
 
 SIDES = ("src", "tgt")
 _LEVEL = 5  # of gzip: nearly the size of the highest, in a third of the time

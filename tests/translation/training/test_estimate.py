@@ -15,25 +15,25 @@ import pytest
 
 from relattn.translation.commands import main as cli
 from relattn.translation.config import DataConfig, ModelConfig, Positions, Recipe, TrainConfig, dump
-from relattn.translation.data.prepare import prepare
+from relattn.translation.data.encode import prepare
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.presets import PRESETS
-from relattn.translation.training import budget, checkpoints, directory
-from relattn.translation.training.run import train
+from relattn.translation.training import checkpoints, estimate, run_directory
+from relattn.translation.training.train import train
 
 SMALL = Recipe(
     out="nowhere",
     model=ModelConfig(dim=32, heads=2, feed_forward_dim=64, encoder_layers=1, decoder_layers=1, clip=4),
-    data=DataConfig(vocab_size=500, max_tokens=600, max_length=59, accumulate=2),
-    train=TrainConfig(steps=10, devices=4, accelerator="cpu", threads=1),
+    data=DataConfig(vocab_size=500, max_tokens=600, max_length=59),
+    train=TrainConfig(steps=10, accumulate=2, devices=4, accelerator="cpu", threads=1),
 )
 GROWTH = """
 import re, sys
 from dataclasses import replace
 from relattn.translation.config import Recipe
 from relattn.translation.settings import read_yaml, to_config
-from relattn.translation.training import budget
+from relattn.translation.training import estimate
 
 def held(name):
     return int(re.search(rf"{name}:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
@@ -41,9 +41,9 @@ def held(name):
 recipe = to_config(Recipe, read_yaml(sys.argv[1], "a recipe"), sys.argv[1])
 model = replace(recipe.model, dim=16, heads=2, feed_forward_dim=16, encoder_layers=1, decoder_layers=1)
 data = replace(recipe.data, vocab_size=100, max_tokens=64)
-budget.seconds_a_step(replace(recipe, model=model, data=data), 1)  # what is imported by then
+estimate.seconds_a_step(replace(recipe, model=model, data=data), 1)  # what is imported by then
 before = held("VmRSS")
-budget.seconds_a_step(recipe, 1)
+estimate.seconds_a_step(recipe, 1)
 print(held("VmHWM") - before)
 """
 
@@ -51,11 +51,11 @@ print(held("VmHWM") - before)
 @pytest.mark.whole
 def test_parts_that_can_be_counted_by_hand():
     weights = 4 * sum(parameter.numel() for parameter in Transformer(SMALL.model, 500).parameters())
-    found = budget.memory(SMALL)
+    found = estimate.memory(SMALL)
     parameters = len(list(Transformer(SMALL.model, 500).parameters()))
     assert (found.weights, found.optimizer) == (weights, 2 * weights + 4 * parameters)  # each with a count of steps
     assert found.gradients == 2 * weights  # of the first micro-batch, and what is sent
-    alone = budget.memory(replace(SMALL, data=replace(SMALL.data, accumulate=1), train=TrainConfig()))
+    alone = estimate.memory(replace(SMALL, train=TrainConfig()))
     assert alone.gradients == 0  # the moment of the most is before the first
     logits = 4 * 10 * 60 * 500  # of 10 sentences of 60 pieces
     assert alone.activations > logits
@@ -67,14 +67,14 @@ def test_parts_that_can_be_counted_by_hand():
     "settings", [{"precision": "bf16-mixed"}, {"precision": "fp16-mixed"}, {"activation_checkpointing": True}]
 )
 def test_less_is_kept_in_half_precision_and_where_layers_are_computed_again(settings):
-    found, whole = budget.memory(replace(SMALL, train=replace(SMALL.train, **settings))), budget.memory(SMALL)
+    found, whole = estimate.memory(replace(SMALL, train=replace(SMALL.train, **settings))), estimate.memory(SMALL)
     assert found.activations < whole.activations
     assert (found.weights, found.optimizer) == (whole.weights, whole.optimizer)
 
 
 @pytest.mark.whole
 def test_in_shards_a_process_holds_its_share_and_what_has_come_together():
-    found, whole = budget.memory(replace(SMALL, train=replace(SMALL.train, strategy="fsdp"))), budget.memory(SMALL)
+    found, whole = estimate.memory(replace(SMALL, train=replace(SMALL.train, strategy="fsdp"))), estimate.memory(SMALL)
     model = Transformer(SMALL.model, 500)
     of_encoder, of_decoder = (
         4 * sum(p.numel() for p in layers.parameters()) for layers in (model.encoder, model.decoder)
@@ -92,50 +92,50 @@ def test_a_process_grows_by_what_was_said(tmp_path, accumulate):
     recipe = replace(
         SMALL,
         model=ModelConfig(dim=128, heads=4, feed_forward_dim=256, encoder_layers=2, decoder_layers=2),
-        data=DataConfig(vocab_size=2000, max_tokens=4096, accumulate=accumulate),
-        train=replace(SMALL.train, devices=1),
+        data=DataConfig(vocab_size=2000, max_tokens=4096),
+        train=replace(SMALL.train, accumulate=accumulate, devices=1),
     )
     (tmp_path / "r.yaml").write_text(dump(recipe))
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "1000000"}
     command = [sys.executable, "-c", GROWTH, str(tmp_path / "r.yaml")]
     grown = int(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
-    assert budget.memory(recipe).total == pytest.approx(grown, rel=0.1)
+    assert estimate.memory(recipe).total == pytest.approx(grown, rel=0.1)
 
 
 @pytest.mark.whole
 @pytest.mark.filterwarnings("ignore:positions. none:UserWarning")
 @pytest.mark.parametrize("positions", get_args(Positions))
 def test_every_scheme(positions):
-    found = budget.memory(replace(SMALL, model=SMALL.model.with_positions(positions)))
+    found = estimate.memory(replace(SMALL, model=SMALL.model.with_positions(positions)))
     assert (found is None) == (positions == "lstm")
 
 
 def test_the_longest_batch_fits_the_budget_and_the_model():
-    assert budget.longest_batch(SMALL).src.shape == (10, 60)
+    assert estimate.longest_batch(SMALL).src.shape == (10, 60)
     learned = replace(SMALL, model=SMALL.model.with_positions("learned", max_positions=25))
-    assert budget.longest_batch(learned).src.shape == (24, 25)
+    assert estimate.longest_batch(learned).src.shape == (24, 25)
     tiny = replace(SMALL, data=replace(SMALL.data, max_tokens=7))
-    assert budget.longest_batch(tiny).src.shape == (1, 7)
+    assert estimate.longest_batch(tiny).src.shape == (1, 7)
 
 
 def test_steps_are_dealt_out_evenly():
-    spread = budget.on_devices(SMALL, 2)
-    assert (spread.data.accumulate, spread.train.devices) == (4, 2)
+    spread = estimate.on_devices(SMALL, 2)
+    assert (spread.train.accumulate, spread.train.devices) == (4, 2)
     for devices in (0, 3, 16):
         with pytest.raises(InputError, match=f"8 micro-batches cannot be dealt out to {devices} devices evenly"):
-            budget.on_devices(SMALL, devices)
+            estimate.on_devices(SMALL, devices)
 
 
 @pytest.mark.whole
 def test_an_epoch_is_what_is_trained_on(tmp_path):
-    recipe = replace(SMALL, out=str(tmp_path), data=replace(SMALL.data, embedded_lines=300))
-    assert budget.epoch(recipe) is None
+    recipe = replace(SMALL, out=str(tmp_path), data=replace(SMALL.data, builtin_lines=300))
+    assert estimate.epoch(recipe) is None
     data = prepare(recipe.data, tmp_path, seed=recipe.seed)
-    steps = list(takewhile(lambda step: step.epoch == 0, data.train.steps(ranks=4)))
-    found = budget.epoch(recipe)
+    steps = list(takewhile(lambda step: step.epoch == 0, data.train.steps(accumulate=2, ranks=4)))
+    found = estimate.epoch(recipe)
     assert (found.pairs, found.steps) == (len(data.train.pairs.src), len(steps))
     assert found.tokens == sum(step.target_tokens for step in steps)
-    told = budget.plan(recipe, measured=2.0)
+    told = estimate.plan(recipe, measured=2.0)
     assert f"an epoch: {found.steps} steps: {found.pairs} pairs" in told
     assert "time: 20 seconds: 2 s a step as measured on one device, 2,400 target tokens a second" in told
 
@@ -145,25 +145,34 @@ def test_checkpoints_take_the_room_that_is_said(tmp_path):
     recipe = replace(
         SMALL,
         out=str(tmp_path / "run"),
-        data=replace(SMALL.data, embedded_lines=200, accumulate=1),
-        train=replace(SMALL.train, steps=3, devices=1, checkpoint_every=1, keep=2, average=2, valid_bleu_lines=0),
+        data=replace(SMALL.data, builtin_lines=200),
+        train=replace(
+            SMALL.train,
+            accumulate=1,
+            steps=3,
+            devices=1,
+            checkpoint_every=1,
+            keep=2,
+            average=2,
+            valid_bleu_lines=0,
+        ),
     )
     bundle = train(recipe, show=False)
     weights = (bundle / "model.safetensors").stat().st_size
     kept = [path.stat().st_size for path in checkpoints.listed(tmp_path / "run" / "checkpoints")]
     model = Transformer(recipe.model, 500)
-    assert directory.room_for(model, recipe.train) == pytest.approx(sum(kept) * 3 / 2 + weights, rel=0.2)
+    assert run_directory.room_for(model, recipe.train) == pytest.approx(sum(kept) * 3 / 2 + weights, rel=0.2)
 
 
 def test_a_run_without_room_for_its_checkpoints_is_not_begun(tmp_path, monkeypatch):
     recipe = replace(
         SMALL,
         out=str(tmp_path / "run"),
-        data=replace(SMALL.data, embedded_lines=200),
+        data=replace(SMALL.data, builtin_lines=200),
         train=replace(SMALL.train, devices=1, keep=5, average=1),
     )
-    needed = directory.room_for(Transformer(SMALL.model, 500), recipe.train)
-    monkeypatch.setattr(directory.shutil, "disk_usage", lambda path: SimpleNamespace(free=needed // 2))
+    needed = run_directory.room_for(Transformer(SMALL.model, 500), recipe.train)
+    monkeypatch.setattr(run_directory.shutil, "disk_usage", lambda path: SimpleNamespace(free=needed // 2))
     with pytest.raises(InputError, match=r"run: 5 checkpoints and a bundle need 3 MiB, and 1 MiB are free there"):
         train(recipe, show=False)
     assert checkpoints.listed(tmp_path / "run" / "checkpoints") == []
@@ -171,17 +180,17 @@ def test_a_run_without_room_for_its_checkpoints_is_not_begun(tmp_path, monkeypat
 
 def test_only_what_checkpoints_hold_is_room_for_checkpoints(tmp_path, monkeypatch):
     model = Transformer(SMALL.model, 500)
-    needed = directory.room_for(model, SMALL.train)
-    monkeypatch.setattr(directory.shutil, "disk_usage", lambda path: SimpleNamespace(free=needed // 2))
+    needed = run_directory.room_for(model, SMALL.train)
+    monkeypatch.setattr(run_directory.shutil, "disk_usage", lambda path: SimpleNamespace(free=needed // 2))
     for name in ("data/train.arrow", "tensorboard/events", "checkpoints/step-00000001.ckpt"):
         (tmp_path / name).parent.mkdir()
         with open(tmp_path / name, "wb") as file:
             file.truncate(needed)
         if name.startswith("checkpoints"):
-            directory.require_space(tmp_path, model, SMALL.train)
+            run_directory.require_space(tmp_path, model, SMALL.train)
         else:
             with pytest.raises(InputError, match="are free there"):
-                directory.require_space(tmp_path, model, SMALL.train)
+                run_directory.require_space(tmp_path, model, SMALL.train)
 
 
 def test_the_command_line(capsys, tmp_path):
@@ -202,8 +211,8 @@ def test_the_command_line(capsys, tmp_path):
 @pytest.mark.whole
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_papers_recipes_on_eight_devices(name):
-    recipe = budget.on_devices(PRESETS[name], 8)
-    assert (recipe.data.accumulate, recipe.train.devices) == (1, 8)
-    found = budget.memory(recipe)
+    recipe = estimate.on_devices(PRESETS[name], 8)
+    assert (recipe.train.accumulate, recipe.train.devices) == (1, 8)
+    found = estimate.memory(recipe)
     assert found.weights == 4 * sum(p.numel() for p in Transformer(recipe.model, recipe.data.vocab_size).parameters())
     assert 2**31 < found.total < 2**34

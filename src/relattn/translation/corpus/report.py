@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from relattn.translation.corpus.filters import REASONS
 from relattn.translation.errors import one_line
-from relattn.translation.preparing.clean import REASONS
 
 _EXAMPLES = 3  # kept of each reason
 _SHOWN = 100  # characters of a side

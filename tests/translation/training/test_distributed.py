@@ -27,13 +27,13 @@ from relattn.translation.data.batching import Step, collate
 from relattn.translation.errors import InputError, LostProcess
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, shards, together
-from relattn.translation.training.directory import how_far, require_same_run
+from relattn.translation.training.distributed import precision_of
 from relattn.translation.training.journal import read_log
 from relattn.translation.training.loop import seed_dropout, set_up, take_step
 from relattn.translation.training.objective import summed_loss
-from relattn.translation.training.processes import precision_of
-from relattn.translation.training.run import train
+from relattn.translation.training.run_directory import how_far, require_same_run
 from relattn.translation.training.together import Together
+from relattn.translation.training.train import train
 from tests.translation.training.states import assert_same, leaves, state_of
 
 SMALL = {"dim": 12, "heads": 3, "feed_forward_dim": 20, "encoder_layers": 2, "decoder_layers": 2}
@@ -137,13 +137,13 @@ def test_one_process_has_nothing_to_share(make_recipe, tmp_path):
 
 
 def test_a_run_goes_on_where_a_step_is_the_same(make_recipe, tmp_path):
-    began = make_recipe(tmp_path, data={"accumulate": 4}, train={"devices": 2})
+    began = make_recipe(tmp_path, train={"accumulate": 4, "devices": 2})
     for accumulate, settings in ((8, {}), (2, {"devices": 4}), (1, {"devices": 4, "nodes": 2, "strategy": "fsdp"})):
-        require_same_run(began, make_recipe(tmp_path, data={"accumulate": accumulate}, train=settings))
+        require_same_run(began, make_recipe(tmp_path, train={"accumulate": accumulate, **settings}))
     changed = f"{tmp_path}: the recipe has changed since this run began: "
     for data, settings, told in (
-        ({"accumulate": 4}, {}, "data.accumulate · train.devices · train.nodes: 8 → 4"),
-        ({"accumulate": 8, "max_tokens": 64}, {}, "data.max_tokens: 128 → 64"),
+        ({}, {"accumulate": 4}, "train.accumulate · train.devices · train.nodes: 8 → 4"),
+        ({"max_tokens": 64}, {"accumulate": 8}, "data.max_tokens: 128 → 64"),
     ):
         with pytest.raises(InputError, match=f"^{re.escape(changed + told)}$"):
             require_same_run(began, make_recipe(tmp_path, data=data, train=settings))
@@ -166,13 +166,12 @@ def in_processes(recipe: Recipe, path: Path, *arguments: str) -> None:
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_two_processes_go_on_as_two_and_as_one(tmp_path, make_recipe, strategy):
     """With dropout, clipped gradients, micro-batches that are accumulated, and some that are empty."""
-    settings = {**STEPS, "gradient_clip": 0.5, "learning_rate": 0.1}
-    one = make_recipe(tmp_path / "one", data={"max_tokens": 16, "accumulate": 4}, train=settings)
+    settings = {**STEPS, "gradient_clip": 0.5, "learning_rate_factor": 0.1}
+    one = make_recipe(tmp_path / "one", data={"max_tokens": 16}, train={**settings, "accumulate": 4})
     two = replace(
         one,
         out=str(tmp_path / "two"),
-        data=replace(one.data, accumulate=2),
-        train=replace(one.train, devices=2, strategy=strategy),
+        train=replace(one.train, accumulate=2, devices=2, strategy=strategy),
     )
     train(one, show=False)
     in_processes(two, tmp_path / "two.yaml")
@@ -239,8 +238,8 @@ def test_in_float16_a_step_whose_gradients_overflow_is_skipped(make_recipe, tmp_
 @pytest.mark.whole
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_in_float16_two_processes_skip_what_one_does(tmp_path, make_recipe, strategy):
-    settings = {**STEPS, "precision": "fp16-mixed", "learning_rate": 0.1, "gradient_clip": 0.5}
-    one = make_recipe(tmp_path / "one", data={"accumulate": 2, "max_tokens": 48}, train=settings)
+    settings = {**STEPS, "precision": "fp16-mixed", "learning_rate_factor": 0.1, "gradient_clip": 0.5}
+    one = make_recipe(tmp_path / "one", data={"max_tokens": 48}, train={**settings, "accumulate": 2})
     two = make_recipe(tmp_path / "two", data={"max_tokens": 48}, train={**settings, "devices": 2, "strategy": strategy})
     train(replace(one, train=replace(one.train, steps=6)), show=False)
     in_processes(replace(two, train=replace(two.train, steps=6)), tmp_path / "two.yaml")
@@ -295,10 +294,18 @@ def test_a_run_whose_layers_are_computed_again_is_the_same_run(tmp_path, make_re
     ids=["one", "ddp", "fsdp"],
 )
 def test_a_compiled_run_is_the_same_but_for_rounding(tmp_path, make_recipe, settings):
-    few = {"steps": 4, "log_every": 1, "valid_every": 4, "average": 1, "learning_rate": 0.1, "valid_bleu_lines": 2}
-    recipe = make_recipe(tmp_path / "run", data={"accumulate": 2, "max_tokens": 64}, train=few)
-    more = {"accumulate": 2 // settings.get("devices", 1), "max_tokens": 64}
-    compiled = make_recipe(tmp_path / "compiled", data=more, train={**few, **settings, "compile": True})
+    few = {
+        "steps": 4,
+        "log_every": 1,
+        "valid_every": 4,
+        "average": 1,
+        "learning_rate_factor": 0.1,
+        "valid_bleu_lines": 2,
+    }
+    data = {"max_tokens": 64}
+    recipe = make_recipe(tmp_path / "run", data=data, train={**few, "accumulate": 2})
+    more = {**few, **settings, "accumulate": 2 // settings.get("devices", 1), "compile": True}
+    compiled = make_recipe(tmp_path / "compiled", data=data, train=more)
     train(recipe, show=False)
     in_processes(compiled, tmp_path / "compiled.yaml")
     assert losses(compiled) == pytest.approx(losses(recipe), rel=1e-5)

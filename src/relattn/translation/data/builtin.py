@@ -1,4 +1,4 @@
-"""The embedded corpus: real strings in any pair of locales, with nothing to download.
+"""The built-in corpus: real strings in any pair of locales, with nothing to download.
 
 A line joins items (`items.py`), each said in both locales. Which split an item belongs to is decided by a hash of
 (kind, value) before any line is made, so no split shares a value with another, whatever the locales, the sizes and
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 
-from relattn.translation.data.items import KINDS, ItemKind, Voice, plain_spaces, voice
+from relattn.translation.data.builtin_items import KINDS, ItemKind, Voice, plain_spaces, voice
 from relattn.translation.errors import InputError
 
 ITEM_SEPARATOR = "; "
@@ -35,7 +35,7 @@ class Item:
     tgt: str
 
 
-def embedded(
+def builtin(
     split: str, *, src_lang: str = "en", tgt_lang: str = "de", lines: int, seed: int = 0
 ) -> list[tuple[str, str]]:
     """Lines of the corpus, each a source and a target joined by ITEM_SEPARATOR.
@@ -53,14 +53,14 @@ def embedded(
     """
     return [
         (ITEM_SEPARATOR.join(item.src for item in line), ITEM_SEPARATOR.join(item.tgt for item in line))
-        for line in embedded_items(split, src_lang=src_lang, tgt_lang=tgt_lang, lines=lines, seed=seed)
+        for line in draw_items(split, src_lang=src_lang, tgt_lang=tgt_lang, lines=lines, seed=seed)
     ]
 
 
-def embedded_items(split: str, *, src_lang: str, tgt_lang: str, lines: int, seed: int) -> list[list[Item]]:
-    """The lines of `embedded` before they are joined."""
+def draw_items(split: str, *, src_lang: str, tgt_lang: str, lines: int, seed: int) -> list[list[Item]]:
+    """The lines of `builtin` before they are joined."""
     if split not in _PER_CENT:
-        raise InputError(f"the embedded corpus has the splits {', '.join(_PER_CENT)}, not '{split}'")
+        raise InputError(f"the built-in corpus has the splits {', '.join(_PER_CENT)}, not '{split}'")
     src, tgt = voice(src_lang), voice(tgt_lang)
     source = _Source(split, src, tgt)
     random = Random(f"{split} {src.locale} {tgt.locale} {seed}")

@@ -19,14 +19,14 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 from relattn.translation.config import Recipe
 from relattn.translation.data.batching import Batch, Step, row_lengths
-from relattn.translation.data.prepare import prepared, tokenizer_of, training_text
+from relattn.translation.data.encode import prepared, tokenizer_of, training_text
 from relattn.translation.errors import InputError
 from relattn.translation.files import as_size
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.training.directory import room_for
+from relattn.translation.training.distributed import precision_of
 from relattn.translation.training.loop import set_up, take_step
 from relattn.translation.training.objective import summed_loss
-from relattn.translation.training.processes import precision_of
+from relattn.translation.training.run_directory import room_for
 
 PAPER = "the paper's base models: 100,000 steps on 8 K40; its big models: 300,000 on 8 P100 (section 4.1)"
 
@@ -84,8 +84,7 @@ def on_devices(recipe: Recipe, devices: int) -> Recipe:
     parts = recipe.parts
     if devices < 1 or parts % devices:
         raise InputError(f"a step of {parts} micro-batches cannot be dealt out to {devices} devices evenly")
-    data = replace(recipe.data, accumulate=parts // devices)
-    return replace(recipe, data=data, train=replace(recipe.train, devices=devices, nodes=1))
+    return replace(recipe, train=replace(recipe.train, accumulate=parts // devices, devices=devices, nodes=1))
 
 
 def longest_batch(recipe: Recipe) -> Batch:
@@ -120,7 +119,7 @@ def memory(recipe: Recipe) -> Memory | None:
             try:
                 for _ in range(2):  # in the second step there are moments
                     optimizer.zero_grad()
-                    for _ in range(min(2, recipe.data.accumulate)):  # with the second batch there are gradients
+                    for _ in range(min(2, recipe.train.accumulate)):  # with the second batch there are gradients
                         tracker.reset_mod_stats()
                         with torch.autocast("cpu", half, enabled=train.precision != "fp32"):
                             loss = summed_loss(model, batch, train.label_smoothing)
@@ -149,7 +148,7 @@ def _in_shards(alone: Memory, model: Transformer, recipe: Recipe) -> Memory:
     return replace(
         alone,
         weights=share,
-        gradients=share + (alone.weights if recipe.data.accumulate > 1 else 0),
+        gradients=share + (alone.weights if recipe.train.accumulate > 1 else 0),
         optimizer=alone.optimizer // processes,
         passing=alone.passing + gathered,
     )
@@ -160,7 +159,7 @@ def epoch(recipe: Recipe) -> Epoch | None:
     if not prepared(Path(recipe.out)):
         return None
     text = training_text(recipe.data, Path(recipe.out), seed=recipe.seed)
-    steps = text.epoch(0, ranks=recipe.train.processes)
+    steps = text.epoch(0, parts=recipe.parts)
     tokens = row_lengths(text.pairs.tgt, 1)
     return Epoch(pairs=sum(map(len, steps)), steps=len(steps), tokens=sum(int(tokens[step].sum()) for step in steps))
 
@@ -172,7 +171,7 @@ def seconds_a_step(recipe: Recipe, steps: int) -> float:
     if train.threads is not None:
         torch.set_num_threads(train.threads)
     model, optimizer = set_up(fabric, model_of(recipe), train)
-    batch, count = longest_batch(recipe).to(fabric.device), recipe.data.accumulate
+    batch, count = longest_batch(recipe).to(fabric.device), recipe.train.accumulate
     step = Step(0, 0, [batch] * count, list(range(count)), batch.target_tokens * count)
     taken = []
     for number in range(steps + 1):
@@ -197,7 +196,7 @@ def plan(recipe: Recipe, *, measured: float | None = None) -> str:
     rows, length = batch.src.shape
     held, found = memory(recipe), epoch(recipe)
     padded = data.max_tokens * recipe.parts
-    dealt = f"{devices} × {data.accumulate} micro-batches of {data.max_tokens:,}"
+    dealt = f"{devices} × {train.accumulate} micro-batches of {data.max_tokens:,}"
     told = {
         "weights": f"{sum(parameter.numel() for parameter in model.parameters()):,}",
         "a step": f"at most {padded:,} pieces a side, padding counted: {dealt}",

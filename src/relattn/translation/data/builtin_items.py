@@ -1,4 +1,4 @@
-"""What the embedded corpus talks about: kinds of item that the libraries Babel (CLDR) and num2words say in any locale.
+"""What the built-in corpus talks about: kinds of item that the libraries Babel (CLDR) and num2words say in any locale.
 
 An item is a value (a day, an amount, a number: one of many, and what must be generalised to) said with a carrier (a
 unit, a currency: one of a closed few) in a style (long, short, spelled out). A kind says which values, carriers and
@@ -87,11 +87,11 @@ def voice(code: str) -> Voice:
     try:
         locale = Locale.parse(code.replace("-", "_"))
     except (UnknownLocaleError, ValueError) as error:
-        raise InputError(f"the embedded corpus cannot speak '{code}': Babel has no such locale") from error
+        raise InputError(f"the built-in corpus cannot speak '{code}': Babel has no such locale") from error
     for words in (f"{locale.language}_{locale.territory}", _CODES.get(locale.language, locale.language)):
         if words in num2words.CONVERTER_CLASSES:
             return Voice(locale, words)
-    raise InputError(f"the embedded corpus cannot speak '{code}': num2words has no language '{locale.language}'")
+    raise InputError(f"the built-in corpus cannot speak '{code}': num2words has no language '{locale.language}'")
 
 
 def plain_spaces(text: str) -> str:

@@ -25,16 +25,16 @@ from typing import Any
 from tqdm import tqdm
 
 from relattn.translation.config import CleaningConfig, as_dict, differences
+from relattn.translation.corpus.card import card
+from relattn.translation.corpus.dedup import Seen
+from relattn.translation.corpus.filter_pool import Judged, chunks, judges
+from relattn.translation.corpus.filters import OPTIONS
+from relattn.translation.corpus.parts import SIDES, Parts, read_record
+from relattn.translation.corpus.report import Account
+from relattn.translation.corpus.sources import KnownCorpus, OwnFiles, Source
 from relattn.translation.errors import InputError
 from relattn.translation.files import putting, remove, write_atomically
 from relattn.translation.locking import LOCK, locked
-from relattn.translation.preparing.account import Account
-from relattn.translation.preparing.card import card
-from relattn.translation.preparing.clean import OPTIONS
-from relattn.translation.preparing.duplicates import Seen
-from relattn.translation.preparing.judging import Judged, chunks, judges
-from relattn.translation.preparing.parts import SIDES, Parts, read_record
-from relattn.translation.preparing.sources import KnownCorpus, OwnFiles, Source
 
 CARD, RECORD = "README.md", "prepared.json"
 PART = 1_000_000  # pairs

@@ -19,7 +19,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from relattn.translation.config import Recipe, TrainConfig
 from relattn.translation.errors import InputError
-from relattn.translation.training.directory import TENSORBOARD
+from relattn.translation.training.run_directory import TENSORBOARD
 from relattn.translation.training.shards import shard
 from relattn.translation.training.together import PARENT
 

@@ -20,7 +20,7 @@ from torch import nn
 
 from relattn.translation import bundle
 from relattn.translation.config import Recipe, SearchConfig, TrainConfig, as_dict, differences, dump
-from relattn.translation.data.prepare import prepared
+from relattn.translation.data.encode import prepared
 from relattn.translation.errors import InputError
 from relattn.translation.files import PART, as_size, remove, write_atomically
 from relattn.translation.locking import LOCK, locked
@@ -36,7 +36,7 @@ _FREE = (  # settings that may change when a run is resumed, because the weights
     *("train.valid_every", "train.valid_bleu_lines", "train.patience"),
     *("train.checkpoint_every", "train.keep", "train.average"),
     *(f"search.{field.name}" for field in fields(SearchConfig)),
-    *("data.accumulate", "train.devices", "train.nodes", "train.strategy"),  # where steps have as many parts as before
+    *("train.accumulate", "train.devices", "train.nodes", "train.strategy"),  # where steps have as many parts as before
 )
 _PATHS = (  # may change too: the text itself is held to
     *("train_src", "train_tgt", "train_list"),
@@ -74,7 +74,7 @@ def require_same_run(began: Recipe, recipe: Recipe) -> None:
     began = replace(began, data=replace(began.data, **moved))
     changed = [line for line in differences(as_dict(began), as_dict(recipe)) if line.partition(": ")[0] not in _FREE]
     if began.parts != recipe.parts:
-        changed.append(f"data.accumulate · train.devices · train.nodes: {began.parts} → {recipe.parts}")
+        changed.append(f"train.accumulate · train.devices · train.nodes: {began.parts} → {recipe.parts}")
     if changed:
         raise InputError(f"{recipe.out}: the recipe has changed since this run began: {'; '.join(changed)}")
 

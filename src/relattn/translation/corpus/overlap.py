@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from relattn.translation.preparing.words import words
+from relattn.translation.corpus.words import words
 
 _SHORTEST = 4  # words of a held-out line that none may equal; "thank you" is no overlap
 

@@ -11,10 +11,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from relattn.translation.data.corpora import ParallelFiles, read_lines, read_parallel, text_digest
+from relattn.translation.corpus import fetch, test_sets
+from relattn.translation.corpus.catalog import KNOWN, HeldOutText, Known
+from relattn.translation.data.text_files import ParallelFiles, read_lines, read_parallel, text_digest
 from relattn.translation.errors import InputError, reading, require
-from relattn.translation.preparing import fetch, testsets
-from relattn.translation.preparing.known import KNOWN, HeldOutText, Known
 
 Pair = tuple[str, str]
 _BATCH = 1000  # rows of Parquet that are text at once
@@ -142,7 +142,7 @@ class KnownCorpus:
 def _held_out(corpus: Known, text: HeldOutText, files: list[fetch.RemoteFile]) -> tuple[list[str], list[str]]:
     """The lines of a test set, source and target."""
     if text.sacrebleu:
-        pairs = testsets.pairs_of(text.sacrebleu, corpus.src_lang, corpus.tgt_lang)
+        pairs = test_sets.pairs_of(text.sacrebleu, corpus.src_lang, corpus.tgt_lang)
     else:
         file = next((file for file in files if file.name == text.file), None)
         if file is None:

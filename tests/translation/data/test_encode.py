@@ -11,8 +11,8 @@ import torch
 from datasets import Dataset
 
 from relattn.translation.config import DataConfig
-from relattn.translation.data import corpora
-from relattn.translation.data.prepare import prepare
+from relattn.translation.data import text_files
+from relattn.translation.data.encode import prepare
 from relattn.translation.data.storage import open_pairs, write_pairs
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
@@ -127,9 +127,9 @@ def test_a_text_that_changed_is_refused_by_its_name(files, tmp_path, name):
 def test_text_is_read_once_and_once_more_to_learn_from(files, tmp_path, monkeypatch):
     opened = []
     monkeypatch.setattr(
-        corpora,
+        text_files,
         "_decompressed",
-        lambda file, path, really=corpora._decompressed: (opened.append(str(path)), really(file, path))[1],
+        lambda file, path, really=text_files._decompressed: (opened.append(str(path)), really(file, path))[1],
     )
     first = made(tmp_path, **files)
     sides = ("train_src", "train_tgt")
@@ -158,8 +158,8 @@ def test_a_given_tokenizer_is_used_and_no_other_is_learned(files, tmp_path):
     assert ("short", "kurz") in texts(data, 60)
 
 
-def test_the_embedded_corpus_brings_its_own_validation(tmp_path):
-    data = made(tmp_path, embedded_lines=200, vocab_size=600)
+def test_the_builtin_corpus_brings_its_own_validation(tmp_path):
+    data = made(tmp_path, builtin_lines=200, vocab_size=600)
     (valid,) = data.valid
     assert len(valid.pairs) == 500
     assert sum(data.dropped.values()) == 0
@@ -251,7 +251,7 @@ def test_nothing_is_written_in_the_home_directory(files, tmp_path):
     script = (
         "import sys; from pathlib import Path\n"
         "from relattn.translation.config import DataConfig\n"
-        "from relattn.translation.data.prepare import prepare\n"
+        "from relattn.translation.data.encode import prepare\n"
         "config = DataConfig(train_src=sys.argv[1], train_tgt=sys.argv[2], vocab_size=400)\n"
         "print(next(prepare(config, Path(sys.argv[3]), seed=1).train.steps()).target_tokens)\n"
     )

@@ -26,7 +26,7 @@ from filelock import FileLock
 from relattn.translation import bundle
 from relattn.translation.commands import main as cli
 from relattn.translation.config import Recipe, as_dict, dump
-from relattn.translation.data.corpora import read_parallel
+from relattn.translation.data.text_files import read_parallel
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError, Interrupted
 from relattn.translation.evaluation import score
@@ -36,7 +36,7 @@ from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, journal, loop
 from relattn.translation.training.averaging import average
 from relattn.translation.training.journal import Row, read_log
-from relattn.translation.training.run import average_run, read_recipe, train
+from relattn.translation.training.train import average_run, read_recipe, train
 from relattn.translation.translate.torch_translator import TorchTranslator
 from tests.translation.training.states import assert_same, state_of
 
@@ -51,7 +51,7 @@ def validation_losses(recipe: Recipe) -> list[tuple[int, float | None]]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, make_recipe) -> Recipe:
     """A run with dropout, gradients accumulated, and no interruption."""
-    recipe = make_recipe(tmp_path_factory.mktemp("whole") / "run", train=EVERY_STEP, data={"accumulate": 2})
+    recipe = make_recipe(tmp_path_factory.mktemp("whole") / "run", train={**EVERY_STEP, "accumulate": 2})
     train(recipe, show=False)
     return recipe
 
@@ -451,7 +451,7 @@ def test_a_tokenizer_that_is_not_the_runs_is_refused(tmp_path, finished):
 
 def test_training_stops_when_validation_has_not_improved_for_so_long(tmp_path, make_recipe):
     """A learning rate that ruins the model: the loss cannot get better for ever."""
-    settings = {**EVERY_STEP, "steps": 500, "patience": 3, "learning_rate": 50.0, "keep": 1}
+    settings = {**EVERY_STEP, "steps": 500, "patience": 3, "learning_rate_factor": 50.0, "keep": 1}
     recipe = make_recipe(tmp_path / "run", train=settings)
     train(recipe, show=False)
     losses = [loss for _, loss in validation_losses(recipe)]
@@ -498,7 +498,7 @@ def test_a_run_starts_from_a_bundle_with_its_tokenizer(tmp_path, make_recipe, fi
     other = tmp_path / "other.txt"
     other.write_text("entirely different text\n" * 9)
     data = {"train_src": str(other), "train_tgt": str(other), "vocab_size": 280}
-    slow = {"init_from": start, "steps": 1, "learning_rate": 1e-9, "average": 1}
+    slow = {"init_from": start, "steps": 1, "learning_rate_factor": 1e-9, "average": 1}
     recipe = make_recipe(tmp_path / "run", data=data, train=slow, model={"dropout": 0.3})
     train(recipe, show=False)
     assert (tmp_path / "run" / "tokenizer.model").read_bytes() == (Path(start) / "tokenizer.model").read_bytes()
@@ -517,7 +517,7 @@ def test_a_run_from_a_bundle_draws_the_random_numbers_of_a_new_run(tmp_path, mak
         begun.append(torch.get_rng_state())
         raise InputError("begun")
 
-    monkeypatch.setattr("relattn.translation.training.run.fit", fit)
+    monkeypatch.setattr("relattn.translation.training.train.fit", fit)
     with pytest.raises(InputError, match="begun"):
         train(recipe, show=False)
     torch.manual_seed(recipe.seed)

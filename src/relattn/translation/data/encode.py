@@ -20,18 +20,18 @@ from typing import Any, NamedTuple
 
 from relattn.translation.config import DataConfig
 from relattn.translation.data.batching import Batch, eval_batches
-from relattn.translation.data.corpora import ParallelFiles
-from relattn.translation.data.embedded import embedded
-from relattn.translation.data.imported import AnyTokenizer, tokenizer_in
+from relattn.translation.data.builtin import builtin
+from relattn.translation.data.imported_tokenizer import AnyTokenizer, tokenizer_in
 from relattn.translation.data.mixture import Listed, Mixture, read_list
 from relattn.translation.data.storage import open_pairs, write_pairs
+from relattn.translation.data.text_files import ParallelFiles
 from relattn.translation.data.tokenizer import LONGEST_PIECE, TOKENIZER, Tokenizer
 from relattn.translation.data.training_text import TrainingText
 from relattn.translation.errors import InputError, reading
 from relattn.translation.files import write_atomically
 
 Text = ParallelFiles | list[tuple[str, str]]
-VALID_LINES = 500  # lines of the embedded validation set
+VALID_LINES = 500  # lines of the validation set of the built-in corpus
 ENCODED, TEXT = "data/train.arrow", "data/text.json"
 _PAIRS_AT_ONCE = 5000  # that are encoded together
 
@@ -210,10 +210,10 @@ def _made(directory: Path) -> dict[str, Any]:
 
 def _corpora(config: DataConfig, split: str) -> list[Corpus]:
     """The text of a split; nothing where the recipe names no validation text."""
-    if config.embedded:
-        lines = config.embedded_lines if split == "train" else VALID_LINES
-        text = embedded(split, src_lang=config.src_lang, tgt_lang=config.tgt_lang, lines=lines)
-        return [Corpus("the embedded corpus", text)]
+    if config.builtin:
+        lines = config.builtin_lines if split == "train" else VALID_LINES
+        text = builtin(split, src_lang=config.src_lang, tgt_lang=config.tgt_lang, lines=lines)
+        return [Corpus("the built-in corpus", text)]
     src, tgt, path = (getattr(config, f"{split}_{part}") for part in ("src", "tgt", "list"))
     settings = (f"{split}_list",) * 2 if path else (f"{split}_src", f"{split}_tgt")
     listed = read_list(path, weighted=split == "train") if path else [Listed(src, tgt)] if src else []
@@ -229,7 +229,7 @@ class _Side(NamedTuple):
 
 
 def _sides(corpora: list[Corpus], valid: list[Corpus]) -> dict[str, _Side]:
-    """The files of a recipe's text, by where they stand. The embedded corpus is what the recipe says, and has none."""
+    """The files of a recipe's text, by where they stand. The built-in corpus is what the recipe says, and has none."""
     return {
         f"{split} {number} {name}": _Side(setting, path, digest)
         for split, found in (("train", corpora), ("valid", valid))

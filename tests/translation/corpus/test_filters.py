@@ -10,11 +10,11 @@ import pytest
 import regex
 
 from relattn.translation.config import CleaningConfig
+from relattn.translation.corpus import words as words_module
+from relattn.translation.corpus.filters import Cleaner
+from relattn.translation.corpus.overlap import HeldOut
+from relattn.translation.corpus.words import Scripts, plain, words
 from relattn.translation.errors import InputError
-from relattn.translation.preparing import words as words_module
-from relattn.translation.preparing.clean import Cleaner
-from relattn.translation.preparing.overlap import HeldOut
-from relattn.translation.preparing.words import Scripts, plain, words
 
 CONFIG = CleaningConfig(max_words=7, max_characters=60, max_ratio=2.0, ngram=5)
 

@@ -5,15 +5,15 @@ from statistics import median
 
 import pytest
 
-from relattn.translation.data.embedded import (
+from relattn.translation.data.builtin import (
     ITEM_SEPARATOR,
     TRAIN_MARKS,
-    embedded,
-    embedded_items,
+    builtin,
+    draw_items,
     marks,
     split_of,
 )
-from relattn.translation.data.items import KINDS, plain_spaces, voice
+from relattn.translation.data.builtin_items import KINDS, plain_spaces, voice
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 
@@ -24,8 +24,7 @@ LINES = {"train": 3000, "valid": 500, "test": 500, "long": 200}
 @pytest.fixture(scope="module")
 def items():
     return {
-        split: embedded_items(split, src_lang="en", tgt_lang="de", lines=lines, seed=0)
-        for split, lines in LINES.items()
+        split: draw_items(split, src_lang="en", tgt_lang="de", lines=lines, seed=0) for split, lines in LINES.items()
     }
 
 
@@ -104,7 +103,7 @@ def test_lines_have_the_items_and_the_lengths_of_their_split(items):
         for line in lines:
             assert fewest <= len(line) <= most
             assert len({item.src for item in line}) == len(line)
-    pairs = {split: embedded(split, lines=lines) for split, lines in LINES.items()}
+    pairs = {split: builtin(split, lines=lines) for split, lines in LINES.items()}
     for split, lines in items.items():
         joined = [
             tuple(ITEM_SEPARATOR.join(getattr(i, side) for i in line) for side in ("src", "tgt")) for line in lines
@@ -119,7 +118,7 @@ def test_lines_have_the_items_and_the_lengths_of_their_split(items):
 
 @pytest.mark.whole
 def test_training_lines_reach_past_the_clip_and_long_lines_past_training():
-    pairs = {split: embedded(split, lines=lines) for split, lines in LINES.items()}
+    pairs = {split: builtin(split, lines=lines) for split, lines in LINES.items()}
     tokenizer = Tokenizer.train((side for pair in pairs["train"] for side in pair), 1000, seed=1)
     pieces = {split: [[len(tokenizer.encode(side)) for side in pair] for pair in pairs[split]] for split in SPLITS}
     longest = max(max(pair) for pair in pieces["train"])
@@ -154,7 +153,7 @@ def test_the_source_decides_the_target(items):
     ],
 )
 def test_any_pair_of_locales(src_lang, tgt_lang, missing):
-    lines = embedded_items("train", src_lang=src_lang, tgt_lang=tgt_lang, lines=400, seed=0)
+    lines = draw_items("train", src_lang=src_lang, tgt_lang=tgt_lang, lines=400, seed=0)
     assert {kind.name for kind in KINDS} - {item.kind for line in lines for item in line} == missing
     for item in (item for line in lines for item in line):
         for text in (item.src, item.tgt):
@@ -162,7 +161,7 @@ def test_any_pair_of_locales(src_lang, tgt_lang, missing):
             assert ";" not in text
             assert not {"\n", "\u00a0", "\u202f", "\u2009", "\u2007"} & set(text)
             assert not any(unit in text for unit in ("length-", "duration-", "mass-"))
-    assert embedded("long", src_lang=src_lang, tgt_lang=tgt_lang, lines=5)
+    assert builtin("long", src_lang=src_lang, tgt_lang=tgt_lang, lines=5)
 
 
 def test_no_kind_of_space_but_the_plain_one(items):
@@ -173,7 +172,7 @@ def test_no_kind_of_space_but_the_plain_one(items):
 def test_a_language_without_a_form_leaves_it_out():
     texts = {
         item.src
-        for line in embedded_items("train", src_lang="en", tgt_lang="cs", lines=1000, seed=0)
+        for line in draw_items("train", src_lang="en", tgt_lang="cs", lines=1000, seed=0)
         for item in line
         if item.kind == "number"
     }
@@ -182,18 +181,18 @@ def test_a_language_without_a_form_leaves_it_out():
 
 
 def test_more_lines_begin_with_the_same_and_other_seeds_differ():
-    some = embedded("test", lines=20)
-    assert embedded("test", lines=50)[:20] == some
-    assert embedded("test", lines=20, seed=1) != some
-    assert embedded("test", lines=20, tgt_lang="de_DE") != []
-    assert embedded("train", lines=0) == []
+    some = builtin("test", lines=20)
+    assert builtin("test", lines=50)[:20] == some
+    assert builtin("test", lines=20, seed=1) != some
+    assert builtin("test", lines=20, tgt_lang="de_DE") != []
+    assert builtin("train", lines=0) == []
 
 
 @pytest.mark.whole
 def test_another_process_with_other_hashes_and_another_clock_makes_the_same_corpus():
     script = (
-        "from relattn.translation.data.embedded import embedded;"
-        "print(repr([embedded(split, lines=30, seed=4) for split in ('train', 'long')]).encode())"
+        "from relattn.translation.data.builtin import builtin;"
+        "print(repr([builtin(split, lines=30, seed=4) for split in ('train', 'long')]).encode())"
     )
     made = {
         subprocess.run(
@@ -204,7 +203,7 @@ def test_another_process_with_other_hashes_and_another_clock_makes_the_same_corp
         ).stdout.strip()
         for hash_seed, zone in (("1", "UTC"), ("2", "America/New_York"))
     }
-    here = repr([embedded(split, lines=30, seed=4) for split in ("train", "long")]).encode()
+    here = repr([builtin(split, lines=30, seed=4) for split in ("train", "long")]).encode()
     assert made == {repr(here).encode()}
 
 
@@ -221,9 +220,9 @@ def test_another_process_with_other_hashes_and_another_clock_makes_the_same_corp
 def test_a_locale_that_a_library_lacks_is_refused_by_name(code, message):
     for langs in ({"src_lang": code}, {"tgt_lang": code}):
         with pytest.raises(InputError, match=message):
-            embedded("train", lines=1, **langs)
+            builtin("train", lines=1, **langs)
 
 
 def test_an_unknown_split_is_refused_by_name():
     with pytest.raises(InputError, match="has the splits train, valid, test, long, not 'dev'"):
-        embedded("dev", lines=1)
+        builtin("dev", lines=1)

@@ -12,14 +12,14 @@ from sacrebleu.dataset import DATASETS
 
 from relattn.translation.commands import main as cli
 from relattn.translation.config import CleaningConfig
-from relattn.translation.data.corpora import read_parallel
+from relattn.translation.corpus import fetch, sources, test_sets
+from relattn.translation.corpus.pipeline import prepare
+from relattn.translation.corpus.sources import KnownCorpus
+from relattn.translation.data.text_files import read_parallel
 from relattn.translation.errors import InputError
-from relattn.translation.preparing import fetch, sources, testsets
-from relattn.translation.preparing.run import prepare
-from relattn.translation.preparing.sources import KnownCorpus
 from relattn.translation.presets import PRESETS
+from tests.translation.corpus.conftest import HELD_OUT, made_up
 from tests.translation.loopback import Hub, files_no_larger_than
-from tests.translation.preparing.conftest import HELD_OUT, made_up
 
 TRAIN = "de-en/train-00000-of-00002.parquet"
 
@@ -162,7 +162,7 @@ def test_a_preparation_that_has_begun_stays_at_its_commit(known, tmp_path, monke
     expected = prepare(corpus, tmp_path / "whole", CleaningConfig(), part=10)
     name = "de-en/train-00001-of-00002.parquet"
     with monkeypatch.context() as patch:
-        patch.setattr("relattn.translation.preparing.run._judge", lambda *_, **__: 1 / 0)
+        patch.setattr("relattn.translation.corpus.pipeline._judge", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             prepare(corpus, tmp_path / "out", CleaningConfig(), part=10)
     known.repositories["datasets/wmt/wmt14"].commit({name: b"other"})
@@ -196,7 +196,7 @@ def test_multi30k(known, tmp_path):
 
 
 def of_wmt13() -> list[tuple[str, str]]:
-    return testsets.pairs_of("wmt13", "en", "de")
+    return test_sets.pairs_of("wmt13", "en", "de")
 
 
 def test_a_test_set_is_fetched_once(known):
@@ -226,7 +226,7 @@ def test_a_test_set_that_cannot_be_fetched_is_said(known, tmp_path):
 
 
 def test_a_server_that_says_nothing_is_not_waited_for(known, monkeypatch):
-    monkeypatch.setattr(testsets, "TIMEOUT", 0.2)
+    monkeypatch.setattr(test_sets, "TIMEOUT", 0.2)
     before = socket.getdefaulttimeout()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setattr(DATASETS["wmt13"], "data", [f"http://127.0.0.1:{silent.getsockname()[1]}/x.tgz"])
@@ -244,7 +244,7 @@ def test_what_another_process_left_half_done_is_fetched_again(known, tmp_path, d
 
 
 def test_known_test_sets_are_sacrebleus():
-    from relattn.translation.preparing.known import KNOWN
+    from relattn.translation.corpus.catalog import KNOWN
 
     for corpus in KNOWN.values():
         for text in corpus.held_out:

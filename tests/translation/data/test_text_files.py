@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from relattn.translation.data import corpora
-from relattn.translation.data.corpora import ParallelFiles, arriving_lines, read_lines, read_parallel
+from relattn.translation.data import text_files
+from relattn.translation.data.text_files import ParallelFiles, arriving_lines, read_lines, read_parallel
 from relattn.translation.errors import InputError
 
 LINES = ["a cat", "", "  eine Katze ", "naïve\u2028\u0085 café", "中文 😀"]
@@ -140,7 +140,7 @@ def test_a_file_and_standard_input_are_read_alike(tmp_path, monkeypatch, seed):
         *([b"\xff", b"\xe2\x82"] if seed % 2 else []),
     ]
     content = b"".join(source.choices(parts, k=60))
-    monkeypatch.setattr(corpora, "_READ", source.choice([1, 2, 7, 1000]))
+    monkeypatch.setattr(text_files, "_READ", source.choice([1, 2, 7, 1000]))
     path = write(tmp_path / "text", content)
     found = []
     for lines in (read_lines(path), read_lines(write(tmp_path / "text.gz", content)), arriving(path, path)):
@@ -159,7 +159,7 @@ def test_a_file_and_standard_input_are_read_alike(tmp_path, monkeypatch, seed):
 
 
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpora, "_LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr(text_files, "_LONGEST_LINE", 1 << 20)
     path = write(tmp_path / "text", b"short\n" + b"x" * (1 << 21))
     for lines in (read_lines(path), arriving(path, path)):
         assert next(lines) == "short"

@@ -13,8 +13,8 @@ import torch
 
 from relattn.translation import bundle, hub
 from relattn.translation.config import Recipe, as_dict, differences, dump
-from relattn.translation.data.imported import AnyTokenizer
-from relattn.translation.data.prepare import Validation, prepare, tokenizer_of
+from relattn.translation.data.encode import Validation, prepare, tokenizer_of
+from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.evaluation import score
 from relattn.translation.locking import locked
@@ -22,7 +22,15 @@ from relattn.translation.model.transformer import Transformer
 from relattn.translation.settings import of_version_1, read_yaml, to_config
 from relattn.translation.training import checkpoints
 from relattn.translation.training.averaging import average
-from relattn.translation.training.directory import (
+from relattn.translation.training.distributed import (
+    fabric_of,
+    first_process,
+    launch,
+    require_devices,
+    restarted,
+)
+from relattn.translation.training.loop import fit
+from relattn.translation.training.run_directory import (
     BUNDLE,
     CHECKPOINTS,
     RECIPE,
@@ -33,14 +41,6 @@ from relattn.translation.training.directory import (
     require_layout,
     require_same_run,
     require_space,
-)
-from relattn.translation.training.loop import fit
-from relattn.translation.training.processes import (
-    fabric_of,
-    first_process,
-    launch,
-    require_devices,
-    restarted,
 )
 from relattn.translation.training.stop import Stop
 from relattn.translation.training.together import Together
@@ -170,7 +170,7 @@ def read_recipe(run: Path) -> Recipe:
 def _card(recipe: Recipe, paths: list[Path]) -> str:
     data = recipe.data
     files = f"`{data.train_list}`" if data.train_list else f"`{data.train_src}` and `{data.train_tgt}`"
-    source = "the embedded corpus" if data.embedded else files
+    source = "the built-in corpus" if data.builtin else files
     steps = ", ".join(str(checkpoints.step_of(path)) for path in paths)
     return (
         f"# {data.src_lang} → {data.tgt_lang}\n\n"

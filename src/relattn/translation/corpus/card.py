@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from relattn.translation.preparing.account import Account
-from relattn.translation.preparing.clean import OPTIONS, REASONS
-from relattn.translation.preparing.known import KNOWN
+from relattn.translation.corpus.catalog import KNOWN
+from relattn.translation.corpus.filters import OPTIONS, REASONS
+from relattn.translation.corpus.report import Account
 
 
 def card(record: dict[str, Any]) -> str:

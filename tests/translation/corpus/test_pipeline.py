@@ -16,15 +16,15 @@ from filelock import FileLock
 
 from relattn.translation.commands import main as cli
 from relattn.translation.config import CleaningConfig
+from relattn.translation.corpus import filter_pool
+from relattn.translation.corpus.filters import REASONS, Cleaner
+from relattn.translation.corpus.parts import Parts
+from relattn.translation.corpus.pipeline import Prepared, prepare
+from relattn.translation.corpus.sources import OwnFiles
+from relattn.translation.corpus.words import plain
 from relattn.translation.errors import InputError
-from relattn.translation.preparing import judging
-from relattn.translation.preparing.clean import REASONS, Cleaner
-from relattn.translation.preparing.parts import Parts
-from relattn.translation.preparing.run import Prepared, prepare
-from relattn.translation.preparing.sources import OwnFiles
-from relattn.translation.preparing.words import plain
+from tests.translation.corpus.conftest import HELD_OUT, made_up
 from tests.translation.loopback import files_no_larger_than
-from tests.translation.preparing.conftest import HELD_OUT, made_up
 
 CONFIG = CleaningConfig(max_words=20)
 LANGUAGES = "en", "de"
@@ -38,7 +38,7 @@ def own(corpus: tuple[str, str], tmp_path: Path) -> OwnFiles:
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "_PAIRS", 3)  # a part is more than are under way
+    monkeypatch.setattr(filter_pool, "_PAIRS", 3)  # a part is more than are under way
 
 
 def run(own: OwnFiles, out: Path, config: CleaningConfig = CONFIG, *, processes: int = 1) -> Prepared:
@@ -103,8 +103,10 @@ def test_how_many_processes_judge_makes_no_difference(own, tmp_path):
 
 def test_a_process_that_dies_is_said(own, tmp_path, monkeypatch):
     started = []
-    start = judging.get_context("spawn").Process.start
-    monkeypatch.setattr(judging.get_context("spawn").Process, "start", lambda self: start(self) or started.append(self))
+    start = filter_pool.get_context("spawn").Process.start
+    monkeypatch.setattr(
+        filter_pool.get_context("spawn").Process, "start", lambda self: start(self) or started.append(self)
+    )
     write = Parts.write
 
     def killing(self, *arguments):
@@ -145,7 +147,7 @@ def test_stopped_anywhere_it_goes_on(own, tmp_path, monkeypatch, stop):
 def test_stopped_while_it_is_put_together_it_goes_on(own, tmp_path, monkeypatch):
     run(own, tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr("relattn.translation.preparing.run.card", lambda _: 1 / 0)
+        patch.setattr("relattn.translation.corpus.pipeline.card", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run(own, tmp_path / "out")
     assert (tmp_path / "out" / "train.en.gz").exists()
@@ -163,8 +165,8 @@ def test_killed_it_leaves_no_process_and_goes_on(tmp_path):
 import sys
 from pathlib import Path
 from relattn.translation.config import CleaningConfig
-from relattn.translation.preparing.run import prepare
-from relattn.translation.preparing.sources import OwnFiles
+from relattn.translation.corpus.pipeline import prepare
+from relattn.translation.corpus.sources import OwnFiles
 if __name__ == "__main__":
     files = OwnFiles(sys.argv[1] + "/corpus.0", sys.argv[1] + "/corpus.1", ("en", "de"))
     prepare(files, Path(sys.argv[1], sys.argv[2]), CleaningConfig(), processes=2, part=10_000)

@@ -15,7 +15,7 @@ import torch
 
 from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.data.batching import collate, eval_batches, steps
-from relattn.translation.data.imported import ImportedTokenizer, Vocabulary, tokenizer_in
+from relattn.translation.data.imported_tokenizer import ImportedTokenizer, Vocabulary, tokenizer_in
 from relattn.translation.data.tokenizer import Marks
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
@@ -131,7 +131,7 @@ def test_drawn_pieces_do_not_depend_on_the_process(tokenizer, tmp_path):
     for name, content in tokenizer.files.items():
         (tmp_path / name).write_bytes(content)
     code = (
-        "import pathlib, sys; from relattn.translation.data.imported import tokenizer_in;"
+        "import pathlib, sys; from relattn.translation.data.imported_tokenizer import tokenizer_in;"
         "print(list(tokenizer_in(pathlib.Path(sys.argv[1])).frequencies()))"
     )
     said = {

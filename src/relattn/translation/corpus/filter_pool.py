@@ -18,11 +18,11 @@ from queue import SimpleQueue
 import numpy as np
 
 from relattn.translation.config import CleaningConfig
+from relattn.translation.corpus.dedup import digest
+from relattn.translation.corpus.filters import Cleaner
+from relattn.translation.corpus.report import Account
+from relattn.translation.corpus.words import plain
 from relattn.translation.errors import InputError
-from relattn.translation.preparing.account import Account
-from relattn.translation.preparing.clean import Cleaner
-from relattn.translation.preparing.duplicates import digest
-from relattn.translation.preparing.words import plain
 
 _PAIRS, _CHARACTERS = 2000, 1 << 22  # of a chunk, which ends with the first of them
 _AHEAD = 3  # chunks under way for each process
