@@ -133,7 +133,7 @@ def killed_runs(directory: Path, processes: int, strategy: Any, kills: int, draw
                 process.communicate()
                 break  # it came to its end before
             kill(process, draw)
-            found = checkpoints.listed(Path(run.out) / "checkpoints")
+            found = checkpoints.list_checkpoints(Path(run.out) / "checkpoints")
             moments.append(f"step {checkpoints.step_of(found[-1])}" if found else "before any")
             done += 1
         finish(run, resume=(Path(run.out) / "recipe.yaml").exists())
@@ -153,7 +153,10 @@ def resumed_as_one(directory: Path, whole: Recipe, processes: int, draw: random.
     """A run of several processes, killed after some checkpoint and resumed as one; whether it logs the same losses."""
     run = replace(whole, out=str(directory / f"resumed-{processes}"))
     process, least = begin(run, resume=False), draw.randrange(10, STEPS - 20, 10)
-    while not (found := checkpoints.listed(Path(run.out) / "checkpoints")) or checkpoints.step_of(found[-1]) < least:
+    while (
+        not (found := checkpoints.list_checkpoints(Path(run.out) / "checkpoints"))
+        or checkpoints.step_of(found[-1]) < least
+    ):
         time.sleep(0.01)
     kill(process, draw)
     finish(recipe(Path(run.out), 1), resume=True)

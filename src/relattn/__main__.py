@@ -45,7 +45,8 @@ def _interrupt(signal_number: int, frame: FrameType | None) -> None:
     lost, or abort the process.
     """
     signal.signal(signal_number, lambda *_: os._exit(128 + signal_number))
-    os.write(2, b"relattn: terminated\n" if signal_number == signal.SIGTERM else b"relattn: interrupted\n")
+    if os.environ.get("RANK", "0") == "0":  # once per training run
+        os.write(2, b"relattn: terminated\n" if signal_number == signal.SIGTERM else b"relattn: interrupted\n")
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             os._exit(128 + signal_number)

@@ -277,6 +277,8 @@ class TrainConfig(_Config):
         nodes: Number of machines. torchrun or SLURM starts the processes.
         strategy: With several processes, each has the whole model ("ddp"), or a shard of every parameter, gradient and
             optimizer state ("fsdp").
+        max_restarts: Number of times that torchrun starts the processes again after one was lost. They continue from
+            the newest checkpoint.
         threads: Number of CPU threads per process. By default, as PyTorch chooses.
         log_every: Number of steps between rows of log.csv.
         valid_every: Number of steps between validations (loss and BLEU).
@@ -301,6 +303,7 @@ class TrainConfig(_Config):
     devices: int = _number(1, 1, 1024)
     nodes: int = _number(1, 1, 10_000)
     strategy: Literal["ddp", "fsdp"] = "ddp"
+    max_restarts: int = _number(0, 0, 1000)
     threads: int | None = _number(None, 1, 1024)
     log_every: int = _number(50, 1, 10**9)
     valid_every: int = _number(1000, 1, 10**9)

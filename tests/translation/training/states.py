@@ -14,13 +14,13 @@ from relattn.translation.training import checkpoints
 
 
 def state_of(recipe: Recipe, step: int | None = None) -> dict[str, Any]:
-    """A run's checkpoint of a step, or its newest, without what may differ between sessions: the recipe and time."""
+    """Return a run's checkpoint of a step, or its newest, without what differs between sessions: recipe, times."""
     directory = Path(recipe.out) / "checkpoints"
     if step is None:
         found = checkpoints.newest(directory)[1]
     else:
         found = checkpoints.load(checkpoints.checkpoint_path(directory, step))
-    del found["recipe"], found["clock"]
+    del found["recipe"], found["progress"]["seconds"], found["progress"]["seconds_at_row"]
     return found
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from relattn.translation.errors import Diverged, InputError
-from relattn.translation.training.averaging import average
+from relattn.translation.training.checkpoints import average
 
 
 def states(count: int) -> list[dict[str, torch.Tensor]]:
@@ -36,7 +36,7 @@ def test_it_changes_no_state_it_was_given():
     "other", [{"a": torch.zeros(2)}, {"a": torch.zeros(3), "b": torch.zeros(1)}, {"b": torch.zeros(3)}, {}]
 )
 def test_states_of_different_models_are_refused(other):
-    with pytest.raises(InputError, match="checkpoint 2 to be averaged holds other weights than the first") as caught:
+    with pytest.raises(InputError, match="checkpoint 2 to average must have the weights of the first one") as caught:
         average([{"a": torch.zeros(3)}, other])
     assert caught.type is InputError  # a wrong list of files; no run diverged
 
@@ -48,5 +48,5 @@ def test_nothing_has_no_mean():
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 def test_weights_that_are_no_numbers_have_no_mean(wrong):
-    with pytest.raises(Diverged, match=r"checkpoint 2 to be averaged holds b that is not finite: it diverged$"):
+    with pytest.raises(Diverged, match=r"must be finite, got b of checkpoint 2: training diverged$"):
         average([{"a": torch.zeros(3), "b": torch.zeros(2)}, {"a": torch.zeros(3), "b": torch.tensor([1.0, wrong])}])

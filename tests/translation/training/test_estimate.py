@@ -41,9 +41,9 @@ def held(name):
 recipe = to_config(Recipe, read_yaml(sys.argv[1], "a recipe"), sys.argv[1])
 model = replace(recipe.model, dim=16, heads=2, feed_forward_dim=16, encoder_layers=1, decoder_layers=1)
 data = replace(recipe.data, vocab_size=100, max_tokens=64)
-estimate.seconds_a_step(replace(recipe, model=model, data=data), 1)  # what is imported by then
+estimate.seconds_per_step(replace(recipe, model=model, data=data), 1)  # what is imported by then
 before = held("VmRSS")
-estimate.seconds_a_step(recipe, 1)
+estimate.seconds_per_step(recipe, 1)
 print(held("VmHWM") - before)
 """
 
@@ -59,7 +59,7 @@ def test_parts_that_can_be_counted_by_hand():
     assert alone.gradients == 0  # the moment of the most is before the first
     logits = 4 * 10 * 60 * 500  # of 10 sentences of 60 pieces
     assert alone.activations > logits
-    assert alone.total == weights + alone.optimizer + alone.activations + alone.passing
+    assert alone.total == weights + alone.optimizer + alone.activations + alone.temporary
 
 
 @pytest.mark.whole
@@ -81,7 +81,7 @@ def test_in_shards_a_process_holds_its_share_and_what_has_come_together():
     )
     assert (found.weights, found.optimizer) == (whole.weights // 4, whole.optimizer // 4)
     assert found.gradients == whole.weights // 4 + whole.weights  # of the micro-batches that wait for the last
-    assert found.passing == whole.passing + whole.weights - of_encoder - of_decoder + 2 * of_decoder
+    assert found.temporary == whole.temporary + whole.weights - of_encoder - of_decoder + 2 * of_decoder
     assert found.activations == whole.activations
 
 
@@ -119,25 +119,23 @@ def test_the_longest_batch_fits_the_budget_and_the_model():
 
 
 def test_steps_are_dealt_out_evenly():
-    spread = estimate.on_devices(SMALL, 2)
+    spread = estimate.distribute(SMALL, 2)
     assert (spread.train.accumulate, spread.train.devices) == (4, 2)
     for devices in (0, 3, 16):
-        with pytest.raises(InputError, match=f"8 micro-batches cannot be dealt out to {devices} devices evenly"):
-            estimate.on_devices(SMALL, devices)
+        with pytest.raises(InputError, match=f"devices must divide the 8 micro-batches of a step, got {devices}"):
+            estimate.distribute(SMALL, devices)
 
 
 @pytest.mark.whole
 def test_an_epoch_is_what_is_trained_on(tmp_path):
     recipe = replace(SMALL, out=str(tmp_path), data=replace(SMALL.data, builtin_lines=300))
-    assert estimate.epoch(recipe) is None
     data = prepare(recipe.data, tmp_path, seed=recipe.seed)
     steps = list(takewhile(lambda step: step.epoch == 0, data.train.steps(accumulate=2, ranks=4)))
-    found = estimate.epoch(recipe)
-    assert (found.pairs, found.steps) == (len(data.train.pairs.src), len(steps))
-    assert found.tokens == sum(step.target_tokens for step in steps)
-    told = estimate.plan(recipe, measured=2.0)
-    assert f"an epoch: {found.steps} steps: {found.pairs} pairs" in told
-    assert "time: 20 seconds: 2 s a step as measured on one device, 2,400 target tokens a second" in told
+    tokens = sum(step.target_tokens for step in steps) / len(steps)
+    told = estimate.plan(recipe, seconds=2.0)
+    epoch = f"{len(steps)} steps, {len(data.train.pairs.src)} pairs, {tokens:,.0f} target tokens per step"
+    assert f"epoch: {epoch}; {10 / len(steps):.1f} epochs in all" in told
+    assert "time: 20 seconds: 2 s per step on one device, 2,400 target tokens per second" in told
 
 
 @pytest.mark.whole
@@ -159,9 +157,9 @@ def test_checkpoints_take_the_room_that_is_said(tmp_path):
     )
     bundle = train(recipe, show=False)
     weights = (bundle / "model.safetensors").stat().st_size
-    kept = [path.stat().st_size for path in checkpoints.listed(tmp_path / "run" / "checkpoints")]
+    kept = [path.stat().st_size for path in checkpoints.list_checkpoints(tmp_path / "run" / "checkpoints")]
     model = Transformer(recipe.model, 500)
-    assert run_directory.room_for(model, recipe.train) == pytest.approx(sum(kept) * 3 / 2 + weights, rel=0.2)
+    assert run_directory.disk_space(model, recipe.train) == pytest.approx(sum(kept) * 3 / 2 + weights, rel=0.2)
 
 
 def test_a_run_without_room_for_its_checkpoints_is_not_begun(tmp_path, monkeypatch):
@@ -171,16 +169,16 @@ def test_a_run_without_room_for_its_checkpoints_is_not_begun(tmp_path, monkeypat
         data=replace(SMALL.data, builtin_lines=200),
         train=replace(SMALL.train, devices=1, keep=5, average=1),
     )
-    needed = run_directory.room_for(Transformer(SMALL.model, 500), recipe.train)
+    needed = run_directory.disk_space(Transformer(SMALL.model, 500), recipe.train)
     monkeypatch.setattr(run_directory.shutil, "disk_usage", lambda path: SimpleNamespace(free=needed // 2))
-    with pytest.raises(InputError, match=r"run: 5 checkpoints and a bundle need 3 MiB, and 1 MiB are free there"):
+    with pytest.raises(InputError, match=r"run: the disk must have 3 MiB for 5 checkpoints and a bundle, got 1 MiB"):
         train(recipe, show=False)
-    assert checkpoints.listed(tmp_path / "run" / "checkpoints") == []
+    assert checkpoints.list_checkpoints(tmp_path / "run" / "checkpoints") == []
 
 
 def test_only_what_checkpoints_hold_is_room_for_checkpoints(tmp_path, monkeypatch):
     model = Transformer(SMALL.model, 500)
-    needed = run_directory.room_for(model, SMALL.train)
+    needed = run_directory.disk_space(model, SMALL.train)
     monkeypatch.setattr(run_directory.shutil, "disk_usage", lambda path: SimpleNamespace(free=needed // 2))
     for name in ("data/train.arrow", "tensorboard/events", "checkpoints/step-00000001.ckpt"):
         (tmp_path / name).parent.mkdir()
@@ -189,7 +187,7 @@ def test_only_what_checkpoints_hold_is_room_for_checkpoints(tmp_path, monkeypatc
         if name.startswith("checkpoints"):
             run_directory.require_space(tmp_path, model, SMALL.train)
         else:
-            with pytest.raises(InputError, match="are free there"):
+            with pytest.raises(InputError, match="the disk must have"):
                 run_directory.require_space(tmp_path, model, SMALL.train)
 
 
@@ -198,11 +196,11 @@ def test_the_command_line(capsys, tmp_path):
     given += ["--model.encoder_layers=1", "--model.decoder_layers=1", "--data.max_tokens=256", f"--out={tmp_path}/x"]
     assert cli.main(["plan", "wmt14-en-de-base", "--devices", "4", "--measure", "1", *given]) == 0
     told = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
-    assert told["a step"] == "at most 2,048 pieces a side, padding counted: 4 × 2 micro-batches of 256"
-    assert re.match(r"\d+ MiB: weights 1 MiB · gradients", told["memory of a device, fp32, 1 × 256 pieces"])
-    assert told["an epoch"] == f"not known before {tmp_path}/x has its data"
+    assert told["step"] == "at most 2,048 tokens per side with padding: 4 × 2 micro-batches of 256"
+    assert re.match(r"\d+ MiB: weights 1 MiB · gradients", told["memory per device, fp32, 1 × 256 tokens"])
+    assert told["epoch"] == f"not known before {tmp_path}/x has its data"
     assert told["steps"] == "100,000"
-    assert re.match(r".*: .* s a step as measured on one device, [\d,]+ target tokens a second if", told["time"])
+    assert re.match(r".*: .* s per step on one device, [\d,]+ target tokens per second if", told["time"])
     assert cli.main(["plan", "wmt14-en-de-base", "--devices", "3"]) == 2
     assert cli.main(["plan", "wmt14-en-de-base", "--measure", "-1"]) == 2
     assert "measure must be at least 0, got -1" in capsys.readouterr().err
@@ -211,7 +209,7 @@ def test_the_command_line(capsys, tmp_path):
 @pytest.mark.whole
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_papers_recipes_on_eight_devices(name):
-    recipe = estimate.on_devices(PRESETS[name], 8)
+    recipe = estimate.distribute(PRESETS[name], 8)
     assert (recipe.train.accumulate, recipe.train.devices) == (1, 8)
     found = estimate.memory(recipe)
     assert found.weights == 4 * sum(p.numel() for p in Transformer(recipe.model, recipe.data.vocab_size).parameters())

@@ -24,8 +24,7 @@ from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, loop
 from relattn.translation.training.journal import read_log
 from relattn.translation.training.loop import seed_dropout
-from relattn.translation.training.objective import summed_loss
-from relattn.translation.training.schedule import learning_rate
+from relattn.translation.training.objective import learning_rate, summed_loss
 from relattn.translation.training.train import train
 
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
@@ -246,7 +245,7 @@ def test_nothing_is_read_from_the_device_at_a_step_that_does_not_log(tmp_path, m
 
         monkeypatch.setattr(torch.Tensor, name, note)
     take = loop.take_step
-    monkeypatch.setattr(loop, "take_step", lambda *args: (steps.append(None), take(*args))[1])
+    monkeypatch.setattr(loop, "take_step", lambda *args, **key: (steps.append(None), take(*args, **key))[1])
     few = {"steps": 12, "log_every": 4, "valid_every": 8, "checkpoint_every": 6, "valid_bleu_lines": 0}
     train(make_recipe(tmp_path / "run", train={**few, "gradient_clip": 1.0}), show=False)
     assert {step for step, _ in read} == {4, 6, 8, 12}
@@ -261,7 +260,7 @@ def test_torchrun_starts_the_processes(tmp_path, recipe_of):
     command = ["-m", "relattn", "train", str(tmp_path / "recipe.yaml")]
     run = subprocess.run([*torchrun, "3", *command], capture_output=True, text=True)
     told = [line for line in run.stderr.splitlines() if line.startswith("relattn: ")]
-    assert set(told) == {"relattn: error: devices is 2 and nodes 1, but 3 processes were started"}
+    assert set(told) == {"relattn: error: devices × nodes must be 3, the processes started, got 2 × 1"}
     assert not (tmp_path / "run").exists()
     run = subprocess.run([*torchrun, "2", *command], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
@@ -270,7 +269,7 @@ def test_torchrun_starts_the_processes(tmp_path, recipe_of):
 
 def test_several_nodes_need_who_starts_them(tmp_path, recipe_of):
     recipe = recipe_of(tmp_path / "run", 8)
-    with pytest.raises(InputError, match=r"^nodes is 2: start the processes on all of them by torchrun or srun$"):
+    with pytest.raises(InputError, match=r"^with nodes 2, torchrun or srun must start the processes$"):
         train(replace(recipe, train=replace(recipe.train, nodes=2)), show=False)
     assert not (tmp_path / "run").exists()
 
@@ -299,7 +298,6 @@ def test_a_signal_to_one_process_stops_all_of_them(tmp_path, recipe_of):
         os.kill(processes(process)[1], signal.SIGTERM)
         _, err = process.communicate(timeout=60)
     step = checkpoints.newest(tmp_path / "run" / "checkpoints")[1]["step"]
-    assert (
-        err.splitlines()[-1] == f"relattn: stopped after step {step}; the same command with --resume goes on from there"
-    )
+    message = f"relattn: stopped after step {step}; the same command with --resume continues from there"
+    assert err.splitlines()[-1] == message
     assert process.returncode == 128 + signal.SIGTERM

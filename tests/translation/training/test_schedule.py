@@ -2,7 +2,7 @@
 
 import pytest
 
-from relattn.translation.training.schedule import learning_rate
+from relattn.translation.training.objective import learning_rate
 
 
 @pytest.mark.parametrize(("dim", "warmup"), [(512, 4000), (7, 1), (128, 13)])

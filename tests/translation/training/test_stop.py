@@ -28,7 +28,7 @@ def test_a_signal_that_comes_while_ranks_ask_each_other_is_heard_the_next_time(r
         ranks.meanwhile = lambda: None
         assert stop.agreed(ranks)
         with pytest.raises(Interrupted, match="the end") as told:
-            stop.at_once("the end")
+            stop.immediately("the end")
     assert told.value.number == signal.SIGTERM
 
 
@@ -36,7 +36,16 @@ def test_a_second_signal_acts_as_it_does_elsewhere():
     before = signal.getsignal(signal.SIGINT)
     with Stop() as stop:
         signal.raise_signal(signal.SIGINT)
-        assert stop.asked == signal.SIGINT
+        assert stop.signal == signal.SIGINT
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_under_torchrun_a_second_signal_is_ignored(monkeypatch):
+    """A scheduler signals all processes, and then torchrun signals them again."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    with Stop() as stop:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGTERM)
+    assert stop.signal == signal.SIGTERM

@@ -11,7 +11,7 @@ from relattn.translation.data.batching import collate
 from relattn.translation.data.tokenizer import Marks
 from relattn.translation.training import loop
 from relattn.translation.training.train import train
-from relattn.translation.training.validation import Validated, order_unread, shuffled
+from relattn.translation.training.validation import shuffled
 
 SETTINGS = {"steps": 9, "warmup_steps": 3, "valid_every": 3, "log_every": 9}
 
@@ -29,16 +29,9 @@ def test_pieces_change_places_and_marks_do_not():
     assert not torch.equal(shuffled(batch, marks, 2).src, found.src)
 
 
-def test_what_is_said():
-    assert order_unread(9, Validated("v", 2.0, None), 2.03) is None
-    told = order_unread(9, Validated("v", 2.0, None), 2.004)
-    assert told is not None
-    assert told.startswith("step 9: the loss on v is 2.000, and 2.004 with the pieces of its sources")
-
-
 def test_a_model_that_reads_no_order_is_named_after_its_warm_up(tmp_path, make_recipe, caplog):
     train(make_recipe(tmp_path / "run", train={**SETTINGS, "learning_rate_factor": 1e-9}))
-    lines = [line for line in caplog.messages if "nothing of order" in line]
+    lines = [line for line in caplog.messages if "does not use word order" in line]
     assert [line.split(":")[0] for line in lines] == ["step 6", "step 9"]
 
 
@@ -52,7 +45,7 @@ def test_one_that_cannot_read_it_said_so_when_it_was_made(tmp_path, make_recipe,
 
 def test_once_order_is_read_it_is_not_asked_for_again(tmp_path, make_recipe, caplog, monkeypatch):
     asked = []
-    monkeypatch.setattr(loop, "shuffled_loss", lambda *_: asked.append(1) or 1e3)
+    monkeypatch.setattr(loop, "ignores_order", lambda *_: asked.append(1))
     train(make_recipe(tmp_path / "run", train=SETTINGS))
     assert asked == [1]
     assert "order" not in caplog.text

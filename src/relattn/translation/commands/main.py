@@ -111,9 +111,10 @@ def _summary() -> str:
 
 
 def _report(message: str, code: int = 2) -> int:
-    """Print a line on standard error, as much of it as can be written. Return `code`."""
+    """Print a line on standard error, as much of it as can be written, unless it is empty. Return `code`."""
     with suppress(OSError):
-        print(f"relattn: {one_line(message)}", file=sys.stderr)
+        if message:
+            print(f"relattn: {one_line(message)}", file=sys.stderr)
     return code
 
 

@@ -17,5 +17,5 @@ def plan(recipe: Recipe, *, devices: int | None = None, measure: int = 0) -> Non
     from relattn.translation.training import estimate
 
     if devices is not None:
-        recipe = estimate.on_devices(recipe, devices)
-    print(estimate.plan(recipe, measured=estimate.seconds_a_step(recipe, measure) if measure else None))
+        recipe = estimate.distribute(recipe, devices)
+    print(estimate.plan(recipe, seconds=estimate.seconds_per_step(recipe, measure) if measure else None))

@@ -13,9 +13,9 @@ def train(recipe: Recipe, *, resume: bool = False) -> None:
         recipe: YAML file, or name of a known recipe (see relattn recipe --help).
         resume: Continue from the newest checkpoint in the run's directory.
     """
-    from relattn.translation.training.distributed import first_process
+    from relattn.translation.training.distributed import is_first_process
     from relattn.translation.training.train import train as run
 
     path = run(recipe, resume=resume)
-    if first_process():
+    if is_first_process():
         print(path)

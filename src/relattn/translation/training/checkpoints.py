@@ -1,7 +1,7 @@
-"""Checkpoints: all that is needed to go on as if nothing had happened.
+"""Checkpoints: everything that a run needs to continue as if it had never stopped.
 
-One writer: beside the target, synced, with its checksum, then renamed, at step boundaries only. A checkpoint that was
-damaged later is found out by its checksum, and the one before it is used.
+A checkpoint is written next to its target, synced, and renamed, together with a SHA-256 checksum. A checkpoint that was
+damaged later does not match its checksum, and the one before it is used.
 """
 
 from __future__ import annotations
@@ -9,95 +9,122 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from relattn.translation.errors import InputError
+from relattn.translation.errors import Diverged, InputError, reading, require
 from relattn.translation.files import write_atomically
 
-FORMAT = 4
+FORMAT = 1
 
 
 def checkpoint_path(directory: Path, step: int) -> Path:
-    """Where the checkpoint of a step lies."""
+    """Return the path of the checkpoint of a step."""
     return directory / f"step-{step:08d}.ckpt"
 
 
-def listed(directory: Path) -> list[Path]:
-    """The checkpoints of a directory, oldest first."""
-    found = [path for path in directory.glob("step-*.ckpt") if re.fullmatch(r"step-\d{8,}\.ckpt", path.name)]
-    return sorted(found, key=step_of)
+def list_checkpoints(directory: Path) -> list[Path]:
+    """Return the checkpoints in a directory, oldest first."""
+    paths = [path for path in directory.glob("step-*.ckpt") if re.fullmatch(r"step-\d{8,}\.ckpt", path.name)]
+    return sorted(paths, key=step_of)
 
 
 def step_of(path: Path) -> int:
-    """The step of a checkpoint."""
+    """Return the step of a checkpoint."""
     return int(path.stem.removeprefix("step-"))
 
 
-def save(directory: Path, step: int, content: dict[str, Any], *, keep: int, every: int = 1) -> Path:
-    """Write the checkpoint of a step, then delete all but it and the newest `keep` whose steps divide by `every`.
+def save(directory: Path, step: int, content: dict[str, Any], *, keep: int, every: int = 1) -> None:
+    """Write the checkpoint of a step, then delete old ones.
 
-    So a checkpoint made because a run was interrupted leaves no trace in what is kept, and averaged, in the end.
+    The newest `keep` checkpoints whose step is a multiple of `every` are kept. So a checkpoint of an interrupted run
+    does not change which checkpoints are kept, and averaged, at the end.
 
     Raises:
-        InputError: it could not be written; every earlier checkpoint is still there.
+        InputError: The checkpoint could not be written. All earlier checkpoints are still there.
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = checkpoint_path(directory, step)
-    # Into memory first: torch.save hides why a file could not be written.
-    buffer = io.BytesIO()
+    buffer = io.BytesIO()  # torch.save to a file hides why a write failed
     torch.save({"format": FORMAT, "step": step, **content}, buffer)
     digest = hashlib.sha256(buffer.getbuffer()).hexdigest()
     write_atomically(path, buffer.getbuffer())
     write_atomically(_checksum(path), f"{digest}  {path.name}\n".encode())
-    regular = [old for old in listed(directory) if step_of(old) % every == 0]
-    for old in set(listed(directory)) - {path, *regular[-keep:]}:
+    paths = list_checkpoints(directory)
+    regular = [old for old in paths if step_of(old) % every == 0]
+    for old in set(paths) - {path, *regular[-keep:]}:
         old.unlink()
         _checksum(old).unlink(missing_ok=True)
-    return path
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read a checkpoint. No code from it is run.
+    """Read a checkpoint. This runs no code from it.
 
     Raises:
-        InputError: it is missing, damaged, or of another format.
+        InputError: The checkpoint is missing, damaged, or of another format.
     """
-    try:
-        if not _checksum(path).exists():
-            raise InputError(f"{path}: its checksum, {_checksum(path).name}, is missing")
-        recorded = _checksum(path).read_bytes().split()
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    checksum = _checksum(path)
+    require(checksum.exists(), f"{path}: its checksum {checksum.name} is missing")
+    with reading(path, "cannot be read"), open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        recorded = checksum.read_bytes().split()
     if recorded != [digest.encode(), path.name.encode()]:
-        raise InputError(f"{path}: damaged: its checksum is not the one in {_checksum(path).name}")
+        raise InputError(f"{path}: damaged: it does not match its checksum {checksum.name}")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # of many types; PyTorch's message would advise to load it as code
-        raise InputError(f"{path}: not a checkpoint of tensors and plain values alone") from error
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT:
-        raise InputError(f"{path}: checkpoint format {found}, this version reads {FORMAT}")
-    return content
+    except Exception as error:  # PyTorch's message would advise to load it as code
+        raise InputError(f"{path}: must contain only tensors and plain values") from error
+    version = content.get("format") if isinstance(content, dict) else None
+    require(version == FORMAT, f"{path}: the checkpoint format must be {FORMAT}, got {version}")
+    return content  # type: ignore[no-any-return]
 
 
 def newest(directory: Path) -> tuple[Path, dict[str, Any], list[str]]:
-    """The newest sound checkpoint, its content, and a line for each newer one that was passed over as damaged.
+    """Return the newest intact checkpoint, its content, and one message per damaged newer one.
 
     Raises:
-        InputError: there is none.
+        InputError: There is no intact checkpoint.
     """
-    passed_over: list[str] = []
-    for path in reversed(listed(directory)):
+    damaged: list[str] = []
+    for path in reversed(list_checkpoints(directory)):
         try:
-            return path, load(path), passed_over
+            return path, load(path), damaged
         except InputError as error:
-            passed_over.append(str(error))
-    raise InputError("; ".join(passed_over) or f"{directory}: holds no checkpoint")
+            damaged.append(str(error))
+    raise InputError("; ".join(damaged) or f"{directory}: contains no checkpoint")
+
+
+def average(states: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the mean of the weights of several checkpoints, which usually translates better than the last one.
+
+    Args:
+        states: State dictionaries of one model. They are summed in float64, and the mean has their dtypes.
+
+    Raises:
+        InputError: There are none, or names or shapes of their weights differ.
+        Diverged: A weight is not finite.
+    """
+    total: dict[str, Tensor] = {}
+    shapes: dict[str, torch.Size] = {}
+    dtypes: dict[str, torch.dtype] = {}
+    count = 0
+    for count, state in enumerate(states, start=1):
+        found = {name: value.shape for name, value in state.items()}
+        require(found == (shapes or found), f"checkpoint {count} to average must have the weights of the first one")
+        shapes = found
+        for name, value in state.items():
+            if not value.isfinite().all():
+                raise Diverged(
+                    f"weights to average must be finite, got {name} of checkpoint {count}: training diverged"
+                )
+            dtypes[name] = value.dtype
+            total[name] = value.double() + total[name] if count > 1 else value.double()
+    require(count > 0, "there is no checkpoint to average")
+    return {name: (value / count).to(dtypes[name]) for name, value in total.items()}
 
 
 def _checksum(path: Path) -> Path:

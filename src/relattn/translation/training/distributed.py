@@ -1,11 +1,22 @@
-"""The processes of a run, one a device: how they are started, what they share and how they compute."""
+"""Processes of a run, one per device: how they are started and supervised, and how they compute.
+
+If torchrun, SLURM or MPI started this process, it joins the others. Otherwise `launch` starts all processes of this
+machine with torchrun's elastic agent, which ends the others if one is lost.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
-import subprocess
+import signal
 import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -13,113 +24,194 @@ import torch
 from lightning.fabric import Fabric
 from lightning.fabric.loggers import TensorBoardLogger
 from lightning.fabric.plugins import MixedPrecision, Precision
-from lightning.fabric.plugins.collectives.torch_collective import default_pg_timeout
 from lightning.fabric.strategies import ModelParallelStrategy
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
-from relattn.translation.config import Recipe, TrainConfig
-from relattn.translation.errors import InputError
-from relattn.translation.training.run_directory import TENSORBOARD
+from relattn.translation.config import Recipe, TrainConfig, dump
+from relattn.translation.errors import InputError, Interrupted, LostProcess, require
+from relattn.translation.training.run_directory import TENSORBOARD, describe_progress
 from relattn.translation.training.shards import shard
-from relattn.translation.training.together import PARENT
+from relattn.translation.training.stop import Stop
 
 _MIXED: dict[str, Literal["bf16-mixed", "16-mixed"]] = {"bf16-mixed": "bf16-mixed", "fp16-mixed": "16-mixed"}
+_GRACE = 5.0  # seconds in which the agent ends a process whose partner was lost
+_SHUTDOWN = "120"  # seconds that a process has to finish its step and write a checkpoint
+_USER_ERROR = 2  # exit code
 
 
-def first_process() -> bool:
-    """Whether this is the one training process that writes files, which is so before others are started too."""
+def is_first_process() -> bool:
+    """Return whether this is the process that writes files. Processes that torchrun will start do not count."""
     return rank_zero_only.rank == 0  # type: ignore[attr-defined]
 
 
+def restarts() -> int:
+    """Return how often torchrun has restarted the processes of this run."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
 def require_devices(train: TrainConfig) -> None:
-    """Refuse, by an InputError, a run of more devices than there are, or of machines that nobody starts."""
+    """Raise an InputError if there are fewer GPUs than devices, or if nothing starts processes on several machines."""
     gpus = torch.cuda.device_count()
     on_gpus = train.accelerator == "gpu" or (train.accelerator == "auto" and gpus > 0)
     if on_gpus and train.devices > gpus:
-        raise InputError(f"devices is {train.devices}, but the GPUs here are {gpus} (accelerator {train.accelerator})")
-    if train.nodes > 1 and not any(name in os.environ for name in ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS")):
-        raise InputError(f"nodes is {train.nodes}: start the processes on all of them by torchrun or srun")
+        raise InputError(f"devices must be at most the number of GPUs, {gpus}, got {train.devices}")
+    started = any(name in os.environ for name in ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS"))
+    require(train.nodes == 1 or started, f"with nodes {train.nodes}, torchrun or srun must start the processes")
 
 
 def precision_of(train: TrainConfig) -> Precision:
-    """A recipe's precision as Fabric's plug-in: by name, Fabric has bfloat16 in the place of float16 on a CPU."""
+    """Return Fabric's plug-in for a precision. By name, Fabric would use bfloat16 for float16 on a CPU."""
     if train.precision == "fp32":
         return Precision()
-    found = None if train.accelerator == "cpu" else torch.accelerator.current_accelerator()
-    return MixedPrecision(_MIXED[train.precision], "cpu" if found is None else found.type)
+    device = None if train.accelerator == "cpu" else torch.accelerator.current_accelerator()
+    return MixedPrecision(_MIXED[train.precision], "cpu" if device is None else device.type)
 
 
-def fabric_of(recipe: Recipe, out: Path) -> Fabric:
-    """The devices, ranks and precision that a recipe asks for, and where its log goes besides."""
-    train = recipe.train
-    started = int(os.environ.get("WORLD_SIZE", train.processes))  # by torchrun
+def fabric_of(train: TrainConfig, out: Path) -> Fabric:
+    """Return a Fabric with the devices, strategy and precision of a run, which logs to TensorBoard if it is installed.
+
+    Raises:
+        InputError: The number of processes that were started differs from devices × nodes.
+    """
+    started = int(os.environ.get("WORLD_SIZE", train.processes))
     if started != train.processes:
-        raise InputError(f"devices is {train.devices} and nodes {train.nodes}, but {started} processes were started")
-    known = any(importlib.util.find_spec(name) for name in ("tensorboard", "tensorboardX"))
+        raise InputError(
+            f"devices × nodes must be {started}, the processes started, got {train.devices} × {train.nodes}"
+        )
+    strategy: str | ModelParallelStrategy = "auto"
+    if train.processes > 1:
+        strategy = "ddp"
+    if train.strategy == "fsdp":
+        strategy = ModelParallelStrategy(shard, data_parallel_size=train.processes, tensor_parallel_size=1)
+    tensorboard = any(importlib.util.find_spec(name) for name in ("tensorboard", "tensorboardX"))
     return Fabric(
         accelerator=train.accelerator,
         devices=train.devices,
         num_nodes=train.nodes,
-        strategy=_strategy(train),
+        strategy=strategy,
         plugins=precision_of(train),
-        loggers=TensorBoardLogger(out, name=TENSORBOARD, version="") if known else None,
+        loggers=TensorBoardLogger(out, name=TENSORBOARD, version="") if tensorboard else None,
     )
 
 
-def _strategy(train: TrainConfig) -> str | ModelParallelStrategy:
-    if train.processes == 1:
-        return "auto"
-    if train.strategy == "ddp":
-        return "ddp"
-    return ModelParallelStrategy(shard, data_parallel_size=train.processes, tensor_parallel_size=1)
+def must_launch(fabric: Fabric) -> bool:
+    """Return whether a run needs several processes that nothing has started yet."""
+    environment = getattr(fabric.strategy, "cluster_environment", None)  # a single device has none
+    return environment is not None and not environment.creates_processes_externally
 
 
-def launch(fabric: Fabric, train: TrainConfig, children: list[subprocess.Popen[bytes]]) -> None:
-    """Join the other processes of a run; where nothing else starts them, start those of this machine, as `children`."""
-    environment = getattr(fabric.strategy, "cluster_environment", None)
-    if environment is not None:
-        if not environment.creates_processes_externally:
-            shared = {"MASTER_ADDR": environment.main_address, "MASTER_PORT": str(environment.main_port)}
-            shared |= {"WORLD_SIZE": str(train.processes), PARENT: str(os.getpid())}
-            for rank in range(1, train.devices):
-                own = {**os.environ, **shared, "LOCAL_RANK": str(rank)}
-                children.append(subprocess.Popen(_own_command(), env=own))
-        fabric.strategy._launcher = None  # Lightning's own, which kills this process without a word when another ends
-        if train.threads is None and "OMP_NUM_THREADS" not in os.environ:
-            torch.set_num_threads(max(1, torch.get_num_threads() // train.devices))
-    if restarted() and environment is not None:
-        _join_by_names_of_its_own(fabric.device)
-    fabric.launch()
-    if train.threads is not None:
-        torch.set_num_threads(train.threads)
+def launch(recipe: Recipe, *, resume: bool) -> None:
+    """Run `relattn train` in one process per device of this machine, under torchrun's elastic agent.
 
-
-def _own_command() -> list[str]:
-    """The command that this process was started with."""
-    module = sys.modules["__main__"].__spec__
-    begin = [os.path.abspath(sys.argv[0])] if module is None else ["-m", module.name]
-    return [sys.executable, *begin, *sys.argv[1:]]
-
-
-def restarted() -> bool:
-    """Whether torchrun started this process in the place of one that ended too early."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-
-
-def _join_by_names_of_its_own(device: torch.device) -> None:
-    """Join the processes that torchrun started again, before Fabric would.
-
-    Its static rendezvous keeps one store for all starts, in which a process would find the addresses of those that are
-    gone; so what this start puts there has its number.
+    Raises:
+        Interrupted: A signal ended the run. The first process has printed the message.
+        LostProcess: A process was killed or failed.
+        SystemExit: A process ended with a user error, which it has printed.
     """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    train = recipe.train
+    threads = max(1, torch.get_num_threads() // train.devices)  # torchrun's default would be 1
+    defaults = {"OMP_NUM_THREADS": str(threads), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": _SHUTDOWN}
+    with tempfile.TemporaryDirectory() as directory, _agent_settings(defaults):
+        path = Path(directory) / "recipe.yaml"
+        path.write_text(dump(recipe), encoding="utf-8")
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=train.devices,
+            run_id=uuid.uuid4().hex,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            local_addr="localhost",
+            max_restarts=train.max_restarts,
+            logs_specs=DefaultLogsSpecs(log_dir=directory, redirects=Std.OUT),  # this process prints the result
+        )
+        command = ["-m", "relattn", "train", str(path), *(["--resume"] if resume else [])]
+        try:
+            elastic_launch(config, sys.executable)(*command)
+        except SignalException as error:
+            raise Interrupted("", error.sigval) from error
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            code = failure.exitcode
+            if code == _USER_ERROR:
+                raise SystemExit(code) from error
+            if code > 128:
+                raise Interrupted("", code - 128) from error
+            how = f"was killed by {failure.signal_name()}" if code < 0 else f"failed with exit code {code}"
+            message = f"process {rank + 1} of {train.devices} {how}{describe_progress(Path(recipe.out))}"
+            raise LostProcess(message) from error
+
+
+@contextmanager
+def _agent_settings(defaults: dict[str, str]) -> Iterator[None]:
+    """Set environment variables that are not set yet, silence the agent's log, and restore everything at the end."""
+    names = [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]
+    levels = {logger: logger.level for logger in map(logging.getLogger, names)}
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT) if in_main_thread else ()
+    handlers = {number: signal.getsignal(number) for number in numbers}  # the agent does not restore them
+    added = {name: value for name, value in defaults.items() if name not in os.environ}
+    os.environ.update(added)
+    for logger in levels:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in levels.items():
+            logger.setLevel(level)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for name in added:
+            del os.environ[name]
+
+
+def join_restarted(device: torch.device) -> None:
+    """Join the process group of restarted processes, which Fabric then uses.
+
+    torchrun keeps one store for all starts. It has the addresses of processes that are gone, so each restart needs a
+    prefix of its own.
+    """
+    if restarts() == 0:
+        return
+    store = torch.distributed.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
     torch.distributed.init_process_group(
         torch.distributed.get_default_backend_for_device(device),
-        store=torch.distributed.PrefixStore(
-            f"start {os.environ['TORCHELASTIC_RESTART_COUNT']}",
-            torch.distributed.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False),
-        ),
+        store=torch.distributed.PrefixStore(f"restart {restarts()}", store),
         rank=int(os.environ["RANK"]),
         world_size=int(os.environ["WORLD_SIZE"]),
-        timeout=default_pg_timeout,
         device_id=None if device.type == "cpu" else device,
     )
+
+
+def stop_with_agent() -> None:
+    """Send SIGTERM to this process when the agent that started it is gone, which would otherwise leave an orphan."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def ended_by_agent(stop: Stop, train: TrainConfig) -> Iterator[None]:
+    """Give the agent time to end this process before it reports an error that another process may have caused.
+
+    If a process is lost, a collective operation fails in all others, with an error of gloo or NCCL. If all processes
+    fail, the first one reports it.
+    """
+    try:
+        yield
+    except Exception as error:
+        if train.processes > 1 and (isinstance(error, RuntimeError) or not is_first_process()):
+            stop.kill()
+            time.sleep(_GRACE)
+        raise

@@ -1,17 +1,16 @@
-"""What a training will take, before it is begun: weights, memory of each device, room on the disk, tokens, time.
+"""Estimate what a training run needs before it starts: memory per device, disk space, tokens and time.
 
-Memory is that of two steps at the longest batch, run on tensors that have shapes and no numbers, and counted by
-PyTorch's own MemTracker. It is that of tensors: what an allocator keeps of those that are gone comes on top, on a CPU a
-quarter to a half with glibc's.
+The memory is that of two steps with the longest batch, which are run on tensors without data and counted by PyTorch's
+MemTracker. It counts tensors only: on a CPU, glibc's allocator keeps a quarter to a half more.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 
-import numpy as np
 import torch
 from lightning.fabric import Fabric
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
@@ -26,198 +25,173 @@ from relattn.translation.model.transformer import Transformer
 from relattn.translation.training.distributed import precision_of
 from relattn.translation.training.loop import set_up, take_step
 from relattn.translation.training.objective import summed_loss
-from relattn.translation.training.run_directory import room_for
+from relattn.translation.training.run_directory import disk_space
 
 PAPER = "the paper's base models: 100,000 steps on 8 K40; its big models: 300,000 on 8 P100 (section 4.1)"
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of a device at the moment when it holds the most.
+    """Peak memory of a device, in bytes.
 
     Attributes:
-        weights: of the model; in shards a process's own.
-        gradients: as much again; with several processes twice, for what is sent. In shards, micro-batches that are
-            accumulated leave a gradient of the whole model.
-        optimizer: Adam's moments; in shards a process's own.
-        activations: what forward keeps for backward.
-        passing: what is held only while a layer is computed, such as the gradient of the logits; in shards the weights
-            that have come together.
+        weights: Weights; with shards, those of this process.
+        gradients: Gradients, twice with several processes, because they are copied to be sent. With shards,
+            accumulated micro-batches keep a gradient of the whole model.
+        optimizer: Moments of Adam; with shards, those of this process.
+        activations: Tensors that the forward pass keeps for the backward pass.
+        temporary: Tensors that exist while one layer is computed, such as the gradient of the logits. With shards,
+            also the gathered weights.
     """
 
     weights: int
     gradients: int
     optimizer: int
     activations: int
-    passing: int
+    temporary: int
 
     @property
     def total(self) -> int:
-        return sum(getattr(self, field.name) for field in fields(self))
+        return sum(asdict(self).values())
 
     def __str__(self) -> str:
-        parts = " · ".join(f"{field.name} {as_size(getattr(self, field.name))}" for field in fields(self))
+        parts = " · ".join(f"{name} {as_size(size)}" for name, size in asdict(self).items())
         return f"{as_size(self.total)}: {parts}"
 
 
-@dataclass(frozen=True)
-class Epoch:
-    """A pass over the text of a run that has its data.
-
-    Attributes:
-        pairs: that are trained on.
-        steps: they make.
-        tokens: target tokens, ends counted.
-    """
-
-    pairs: int
-    steps: int
-    tokens: int
-
-
-def on_devices(recipe: Recipe, devices: int) -> Recipe:
-    """The recipe with its steps spread over so many devices, each as large as before.
+def distribute(recipe: Recipe, devices: int) -> Recipe:
+    """Return the recipe with its steps distributed over a number of devices. A step has the same size as before.
 
     Raises:
-        InputError: a step's micro-batches cannot be dealt out evenly.
+        InputError: The micro-batches of a step cannot be divided evenly.
     """
     parts = recipe.parts
     if devices < 1 or parts % devices:
-        raise InputError(f"a step of {parts} micro-batches cannot be dealt out to {devices} devices evenly")
+        raise InputError(f"devices must divide the {parts} micro-batches of a step, got {devices}")
     return replace(recipe, train=replace(recipe.train, accumulate=parts // devices, devices=devices, nodes=1))
 
 
 def longest_batch(recipe: Recipe) -> Batch:
-    """A micro-batch of as many of the longest sentences as it takes, of nothing but one piece."""
+    """Return a micro-batch of sentences with the maximum length, as many as fit. All tokens are the same."""
     length = min(recipe.data.max_length + 1, recipe.data.max_tokens)
     if recipe.model.max_positions is not None:
         length = min(length, recipe.model.max_positions)
     rows = max(1, recipe.data.max_tokens // length)
-    pieces, lengths = torch.full((rows, length), 4), torch.full((rows,), length)
-    return Batch(pieces, lengths, pieces, pieces, lengths)
+    tokens, lengths = torch.full((rows, length), 4), torch.full((rows,), length)
+    return Batch(tokens, lengths, tokens, tokens, lengths)
 
 
-def model_of(recipe: Recipe) -> Transformer:
-    """A recipe's model, with the vocabulary that its run has or, before it is learned, the size it asks for."""
+def make_model(recipe: Recipe) -> Transformer:
+    """Return the model of a recipe, with the vocabulary of its run, or with the maximum size if there is none yet."""
     run = Path(recipe.out)
     sizes = tokenizer_of(run).vocab_sizes if prepared(run) else (recipe.data.vocab_size,) * 2
     return Transformer(recipe.model, *sizes)
 
 
 def memory(recipe: Recipe) -> Memory | None:
-    """What a device holds at the most; None for a model that cannot be run without numbers."""
+    """Return the peak memory of a device, or None if the model cannot run on tensors without data."""
     train = recipe.train
     with FakeTensorMode():
-        model, batch = model_of(recipe), longest_batch(recipe)
+        model, batch = make_model(recipe), longest_batch(recipe)
         if train.activation_checkpointing:
             model.recompute_activations()
         optimizer = torch.optim.Adam(model.parameters(), fused=True)
         half = torch.float16 if train.precision == "fp16-mixed" else torch.bfloat16
+        for parameter in model.parameters():
+            parameter.grad = torch.empty_like(parameter)
+        optimizer.step()  # makes the moments
+        if train.accumulate == 1:
+            optimizer.zero_grad()
         tracker = MemTracker()
         tracker.track_external(model, optimizer)
         with tracker:
             try:
-                for _ in range(2):  # in the second step there are moments
-                    optimizer.zero_grad()
-                    for _ in range(min(2, recipe.train.accumulate)):  # with the second batch there are gradients
-                        tracker.reset_mod_stats()
-                        with torch.autocast("cpu", half, enabled=train.precision != "fp32"):
-                            loss = summed_loss(model, batch, train.label_smoothing)
-                        loss.backward()
-                    optimizer.step()
+                with torch.autocast("cpu", half, enabled=train.precision != "fp32"):
+                    loss = summed_loss(model, batch, train.label_smoothing)
+                loss.backward()
             except (DataDependentOutputException, DynamicOutputShapeException):
                 return None
-        (held,) = tracker.get_tracker_snapshot("peak").values()
-    by_part = {str(getattr(part, "value", part)): count for part, count in held.items()}
-    alone = Memory(
-        weights=by_part["Parameter"],
-        gradients=by_part["Gradient"] + (by_part["Parameter"] if train.processes > 1 else 0),
-        optimizer=by_part["Optstate"],
-        activations=by_part["Activation"],
-        passing=by_part["Temp"] + by_part["Other"] + by_part["Buffer"],
+        (peak,) = tracker.get_tracker_snapshot("peak").values()
+    sizes = {str(getattr(kind, "value", kind)): size for kind, size in peak.items()}
+    one = Memory(
+        weights=sizes["Parameter"],
+        gradients=sizes["Gradient"] + (sizes["Parameter"] if train.processes > 1 else 0),
+        optimizer=sizes["Optstate"],
+        activations=sizes["Activation"],
+        temporary=sizes["Temp"] + sizes["Other"] + sizes["Buffer"],
     )
-    return alone if train.strategy == "ddp" else _in_shards(alone, model, recipe)
-
-
-def _in_shards(alone: Memory, model: Transformer, recipe: Recipe) -> Memory:
-    """The same where every process has a share: all but the layers comes together for a step, two layers at a time."""
-    processes, layers = recipe.train.processes, (*model.encoder, *model.decoder)
-    of_layers = [sum(parameter.nbytes for parameter in layer.parameters()) for layer in layers]
-    gathered = alone.weights - sum(of_layers) + 2 * max(of_layers)
-    share = alone.weights // processes
+    if train.strategy == "ddp":
+        return one
+    # All that is not a layer is gathered for a whole step, and two layers at a time.
+    layers = [sum(p.nbytes for p in layer.parameters()) for layer in (*model.encoder, *model.decoder)]
+    share = one.weights // train.processes
     return replace(
-        alone,
+        one,
         weights=share,
-        gradients=share + (alone.weights if recipe.train.accumulate > 1 else 0),
-        optimizer=alone.optimizer // processes,
-        passing=alone.passing + gathered,
+        gradients=share + (one.weights if train.accumulate > 1 else 0),
+        optimizer=one.optimizer // train.processes,
+        temporary=one.temporary + one.weights - sum(layers) + 2 * max(layers),
     )
 
 
-def epoch(recipe: Recipe) -> Epoch | None:
-    """What a pass over a run's data is; None where they are not prepared."""
-    if not prepared(Path(recipe.out)):
-        return None
-    text = training_text(recipe.data, Path(recipe.out), seed=recipe.seed)
+def describe_epoch(recipe: Recipe) -> str:
+    """Return the steps, sentence pairs and tokens of an epoch, if the run has its data."""
+    out = Path(recipe.out)
+    if not prepared(out):
+        return f"not known before {recipe.out} has its data"
+    text = training_text(recipe.data, out, seed=recipe.seed)
     steps = text.epoch(0, parts=recipe.parts)
     tokens = row_lengths(text.pairs.tgt, 1)
-    return Epoch(pairs=sum(map(len, steps)), steps=len(steps), tokens=sum(int(tokens[step].sum()) for step in steps))
+    pairs, per_step = sum(map(len, steps)), sum(int(tokens[step].sum()) for step in steps) / len(steps)
+    epochs = recipe.train.steps / len(steps)
+    return f"{len(steps):,} steps, {pairs:,} pairs, {per_step:,.0f} target tokens per step; {epochs:.1f} epochs in all"
 
 
-def seconds_a_step(recipe: Recipe, steps: int) -> float:
-    """Seconds of an optimiser step on one device, all of its batches the longest: the median of so many, after one."""
+def seconds_per_step(recipe: Recipe, steps: int) -> float:
+    """Return the median time of `steps` optimizer steps on one device, after one warm-up step, with longest batches."""
     train = recipe.train
     fabric = Fabric(accelerator=train.accelerator, devices=1, plugins=precision_of(train))
     if train.threads is not None:
         torch.set_num_threads(train.threads)
-    model, optimizer = set_up(fabric, model_of(recipe), train)
-    batch, count = longest_batch(recipe).to(fabric.device), recipe.train.accumulate
+    model, optimizer = set_up(fabric, make_model(recipe), train)
+    batch, count = longest_batch(recipe).to(fabric.device), train.accumulate
     step = Step(0, 0, [batch] * count, list(range(count)), batch.target_tokens * count)
-    taken = []
+    seconds = []
     for number in range(steps + 1):
-        began = time.perf_counter()
-        float(take_step(fabric, model, optimizer, step, recipe, number))  # which waits for the device
-        taken.append(time.perf_counter() - began)
-    return float(np.median(taken[1:]))
+        start = time.perf_counter()
+        float(take_step(fabric, model, optimizer, step, train, rate=1e-4, key=(recipe.seed, number)))  # waits for a GPU
+        seconds.append(time.perf_counter() - start)
+    return median(seconds[1:])
 
 
-def plan(recipe: Recipe, *, measured: float | None = None) -> str:
-    """What a training takes, a line for each thing.
+def plan(recipe: Recipe, *, seconds: float | None = None) -> str:
+    """Describe what a training run needs, one line per quantity.
 
     Args:
-        recipe: the training.
-        measured: seconds of one of its steps, where they are known.
+        recipe: Recipe of the run.
+        seconds: Measured time of a step, if known.
     """
     train, data = recipe.train, recipe.data
-    devices = train.processes
     with FakeTensorMode():
-        model = model_of(recipe)
-    batch = longest_batch(recipe)
+        model = make_model(recipe)
+    batch, peak = longest_batch(recipe), memory(recipe)
     rows, length = batch.src.shape
-    held, found = memory(recipe), epoch(recipe)
-    padded = data.max_tokens * recipe.parts
-    dealt = f"{devices} × {train.accumulate} micro-batches of {data.max_tokens:,}"
-    told = {
+    split = f"{train.processes} × {train.accumulate} micro-batches of {data.max_tokens:,}"
+    lines = {
         "weights": f"{sum(parameter.numel() for parameter in model.parameters()):,}",
-        "a step": f"at most {padded:,} pieces a side, padding counted: {dealt}",
-        f"memory of a device, {train.precision}, {rows} × {length} pieces": (
-            str(held) if held else "not known beforehand"
-        ),
-        "disk": f"{as_size(room_for(model, train))}: {train.keep} checkpoints, one more in the making, and the bundle",
-        "an epoch": (
-            f"{found.steps:,} steps: {found.pairs:,} pairs, {found.tokens / found.steps:,.0f} target tokens a step"
-            if found
-            else f"not known before {recipe.out} has its data"
-        ),
-        "steps": f"{train.steps:,}" + (f", {train.steps / found.steps:.1f} epochs" if found else ""),
+        "step": f"at most {data.max_tokens * recipe.parts:,} tokens per side with padding: {split}",
+        f"memory per device, {train.precision}, {rows} × {length} tokens": str(peak or "not known for this model"),
+        "disk": f"{as_size(disk_space(model, train))}: {train.keep} checkpoints, one being written, and the bundle",
+        "epoch": describe_epoch(recipe),
+        "steps": f"{train.steps:,}",
     }
-    if measured is not None:
-        rate = batch.target_tokens * recipe.parts / measured
-        told["time"] = (
-            f"{_duration(train.steps * measured)}: {measured:.3g} s a step as measured on one device, {rate:,.0f} "
-            f"target tokens a second{' if the others cost nothing' if devices > 1 else ''}"
+    if seconds is not None:
+        speed = batch.target_tokens * recipe.parts / seconds
+        lines["time"] = (
+            f"{_duration(train.steps * seconds)}: {seconds:.3g} s per step on one device, {speed:,.0f} target tokens "
+            f"per second{' if communication took no time' if train.processes > 1 else ''}"
         )
-    return "\n".join([*(f"{name}: {value}" for name, value in told.items()), PAPER])
+    return "\n".join([*(f"{name}: {value}" for name, value in lines.items()), PAPER])
 
 
 def _duration(seconds: float) -> str:

@@ -1,14 +1,16 @@
-"""What a run says of itself while it goes: rows of log.csv, each a line of the log too, and a progress bar.
+"""Log of a run: rows of log.csv, which are also log messages, and a progress bar.
 
-Where there are several validation sets, each has a row in valid.csv; log.csv has the first.
+With several validation sets, valid.csv has one row per set and validation; log.csv has the first set.
 """
 
 from __future__ import annotations
 
+import csv
 import logging
+import math
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
@@ -20,13 +22,39 @@ from torch import Tensor
 from tqdm import tqdm
 
 from relattn.translation.data.batching import Step
-from relattn.translation.errors import reading
-from relattn.translation.training import csv_log
-from relattn.translation.training.losses import Losses
+from relattn.translation.errors import Diverged, reading
+from relattn.translation.files import as_csv, write_atomically
 from relattn.translation.training.validation import Validated
 
-LOG, VALID = "log.csv", "valid.csv"
+LOG, VALID, DIVERGED = "log.csv", "valid.csv", "diverged.csv"
 _log = logging.getLogger(__name__)
+
+
+@dataclass
+class Progress:
+    """Progress of a run. With the weights and the state of the optimizer, it is the content of a checkpoint.
+
+    Attributes:
+        step: Optimizer steps so far, over all sessions.
+        epoch: Epoch of the next step.
+        index: Index of the next step in its epoch.
+        best: Lowest validation loss.
+        waited: Validations since then.
+        loss: Sum of the loss since the last row of the log, in nats.
+        tokens: Target tokens since then.
+        seconds: Training time so far, without validation and checkpoints.
+        seconds_at_row: Training time at the last row of the log.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    index: int = 0
+    best: float = math.inf
+    waited: int = 0
+    loss: float = 0.0
+    tokens: int = 0
+    seconds: float = 0.0
+    seconds_at_row: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -34,13 +62,13 @@ class Row:
     """One row of log.csv.
 
     Attributes:
-        step: optimiser steps taken.
-        loss: training loss since the row before, in nats a target token, label smoothing included.
-        tokens_per_second: target tokens a second since the row before, validation and saving not counted.
-        learning_rate: of the step just taken.
-        seconds: training time so far, over all sessions.
-        valid_loss: nats a target token on the first validation set, without smoothing; None where not measured.
-        valid_bleu: BLEU of greedy translations of its first lines; None where not measured.
+        step: Number of optimizer steps so far.
+        loss: Training loss since the previous row, in nats per target token, with label smoothing.
+        tokens_per_second: Target tokens per second since the previous row, without validation and checkpoints.
+        learning_rate: Learning rate of the last step.
+        seconds: Training time so far, over all sessions.
+        valid_loss: Loss on the first validation set, in nats per target token, without smoothing. None: not measured.
+        valid_bleu: BLEU of greedy translations of its first lines. None: not measured.
     """
 
     step: int
@@ -51,12 +79,7 @@ class Row:
     valid_loss: float | None = None
     valid_bleu: float | None = None
 
-    def metrics(self) -> dict[str, float]:
-        """What was measured, by name."""
-        return {name: value for name, value in asdict(self).items() if name != "step" and value is not None}
-
-    def text(self) -> str:
-        """The row as one readable line."""
+    def __str__(self) -> str:
         parts = [
             f"step {self.step}",
             f"loss {self.loss:.3f}",
@@ -71,144 +94,169 @@ class Row:
         return "  ".join(parts)
 
 
-_HEADER = [field.name for field in fields(Row)]
-_VALID_HEADER = ["step", *(field.name for field in fields(Validated))]
-_LOG = "training log"
+_COLUMNS = [field.name for field in fields(Row)]
+_VALID_COLUMNS = ["step", *(field.name for field in fields(Validated))]
 
 
 class Journal:
-    """Counts what steps cost, appends rows to a log, and shows progress.
+    """Counts what steps cost, appends rows to the log, and shows progress.
 
-    Every rank keeps one, since the loss of a step is the sum over ranks; the first one alone writes and shows.
+    Each process has one, because the loss of a step is a sum over processes. Only the first process writes.
 
     Args:
-        fabric: of the run; its loggers are told what the log is.
-        out: the run's directory, where log.csv and valid.csv are.
-        losses: is shown the loss of every step.
-        steps: steps in all.
-        show: a bar on standard error, where that is a terminal.
-
-    Attributes:
-        loss: of the settled steps since the last row, in nats.
-        tokens: target tokens of the same steps.
-        seconds: training time so far, over all sessions.
-        last_row_at: the same when the last row was written.
+        fabric: Fabric of the run. Its loggers get the same rows.
+        out: Directory of the run.
+        progress: Counts, which are updated in place.
+        origin: Function that returns the sentence pairs of the step at (epoch, index), as (corpus, line).
+        steps: Number of steps of the run.
     """
 
-    def __init__(self, fabric: Fabric, out: Path, losses: Losses, *, steps: int, show: bool) -> None:
-        self.fabric, self.path, self.valid_path, self.losses, self.steps = fabric, out / LOG, out / VALID, losses, steps
-        self.show = show and fabric.is_global_zero
-        self.loss, self.tokens = 0.0, 0
-        self.seconds = self.last_row_at = 0.0
-        self._waiting: list[_Waiting] = []  # steps whose losses the device may still be computing
-        self._running_since: float | None = None
+    def __init__(
+        self,
+        fabric: Fabric,
+        out: Path,
+        progress: Progress,
+        origin: Callable[[tuple[int, int]], Sequence[tuple[str, int]]],
+        *,
+        steps: int,
+    ) -> None:
+        self.fabric, self.out, self.progress, self.origin, self.steps = fabric, out, progress, origin, steps
+        self._unsettled: list[tuple[Tensor, Step]] = []  # losses that the device may still be computing
+        self._clock: float | None = None
         self._bar: tqdm | None = None
 
     @contextmanager
-    def opened(self, step: int) -> Iterator[None]:
-        """Begin after `step` steps. Rows past it, of a session that outlived its last checkpoint, are taken out."""
-        if self.fabric.is_global_zero:
-            if self.path.exists():
-                read_log(self.path)  # one that is none is refused
-            csv_log.cut_back(self.path, _HEADER, _LOG, step)
-            csv_log.cut_back(self.valid_path, _VALID_HEADER, "log of validations", step)
-            self.losses.begin(step)
-        if self.show and sys.stderr.isatty():
+    def opened(self, *, show: bool) -> Iterator[None]:
+        """Open the log. Rows after the current step, written after the last checkpoint, are removed.
+
+        Args:
+            show: Show a progress bar if standard error is a terminal.
+        """
+        step, first = self.progress.step, self.fabric.is_global_zero
+        if first:
+            (self.out / DIVERGED).unlink(missing_ok=True)
+            if (self.out / LOG).exists():
+                read_log(self.out / LOG)  # refuses a file that is not a log
+            for name, columns in ((LOG, _COLUMNS), (VALID, _VALID_COLUMNS)):
+                if (self.out / name).exists():
+                    rows = [row for row in _read_csv(self.out / name, columns) if int(row[0]) <= step]
+                    write_atomically(self.out / name, as_csv([columns, *rows]).encode())
+        if first and show and sys.stderr.isatty():
             self._bar = tqdm(total=self.steps, initial=step, unit="step", dynamic_ncols=True, file=sys.stderr)
         try:
             yield
         finally:
             for logger in self.fabric.loggers:
-                logger.finalize("")  # it may hold rows back
+                logger.finalize("")  # writes rows that it holds back
             if self._bar is not None:
                 self._bar.close()
 
     def start_clock(self) -> None:
-        """Count the time from here as training, if it is not counted already."""
-        if self._running_since is None:
-            self._running_since = time.perf_counter()
+        """Start counting training time, unless it is being counted."""
+        if self._clock is None:
+            self._clock = time.perf_counter()
 
-    def count(self, step: int, loss: Tensor, batch: Step) -> None:
-        """Note a step: its number, this rank's share of its loss a target token, and what it was of."""
-        self._waiting.append(_Waiting(step, (batch.epoch, batch.index), loss, batch.target_tokens))
+    def add(self, loss: Tensor, step: Step) -> None:
+        """Record a step that was taken, and this process's share of its loss per target token."""
+        self._unsettled.append((loss, step))
         if self._bar is not None:
             self._bar.update()
 
     def settle(self) -> None:
-        """Wait for the losses of the steps noted, and stop the clock: validation and saving are not training.
+        """Wait for the losses of the recorded steps, and stop the clock.
 
         Raises:
-            Diverged: a loss is not a finite number.
+            Diverged: A loss is not finite. The sentence pairs of its step are in diverged.csv.
         """
-        if self._waiting:
-            shares = torch.stack([waiting.loss for waiting in self._waiting])
-            losses = cast(Tensor, self.fabric.all_reduce(shares, reduce_op="sum"))
-            for waiting, loss in zip(self._waiting, losses.tolist(), strict=True):
-                told = self.losses.see(waiting.step, waiting.position, loss, write=self.fabric.is_global_zero)
-                if told is not None:
-                    self.tell(told, logging.WARNING)
-                self.loss += loss * waiting.tokens
-                self.tokens += waiting.tokens
-            self._waiting = []
-        if self._running_since is not None:
-            self.seconds += time.perf_counter() - self._running_since
-            self._running_since = None
+        progress = self.progress
+        if self._unsettled:
+            shares = torch.stack([loss for loss, _ in self._unsettled])
+            losses = cast(Tensor, self.fabric.all_reduce(shares, reduce_op="sum")).tolist()
+            first = progress.step - len(losses) + 1
+            for number, (loss, (_, step)) in enumerate(zip(losses, self._unsettled, strict=True), start=first):
+                if not math.isfinite(loss):
+                    raise self._diverged(number, loss, step)
+                progress.loss += loss * step.target_tokens
+                progress.tokens += step.target_tokens
+            self._unsettled = []
+        if self._clock is not None:
+            progress.seconds += time.perf_counter() - self._clock
+            self._clock = None
 
-    def row(self, step: int, rate: float, validated: Sequence[Validated] = ()) -> Row:
-        """Write a row over the steps since the one before, which must be settled, and what was found by then."""
-        elapsed = max(self.seconds - self.last_row_at, 1e-9)
-        first = (validated[0].loss, validated[0].bleu) if validated else (None, None)
-        row = Row(step, self.loss / self.tokens, self.tokens / elapsed, rate, self.seconds, *first)
-        self.loss, self.tokens, self.last_row_at = 0.0, 0, self.seconds
+    def _diverged(self, number: int, loss: float, step: Step) -> Diverged:
+        path = self.out / DIVERGED
         if self.fabric.is_global_zero:
-            csv_log.append(self.path, _HEADER, [_cells(astuple(row))])
+            rows = [("corpus", "line"), *self.origin((step.epoch, step.index))]
+            write_atomically(path, as_csv(rows).encode())
+        return Diverged(
+            f"training diverged: the loss must be finite, got {loss} in step {number}; its sentence pairs are in "
+            f"{path}; try a lower train.learning_rate_factor, a higher train.warmup_steps or a train.gradient_clip"
+        )
+
+    def row(self, rate: float, validated: Sequence[Validated] = ()) -> None:
+        """Write a row about the steps since the previous one, which must be settled.
+
+        Args:
+            rate: Learning rate of the last step.
+            validated: Results on the validation sets.
+        """
+        progress = self.progress
+        elapsed = max(progress.seconds - progress.seconds_at_row, 1e-9)
+        valid = (validated[0].loss, validated[0].bleu) if validated else (None, None)
+        loss, speed = progress.loss / progress.tokens, progress.tokens / elapsed
+        row = Row(progress.step, loss, speed, rate, progress.seconds, *valid)
+        progress.loss, progress.tokens, progress.seconds_at_row = 0.0, 0, progress.seconds
+        if self.fabric.is_global_zero:
+            _append(self.out / LOG, _COLUMNS, [astuple(row)])
             if len(validated) > 1:
-                csv_log.append(self.valid_path, _VALID_HEADER, [_cells((step, *astuple(each))) for each in validated])
-        self.fabric.log_dict(row.metrics(), step)
+                _append(self.out / VALID, _VALID_COLUMNS, [(row.step, *astuple(result)) for result in validated])
+        metrics = {name: value for name, value in asdict(row).items() if name != "step" and value is not None}
+        self.fabric.log_dict(metrics, row.step)
         if self._bar is not None:
-            self._bar.set_postfix_str(f"loss {row.loss:.3f}, {row.tokens_per_second:,.0f} tokens/s, lr {rate:.1e}")
+            self._bar.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} tokens/s, lr {rate:.1e}")
         if self._bar is None or row.valid_loss is not None:
-            self.tell(row.text())
-        return row
+            self.log(str(row))
 
-    def tell(self, line: str, level: int = logging.INFO) -> None:
-        """Log a line, once for all ranks."""
+    def log(self, message: str, level: int = logging.INFO) -> None:
+        """Log a message in the first process."""
         if self.fabric.is_global_zero:
-            _log.log(level, line)
-
-
-@dataclass(frozen=True)
-class _Waiting:
-    """A step that is not settled: its number, its place in the data, this rank's share of its loss, its tokens."""
-
-    step: int
-    position: tuple[int, int]
-    loss: Tensor
-    tokens: int
+            _log.log(level, message)
 
 
 def read_log(path: Path) -> list[Row]:
-    """The rows of a log. A last line without its end, of a process killed while it wrote, is no row.
+    """Read the rows of log.csv. A last line without a line end, left by a killed process, is ignored.
 
     Raises:
-        InputError: the file cannot be read, or is not such a log.
+        InputError: The file cannot be read, or is not such a log.
     """
-    rows = csv_log.read(path, _HEADER, _LOG)
-    with reading(path, f"not a {_LOG}"):
-        return [_parse(dict(zip(_HEADER, cells, strict=True))) for cells in rows]
+    rows = _read_csv(path, _COLUMNS)
+    with reading(path, "not a training log"):
+        return [_parse(row) for row in rows]
 
 
-def _parse(cells: dict[str, str]) -> Row:
-    step = int(cells.pop("step"))
-    values = {name: float(text) if text or not name.startswith("valid_") else None for name, text in cells.items()}
-    return Row(step, **values)  # type: ignore[arg-type]
+def _parse(cells: list[str]) -> Row:
+    step, *measured = cells
+    training, validation = measured[:4], measured[4:]
+    return Row(int(step), *map(float, training), *(float(cell) if cell else None for cell in validation))
 
 
-def _cells(values: Iterable[float | int | str | None]) -> list[str]:
-    return [_cell(value) for value in values]
+def _append(path: Path, columns: Sequence[str], rows: Iterable[Sequence[float | int | str | None]]) -> None:
+    if not path.exists():
+        write_atomically(path, as_csv([columns]).encode())
+    with open(path, "a", newline="", encoding="utf-8") as file:
+        file.write(as_csv([[f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows]))
 
 
-def _cell(value: float | int | str | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+def _read_csv(path: Path, columns: Sequence[str]) -> list[list[str]]:
+    """Read the complete lines of a CSV file with these columns."""
+    with reading(path, f"not a {path.name} of a run"):
+        content = path.read_bytes()
+        lines = content[: content.rfind(b"\n") + 1].decode("utf-8").splitlines()
+        header, *rows = list(csv.reader(lines)) or [[]]
+        if header != list(columns):
+            raise ValueError(f"its columns must be {', '.join(columns)}, got {', '.join(header)}")
+        for number, row in enumerate(rows, start=1):
+            if len(row) != len(columns):
+                raise ValueError(f"row {number} must have {len(columns)} cells, got {len(row)}")
+            int(row[0])
+    return rows

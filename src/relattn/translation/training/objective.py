@@ -1,4 +1,4 @@
-"""What training makes small: label-smoothed cross entropy, summed over the target tokens of a batch."""
+"""The training objective, label-smoothed cross entropy, and the schedule of the learning rate."""
 
 from __future__ import annotations
 
@@ -10,11 +10,20 @@ from torch import Tensor, nn
 
 from relattn.translation.data.batching import Batch
 
-_PADDING = -100  # a target that is left out
+_PADDING = -100  # target that is ignored
+
+
+def learning_rate(step: int, dim: int, warmup_steps: int, *, factor: float = 1.0) -> float:
+    """Return the learning rate of a step, counted from 1 (Vaswani et al. 2017, section 5.3).
+
+    It is factor · dim^-0.5 · min(step^-0.5, step · warmup_steps^-1.5): a linear increase, then a decrease with the
+    square root of the step.
+    """
+    return factor * dim**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
 
 
 def summed_loss(model: nn.Module, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-    """Cross entropy summed over the target tokens of a batch, in nats; a scalar."""
+    """Return the cross entropy summed over the target tokens of a batch, in nats, a scalar."""
     logits = model(batch.src, batch.src_lengths, batch.tgt_in).float()
     positions = torch.arange(batch.tgt_out.shape[1], device=logits.device)
     return F.cross_entropy(
@@ -27,7 +36,7 @@ def summed_loss(model: nn.Module, batch: Batch, label_smoothing: float = 0.0) ->
 
 
 def mean_loss(model: nn.Module, batches: Sequence[Batch], device: torch.device) -> float:
-    """Cross entropy of batches in nats a target token, without smoothing or dropout; the model is left as it was."""
+    """Return the cross entropy in nats per target token, without smoothing or dropout. The model's mode is kept."""
     training = model.training
     model.eval()
     with torch.inference_mode():

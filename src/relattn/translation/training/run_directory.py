@@ -1,9 +1,9 @@
-"""A run's directory: whose it is, whether a run may begin or go on there, and that a beginning in vain leaves nothing.
+"""Directory of a run: whether a run can start or continue there. A run that fails to start leaves nothing.
 
     out/recipe.yaml  out/tokenizer.model  out/data/  out/log.csv  out/tensorboard/  out/checkpoints/  out/bundle/
 
-The recipe is written first. From then on the directory holds a run, which `--resume` goes on with, even if the process
-was killed before it came to anything else.
+The recipe is written first. From then on the directory contains a run, which ``--resume`` continues, even if the
+process was killed immediately afterwards.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from torch import nn
 from relattn.translation import bundle
 from relattn.translation.config import Recipe, SearchConfig, TrainConfig, as_dict, differences, dump
 from relattn.translation.data.encode import prepared
-from relattn.translation.errors import InputError
+from relattn.translation.errors import InputError, require
 from relattn.translation.files import PART, as_size, remove, write_atomically
 from relattn.translation.locking import LOCK, locked
+from relattn.translation.settings import read_recipe as read_recipe_file
 from relattn.translation.training import checkpoints
 from relattn.translation.training.journal import LOG, read_log
 
@@ -31,25 +32,24 @@ RECIPE, CHECKPOINTS, TENSORBOARD, BUNDLE = "recipe.yaml", "checkpoints", "tensor
 TRAINING = "training this run"
 _log = logging.getLogger(__name__)
 
-_FREE = (  # settings that may change when a run is resumed, because the weights of a step do not depend on them
+_CHANGEABLE = {  # settings that may change when a run is resumed, because the weights of a step do not depend on them
     *("out", "train.steps", "train.threads", "train.log_every", "train.activation_checkpointing"),
-    *("train.valid_every", "train.valid_bleu_lines", "train.patience"),
+    *("train.valid_every", "train.valid_bleu_lines", "train.patience", "train.max_restarts"),
     *("train.checkpoint_every", "train.keep", "train.average"),
     *(f"search.{field.name}" for field in fields(SearchConfig)),
-    *("train.accumulate", "train.devices", "train.nodes", "train.strategy"),  # where steps have as many parts as before
-)
-_PATHS = (  # may change too: the text itself is held to
-    *("train_src", "train_tgt", "train_list"),
-    *("valid_src", "valid_tgt", "valid_list"),
-)
+    # These may change if the number of micro-batches per step does not.
+    *("train.accumulate", "train.devices", "train.nodes", "train.strategy"),
+}
+# Paths may change too: the text itself is compared.
+_PATHS = ("train_src", "train_tgt", "train_list", "valid_src", "valid_tgt", "valid_list")
 
 
 @contextmanager
-def begun(recipe: Recipe) -> Iterator[None]:
-    """The recipe's directory, made and locked for a new run; whatever fails before its data are there leaves nothing.
+def new_run(recipe: Recipe) -> Iterator[None]:
+    """Create and lock the directory of a new run. If the block fails before its data are complete, nothing is left.
 
     Raises:
-        InputError: something stands there already, or another process begins a run there.
+        InputError: The directory is not empty, or another process is starting a run there.
     """
     out = Path(recipe.out)
     _require_free(out)
@@ -60,86 +60,90 @@ def begun(recipe: Recipe) -> Iterator[None]:
             yield
         finally:
             if not prepared(out):
-                _empty(out)
+                for entry in out.iterdir():
+                    if entry.name != LOCK:
+                        remove(entry)
 
 
-def require_same_run(began: Recipe, recipe: Recipe) -> None:
-    """Refuse to go on with a run by another recipe than it began with.
+def read_recipe(out: Path) -> Recipe:
+    """Read the recipe of a run.
 
     Raises:
-        InputError: a setting that shapes the model differs; the message names all of them.
+        InputError: The directory contains no run, or its recipe was changed by hand and is not valid.
     """
-    moved = {name: getattr(recipe.data, name) for name in _PATHS if getattr(recipe.data, name)}
-    moved = {name: path for name, path in moved.items() if getattr(began.data, name)}
-    began = replace(began, data=replace(began.data, **moved))
-    changed = [line for line in differences(as_dict(began), as_dict(recipe)) if line.partition(": ")[0] not in _FREE]
-    if began.parts != recipe.parts:
-        changed.append(f"train.accumulate · train.devices · train.nodes: {began.parts} → {recipe.parts}")
-    if changed:
-        raise InputError(f"{recipe.out}: the recipe has changed since this run began: {'; '.join(changed)}")
+    require((out / RECIPE).exists(), f"{out}: contains no run, because it has no {RECIPE}")
+    return read_recipe_file(out / RECIPE)
+
+
+def require_same_run(old: Recipe, recipe: Recipe) -> None:
+    """Raise an InputError that names all changed settings, if a run cannot continue with another recipe.
+
+    Args:
+        old: Recipe that the run was started with.
+        recipe: Recipe to continue with.
+    """
+    paths = {name: getattr(recipe.data, name) for name in _PATHS}
+    moved = {name: path for name, path in paths.items() if path and getattr(old.data, name)}
+    old = replace(old, data=replace(old.data, **moved))
+    lines = differences(as_dict(old), as_dict(recipe))
+    changed = [line for line in lines if line.partition(": ")[0] not in _CHANGEABLE]
+    if old.parts != recipe.parts:
+        changed.append(f"train.accumulate · train.devices · train.nodes: {old.parts} → {recipe.parts}")
+    require(not changed, f"{recipe.out}: these settings must be as when the run started: {'; '.join(changed)}")
 
 
 def require_layout(out: Path) -> None:
-    """Raise an `InputError` if something in a run's directory would stop the run later, such as a file named data."""
+    """Raise an InputError if a file in a run's directory would stop the run later, such as a file named data."""
     for name in (CHECKPOINTS, TENSORBOARD, "data"):
-        if (out / name).exists() and not (out / name).is_dir():
-            raise InputError(f"{out / name} must be a directory, and a file is there")
+        path = out / name
+        require(path.is_dir() or not path.exists(), f"{path} must be a directory, got a file")
     bundle.require_replaceable(out / BUNDLE)
 
 
 def newest_checkpoint(out: Path, *, warn: bool = True) -> dict[str, Any] | None:
-    """Content of the newest sound checkpoint, or None; says which damaged ones were passed over."""
-    if not checkpoints.listed(out / CHECKPOINTS):
+    """Return the content of the newest intact checkpoint, or None. Log a warning per damaged one if `warn`."""
+    if not checkpoints.list_checkpoints(out / CHECKPOINTS):
         return None
-    path, state, passed_over = checkpoints.newest(out / CHECKPOINTS)
-    for line in passed_over if warn else ():
-        _log.warning("%s; going on from %s", line, path.name)
+    path, state, damaged = checkpoints.newest(out / CHECKPOINTS)
+    for message in damaged if warn else ():
+        _log.warning("%s; continuing from %s", message, path.name)
     return state
 
 
-def how_far(out: Path, again: str) -> str:
-    """The rest of a line that tells of a run's early end: how far its log goes, and where `again` goes on from."""
-    found, rows = checkpoints.listed(out / CHECKPOINTS), []
+def describe_progress(out: Path) -> str:
+    """Return how far an interrupted run got and where it continues, for the end of a message."""
+    paths, rows = checkpoints.list_checkpoints(out / CHECKPOINTS), []
     with suppress(InputError):
         rows = read_log(out / LOG)
-    saved = checkpoints.step_of(found[-1]) if found else 0
-    after = max(saved, rows[-1].step if rows else 0)
-    goes_on = f"goes on from step {saved}" if saved else "begins again"
-    return f"{f' after step {after}' if after else ''}; {again} {goes_on}"
+    saved = checkpoints.step_of(paths[-1]) if paths else 0
+    step = max(saved, rows[-1].step if rows else 0)
+    after = f" after step {step}" if step else ""
+    resumed = f"continues from step {saved}" if saved else "starts again"
+    return f"{after}; the same command with --resume {resumed}"
 
 
-def room_for(model: nn.Module, train: TrainConfig) -> int:
-    """Bytes of a run's checkpoints, one more than are kept while the oldest is not yet deleted, and of its bundle."""
+def disk_space(model: nn.Module, train: TrainConfig) -> int:
+    """Return the size in bytes of a run's checkpoints and bundle.
+
+    While a checkpoint is written, there is one more than are kept. Each has the weights and Adam's two moments.
+    """
     weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    return (train.keep + 1) * 3 * weights + weights  # with Adam's two moments
+    return (train.keep + 1) * 3 * weights + weights
 
 
 def require_space(out: Path, model: nn.Module, train: TrainConfig) -> None:
-    """Refuse a run, by an InputError, whose disk has no room for its checkpoints and bundle beside those it has."""
-    needed = room_for(model, train)
-    held = sum(path.stat().st_size for name in (CHECKPOINTS, BUNDLE) for path in (out / name).glob("*"))
-    free = shutil.disk_usage(out).free
-    if needed > held + free:
-        raise InputError(
-            f"{out}: {train.keep} checkpoints and a bundle need {as_size(needed)}, and {as_size(held + free)} are free "
-            "there; see train.keep"
-        )
+    """Raise an InputError if the disk has no space for a run's checkpoints and bundle."""
+    needed = disk_space(model, train)
+    used = sum(path.stat().st_size for name in (CHECKPOINTS, BUNDLE) for path in (out / name).glob("*"))
+    available = used + shutil.disk_usage(out).free
+    message = f"{out}: the disk must have {as_size(needed)} for {train.keep} checkpoints and a bundle, got"
+    require(needed <= available, f"{message} {as_size(available)}; see train.keep")
 
 
 def _require_free(out: Path) -> None:
-    if (out / RECIPE).exists():
-        raise InputError(f"{out}: holds a run already; give --resume to go on with it, or another directory as out")
-    if out.exists() and (not out.is_dir() or not all(_left(entry) for entry in out.iterdir())):
-        raise InputError(f"{out}: is not an empty directory; give another as out")
-
-
-def _left(entry: Path) -> bool:
-    """Whether a process that was killed may have left this in a directory that it made for a run."""
-    return entry.name == LOCK or entry.match(PART)
-
-
-def _empty(out: Path) -> None:
-    """Take out all that a beginning made."""
-    for entry in out.iterdir():
-        if entry.name != LOCK:
-            remove(entry)
+    require(not (out / RECIPE).exists(), f"{out}: contains a run; use --resume to continue it, or another out")
+    # A killed process may have left a lock or a temporary file in a directory that it created.
+    empty = not out.exists() or (
+        out.is_dir() and all(entry.name == LOCK or entry.match(PART) for entry in out.iterdir())
+    )
+    require(empty, f"{out}: out must be an empty directory or a new one")

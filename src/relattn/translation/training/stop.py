@@ -1,7 +1,8 @@
-"""Stopping a run when a signal asks for it: at once where nothing would be lost, else after the step in hand."""
+"""Stopping a run on Ctrl-C or SIGTERM: immediately if nothing would be lost, otherwise after the current step."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from types import FrameType
@@ -14,54 +15,66 @@ from relattn.translation.errors import Interrupted
 
 
 class Stop:
-    """While it is entered, the first Ctrl-C or SIGTERM asks for an end; a second one acts as it does elsewhere.
+    """Context in which the first SIGINT or SIGTERM requests the end of a run. A second one acts as outside.
 
-    Signals reach the main thread alone; in another, nothing is changed.
+    Under torchrun a second signal is ignored: a scheduler may signal all processes, and torchrun then signals them
+    again. Signals are only handled in the main thread.
 
     Attributes:
-        asked: the signal that came, or None.
+        signal: Number of the signal that requested the end, or None.
     """
 
     def __init__(self) -> None:
-        self.asked: int | None = None
-        self._last_words: str | None = None
-        self._before: dict[int, Any] = {}
+        self.signal: int | None = None
+        self._message: str | None = None
+        self._handlers: dict[int, Any] = {}
         self._group: Any = None
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM)}
+            self._handlers = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
-    def at_once(self, last_words: str) -> None:
-        """From here on, and if it was asked for before, the end comes as `Interrupted(last_words)`."""
-        self._last_words = last_words
-        if self.asked is not None:
-            raise Interrupted(last_words, self.asked)
+    def kill(self) -> None:
+        """From now on, a signal kills the process, even while it waits for others, and so does one that came before."""
+        for number in self._handlers:
+            signal.signal(number, signal.SIG_DFL)
+        if self.signal is not None:
+            signal.raise_signal(self.signal)
 
-    def when_agreed(self) -> None:
-        """From here on the end waits until `agreed` is asked."""
-        self._last_words = None
+    def immediately(self, message: str) -> None:
+        """From now on, a signal raises `Interrupted(message)`. One that came before raises it now."""
+        self._message = message
+        if self.signal is not None:
+            raise Interrupted(message, self.signal)
+
+    def after_step(self) -> None:
+        """From now on, a signal is only recorded, and `agreed` reports it."""
+        self._message = None
+        for number in self._handlers:
+            signal.signal(number, self._handle)
 
     def agreed(self, fabric: Fabric) -> bool:
-        """Whether any rank was asked to end, the same answer on all. Ranks ask each other past their devices' queues,
-        so nobody waits for a device."""
+        """Return whether any process received a signal. All processes return the same.
+
+        Processes ask each other through the CPU, so none of them waits for its GPU.
+        """
         if fabric.world_size == 1:
-            return self.asked is not None
+            return self.signal is not None
         if self._group is None:
             self._group = torch.distributed.new_group(backend="gloo")
-        asked = torch.tensor(self.asked or 0)
-        torch.distributed.all_reduce(asked, torch.distributed.ReduceOp.MAX, group=self._group)
-        if int(asked):
-            self.asked = int(asked)  # one that comes to this rank meanwhile is for the next time
-        return bool(asked)
+        number = torch.tensor(self.signal or 0)
+        torch.distributed.all_reduce(number, torch.distributed.ReduceOp.MAX, group=self._group)
+        if number > 0:
+            self.signal = int(number)  # a signal that arrived here after the exchange waits for the next one
+        return bool(number > 0)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        self.asked = number
-        signal.signal(number, self._before[number])
-        if self._last_words is not None:
-            raise Interrupted(self._last_words, number)
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.signal = number
+        signal.signal(number, signal.SIG_IGN if "TORCHELASTIC_RUN_ID" in os.environ else self._handlers[number])
+        if self._message is not None:
+            raise Interrupted(self._message, number)

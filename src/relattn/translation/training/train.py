@@ -1,9 +1,9 @@
-"""A run, from a recipe to a bundle, in a directory of its own: what `relattn train` does."""
+"""A run from a recipe to a bundle, in a directory of its own: `relattn train`."""
 
 from __future__ import annotations
 
 import logging
-import os
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,22 +12,24 @@ from pathlib import Path
 import torch
 
 from relattn.translation import bundle, hub
-from relattn.translation.config import Recipe, as_dict, differences, dump
-from relattn.translation.data.encode import Validation, prepare, tokenizer_of
+from relattn.translation.config import ModelConfig, Recipe, as_dict, differences, dump
+from relattn.translation.data.encode import Validation, prepare, prepared, tokenizer_of
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
-from relattn.translation.errors import InputError
+from relattn.translation.errors import require
 from relattn.translation.evaluation import score
 from relattn.translation.locking import locked
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.settings import of_version_1, read_yaml, to_config
 from relattn.translation.training import checkpoints
-from relattn.translation.training.averaging import average
 from relattn.translation.training.distributed import (
+    ended_by_agent,
     fabric_of,
-    first_process,
+    is_first_process,
+    join_restarted,
     launch,
+    must_launch,
     require_devices,
-    restarted,
+    restarts,
+    stop_with_agent,
 )
 from relattn.translation.training.loop import fit
 from relattn.translation.training.run_directory import (
@@ -35,15 +37,14 @@ from relattn.translation.training.run_directory import (
     CHECKPOINTS,
     RECIPE,
     TRAINING,
-    begun,
-    how_far,
+    new_run,
     newest_checkpoint,
+    read_recipe,
     require_layout,
     require_same_run,
     require_space,
 )
 from relattn.translation.training.stop import Stop
-from relattn.translation.training.together import Together
 from relattn.translation.translate.confidence import calibrate
 from relattn.translation.translate.torch_translator import TorchTranslator
 
@@ -53,73 +54,120 @@ _log = logging.getLogger(__name__)
 def train(
     recipe: Recipe, *, resume: bool = False, show: bool = True, again: str = "the same command with --resume"
 ) -> Path:
-    """Train what the recipe says and return the directory of the finished bundle.
+    """Train a model by a recipe, and return the directory of its bundle.
 
-    With several devices or nodes, every process calls it. The first one alone writes; it prepares the data before it
-    joins the others. Where nothing else starts them (torchrun, SLURM), the first starts the others itself, by running
-    the command it was started with. Where torchrun starts them once more, they go on with what they had begun.
+    With several devices, this starts one process per device, unless torchrun, SLURM or MPI started this process. Then
+    all processes call this function, and the first one prepares the data and writes all files. Processes that torchrun
+    restarts continue the run.
 
     Args:
-        recipe: the run.
-        resume: go on from the newest checkpoint in the recipe's directory.
-        show: draw progress on standard error, where that is a terminal.
-        again: what goes on with a run that was stopped, as it is told then.
+        recipe: Recipe of the run.
+        resume: Continue from the newest checkpoint in the recipe's directory.
+        show: Show a progress bar if standard error is a terminal.
+        again: Command that continues the run, for messages.
 
     Raises:
-        InputError: the recipe, its files or its directory will not do.
-        Diverged: training came to numbers that are not finite.
-        LostProcess: another process of the run ended.
-        Interrupted: a signal stopped it; resumed, it goes on as if it had not been.
+        InputError: The recipe, its files or its directory cannot be used.
+        Diverged: A loss or weight is not finite.
+        LostProcess: A process of the run was killed or failed.
+        Interrupted: A signal stopped the run. Resumed, it continues as if it had never stopped.
     """
-    out, first = Path(recipe.out), first_process()
-    resume = resume or (restarted() and (out / RECIPE).exists())
-    require_devices(recipe.train)
-    with Stop() as stop, ExitStack() as stack:
-        stack.enter_context(_quiet_libraries())
-        stack.enter_context(_settings_kept())
-        stop.at_once("stopped before the first step; the same command begins again")
-        fabric = fabric_of(recipe, out)
-        together = Together(recipe.train.processes, lambda what: f"{what}{how_far(out, again)}")
-        if first:
-            if resume:
-                require_same_run(read_recipe(out), recipe)
-            stack.enter_context(locked(out, TRAINING) if resume else begun(recipe))
-            require_layout(out)
-        else:
-            stack.enter_context(together)
-            launch(fabric, recipe.train, together.children)  # waits for the first one, which comes with the data
-        start = _start(recipe)
-        data = prepare(
-            recipe.data, out, seed=recipe.seed, tokenizer=None if start is None else start.tokenizer, check=first
-        )
-        torch.manual_seed(recipe.seed)
-        model = Transformer(recipe.model, *data.tokenizer.vocab_sizes)
-        if start is not None:
-            bundle.load_weights(model, start.state, source=recipe.train.init_from)
-        if first:
-            require_space(out, model, recipe.train)
-        state = newest_checkpoint(out, warn=first) if resume else None
-        if first:
-            _tell_left_out(data.dropped)
-            stack.enter_context(together)
-            launch(fabric, recipe.train, together.children)
-        stop.when_agreed()
-        steps = fit(fabric, recipe, data, model, state, stop, show=show)
-        together.over()
-        if not first:
+    out, settings = Path(recipe.out), recipe.train
+    require_devices(settings)
+    with _quiet_lightning(), _threads_kept():
+        fabric = fabric_of(settings, out)
+        if must_launch(fabric):
+            launch(recipe, resume=resume)
             return out / BUNDLE
-        stop.at_once(f"stopped after step {steps}; {again} goes on from there")
-        paths = checkpoints.listed(out / CHECKPOINTS)[-recipe.train.average :]
-        write_bundle(recipe, paths, data.tokenizer, data.valid, out / BUNDLE)
+        first = is_first_process()
+        with ExitStack() as stack:
+            stop = stack.enter_context(Stop())
+            stop_with_agent()
+            resume = resume or (restarts() > 0 and (out / RECIPE).exists())
+            if first:
+                command = f"{again} continues it" if resume else "the same command starts again"
+                stop.immediately(f"stopped before the first step; {command}")
+                stack.enter_context(_claim(recipe, resume=resume))
+            else:
+                stop.kill()
+                _wait_for_data(out)
+            start = _read_start(settings.init_from, recipe.model)
+            tokenizer = None if start is None else start.tokenizer
+            data = prepare(recipe.data, out, seed=recipe.seed, tokenizer=tokenizer, check=first)
+            torch.manual_seed(recipe.seed)
+            model = Transformer(recipe.model, *data.tokenizer.vocab_sizes)
+            if start is not None:
+                bundle.load_weights(model, start.state, source=settings.init_from)
+            state = newest_checkpoint(out, warn=first) if resume else None
+            if first:
+                require_space(out, model, settings)
+                _log_dropped(data.dropped)
+            with ended_by_agent(stop, settings):
+                if settings.processes > 1:
+                    join_restarted(fabric.device)
+                fabric.launch()
+                if settings.threads is not None:
+                    torch.set_num_threads(settings.threads)
+                stop.after_step()
+                steps = fit(fabric, recipe, data, model, state, stop, show=show)
+            if torch.distributed.is_initialized():
+                torch.distributed.destroy_process_group()
+            if first:
+                stop.immediately(f"stopped after step {steps}; {again} continues from there")
+                paths = checkpoints.list_checkpoints(out / CHECKPOINTS)[-settings.average :]
+                write_bundle(recipe, paths, data.tokenizer, data.valid, out / BUNDLE)
     return out / BUNDLE
+
+
+@contextmanager
+def _claim(recipe: Recipe, *, resume: bool) -> Iterator[None]:
+    """Lock the directory of a run, and check that it can start or continue there."""
+    out = Path(recipe.out)
+    if resume:
+        require_same_run(read_recipe(out), recipe)
+    with locked(out, TRAINING) if resume else new_run(recipe):
+        require_layout(out)
+        if restarts():
+            _log.warning("a process was lost; restart %d continues from the newest checkpoint", restarts())
+        yield
+
+
+def _wait_for_data(out: Path) -> None:
+    """Wait until the first process has prepared the data, which may take longer than a process group waits."""
+    while not prepared(out):
+        time.sleep(0.2)
+
+
+def _read_start(path: str, model: ModelConfig) -> bundle.Bundle | None:
+    """Read the bundle to start from, or return None if `path` is empty."""
+    if not path:
+        return None
+    start = bundle.read_bundle(hub.resolve(path))
+    changed = [line for line in differences(as_dict(start.model), as_dict(model)) if "dropout" not in line]
+    require(not changed, f"{path}: the model must be the recipe's, got {'; '.join(changed)}")
+    return start
+
+
+def _log_dropped(counts: dict[str, int]) -> None:
+    dropped = ", ".join(f"{count:,} ({reason})" for reason, count in counts.items() if count)
+    if dropped:
+        _log.info("training pairs dropped: %s", dropped)
 
 
 def write_bundle(
     recipe: Recipe, paths: list[Path], tokenizer: AnyTokenizer, valid: list[Validation], path: Path
 ) -> None:
-    """Average checkpoints into a bundle at `path`, scored by the validation sets and calibrated by the first."""
+    """Average checkpoints into a bundle, score it on the validation sets, and calibrate it on the first of them.
+
+    Args:
+        recipe: Recipe of the run.
+        paths: Checkpoints.
+        tokenizer: Tokenizer of the run.
+        valid: Validation sets.
+        path: Directory of the bundle.
+    """
     model = Transformer(recipe.model, *tokenizer.vocab_sizes)
-    mean = average(checkpoints.load(checkpoint)["model"] for checkpoint in paths)
+    mean = checkpoints.average(checkpoints.load(checkpoint)["model"] for checkpoint in paths)
     bundle.load_weights(model, mean, source=f"the mean of {', '.join(path.name for path in paths)}")
     card, calibration = _card(recipe, paths), None
     if valid:
@@ -127,44 +175,32 @@ def write_bundle(
         translator = TorchTranslator(model, tokenizer, recipe.search)
     for each in valid:
         sources, references = [src for src, _ in each.pairs], [tgt for _, tgt in each.pairs]
-        found = [best for (best,) in translator.n_best(sources)]
-        scores = score([best.text for best in found], references)
-        of = f" of {each.name}" if len(valid) > 1 else ""
-        card += f"\nOn the {scores.sentences} validation sentences{of}:\n\n{scores}\n"
-        calibration = calibration or calibrate(found, references)
+        hypotheses = [best for (best,) in translator.n_best(sources)]
+        scores = score([best.text for best in hypotheses], references)
+        name = f" of {each.name}" if len(valid) > 1 else ""
+        card += f"\nOn the {scores.sentences} validation sentences{name}:\n\n{scores}\n"
+        calibration = calibration or calibrate(hypotheses, references)
     bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card=card, calibration=calibration)
 
 
 def average_run(run: str | Path, last: int, path: str | Path, *, overwrite: bool = False) -> None:
-    """Average the last checkpoints of a run into a bundle, which replaces another only with `overwrite`.
+    """Average the last checkpoints of a run into a bundle.
+
+    Args:
+        run: Directory of the run.
+        last: Number of checkpoints.
+        path: Directory of the bundle.
+        overwrite: Replace a bundle that exists at `path`.
 
     Raises:
-        InputError: the directory holds no run, or not that many checkpoints.
+        InputError: The directory contains no run, or fewer checkpoints.
     """
     bundle.require_writable(path, overwrite)
     run = Path(run)
     recipe = read_recipe(run)
-    paths = checkpoints.listed(run / CHECKPOINTS)
-    if not 1 <= last <= len(paths):
-        raise InputError(f"{run}: cannot average the last {last} checkpoints, it holds {len(paths)}")
+    paths = checkpoints.list_checkpoints(run / CHECKPOINTS)
+    require(1 <= last <= len(paths), f"last must be in [1, {len(paths)}], the checkpoints of {run}, got {last}")
     write_bundle(recipe, paths[-last:], tokenizer_of(run), [], Path(path))
-
-
-def read_recipe(run: Path) -> Recipe:
-    """The recipe of a run.
-
-    Raises:
-        InputError: the directory holds no run, or its recipe was changed by hand into something else.
-    """
-    path = run / RECIPE
-    if not path.exists():
-        raise InputError(f"{run}: holds no run: there is no {RECIPE}")
-    try:
-        content = read_yaml(path, "a recipe")
-        return to_config(Recipe, {**content, "model": of_version_1(content.get("model", {}))}, path)
-    except InputError as error:
-        fault = str(error).removeprefix(f"{path}: ")
-        raise InputError(f"{path}: is not as this version writes it: {fault}") from error
 
 
 def _card(recipe: Recipe, paths: list[Path]) -> str:
@@ -181,39 +217,19 @@ def _card(recipe: Recipe, paths: list[Path]) -> str:
     )
 
 
-def _start(recipe: Recipe) -> bundle.Bundle | None:
-    """The bundle that training starts from, if the recipe names one."""
-    if not recipe.train.init_from:
-        return None
-    start = bundle.read_bundle(hub.resolve(recipe.train.init_from))
-    changed = [line for line in differences(as_dict(start.model), as_dict(recipe.model)) if "dropout" not in line]
-    if changed:
-        raise InputError(f"{recipe.train.init_from}: is another model than the recipe's: {'; '.join(changed)}")
-    return start
-
-
-def _tell_left_out(counts: dict[str, int]) -> None:
-    left_out = ", ".join(f"{count:,} ({reason})" for reason, count in counts.items() if count)
-    if left_out:
-        _log.info("training pairs left out: %s", left_out)
-
-
 @contextmanager
-def _settings_kept() -> Iterator[None]:
-    """Leave the caller's environment and number of threads as they were: starting processes sets both."""
-    environment, threads = dict(os.environ), torch.get_num_threads()
+def _threads_kept() -> Iterator[None]:
+    """Restore the number of threads at the end."""
+    threads = torch.get_num_threads()
     try:
         yield
     finally:
-        for name in os.environ.keys() - environment.keys():
-            del os.environ[name]
-        os.environ.update(environment)
         torch.set_num_threads(threads)
 
 
 @contextmanager
-def _quiet_libraries() -> Iterator[None]:
-    """Keep Lightning's remarks on its own set-up from the user's terminal."""
+def _quiet_lightning() -> Iterator[None]:
+    """Hide Lightning's messages about its own setup."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,8 +1,8 @@
-"""A model on validation sets: its loss, its BLEU, and whether it reads the order of its source.
+"""Validation: loss, BLEU, and whether the model uses the order of the source.
 
-A training that is stuck at what can be said without any order (positions left out by mistake, a rate too high for the
-tables) learns all the same, slowly and badly, and nothing in its loss tells. A model that does read order loses much
-when the pieces of the sources are shuffled.
+A model that is stuck without word order (no positions by mistake, or a learning rate too high for the tables) still
+learns, slowly and badly, and its loss does not show why. The loss of a model that uses order is much higher if the
+source tokens are shuffled.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from relattn.translation.config import Recipe
+from relattn.translation.config import SearchConfig
 from relattn.translation.data.batching import Batch
 from relattn.translation.data.encode import Validation
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
@@ -22,17 +22,17 @@ from relattn.translation.model.transformer import Transformer
 from relattn.translation.training.objective import mean_loss
 from relattn.translation.translate.torch_translator import TorchTranslator
 
-UNREAD = 0.01  # the share by which the loss rises at most, of a model that reads no order
+_LEAST_INCREASE = 0.01  # of the loss, relative, that shuffled sources cause if a model uses order
 
 
 @dataclass(frozen=True)
 class Validated:
-    """A model on a validation set.
+    """Results on a validation set.
 
     Attributes:
-        name: of the set.
-        loss: nats a target token, without smoothing.
-        bleu: of greedy translations of its first lines; None where not measured.
+        name: Name of the set.
+        loss: Nats per target token, without smoothing.
+        bleu: BLEU of greedy translations of the first lines. None: not measured.
     """
 
     name: str
@@ -41,41 +41,44 @@ class Validated:
 
 
 def validate(
-    model: Transformer, valid: Validation, tokenizer: AnyTokenizer, recipe: Recipe, device: torch.device
+    model: Transformer,
+    valid: Validation,
+    tokenizer: AnyTokenizer,
+    search: SearchConfig,
+    lines: int,
+    device: torch.device,
 ) -> Validated:
-    """The loss on a validation set, and BLEU of greedy translations of its first lines, where wanted."""
+    """Measure the loss on a validation set, and the BLEU of greedy translations of its first `lines` lines."""
     loss, bleu = mean_loss(model, valid.batches, device), None
-    pairs = valid.pairs[: recipe.train.valid_bleu_lines]
+    pairs = valid.pairs[:lines]
     if pairs:
         model.eval()
         with torch.inference_mode():
-            translator = TorchTranslator(model, tokenizer, replace(recipe.search, beam_size=1), device=device)
+            translator = TorchTranslator(model, tokenizer, replace(search, beam_size=1), device=device)
             bleu = score(translator.translate([src for src, _ in pairs]), [tgt for _, tgt in pairs]).bleu
         model.train()
     return Validated(valid.name, loss, bleu)
 
 
-def shuffled_loss(model: Transformer, valid: Validation, marks: Marks, device: torch.device) -> float:
-    """The loss on a validation set with the pieces of its sources shuffled."""
-    return mean_loss(model, [shuffled(batch, marks, seed) for seed, batch in enumerate(valid.batches)], device)
+def ignores_order(
+    model: Transformer, valid: Validation, marks: Marks, result: Validated, device: torch.device
+) -> str | None:
+    """Return a warning if shuffling the source tokens of a validation set does not increase the loss, else None."""
+    batches = [shuffled(batch, marks, seed) for seed, batch in enumerate(valid.batches)]
+    loss = mean_loss(model, batches, device)
+    if loss > result.loss * (1 + _LEAST_INCREASE):
+        return None
+    return (
+        f"the loss on {result.name} is {result.loss:.3f}, and {loss:.3f} with shuffled source tokens: the model does "
+        "not use word order, and may never learn to; check train.warmup_steps and train.learning_rate_factor"
+    )
 
 
 def shuffled(batch: Batch, marks: Marks, seed: int) -> Batch:
-    """A batch with the pieces of each source in another order, and its marks where they were."""
+    """Return a batch with the tokens of each source in random order, without moving special tokens."""
     random, src = np.random.default_rng(seed), batch.src.clone()
     first, last = len(marks.src_begin), len(marks.src_end)
     for row, length in zip(src, batch.src_lengths.tolist(), strict=True):
-        pieces = row[first : length - last]
-        pieces.copy_(pieces[torch.from_numpy(random.permutation(len(pieces)))])
+        tokens = row[first : length - last]
+        tokens.copy_(tokens[torch.from_numpy(random.permutation(len(tokens)))])
     return replace(batch, src=src)
-
-
-def order_unread(step: int, found: Validated, without: float) -> str | None:
-    """What to say of a model that reads no order, by its loss and that of the same text with its sources shuffled."""
-    if without > found.loss * (1 + UNREAD):
-        return None
-    return (
-        f"step {step}: the loss on {found.name} is {found.loss:.3f}, and {without:.3f} with the "
-        "pieces of its sources shuffled: the model makes nothing of order, and may be stuck there; see "
-        "train.warmup_steps, train.learning_rate_factor"
-    )
