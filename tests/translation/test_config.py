@@ -26,8 +26,8 @@ from relattn.translation.config import (
     differences,
     dump,
 )
+from relattn.translation.config.yaml import read_recipe, recipe_flags
 from relattn.translation.errors import InputError
-from relattn.translation.settings import read_recipe, recipe_flags
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_every_number_has_a_range(value):
     numbers = [(kind, name) for kind, name in SETTINGS if type(getattr(kind(), name)) in (int, float)]
     optional = [(ModelConfig, name) for name in ("clip_right", "max_positions", "kernel_size")]
     optional += [(DataConfig, "max_words"), (TrainConfig, "threads")]
-    assert len(numbers) == 36
+    assert len(numbers) == 37
     for kind, name in numbers + optional:
         with pytest.raises(InputError, match=rf"^{name} must be ") as error:
             kind(**{name: value})

@@ -8,9 +8,9 @@ import yaml
 
 from relattn.translation.commands import main as cli
 from relattn.translation.config import as_dict
+from relattn.translation.config.presets import PRESETS
+from relattn.translation.config.yaml import recipe_flags
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.presets import PRESETS
-from relattn.translation.settings import recipe_flags
 
 BOTH = {  # section 4.1 of the paper, and Vaswani et al. (2017) where it refers to them
     "model.encoder_layers": 6,

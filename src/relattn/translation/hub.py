@@ -41,7 +41,7 @@ def resolve(path: str | Path) -> Path:
     if named is None or Path(path).exists():
         return Path(path)
     from relattn.translation.bundle import CONFIG, TOKENIZER_FILES, WEIGHTS  # imports PyTorch; exports do without
-    from relattn.translation.settings import read_yaml
+    from relattn.translation.config.yaml import read_yaml
 
     name, revision = named.groups()
     with asking(f"{path}: no such directory here, and from the hub") as api:

@@ -14,7 +14,7 @@ import torch
 
 from relattn.translation import bundle
 from relattn.translation.config import OPTIONS, ModelConfig, Recipe, SearchConfig, dump
-from relattn.translation.model.positions import SCHEMES
+from relattn.translation.model.positions.schemes import SCHEMES
 from tests.support.commands import assert_refused
 
 

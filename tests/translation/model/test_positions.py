@@ -26,7 +26,8 @@ from transformers.models.wav2vec2_conformer import modeling_wav2vec2_conformer a
 from relattn import relative_attention
 from relattn.translation.config import OPTIONS, ModelConfig, Positions
 from relattn.translation.model.attention import PlainAttention
-from relattn.translation.model.positions import SCHEMES, PositionScheme
+from relattn.translation.model.positions.base import PositionScheme
+from relattn.translation.model.positions.schemes import SCHEMES
 from tests.support.numerics import error
 
 EPSILON = torch.finfo(torch.float32).eps

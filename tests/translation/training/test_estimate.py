@@ -15,10 +15,10 @@ import pytest
 
 from relattn.translation.commands import main as cli
 from relattn.translation.config import DataConfig, ModelConfig, Positions, Recipe, TrainConfig, dump
+from relattn.translation.config.presets import PRESETS
 from relattn.translation.data.encode import prepare
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.presets import PRESETS
 from relattn.translation.training import checkpoints, estimate, run_directory
 from relattn.translation.training.train import train
 
@@ -32,7 +32,7 @@ GROWTH = """
 import re, sys
 from dataclasses import replace
 from relattn.translation.config import Recipe
-from relattn.translation.settings import read_yaml, to_config
+from relattn.translation.config.yaml import read_yaml, to_config
 from relattn.translation.training import estimate
 
 def held(name):

@@ -9,8 +9,8 @@ def recipe(name: str) -> None:
             -sinusoidal, the same model with sinusoidal positions.
     """
     from relattn.translation.config import dump
+    from relattn.translation.config.presets import PRESETS
     from relattn.translation.errors import unknown
-    from relattn.translation.presets import PRESETS
 
     if name not in PRESETS:
         raise unknown("recipe", name, PRESETS)

@@ -81,7 +81,7 @@ def on_devices(recipe: Recipe, devices: int) -> Recipe:
     Raises:
         InputError: a step's micro-batches cannot be dealt out evenly.
     """
-    parts = recipe.parts
+    parts = recipe.micro_batches_per_step
     if devices < 1 or parts % devices:
         raise InputError(f"a step of {parts} micro-batches cannot be dealt out to {devices} devices evenly")
     return replace(recipe, train=replace(recipe.train, accumulate=parts // devices, devices=devices, nodes=1))
@@ -159,7 +159,7 @@ def epoch(recipe: Recipe) -> Epoch | None:
     if not prepared(Path(recipe.out)):
         return None
     text = training_text(recipe.data, Path(recipe.out), seed=recipe.seed)
-    steps = text.epoch(0, parts=recipe.parts)
+    steps = text.epoch(0, parts=recipe.micro_batches_per_step)
     tokens = row_lengths(text.pairs.tgt, 1)
     return Epoch(pairs=sum(map(len, steps)), steps=len(steps), tokens=sum(int(tokens[step].sum()) for step in steps))
 
@@ -195,7 +195,7 @@ def plan(recipe: Recipe, *, measured: float | None = None) -> str:
     batch = longest_batch(recipe)
     rows, length = batch.src.shape
     held, found = memory(recipe), epoch(recipe)
-    padded = data.max_tokens * recipe.parts
+    padded = data.max_tokens * recipe.micro_batches_per_step
     dealt = f"{devices} × {train.accumulate} micro-batches of {data.max_tokens:,}"
     told = {
         "weights": f"{sum(parameter.numel() for parameter in model.parameters()):,}",
@@ -212,7 +212,7 @@ def plan(recipe: Recipe, *, measured: float | None = None) -> str:
         "steps": f"{train.steps:,}" + (f", {train.steps / found.steps:.1f} epochs" if found else ""),
     }
     if measured is not None:
-        rate = batch.target_tokens * recipe.parts / measured
+        rate = batch.target_tokens * recipe.micro_batches_per_step / measured
         told["time"] = (
             f"{_duration(train.steps * measured)}: {measured:.3g} s a step as measured on one device, {rate:,.0f} "
             f"target tokens a second{' if the others cost nothing' if devices > 1 else ''}"

@@ -27,7 +27,7 @@ from relattn.translation.data.batching import Step
 from relattn.translation.data.encode import TranslationData
 from relattn.translation.errors import Diverged, InputError, one_line
 from relattn.translation.model.linear import use_products
-from relattn.translation.model.positions import missing_position_signal
+from relattn.translation.model.positions.schemes import missing_position_signal
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, shards
 from relattn.translation.training.journal import Journal
@@ -81,7 +81,7 @@ def fit(
     """
     train = recipe.train
     trained, optimizer = set_up(fabric, model, train)
-    losses = Losses(Path(recipe.out), partial(data.train.origin, parts=recipe.parts))
+    losses = Losses(Path(recipe.out), partial(data.train.origin, parts=recipe.micro_batches_per_step))
     journal = Journal(fabric, Path(recipe.out), losses, steps=train.steps, show=show)
     progress = Progress() if state is None else _restore(state, fabric, model, optimizer, journal, out=recipe.out)
     if progress.over(train):

@@ -73,8 +73,9 @@ def require_same_run(began: Recipe, recipe: Recipe) -> None:
     moved = {name: path for name, path in moved.items() if getattr(began.data, name)}
     began = replace(began, data=replace(began.data, **moved))
     changed = [line for line in differences(as_dict(began), as_dict(recipe)) if line.partition(": ")[0] not in _FREE]
-    if began.parts != recipe.parts:
-        changed.append(f"train.accumulate · train.devices · train.nodes: {began.parts} → {recipe.parts}")
+    before, now = began.micro_batches_per_step, recipe.micro_batches_per_step
+    if before != now:
+        changed.append(f"train.accumulate · train.devices · train.nodes: {before} → {now}")
     if changed:
         raise InputError(f"{recipe.out}: the recipe has changed since this run began: {'; '.join(changed)}")
 

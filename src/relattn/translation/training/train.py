@@ -13,13 +13,13 @@ import torch
 
 from relattn.translation import bundle, hub
 from relattn.translation.config import Recipe, as_dict, differences, dump
+from relattn.translation.config.yaml import of_version_1, read_yaml, to_config
 from relattn.translation.data.encode import Validation, prepare, tokenizer_of
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.evaluation import score
 from relattn.translation.locking import locked
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.settings import of_version_1, read_yaml, to_config
 from relattn.translation.training import checkpoints
 from relattn.translation.training.averaging import average
 from relattn.translation.training.distributed import (

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from relattn.translation.config import Calibration, SearchConfig, as_dict
+from relattn.translation.config.yaml import of_version_4, read_yaml, to_config
 from relattn.translation.errors import InputError, reading
-from relattn.translation.settings import of_version_4, read_yaml, to_config
 
 MODEL, CONFIG = "model.bin", "config.json"
 SHARED, SOURCE, TARGET = "shared_vocabulary", "source_vocabulary", "target_vocabulary"  # .json, or .txt in old models

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, g
 import yaml
 
 from relattn.translation.config import OPTION_NAMES, OPTIONS, Positions, Recipe, dump
+from relattn.translation.config.presets import PRESETS
 from relattn.translation.errors import InputError, one_line, reading, require, unknown
-from relattn.translation.presets import PRESETS
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser

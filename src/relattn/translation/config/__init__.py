@@ -1,0 +1,46 @@
+"""Configuration of a run, as frozen dataclasses. They define recipes, flags, help texts and errors.
+
+A recipe is a YAML file with the fields of `Recipe` (`yaml.py` reads it). Every field can be overridden on the command
+line (``--model.clip 8``). Values are checked when a dataclass is made.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from relattn.translation.config.base import as_dict, differences
+from relattn.translation.config.data import CleaningConfig, DataConfig
+from relattn.translation.config.model import ModelConfig
+from relattn.translation.config.recipe import Recipe, dump
+from relattn.translation.config.search import Calibration, SearchConfig
+from relattn.translation.config.training import TrainConfig
+from relattn.translation.model.positions.options import OPTION_NAMES, OPTIONS, Positions
+
+__all__ = [
+    "OPTIONS",
+    "OPTION_NAMES",
+    "Calibration",
+    "CleaningConfig",
+    "DataConfig",
+    "Format",
+    "ModelConfig",
+    "Part",
+    "Positions",
+    "Precision",
+    "Quantization",
+    "Recipe",
+    "SearchConfig",
+    "TrainConfig",
+    "as_dict",
+    "differences",
+    "dump",
+]
+
+Quantization = Literal[  # of the weights of an export
+    "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"
+]
+
+Precision = Literal["fp32", "bf16"]  # of a model that translates
+
+Part = Literal["encoder", "decoder", "cross"]  # of a model whose attention is looked at
+Format = Literal["text", "tsv", "jsonl"]  # of translations that are written out
