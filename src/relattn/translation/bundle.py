@@ -26,7 +26,7 @@ import yaml
 from torch import Tensor
 
 from relattn.translation import files
-from relattn.translation.config import Calibration, ModelConfig, Precision, Recipe, SearchConfig, as_dict
+from relattn.translation.config import Calibration, ModelConfig, Recipe, SearchConfig, as_dict
 from relattn.translation.config.yaml import of_version_1, of_version_2, of_version_4, read_yaml, to_config
 from relattn.translation.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
 from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
@@ -35,6 +35,7 @@ from relattn.translation.files import putting, require_files, write_atomically
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.linear import pack
 from relattn.translation.model.transformer import SkipInitialization, Transformer
+from relattn.translation.translate import Precision
 from relattn.translation.translate.torch_translator import TorchTranslator
 
 PRECISIONS: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}

@@ -20,18 +20,12 @@ import torch
 
 from relattn.translation import bundle
 from relattn.translation.commands import main as cli
-from relattn.translation.config import (
-    Calibration,
-    DataConfig,
-    ModelConfig,
-    Quantization,
-    Recipe,
-    SearchConfig,
-)
+from relattn.translation.config import Calibration, DataConfig, ModelConfig, Recipe, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.formats import argos
 from relattn.translation.formats.ctranslate2 import write as module
+from relattn.translation.formats.ctranslate2.directory import Quantization
 from relattn.translation.formats.ctranslate2.translator import load
 from relattn.translation.formats.ctranslate2.write import ctranslate2_search, export, require_exportable
 from relattn.translation.formats.parity import Reference, check_lines

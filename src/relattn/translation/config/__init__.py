@@ -6,8 +6,6 @@ line (``--model.clip 8``). Values are checked when a dataclass is made.
 
 from __future__ import annotations
 
-from typing import Literal
-
 from relattn.translation.config.base import as_dict, differences
 from relattn.translation.config.data import CleaningConfig, DataConfig
 from relattn.translation.config.model import ModelConfig
@@ -22,12 +20,8 @@ __all__ = [
     "Calibration",
     "CleaningConfig",
     "DataConfig",
-    "Format",
     "ModelConfig",
-    "Part",
     "Positions",
-    "Precision",
-    "Quantization",
     "Recipe",
     "SearchConfig",
     "TrainConfig",
@@ -35,12 +29,3 @@ __all__ = [
     "differences",
     "dump",
 ]
-
-Quantization = Literal[  # of the weights of an export
-    "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"
-]
-
-Precision = Literal["fp32", "bf16"]  # of a model that translates
-
-Part = Literal["encoder", "decoder", "cross"]  # of a model whose attention is looked at
-Format = Literal["text", "tsv", "jsonl"]  # of translations that are written out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from relattn.translation.config import Calibration, SearchConfig, as_dict
 from relattn.translation.config.yaml import of_version_4, read_yaml, to_config
@@ -13,6 +14,9 @@ from relattn.translation.errors import InputError, reading
 MODEL, CONFIG = "model.bin", "config.json"
 SHARED, SOURCE, TARGET = "shared_vocabulary", "source_vocabulary", "target_vocabulary"  # .json, or .txt in old models
 DIRECTORY = "model for CTranslate2"  # name of such a directory in messages
+Quantization = Literal[  # precision of the weights of an export
+    "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"
+]
 SECTION = "relattn"  # group in config.json with our settings, which CTranslate2 ignores
 
 
