@@ -234,7 +234,7 @@ def test_a_config_of_version_1_that_is_wrong_is_reported(saved, change, message)
 
 def test_an_option_of_another_scheme_is_refused(saved):
     change_config(saved, lambda c: c["model"].update(positions="alibi"))
-    with pytest.raises(InputError, match=r"config\.yaml: beyond, clip, .* mean nothing for alibi positions, got "):
+    with pytest.raises(InputError, match=r"config\.yaml: beyond must not be set for alibi positions, got "):
         relattn.translation.load(saved)
 
 
@@ -414,7 +414,7 @@ def test_a_model_is_left_as_it_was_by_weights_that_do_not_fit(tokenizer):
             lambda c: c["search"].update(alpha="0.6"),
             r"search\.alpha must be ",
         ),
-        (lambda c: c["search"].update(beam_size=0), "beam_size must be at least 1, got 0"),
+        (lambda c: c["search"].update(beam_size=0), r"beam_size must be in \[1, 1000\], got 0"),
     ],
 )
 def test_a_config_that_is_wrong_is_reported(saved, change, message):
@@ -491,8 +491,8 @@ def test_whatever_happens_to_a_file_it_is_read_or_refused_in_one_line(saved, tok
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dim": 1_000_000, "heads": 1}, r"config\.yaml: dim must be at most 65,536, got 1000000$"),
-        ({"decoder_layers": 10**6}, r"config\.yaml: decoder_layers must be at most 1,000, got 1000000$"),
+        ({"dim": 1_000_000, "heads": 1}, r"config\.yaml: dim must be in \[1, 65536\], got 1000000$"),
+        ({"decoder_layers": 10**6}, r"config\.yaml: decoder_layers must be in \[1, 1000\], got 1000000$"),
         ({"dim": 1_200}, r"model\.safetensors: the weights do not fit the model: .*; and \d+ more$"),
         (
             {"encoder_layers": 999},

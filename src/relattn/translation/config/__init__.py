@@ -6,7 +6,9 @@ line (``--model.clip 8``). Values are checked when a dataclass is made.
 
 from __future__ import annotations
 
-from relattn.translation.config.base import as_dict, differences
+from dataclasses import asdict as as_dict
+
+from relattn.translation.config.base import differences
 from relattn.translation.config.data import CleaningConfig, DataConfig
 from relattn.translation.config.model import ModelConfig
 from relattn.translation.config.recipe import Recipe, dump

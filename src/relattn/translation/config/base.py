@@ -1,62 +1,49 @@
-"""Base class of all configurations: frozen dataclasses that check their values."""
+"""Base class of all configurations, which checks their values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields, is_dataclass
+import operator
+import re
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from relattn.translation.errors import one_line, require
 
-_Rule = tuple[str, Callable[[Any], bool]]  # what a value must be, and whether it is
+_NOT_TEXT = re.compile("[\0\ud800-\udfff]")  # surrogates stand for the bytes of a path that is not UTF-8
 
 
-def ruled(default: Any, *rules: _Rule) -> Any:
-    """Return a field whose values must follow rules, except null."""
-    return field(default=default, metadata={"rules": rules})
+def number(default: float | None, interval: str) -> Any:
+    """Declare a setting whose value must be in an interval such as "[0, 1)", or null."""
+    return field(default=default, metadata={"interval": interval})
 
 
-def number(default: float | None, least: float, most: float) -> Any:
-    """Return a field with values from `least` to `most`, which is larger than any useful value and never overflows."""
-    return ruled(default, (f"at least {least}", lambda x: x >= least), (f"at most {most:,}", lambda x: x <= most))
-
-
-def fraction(default: float) -> Any:
-    return ruled(default, ("in [0, 1)", lambda x: 0 <= x < 1))
+def _contains(interval: str, value: float) -> bool:
+    low, high = map(float, interval[1:-1].split(","))
+    above = operator.ge if interval[0] == "[" else operator.gt
+    below = operator.le if interval[-1] == "]" else operator.lt
+    return above(value, low) and below(value, high)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Base of all configurations. It checks the rules of each field, and that text can be stored as UTF-8.
+    """Base class of all configurations. It checks the intervals of numbers, and that text can be stored as UTF-8.
 
-    It is a dataclass itself, because jsonargparse takes a class with any other base as the name of a class to import.
+    It must be a dataclass, because jsonargparse treats subclasses of any other class as names to import.
     """
 
     def __post_init__(self) -> None:
         for setting in fields(self):
             name, value = setting.name, getattr(self, setting.name)
-            for what, holds in setting.metadata.get("rules", ()) if value is not None else ():
-                require(holds(value), f"{name} must be {what}, got {one_line(value, 40)}")
+            interval = setting.metadata.get("interval")
+            if interval and value is not None:
+                require(_contains(interval, value), f"{name} must be in {interval}, got {one_line(value, 40)}")
             if isinstance(value, str):
-                require(_is_text(value), f"{name} must be UTF-8 without NUL, got {one_line(ascii(value), 100)}")
-
-
-def _is_text(value: str) -> bool:
-    try:
-        return b"\0" not in value.encode()
-    except UnicodeEncodeError:  # a surrogate, which stands for a byte of a path that is not UTF-8
-        return False
-
-
-def as_dict(config: Any) -> Any:
-    """A config as nested plain dictionaries, for YAML."""
-    if not is_dataclass(config):
-        return config
-    return {f.name: as_dict(getattr(config, f.name)) for f in fields(config)}
+                valid = not _NOT_TEXT.search(value)
+                require(valid, f"{name} must be UTF-8 without NUL, got {one_line(ascii(value), 100)}")
 
 
 def differences(old: dict, new: dict, prefix: str = "") -> list[str]:
-    """Lines "name: old → new" for every leaf that differs between two `as_dict` results."""
+    """Return a line "name: old → new" for every setting that differs between two configurations as dictionaries."""
     lines = []
     for name in sorted(old.keys() | new.keys()):
         a, b = old.get(name), new.get(name)

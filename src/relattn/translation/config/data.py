@@ -42,26 +42,26 @@ class DataConfig(Config):
     valid_tgt: str = ""
     train_list: str = ""
     valid_list: str = ""
-    temperature: float = number(1.0, 0.01, 10**6)
-    builtin_lines: int = number(20_000, 1, 10**9)
-    vocab_size: int = number(8000, 1, 2**20)
-    vocab_lines: int = number(500_000, 1, 10**9)
-    max_tokens: int = number(4096, 1, 10**9)
-    max_length: int = number(256, 1, 10**6)
-    max_words: int | None = number(None, 1, 10**9)
+    temperature: float = number(1.0, "[0.01, 1e6]")
+    builtin_lines: int = number(20_000, "[1, 1e9]")
+    vocab_size: int = number(8000, "[1, 1048576]")
+    vocab_lines: int = number(500_000, "[1, 1e9]")
+    max_tokens: int = number(4096, "[1, 1e9]")
+    max_length: int = number(256, "[1, 1e6]")
+    max_words: int | None = number(None, "[1, 1e9]")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for split in ("train", "valid"):
-            src, tgt = getattr(self, f"{split}_src"), getattr(self, f"{split}_tgt")
-            require(bool(src) == bool(tgt), f"{split}_src and {split}_tgt go together, got '{src}' and '{tgt}'")
-            require(not (src and getattr(self, f"{split}_list")), f"{split}_list is in place of {split}_src; got both")
-        valid = "valid_src" if self.valid_src else "valid_list"
-        require(not self.builtin or not getattr(self, valid), f"{valid} is given, but train_src is not")
+            src, tgt, listed = (getattr(self, f"{split}_{name}") for name in ("src", "tgt", "list"))
+            require(bool(src) == bool(tgt), f"{split}_src requires {split}_tgt and vice versa, got '{src}' and '{tgt}'")
+            require(not (src and listed), f"{split}_list must not be set together with {split}_src, got '{listed}'")
+        own_validation = self.valid_src or self.valid_list
+        require(not (self.builtin and own_validation), "valid_src and valid_list require train_src or train_list")
 
     @property
     def builtin(self) -> bool:
-        """Whether training text comes from the built-in corpus."""
+        """True if training text comes from the built-in corpus."""
         return not (self.train_src or self.train_list)
 
 
@@ -79,9 +79,9 @@ class CleaningConfig(Config):
         keep_duplicates: Keep repeated pairs.
     """
 
-    max_words: int | None = number(250, 1, 10**6)
-    max_characters: int | None = number(5000, 1, 2**26)
-    max_ratio: float | None = number(3.0, 1, 10**6)
-    min_script: float | None = number(0.5, 0, 1)
-    ngram: int | None = number(13, 1, 1000)
+    max_words: int | None = number(250, "[1, 1e6]")
+    max_characters: int | None = number(5000, "[1, 67108864]")
+    max_ratio: float | None = number(3.0, "[1, 1e6]")
+    min_script: float | None = number(0.5, "[0, 1]")
+    ngram: int | None = number(13, "[1, 1000]")
     keep_duplicates: bool = False

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from relattn.translation.config.base import Config, fraction, number, ruled
+from relattn.translation.config.base import Config, number
 from relattn.translation.errors import require
-from relattn.translation.model.positions.options import OPTION_NAMES, OPTIONS, Positions
+from relattn.translation.model.positions.options import OPTION_NAMES, Positions, complete_options, require_even_dims
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,52 +46,45 @@ class ModelConfig(Config):
         kernel_size: For "cnn", the number of positions that a convolution covers. It must be odd. By default 3.
     """
 
-    dim: int = number(512, 1, 2**16)
-    heads: int = number(8, 1, 2**16)
-    feed_forward_dim: int = number(2048, 1, 2**20)
-    encoder_layers: int = number(6, 1, 1000)
-    decoder_layers: int = number(6, 1, 1000)
+    dim: int = number(512, "[1, 65536]")
+    heads: int = number(8, "[1, 65536]")
+    feed_forward_dim: int = number(2048, "[1, 1048576]")
+    encoder_layers: int = number(6, "[1, 1000]")
+    decoder_layers: int = number(6, "[1, 1000]")
     norm: Literal["pre", "post"] = "pre"
-    dropout: float = fraction(0.1)
-    attention_dropout: float = fraction(0.1)
-    activation_dropout: float = fraction(0.0)
+    dropout: float = number(0.1, "[0, 1)")
+    attention_dropout: float = number(0.1, "[0, 1)")
+    activation_dropout: float = number(0.0, "[0, 1)")
     activation: Literal["relu", "gelu", "gelu_tanh", "swish"] = "relu"
     shared_embeddings: Literal["all", "target", "inputs", "none"] = "all"
     scaled_embeddings: bool = True
     output_bias: bool = False
-    norm_epsilon: float = number(1e-5, 1e-12, 1.0)
+    norm_epsilon: float = number(1e-5, "[1e-12, 1]")
     positions: Positions = "relative"
-    clip: int | None = number(None, 0, 2**16)
-    clip_right: int | None = number(None, 0, 2**16)
+    clip: int | None = number(None, "[0, 65536]")
+    clip_right: int | None = number(None, "[0, 65536]")
     beyond: Literal["clip", "zero"] | None = None
     relative_tables: Literal["both", "keys", "values"] | None = None
     tables_per_head: bool | None = None
-    max_positions: int | None = number(None, 1, 2**20)
-    kernel_size: int | None = ruled(None, ("odd", lambda x: x % 2 == 1), ("from 1 to 999", lambda x: 1 <= x <= 999))
+    max_positions: int | None = number(None, "[1, 1048576]")
+    kernel_size: int | None = number(None, "[1, 999]")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.dim % self.heads == 0, f"heads must divide dim, got heads {self.heads} and dim {self.dim}")
-        options = OPTIONS.get(self.positions, {})
-        given = {name: getattr(self, name) for name in OPTION_NAMES if getattr(self, name) is not None}
-        vain = {name: str(value) for name, value in given.items() if name not in options}
-        mean = "means" if len(vain) == 1 else "mean"
-        told = f"{', '.join(vain)} {mean} nothing for {self.positions} positions, got {', '.join(vain.values())}"
-        require(not vain, told)
-        for name, value in options.items():
-            object.__setattr__(self, name, given.get(name, value))
-        if self.positions in ("sinusoidal", "relative+sinusoidal", "xl", "lstm"):
-            require(self.dim % 2 == 0, f"{self.positions} positions need an even dim, got {self.dim}")
-        if self.positions in ("rope", "rove"):
-            head_dim = self.dim // self.heads
-            require(head_dim % 2 == 0, f"{self.positions} positions need an even dim / heads, got {head_dim}")
+        odd = self.kernel_size is None or self.kernel_size % 2 == 1
+        require(odd, f"kernel_size must be odd, got {self.kernel_size}")
+        require_even_dims(self.positions, self.dim, self.heads)
+        options = {name: getattr(self, name) for name in OPTION_NAMES}
+        for name, value in complete_options(self.positions, options).items():
+            object.__setattr__(self, name, value)
 
     def with_positions(self, positions: Positions, **options: Any) -> ModelConfig:
-        """The same model with another position scheme; options that are not given are as by default."""
+        """Return the same model with another position scheme. Options that are not given have their defaults."""
         return replace(self, positions=positions, **{**dict.fromkeys(OPTION_NAMES), **options})
 
     @property
     def clipping_range(self) -> tuple[int, int]:
-        """The clipping distances (left, right) of relative positions."""
+        """Clipping distances (left, right) of relative positions."""
         assert self.clip is not None
         return self.clip, self.clip if self.clip_right is None else self.clip_right

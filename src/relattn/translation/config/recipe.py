@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import yaml
 
-from relattn.translation.config.base import Config, as_dict, number
+from relattn.translation.config.base import Config, number
 from relattn.translation.config.data import DataConfig
 from relattn.translation.config.model import ModelConfig
 from relattn.translation.config.search import SearchConfig
@@ -28,7 +28,7 @@ class Recipe(Config):
     """
 
     out: str = "runs/relattn"
-    seed: int = number(1, 0, 2**63 - 1)
+    seed: int = number(1, "[0, 9223372036854775808)")
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -45,5 +45,5 @@ class Recipe(Config):
 
 
 def dump(recipe: Recipe) -> str:
-    """The recipe as YAML that `read_recipe` reads back."""
-    return yaml.safe_dump(as_dict(recipe), sort_keys=False, allow_unicode=True)
+    """Return the recipe as YAML."""
+    return yaml.safe_dump(asdict(recipe), sort_keys=False, allow_unicode=True)

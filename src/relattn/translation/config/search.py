@@ -24,16 +24,17 @@ class SearchConfig(Config):
         max_length_extra: See max_length_ratio.
     """
 
-    beam_size: int = number(4, 1, 1000)
+    beam_size: int = number(4, "[1, 1000]")
     length_penalty: Literal["gnmt", "average", "none"] = "gnmt"
-    alpha: float = number(0.6, 0, 5)
+    alpha: float = number(0.6, "[0, 5]")
     early_stopping: bool = False
-    max_length_ratio: float = number(2.0, 0, 100)
-    max_length_extra: int = number(50, 0, 10**5)
+    max_length_ratio: float = number(2.0, "[0, 100]")
+    max_length_extra: int = number(50, "[0, 1e5]")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.max_length_ratio + self.max_length_extra >= 1, "a translation needs room for at least one piece")
+        shortest = self.max_length_ratio + self.max_length_extra  # limit for a source sentence of one token
+        require(shortest >= 1, f"max_length_ratio + max_length_extra must be at least 1, got {shortest}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,5 +46,5 @@ class Calibration(Config):
         slope: Slope. null: not calibrated.
     """
 
-    bias: float | None = number(None, -100, 100)
-    slope: float | None = number(None, -100, 100)
+    bias: float | None = number(None, "[-100, 100]")
+    slope: float | None = number(None, "[-100, 100]")

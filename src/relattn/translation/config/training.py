@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from relattn.translation.config.base import Config, fraction, number, ruled
+from relattn.translation.config.base import Config, number
 from relattn.translation.errors import require
 
 
@@ -43,39 +43,36 @@ class TrainConfig(Config):
         init_from: Bundle to take initial weights and tokenizer from. By default, weights are drawn at random.
     """
 
-    steps: int = number(100_000, 1, 10**9)
-    accumulate: int = number(1, 1, 10**6)
-    warmup_steps: int = number(4000, 1, 10**9)
-    learning_rate_factor: float = ruled(1.0, ("positive", lambda x: x > 0), ("at most 1e6", lambda x: x <= 1e6))
-    label_smoothing: float = fraction(0.1)
-    gradient_clip: float = number(0.0, 0, 10**9)
+    steps: int = number(100_000, "[1, 1e9]")
+    accumulate: int = number(1, "[1, 1e6]")
+    warmup_steps: int = number(4000, "[1, 1e9]")
+    learning_rate_factor: float = number(1.0, "(0, 1e6]")
+    label_smoothing: float = number(0.1, "[0, 1)")
+    gradient_clip: float = number(0.0, "[0, 1e9]")
     precision: Literal["fp32", "bf16-mixed", "fp16-mixed"] = "fp32"
     activation_checkpointing: bool = False
     compile: bool = False
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
-    devices: int = number(1, 1, 1024)
-    nodes: int = number(1, 1, 10_000)
+    devices: int = number(1, "[1, 1024]")
+    nodes: int = number(1, "[1, 10000]")
     strategy: Literal["ddp", "fsdp"] = "ddp"
-    max_restarts: int = number(0, 0, 1000)
-    threads: int | None = number(None, 1, 1024)
-    log_every: int = number(50, 1, 10**9)
-    valid_every: int = number(1000, 1, 10**9)
-    valid_bleu_lines: int = number(200, 0, 10**9)
-    checkpoint_every: int = number(1000, 1, 10**9)
-    keep: int = number(5, 1, 10**9)
-    average: int = number(5, 1, 10**9)
-    patience: int = number(0, 0, 10**9)
+    max_restarts: int = number(0, "[0, 1000]")
+    threads: int | None = number(None, "[1, 1024]")
+    log_every: int = number(50, "[1, 1e9]")
+    valid_every: int = number(1000, "[1, 1e9]")
+    valid_bleu_lines: int = number(200, "[0, 1e9]")
+    checkpoint_every: int = number(1000, "[1, 1e9]")
+    keep: int = number(5, "[1, 1e9]")
+    average: int = number(5, "[1, 1e9]")
+    patience: int = number(0, "[0, 1e9]")
     init_from: str = ""
 
     @property
     def processes(self) -> int:
-        """Of a run, one a device."""
+        """Number of processes of a run, one per device."""
         return self.devices * self.nodes
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self.average <= self.keep,
-            f"cannot average {self.average} checkpoints when only {self.keep} are kept (keep)",
-        )
-        require(self.strategy != "fsdp" or self.processes > 1, "strategy is fsdp, which needs several devices or nodes")
+        require(self.average <= self.keep, f"average must be at most keep ({self.keep}), got {self.average}")
+        require(self.strategy == "ddp" or self.processes > 1, "strategy must be ddp for a single process, got fsdp")
