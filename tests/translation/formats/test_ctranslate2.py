@@ -359,10 +359,6 @@ def test_confidences_travel(make, tmp_path):
             alike += 1
             assert its.confidence == pytest.approx(mine.confidence, abs=1e-4)
     assert alike
-    config = json.loads((tmp_path / "out" / "config.json").read_text())
-    del config["relattn"]["calibration"]
-    (tmp_path / "out" / "config.json").write_text(json.dumps(config))
-    assert load(tmp_path / "out").calibration == Calibration()
 
 
 def test_what_an_export_does_not_support_is_refused(exported):
@@ -378,13 +374,6 @@ def test_what_an_export_does_not_support_is_refused(exported):
             translator.translate(LINES[:1], options)
     with pytest.raises(InputError, match="an export for CTranslate2 does not support prefixes"):
         translator.translate(LINES[:1], prefixes=["Katze"])
-
-
-def test_an_export_from_before_stops_early_all_the_same(exported):
-    config = json.loads((exported / "config.json").read_text())
-    del config["relattn"]["search"]["early_stopping"]
-    (exported / "config.json").write_text(json.dumps(config))
-    assert load(exported).search.early_stopping
 
 
 def test_without_the_package(make, exported, tmp_path, monkeypatch):

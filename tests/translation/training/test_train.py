@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-import yaml
 from filelock import FileLock
 
 from relattn.translation import bundle
@@ -637,23 +636,6 @@ def test_what_would_stop_a_run_at_its_end_is_refused_at_its_start(tmp_path, make
     with pytest.raises(InputError, match=message):
         train(replace(recipe, train=replace(recipe.train, steps=4)), resume=True, show=False)
     assert (tmp_path / "log.csv").read_text(encoding="utf-8") == before
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("positions", ["sinusoidal", "relative"])
-def test_a_run_from_when_all_options_were_written_down_goes_on(tmp_path, make_recipe, positions):
-    recipe = make_recipe(tmp_path / "run", model={"positions": positions}, train={"steps": 4})
-    train(recipe, show=False)
-    content = yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text(encoding="utf-8"))
-    for name, value in {"clip": 2, "relative_tables": "both", "tables_per_head": False, "max_positions": 1024}.items():
-        if content["model"][name] is None:
-            content["model"][name] = value
-    del content["model"]["beyond"], content["model"]["kernel_size"]  # which there were not
-    (tmp_path / "run" / "recipe.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
-    average_run(tmp_path / "run", 2, tmp_path / "bundle")
-    assert bundle.read_bundle(tmp_path / "bundle").model == recipe.model
-    train(replace(recipe, train=replace(recipe.train, steps=6)), resume=True, show=False)
-    assert read_log(tmp_path / "run" / "log.csv")[-1].step == 6
 
 
 @pytest.mark.parametrize("resume", [True, False])

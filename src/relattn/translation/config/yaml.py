@@ -128,32 +128,6 @@ def add_settings(parser: ArgumentParser, kind: type) -> None:
         parser.set_defaults({f"model.{name}": None for name in OPTION_NAMES})
 
 
-def of_version_1(model: Any) -> Any:
-    """Convert model settings of bundle version 1, which have options of all position schemes."""
-    if not isinstance(model, dict):
-        return model
-    means = OPTIONS.get(str(model.get("positions")), {})
-    kept = {name: value for name, value in model.items() if name not in OPTION_NAMES or name in means}
-    return {**dict.fromkeys(OPTION_NAMES, "null"), **kept}
-
-
-def of_version_2(model: Any) -> Any:
-    """Convert model settings of bundle version 2, which have neither activation nor shared embeddings."""
-    then = {
-        "activation": "relu",
-        "shared_embeddings": "all",
-        "scaled_embeddings": "true",
-        "output_bias": "false",
-        "norm_epsilon": "1e-5",
-    }
-    return {**then, **model} if isinstance(model, dict) else model
-
-
-def of_version_4(search: Any, early_stopping: str = "false") -> Any:
-    """Convert search settings of bundle version 4, which do not have `early_stopping`."""
-    return {"early_stopping": early_stopping, **search} if isinstance(search, dict) else search
-
-
 def to_config(kind: type[_C], content: Any, where: str | Path, *, whole: bool = False) -> _C:
     """Return a config made from names and values, which are parsed and checked as on the command line.
 

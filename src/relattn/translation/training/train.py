@@ -13,7 +13,7 @@ import torch
 
 from relattn.translation import bundle, hub
 from relattn.translation.config import Recipe, as_dict, differences, dump
-from relattn.translation.config.yaml import of_version_1, read_yaml, to_config
+from relattn.translation.config.yaml import read_yaml, to_config
 from relattn.translation.data.encode import Validation, prepare, tokenizer_of
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.errors import InputError
@@ -160,8 +160,7 @@ def read_recipe(run: Path) -> Recipe:
     if not path.exists():
         raise InputError(f"{run}: holds no run: there is no {RECIPE}")
     try:
-        content = read_yaml(path, "a recipe")
-        return to_config(Recipe, {**content, "model": of_version_1(content.get("model", {}))}, path)
+        return to_config(Recipe, read_yaml(path, "a recipe"), path)
     except InputError as error:
         fault = str(error).removeprefix(f"{path}: ")
         raise InputError(f"{path}: is not as this version writes it: {fault}") from error

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from relattn.translation.config import Calibration, SearchConfig, as_dict
-from relattn.translation.config.yaml import of_version_4, read_yaml, to_config
+from relattn.translation.config import Calibration, SearchConfig
+from relattn.translation.config.yaml import read_yaml, to_config
 from relattn.translation.errors import InputError, reading
 
 MODEL, CONFIG = "model.bin", "config.json"
@@ -44,8 +44,6 @@ def read_settings(path: Path) -> ExportSettings | None:
     content = read_yaml(path / CONFIG, "a model's configuration").get(SECTION)
     if not isinstance(content, dict):
         return None
-    defaults = {"calibration": dict.fromkeys(as_dict(Calibration()), "null")}  # exports before November 2026
-    content = {**defaults, **content, "search": of_version_4(content.get("search"), "true")}
     return to_config(ExportSettings, content, path / CONFIG, whole=True)
 
 
