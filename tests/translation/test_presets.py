@@ -103,7 +103,7 @@ def test_one_is_printed_to_be_changed_and_trained_by_name(tmp_path, capsys, monk
     assert capsys.readouterr().err == "relattn: error: data/wmt14-en-fr/newstest2013.en.gz: no such file\n"
     (tmp_path / "wmt14-en-fr-big").write_text("model: {clipp: 3}", encoding="utf-8")
     assert cli.main(["train", "wmt14-en-fr-big"]) == 2  # a file goes before a name
-    assert "unknown setting of model 'clipp'" in capsys.readouterr().err
+    assert "unknown setting 'model.clipp'; did you mean model.clip?" in capsys.readouterr().err
     assert cli.main(["recipe", "wmt14"]) == 2
     assert "unknown recipe 'wmt14'" in capsys.readouterr().err
 

@@ -188,11 +188,11 @@ def _as_yaml(description: _Description) -> bytes:
 
 def _read_description(file: Path) -> _Description:
     """Read config.yaml of a bundle."""
-    content = read_yaml(file, "a bundle's configuration")
+    content = read_yaml(file)
     for name, expected in (("format", FORMAT), ("version", str(VERSION))):
         found = content.pop(name, None)
         require(found == expected, f"{file}: {name} must be {expected}, got {one_line(found, 40)}")
-    return to_config(_Description, content, file, whole=True)
+    return to_config(_Description, content, file, complete=True)
 
 
 def read_bundle(path: str | Path) -> Bundle:

@@ -38,7 +38,7 @@ def test_the_help_of_train_explains_every_setting(relattn):
         ("model: {clip: -1}", "clip must be in [0, 65536], got -1"),
         ("train: {warmup_steps: 0}", "warmup_steps must be in [1, 1e9], got 0"),
         ("seed: -3", "seed must be in [0, 9223372036854775808), got -3"),
-        ("model: {clipp: 3}", "{path}: unknown setting of model 'clipp'; did you mean clip?"),
+        ("model: {clipp: 3}", "{path}: unknown setting 'model.clipp'; did you mean model.clip?"),
         ("model: {dim: wide}", "model.dim must be a whole number, got 'wide'"),
         ("model: {dim: 2.5}", "model.dim must be a whole number, got '2.5'"),
         ("model: {dropout: yes}", "model.dropout must be a number, got 'True'"),
@@ -51,7 +51,7 @@ def test_the_help_of_train_explains_every_setting(relattn):
             "model.norm must be one of pre, post, got 'mid'",
         ),
         ("data: {train_src: a.txt}", "train_src requires train_tgt and vice versa, got 'a.txt' and ''"),
-        ("just words", "{path}: a recipe must be a mapping of names to values, got 'just words'"),
+        ("just words", "{path}: must be a mapping of names to values"),
     ],
 )
 def test_a_recipe_that_will_not_do(relattn, tmp_path, text, message):

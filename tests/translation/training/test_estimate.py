@@ -38,7 +38,7 @@ from relattn.translation.training import estimate
 def held(name):
     return int(re.search(rf"{name}:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
 
-recipe = to_config(Recipe, read_yaml(sys.argv[1], "a recipe"), sys.argv[1])
+recipe = to_config(Recipe, read_yaml(sys.argv[1]), sys.argv[1])
 model = replace(recipe.model, dim=16, heads=2, feed_forward_dim=16, encoder_layers=1, decoder_layers=1)
 data = replace(recipe.data, vocab_size=100, max_tokens=64)
 estimate.seconds_a_step(replace(recipe, model=model, data=data), 1)  # what is imported by then

@@ -11,9 +11,8 @@ from dataclasses import asdict as as_dict
 from relattn.translation.config.base import differences
 from relattn.translation.config.data import CleaningConfig, DataConfig
 from relattn.translation.config.model import ModelConfig
-from relattn.translation.config.recipe import Recipe, dump
+from relattn.translation.config.recipe import Recipe, TrainConfig, dump
 from relattn.translation.config.search import Calibration, SearchConfig
-from relattn.translation.config.training import TrainConfig
 from relattn.translation.model.positions.options import OPTION_NAMES, OPTIONS, Positions
 
 __all__ = [

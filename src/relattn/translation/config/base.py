@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import operator
 import re
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, get_type_hints
 
 from relattn.translation.errors import one_line, require
 
@@ -19,9 +18,8 @@ def number(default: float | None, interval: str) -> Any:
 
 def _contains(interval: str, value: float) -> bool:
     low, high = map(float, interval[1:-1].split(","))
-    above = operator.ge if interval[0] == "[" else operator.gt
-    below = operator.le if interval[-1] == "]" else operator.lt
-    return above(value, low) and below(value, high)
+    is_open_end = (value == low and interval[0] == "(") or (value == high and interval[-1] == ")")
+    return low <= value <= high and not is_open_end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +38,15 @@ class Config:
             if isinstance(value, str):
                 valid = not _NOT_TEXT.search(value)
                 require(valid, f"{name} must be UTF-8 without NUL, got {one_line(ascii(value), 100)}")
+
+
+def setting_types(kind: type, prefix: str = "") -> dict[str, Any]:
+    """Return the type of each setting of a configuration, by its full name."""
+    types: dict[str, Any] = {}
+    for name, hint in get_type_hints(kind).items():
+        key = f"{prefix}{name}"
+        types |= setting_types(hint, f"{key}.") if isinstance(hint, type) and is_dataclass(hint) else {key: hint}
+    return types
 
 
 def differences(old: dict, new: dict, prefix: str = "") -> list[str]:

@@ -1,14 +1,31 @@
-"""The paper's recipes, and Tensor2Tensor's, by name: `relattn train wmt14-en-de-base`.
+"""Recipes of the paper and of Tensor2Tensor, by name: `relattn train wmt14-en-de-base`.
 
-They are what section 4.1 of the paper says, and Vaswani et al. (2017) where it refers to them. Each has a twin with
-sinusoids in place of relative positions, as the paper compares them: `wmt14-en-de-base-sinusoidal`.
+They follow section 4.1 of the paper, and Vaswani et al. (2017) where the paper refers to them. Each recipe has a
+counterpart with sinusoids instead of relative positions, as in the paper's comparison: `wmt14-en-de-base-sinusoidal`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from relattn.translation.config import DataConfig, ModelConfig, Recipe, TrainConfig
+from relattn.translation.config.data import DataConfig
+from relattn.translation.config.model import ModelConfig
+from relattn.translation.config.recipe import Recipe, TrainConfig
+
+
+def _data(tgt_lang: str) -> DataConfig:
+    directory = f"data/wmt14-en-{tgt_lang}"
+    return DataConfig(
+        src_lang="en",
+        tgt_lang=tgt_lang,
+        train_src=f"{directory}/train.en.gz",
+        train_tgt=f"{directory}/train.{tgt_lang}.gz",
+        valid_src=f"{directory}/newstest2013.en.gz",
+        valid_tgt=f"{directory}/newstest2013.{tgt_lang}.gz",
+        vocab_size=32_768,
+        max_tokens=4096,  # with accumulate: 8, about 25,000 tokens per side and step without padding
+    )
+
 
 _BASE = Recipe(
     out="runs/wmt14-en-de-base",
@@ -25,19 +42,10 @@ _BASE = Recipe(
         clip=16,
         tables_per_head=True,
     ),
-    data=DataConfig(
-        src_lang="en",
-        tgt_lang="de",
-        train_src="data/wmt14-en-de/train.en.gz",
-        train_tgt="data/wmt14-en-de/train.de.gz",
-        valid_src="data/wmt14-en-de/newstest2013.en.gz",
-        valid_tgt="data/wmt14-en-de/newstest2013.de.gz",
-        vocab_size=32_768,
-        max_tokens=4096,  # padded: about 25,000 pieces a side are left of eight times as many
-    ),
+    data=_data("de"),
     train=TrainConfig(
         steps=100_000,
-        accumulate=8,  # the paper's eight GPUs; with as many, devices: 8 and accumulate: 1 is the same step
+        accumulate=8,  # the paper's eight GPUs; devices: 8 and accumulate: 1 give the same steps
         warmup_steps=4000,
         label_smoothing=0.1,
         keep=5,
@@ -49,25 +57,11 @@ _BIG = replace(
     _BASE,
     out="runs/wmt14-en-de-big",
     model=replace(_BASE.model, dim=1024, heads=16, feed_forward_dim=4096, dropout=0.3, clip=8, tables_per_head=False),
-    # The last 20 checkpoints, one every 10 minutes: at Vaswani et al.'s second a step on the same GPUs, 600 steps.
+    # The last 20 checkpoints, one every 10 minutes. Vaswani et al. report one second per step, so 600 steps.
     train=replace(_BASE.train, steps=300_000, checkpoint_every=600, keep=20, average=20),
 )
 
-
-def _french(recipe: Recipe, *, dropout: float) -> Recipe:
-    data = replace(
-        recipe.data,
-        tgt_lang="fr",
-        train_src="data/wmt14-en-fr/train.en.gz",
-        train_tgt="data/wmt14-en-fr/train.fr.gz",
-        valid_src="data/wmt14-en-fr/newstest2013.en.gz",
-        valid_tgt="data/wmt14-en-fr/newstest2013.fr.gz",
-    )
-    model = replace(recipe.model, dropout=dropout)
-    return replace(recipe, out=recipe.out.replace("en-de", "en-fr"), model=model, data=data)
-
-
-_T2T = replace(  # its `transformer_relative`, which is not the paper's model; its Adam has β₂ = 0.997, ours 0.98
+_T2T = replace(  # `transformer_relative` of Tensor2Tensor differs from the paper; its Adam has β₂ = 0.997, ours 0.98
     _BASE,
     out="runs/t2t-relative-base",
     model=replace(
@@ -76,16 +70,15 @@ _T2T = replace(  # its `transformer_relative`, which is not the paper's model; i
     train=replace(_BASE.train, steps=250_000, warmup_steps=8000, learning_rate_factor=2.0),
 )
 
-
-def _twin(recipe: Recipe) -> Recipe:
-    return replace(recipe, out=f"{recipe.out}-sinusoidal", model=recipe.model.with_positions("sinusoidal"))
-
-
-_RELATIVE = {
-    "wmt14-en-de-base": _BASE,
-    "wmt14-en-de-big": _BIG,
-    "wmt14-en-fr-base": _french(_BASE, dropout=0.1),
-    "wmt14-en-fr-big": _french(_BIG, dropout=0.1),
-    "t2t-relative-base": _T2T,
-}
-PRESETS = {**_RELATIVE, **{f"{name}-sinusoidal": _twin(recipe) for name, recipe in _RELATIVE.items()}}
+_RELATIVE = (
+    _BASE,
+    _BIG,
+    replace(_BASE, out="runs/wmt14-en-fr-base", data=_data("fr")),
+    replace(_BIG, out="runs/wmt14-en-fr-big", data=_data("fr"), model=replace(_BIG.model, dropout=0.1)),
+    _T2T,
+)
+_SINUSOIDAL = (
+    replace(recipe, out=f"{recipe.out}-sinusoidal", model=recipe.model.with_positions("sinusoidal"))
+    for recipe in _RELATIVE
+)
+PRESETS = {recipe.out.removeprefix("runs/"): recipe for recipe in (*_RELATIVE, *_SINUSOIDAL)}

@@ -1,4 +1,4 @@
-"""Read settings from YAML files: recipes, and the configuration of bundles.
+"""Read settings from YAML files: recipes, and the configuration of bundles and exports.
 
 Values are read as text and parsed as command-line flags. So a language called ``no`` stays text, and files and flags
 have the same types, ranges and messages.
@@ -8,156 +8,134 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import is_dataclass
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 
-from relattn.translation.config import OPTION_NAMES, OPTIONS, Positions, Recipe, dump
+from relattn.translation.config.base import setting_types
 from relattn.translation.config.presets import PRESETS
+from relattn.translation.config.recipe import Recipe, dump
 from relattn.translation.errors import InputError, one_line, reading, require, unknown
-
-if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
+from relattn.translation.model.positions.options import OPTION_NAMES, OPTIONS
 
 _C = TypeVar("_C")
-_LARGEST_FILE = 1 << 20  # bytes of YAML
-_MAX_DEPTH = 3  # levels of groups
+Settings = dict[str, str | None]  # text of each setting by its full name, such as "model.clip"; None for a list
+_MAX_BYTES = 1 << 20  # per file
+_MAX_DEPTH = 3  # levels of groups, because an alias can contain itself
 
 
-def read_recipe(path: str | Path) -> Recipe:
-    """Read a recipe from a file. Settings that are not in the file have their defaults.
+class Quoted(str):
+    """Text in quotes. It is never a number, true, false or null."""
 
-    Raises:
-        InputError: the file cannot be read, or a setting is unknown, has the wrong type or is out of range.
-    """
-    return to_config(Recipe, read_yaml(path, "a recipe"), path)
+
+def read_yaml(path: str | Path) -> Settings:
+    """Read the settings in a YAML file of at most 1 MiB. Raise an InputError if it is not a mapping of names."""
+    with reading(path, "not YAML"):
+        with open(path, "rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+        require(len(content) <= _MAX_BYTES, f"{path}: must have at most {_MAX_BYTES:,} bytes")
+        return _parse(content.decode(), path)
+
+
+def _parse(text: str, path: str | Path) -> Settings:
+    settings: Settings = {}
+    root = yaml.compose(text, Loader=yaml.BaseLoader)
+    if root is None or not root.value:
+        return settings
+    require(isinstance(root, yaml.MappingNode), f"{path}: must be a mapping of names to values")
+    for name, node in _leaves(root):
+        require(name not in settings, f"{path}: {name} is given twice, again in line {node.start_mark.line + 1}")
+        settings[name] = None
+        if isinstance(node, yaml.ScalarNode):
+            settings[name] = Quoted(node.value) if node.style else node.value
+    return settings
+
+
+def _leaves(group: yaml.Node, prefix: str = "") -> Iterator[tuple[str, yaml.Node]]:
+    """Yield the full name and the value of each setting in a group."""
+    for key, value in group.value:
+        name = prefix + (one_line(key.value, 40) if isinstance(key, yaml.ScalarNode) else "a list or a group")
+        if isinstance(value, yaml.MappingNode) and prefix.count(".") < _MAX_DEPTH:
+            yield from _leaves(value, f"{name}.")
+        else:
+            yield name, value
 
 
 def recipe_flags(path: str, overriding: Sequence[str] = ()) -> list[str]:
     """Return the settings of a recipe as command-line flags such as ``--model.clip=8``.
 
     Args:
-        path: a file, or the name of a known recipe if there is no such file.
+        path: YAML file, or the name of a known recipe if there is no such file.
         overriding: flags that will follow. If they choose another position scheme, options of the recipe that the
             scheme does not have are left out.
-
-    Raises:
-        InputError: the file cannot be read, or a setting is unknown.
     """
-    if Path(path).exists():
-        content = read_yaml(path, "a recipe")
-    elif path in PRESETS:
-        content = _names_and_values(dump(PRESETS[path]), path, "a recipe")
-    elif Path(path).suffix or "/" in path:
-        raise InputError(f"{path}: no such file")
-    else:
-        raise unknown("recipe", path, PRESETS)
-    flags = _flags(content, Recipe, path)
-    pairs = pairwise([word for flag in overriding for word in flag.split("=", 1)])
-    schemes = [value for name, value in pairs if name == "--model.positions" and value in get_args(Positions)]
-    if not schemes:
-        return flags
-    unused = {f"--model.{name}" for name in OPTION_NAMES if name not in OPTIONS.get(schemes[-1], {})}
-    return [flag for flag in flags if flag.partition("=")[0] not in unused]
+    exists = Path(path).exists()
+    require(exists or path in PRESETS, f"{path}: no such file; {unknown('recipe', path, PRESETS)}")
+    settings = read_yaml(path) if exists else _parse(dump(PRESETS[path]), path)
+    words = [word for flag in overriding for word in flag.split("=", 1)]
+    schemes = [value for name, value in pairwise(words) if name == "--model.positions"]
+    if schemes:
+        unused = {f"model.{name}" for name in OPTION_NAMES if name not in OPTIONS.get(schemes[-1], {})}
+        settings = {name: value for name, value in settings.items() if name not in unused}
+    return _flags(settings, setting_types(Recipe), path)
 
 
-def read_yaml(path: str | Path, what: str) -> dict[str, Any]:
-    """Read the names and values of a YAML file of at most 1 MiB. `what` describes the content in messages.
-
-    A group of settings becomes a dictionary, any other value a `str`, or `Quoted` if it is in quotes. No setting is a
-    list, so a list becomes an empty one.
-
-    Raises:
-        InputError: the file cannot be read, is not YAML, has a name twice, or is not a mapping.
-    """
-    with reading(path, "not YAML"):
-        with open(path, "rb") as file:
-            content = file.read(_LARGEST_FILE + 1)
-        require(len(content) <= _LARGEST_FILE, f"{path}: too large for settings: more than {_LARGEST_FILE:,} bytes")
-        return _names_and_values(content.decode("utf-8"), path, what)
-
-
-def _names_and_values(text: str, path: str | Path, what: str) -> dict[str, Any]:
-    root = yaml.compose(text, Loader=yaml.BaseLoader)
-    if root is None or root.value in ("", []):
-        return {}
-    if not isinstance(root, yaml.MappingNode):
-        shown = f"'{one_line(root.value, 40)}'" if isinstance(root, yaml.ScalarNode) else "a list"
-        raise InputError(f"{path}: {what} must be a mapping of names to values, got {shown}")
-    content: dict[str, Any] = _plain(root, path, depth=0)
-    return content
-
-
-class Quoted(str):
-    """A value in quotes: always text."""
-
-
-def _plain(node: yaml.Node, path: str | Path, depth: int) -> Any:
-    if isinstance(node, yaml.ScalarNode):
-        return node.value if node.style is None else Quoted(node.value)
-    content: dict[str, Any] = {}
-    if isinstance(node, yaml.MappingNode) and depth < _MAX_DEPTH:
-        for key, value in node.value:
-            name = one_line(key.value, 40) if isinstance(key, yaml.ScalarNode) else "a list or a group"
-            require(name not in content, f"{path}: {name} is given twice, again in line {key.start_mark.line + 1}")
-            content[name] = _plain(value, path, depth + 1)
-        return content
-    return []
-
-
-def setting_types(kind: type, prefix: str = "") -> dict[str, Any]:
-    """Return the type of each setting of a config, by its name on the command line."""
-    types: dict[str, Any] = {}
-    for name, hint in get_type_hints(kind).items():
-        key = f"{prefix}{name}"
-        types |= setting_types(hint, f"{key}.") if isinstance(hint, type) and is_dataclass(hint) else {key: hint}
-    return types
-
-
-def add_settings(parser: ArgumentParser, kind: type) -> None:
-    """Add flags for all settings of a config.
-
-    Options of a position scheme have no default here, because the scheme may be chosen by another flag.
-    """
-    parser.add_class_arguments(kind)
-    if "model" in get_type_hints(kind):
-        parser.set_defaults({f"model.{name}": None for name in OPTION_NAMES})
-
-
-def to_config(kind: type[_C], content: Any, where: str | Path, *, whole: bool = False) -> _C:
-    """Return a config made from names and values, which are parsed and checked as on the command line.
+def to_config(kind: type[_C], settings: Settings, path: str | Path, *, complete: bool = False) -> _C:
+    """Return a configuration made from settings, which are parsed and checked as on the command line.
 
     Args:
-        kind: the dataclass.
-        content: names and values as `read_yaml` returns them.
-        where: file to name in messages.
-        whole: raise an error if a setting is missing, instead of using its default.
+        kind: dataclass of the configuration.
+        settings: settings as `read_yaml` returns them.
+        path: file to name in messages.
+        complete: raise an error if a setting is missing, instead of using its default.
     """
     from jsonargparse import ArgumentError, ArgumentParser
 
+    types = setting_types(kind)
+    flags = _flags(settings, types, path)
+    missing = [name for name in types if name not in settings]
+    require(not (complete and missing), f"{path}: missing: {', '.join(missing)}")
     parser = ArgumentParser(exit_on_error=False)
     add_settings(parser, kind)
-    flags = _flags(content, kind, where, whole=whole)
     try:
         return kind(**parser.instantiate(parser.parse_args(flags)).as_dict())
-    except ArgumentError as error:
-        raise InputError(type_message(error, setting_types(kind), f"{where}: {{}}".format)) from error
-    except InputError as error:
-        raise InputError(f"{where}: {one_line(error)}") from error
+    except (ArgumentError, InputError) as error:
+        raise InputError(f"{path}: {type_message(error, types, str)}") from error
+
+
+def _flags(settings: Settings, types: dict[str, Any], path: str | Path) -> list[str]:
+    flags = []
+    for name, value in settings.items():
+        is_group = any(setting.startswith(f"{name}.") for setting in types)
+        require(not is_group, f"{path}: {name} must be a group of settings")
+        if name not in types:
+            raise InputError(f"{path}: {unknown('setting', name, types)}")
+        if value is None:
+            raise InputError(f"{path}: {name} must be one value")
+        flags.append(f"--{name}={_flag_value(value, types[name])}")
+    return flags
+
+
+def _flag_value(value: str, kind: Any) -> str:
+    """Return the text of a value on the command line. Text in quotes keeps them if the setting is not text."""
+    if kind is str or get_origin(kind) is Literal:
+        return value
+    if isinstance(value, Quoted) and not any(value in get_args(choice) for choice in get_args(kind)):
+        return json.dumps(value)
+    return value or "null"  # "clip_right:" with nothing after it
+
+
+def add_settings(parser: Any, kind: type) -> None:
+    """Add flags for all settings of a configuration. Options of position schemes have no default: see `ModelConfig`."""
+    parser.add_class_arguments(kind)
+    parser.set_defaults({name: None for name in setting_types(kind) if name.removeprefix("model.") in OPTION_NAMES})
 
 
 def type_message(error: Exception, types: dict[str, Any], label: Callable[[str], str]) -> str:
-    """Return the message for a value of the wrong type, or that of the parser if it has another error.
-
-    Args:
-        error: error of the parser.
-        types: type of each setting.
-        label: returns what messages call a setting.
-    """
+    """Return the message for a value of the wrong type; `label` returns the name of a setting. Other errors stay."""
     match = re.match(r'Parser key "([^"]+)"[^:]*:(?:.*(?:Got|Given) value: (.*))?', str(error), re.DOTALL)
     if not match or match[1] not in types:
         return one_line(error)
@@ -170,36 +148,5 @@ def _describe(kind: Any) -> str:
     choices = [choice for choice in get_args(kind) if choice is not type(None)]
     if get_origin(kind) is Literal:
         return f"one of {', '.join(choices)}"
-    if choices:
-        return " or ".join(map(_describe, choices))
-    return {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "text")
-
-
-def _flags(
-    content: dict[str, Any], kind: type, path: str | Path, prefix: str = "", *, whole: bool = False
-) -> list[str]:
-    types = get_type_hints(kind)
-    flags = []
-    for name, value in content.items():
-        key = f"{prefix}{name}"
-        if name not in types:
-            what = f"setting of {prefix[:-1]}" if prefix else "setting"
-            raise InputError(f"{path}: {unknown(what, name, types)}")
-        if is_dataclass(types[name]):
-            require(isinstance(value, dict), f"{path}: {key} must be a group of settings")
-            flags += _flags(value, types[name], path, f"{key}.", whole=whole)
-        else:
-            require(isinstance(value, str), f"{path}: {key} must be one value")
-            flags.append(f"--{key}={_as_flag(value, types[name])}")
-    missing = [f"{prefix}{name}" for name in types if name not in content] if whole else []
-    require(not missing, f"{path}: missing: {', '.join(missing)}")
-    return flags
-
-
-def _as_flag(value: str, kind: Any) -> str:
-    """Return the text of a value on the command line. Text in quotes keeps them if the setting is no text."""
-    if kind is str or get_origin(kind) is Literal:
-        return value
-    if isinstance(value, Quoted) and not any(value in get_args(choice) for choice in get_args(kind)):
-        return json.dumps(value)
-    return value or "null"  # "clip_right:" with nothing after it
+    names = {int: "a whole number", float: "a number", bool: "true or false"}
+    return " or ".join(map(_describe, choices)) or names.get(kind, "text")

@@ -160,7 +160,7 @@ def read_recipe(run: Path) -> Recipe:
     if not path.exists():
         raise InputError(f"{run}: holds no run: there is no {RECIPE}")
     try:
-        return to_config(Recipe, read_yaml(path, "a recipe"), path)
+        return to_config(Recipe, read_yaml(path), path)
     except InputError as error:
         fault = str(error).removeprefix(f"{path}: ")
         raise InputError(f"{path}: is not as this version writes it: {fault}") from error

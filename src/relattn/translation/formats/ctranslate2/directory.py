@@ -41,10 +41,10 @@ class ExportSettings:
 
 def read_settings(path: Path) -> ExportSettings | None:
     """Return our settings in a directory; None if it is not our export. Raises InputError if they are damaged."""
-    content = read_yaml(path / CONFIG, "a model's configuration").get(SECTION)
-    if not isinstance(content, dict):
-        return None
-    return to_config(ExportSettings, content, path / CONFIG, whole=True)
+    settings = read_yaml(path / CONFIG)
+    prefix = f"{SECTION}."
+    ours = {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
+    return to_config(ExportSettings, ours, path / CONFIG, complete=True) if ours else None
 
 
 def read_vocabularies(path: Path) -> tuple[list[str], list[str]]:
