@@ -1,7 +1,7 @@
 """Recipes of the paper and of Tensor2Tensor, by name: `relattn train wmt14-en-de-base`.
 
-They follow section 4.1 of the paper, and Vaswani et al. (2017) where the paper refers to them. Each recipe has a
-counterpart with sinusoids instead of relative positions, as in the paper's comparison: `wmt14-en-de-base-sinusoidal`.
+They follow section 4.1 of the paper, and Vaswani et al. (2017) where the paper refers to them. The paper compares each
+with the same model with sinusoids: `--model.positions sinusoidal`.
 """
 
 from __future__ import annotations
@@ -70,15 +70,11 @@ _T2T = replace(  # `transformer_relative` of Tensor2Tensor differs from the pape
     train=replace(_BASE.train, steps=250_000, warmup_steps=8000, learning_rate_factor=2.0),
 )
 
-_RELATIVE = (
+_RECIPES = (
     _BASE,
     _BIG,
     replace(_BASE, out="runs/wmt14-en-fr-base", data=_data("fr")),
     replace(_BIG, out="runs/wmt14-en-fr-big", data=_data("fr"), model=replace(_BIG.model, dropout=0.1)),
     _T2T,
 )
-_SINUSOIDAL = (
-    replace(recipe, out=f"{recipe.out}-sinusoidal", model=recipe.model.with_positions("sinusoidal"))
-    for recipe in _RELATIVE
-)
-PRESETS = {recipe.out.removeprefix("runs/"): recipe for recipe in (*_RELATIVE, *_SINUSOIDAL)}
+PRESETS = {recipe.out.removeprefix("runs/"): recipe for recipe in _RECIPES}
