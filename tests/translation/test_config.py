@@ -1,4 +1,4 @@
-"""Recipes: what is refused, how text becomes values, and what a change is called."""
+"""Configurations: which values are refused, how YAML becomes settings, and how changes are reported."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ from relattn.translation.errors import InputError
         (Recipe, {"out": ""}, "out must name a directory"),
     ],
 )
-def test_an_impossible_value_never_makes_a_config(kind, values, message):
+def test_invalid_values_are_refused(kind, values, message):
     with pytest.raises(InputError) as error:
         kind(**values)
     assert str(error.value) == message
 
 
-def test_the_least_that_is_possible():
+def test_smallest_values():
     ModelConfig(dim=1, heads=1, clip=0, clip_right=0, dropout=0.0)
     for positions in ("none", "learned", "relative", "t5", "alibi", "cnn"):
         ModelConfig(dim=1, heads=1, positions=positions)
@@ -118,7 +118,7 @@ def read_recipe(path: Path) -> Recipe:
     return to_config(Recipe, read_yaml(path), path)
 
 
-OTHERS = {  # of each option, a value that is not the default
+OTHER_VALUES = {  # a value of each option that is not the default
     "clip": 5,
     "clip_right": 2,
     "beyond": "zero",
@@ -132,7 +132,7 @@ POSITIONS = get_args(Positions)
 
 def test_options_are_settings_of_schemes():
     assert set(OPTIONS) <= set(POSITIONS)
-    assert sorted(OTHERS) == OPTION_NAMES
+    assert sorted(OTHER_VALUES) == OPTION_NAMES
     assert OPTIONS["relative"] == OPTIONS["relative+sinusoidal"]
     assert (ModelConfig().clipping_range, ModelConfig().beyond, ModelConfig().relative_tables) == (
         (16, 16),
@@ -148,13 +148,13 @@ def test_options_are_settings_of_schemes():
 
 @pytest.mark.parametrize("option", OPTION_NAMES)
 @pytest.mark.parametrize("positions", POSITIONS)
-def test_an_option_is_of_the_schemes_that_it_means_something_for(positions, option):
-    """What is not given is as by default; what is refused is refused at its default too."""
+def test_an_option_can_be_set_for_its_schemes_only(positions, option):
+    """Options that are not given have their defaults. For other schemes, even the default value is refused."""
     defaults = OPTIONS.get(positions, {})
     config = ModelConfig(positions=positions)
     assert getattr(config, option) == defaults.get(option)
-    for value in {str(value): value for value in (OTHERS[option], *(o[option] for o in OPTIONS.values() if option in o))
-                  if value is not None}.values():  # fmt: skip
+    values = [OTHER_VALUES[option], *(options.get(option) for options in OPTIONS.values())]
+    for value in [value for value in values if value is not None]:
         if option in defaults:
             given = ModelConfig(positions=positions, **{option: value})
             assert as_dict(given) == {**as_dict(config), option: value}
@@ -170,12 +170,14 @@ def test_an_option_is_of_the_schemes_that_it_means_something_for(positions, opti
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("positions", POSITIONS)
-def test_a_model_with_another_scheme(tmp_path, positions):
-    """From any scheme with any options; and it comes back as it was dumped."""
-    options = {name: OTHERS[name] for name in OPTIONS.get(positions, {})}
+def test_with_positions(tmp_path, positions):
+    """The scheme can be changed from any other, and the result can be written and read."""
+    options = {name: OTHER_VALUES[name] for name in OPTIONS.get(positions, {})}
     wanted = ModelConfig(dim=32, norm="post", positions=positions, **options)
     for other in POSITIONS:
-        before = ModelConfig(dim=32, norm="post", positions=other, **{n: OTHERS[n] for n in OPTIONS.get(other, {})})
+        before = ModelConfig(
+            dim=32, norm="post", positions=other, **{n: OTHER_VALUES[n] for n in OPTIONS.get(other, {})}
+        )
         assert before.with_positions(positions, **options) == wanted
         assert before.with_positions(positions) == ModelConfig(dim=32, norm="post", positions=positions)
     for model in (wanted, wanted.with_positions(positions)):
@@ -184,7 +186,7 @@ def test_a_model_with_another_scheme(tmp_path, positions):
         assert read_recipe(tmp_path / "recipe.yaml") == recipe
 
 
-def test_configs_are_values():
+def test_configurations_are_immutable_and_comparable():
     recipe = Recipe()
     with pytest.raises(FrozenInstanceError):
         recipe.seed = 3  # type: ignore[misc]
@@ -195,29 +197,29 @@ def test_configs_are_values():
 
 
 @pytest.mark.parametrize(("clip", "right", "expected"), [(3, None, (3, 3)), (3, 0, (3, 0)), (0, 2, (0, 2))])
-def test_the_clipping_range(clip, right, expected):
+def test_clipping_range(clip, right, expected):
     assert ModelConfig(clip=clip, clip_right=right).clipping_range == expected
 
 
 @pytest.mark.parametrize("config", [ModelConfig, DataConfig, TrainConfig, SearchConfig, Recipe])
-def test_every_setting_is_explained(config):
-    """The docstrings are what --help shows."""
+def test_every_setting_is_documented(config):
+    """The docstrings are the text of --help."""
     assert is_dataclass(config)
     for setting in fields(config):
         assert f"        {setting.name}: " in config.__doc__, setting.name
 
 
-def as_recipe(flags: list[str]) -> dict[str, Any]:
+def flags_as_dict(flags: list[str]) -> dict[str, Any]:
     return dict(flag.removeprefix("--").split("=", 1) for flag in flags)  # type: ignore[misc]
 
 
 def flags_of(tmp_path: Path, text: str | bytes) -> dict[str, Any]:
     path = tmp_path / "recipe.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return as_recipe(recipe_flags(str(path)))
+    return flags_as_dict(recipe_flags(str(path)))
 
 
-def test_text_stays_the_text_it_is(tmp_path):
+def test_values_stay_text(tmp_path):
     text = (
         "seed: 007\ndata: {src_lang: no, tgt_lang: on, train_src: 1e-4, train_tgt: 2020-01-01}\nmodel: {clip: 0x10}\n"
     )
@@ -225,17 +227,17 @@ def test_text_stays_the_text_it_is(tmp_path):
     assert flags_of(tmp_path, text) == {**expected, "data.train_tgt": "2020-01-01", "model.clip": "0x10"}
 
 
-def test_nothing_after_a_name_is_null_where_no_text_is_meant(tmp_path):
+def test_a_name_without_a_value_is_null_unless_the_setting_is_text(tmp_path):
     text = "data:\n  train_src:\n  max_words:\nmodel:\n  clip_right: null\n"
     assert flags_of(tmp_path, text) == {"data.train_src": "", "data.max_words": "null", "model.clip_right": "null"}
 
 
-@pytest.mark.parametrize("text", ["", "# nothing but a remark\n", "---\n"])
+@pytest.mark.parametrize("text", ["", "# only a comment\n", "---\n"])
 def test_an_empty_recipe_has_no_settings(tmp_path, text):
     assert flags_of(tmp_path, text) == {}
 
 
-def test_what_is_dumped_is_read_back(tmp_path):
+def test_a_dumped_recipe_can_be_read(tmp_path):
     recipe = Recipe(data=DataConfig(src_lang="no", tgt_lang="null", train_src="1e-4", train_tgt="über: x"), seed=3)
     flags = flags_of(tmp_path, dump(recipe))
     assert flags["data.src_lang"] == "no"
@@ -266,19 +268,19 @@ def test_what_is_dumped_is_read_back(tmp_path):
         (b"seed: \x00", "not YAML: "),
     ],
 )
-def test_what_is_no_recipe_is_refused(tmp_path, text, message):
+def test_invalid_recipes_are_refused(tmp_path, text, message):
     with pytest.raises(InputError, match=rf"recipe\.yaml: {message}"):
         flags_of(tmp_path, text)
 
 
-def test_a_recipe_that_cannot_be_read_is_named(tmp_path):
+def test_errors_name_the_recipe(tmp_path):
     with pytest.raises(InputError, match=r"nowhere\.yaml: "):
         recipe_flags(str(tmp_path / "nowhere.yaml"))
     with pytest.raises(InputError, match="cannot be read: Is a directory"):
         recipe_flags(str(tmp_path))
 
 
-def test_differences_are_named_by_their_path():
+def test_differences_have_full_names():
     old = Recipe()
     new = replace(old, seed=9, model=replace(old.model, clip_right=3, dim=64), search=replace(old.search, alpha=0.0))
     assert differences(as_dict(old), as_dict(new)) == [
@@ -315,7 +317,7 @@ def test_every_number_has_a_range(value):
 
 
 @pytest.mark.parametrize("value", ["runs/\udcff", "runs/\0"])
-def test_text_that_cannot_be_kept_never_makes_a_config(value):
+def test_text_that_is_not_utf8_is_refused(value):
     texts = [(kind, name) for kind, name in SETTINGS if isinstance(getattr(kind(), name), str)]
     for kind, name in texts:
         with pytest.raises(InputError, match=rf"^{name} must be UTF-8 without NUL, got ") as error:
@@ -325,7 +327,7 @@ def test_text_that_cannot_be_kept_never_makes_a_config(value):
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(10))
-def test_whatever_a_recipe_says_it_is_a_recipe_or_one_line(tmp_path, seed):
+def test_random_recipes_are_read_or_refused_in_one_line(tmp_path, seed):
     source = random.Random(seed)
     values = ["0", "-1", "1e999", ".nan", "9" * 5000, "0x1F", "1:30", "null", "", "true", "no", "'3'", "[1]", "{a: 1}"]
     values += [
@@ -348,14 +350,14 @@ def test_whatever_a_recipe_says_it_is_a_recipe_or_one_line(tmp_path, seed):
             elif source.random() < 0.3:
                 lines.append(f"{name}: {source.choice(values)}")
         (tmp_path / "recipe.yaml").write_text("\n".join(lines), encoding="utf-8")
-        told: InputError | None = None
+        refusal: InputError | None = None
         try:
             recipe = read_recipe(tmp_path / "recipe.yaml")
         except InputError as error:
-            told = error
-        if told:
-            assert str(told).startswith(f"{tmp_path}/recipe.yaml: ")
-            assert_one_line(told)
+            refusal = error
+        if refusal:
+            assert str(refusal).startswith(f"{tmp_path}/recipe.yaml: ")
+            assert_one_line(refusal)
         else:
             (tmp_path / "again.yaml").write_text(dump(recipe), encoding="utf-8")
             assert read_recipe(tmp_path / "again.yaml") == recipe
@@ -364,7 +366,7 @@ def test_whatever_a_recipe_says_it_is_a_recipe_or_one_line(tmp_path, seed):
 @pytest.mark.parametrize(
     "text", ["no", "NO", "1e-4", "null", "~", "'", '"', "a: b", "- x", "# x", " x ", "é\u2028", "\t", "[", "*a"]
 )
-def test_any_text_comes_back(tmp_path, text):
+def test_any_text_can_be_written_and_read(tmp_path, text):
     recipe = Recipe(out=text, data=DataConfig(src_lang=text, train_src=text, train_tgt=text))
     (tmp_path / "recipe.yaml").write_text(dump(recipe), encoding="utf-8")
     assert read_recipe(tmp_path / "recipe.yaml") == recipe
@@ -391,7 +393,7 @@ LAUGHS = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" 
         ("seed: 1\n---\nseed: 2", "not YAML: "),
     ],
 )
-def test_what_yaml_allows_and_a_recipe_does_not(tmp_path, text, message):
+def test_yaml_that_recipes_do_not_support(tmp_path, text, message):
     (tmp_path / "recipe.yaml").write_text(text)
     with pytest.raises(InputError, match=rf"recipe\.yaml: {message}") as error:
         read_recipe(tmp_path / "recipe.yaml")
@@ -408,7 +410,7 @@ def test_what_yaml_allows_and_a_recipe_does_not(tmp_path, text, message):
         ("positions: 'cnn', kernel_size: 5, clip: null", {"positions": "cnn", "kernel_size": 5}),
     ],
 )
-def test_options_in_quotes_and_none_at_all(tmp_path, text, options):
+def test_options_in_quotes_and_null(tmp_path, text, options):
     (tmp_path / "recipe.yaml").write_text(f"model: {{{text}}}")
     assert read_recipe(tmp_path / "recipe.yaml").model == ModelConfig(**options)
 
@@ -434,22 +436,22 @@ def test_options_in_quotes_and_none_at_all(tmp_path, text, options):
         ("positions: sinusoid", "model.positions must be .*got 'sinusoid'"),
     ],
 )
-def test_options_that_will_not_do(tmp_path, text, message):
+def test_invalid_options(tmp_path, text, message):
     (tmp_path / "recipe.yaml").write_text(f"model: {{{text}}}")
     with pytest.raises(InputError, match=rf"recipe\.yaml: {message}") as error:
         read_recipe(tmp_path / "recipe.yaml")
     assert_one_line(error.value)
 
 
-def test_quotes_are_no_matter_where_text_is_meant(tmp_path):
+def test_text_can_be_in_quotes(tmp_path):
     (tmp_path / "recipe.yaml").write_text(json.dumps({"out": "x", "model": {"norm": "post", "dim": 64}}))
     assert read_recipe(tmp_path / "recipe.yaml") == Recipe(out="x", model=ModelConfig(norm="post", dim=64))
 
 
-def test_every_scheme_and_option_stands_in_the_documents():
+def test_every_scheme_and_option_is_documented():
     lines = (Path(__file__).parents[2] / "docs/schemes.md").read_text(encoding="utf-8").splitlines()
     rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
     assert {row[0] for row in rows} == set(get_args(Positions))
     for scheme, _, options, _ in rows:
-        told = {name for name in OPTION_NAMES if name in re.findall(r"\w+", options)}
-        assert told == set(OPTIONS.get(scheme, {}))
+        documented = {name for name in OPTION_NAMES if name in re.findall(r"\w+", options)}
+        assert documented == set(OPTIONS.get(scheme, {}))

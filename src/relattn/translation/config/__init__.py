@@ -1,7 +1,7 @@
 """Configuration of a run, as frozen dataclasses. They define recipes, flags, help texts and errors.
 
-A recipe is a YAML file with the fields of `Recipe` (`yaml.py` reads it). Every field can be overridden on the command
-line (``--model.clip 8``). Values are checked when a dataclass is made.
+A recipe is a YAML file with the fields of `Recipe`, which `yaml.py` reads. Every field can be overridden on the command
+line (``--model.clip 8``). Values are checked when a dataclass is made. Importing this package does not import PyTorch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Configuration of text: training and validation data, and cleaning."""
+"""Configuration of the training and validation text, and of its cleaning."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class DataConfig(Config):
         valid_tgt: Validation text, target side.
         train_list: File that lists several corpora, instead of train_src and train_tgt: one per line, as source file,
             target file and optionally a weight, separated by tabs. Paths are relative to the file.
-        valid_list: File that lists several validation sets in the same form, without weights. patience looks at the
-            first.
+        valid_list: File that lists several validation sets in the same form, without weights. patience uses the loss
+            on the first.
         temperature: With several corpora, an epoch draws from each in proportion to (pairs · weight)^(1 / temperature).
         builtin_lines: Number of training lines drawn from the built-in corpus.
         vocab_size: Maximum number of SentencePiece tokens, shared by both sides.

@@ -1,4 +1,4 @@
-"""Configuration of a model."""
+"""Configuration of the model."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class ModelConfig(Config):
             the default) or no relative term ("zero").
         relative_tables: For relative positions, which tables are learned: aK and aV ("both", the default), only aK
             ("keys") or only aV ("values").
-        tables_per_head: For relative positions, learn one table per head, as the paper's base model, instead of one per
-            layer. By default false.
+        tables_per_head: For relative positions, learn one table per head, as in the paper's base model, instead of one
+            per layer. By default false.
         max_positions: For learned positions, the maximum sequence length in tokens. By default 1024. Other schemes have
             no limit.
         kernel_size: For "cnn", the number of positions that a convolution covers. It must be odd. By default 3.

@@ -129,7 +129,7 @@ def _flag_value(value: str, kind: Any) -> str:
 
 
 def add_settings(parser: Any, kind: type) -> None:
-    """Add flags for all settings of a configuration. Options of position schemes have no default: see `ModelConfig`."""
+    """Add flags for all settings of a configuration. Options of position schemes get defaults from `ModelConfig`."""
     parser.add_class_arguments(kind)
     parser.set_defaults({name: None for name in setting_types(kind) if name.removeprefix("model.") in OPTION_NAMES})
 

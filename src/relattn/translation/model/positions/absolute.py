@@ -42,7 +42,7 @@ def sinusoids(positions: Tensor, dim: int) -> Tensor:
 
 
 class Sinusoidal(PositionScheme):
-    """Sinusoids of the position, added to embeddings (Vaswani et al. 2017, section 3.5); for any length."""
+    """Sinusoids of the position, added to embeddings (Vaswani et al. 2017, section 3.5). Any length is supported."""
 
     def embed(self, embeddings: Tensor, start: int) -> Tensor:
         length, dim = embeddings.shape[1:]

@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys are rotated by their positions, so that scores depend on the distance."""
+"""Rotary positions: queries and keys are rotated by their positions, so that scores depend on distances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All position schemes by name, and a warning about models that cannot tell word order."""
+"""Classes of all position schemes by name, and a warning about models that cannot tell word order."""
 
 from __future__ import annotations
 
