@@ -384,7 +384,7 @@ LAUGHS = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" 
         (LAUGHS, "unknown setting 'a'"),
         ("[" * 5000, "not YAML: maximum recursion depth"),
         ("{model: " * 5000, "not YAML: "),
-        ("model: &m {dim: *m}", r"unknown setting 'model\.dim\.dim\.dim\.dim'"),
+        ("model: &m {dim: *m}", r"unknown setting 'model\.dim\.dim'"),
         ("? [a]\n: 3", "unknown setting 'a list or a group'"),
         ("seed: '3'", "seed must be a whole number, got '3'"),
         ("model: {clip_right: 'null'}", "model.clip_right must be "),

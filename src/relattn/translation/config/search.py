@@ -42,8 +42,8 @@ class Calibration(Config):
     """Parameters that turn a translation's mean log-probability per token into a confidence: σ(bias + slope · mean).
 
     Args:
-        bias: Bias. null: not calibrated.
-        slope: Slope. null: not calibrated.
+        bias: Bias. null if the model is not calibrated.
+        slope: Slope. null if the model is not calibrated.
     """
 
     bias: float | None = number(None, "[-100, 100]")

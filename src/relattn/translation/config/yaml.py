@@ -24,7 +24,7 @@ from relattn.translation.model.positions.options import OPTION_NAMES, OPTIONS
 _C = TypeVar("_C")
 Settings = dict[str, str | None]  # text of each setting by its full name, such as "model.clip"; None for a list
 _MAX_BYTES = 1 << 20  # per file
-_MAX_DEPTH = 3  # levels of groups, because an alias can contain itself
+_MAX_DEPTH = 2  # levels of groups, because an alias can contain itself
 
 
 class Quoted(str):
@@ -33,9 +33,8 @@ class Quoted(str):
 
 def read_yaml(path: str | Path) -> Settings:
     """Read the settings in a YAML file of at most 1 MiB. Raise an InputError if it is not a mapping of names."""
-    with reading(path, "not YAML"):
-        with open(path, "rb") as file:
-            content = file.read(_MAX_BYTES + 1)
+    with reading(path, "not YAML"), open(path, "rb") as file:
+        content = file.read(_MAX_BYTES + 1)
         require(len(content) <= _MAX_BYTES, f"{path}: must have at most {_MAX_BYTES:,} bytes")
         return _parse(content.decode(), path)
 
@@ -69,8 +68,7 @@ def recipe_flags(path: str, overriding: Sequence[str] = ()) -> list[str]:
 
     Args:
         path: YAML file, or the name of a known recipe if there is no such file.
-        overriding: flags that will follow. If they choose another position scheme, options of the recipe that the
-            scheme does not have are left out.
+        overriding: flags that will follow. Options that their position scheme does not have are left out.
     """
     exists = Path(path).exists()
     require(exists or path in PRESETS, f"{path}: no such file; {unknown('recipe', path, PRESETS)}")
