@@ -30,14 +30,15 @@ from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.measure import apart, conditions, keep, peak_here, preload
 from relattn.translation import bundle, load
-from relattn.translation.config import DataConfig, Quantization, Recipe, SearchConfig
+from relattn.translation.config import DataConfig, Recipe, SearchConfig
+from relattn.translation.config.presets import PRESETS
 from relattn.translation.data.planning import runs
 from relattn.translation.data.text_files import read_lines
 from relattn.translation.data.tokenizer import Tokenizer
+from relattn.translation.formats.ctranslate2.directory import Quantization
 from relattn.translation.formats.ctranslate2.write import export
 from relattn.translation.formats.names import OPENNMT_PY
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.presets import PRESETS
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import MAX_SENTENCES, MAX_TOKENS
 

@@ -9,10 +9,11 @@ import torch
 
 from benchmarks.measure import conditions, keep
 from relattn.translation import bundle, load
-from relattn.translation.config import Quantization, SearchConfig
+from relattn.translation.config import SearchConfig
 from relattn.translation.data.builtin import builtin
 from relattn.translation.data.text_files import read_parallel
 from relattn.translation.evaluation import score
+from relattn.translation.formats.ctranslate2.directory import Quantization
 from relattn.translation.formats.ctranslate2.write import export
 
 RESULTS = Path(__file__).parent / "results" / "exported-cpu.csv"

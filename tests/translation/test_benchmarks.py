@@ -32,7 +32,7 @@ from benchmarks import (
 )
 from relattn import relative_attention
 from relattn.translation import bundle
-from relattn.translation.model.positions import SCHEMES
+from relattn.translation.model.positions.schemes import SCHEMES
 from relattn.translation.translate.torch_translator import TorchTranslator
 
 

@@ -1,4 +1,4 @@
-"""Recipes: what is refused, how text becomes values, and what a change is called."""
+"""Configurations: which values are refused, how YAML becomes settings, and how changes are reported."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ import yaml
 from relattn.translation.config import (
     OPTION_NAMES,
     OPTIONS,
+    Calibration,
+    CleaningConfig,
     DataConfig,
     ModelConfig,
     Positions,
@@ -26,67 +28,79 @@ from relattn.translation.config import (
     differences,
     dump,
 )
+from relattn.translation.config.yaml import read_yaml, recipe_flags, to_config
 from relattn.translation.errors import InputError
-from relattn.translation.settings import read_recipe, recipe_flags
 
 
 @pytest.mark.parametrize(
     ("kind", "values", "message"),
     [
         (ModelConfig, {"dim": 10, "heads": 3}, "heads must divide dim, got heads 3 and dim 10"),
-        (ModelConfig, {"heads": 0}, "heads must be at least 1, got 0"),
-        (ModelConfig, {"dim": 0}, "dim must be at least 1, got 0"),
-        (ModelConfig, {"encoder_layers": 0}, "encoder_layers must be at least 1, got 0"),
-        (ModelConfig, {"decoder_layers": -1}, "decoder_layers must be at least 1, got -1"),
-        (ModelConfig, {"clip": -1}, "clip must be at least 0, got -1"),
-        (ModelConfig, {"clip_right": -2}, "clip_right must be at least 0, got -2"),
-        (ModelConfig, {"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
-        (ModelConfig, {"attention_dropout": -0.1}, r"attention_dropout must be in \[0, 1\), got -0.1"),
-        (ModelConfig, {"activation_dropout": float("nan")}, r"activation_dropout must be in \[0, 1\), got nan"),
-        (ModelConfig, {"max_positions": 0}, "max_positions must be at least 1, got 0"),
+        (ModelConfig, {"heads": 0}, "heads must be in [1, 65536], got 0"),
+        (ModelConfig, {"clip": -1}, "clip must be in [0, 65536], got -1"),
+        (ModelConfig, {"clip_right": -2}, "clip_right must be in [0, 65536], got -2"),
+        (ModelConfig, {"dropout": 1.0}, "dropout must be in [0, 1), got 1.0"),
+        (ModelConfig, {"attention_dropout": -0.1}, "attention_dropout must be in [0, 1), got -0.1"),
+        (ModelConfig, {"activation_dropout": float("nan")}, "activation_dropout must be in [0, 1), got nan"),
         (ModelConfig, {"positions": "cnn", "kernel_size": 4}, "kernel_size must be odd, got 4"),
-        (ModelConfig, {"positions": "cnn", "kernel_size": 0}, "kernel_size must be odd, got 0"),
-        (ModelConfig, {"positions": "cnn", "kernel_size": -1}, "kernel_size must be from 1 to 999, got -1"),
-        (ModelConfig, {"positions": "cnn", "kernel_size": 1001}, "kernel_size must be from 1 to 999, got 1001"),
-        (ModelConfig, {"dim": 9, "heads": 3, "positions": "xl"}, "xl positions need an even dim, got 9"),
-        (ModelConfig, {"dim": 9, "heads": 3, "positions": "lstm"}, "lstm positions need an even dim, got 9"),
-        (ModelConfig, {"dim": 18, "heads": 6, "positions": "rope"}, "rope positions need an even dim / heads, got 3"),
-        (ModelConfig, {"dim": 18, "heads": 6, "positions": "rove"}, "rove positions need an even dim / heads, got 3"),
+        (ModelConfig, {"positions": "cnn", "kernel_size": 0}, "kernel_size must be in [1, 999], got 0"),
+        (ModelConfig, {"positions": "cnn", "kernel_size": 1001}, "kernel_size must be in [1, 999], got 1001"),
+        (ModelConfig, {"dim": 9, "heads": 3, "positions": "xl"}, "dim must be even for xl positions, got 9"),
+        (ModelConfig, {"dim": 9, "heads": 3, "positions": "lstm"}, "dim must be even for lstm positions, got 9"),
         (
             ModelConfig,
             {"dim": 9, "heads": 3, "positions": "sinusoidal"},
-            "sinusoidal positions need an even dim, got 9",
+            "dim must be even for sinusoidal positions, got 9",
         ),
-        (ModelConfig, {"dim": 9, "heads": 3, "positions": "relative+sinusoidal"}, "need an even dim, got 9"),
-        (DataConfig, {"train_src": "a"}, "train_src and train_tgt go together, got 'a' and ''"),
-        (DataConfig, {"train_src": "a", "train_tgt": "b", "valid_tgt": "c"}, "valid_src and valid_tgt go together"),
-        (DataConfig, {"valid_src": "a", "valid_tgt": "b"}, "valid_src is given, but train_src is not"),
-        (DataConfig, {"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
-        (TrainConfig, {"accumulate": 0}, "accumulate must be at least 1, got 0"),
-        (DataConfig, {"max_words": 0}, "max_words must be at least 1, got 0"),
-        (TrainConfig, {"warmup_steps": 0}, "warmup_steps must be at least 1, got 0"),
-        (TrainConfig, {"steps": 0}, "steps must be at least 1, got 0"),
-        (TrainConfig, {"learning_rate_factor": 0.0}, "learning_rate_factor must be positive, got 0.0"),
-        (TrainConfig, {"learning_rate_factor": float("nan")}, "learning_rate_factor must be positive, got nan"),
-        (TrainConfig, {"label_smoothing": 1.0}, r"label_smoothing must be in \[0, 1\), got 1.0"),
-        (TrainConfig, {"gradient_clip": -1.0}, "gradient_clip must be at least 0, got -1.0"),
-        (TrainConfig, {"average": 6, "keep": 5}, r"cannot average 6 checkpoints when only 5 are kept \(keep\)"),
-        (TrainConfig, {"devices": 0}, "devices must be at least 1, got 0"),
-        (TrainConfig, {"threads": 0}, "threads must be at least 1, got 0"),
-        (TrainConfig, {"patience": -1}, "patience must be at least 0, got -1"),
-        (SearchConfig, {"beam_size": 0}, "beam_size must be at least 1, got 0"),
-        (SearchConfig, {"alpha": -0.5}, "alpha must be at least 0, got -0.5"),
-        (SearchConfig, {"max_length_ratio": 0.0, "max_length_extra": 0}, "needs room for at least one piece"),
+        (
+            ModelConfig,
+            {"dim": 9, "heads": 3, "positions": "relative+sinusoidal"},
+            "dim must be even for relative+sinusoidal positions, got 9",
+        ),
+        (
+            ModelConfig,
+            {"dim": 18, "heads": 6, "positions": "rope"},
+            "dim / heads must be even for rope positions, got 3",
+        ),
+        (
+            ModelConfig,
+            {"dim": 18, "heads": 6, "positions": "rove"},
+            "dim / heads must be even for rove positions, got 3",
+        ),
+        (DataConfig, {"train_src": "a"}, "train_src requires train_tgt and vice versa, got 'a' and ''"),
+        (
+            DataConfig,
+            {"train_src": "a", "train_tgt": "b", "valid_tgt": "c"},
+            "valid_src requires valid_tgt and vice versa, got '' and 'c'",
+        ),
+        (
+            DataConfig,
+            {"train_src": "a", "train_tgt": "b", "train_list": "c"},
+            "train_list must not be set together with train_src, got 'c'",
+        ),
+        (
+            DataConfig,
+            {"valid_src": "a", "valid_tgt": "b"},
+            "valid_src and valid_list require train_src or train_list",
+        ),
+        (TrainConfig, {"learning_rate_factor": 0.0}, "learning_rate_factor must be in (0, 1e6], got 0.0"),
+        (TrainConfig, {"average": 6, "keep": 5}, "average must be at most keep (5), got 6"),
+        (TrainConfig, {"strategy": "fsdp"}, "strategy must be ddp for a single process, got fsdp"),
+        (
+            SearchConfig,
+            {"max_length_ratio": 0.0, "max_length_extra": 0},
+            "max_length_ratio + max_length_extra must be at least 1, got 0.0",
+        ),
         (Recipe, {"out": ""}, "out must name a directory"),
-        (Recipe, {"seed": -1}, "seed must be at least 0, got -1"),
     ],
 )
-def test_an_impossible_value_never_makes_a_config(kind, values, message):
-    with pytest.raises(InputError, match=message):
+def test_invalid_values_are_refused(kind, values, message):
+    with pytest.raises(InputError) as error:
         kind(**values)
+    assert str(error.value) == message
 
 
-def test_the_least_that_is_possible():
+def test_smallest_values():
     ModelConfig(dim=1, heads=1, clip=0, clip_right=0, dropout=0.0)
     for positions in ("none", "learned", "relative", "t5", "alibi", "cnn"):
         ModelConfig(dim=1, heads=1, positions=positions)
@@ -100,7 +114,11 @@ def test_the_least_that_is_possible():
     Recipe(seed=0)
 
 
-OTHERS = {  # of each option, a value that is not the default
+def read_recipe(path: Path) -> Recipe:
+    return to_config(Recipe, read_yaml(path), path)
+
+
+OTHER_VALUES = {  # a value of each option that is not the default
     "clip": 5,
     "clip_right": 2,
     "beyond": "zero",
@@ -114,7 +132,7 @@ POSITIONS = get_args(Positions)
 
 def test_options_are_settings_of_schemes():
     assert set(OPTIONS) <= set(POSITIONS)
-    assert sorted(OTHERS) == OPTION_NAMES
+    assert sorted(OTHER_VALUES) == OPTION_NAMES
     assert OPTIONS["relative"] == OPTIONS["relative+sinusoidal"]
     assert (ModelConfig().clipping_range, ModelConfig().beyond, ModelConfig().relative_tables) == (
         (16, 16),
@@ -130,18 +148,18 @@ def test_options_are_settings_of_schemes():
 
 @pytest.mark.parametrize("option", OPTION_NAMES)
 @pytest.mark.parametrize("positions", POSITIONS)
-def test_an_option_is_of_the_schemes_that_it_means_something_for(positions, option):
-    """What is not given is as by default; what is refused is refused at its default too."""
+def test_an_option_can_be_set_for_its_schemes_only(positions, option):
+    """Options that are not given have their defaults. For other schemes, even the default value is refused."""
     defaults = OPTIONS.get(positions, {})
     config = ModelConfig(positions=positions)
     assert getattr(config, option) == defaults.get(option)
-    for value in {str(value): value for value in (OTHERS[option], *(o[option] for o in OPTIONS.values() if option in o))
-                  if value is not None}.values():  # fmt: skip
+    values = [OTHER_VALUES[option], *(options.get(option) for options in OPTIONS.values())]
+    for value in [value for value in values if value is not None]:
         if option in defaults:
             given = ModelConfig(positions=positions, **{option: value})
             assert as_dict(given) == {**as_dict(config), option: value}
         else:
-            message = rf"^{option} means nothing for {re.escape(positions)} positions, got {value}$"
+            message = rf"^{option} must not be set for {re.escape(positions)} positions, got {value}$"
             with pytest.raises(InputError, match=message):
                 ModelConfig(positions=positions, **{option: value})
             with pytest.raises(InputError, match=message):
@@ -152,12 +170,14 @@ def test_an_option_is_of_the_schemes_that_it_means_something_for(positions, opti
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("positions", POSITIONS)
-def test_a_model_with_another_scheme(tmp_path, positions):
-    """From any scheme with any options; and it comes back as it was dumped."""
-    options = {name: OTHERS[name] for name in OPTIONS.get(positions, {})}
+def test_with_positions(tmp_path, positions):
+    """The scheme can be changed from any other, and the result can be written and read."""
+    options = {name: OTHER_VALUES[name] for name in OPTIONS.get(positions, {})}
     wanted = ModelConfig(dim=32, norm="post", positions=positions, **options)
     for other in POSITIONS:
-        before = ModelConfig(dim=32, norm="post", positions=other, **{n: OTHERS[n] for n in OPTIONS.get(other, {})})
+        before = ModelConfig(
+            dim=32, norm="post", positions=other, **{n: OTHER_VALUES[n] for n in OPTIONS.get(other, {})}
+        )
         assert before.with_positions(positions, **options) == wanted
         assert before.with_positions(positions) == ModelConfig(dim=32, norm="post", positions=positions)
     for model in (wanted, wanted.with_positions(positions)):
@@ -166,7 +186,7 @@ def test_a_model_with_another_scheme(tmp_path, positions):
         assert read_recipe(tmp_path / "recipe.yaml") == recipe
 
 
-def test_configs_are_values():
+def test_configurations_are_immutable_and_comparable():
     recipe = Recipe()
     with pytest.raises(FrozenInstanceError):
         recipe.seed = 3  # type: ignore[misc]
@@ -177,29 +197,29 @@ def test_configs_are_values():
 
 
 @pytest.mark.parametrize(("clip", "right", "expected"), [(3, None, (3, 3)), (3, 0, (3, 0)), (0, 2, (0, 2))])
-def test_the_clipping_range(clip, right, expected):
+def test_clipping_range(clip, right, expected):
     assert ModelConfig(clip=clip, clip_right=right).clipping_range == expected
 
 
 @pytest.mark.parametrize("config", [ModelConfig, DataConfig, TrainConfig, SearchConfig, Recipe])
-def test_every_setting_is_explained(config):
-    """The docstrings are what --help shows."""
+def test_every_setting_is_documented(config):
+    """The docstrings are the text of --help."""
     assert is_dataclass(config)
     for setting in fields(config):
         assert f"        {setting.name}: " in config.__doc__, setting.name
 
 
-def as_recipe(flags: list[str]) -> dict[str, Any]:
+def flags_as_dict(flags: list[str]) -> dict[str, Any]:
     return dict(flag.removeprefix("--").split("=", 1) for flag in flags)  # type: ignore[misc]
 
 
 def flags_of(tmp_path: Path, text: str | bytes) -> dict[str, Any]:
     path = tmp_path / "recipe.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return as_recipe(recipe_flags(path))
+    return flags_as_dict(recipe_flags(str(path)))
 
 
-def test_text_stays_the_text_it_is(tmp_path):
+def test_values_stay_text(tmp_path):
     text = (
         "seed: 007\ndata: {src_lang: no, tgt_lang: on, train_src: 1e-4, train_tgt: 2020-01-01}\nmodel: {clip: 0x10}\n"
     )
@@ -207,17 +227,17 @@ def test_text_stays_the_text_it_is(tmp_path):
     assert flags_of(tmp_path, text) == {**expected, "data.train_tgt": "2020-01-01", "model.clip": "0x10"}
 
 
-def test_nothing_after_a_name_is_null_where_no_text_is_meant(tmp_path):
+def test_a_name_without_a_value_is_null_unless_the_setting_is_text(tmp_path):
     text = "data:\n  train_src:\n  max_words:\nmodel:\n  clip_right: null\n"
     assert flags_of(tmp_path, text) == {"data.train_src": "", "data.max_words": "null", "model.clip_right": "null"}
 
 
-@pytest.mark.parametrize("text", ["", "# nothing but a remark\n", "---\n"])
+@pytest.mark.parametrize("text", ["", "# only a comment\n", "---\n"])
 def test_an_empty_recipe_has_no_settings(tmp_path, text):
     assert flags_of(tmp_path, text) == {}
 
 
-def test_what_is_dumped_is_read_back(tmp_path):
+def test_a_dumped_recipe_can_be_read(tmp_path):
     recipe = Recipe(data=DataConfig(src_lang="no", tgt_lang="null", train_src="1e-4", train_tgt="über: x"), seed=3)
     flags = flags_of(tmp_path, dump(recipe))
     assert flags["data.src_lang"] == "no"
@@ -229,38 +249,38 @@ def test_what_is_dumped_is_read_back(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("modell: {dim: 3}", "unknown setting 'modell'; did you mean model"),
-        ("model: {dims: 3}", r"unknown setting of model 'dims'; did you mean dim"),
-        ("train: {warmup: 3}", r"unknown setting of train 'warmup'; did you mean warmup_steps"),
-        ("model: {xyzzy: 3}", r"unknown setting of model 'xyzzy'"),
+        ("modell: {dim: 3}", r"unknown setting 'modell\.dim'; did you mean model\.dim"),
+        ("model: {dims: 3}", r"unknown setting 'model\.dims'; did you mean model\.dim"),
+        ("train: {warmup: 3}", r"unknown setting 'train\.warmup'; did you mean train\.warmup_steps"),
+        ("xyzzy: {xyzzy: 3}", r"unknown setting 'xyzzy\.xyzzy'$"),
         ("dim: 3", "unknown setting 'dim'"),
         ("7: 3", "unknown setting '7'"),
         ("model: 3", "model must be a group of settings$"),
         ("model:", "model must be a group of settings$"),
         ("model: [1]", "model must be a group of settings$"),
-        ("seed: {a: 1}", "seed must be one value$"),
+        ("seed: {a: 1}", r"unknown setting 'seed\.a'; did you mean seed"),
         ("model: {dim: [1, 2]}", r"model\.dim must be one value$"),
-        ("- seed", "a recipe must be a mapping"),
-        ("words", "a recipe must be a mapping of names to values, got 'words'"),
+        ("- seed", "must be a mapping of names to values$"),
+        ("words", "must be a mapping of names to values$"),
         ("model: {", "not YAML: "),
         ("a: b: c", "not YAML: "),
         (b"seed: \xff", "not UTF-8 at byte 6$"),
         (b"seed: \x00", "not YAML: "),
     ],
 )
-def test_what_is_no_recipe_is_refused(tmp_path, text, message):
+def test_invalid_recipes_are_refused(tmp_path, text, message):
     with pytest.raises(InputError, match=rf"recipe\.yaml: {message}"):
         flags_of(tmp_path, text)
 
 
-def test_a_recipe_that_cannot_be_read_is_named(tmp_path):
+def test_errors_name_the_recipe(tmp_path):
     with pytest.raises(InputError, match=r"nowhere\.yaml: "):
-        recipe_flags(tmp_path / "nowhere.yaml")
+        recipe_flags(str(tmp_path / "nowhere.yaml"))
     with pytest.raises(InputError, match="cannot be read: Is a directory"):
-        recipe_flags(tmp_path)
+        recipe_flags(str(tmp_path))
 
 
-def test_differences_are_named_by_their_path():
+def test_differences_have_full_names():
     old = Recipe()
     new = replace(old, seed=9, model=replace(old.model, clip_right=3, dim=64), search=replace(old.search, alpha=0.0))
     assert differences(as_dict(old), as_dict(new)) == [
@@ -285,17 +305,19 @@ def assert_one_line(error: InputError) -> None:
 @pytest.mark.parametrize("value", [10**400, -(10**400), 2**63, float("inf"), float("-inf"), float("nan"), 1e300])
 def test_every_number_has_a_range(value):
     numbers = [(kind, name) for kind, name in SETTINGS if type(getattr(kind(), name)) in (int, float)]
-    optional = [(ModelConfig, name) for name in ("clip_right", "max_positions", "kernel_size")]
+    optional = [(ModelConfig, name) for name in ("clip", "clip_right", "max_positions", "kernel_size")]
     optional += [(DataConfig, "max_words"), (TrainConfig, "threads")]
-    assert len(numbers) == 36
+    optional += [(CleaningConfig, field.name) for field in fields(CleaningConfig) if "None" in field.type]
+    optional += [(Calibration, field.name) for field in fields(Calibration)]
+    assert len(numbers) == 37
     for kind, name in numbers + optional:
-        with pytest.raises(InputError, match=rf"^{name} must be ") as error:
+        with pytest.raises(InputError, match=rf"^{name} must be in ") as error:
             kind(**{name: value})
         assert_one_line(error.value)
 
 
 @pytest.mark.parametrize("value", ["runs/\udcff", "runs/\0"])
-def test_text_that_cannot_be_kept_never_makes_a_config(value):
+def test_text_that_is_not_utf8_is_refused(value):
     texts = [(kind, name) for kind, name in SETTINGS if isinstance(getattr(kind(), name), str)]
     for kind, name in texts:
         with pytest.raises(InputError, match=rf"^{name} must be UTF-8 without NUL, got ") as error:
@@ -305,7 +327,7 @@ def test_text_that_cannot_be_kept_never_makes_a_config(value):
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(10))
-def test_whatever_a_recipe_says_it_is_a_recipe_or_one_line(tmp_path, seed):
+def test_random_recipes_are_read_or_refused_in_one_line(tmp_path, seed):
     source = random.Random(seed)
     values = ["0", "-1", "1e999", ".nan", "9" * 5000, "0x1F", "1:30", "null", "", "true", "no", "'3'", "[1]", "{a: 1}"]
     values += [
@@ -328,14 +350,14 @@ def test_whatever_a_recipe_says_it_is_a_recipe_or_one_line(tmp_path, seed):
             elif source.random() < 0.3:
                 lines.append(f"{name}: {source.choice(values)}")
         (tmp_path / "recipe.yaml").write_text("\n".join(lines), encoding="utf-8")
-        told: InputError | None = None
+        refusal: InputError | None = None
         try:
             recipe = read_recipe(tmp_path / "recipe.yaml")
         except InputError as error:
-            told = error
-        if told:
-            assert str(told).startswith(f"{tmp_path}/recipe.yaml: ")
-            assert_one_line(told)
+            refusal = error
+        if refusal:
+            assert str(refusal).startswith(f"{tmp_path}/recipe.yaml: ")
+            assert_one_line(refusal)
         else:
             (tmp_path / "again.yaml").write_text(dump(recipe), encoding="utf-8")
             assert read_recipe(tmp_path / "again.yaml") == recipe
@@ -344,7 +366,7 @@ def test_whatever_a_recipe_says_it_is_a_recipe_or_one_line(tmp_path, seed):
 @pytest.mark.parametrize(
     "text", ["no", "NO", "1e-4", "null", "~", "'", '"', "a: b", "- x", "# x", " x ", "é\u2028", "\t", "[", "*a"]
 )
-def test_any_text_comes_back(tmp_path, text):
+def test_any_text_can_be_written_and_read(tmp_path, text):
     recipe = Recipe(out=text, data=DataConfig(src_lang=text, train_src=text, train_tgt=text))
     (tmp_path / "recipe.yaml").write_text(dump(recipe), encoding="utf-8")
     assert read_recipe(tmp_path / "recipe.yaml") == recipe
@@ -358,20 +380,20 @@ LAUGHS = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" 
     ("text", "message"),
     [
         ("seed: 1\nseed: 2", "seed is given twice, again in line 2$"),
-        ("model: {dim: 8, heads: 2, dim: 16}", "dim is given twice, again in line 1$"),
+        ("model: {dim: 8, heads: 2, dim: 16}", r"model\.dim is given twice, again in line 1$"),
         (LAUGHS, "unknown setting 'a'"),
         ("[" * 5000, "not YAML: maximum recursion depth"),
         ("{model: " * 5000, "not YAML: "),
-        ("model: &m {dim: *m}", r"model\.dim must be one value$"),
+        ("model: &m {dim: *m}", r"unknown setting 'model\.dim\.dim'"),
         ("? [a]\n: 3", "unknown setting 'a list or a group'"),
         ("seed: '3'", "seed must be a whole number, got '3'"),
         ("model: {clip_right: 'null'}", "model.clip_right must be "),
         ('out: "a\\0b"', "out must be UTF-8 without NUL"),
-        ("x" * (1 << 20) + "x", "too large for settings: more than 1,048,576 bytes$"),
+        ("x" * (1 << 20) + "x", "must have at most 1,048,576 bytes$"),
         ("seed: 1\n---\nseed: 2", "not YAML: "),
     ],
 )
-def test_what_yaml_allows_and_a_recipe_does_not(tmp_path, text, message):
+def test_yaml_that_recipes_do_not_support(tmp_path, text, message):
     (tmp_path / "recipe.yaml").write_text(text)
     with pytest.raises(InputError, match=rf"recipe\.yaml: {message}") as error:
         read_recipe(tmp_path / "recipe.yaml")
@@ -388,7 +410,7 @@ def test_what_yaml_allows_and_a_recipe_does_not(tmp_path, text, message):
         ("positions: 'cnn', kernel_size: 5, clip: null", {"positions": "cnn", "kernel_size": 5}),
     ],
 )
-def test_options_in_quotes_and_none_at_all(tmp_path, text, options):
+def test_options_in_quotes_and_null(tmp_path, text, options):
     (tmp_path / "recipe.yaml").write_text(f"model: {{{text}}}")
     assert read_recipe(tmp_path / "recipe.yaml").model == ModelConfig(**options)
 
@@ -396,14 +418,14 @@ def test_options_in_quotes_and_none_at_all(tmp_path, text, options):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("positions: alibi, clip: 16", "clip means nothing for alibi positions, got 16$"),
-        ("positions: rope, tables_per_head: false", "tables_per_head means nothing for rope positions, got False$"),
-        ("positions: lstm, beyond: 'clip'", "beyond means nothing for lstm positions, got clip$"),
+        ("positions: alibi, clip: 16", "clip must not be set for alibi positions, got 16$"),
+        ("positions: rope, tables_per_head: false", "tables_per_head must not be set for rope positions, got False$"),
+        ("positions: lstm, beyond: 'clip'", "beyond must not be set for lstm positions, got clip$"),
         (
             "positions: rope, max_positions: 9, clip: 2, beyond: zero",
-            "beyond, clip, max_positions mean nothing for rope positions, got zero, 2, 9$",
+            "beyond must not be set for rope positions, got zero$",
         ),
-        ("kernel_size: 3", "kernel_size means nothing for relative positions, got 3$"),
+        ("kernel_size: 3", "kernel_size must not be set for relative positions, got 3$"),
         ("beyond: 'null'", "model.beyond must be "),
         ("beyond: far", "model.beyond must be .*got 'far'"),
         ("relative_tables: neither", "model.relative_tables must be .*got 'neither'"),
@@ -414,22 +436,22 @@ def test_options_in_quotes_and_none_at_all(tmp_path, text, options):
         ("positions: sinusoid", "model.positions must be .*got 'sinusoid'"),
     ],
 )
-def test_options_that_will_not_do(tmp_path, text, message):
+def test_invalid_options(tmp_path, text, message):
     (tmp_path / "recipe.yaml").write_text(f"model: {{{text}}}")
     with pytest.raises(InputError, match=rf"recipe\.yaml: {message}") as error:
         read_recipe(tmp_path / "recipe.yaml")
     assert_one_line(error.value)
 
 
-def test_quotes_are_no_matter_where_text_is_meant(tmp_path):
+def test_text_can_be_in_quotes(tmp_path):
     (tmp_path / "recipe.yaml").write_text(json.dumps({"out": "x", "model": {"norm": "post", "dim": 64}}))
     assert read_recipe(tmp_path / "recipe.yaml") == Recipe(out="x", model=ModelConfig(norm="post", dim=64))
 
 
-def test_every_scheme_and_option_stands_in_the_documents():
+def test_every_scheme_and_option_is_documented():
     lines = (Path(__file__).parents[2] / "docs/schemes.md").read_text(encoding="utf-8").splitlines()
     rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
     assert {row[0] for row in rows} == set(get_args(Positions))
     for scheme, _, options, _ in rows:
-        told = {name for name in OPTION_NAMES if name in re.findall(r"\w+", options)}
-        assert told == set(OPTIONS.get(scheme, {}))
+        documented = {name for name in OPTION_NAMES if name in re.findall(r"\w+", options)}
+        assert documented == set(OPTIONS.get(scheme, {}))

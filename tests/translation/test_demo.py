@@ -13,7 +13,7 @@ from relattn.translation.commands import main as cli
 from relattn.translation.data import encode
 from relattn.translation.data.builtin import builtin
 from relattn.translation.errors import InputError, Interrupted
-from relattn.translation.model.positions import SCHEMES
+from relattn.translation.model.positions.schemes import SCHEMES
 from relattn.translation.translate.torch_translator import TorchTranslator
 
 

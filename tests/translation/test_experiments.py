@@ -265,9 +265,9 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert cli.main(["reproduce", "table1"]) == 2
     assert "table1" in capsys.readouterr().err
     assert cli.main(["reproduce", "tables", "--seeds", "-1"]) == 2
-    assert capsys.readouterr().err == "relattn: error: seed must be at least 0, got -1\n"
+    assert capsys.readouterr().err == "relattn: error: seed must be in [0, 9223372036854775808), got -1\n"
     assert cli.main(["reproduce", "tables", "--steps", "0"]) == 2
-    assert capsys.readouterr().err == "relattn: error: steps must be at least 1, got 0\n"
+    assert capsys.readouterr().err == "relattn: error: steps must be in [1, 1e9], got 0\n"
 
 
 def test_the_bootstrap_is_that_of_sacrebleus_command(tmp_path):

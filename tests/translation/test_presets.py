@@ -1,4 +1,4 @@
-"""The recipes known by name, against the paper's own numbers and counts of weights made by hand."""
+"""Recipes known by name, against the numbers in the paper and the number of weights counted by hand."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import yaml
 
 from relattn.translation.commands import main as cli
 from relattn.translation.config import as_dict
+from relattn.translation.config.presets import PRESETS
+from relattn.translation.config.yaml import recipe_flags
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.presets import PRESETS
-from relattn.translation.settings import recipe_flags
 
 BOTH = {  # section 4.1 of the paper, and Vaswani et al. (2017) where it refers to them
     "model.encoder_layers": 6,
@@ -47,7 +47,6 @@ CELLS = {
     "wmt14-en-fr-big": BOTH | SCHEDULE | BIG | FRENCH | {"model.dropout": 0.1},
     "t2t-relative-base": BOTH | T2T | GERMAN,
 }
-OF_TABLES = {"clip", "clip_right", "beyond", "relative_tables", "tables_per_head"}
 
 
 def flat(recipe: dict, prefix: str = "") -> dict:
@@ -57,26 +56,20 @@ def flat(recipe: dict, prefix: str = "") -> dict:
     return leaves
 
 
-def test_each_has_a_twin_with_sinusoids_and_nothing_else_changed():
-    assert list(PRESETS) == [*CELLS, *(f"{name}-sinusoidal" for name in CELLS)]
-    for name in CELLS:
-        relative, twin = flat(as_dict(PRESETS[name])), flat(as_dict(PRESETS[f"{name}-sinusoidal"]))
-        changed = {key for key in relative if relative[key] != twin[key]}
-        assert changed <= {"out", "model.positions", *(f"model.{option}" for option in OF_TABLES)}
-        assert (relative["model.positions"], twin["model.positions"]) == ("relative", "sinusoidal")
-
-
 @pytest.mark.parametrize("name", CELLS)
-def test_every_cell_of_the_papers_table(name):
+def test_settings_of_the_paper(name):
+    assert list(PRESETS) == list(CELLS)
     actual = flat(as_dict(PRESETS[name]))
     assert {key: actual[key] for key in CELLS[name]} == CELLS[name]
 
 
+@pytest.mark.parametrize("positions", ["relative", "sinusoidal"])
 @pytest.mark.parametrize("name", PRESETS)
-def test_weights_are_as_many_as_counted_by_hand(name):
-    """Of the model at full size, on the meta device."""
-    recipe = PRESETS[name]
-    model, vocab = recipe.model, recipe.data.vocab_size
+def test_number_of_weights(name, positions):
+    """The model at full size, on the meta device, against a count by hand."""
+    model, vocab = PRESETS[name].model, PRESETS[name].data.vocab_size
+    if positions == "sinusoidal":
+        model = model.with_positions("sinusoidal")
     with torch.device("meta"):
         made = Transformer(model, vocab)
     d, f, layers = model.dim, model.feed_forward_dim, 6
@@ -91,7 +84,7 @@ def test_weights_are_as_many_as_counted_by_hand(name):
     assert sum(parameter.numel() for parameter in made.parameters()) == counted
 
 
-def test_one_is_printed_to_be_changed_and_trained_by_name(tmp_path, capsys, monkeypatch):
+def test_a_recipe_can_be_printed_and_trained_by_name(tmp_path, capsys, monkeypatch):
     assert cli.main(["recipe", "wmt14-en-fr-big"]) == 0
     printed = capsys.readouterr().out
     assert yaml.safe_load(printed) == as_dict(PRESETS["wmt14-en-fr-big"])
@@ -102,15 +95,15 @@ def test_one_is_printed_to_be_changed_and_trained_by_name(tmp_path, capsys, monk
     assert cli.main(["train", "wmt14-en-fr-big", "--out", "run"]) == 2
     assert capsys.readouterr().err == "relattn: error: data/wmt14-en-fr/newstest2013.en.gz: no such file\n"
     (tmp_path / "wmt14-en-fr-big").write_text("model: {clipp: 3}", encoding="utf-8")
-    assert cli.main(["train", "wmt14-en-fr-big"]) == 2  # a file goes before a name
-    assert "unknown setting of model 'clipp'" in capsys.readouterr().err
+    assert cli.main(["train", "wmt14-en-fr-big"]) == 2  # a file takes precedence over a name
+    assert "unknown setting 'model.clipp'; did you mean model.clip?" in capsys.readouterr().err
     assert cli.main(["recipe", "wmt14"]) == 2
     assert "unknown recipe 'wmt14'" in capsys.readouterr().err
 
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", CELLS)
-def test_one_trains_on_another_corpus_at_another_size(name, text, tmp_path, capsys):
+def test_a_recipe_trains_on_another_corpus_at_another_size(name, text, tmp_path, capsys):
     """WMT14 without the download: only the data and the size differ."""
     changed = {**text, "vocab_size": 300, "max_tokens": 128}
     flags = [f"--data.{key}={value}" for key, value in changed.items()]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from relattn.translation.config import Precision
+    from relattn.translation.translate import Precision
     from relattn.translation.translate.pipeline import Translator
 
 

@@ -12,7 +12,6 @@ A bundle is written to a temporary directory, synced, and renamed, so a bundle t
 
 from __future__ import annotations
 
-import re
 import warnings
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -26,27 +25,27 @@ import yaml
 from torch import Tensor
 
 from relattn.translation import files
-from relattn.translation.config import Calibration, ModelConfig, Precision, Recipe, SearchConfig, as_dict
+from relattn.translation.config import Calibration, ModelConfig, Recipe, SearchConfig, as_dict
+from relattn.translation.config.yaml import read_yaml, to_config
 from relattn.translation.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
 from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
-from relattn.translation.errors import InputError, one_line, reading
+from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.files import putting, require_files, write_atomically
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.linear import pack
 from relattn.translation.model.transformer import SkipInitialization, Transformer
-from relattn.translation.settings import of_version_1, of_version_2, of_version_4, read_yaml, to_config
+from relattn.translation.translate import Precision
 from relattn.translation.translate.torch_translator import TorchTranslator
 
 PRECISIONS: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 FORMAT = "relattn bundle"
-VERSION = 5
-_FORMER_NAMES = re.compile(r"\.(key|value)_table\.")  # names of tables in bundles written before November 2026
+VERSION = 1
 CONFIG, WEIGHTS, CARD = "config.yaml", "model.safetensors", "README.md"
 TOKENIZER_FILES = {"own": (TOKENIZER,), "imported": (TOKENIZER, TGT_TOKENIZER, VOCABULARY)}
 
 _MOST_NAMED = 5  # tensors per message
-# Metadata of the weights: the SHA-256 of the tokenizer they were trained with. It is the only entry, since safetensors
-# writes entries in any order, and equal models must give equal files.
+# Metadata of the weights: the SHA-256 of the tokenizer that they were trained with. It is the only entry, because
+# safetensors writes entries in any order, and equal models must give equal files.
 _TOKENIZER_OF = "tokenizer"
 
 
@@ -188,22 +187,12 @@ def _as_yaml(description: _Description) -> bytes:
 
 
 def _read_description(file: Path) -> _Description:
-    """Read config.yaml of a bundle, of this or an earlier version."""
-    content = read_yaml(file, "a bundle's configuration")
-    if (kind := content.pop("format", None)) != FORMAT:
-        raise InputError(f"{file}: not the configuration of a bundle: format is {kind and one_line(kind, 40)!r}")
-    if (version := content.pop("version", None)) not in map(str, range(1, VERSION + 1)):
-        shown = version and one_line(version, 40)
-        raise InputError(f"{file}: version must be at least 1 and at most {VERSION}, got {shown}")
-    if version == "1":
-        content["model"] = of_version_1(content.get("model"))
-    if version in ("1", "2"):
-        content = {"tokenizer": "own", **content, "model": of_version_2(content.get("model"))}
-    if version != str(VERSION):
-        content["search"] = of_version_4(content.get("search"))
-    if version in ("1", "2", "3"):
-        content["calibration"] = dict.fromkeys(as_dict(Calibration()), "null")
-    return to_config(_Description, content, file, whole=True)
+    """Read config.yaml of a bundle."""
+    content = read_yaml(file)
+    for name, expected in (("format", FORMAT), ("version", str(VERSION))):
+        found = content.pop(name, None)
+        require(found == expected, f"{file}: {name} must be {expected}, got {one_line(found, 40)}")
+    return to_config(_Description, content, file, complete=True)
 
 
 def read_bundle(path: str | Path) -> Bundle:
@@ -220,7 +209,7 @@ def read_bundle(path: str | Path) -> Bundle:
     require_files(path, *TOKENIZER_FILES[config.tokenizer], what="bundle")
     tokenizer = Tokenizer.load(path / TOKENIZER) if config.tokenizer == "own" else ImportedTokenizer.load(path)
     state, metadata = read_weights(path / WEIGHTS)
-    if metadata.get(_TOKENIZER_OF, tokenizer.digest) != tokenizer.digest:
+    if metadata.get(_TOKENIZER_OF) != tokenizer.digest:
         raise InputError(f"{path / TOKENIZER}: damaged, or not the one these weights were trained with")
     return Bundle(
         path=path,
@@ -261,7 +250,7 @@ def make_model(
     with SkipInitialization():
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the model below gives the same warnings
-            _require_fit(Transformer(config, *vocab_sizes), _renamed(state), source)
+            _require_fit(Transformer(config, *vocab_sizes), state, source)
         model = Transformer(config, *vocab_sizes)
     load_weights(model, state, source=source)
     return model
@@ -273,14 +262,9 @@ def load_weights(model: Transformer, state: dict[str, Tensor], *, source: str | 
     Raises:
         InputError: names, shapes or dtypes differ. The message names several differences; the model is not changed.
     """
-    state = _renamed(state)
     _require_fit(model, state, source)
     for name, tensor in weights_of(model).items():
         tensor.detach().copy_(state[name])
-
-
-def _renamed(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {_FORMER_NAMES.sub(r".rel_\1.", name): tensor for name, tensor in state.items()}
 
 
 def _require_fit(model: Transformer, state: dict[str, Tensor], source: str | Path) -> None:

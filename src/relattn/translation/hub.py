@@ -41,13 +41,13 @@ def resolve(path: str | Path) -> Path:
     if named is None or Path(path).exists():
         return Path(path)
     from relattn.translation.bundle import CONFIG, TOKENIZER_FILES, WEIGHTS  # imports PyTorch; exports do without
-    from relattn.translation.settings import read_yaml
+    from relattn.translation.config.yaml import read_yaml
 
     name, revision = named.groups()
     with asking(f"{path}: no such directory here, and from the hub") as api:
         commit = api.resolve_revision(name, revision=revision)
         config = Path(api.hf_hub_download(name, CONFIG, revision=commit))
-        imported = read_yaml(config, "a bundle's configuration").get("tokenizer") == "imported"
+        imported = read_yaml(config).get("tokenizer") == "imported"
         for file in (*TOKENIZER_FILES["imported" if imported else "own"], WEIGHTS):  # the largest last
             api.hf_hub_download(name, file, revision=commit)
     return config.parent

@@ -14,7 +14,7 @@ from relattn.translation.config import ModelConfig, Recipe, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.model.ensemble import Ensemble
-from relattn.translation.model.positions import SCHEMES
+from relattn.translation.model.positions.schemes import SCHEMES
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.torch_translator import TorchTranslator
 

@@ -14,7 +14,7 @@ import torch
 
 from relattn.translation import bundle
 from relattn.translation.config import OPTIONS, ModelConfig, Recipe, SearchConfig, dump
-from relattn.translation.model.positions import SCHEMES
+from relattn.translation.model.positions.schemes import SCHEMES
 from tests.support.commands import assert_refused
 
 
@@ -35,10 +35,10 @@ def test_the_help_of_train_explains_every_setting(relattn):
     ("text", "message"),
     [
         ("model: {heads: 5, dim: 12}", "heads must divide dim, got heads 5 and dim 12"),
-        ("model: {clip: -1}", "clip must be at least 0, got -1"),
-        ("train: {warmup_steps: 0}", "warmup_steps must be at least 1, got 0"),
-        ("seed: -3", "seed must be at least 0, got -3"),
-        ("model: {clipp: 3}", "{path}: unknown setting of model 'clipp'; did you mean clip?"),
+        ("model: {clip: -1}", "clip must be in [0, 65536], got -1"),
+        ("train: {warmup_steps: 0}", "warmup_steps must be in [1, 1e9], got 0"),
+        ("seed: -3", "seed must be in [0, 9223372036854775808), got -3"),
+        ("model: {clipp: 3}", "{path}: unknown setting 'model.clipp'; did you mean model.clip?"),
         ("model: {dim: wide}", "model.dim must be a whole number, got 'wide'"),
         ("model: {dim: 2.5}", "model.dim must be a whole number, got '2.5'"),
         ("model: {dropout: yes}", "model.dropout must be a number, got 'True'"),
@@ -50,8 +50,8 @@ def test_the_help_of_train_explains_every_setting(relattn):
             "model: {norm: mid}",
             "model.norm must be one of pre, post, got 'mid'",
         ),
-        ("data: {train_src: a.txt}", "train_src and train_tgt go together, got 'a.txt' and ''"),
-        ("just words", "{path}: a recipe must be a mapping of names to values, got 'just words'"),
+        ("data: {train_src: a.txt}", "train_src requires train_tgt and vice versa, got 'a.txt' and ''"),
+        ("just words", "{path}: must be a mapping of names to values"),
     ],
 )
 def test_a_recipe_that_will_not_do(relattn, tmp_path, text, message):
@@ -83,8 +83,8 @@ def test_a_recipe_that_is_missing(relattn, tmp_path):
             ["--model.clip=x"],
             "--model.clip must be a whole number, got 'x'",
         ),
-        (["--model.positions=t5", "--model.clip=9"], "clip means nothing for t5 positions, got 9"),
-        (["--model.kernel_size=5"], "kernel_size means nothing for relative positions, got 5"),
+        (["--model.positions=t5", "--model.clip=9"], "clip must not be set for t5 positions, got 9"),
+        (["--model.kernel_size=5"], "kernel_size must not be set for relative positions, got 5"),
     ],
 )
 def test_flags_that_will_not_do(relattn, recipe_file, arguments, message):

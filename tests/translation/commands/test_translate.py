@@ -29,9 +29,9 @@ LINES = ["one cat sat", "", "on two mat and one cat", "   ", "two", "one cat sat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--threads=0"], "threads must be at least 1, got 0"),
-        (["--beam_size=0"], "beam_size must be at least 1, got 0"),
-        (["--alpha=-1"], "alpha must be at least 0, got -1.0"),
+        (["--threads=0"], "threads must be in [1, 1024], got 0"),
+        (["--beam_size=0"], "beam_size must be in [1, 1000], got 0"),
+        (["--alpha=-1"], "alpha must be in [0, 5], got -1.0"),
         (["--n_best=3"], "n_best must be at most the beam size 2, got 3"),
         (["--n_best=0"], "n_best must be at least 1, got 0"),
         (["--top-k=5"], "--top_k requires --sampling"),

@@ -12,12 +12,12 @@ from sacrebleu.dataset import DATASETS
 
 from relattn.translation.commands import main as cli
 from relattn.translation.config import CleaningConfig
+from relattn.translation.config.presets import PRESETS
 from relattn.translation.corpus import fetch, sources, test_sets
 from relattn.translation.corpus.pipeline import prepare
 from relattn.translation.corpus.sources import KnownCorpus
 from relattn.translation.data.text_files import read_parallel
 from relattn.translation.errors import InputError
-from relattn.translation.presets import PRESETS
 from tests.translation.corpus.conftest import HELD_OUT, made_up
 from tests.translation.loopback import Hub, files_no_larger_than
 

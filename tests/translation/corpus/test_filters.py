@@ -126,5 +126,5 @@ def test_overlap_of_either_side_whatever_its_case():
 
 def test_settings_that_cannot_be():
     for name, value in (("max_words", 0), ("max_ratio", 0.5), ("min_script", 1.5), ("ngram", 0)):
-        with pytest.raises(InputError, match=f"{name} must be at least|{name} must be at most"):
+        with pytest.raises(InputError, match=f"{name} must be in "):
             CleaningConfig(**{name: value})

@@ -366,7 +366,7 @@ def test_the_command(own, tmp_path, capsys):
             "must differ",
         ),
         (["multi30k", "--processes", "0"], "processes must be at least 1 and at most 1,024, got 0"),
-        (["multi30k", "--max_words", "0"], "max_words must be at least 1, got 0"),
+        (["multi30k", "--max_words", "0"], "max_words must be in [1, 1e6], got 0"),
     ],
 )
 def test_commands_that_are_mistaken(tmp_path, monkeypatch, capsys, arguments, message):

@@ -130,7 +130,7 @@ def test_a_list_that_changed_is_refused(tmp_path, corpora, text, message):
 
 
 def test_a_list_and_files_are_one_too_many():
-    with pytest.raises(InputError, match="train_list is in place of train_src; got both"):
+    with pytest.raises(InputError, match="train_list must not be set together with train_src"):
         DataConfig(train_list="l", train_src="a", train_tgt="b")
-    with pytest.raises(InputError, match="valid_list is given, but train_src is not"):
+    with pytest.raises(InputError, match="valid_src and valid_list require train_src or train_list"):
         DataConfig(valid_list="l")

@@ -22,7 +22,7 @@ from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.formats import onnx as module
 from relattn.translation.formats.onnx import PAST, SRC_LEN, export
-from relattn.translation.model.positions import SCHEMES
+from relattn.translation.model.positions.schemes import SCHEMES
 from relattn.translation.model.transformer import Transformer
 
 FILES = {"encoder.onnx", "decoder.onnx", "config.json", "tokenizer.model", "README.md"}

@@ -275,7 +275,7 @@ def test_a_directory_that_is_wrong_is_told_in_a_line(there, tokenizers):
         ("config.json", with_(decoder_start_token=None), "there: a vocabulary's start is one piece"),
         ("config.json", with_(decoder_start_token="ja"), "there: the vocabulary of the target has no 'ja'"),
         ("config.json", with_(layer_norm_epsilon="1"), "config.json: layer_norm_epsilon must be"),
-        ("config.json", with_(layer_norm_epsilon=-1), "model.bin: norm_epsilon must be at least 1e-12, got -1"),
+        ("config.json", with_(layer_norm_epsilon=-1), r"model.bin: norm_epsilon must be in \[1e-12, 1\], got -1"),
         ("source_vocabulary.json", "{}", r"source_vocabulary\.json: must be a list of pieces"),
         ("source_vocabulary.json", '["a", "a"]', "there: the vocabulary of the source has 'a' twice"),
         ("target_vocabulary.json", '["<unk>", "<s>", "</s>"]', "src.model|tgt.model"),

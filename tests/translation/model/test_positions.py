@@ -1,7 +1,7 @@
-"""Position schemes against the papers' formulas written as loops, and against transformers' classes.
+"""Position schemes, compared with loops over the formulas of the papers and with classes of transformers.
 
-A class or a loop takes the parameters of our layer as its own, so that gradients are compared too: those of what the
-layer is given, and of each of its parameters and its scheme's.
+The reference uses the parameters of our layer, so that gradients are compared too: those of the input and of each
+parameter of the layer and its scheme.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from transformers.models.wav2vec2_conformer import modeling_wav2vec2_conformer a
 from relattn import relative_attention
 from relattn.translation.config import OPTIONS, ModelConfig, Positions
 from relattn.translation.model.attention import PlainAttention
-from relattn.translation.model.positions import SCHEMES, PositionScheme
+from relattn.translation.model.positions.base import PositionScheme
+from relattn.translation.model.positions.schemes import SCHEMES
 from tests.support.numerics import error
 
 EPSILON = torch.finfo(torch.float32).eps
@@ -40,21 +41,21 @@ def config(positions: Positions = "relative", **options: Any) -> ModelConfig:
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "relative+sinusoidal"])
 @pytest.mark.parametrize("start", [0, 1, 3, 997])
-def test_sinusoids_are_those_of_vaswani_et_al(positions, start):
+def test_sinusoids_match_the_paper(positions, start):
     length, dim = 5, 6
     signal = SCHEMES[positions](config(positions), is_causal=False).embed(torch.zeros(1, length, dim), start)
     for n in range(length):
         position = start + n
         for i in range(dim // 2):
             angle = position / 10_000 ** (2 * i / dim)
-            # the angle is a float32: what it can be off by grows with it
+            # the rounding error of the float32 angle grows with the angle
             allowed = 4 * EPSILON * (1 + angle)
             assert abs(signal[0, n, 2 * i].item() - math.sin(angle)) < allowed
             assert abs(signal[0, n, 2 * i + 1].item() - math.cos(angle)) < allowed
 
 
 @pytest.mark.parametrize("positions", ["relative", "none"])
-def test_nothing_absolute_is_added_by(positions):
+def test_these_schemes_do_not_change_embeddings(positions):
     x = torch.randn(2, 5, 6)
     scheme = SCHEMES[positions](config(positions), is_causal=False)
     assert torch.equal(scheme.embed(x, 0), x)
@@ -62,13 +63,13 @@ def test_nothing_absolute_is_added_by(positions):
     assert not list(scheme.parameters())
 
 
-def test_learned_positions_add_their_row():
+def test_learned_positions_add_their_rows():
     scheme = SCHEMES["learned"](config("learned", max_positions=9), is_causal=False)
     x = torch.randn(2, 4, 6)
     assert torch.equal(scheme.embed(x, 3), x + scheme.weight[3:7])
 
 
-def test_tables_are_a_layers_own_and_of_the_size_the_paper_says():
+def test_each_layer_has_its_own_tables():
     scheme = SCHEMES["relative"](config(clip=3, clip_right=1), is_causal=False)
     first, second = scheme.attention(), scheme.attention()
     assert first.rel_key.weight.shape == first.rel_value.weight.shape == (5, 3)
@@ -80,26 +81,26 @@ def test_tables_are_a_layers_own_and_of_the_size_the_paper_says():
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize(("queries", "keys"), [(5, 5), (2, 5), (5, 3)])
 @pytest.mark.parametrize("lengths", [None, [1, 3]])
-def test_plain_attention_is_the_operator_without_tables(is_causal, queries, keys, lengths):
-    """By PyTorch's kernels, and where it drops by the library's, which then drop what the operator drops."""
+def test_plain_attention_equals_the_operator_without_tables(is_causal, queries, keys, lengths):
+    """Without dropout it runs on PyTorch's kernels, with dropout on ours, which drop the same pairs as the operator."""
     generator = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(2, 2, n, 3, generator=generator) for n in (queries, keys, keys))
     attention = PlainAttention(replace(config("none"), attention_dropout=0.4))
-    where = {"query_offset": 2, "is_causal": is_causal}
-    where["key_lengths"] = None if lengths is None else torch.tensor(lengths)
-    want = relative_attention(query, key, value, **where, backend="reference")
-    torch.testing.assert_close(attention.eval()(query, key, value, **where), want, rtol=1e-5, atol=1e-6)
+    offsets = {"query_offset": 2, "is_causal": is_causal}
+    offsets["key_lengths"] = None if lengths is None else torch.tensor(lengths)
+    want = relative_attention(query, key, value, **offsets, backend="reference")
+    torch.testing.assert_close(attention.eval()(query, key, value, **offsets), want, rtol=1e-5, atol=1e-6)
     dropped = []
     for attend in (attention.train(), partial(relative_attention, dropout_p=0.4, backend="native")):
         torch.manual_seed(1)
-        dropped.append(attend(query, key, value, **where))
+        dropped.append(attend(query, key, value, **offsets))
     assert torch.equal(*dropped)
     assert not torch.allclose(dropped[0], want)
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_plain_attention_accepts_the_lengths_of_self_attention(is_causal):
-    """With and without dropout, valid queries get what they get with lengths of keys and of queries."""
+    """`lengths` gives the same outputs as `key_lengths` and `query_lengths`, with and without dropout."""
     query, key, value = (torch.randn(2, 2, 5, 3) for _ in range(3))
     lengths = torch.tensor([2, 5])
     valid = (torch.arange(5) < lengths[:, None])[:, None, :, None]
@@ -110,7 +111,7 @@ def test_plain_attention_accepts_the_lengths_of_self_attention(is_causal):
             torch.manual_seed(1)
             got.append(attend(query, key, value, is_causal=is_causal, **padding).where(valid, 0.0))
         assert torch.equal(got[0], got[1])
-        assert torch.equal(got[0], got[2]) == is_causal  # where valid queries see no padding
+        assert torch.equal(got[0], got[2]) == is_causal  # valid queries then see no padding
 
 
 DIM, HEADS, HEAD_DIM = 12, 3, 4
@@ -131,11 +132,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def normal(*sizes: int, seed: int = 0) -> Tensor:
+def random_tensor(*sizes: int, seed: int = 0) -> Tensor:
     return torch.randn(*sizes, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def made(options: dict[str, Any], *, is_causal: bool, dropout: float = 0.0) -> PositionScheme:
+def make_scheme(options: dict[str, Any], *, is_causal: bool, dropout: float = 0.0) -> PositionScheme:
     options = {"positions": "relative", **options}
     if options["positions"].startswith("relative"):
         options = {"clip": 2, **options}
@@ -143,41 +144,41 @@ def made(options: dict[str, Any], *, is_causal: bool, dropout: float = 0.0) -> P
     return SCHEMES[config.positions](config, is_causal=is_causal)
 
 
-def filled(module: nn.Module) -> nn.Module:
-    """In float64, with no parameter at zero."""
+def randomize(module: nn.Module) -> nn.Module:
+    """Convert a module to float64, with random values in all parameters."""
     for seed, parameter in enumerate(module.parameters()):
-        parameter.data = 0.5 * normal(*parameter.shape, seed=seed)
+        parameter.data = 0.5 * random_tensor(*parameter.shape, seed=seed)
     return module
 
 
-def has(module: nn.Module, **parameters: Any) -> nn.Module:
-    """The module with other parameters, or linear maps, in place of its own: they may be views, or made of ours."""
+def with_parameters(module: nn.Module, **parameters: Any) -> nn.Module:
+    """Replace parameters or linear maps of a module. The new ones may be views of ours, or computed from ours."""
     for name, parameter in parameters.items():
         delattr(module, name)
         setattr(module, name, parameter)
     return module.double().eval()
 
 
-def split(x: Tensor) -> Tensor:
-    """(batch, n, heads · head_dim) as (batch, heads, n, head_dim)."""
+def split_heads(x: Tensor) -> Tensor:
+    """Reshape (batch, n, heads · head_dim) to (batch, heads, n, head_dim)."""
     return x.unflatten(-1, (HEADS, -1)).transpose(1, 2)
 
 
-def visible(lengths: list[int], is_causal: bool) -> Tensor:
-    """(batch, 1, n, n): whether a query sees a key."""
+def visibility(lengths: list[int], is_causal: bool) -> Tensor:
+    """Return (batch, 1, n, n): true if a query sees a key."""
     n = max(lengths)
     keys = torch.arange(n) < torch.tensor(lengths)[:, None]
     mask = keys[:, None, None].expand(-1, 1, n, n)
     return mask.tril() if is_causal else mask
 
 
-def added(mask: Tensor) -> Tensor:
-    """A mask as transformers' classes want it: a number to add to scores."""
+def additive_mask(mask: Tensor) -> Tensor:
+    """Return a mask in the form that transformers uses: a number to add to scores."""
     return torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, torch.finfo(torch.float64).min)
 
 
 class Pairs:
-    """Attention by its formula, a pair of positions at a time: z_i = Σ_j α_ij value_ij, α_i = softmax_j score_ij."""
+    """Attention by its formula, one pair of positions at a time: z_i = Σ_j α_ij value_ij, α_i = softmax_j score_ij."""
 
     def __init__(self, layer: nn.Module, scheme: PositionScheme) -> None:
         self.layer, self.config = layer, scheme.config
@@ -190,15 +191,15 @@ class Pairs:
 
     def __call__(self, x: Tensor, lengths: list[int], is_causal: bool) -> Tensor:
         layer = self.layer
-        query, key, value = (split(p(x)) for p in (layer.query, layer.key, layer.value))
+        query, key, value = (split_heads(p(x)) for p in (layer.query, layer.key, layer.value))
         rows = torch.zeros_like(x)
         for b, length in enumerate(lengths):
             for i in range(length):
                 heads = []
                 for h in range(HEADS):
-                    seen = range(i + 1 if is_causal else length)
-                    scores = torch.stack([self.score(h, i, j, query[b, h, i], key[b, h, j]) for j in seen])
-                    values = torch.stack([self.value(h, i, j, value[b, h, j]) for j in seen])
+                    visible_keys = range(i + 1 if is_causal else length)
+                    scores = torch.stack([self.score(h, i, j, query[b, h, i], key[b, h, j]) for j in visible_keys])
+                    values = torch.stack([self.value(h, i, j, value[b, h, j]) for j in visible_keys])
                     heads.append(scores.softmax(0) @ values)
                 rows = rows.index_put((torch.tensor(b), torch.tensor(i)), layer.out(torch.cat(heads)))
         return rows
@@ -242,10 +243,10 @@ class Press(Pairs):
 
 
 class Su(Pairs):
-    """RoPE, equation 34: pairs of dims turned by p · 10,000^(−2m / d), here m with m + d/2."""
+    """RoPE, equation 34: the pair of dimensions (m, m + d/2) is rotated by p · 10,000^(−2m / d)."""
 
     @staticmethod
-    def turn(position: int) -> Tensor:
+    def rotation(position: int) -> Tensor:
         half, matrix = HEAD_DIM // 2, torch.zeros(HEAD_DIM, HEAD_DIM, dtype=torch.float64)
         for m in range(half):
             angle = position * 10_000 ** (-2 * m / HEAD_DIM)
@@ -254,31 +255,31 @@ class Su(Pairs):
         return matrix
 
     def score(self, head: int, i: int, j: int, query: Tensor, key: Tensor) -> Tensor:
-        return (self.turn(i) @ query) @ (self.turn(j) @ key) / math.sqrt(HEAD_DIM)
+        return (self.rotation(i) @ query) @ (self.rotation(j) @ key) / math.sqrt(HEAD_DIM)
 
 
-class SuOfValues(Su):
-    """Values turned with the keys, and back by the query's own position."""
+class SuWithValues(Su):
+    """Values are rotated as keys, and outputs are rotated back by the position of the query."""
 
     def value(self, head: int, i: int, j: int, value: Tensor) -> Tensor:
-        return torch.linalg.inv(self.turn(i)) @ self.turn(j) @ value
+        return torch.linalg.inv(self.rotation(i)) @ self.rotation(j) @ value
 
 
 Attend = Callable[[Tensor, list[int], bool], Tensor]
 
 
-def by_vits(layer: nn.Module, scheme: PositionScheme) -> Attend:
+def vits_reference(layer: nn.Module, scheme: PositionScheme) -> Attend:
     settings = {"hidden_size": DIM, "num_attention_heads": HEADS, "window_size": 2, "attention_dropout": 0.0}
-    module = has(
+    module = with_parameters(
         vits.VitsAttention(vits.VitsConfig(**settings)),
         **{"q_proj": layer.query, "k_proj": layer.key, "v_proj": layer.value, "out_proj": layer.out},
         emb_rel_k=layer.attention.rel_key.weight[None],
         emb_rel_v=layer.attention.rel_value.weight[None],
     )
-    return lambda x, lengths, is_causal: module(x, attention_mask=added(visible(lengths, is_causal)))[0]
+    return lambda x, lengths, is_causal: module(x, attention_mask=additive_mask(visibility(lengths, is_causal)))[0]
 
 
-def by_conformer(layer: nn.Module, scheme: PositionScheme) -> Attend:
+def conformer_reference(layer: nn.Module, scheme: PositionScheme) -> Attend:
     config = conformer.Wav2Vec2ConformerConfig(
         hidden_size=DIM,
         num_attention_heads=HEADS,
@@ -287,7 +288,7 @@ def by_conformer(layer: nn.Module, scheme: PositionScheme) -> Attend:
         attn_implementation="eager",
     )
     ours = layer.attention
-    module = has(
+    module = with_parameters(
         conformer.Wav2Vec2ConformerSelfAttention(config),
         **{"linear_q": layer.query, "linear_k": layer.key, "linear_v": layer.value, "linear_out": layer.out},
         **{"linear_pos": ours.distance, "pos_bias_u": ours.u[:, 0], "pos_bias_v": ours.v[:, 0]},
@@ -295,42 +296,42 @@ def by_conformer(layer: nn.Module, scheme: PositionScheme) -> Attend:
     positions = conformer.Wav2Vec2ConformerRelPositionalEmbedding(config)
 
     def attend(x: Tensor, lengths: list[int], is_causal: bool) -> Tensor:
-        return module(x, added(visible(lengths, is_causal)), relative_position_embeddings=positions(x))[0]
+        return module(x, additive_mask(visibility(lengths, is_causal)), relative_position_embeddings=positions(x))[0]
 
     return attend
 
 
 def t5_attention(layer: nn.Module, bias: nn.Module | None, is_causal: bool) -> nn.Module:
-    """T5 does not scale scores, so its queries are ours over √d. Of a stack, the first layer has the bias."""
+    """Return T5's attention with our parameters. T5 does not scale scores, so its queries are ours divided by √d."""
     config = t5.T5Config(
         d_model=DIM, d_kv=HEAD_DIM, num_heads=HEADS, is_decoder=is_causal, attn_implementation="eager", dropout_rate=0.0
     )
     module = t5.T5Attention(config, has_relative_attention_bias=bias is not None, layer_idx=0)
     if bias is not None:
-        has(module.relative_attention_bias, weight=bias.weight.T)
+        with_parameters(module.relative_attention_bias, weight=bias.weight.T)
     module.q.forward = lambda x: layer.query(x) / math.sqrt(HEAD_DIM)
-    return has(module, k=layer.key, v=layer.value, o=layer.out)
+    return with_parameters(module, k=layer.key, v=layer.value, o=layer.out)
 
 
-def by_t5(layer: nn.Module, scheme: PositionScheme) -> Attend:
+def t5_reference(layer: nn.Module, scheme: PositionScheme) -> Attend:
     def attend(x: Tensor, lengths: list[int], is_causal: bool) -> Tensor:
         module = t5_attention(layer, scheme.buckets, is_causal)
-        return module(x, mask=added(visible(lengths, is_causal)))[0]
+        return module(x, mask=additive_mask(visibility(lengths, is_causal)))[0]
 
     return attend
 
 
-def by_llama(layer: nn.Module, scheme: PositionScheme) -> Attend:
+def llama_reference(layer: nn.Module, scheme: PositionScheme) -> Attend:
     settings = {"hidden_size": DIM, "num_attention_heads": HEADS, "head_dim": HEAD_DIM}
     rotary = llama.LlamaRotaryEmbedding(llama.LlamaConfig(**settings))
 
     def attend(x: Tensor, lengths: list[int], is_causal: bool) -> Tensor:
         cos, sin = rotary(x, torch.arange(x.shape[1])[None])
-        query, key, value = (split(p(x)) for p in (layer.query, layer.key, layer.value))
+        query, key, value = (split_heads(p(x)) for p in (layer.query, layer.key, layer.value))
         query, key = llama.apply_rotary_pos_emb(query, key, cos, sin)
         if scheme.config.positions == "rove":
             value, _ = llama.apply_rotary_pos_emb(value, value, cos, sin)
-        out = F.scaled_dot_product_attention(query, key, value, visible(lengths, is_causal))
+        out = F.scaled_dot_product_attention(query, key, value, visibility(lengths, is_causal))
         if scheme.config.positions == "rove":
             out, _ = llama.apply_rotary_pos_emb(out, out, cos, -sin)
         return layer.out(out.transpose(1, 2).flatten(2))
@@ -338,30 +339,32 @@ def by_llama(layer: nn.Module, scheme: PositionScheme) -> Attend:
     return attend
 
 
-def by_cells(layer: nn.Module, scheme: PositionScheme) -> Attend:
-    """An LSTMCell each way, a position at a time."""
-    ways = ("", "_reverse") if layer.lstm.bidirectional else ("",)
+def cells_reference(layer: nn.Module, scheme: PositionScheme) -> Attend:
+    """One LSTMCell per direction, one position at a time."""
+    directions = ("", "_reverse") if layer.lstm.bidirectional else ("",)
 
     def attend(x: Tensor, lengths: list[int], is_causal: bool) -> Tensor:
         rows = []
         for row, length in zip(x, lengths, strict=True):
-            sides = []
-            for way in ways:
-                cell = nn.LSTMCell(DIM, DIM // len(ways))
-                has(cell, **{name: getattr(layer.lstm, f"{name}_l0{way}") for name, _ in cell.named_parameters()})
+            outputs_per_direction = []
+            for direction in directions:
+                cell = nn.LSTMCell(DIM, DIM // len(directions))
+                with_parameters(
+                    cell, **{name: getattr(layer.lstm, f"{name}_l0{direction}") for name, _ in cell.named_parameters()}
+                )
                 state, outputs = None, [None] * length
-                for i in reversed(range(length)) if way else range(length):
+                for i in reversed(range(length)) if direction else range(length):
                     state = cell(row[i], state)
                     outputs[i] = state[0]
-                sides.append(torch.stack(outputs))
-            rows.append(F.pad(torch.cat(sides, -1), (0, 0, 0, x.shape[1] - length)))
+                outputs_per_direction.append(torch.stack(outputs))
+            rows.append(F.pad(torch.cat(outputs_per_direction, -1), (0, 0, 0, x.shape[1] - length)))
         return torch.stack(rows)
 
     return attend
 
 
-def by_window(layer: nn.Module, scheme: PositionScheme) -> Attend:
-    """Σ_k W_k x_(i + k − before) + b, where there is such a position; half of it times the sigmoid of the other."""
+def window_reference(layer: nn.Module, scheme: PositionScheme) -> Attend:
+    """Σ_k W_k x_(i + k − before) + b over positions in the sequence; one half times the sigmoid of the other half."""
     weight, bias = layer.convolution.weight, layer.convolution.bias
     size = weight.shape[2]
 
@@ -379,8 +382,8 @@ def by_window(layer: nn.Module, scheme: PositionScheme) -> Attend:
     return attend
 
 
-def by_convolution(layer: nn.Module, scheme: PositionScheme) -> Attend:
-    """PyTorch's, of one row at a time: it pads with zeros itself."""
+def convolution_reference(layer: nn.Module, scheme: PositionScheme) -> Attend:
+    """PyTorch's convolution, which pads with zeros, on one row at a time."""
     weight, bias = layer.convolution.weight, layer.convolution.bias
 
     def attend(x: Tensor, lengths: list[int], is_causal: bool) -> Tensor:
@@ -395,24 +398,29 @@ def by_convolution(layer: nn.Module, scheme: PositionScheme) -> Attend:
 
 SHORT, EXACT, ANGLES = [7, 1, 4], torch.finfo(torch.float64).eps, EPSILON
 Case = tuple[str, Callable[[nn.Module, PositionScheme], Attend], list[int], float]
-CASES: list[Case] = [  # a variant, who says what is right, lengths of sequences, and what numbers are rounded to
+CASES: list[Case] = [  # variant, reference, lengths of sequences, unit of rounding
     *((name, Pairs, SHORT, EXACT) for name in ("none", "sinusoidal", "learned")),
     *((name, Shaw, SHORT, EXACT) for name in VARIANTS if name.startswith(("relative", "zero"))),
-    *(("zero", by_vits, lengths, EXACT) for lengths in ([3, 2], [40, 29])),
+    *(("zero", vits_reference, lengths, EXACT) for lengths in ([3, 2], [40, 29])),
     ("xl", Dai, SHORT, ANGLES),
-    *(("xl", by_conformer, lengths, EXACT) for lengths in (SHORT, [90, 41])),
-    *(("t5", by_t5, lengths, EXACT) for lengths in (SHORT, [300, 140])),
+    *(("xl", conformer_reference, lengths, EXACT) for lengths in (SHORT, [90, 41])),
+    *(("t5", t5_reference, lengths, EXACT) for lengths in (SHORT, [300, 140])),
     ("alibi", Press, SHORT, ANGLES),
-    *((name, by_llama, lengths, ANGLES) for name in ("rope", "rove") for lengths in (SHORT, [90, 41])),
+    *((name, llama_reference, lengths, ANGLES) for name in ("rope", "rove") for lengths in (SHORT, [90, 41])),
     ("rope", Su, SHORT, ANGLES),
-    ("rove", SuOfValues, SHORT, ANGLES),
-    ("lstm", by_cells, [9, 1, 4], EXACT),
-    *((name, by_window, lengths, EXACT) for name in VARIANTS if name[:3] == "cnn" for lengths in ([1, 1], SHORT)),
-    *((name, by_convolution, [50, 31], EXACT) for name in VARIANTS if name[:3] == "cnn"),
+    ("rove", SuWithValues, SHORT, ANGLES),
+    ("lstm", cells_reference, [9, 1, 4], EXACT),
+    *(
+        (name, window_reference, lengths, EXACT)
+        for name in VARIANTS
+        if name[:3] == "cnn"
+        for lengths in ([1, 1], SHORT)
+    ),
+    *((name, convolution_reference, [50, 31], EXACT) for name in VARIANTS if name[:3] == "cnn"),
 ]
 
 
-def test_every_scheme_is_compared_with_something():
+def test_every_scheme_has_a_reference():
     assert {case[0] for case in CASES} == set(VARIANTS)
     assert set(SCHEMES) == set(get_args(Positions))
     assert all(issubclass(scheme, PositionScheme) for scheme in SCHEMES.values())
@@ -423,13 +431,13 @@ def test_every_scheme_is_compared_with_something():
 @pytest.mark.parametrize(
     ("variant", "oracle", "lengths", "rounded"), CASES, ids=[f"{c[0]}-{c[1].__name__}-{c[2][0]}" for c in CASES]
 )
-def test_self_attention_is_what_another_makes_of_its_parameters(variant, oracle, lengths, rounded, is_causal):
-    scheme = filled(made(VARIANTS[variant], is_causal=is_causal))
-    layer = filled(scheme.token_mixer())
-    if is_causal:  # padding stands to the right, where no query looks: nobody tells the layer of it
+def test_a_token_mixer_equals_its_reference(variant, oracle, lengths, rounded, is_causal):
+    scheme = randomize(make_scheme(VARIANTS[variant], is_causal=is_causal))
+    layer = randomize(scheme.token_mixer())
+    if is_causal:  # padding is to the right, where no query looks, so the layer is not given lengths
         lengths = [max(lengths)] * len(lengths)
     n = max(lengths)
-    x = normal(len(lengths), n, DIM, seed=20)
+    x = random_tensor(len(lengths), n, DIM, seed=20)
     leaves = {"x": x.requires_grad_(), **dict(layer.named_parameters()), **dict(scheme.named_parameters())}
     live = (torch.arange(n) < torch.tensor(lengths)[:, None])[..., None]
     attend = oracle(layer, scheme)
@@ -437,26 +445,26 @@ def test_self_attention_is_what_another_makes_of_its_parameters(variant, oracle,
     for output in (layer(x, None if is_causal else torch.tensor(lengths)), attend(x, lengths, is_causal)):
         kept = output.where(live, 0.0)
         gradients = torch.autograd.grad(
-            kept, list(leaves.values()), normal(*output.shape, seed=21), allow_unused=variant == "learned"
+            kept, list(leaves.values()), random_tensor(*output.shape, seed=21), allow_unused=variant == "learned"
         )
         named = {"output": kept.detach(), **dict(zip(leaves, gradients, strict=True))}
         both.append({name: x for name, x in named.items() if x is not None})
     got, want = both
     assert got.keys() == want.keys()
     allowed = 16 * rounded * max(float(x.abs().max()) for x in want.values())
-    if rounded == ANGLES:  # which are float32's, and so are off the more the farther
+    if rounded == ANGLES:  # float32 angles, whose rounding error grows with the distance
         allowed *= n
     wrong = {name: off for name in want if (off := error(got[name], want[name])) > allowed}
     assert not wrong, f"off by {wrong}, allowed {allowed}"
 
 
-def test_the_layers_of_a_stack_share_t5s_biases():
-    """Two layers of ours against two of T5's, of which the second takes the biases of the first."""
-    scheme = filled(made({"positions": "t5"}, is_causal=False))
-    first, second = (filled(scheme.token_mixer()) for _ in range(2))
+def test_layers_of_a_stack_share_the_biases_of_t5():
+    """Two of our layers against two of T5's, where the second layer uses the biases of the first."""
+    scheme = randomize(make_scheme({"positions": "t5"}, is_causal=False))
+    first, second = (randomize(scheme.token_mixer()) for _ in range(2))
     assert [name for name, _ in scheme.named_parameters()] == ["buckets.weight"]
     assert not any("bucket" in name for name in first.state_dict())
-    x, weight = 0.2 * normal(2, 9, DIM), scheme.buckets.weight
+    x, weight = 0.2 * random_tensor(2, 9, DIM), scheme.buckets.weight
     begun, bias, _ = t5_attention(first, scheme.buckets, is_causal=False)(x)
     theirs = t5_attention(second, None, is_causal=False)(begun, position_bias=bias)[0]
     ours = second(first(x))
@@ -465,17 +473,17 @@ def test_the_layers_of_a_stack_share_t5s_biases():
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_buckets_are_t5s(is_causal):
+def test_buckets_are_those_of_t5(is_causal):
     distances = torch.arange(-3000, 1 if is_causal else 3001)
     theirs = t5.T5Attention._relative_position_bucket(distances, bidirectional=not is_causal)
-    ours = made({"positions": "t5"}, is_causal=is_causal).buckets.bucket(distances)
+    ours = make_scheme({"positions": "t5"}, is_causal=is_causal).buckets.bucket(distances)
     assert torch.equal(ours, theirs)
-    assert ours.unique().numel() == (32 if is_causal else 31)  # 16 would be that of distance 0 to the right
+    assert ours.unique().numel() == (32 if is_causal else 31)  # bucket 16 would be distance 0 to the right
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 8, 12, 16])
-def test_slopes_are_those_of_press_et_al(heads):
-    """Of powers of two: BLOOM and MPT have rules of their own for others."""
+def test_slopes_match_the_paper(heads):
+    """Compare with BLOOM and MPT for powers of two. They have other rules for other numbers of heads."""
     n = 200
     slopes = [2 ** (-8 * (head + 1) / heads) for head in range(heads)]
     scheme = SCHEMES["alibi"](ModelConfig(dim=2 * heads, heads=heads).with_positions("alibi"), is_causal=False)
@@ -483,18 +491,20 @@ def test_slopes_are_those_of_press_et_al(heads):
     want = [[-slope * abs(distance) for distance in range(-n, n + 1)] for slope in slopes]
     torch.testing.assert_close(ours, torch.tensor(want).double(), rtol=4 * EPSILON, atol=0)
     if heads in (1, 2, 8, 16):
-        of_bloom = bloom.build_alibi_tensor(torch.ones(1, n), heads, torch.float64)[:, 0]  # grows from the first key
-        of_mpt = mpt.build_mpt_alibi_tensor(heads, n)[:, 0].double()
-        for theirs in (of_bloom - of_bloom[:, -1:], of_mpt):
+        bloom_bias = bloom.build_alibi_tensor(torch.ones(1, n), heads, torch.float64)[:, 0]  # grows from the first key
+        mpt_bias = mpt.build_mpt_alibi_tensor(heads, n)[:, 0].double()
+        for theirs in (bloom_bias - bloom_bias[:, -1:], mpt_bias):
             torch.testing.assert_close(ours[:, 1 : n + 1], theirs, rtol=4 * EPSILON, atol=n * EPSILON)
 
 
 @pytest.mark.parametrize("positions", SCHEMES)
-def test_probabilities_are_dropped_in_training_alone(positions):
-    x, found = normal(2, 9, DIM), {}
+def test_dropout_is_applied_in_training_only(positions):
+    x, outputs = random_tensor(2, 9, DIM), {}
     for dropout in (0.0, 0.5):
-        layer = filled(filled(made({"positions": positions}, is_causal=True, dropout=dropout)).token_mixer())
-        found[dropout] = layer.eval()(x), layer.train()(x)
-    assert torch.equal(found[0.0][0], found[0.5][0])
-    torch.testing.assert_close(*found[0.0], rtol=1e-12, atol=1e-12)
-    assert torch.equal(*found[0.5]) == (positions in ("lstm", "cnn"))  # which have none
+        layer = randomize(
+            randomize(make_scheme({"positions": positions}, is_causal=True, dropout=dropout)).token_mixer()
+        )
+        outputs[dropout] = layer.eval()(x), layer.train()(x)
+    assert torch.equal(outputs[0.0][0], outputs[0.5][0])
+    torch.testing.assert_close(*outputs[0.0], rtol=1e-12, atol=1e-12)
+    assert torch.equal(*outputs[0.5]) == (positions in ("lstm", "cnn"))  # they have no attention probabilities

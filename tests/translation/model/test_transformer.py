@@ -16,7 +16,7 @@ from relattn import AttentionCache
 from relattn.translation.config import OPTIONS, ModelConfig
 from relattn.translation.data.batching import collate
 from relattn.translation.model.mixers import MixerState
-from relattn.translation.model.positions import SCHEMES
+from relattn.translation.model.positions.schemes import SCHEMES
 from relattn.translation.model.transformer import Cache, Transformer
 from relattn.translation.training.objective import summed_loss
 

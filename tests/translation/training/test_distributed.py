@@ -128,7 +128,7 @@ def test_a_whole_copy_does_what_a_model_in_shards_cannot(alone):
 
 
 def test_one_process_has_nothing_to_share(make_recipe, tmp_path):
-    with pytest.raises(InputError, match=r"^strategy is fsdp, which needs several devices or nodes$"):
+    with pytest.raises(InputError, match=r"^strategy must be ddp for a single process, got fsdp$"):
         make_recipe(tmp_path, train={"strategy": "fsdp"})
 
 

@@ -15,10 +15,10 @@ import pytest
 
 from relattn.translation.commands import main as cli
 from relattn.translation.config import DataConfig, ModelConfig, Positions, Recipe, TrainConfig, dump
+from relattn.translation.config.presets import PRESETS
 from relattn.translation.data.encode import prepare
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.presets import PRESETS
 from relattn.translation.training import checkpoints, estimate, run_directory
 from relattn.translation.training.train import train
 
@@ -32,13 +32,13 @@ GROWTH = """
 import re, sys
 from dataclasses import replace
 from relattn.translation.config import Recipe
-from relattn.translation.settings import read_yaml, to_config
+from relattn.translation.config.yaml import read_yaml, to_config
 from relattn.translation.training import estimate
 
 def held(name):
     return int(re.search(rf"{name}:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
 
-recipe = to_config(Recipe, read_yaml(sys.argv[1], "a recipe"), sys.argv[1])
+recipe = to_config(Recipe, read_yaml(sys.argv[1]), sys.argv[1])
 model = replace(recipe.model, dim=16, heads=2, feed_forward_dim=16, encoder_layers=1, decoder_layers=1)
 data = replace(recipe.data, vocab_size=100, max_tokens=64)
 estimate.seconds_per_step(replace(recipe, model=model, data=data), 1)  # what is imported by then

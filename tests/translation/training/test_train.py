@@ -29,7 +29,7 @@ from relattn.translation.data.text_files import read_parallel
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError, Interrupted
 from relattn.translation.evaluation import score
-from relattn.translation.model.positions import SCHEMES
+from relattn.translation.model.positions.schemes import SCHEMES
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, journal, loop
 from relattn.translation.training.checkpoints import average

@@ -19,7 +19,7 @@ from relattn.translation.data.text_files import arriving_lines
 from relattn.translation.data.tokenizer import Marks
 from relattn.translation.errors import InputError
 from relattn.translation.model.ensemble import Ensemble
-from relattn.translation.model.positions import SCHEMES
+from relattn.translation.model.positions.schemes import SCHEMES
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.types import SamplingOptions
 from relattn.translation.translate import pipeline

@@ -22,7 +22,7 @@ from relattn import RelativeAttention
 from relattn.nn import SelfAttention
 from relattn.positions import distances as distances_rows
 from relattn.positions import labels
-from relattn.translation.config import Part
+from relattn.translation.analysis import Part
 from relattn.translation.data.batching import collate
 from relattn.translation.drawing import png
 from relattn.translation.errors import InputError, require

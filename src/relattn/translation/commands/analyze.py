@@ -3,8 +3,8 @@
 from contextlib import ExitStack
 from pathlib import Path
 
+from relattn.translation.analysis import Part
 from relattn.translation.commands.options import DeviceOptions, SearchOptions, TestText, require_new_output
-from relattn.translation.config import Part
 from relattn.translation.errors import require
 
 

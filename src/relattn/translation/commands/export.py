@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Literal
 
 from relattn.translation.commands.options import check_sample
-from relattn.translation.config import Quantization
 from relattn.translation.errors import require
+from relattn.translation.formats.ctranslate2.directory import Quantization
 
 
 def export(

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relattn.translation.config import Precision, SearchConfig
+from relattn.translation.config import SearchConfig
 from relattn.translation.errors import InputError, require
+from relattn.translation.translate import Precision
 
 if TYPE_CHECKING:
     from relattn.translation.translate.options import TranslateOptions

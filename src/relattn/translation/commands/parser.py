@@ -16,9 +16,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 from jsonargparse import ArgumentError, ArgumentParser
 
 from relattn.translation.config import Recipe
+from relattn.translation.config.base import setting_types
+from relattn.translation.config.presets import PRESETS
+from relattn.translation.config.yaml import add_settings, recipe_flags, type_message
 from relattn.translation.errors import InputError, unknown
-from relattn.translation.presets import PRESETS
-from relattn.translation.settings import add_settings, recipe_flags, setting_types, type_message
 
 _MESSAGES = (  # of argparse, and ours
     (r"argument (\S+): expected .*one argument", "{0} must have a value"),

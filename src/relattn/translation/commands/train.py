@@ -4,7 +4,7 @@ from relattn.translation.config import Recipe
 
 
 def train(recipe: Recipe, *, resume: bool = False) -> None:
-    """Train a model by a recipe, and print the path of its bundle.
+    """Train the model that a recipe defines, and print the path of its bundle.
 
     RECIPE is a YAML file, or the name of a known recipe. Each setting can be overridden by a flag. Ctrl-C or SIGTERM
     saves a checkpoint and stops the run; --resume continues it.

@@ -4,8 +4,8 @@ import sys
 from typing import Any
 
 from relattn.translation.commands.options import DeviceOptions, SearchOptions
-from relattn.translation.config import Format
 from relattn.translation.errors import InputError, require
+from relattn.translation.translate import Format
 
 
 def translate(

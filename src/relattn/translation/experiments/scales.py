@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from relattn.translation.config import DataConfig, ModelConfig, Recipe, TrainConfig
+from relattn.translation.config.presets import PRESETS
 from relattn.translation.data.builtin import builtin
 from relattn.translation.data.text_files import read_parallel
 from relattn.translation.demo import recipe as demo_recipe
-from relattn.translation.presets import PRESETS
 
 Pairs = list[tuple[str, str]]
 DEMO_LINES = 400  # of each split

@@ -20,12 +20,12 @@ from pathlib import Path
 from babel import Locale, UnknownLocaleError
 
 from relattn.translation.bundle import CARD, Bundle
-from relattn.translation.config import Quantization
 from relattn.translation.data.imported_tokenizer import TGT_TOKENIZER
 from relattn.translation.data.tokenizer import TOKENIZER
 from relattn.translation.errors import InputError, require
 from relattn.translation.files import require_outside, write_atomically
 from relattn.translation.formats.ctranslate2 import write as ctranslate2
+from relattn.translation.formats.ctranslate2.directory import Quantization
 from relattn.translation.formats.parity import Report
 
 

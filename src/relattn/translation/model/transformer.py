@@ -22,7 +22,8 @@ from relattn.translation.errors import InputError
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer, layer_norm
 from relattn.translation.model.linear import PRODUCTS, fastest, use_products
 from relattn.translation.model.mixers import MixerState
-from relattn.translation.model.positions import SCHEMES, PositionScheme, missing_position_signal
+from relattn.translation.model.positions.base import PositionScheme
+from relattn.translation.model.positions.schemes import SCHEMES, missing_position_signal
 
 
 @dataclass(frozen=True)

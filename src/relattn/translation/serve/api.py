@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field, InstanceOf, ValidationError, WithJsonSche
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
-from relattn.translation.config import Part
+from relattn.translation.analysis import Part
 from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.serve.files import FileStore
 from relattn.translation.serve.languages import Detector, language_name

@@ -65,7 +65,7 @@ def distribute(recipe: Recipe, devices: int) -> Recipe:
     Raises:
         InputError: The micro-batches of a step cannot be divided evenly.
     """
-    parts = recipe.parts
+    parts = recipe.micro_batches_per_step
     if devices < 1 or parts % devices:
         raise InputError(f"devices must divide the {parts} micro-batches of a step, got {devices}")
     return replace(recipe, train=replace(recipe.train, accumulate=parts // devices, devices=devices, nodes=1))
@@ -140,7 +140,7 @@ def describe_epoch(recipe: Recipe) -> str:
     if not prepared(out):
         return f"not known before {recipe.out} has its data"
     text = training_text(recipe.data, out, seed=recipe.seed)
-    steps = text.epoch(0, parts=recipe.parts)
+    steps = text.epoch(0, parts=recipe.micro_batches_per_step)
     tokens = row_lengths(text.pairs.tgt, 1)
     pairs, per_step = sum(map(len, steps)), sum(int(tokens[step].sum()) for step in steps) / len(steps)
     epochs = recipe.train.steps / len(steps)
@@ -179,14 +179,14 @@ def plan(recipe: Recipe, *, seconds: float | None = None) -> str:
     split = f"{train.processes} × {train.accumulate} micro-batches of {data.max_tokens:,}"
     lines = {
         "weights": f"{sum(parameter.numel() for parameter in model.parameters()):,}",
-        "step": f"at most {data.max_tokens * recipe.parts:,} tokens per side with padding: {split}",
+        "step": f"at most {data.max_tokens * recipe.micro_batches_per_step:,} tokens per side with padding: {split}",
         f"memory per device, {train.precision}, {rows} × {length} tokens": str(peak or "not known for this model"),
         "disk": f"{as_size(disk_space(model, train))}: {train.keep} checkpoints, one being written, and the bundle",
         "epoch": describe_epoch(recipe),
         "steps": f"{train.steps:,}",
     }
     if seconds is not None:
-        speed = batch.target_tokens * recipe.parts / seconds
+        speed = batch.target_tokens * recipe.micro_batches_per_step / seconds
         lines["time"] = (
             f"{_duration(train.steps * seconds)}: {seconds:.3g} s per step on one device, {speed:,.0f} target tokens "
             f"per second{' if communication took no time' if train.processes > 1 else ''}"

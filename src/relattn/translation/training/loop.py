@@ -26,7 +26,7 @@ from relattn.translation.config import Recipe, TrainConfig, as_dict
 from relattn.translation.data.batching import Step
 from relattn.translation.data.encode import TranslationData
 from relattn.translation.errors import Diverged, InputError, one_line
-from relattn.translation.model.positions import missing_position_signal
+from relattn.translation.model.positions.schemes import missing_position_signal
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, shards
 from relattn.translation.training.journal import Journal, Progress
@@ -66,7 +66,8 @@ def fit(
     progress = Progress() if state is None else _restore(state, fabric, model, optimizer, out)
     if _finished(progress, train):
         return progress.step
-    journal = Journal(fabric, out, progress, partial(data.train.origin, parts=recipe.parts), steps=train.steps)
+    origin = partial(data.train.origin, parts=recipe.micro_batches_per_step)
+    journal = Journal(fabric, out, progress, origin, steps=train.steps)
     check_order = missing_position_signal(recipe.model) is None
     split = {"accumulate": train.accumulate, "ranks": fabric.world_size, "rank": fabric.global_rank}
     with journal.opened(show=show):

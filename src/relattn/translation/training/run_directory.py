@@ -20,11 +20,11 @@ from torch import nn
 
 from relattn.translation import bundle
 from relattn.translation.config import Recipe, SearchConfig, TrainConfig, as_dict, differences, dump
+from relattn.translation.config.yaml import read_yaml, to_config
 from relattn.translation.data.encode import prepared
 from relattn.translation.errors import InputError, require
 from relattn.translation.files import PART, as_size, remove, write_atomically
 from relattn.translation.locking import LOCK, locked
-from relattn.translation.settings import read_recipe as read_recipe_file
 from relattn.translation.training import checkpoints
 from relattn.translation.training.journal import LOG, read_log
 
@@ -72,7 +72,7 @@ def read_recipe(out: Path) -> Recipe:
         InputError: The directory contains no run, or its recipe was changed by hand and is not valid.
     """
     require((out / RECIPE).exists(), f"{out}: contains no run, because it has no {RECIPE}")
-    return read_recipe_file(out / RECIPE)
+    return to_config(Recipe, read_yaml(out / RECIPE), out / RECIPE)
 
 
 def require_same_run(old: Recipe, recipe: Recipe) -> None:
@@ -87,8 +87,9 @@ def require_same_run(old: Recipe, recipe: Recipe) -> None:
     old = replace(old, data=replace(old.data, **moved))
     lines = differences(as_dict(old), as_dict(recipe))
     changed = [line for line in lines if line.partition(": ")[0] not in _CHANGEABLE]
-    if old.parts != recipe.parts:
-        changed.append(f"train.accumulate · train.devices · train.nodes: {old.parts} → {recipe.parts}")
+    before, now = old.micro_batches_per_step, recipe.micro_batches_per_step
+    if before != now:
+        changed.append(f"train.accumulate · train.devices · train.nodes: {before} → {now}")
     require(not changed, f"{recipe.out}: these settings must be as when the run started: {'; '.join(changed)}")
 
 

@@ -1,1 +1,6 @@
 """Translation of text: a pipeline around a search, with its options."""
+
+from typing import Literal
+
+Precision = Literal["fp32", "bf16"]  # precision of weights and arithmetic
+Format = Literal["text", "tsv", "jsonl"]  # output format of translations

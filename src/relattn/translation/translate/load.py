@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from relattn.translation.config import Precision, TrainConfig
+from relattn.translation.config import TrainConfig
 from relattn.translation.errors import InputError, one_line
 from relattn.translation.formats.ctranslate2 import translator as ctranslate2
 from relattn.translation.formats.ctranslate2.directory import MODEL
 from relattn.translation.hub import resolve
+from relattn.translation.translate import Precision
 from relattn.translation.translate.pipeline import Translator
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from relattn.translation.config import Format
+from relattn.translation.translate import Format
 from relattn.translation.translate.pipeline import Translation
 
 

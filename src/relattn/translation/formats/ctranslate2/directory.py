@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-from relattn.translation.config import Calibration, SearchConfig, as_dict
+from relattn.translation.config import Calibration, SearchConfig
+from relattn.translation.config.yaml import read_yaml, to_config
 from relattn.translation.errors import InputError, reading
-from relattn.translation.settings import of_version_4, read_yaml, to_config
 
 MODEL, CONFIG = "model.bin", "config.json"
 SHARED, SOURCE, TARGET = "shared_vocabulary", "source_vocabulary", "target_vocabulary"  # .json, or .txt in old models
 DIRECTORY = "model for CTranslate2"  # name of such a directory in messages
+Quantization = Literal[  # precision of the weights of an export
+    "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"
+]
 SECTION = "relattn"  # group in config.json with our settings, which CTranslate2 ignores
 
 
@@ -37,12 +41,10 @@ class ExportSettings:
 
 def read_settings(path: Path) -> ExportSettings | None:
     """Return our settings in a directory; None if it is not our export. Raises InputError if they are damaged."""
-    content = read_yaml(path / CONFIG, "a model's configuration").get(SECTION)
-    if not isinstance(content, dict):
-        return None
-    defaults = {"calibration": dict.fromkeys(as_dict(Calibration()), "null")}  # exports before November 2026
-    content = {**defaults, **content, "search": of_version_4(content.get("search"), "true")}
-    return to_config(ExportSettings, content, path / CONFIG, whole=True)
+    settings = read_yaml(path / CONFIG)
+    prefix = f"{SECTION}."
+    ours = {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
+    return to_config(ExportSettings, ours, path / CONFIG, complete=True) if ours else None
 
 
 def read_vocabularies(path: Path) -> tuple[list[str], list[str]]:

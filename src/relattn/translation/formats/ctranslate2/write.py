@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from relattn.translation.bundle import CARD, TOKENIZER_FILES, Bundle, weights_of
-from relattn.translation.config import ModelConfig, Quantization, SearchConfig, as_dict
+from relattn.translation.config import ModelConfig, SearchConfig, as_dict
 from relattn.translation.errors import InputError, require_installed
 from relattn.translation.files import putting, require_outside, require_replaceable
 from relattn.translation.formats.ctranslate2.directory import (
@@ -34,6 +34,7 @@ from relattn.translation.formats.ctranslate2.directory import (
     SOURCE,
     TARGET,
     ExportSettings,
+    Quantization,
 )
 from relattn.translation.formats.ctranslate2.translator import load
 from relattn.translation.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS

@@ -11,6 +11,20 @@ from relattn.translation.config import ModelConfig
 from relattn.translation.model.positions.base import PositionScheme
 
 
+def angles(positions: Tensor, dim: int) -> Tensor:
+    """Return the angles p / 10,000^(2m / dim) for m = 0, …, dim / 2 − 1.
+
+    Args:
+        positions: (length,) positions p, which may be negative.
+        dim: Even dimension.
+
+    Returns:
+        (length, dim / 2), float32.
+    """
+    frequency = torch.exp(torch.arange(0, dim, 2, device=positions.device) * (-math.log(10_000.0) / dim))
+    return positions.float()[:, None] * frequency
+
+
 def sinusoids(positions: Tensor, dim: int) -> Tensor:
     """Return the sinusoids of Vaswani et al. (2017), section 3.5.
 
@@ -18,18 +32,17 @@ def sinusoids(positions: Tensor, dim: int) -> Tensor:
 
     Args:
         positions: (length,) positions p, which may be negative.
-        dim: Dimension of the result; even.
+        dim: Even dimension of the result.
 
     Returns:
         (length, dim), float32.
     """
-    frequency = torch.exp(torch.arange(0, dim, 2, device=positions.device) * (-math.log(10_000.0) / dim))
-    angle = positions.float()[:, None] * frequency  # (length, dim / 2)
+    angle = angles(positions, dim)
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
 
 
 class Sinusoidal(PositionScheme):
-    """Sinusoids of the position, added to embeddings (Vaswani et al. 2017, section 3.5); for any length."""
+    """Sinusoids of the position, added to embeddings (Vaswani et al. 2017, section 3.5). Any length is supported."""
 
     def embed(self, embeddings: Tensor, start: int) -> Tensor:
         length, dim = embeddings.shape[1:]
@@ -40,7 +53,7 @@ class Sinusoidal(PositionScheme):
 class Learned(PositionScheme):
     """A learned vector per position, added to embeddings (Gehring et al. 2017, section 3.1).
 
-    `weight` is (max_positions, dim). Longer sequences are an error.
+    `weight` is (max_positions, dim). Longer sequences are not supported.
     """
 
     def __init__(self, config: ModelConfig, *, is_causal: bool) -> None:

@@ -18,14 +18,15 @@ class PositionScheme(nn.Module):
     defaults here add no signal. The rest of the model is the same for all schemes. Parameters that all layers of a
     stack share belong to the scheme, those of one layer to its token mixer.
 
-    To add a scheme, add a subclass to this package, its name to `SCHEMES`, and its name and options to `config.py`.
+    To add a scheme, add a subclass to this package, the class to `schemes.py`, and its name and options to
+    `options.py`.
 
     Args:
         config: Configuration of the model.
         is_causal: Whether the scheme is for the decoder, where a position sees only itself and earlier positions.
     """
 
-    max_length: int | None = None  # longest sequence, in pieces; None: no limit
+    max_length: int | None = None  # longest sequence, in tokens; None for no limit
 
     def __init__(self, config: ModelConfig, *, is_causal: bool) -> None:
         super().__init__()
@@ -56,13 +57,13 @@ class PositionScheme(nn.Module):
 
 
 class NoPositions(PositionScheme):
-    """No position signal: the model sees each sequence as a bag of pieces. For use as a baseline."""
+    """No position signal: the model sees each sequence as a bag of tokens. It is a baseline."""
 
 
 class LSTM(PositionScheme):
     """An LSTM in place of self-attention, bidirectional in the encoder (Hochreiter and Schmidhuber 1997).
 
-    Its recurrence knows the order; sequences can have any length. `LSTMMixer` gives the equations.
+    The recurrence conveys the order. Sequences of any length are supported. `LSTMMixer` gives the equations.
     """
 
     def token_mixer(self) -> LSTMMixer:
@@ -73,8 +74,8 @@ class LSTM(PositionScheme):
 class CNN(PositionScheme):
     """A gated convolution in place of self-attention (Gehring et al. 2017, section 3.2).
 
-    Its kernel knows the order of the positions that it spans; sequences can have any length. `ConvolutionMixer` gives
-    the equation.
+    The kernel conveys the order of the positions that it covers. Sequences of any length are supported.
+    `ConvolutionMixer` gives the equation.
     """
 
     def token_mixer(self) -> ConvolutionMixer:

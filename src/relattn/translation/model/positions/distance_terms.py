@@ -99,7 +99,7 @@ class TransformerXLAttention(DistanceAttention):
 
 
 class TransformerXL(PositionScheme):
-    """Sinusoids of distances and two learned biases in each score (Dai et al. 2019, section 3.3); for any length."""
+    """Sinusoids of distances and two learned biases in each score (Dai et al. 2019, section 3.3)."""
 
     def attention(self) -> TransformerXLAttention:
         """Build `TransformerXLAttention` with the projection and the biases of one layer."""
@@ -134,7 +134,7 @@ class Buckets(nn.Module):
     """
 
     BUCKETS = 32  # of both directions together
-    FARTHEST = 128  # distances from here on share a bucket
+    FARTHEST = 128  # this distance and longer ones share a bucket
 
     def __init__(self, heads: int, *, is_causal: bool) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class T5(PositionScheme):
     """A learned bias per head and bucket of distances, which all layers share (Raffel et al. 2020, section 2.1).
 
     e_ij = q_i · k_j / √head_dim + b_bucket(j − i). T5 itself does not divide scores by √head_dim, and compensates for
-    it in its initial weights. For any length: distances from 128 on share a bucket.
+    it in its initial weights. Distances of 128 and more share a bucket.
     """
 
     def __init__(self, config: ModelConfig, *, is_causal: bool) -> None:
@@ -186,10 +186,10 @@ class T5(PositionScheme):
 
 
 class ALiBi(PositionScheme):
-    """A bias that decreases linearly with the distance (Press et al. 2022, section 3); for any length.
+    """A bias that decreases linearly with the distance (Press et al. 2022, section 3).
 
     e_ij = q_i · k_j / √head_dim − m |j − i|, where the slope m of head h = 1, …, heads is 2^(−8h / heads). Nothing is
-    learned. The paper's models are decoders; here the encoder has the same slopes on both sides.
+    learned. The paper's models are decoders. Here the encoder uses the same slopes in both directions.
     """
 
     def bias(self, distances: Tensor) -> Tensor:

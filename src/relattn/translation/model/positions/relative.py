@@ -33,4 +33,4 @@ class Relative(PositionScheme):
 
 
 class RelativeAndSinusoidal(Relative, Sinusoidal):
-    """Relative positions together with sinusoids, which the paper found to give no gain over the former alone."""
+    """Relative positions and sinusoids. The paper reports no gain over relative positions alone."""

@@ -1,8 +1,7 @@
-"""Rotary positions: queries and keys are rotated by their positions, so that scores depend on the distance."""
+"""Rotary positions: queries and keys are rotated by their positions, so that scores depend on distances."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 
 from relattn.translation.config import ModelConfig
 from relattn.translation.model.attention import PlainAttention
+from relattn.translation.model.positions.absolute import angles
 from relattn.translation.model.positions.base import PositionScheme
 
 
@@ -25,11 +25,9 @@ def rotate(x: Tensor, positions: Tensor) -> Tensor:
     Returns:
         The same shape and dtype as `x`.
     """
-    half = x.shape[-1] // 2
-    frequency = torch.exp(torch.arange(half, device=x.device) * (-math.log(10_000.0) / half))
-    angle = positions.float()[:, None] * frequency  # (length, head_dim / 2)
+    angle = angles(positions, x.shape[-1])  # (length, head_dim / 2)
     cos, sin = angle.cos(), angle.sin()
-    first, second = x[..., :half], x[..., half:]
+    first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
 
 
@@ -59,23 +57,23 @@ class RotaryAttention(nn.Module):
         query_positions = torch.arange(offset, offset + queries, device=query.device)
         key_positions = torch.arange(keys, device=query.device)
         query, key = rotate(query, query_positions), rotate(key, key_positions)
-        options["query_offset"] = query_offset
-        if not self.values:
-            return self.attention(query, key, value, **options)
-        return rotate(self.attention(query, key, rotate(value, key_positions), **options), -query_positions)
+        if self.values:
+            value = rotate(value, key_positions)
+        output = self.attention(query, key, value, query_offset=query_offset, **options)
+        return rotate(output, -query_positions) if self.values else output
 
 
 class RoPE(PositionScheme):
-    """Queries and keys rotated by their positions (Su et al. 2021, equation 16); for any length."""
+    """Queries and keys rotated by their positions (Su et al. 2021, equation 16). Any length is supported."""
+
+    values = False  # whether values are rotated too
 
     def attention(self) -> RotaryAttention:
-        """Build `RotaryAttention` that rotates queries and keys."""
-        return RotaryAttention(self.config, values=False)
+        """Build `RotaryAttention`."""
+        return RotaryAttention(self.config, values=self.values)
 
 
-class RoVE(PositionScheme):
-    """RoPE with rotated values, so that outputs depend on the distance too (arXiv 2606.11275, 2026); for any length."""
+class RoVE(RoPE):
+    """RoPE with rotated values, so that outputs depend on the distance too (arXiv 2606.11275, 2026)."""
 
-    def attention(self) -> RotaryAttention:
-        """Build `RotaryAttention` that rotates queries, keys and values."""
-        return RotaryAttention(self.config, values=True)
+    values = True

@@ -1,0 +1,32 @@
+"""Configuration of a run, as frozen dataclasses. They define recipes, flags, help texts and errors.
+
+A recipe is a YAML file with the fields of `Recipe`, which `yaml.py` reads. Every field can be overridden on the command
+line (``--model.clip 8``). Values are checked when a dataclass is made. Importing this package does not import PyTorch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict as as_dict
+
+from relattn.translation.config.base import differences
+from relattn.translation.config.data import CleaningConfig, DataConfig
+from relattn.translation.config.model import ModelConfig
+from relattn.translation.config.recipe import Recipe, TrainConfig, dump
+from relattn.translation.config.search import Calibration, SearchConfig
+from relattn.translation.model.positions.options import OPTION_NAMES, OPTIONS, Positions
+
+__all__ = [
+    "OPTIONS",
+    "OPTION_NAMES",
+    "Calibration",
+    "CleaningConfig",
+    "DataConfig",
+    "ModelConfig",
+    "Positions",
+    "Recipe",
+    "SearchConfig",
+    "TrainConfig",
+    "as_dict",
+    "differences",
+    "dump",
+]

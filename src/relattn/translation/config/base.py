@@ -1,0 +1,61 @@
+"""Base class of all configurations, which checks their values."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, get_type_hints
+
+from relattn.translation.errors import one_line, require
+
+_NOT_TEXT = re.compile("[\0\ud800-\udfff]")  # surrogates stand for the bytes of a path that is not UTF-8
+
+
+def number(default: float | None, interval: str) -> Any:
+    """Declare a setting whose value must be in an interval such as "[0, 1)", or null."""
+    return field(default=default, metadata={"interval": interval})
+
+
+def _contains(interval: str, value: float) -> bool:
+    low, high = map(float, interval[1:-1].split(","))
+    is_open_end = (value == low and interval[0] == "(") or (value == high and interval[-1] == ")")
+    return low <= value <= high and not is_open_end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Base class of all configurations. It checks the intervals of numbers, and that text can be stored as UTF-8.
+
+    It must be a dataclass, because jsonargparse treats subclasses of any other class as names to import.
+    """
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            name, value = setting.name, getattr(self, setting.name)
+            interval = setting.metadata.get("interval")
+            if interval and value is not None:
+                require(_contains(interval, value), f"{name} must be in {interval}, got {one_line(value, 40)}")
+            if isinstance(value, str):
+                valid = not _NOT_TEXT.search(value)
+                require(valid, f"{name} must be UTF-8 without NUL, got {one_line(ascii(value), 100)}")
+
+
+def setting_types(kind: type, prefix: str = "") -> dict[str, Any]:
+    """Return the type of each setting of a configuration, by its full name."""
+    types: dict[str, Any] = {}
+    for name, hint in get_type_hints(kind).items():
+        key = f"{prefix}{name}"
+        types |= setting_types(hint, f"{key}.") if isinstance(hint, type) and is_dataclass(hint) else {key: hint}
+    return types
+
+
+def differences(old: dict, new: dict, prefix: str = "") -> list[str]:
+    """Return a line "name: old → new" for every setting that differs between two configurations as dictionaries."""
+    lines = []
+    for name in sorted(old.keys() | new.keys()):
+        a, b = old.get(name), new.get(name)
+        if isinstance(a, dict) and isinstance(b, dict):
+            lines += differences(a, b, f"{prefix}{name}.")
+        elif a != b:
+            lines.append(f"{prefix}{name}: {a} → {b}")
+    return lines

@@ -1,0 +1,87 @@
+"""Configuration of the training and validation text, and of its cleaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relattn.translation.config.base import Config, number
+from relattn.translation.errors import require
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(Config):
+    """Training and validation text, and how it is batched.
+
+    Args:
+        src_lang: Source language code; a locale if the built-in corpus is used.
+        tgt_lang: Target language code.
+        train_src: Training text, source side, one sentence per line, plain or compressed by gzip or bzip2. By default,
+            the built-in corpus.
+        train_tgt: Training text, target side.
+        valid_src: Validation text, source side. By default none. The built-in corpus has its own.
+        valid_tgt: Validation text, target side.
+        train_list: File that lists several corpora, instead of train_src and train_tgt: one per line, as source file,
+            target file and optionally a weight, separated by tabs. Paths are relative to the file.
+        valid_list: File that lists several validation sets in the same form, without weights. patience uses the loss
+            on the first.
+        temperature: With several corpora, an epoch draws from each in proportion to (pairs · weight)^(1 / temperature).
+        builtin_lines: Number of training lines drawn from the built-in corpus.
+        vocab_size: Maximum number of SentencePiece tokens, shared by both sides.
+        vocab_lines: Maximum number of lines, of both sides, to learn the vocabulary from. If there are more, they are
+            drawn at random.
+        max_tokens: Maximum number of tokens per micro-batch, counted on the longer side, padding included.
+        max_length: Skip training pairs with more tokens than this on either side.
+        max_words: Skip training pairs with more words than this on either side. By default no limit.
+    """
+
+    src_lang: str = "en"
+    tgt_lang: str = "de"
+    train_src: str = ""
+    train_tgt: str = ""
+    valid_src: str = ""
+    valid_tgt: str = ""
+    train_list: str = ""
+    valid_list: str = ""
+    temperature: float = number(1.0, "[0.01, 1e6]")
+    builtin_lines: int = number(20_000, "[1, 1e9]")
+    vocab_size: int = number(8000, "[1, 1048576]")
+    vocab_lines: int = number(500_000, "[1, 1e9]")
+    max_tokens: int = number(4096, "[1, 1e9]")
+    max_length: int = number(256, "[1, 1e6]")
+    max_words: int | None = number(None, "[1, 1e9]")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for split in ("train", "valid"):
+            src, tgt, listed = (getattr(self, f"{split}_{name}") for name in ("src", "tgt", "list"))
+            require(bool(src) == bool(tgt), f"{split}_src requires {split}_tgt and vice versa, got '{src}' and '{tgt}'")
+            require(not (src and listed), f"{split}_list must not be set together with {split}_src, got '{listed}'")
+        own_validation = self.valid_src or self.valid_list
+        require(not (self.builtin and own_validation), "valid_src and valid_list require train_src or train_list")
+
+    @property
+    def builtin(self) -> bool:
+        """True if training text comes from the built-in corpus."""
+        return not (self.train_src or self.train_list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleaningConfig(Config):
+    """Rules of `relattn prepare`: which pairs are dropped. null disables a rule.
+
+    Args:
+        max_words: Drop pairs with more words than this on either side. In Chinese, Japanese and Thai, each character
+            counts as a word.
+        max_characters: Drop pairs with more characters than this on either side.
+        max_ratio: Drop pairs where one side has more than max_ratio × (words of the other + 1) words.
+        min_script: Drop pairs where less than this share of a side's letters is in the scripts of its language.
+        ngram: Drop pairs where a side shares this many consecutive words with a held-out line.
+        keep_duplicates: Keep repeated pairs.
+    """
+
+    max_words: int | None = number(250, "[1, 1e6]")
+    max_characters: int | None = number(5000, "[1, 67108864]")
+    max_ratio: float | None = number(3.0, "[1, 1e6]")
+    min_script: float | None = number(0.5, "[0, 1]")
+    ngram: int | None = number(13, "[1, 1000]")
+    keep_duplicates: bool = False

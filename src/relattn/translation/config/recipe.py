@@ -1,0 +1,118 @@
+"""Recipes, which define training runs, and the settings of training."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+import yaml
+
+from relattn.translation.config.base import Config, number
+from relattn.translation.config.data import DataConfig
+from relattn.translation.config.model import ModelConfig
+from relattn.translation.config.search import SearchConfig
+from relattn.translation.errors import require
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(Config):
+    """Optimizer, learning-rate schedule, devices, validation and checkpoints.
+
+    Args:
+        steps: Number of optimizer steps.
+        accumulate: Number of micro-batches per optimizer step and process.
+        warmup_steps: Number of steps over which the learning rate rises. After that it falls as step^-0.5.
+        learning_rate_factor: Factor on the schedule d^-0.5 · min(step^-0.5, step · warmup^-1.5).
+        label_smoothing: Probability mass that is spread over the vocabulary.
+        gradient_clip: Maximum gradient norm. 0 disables clipping.
+        precision: Precision of the forward and backward passes; weights stay in fp32. "fp16-mixed" scales the loss. A
+            step with infinite gradients is skipped, and the scale is halved.
+        activation_checkpointing: Keep only the input of each layer, and recompute the rest in the backward pass. This
+            takes less memory and more time, with the same results.
+        compile: Compile the model with torch.compile. This takes minutes at the start; results differ by rounding.
+        accelerator: Device type to train on.
+        devices: Number of processes per node, one per device.
+        nodes: Number of machines. torchrun or SLURM starts the processes.
+        strategy: With several processes, each has the whole model ("ddp"), or a shard of every parameter, gradient and
+            optimizer state ("fsdp").
+        max_restarts: Number of times that torchrun starts the processes again after one was lost. They continue from
+            the newest checkpoint.
+        threads: Number of CPU threads per process. By default, as PyTorch chooses.
+        log_every: Number of steps between rows of log.csv.
+        valid_every: Number of steps between validations (loss and BLEU).
+        valid_bleu_lines: Number of validation lines to translate greedily for the BLEU in the log. 0 skips it.
+        checkpoint_every: Number of steps between checkpoints.
+        keep: Number of newest checkpoints to keep.
+        average: Number of checkpoints to average into the bundle. 1 uses the last weights.
+        patience: Stop after this many validations without a lower loss. 0 never stops early.
+        init_from: Bundle to take initial weights and tokenizer from. By default, weights are drawn at random.
+    """
+
+    steps: int = number(100_000, "[1, 1e9]")
+    accumulate: int = number(1, "[1, 1e6]")
+    warmup_steps: int = number(4000, "[1, 1e9]")
+    learning_rate_factor: float = number(1.0, "(0, 1e6]")
+    label_smoothing: float = number(0.1, "[0, 1)")
+    gradient_clip: float = number(0.0, "[0, 1e9]")
+    precision: Literal["fp32", "bf16-mixed", "fp16-mixed"] = "fp32"
+    activation_checkpointing: bool = False
+    compile: bool = False
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    devices: int = number(1, "[1, 1024]")
+    nodes: int = number(1, "[1, 10000]")
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    max_restarts: int = number(0, "[0, 1000]")
+    threads: int | None = number(None, "[1, 1024]")
+    log_every: int = number(50, "[1, 1e9]")
+    valid_every: int = number(1000, "[1, 1e9]")
+    valid_bleu_lines: int = number(200, "[0, 1e9]")
+    checkpoint_every: int = number(1000, "[1, 1e9]")
+    keep: int = number(5, "[1, 1e9]")
+    average: int = number(5, "[1, 1e9]")
+    patience: int = number(0, "[0, 1e9]")
+    init_from: str = ""
+
+    @property
+    def processes(self) -> int:
+        """Number of processes of a run, one per device."""
+        return self.devices * self.nodes
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.average <= self.keep, f"average must be at most keep ({self.keep}), got {self.average}")
+        require(self.strategy == "ddp" or self.processes > 1, "strategy must be ddp for a single process, got fsdp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Config):
+    """Everything that defines a run. The same recipe gives the same model.
+
+    Args:
+        out: Directory of the run: checkpoints, log and, under bundle/, the finished bundle.
+        seed: Seed of initial weights, batches and dropout.
+        model: Model settings.
+        data: Data settings.
+        train: Training settings.
+        search: Search settings, for validation and as the default of the bundle.
+    """
+
+    out: str = "runs/relattn"
+    seed: int = number(1, "[0, 9223372036854775808)")
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(bool(self.out), "out must name a directory")
+
+    @property
+    def micro_batches_per_step(self) -> int:
+        """Number of micro-batches per optimizer step, over all processes."""
+        return self.train.accumulate * self.train.processes
+
+
+def dump(recipe: Recipe) -> str:
+    """Return the recipe as YAML."""
+    return yaml.safe_dump(asdict(recipe), sort_keys=False, allow_unicode=True)

@@ -1,0 +1,50 @@
+"""Configuration of the search, and calibration of confidences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from relattn.translation.config.base import Config, number
+from relattn.translation.errors import require
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig(Config):
+    """Beam search.
+
+    Args:
+        beam_size: Number of hypotheses kept per sentence. 1 is greedy search.
+        length_penalty: Divisor of a hypothesis's log-probability: "gnmt" ((5 + length) / 6)^alpha, "average"
+            length^alpha, or "none".
+        alpha: Exponent of the length penalty. Larger values prefer longer translations.
+        early_stopping: End the search of a sentence as soon as beam_size hypotheses have finished, as fairseq and
+            CTranslate2 do, not only when no better one can come.
+        max_length_ratio: A translation has at most max_length_ratio × source tokens + max_length_extra tokens.
+        max_length_extra: See max_length_ratio.
+    """
+
+    beam_size: int = number(4, "[1, 1000]")
+    length_penalty: Literal["gnmt", "average", "none"] = "gnmt"
+    alpha: float = number(0.6, "[0, 5]")
+    early_stopping: bool = False
+    max_length_ratio: float = number(2.0, "[0, 100]")
+    max_length_extra: int = number(50, "[0, 1e5]")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        shortest = self.max_length_ratio + self.max_length_extra  # limit for a source sentence of one token
+        require(shortest >= 1, f"max_length_ratio + max_length_extra must be at least 1, got {shortest}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration(Config):
+    """Parameters that turn a translation's mean log-probability per token into a confidence: σ(bias + slope · mean).
+
+    Args:
+        bias: Bias. null if the model is not calibrated.
+        slope: Slope. null if the model is not calibrated.
+    """
+
+    bias: float | None = number(None, "[-100, 100]")
+    slope: float | None = number(None, "[-100, 100]")

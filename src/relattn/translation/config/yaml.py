@@ -1,0 +1,150 @@
+"""Read settings from YAML files: recipes, and the configuration of bundles and exports.
+
+Values are read as text and parsed as command-line flags. So a language called ``no`` stays text, and files and flags
+have the same types, ranges and messages.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+import yaml
+
+from relattn.translation.config.base import setting_types
+from relattn.translation.config.presets import PRESETS
+from relattn.translation.config.recipe import Recipe, dump
+from relattn.translation.errors import InputError, one_line, reading, require, unknown
+from relattn.translation.model.positions.options import OPTION_NAMES, OPTIONS
+
+_C = TypeVar("_C")
+Settings = dict[str, str | None]  # text of each setting by its full name, such as "model.clip"; None for a list
+_MAX_BYTES = 1 << 20  # per file
+_MAX_DEPTH = 2  # levels of groups, because an alias can contain itself
+
+
+class Quoted(str):
+    """Text in quotes. It is never a number, true, false or null."""
+
+
+def read_yaml(path: str | Path) -> Settings:
+    """Read the settings in a YAML file of at most 1 MiB. Raise an InputError if it is not a mapping of names."""
+    with reading(path, "not YAML"), open(path, "rb") as file:
+        content = file.read(_MAX_BYTES + 1)
+        require(len(content) <= _MAX_BYTES, f"{path}: must have at most {_MAX_BYTES:,} bytes")
+        return _parse(content.decode(), path)
+
+
+def _parse(text: str, path: str | Path) -> Settings:
+    settings: Settings = {}
+    root = yaml.compose(text, Loader=yaml.BaseLoader)
+    if root is None or not root.value:
+        return settings
+    require(isinstance(root, yaml.MappingNode), f"{path}: must be a mapping of names to values")
+    for name, node in _leaves(root):
+        require(name not in settings, f"{path}: {name} is given twice, again in line {node.start_mark.line + 1}")
+        settings[name] = None
+        if isinstance(node, yaml.ScalarNode):
+            settings[name] = Quoted(node.value) if node.style else node.value
+    return settings
+
+
+def _leaves(group: yaml.Node, prefix: str = "") -> Iterator[tuple[str, yaml.Node]]:
+    """Yield the full name and the value of each setting in a group."""
+    for key, value in group.value:
+        name = prefix + (one_line(key.value, 40) if isinstance(key, yaml.ScalarNode) else "a list or a group")
+        if isinstance(value, yaml.MappingNode) and prefix.count(".") < _MAX_DEPTH:
+            yield from _leaves(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def recipe_flags(path: str, overriding: Sequence[str] = ()) -> list[str]:
+    """Return the settings of a recipe as command-line flags such as ``--model.clip=8``.
+
+    Args:
+        path: YAML file, or the name of a known recipe if there is no such file.
+        overriding: flags that will follow. Options that their position scheme does not have are left out.
+    """
+    exists = Path(path).exists()
+    require(exists or path in PRESETS, f"{path}: no such file; {unknown('recipe', path, PRESETS)}")
+    settings = read_yaml(path) if exists else _parse(dump(PRESETS[path]), path)
+    words = [word for flag in overriding for word in flag.split("=", 1)]
+    schemes = [value for name, value in pairwise(words) if name == "--model.positions"]
+    if schemes:
+        unused = {f"model.{name}" for name in OPTION_NAMES if name not in OPTIONS.get(schemes[-1], {})}
+        settings = {name: value for name, value in settings.items() if name not in unused}
+    return _flags(settings, setting_types(Recipe), path)
+
+
+def to_config(kind: type[_C], settings: Settings, path: str | Path, *, complete: bool = False) -> _C:
+    """Return a configuration made from settings, which are parsed and checked as on the command line.
+
+    Args:
+        kind: dataclass of the configuration.
+        settings: settings as `read_yaml` returns them.
+        path: file to name in messages.
+        complete: raise an error if a setting is missing, instead of using its default.
+    """
+    from jsonargparse import ArgumentError, ArgumentParser
+
+    types = setting_types(kind)
+    flags = _flags(settings, types, path)
+    missing = [name for name in types if name not in settings]
+    require(not (complete and missing), f"{path}: missing: {', '.join(missing)}")
+    parser = ArgumentParser(exit_on_error=False)
+    add_settings(parser, kind)
+    try:
+        return kind(**parser.instantiate(parser.parse_args(flags)).as_dict())
+    except (ArgumentError, InputError) as error:
+        raise InputError(f"{path}: {type_message(error, types, str)}") from error
+
+
+def _flags(settings: Settings, types: dict[str, Any], path: str | Path) -> list[str]:
+    flags = []
+    for name, value in settings.items():
+        is_group = any(setting.startswith(f"{name}.") for setting in types)
+        require(not is_group, f"{path}: {name} must be a group of settings")
+        if name not in types:
+            raise InputError(f"{path}: {unknown('setting', name, types)}")
+        if value is None:
+            raise InputError(f"{path}: {name} must be one value")
+        flags.append(f"--{name}={_flag_value(value, types[name])}")
+    return flags
+
+
+def _flag_value(value: str, kind: Any) -> str:
+    """Return the text of a value on the command line. Text in quotes keeps them if the setting is not text."""
+    if kind is str or get_origin(kind) is Literal:
+        return value
+    if isinstance(value, Quoted) and not any(value in get_args(choice) for choice in get_args(kind)):
+        return json.dumps(value)
+    return value or "null"  # "clip_right:" with nothing after it
+
+
+def add_settings(parser: Any, kind: type) -> None:
+    """Add flags for all settings of a configuration. Options of position schemes get defaults from `ModelConfig`."""
+    parser.add_class_arguments(kind)
+    parser.set_defaults({name: None for name in setting_types(kind) if name.removeprefix("model.") in OPTION_NAMES})
+
+
+def type_message(error: Exception, types: dict[str, Any], label: Callable[[str], str]) -> str:
+    """Return the message for a value of the wrong type; `label` returns the name of a setting. Other errors stay."""
+    match = re.match(r'Parser key "([^"]+)"[^:]*:(?:.*(?:Got|Given) value: (.*))?', str(error), re.DOTALL)
+    if not match or match[1] not in types:
+        return one_line(error)
+    message = f"{label(match[1])} must be {_describe(types[match[1]])}"
+    return message if match[2] is None else f"{message}, got '{one_line(match[2], 40)}'"
+
+
+def _describe(kind: Any) -> str:
+    """Describe the values of a type."""
+    choices = [choice for choice in get_args(kind) if choice is not type(None)]
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(choices)}"
+    names = {int: "a whole number", float: "a number", bool: "true or false"}
+    return " or ".join(map(_describe, choices)) or names.get(kind, "text")
