@@ -30,7 +30,6 @@ from relattn.translation.data.text_files import read_parallel
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError, Interrupted
 from relattn.translation.evaluation import score
-from relattn.translation.model import linear
 from relattn.translation.model.positions import SCHEMES
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, journal, loop
@@ -287,26 +286,8 @@ def test_a_text_that_changed_since_a_run_began_is_refused(tmp_path, make_recipe,
     assert [step for step, _ in validation_losses(recipe)] == [2, 4, 6]
 
 
-@pytest.mark.whole
-@pytest.mark.parametrize("began", ["torch", "onednn"])
-def test_a_resumed_run_keeps_its_products_on_another_machine(tmp_path, whole, monkeypatch, began):
-    """Who multiplies in float32 is the machine's choice at the beginning, and the run's from then on."""
-    monkeypatch.setattr(linear, "LEAST", 1)
-    once, again = (replace(whole, out=str(tmp_path / name)) for name in ("once", "again"))
-    other = {"torch": "onednn", "onednn": "torch"}[began]
-    monkeypatch.setattr("relattn.translation.model.transformer.fastest", lambda: began)
-    train(once, show=False)
-    train(replace(again, train=replace(again.train, steps=4)), show=False)
-    monkeypatch.setattr("relattn.translation.model.transformer.fastest", lambda: other)
-    train(again, resume=True, show=False)
-    assert state_of(again, 9)["products"] == began
-    assert_same(state_of(again, 9), state_of(once, 9))
-
-
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize(
-    "wrong", [{"model": {}}, {"optimizer": 3}, {"products": "mine"}, {"position": (1,)}, {"unlogged": None}]
-)
+@pytest.mark.parametrize("wrong", [{"model": {}}, {"optimizer": 3}, {"position": (1,)}, {"unlogged": None}])
 def test_a_checkpoint_with_another_content_is_told(tmp_path, finished, wrong):
     shutil.copytree(finished.out, tmp_path / "run")
     path = checkpoints.checkpoint_path(tmp_path / "run" / "checkpoints", 6)

@@ -26,7 +26,6 @@ from relattn.translation.config import Recipe, TrainConfig, as_dict
 from relattn.translation.data.batching import Step
 from relattn.translation.data.encode import TranslationData
 from relattn.translation.errors import Diverged, InputError, one_line
-from relattn.translation.model.linear import use_products
 from relattn.translation.model.positions import missing_position_signal
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, shards
@@ -184,7 +183,6 @@ def _save(
         "unlogged": (journal.loss, journal.tokens),
         "clock": (journal.seconds, journal.last_row_at),
         "usual": journal.losses.usual,
-        "products": model.products,
         "scaler": fabric.strategy.precision.state_dict(),
         **shards.whole_state(held, keep=fabric.is_global_zero),
     }
@@ -204,7 +202,6 @@ def _restore(
 ) -> Progress:
     """Take up where a checkpoint's content left off."""
     try:
-        use_products(model, state["products"])
         shards.load(model, optimizer, state)
         fabric.strategy.precision.load_state_dict(state.get("scaler", {}))
         journal.loss, journal.tokens = state["unlogged"]
