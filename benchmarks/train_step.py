@@ -20,7 +20,7 @@ from relattn import RelativeAttention
 from relattn.translation.config import ModelConfig
 from relattn.translation.data.batching import collate
 from relattn.translation.experiments.tables import NONE, TABLES
-from relattn.translation.model.linear import fastest, use_products
+from relattn.translation.model.linear import is_onednn_faster, use_onednn
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training.objective import summed_loss
 
@@ -66,18 +66,16 @@ def prepare(
     autocast: torch.dtype | None = None,
     compiles: bool = False,
     backend: str = "auto",
-    products: str | None = None,
+    onednn: bool | None = None,
 ) -> Callable[[], object]:
     """A training step on `tokens` pieces per side, in sentences of n.
 
-    `backend` is that of relative attention, `products` those of linear maps, where it is not for the machine to say.
+    `backend` is that of relative attention. `onednn` is the argument of `use_onednn`.
     """
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a model that cannot tell word order: it is a baseline here
         model = Transformer(config, VOCABULARY).to(device)
-    if products is not None:
-        use_products(model, products)
     for module in model.modules():
         if isinstance(module, RelativeAttention):
             module.backend = backend
@@ -90,7 +88,7 @@ def prepare(
 
     def step() -> None:
         optimizer.zero_grad()
-        with torch.autocast(device, autocast, enabled=autocast is not None):
+        with torch.autocast(device, autocast, enabled=autocast is not None), use_onednn(onednn):
             loss = summed_loss(run, batch, 0.1) / pieces
         loss.backward()
         optimizer.step()
@@ -106,7 +104,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7, help="timed steps of each scheme")
     parser.add_argument("--schemes", nargs="+", choices=SCHEMES, default=list(SCHEMES), help="ratios are to the first")
     parser.add_argument(
-        "--products", nargs="+", choices=("torch", "onednn"), default=[fastest()], help="of linear maps, in turn"
+        "--products",
+        nargs="+",
+        choices=("torch", "onednn"),
+        default=["onednn" if is_onednn_faster() else "torch"],
+        help="implementations of large linear layers to compare (default: the one for this processor)",
     )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "train-step-cpu.csv")
     arguments = parser.parse_args()
@@ -127,7 +129,8 @@ def main() -> None:
         for n in arguments.lengths:
             ways = {f"{scheme}, {way}": (scheme, way) for way in arguments.products for scheme in arguments.schemes}
             steps = {
-                name: prepare(size.config(scheme), n, tokens, products=way) for name, (scheme, way) in ways.items()
+                name: prepare(size.config(scheme), n, tokens, onednn=way == "onednn")
+                for name, (scheme, way) in ways.items()
             }
             times = alternate(steps, arguments.repeats)
             for name, time in times.items():

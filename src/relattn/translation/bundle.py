@@ -32,7 +32,6 @@ from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
 from relattn.translation.errors import InputError, one_line, reading
 from relattn.translation.files import putting, require_files, write_atomically
 from relattn.translation.model.ensemble import Ensemble
-from relattn.translation.model.linear import pack
 from relattn.translation.model.transformer import SkipInitialization, Transformer
 from relattn.translation.settings import of_version_1, of_version_2, of_version_4, read_yaml, to_config
 from relattn.translation.translate.torch_translator import TorchTranslator
@@ -123,7 +122,7 @@ class Bundle:
             workers=workers,
         )
         for one in models:
-            pack(one)
+            one.prepack()
         return translator
 
 

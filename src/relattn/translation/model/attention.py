@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from relattn import relative_attention
 from relattn.backends import unsupported_reason
 from relattn.call import Call
-from relattn.nn import linear
 from relattn.positions import is_valid, visible
 from relattn.translation.config import ModelConfig
+from relattn.translation.model.linear import Linear
 
 
 class PlainAttention(nn.Module):
@@ -90,7 +90,7 @@ class CrossAttention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.heads = config.heads
-        self.query, self.key, self.value, self.out = (linear(config.dim, config.dim) for _ in range(4))
+        self.query, self.key, self.value, self.out = (Linear(config.dim, config.dim) for _ in range(4))
         self.attention = PlainAttention(config)
 
     def project(self, memory: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from relattn import AttentionCache
-from relattn.nn import linear
 from relattn.translation.config import ModelConfig
 from relattn.translation.model.attention import CrossAttention
+from relattn.translation.model.linear import Linear
 from relattn.translation.model.mixers import MixerState, TokenMixer
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -33,10 +33,10 @@ class FeedForward(nn.Sequential):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(
-            linear(config.dim, config.feed_forward_dim),
+            Linear(config.dim, config.feed_forward_dim),
             ACTIVATIONS[config.activation](),
             nn.Dropout(config.activation_dropout),
-            linear(config.feed_forward_dim, config.dim),
+            Linear(config.feed_forward_dim, config.dim),
         )
 
 

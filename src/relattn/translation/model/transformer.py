@@ -20,7 +20,7 @@ from relattn import AttentionCache
 from relattn.translation.config import ModelConfig
 from relattn.translation.errors import InputError
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer, layer_norm
-from relattn.translation.model.linear import PRODUCTS, fastest, use_products
+from relattn.translation.model.linear import Linear, linear, prepack
 from relattn.translation.model.mixers import MixerState
 from relattn.translation.model.positions import SCHEMES, PositionScheme, missing_position_signal
 
@@ -107,14 +107,11 @@ class Transformer(nn.Module):
         tgt_vocab_size: Number of pieces in the target vocabulary. Default: `vocab_size`.
 
     Attributes:
-        products: Name of the implementation of linear layers, a key of `linear.PRODUCTS`. Set by `use_products`.
         max_length: Longest sequence in pieces, including the end, that the model supports. None: no limit.
 
     Raises:
         InputError: Source and target share embeddings, but their vocabularies have different sizes.
     """
-
-    products: str
 
     def __init__(self, config: ModelConfig, vocab_size: int, tgt_vocab_size: int | None = None) -> None:
         super().__init__()
@@ -142,7 +139,6 @@ class Transformer(nn.Module):
             layer_norm(config) if config.norm == "pre" else nn.Identity() for _ in range(2)
         )
         self.dropout = nn.Dropout(config.dropout)
-        use_products(self, fastest())
 
     @property
     def max_length(self) -> int | None:
@@ -160,6 +156,12 @@ class Transformer(nn.Module):
         """
         for layer in (*self.encoder, *self.decoder):
             cast(EncoderLayer | DecoderLayer, layer).recompute = True
+
+    def prepack(self) -> None:
+        """Prepare the weights of all linear layers for faster inference, as `linear.prepack` does."""
+        layers = (module for module in self.modules() if isinstance(module, Linear))
+        for weight in (self.unembedding, *(layer.weight for layer in layers)):
+            prepack(weight)
 
     def embed(self, tokens: Tensor, table: Tensor, positions: PositionScheme, start: int) -> Tensor:
         """Return the embeddings of pieces, with their positions.
@@ -180,7 +182,7 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits (rows, length, vocab) of hidden states (rows, length, dim)."""
-        return PRODUCTS[self.products](hidden, self.unembedding, self.output_bias)
+        return linear(hidden, self.unembedding, self.output_bias)
 
     def encode(self, src: Tensor, src_lengths: Tensor) -> Tensor:
         """Run the encoder.
