@@ -33,20 +33,14 @@ PASSES = {"forward": 1, "forward, bfloat16": 1, "forward + backward": 3}  # numb
 IMPLEMENTATIONS = ("torch", "onednn", "packed")
 
 
-def onednn(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    with linear.use_onednn(True):
-        return linear.linear(x, weight, bias)
-
-
 def functions(rows: int, inputs: int, outputs: int, name: str) -> dict[str, Callable[[], object]]:
     """Return a function per implementation that runs one pass of `PASSES`."""
     dtype = torch.bfloat16 if "bfloat16" in name else torch.float32
     x, weight, bias = (torch.randn(*shape).to(dtype) for shape in ((rows, inputs), (outputs, inputs), (outputs,)))
     if "backward" not in name:
         packed = weight.clone()
-        with linear.use_onednn(True):
-            linear.prepack(packed)
-        run = torch.no_grad()(onednn)
+        linear.prepack(packed)
+        run = torch.no_grad()(linear.linear)
         return {
             "torch": partial(torch.no_grad()(F.linear), x, weight, bias),
             "onednn": partial(run, x, weight, bias),
@@ -57,7 +51,7 @@ def functions(rows: int, inputs: int, outputs: int, name: str) -> dict[str, Call
     def both(layer: Callable[..., Tensor]) -> object:
         return torch.autograd.grad(layer(*tensors), tensors, grad)
 
-    return {"torch": partial(both, F.linear), "onednn": partial(both, onednn)}
+    return {"torch": partial(both, F.linear), "onednn": partial(both, linear.linear)}
 
 
 def processor_time(run: Callable[[], object]) -> float:
@@ -77,6 +71,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     for limit in ("MIN_FEATURES", "MIN_WORK", "MIN_PACKED_WEIGHT", "MIN_PACKED_WORK"):
         setattr(linear, limit, 0)  # small layers are measured too
+    linear.use_onednn = True
     clock = processor_time if arguments.threads == 1 else measured
     held = conditions()
     print("; ".join(f"{name} {value}" for name, value in held.items()))

@@ -20,7 +20,8 @@ from relattn import RelativeAttention
 from relattn.translation.config import ModelConfig
 from relattn.translation.data.batching import collate
 from relattn.translation.experiments.tables import NONE, TABLES
-from relattn.translation.model.linear import is_onednn_faster, use_onednn
+from relattn.translation.model import linear
+from relattn.translation.model.linear import is_onednn_faster
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training.objective import summed_loss
 
@@ -70,7 +71,7 @@ def prepare(
 ) -> Callable[[], object]:
     """A training step on `tokens` pieces per side, in sentences of n.
 
-    `backend` is that of relative attention. `onednn` is the argument of `use_onednn`.
+    `backend` is that of relative attention. `onednn` is `linear.use_onednn` during the step.
     """
     torch.manual_seed(0)
     with warnings.catch_warnings():
@@ -87,8 +88,9 @@ def prepare(
     pieces = batch.target_tokens
 
     def step() -> None:
+        linear.use_onednn = onednn
         optimizer.zero_grad()
-        with torch.autocast(device, autocast, enabled=autocast is not None), use_onednn(onednn):
+        with torch.autocast(device, autocast, enabled=autocast is not None):
             loss = summed_loss(run, batch, 0.1) / pieces
         loss.backward()
         optimizer.step()

@@ -197,6 +197,7 @@ def test_train_step(tmp_path, monkeypatch):
 def test_train_step_with_and_without_onednn(tmp_path, monkeypatch):
     choices = []
     prepare = train_step.prepare
+    monkeypatch.setattr(train_step.linear, "use_onednn", None)  # restored afterwards
     monkeypatch.setattr(
         train_step, "prepare", lambda *args, onednn: choices.append(onednn) or prepare(*args, onednn=onednn)
     )
@@ -215,6 +216,7 @@ def test_linear(tmp_path, monkeypatch, threads):
     monkeypatch.setattr(linear, "CASES", ((307, 61, 67),))
     for limit in ("MIN_FEATURES", "MIN_WORK", "MIN_PACKED_WEIGHT", "MIN_PACKED_WORK"):
         monkeypatch.setattr(linear.linear, limit, 0)  # restored afterwards
+    monkeypatch.setattr(linear.linear, "use_onednn", None)
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     command = ["linear", "--repeats", "1", "--seconds", "0", "--threads", threads]
     monkeypatch.setattr(sys, "argv", [*command, "--out", str(tmp_path / "l.csv")])

@@ -7,6 +7,7 @@ import gc
 import io
 import itertools
 from collections import Counter
+from unittest import mock
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from relattn.translation import processor
 from relattn.translation.config import ModelConfig
 from relattn.translation.model import linear as module
-from relattn.translation.model.linear import Linear, linear, prepack, use_onednn
+from relattn.translation.model.linear import Linear, linear, prepack
 from relattn.translation.model.transformer import Transformer
 
 ROWS, INPUTS, OUTPUTS = 307, 257, 263
@@ -55,9 +56,12 @@ class Operators(TorchDispatchMode):
 
 
 @pytest.fixture(autouse=True)
-def _onednn():
-    with use_onednn(True):
-        yield
+def _onednn(monkeypatch):
+    monkeypatch.setattr(module, "use_onednn", True)
+
+
+def onednn_set_to(enabled: bool):
+    return mock.patch.object(module, "use_onednn", enabled)
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -95,9 +99,6 @@ LAYOUTS = {
     "2-D": lambda: sample(),
     "3-D": lambda: sample(5, 61),
     "4-D": lambda: sample(2, 3, 53),
-    "x transposed": lambda: (normal(INPUTS, ROWS).t(), *sample()[1:]),
-    "x with gaps": lambda: (normal(ROWS, 2 * INPUTS)[:, ::2], *sample()[1:]),
-    "x expanded": lambda: (normal(1, INPUTS).expand(ROWS, INPUTS), *sample()[1:]),
     "no b": lambda: sample()[:2],
     "long sums": lambda: (normal(ROWS, 2053), normal(OUTPUTS, 2053, seed=1), normal(OUTPUTS, seed=2)),
 }
@@ -115,14 +116,13 @@ def test_outputs_and_gradients(make):
 
 @needs_onednn
 @pytest.mark.parametrize("needed", list(itertools.product([False, True], repeat=3)), ids=str)
-def test_only_required_gradients_are_computed(needed):
+def test_gradients_of_some_inputs(needed):
     tensors = [x.requires_grad_(each) for x, each in zip(sample(), needed, strict=True)]
-    with Operators() as operators:
-        output = linear(*tensors)
-        assert output.requires_grad == any(needed)
-        if any(needed):
-            output.sum().backward()  # its gradient is an expanded scalar
-    assert (operators.onednn, operators.pytorch) == (1 + needed[0] + needed[1], 0)
+    output = linear(*tensors)
+    assert output.requires_grad == any(needed)
+    if any(needed):
+        output.sum().backward()  # its gradient is an expanded scalar
+    assert [x.grad is not None for x in tensors] == list(needed)
     check(tensors)
 
 
@@ -159,9 +159,11 @@ UNSUPPORTED = {
     "no sequences": lambda x, w, b: linear(x.new_empty(0, 7, INPUTS), w, b),
     "few inputs": lambda x, w, b: linear(x[:, :255], w[:, :255].contiguous(), b),
     "few outputs": lambda x, w, b: linear(x, w[:255], b[:255]),
+    "x transposed": lambda x, w, b: linear(x.t().contiguous().t(), w, b),
+    "x with gaps": lambda x, w, b: linear(x.repeat_interleave(2, -1)[:, ::2], w, b),
+    "x expanded": lambda x, w, b: linear(x[:1].expand(ROWS, INPUTS), w, b),
     "W transposed": lambda x, w, b: linear(x, w.t().contiguous().t(), b),
     "b with gaps": lambda x, w, b: linear(x, w, b.repeat_interleave(2)[::2]),
-    "oneDNN's layout": lambda x, w, b: linear(x.to_mkldnn(), w, b).to_dense(),
     "another device": lambda x, w, b: torch.zeros(linear(x.to("meta"), w.to("meta"), b.to("meta")).shape),
     "vmap": lambda x, w, b: torch.vmap(linear, (0, None, None))(x.expand(2, ROWS, INPUTS), w, b),
     "torch.func.grad": lambda x, w, b: torch.func.grad(lambda w: linear(x, w, b).sum())(w),
@@ -175,7 +177,7 @@ def test_unsupported_calls_are_those_of_pytorch(call):
     with Operators() as operators:
         got = call(*sample())
     assert operators.onednn == 0
-    with use_onednn(False):
+    with onednn_set_to(False):
         assert torch.equal(got, call(*sample()))
 
 
@@ -257,7 +259,7 @@ def test_all_layers_of_a_model_use_it():
     model = transformer()
     operators, onednn = gradients(model)
     assert (operators.onednn, operators.pytorch) == (3 * LAYERS, 0)
-    with use_onednn(False):
+    with onednn_set_to(False):
         operators, pytorch = gradients(model)
     assert (operators.onednn, operators.pytorch) == (0, 3 * LAYERS)
     assert_accurate(onednn, pytorch, gradients(model.double())[1])
@@ -266,7 +268,7 @@ def test_all_layers_of_a_model_use_it():
 def test_state_dicts_do_not_depend_on_it():
     states = []
     for enabled in (True, False):
-        with use_onednn(enabled):
+        with onednn_set_to(enabled):
             model, file = transformer(), io.BytesIO()
             model.prepack()
             torch.save(model.state_dict(), file)
@@ -304,7 +306,7 @@ def test_prepacked_weights():
 def test_prepacked_weights_in_bfloat16():
     model = transformer().eval().bfloat16()
     _, [pytorch] = decode(model)
-    with use_onednn(False):  # it is for float32
+    with onednn_set_to(False):  # it is for float32
         model.prepack()
     operators, [packed] = decode(model)
     assert operators.packed == PACKED_LAYERS
@@ -317,7 +319,7 @@ def test_prepacked_weights_are_not_used_in_training():
     model.prepack()
     operators, packed = gradients(model)
     assert operators.packed == 0
-    with use_onednn(False):
+    with onednn_set_to(False):
         _, pytorch = gradients(model)
     assert_accurate(packed, pytorch, gradients(model.double())[1])
 
@@ -400,7 +402,7 @@ def test_choice_by_processor(tmp_path, monkeypatch, vendor, vectors, has_mkl, ex
 
 @pytest.mark.parametrize("faster", [False, True])
 def test_layers_follow_the_choice(monkeypatch, faster):
-    monkeypatch.setattr(module, "_forced", None)
+    monkeypatch.setattr(module, "use_onednn", None)
     monkeypatch.setattr(module, "is_onednn_faster", lambda: faster)
     operators, _ = gradients(transformer())
     assert (operators.onednn > 0) == (faster and module.has_onednn())

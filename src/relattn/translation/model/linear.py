@@ -11,8 +11,6 @@ The results of MKL and oneDNN differ in the last digits. Weights and checkpoints
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -28,19 +26,8 @@ MIN_WORK = 256**3  # rows · inputs · outputs, likewise
 MIN_PACKED_WEIGHT = 2 * 256**2  # inputs · outputs from which on a prepacked weight is faster
 MIN_PACKED_WORK = 8 * 256**2  # rows · inputs · outputs, likewise
 
-_forced: bool | None = None  # set by `use_onednn`
+use_onednn: bool | None = None  # for tests and benchmarks: whether oneDNN is used in float32; None: if it is faster
 _packed = WeakTensorKeyDictionary()  # weight -> its copy by `prepack`, and `_version` of the weight at the time
-
-
-@contextmanager
-def use_onednn(enabled: bool | None) -> Iterator[None]:
-    """Within this context, use oneDNN for large float32 layers or not. None: choose by processor, as by default."""
-    global _forced
-    before, _forced = _forced, enabled
-    try:
-        yield
-    finally:
-        _forced = before
 
 
 def has_onednn() -> bool:
@@ -61,7 +48,7 @@ def is_onednn_faster() -> bool:
 
 
 def _selects_onednn() -> bool:
-    return (is_onednn_faster() if _forced is None else _forced) and has_onednn()
+    return (is_onednn_faster() if use_onednn is None else use_onednn) and has_onednn()
 
 
 class Linear(nn.Linear):
@@ -97,10 +84,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if work >= MIN_PACKED_WORK and not torch.is_grad_enabled() and weight in _packed:
         packed, version = _packed[weight]
         if version == _version(weight) and _is_plain(x, weight, bias):
-            return _onednn(x.contiguous(), packed, bias)
+            return _onednn(x, packed, bias)
     large = min(weight.shape) >= MIN_FEATURES and work >= MIN_WORK
     if large and weight.dtype == torch.float32 and _selects_onednn() and _is_plain(x, weight, bias):
-        return _Product.apply(x.contiguous(), weight, bias)
+        return _Product.apply(x, weight, bias)
     return F.linear(x, weight, bias)
 
 
@@ -112,7 +99,7 @@ def prepack(weight: Tensor) -> None:
     """
     supported = _selects_onednn() if weight.dtype == torch.float32 else weight.dtype == torch.bfloat16 and has_bf16()
     large = min(weight.shape) >= MIN_FEATURES and weight.numel() >= MIN_PACKED_WEIGHT
-    if supported and large and not weight.is_inference() and _is_plain(weight, weight, None):
+    if supported and large and not weight.is_inference() and _is_plain(weight):
         packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 256)  # for 256 rows; others are as fast
         _packed[weight] = packed, _version(weight)
 
@@ -121,16 +108,18 @@ def _version(weight: Tensor) -> tuple[int, int, torch.dtype]:
     return weight._version, weight.data_ptr(), weight.dtype
 
 
-def _is_plain(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Return whether PyTorch would do no more than multiply ordinary CPU tensors of one dtype."""
-    parameters = [weight] if bias is None else [weight, bias]
+def _is_plain(*operands: Tensor | None) -> bool:
+    """Return whether these are ordinary CPU tensors of one dtype, and neither autocast nor `torch.func` is active.
+
+    All must be contiguous: oneDNN is slow on an input with gaps, and reads a bias with gaps wrongly.
+    """
+    tensors = [tensor for tensor in operands if tensor is not None]
     return (
-        all(type(t) in (Tensor, nn.Parameter) and t.dtype == weight.dtype for t in (x, *parameters))
-        and all(t.is_cpu and t.layout == torch.strided for t in (x, *parameters))
-        and all(t.is_contiguous() for t in parameters)  # the operator reads a bias with gaps wrongly
+        all(type(t) in (Tensor, nn.Parameter) and t.is_cpu and t.is_contiguous() for t in tensors)
+        and len({t.dtype for t in tensors}) == 1
         and bool(torch.backends.mkldnn.enabled)
         and not torch.is_autocast_enabled("cpu")
-        and not is_transformed([x, *parameters])
+        and not is_transformed(tensors)
     )
 
 
@@ -151,11 +140,9 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        (x, weight), (x_needed, weight_needed, bias_needed) = ctx.saved_tensors, ctx.needs_input_grad
+        x, weight = ctx.saved_tensors
         grad = grad.contiguous()
         rows = grad.flatten(0, -2)  # (rows, outputs)
-        return (
-            _Product.apply(grad, weight.t(), None) if x_needed else None,
-            _Product.apply(rows.t().contiguous(), x.flatten(0, -2).t(), None) if weight_needed else None,
-            rows.sum(0) if bias_needed else None,
-        )
+        x_grad = _Product.apply(grad, weight.t(), None)
+        weight_grad = _Product.apply(rows.t().contiguous(), x.flatten(0, -2).t(), None)
+        return x_grad, weight_grad, rows.sum(0) if ctx.needs_input_grad[2] else None

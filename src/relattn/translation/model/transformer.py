@@ -15,13 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
 
-from relattn import AttentionCache
 from relattn.translation.config import ModelConfig
 from relattn.translation.errors import InputError
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer, layer_norm
 from relattn.translation.model.linear import Linear, linear, prepack
-from relattn.translation.model.mixers import MixerState
+from relattn.translation.model.mixers import MixerCache
 from relattn.translation.model.positions import SCHEMES, PositionScheme, missing_position_signal
 
 
@@ -40,7 +40,7 @@ class Cache:
 
     memory: tuple[tuple[Tensor, Tensor], ...]
     src_lengths: Tensor
-    layers: tuple[AttentionCache | MixerState, ...]
+    layers: tuple[MixerCache, ...]
 
     @property
     def length(self) -> int:
@@ -138,11 +138,8 @@ class Transformer(nn.Module):
         self.encoder_norm, self.decoder_norm = (
             layer_norm(config) if config.norm == "pre" else nn.Identity() for _ in range(2)
         )
-        self.dropout = nn.Dropout(config.dropout)
-
-    @property
-    def max_length(self) -> int | None:
-        return self.src_positions.max_length
+        self.dropout, self.max_length = nn.Dropout(config.dropout), source.max_length
+        self.recompute = False
 
     @property
     def unembedding(self) -> Tensor:
@@ -154,8 +151,7 @@ class Transformer(nn.Module):
 
         This saves memory and costs a second forward pass. Dropout is the same both times, so gradients do not change.
         """
-        for layer in (*self.encoder, *self.decoder):
-            cast(EncoderLayer | DecoderLayer, layer).recompute = True
+        self.recompute = True
 
     def prepack(self) -> None:
         """Prepare the weights of all linear layers for faster inference, as `linear.prepack` does."""
@@ -180,6 +176,12 @@ class Transformer(nn.Module):
             embedded = embedded * self.config.dim**0.5
         return self.dropout(positions.embed(embedded, start))
 
+    def _run(self, layer: nn.Module, *args: Tensor) -> Any:
+        """Return the output of a layer."""
+        if self.recompute and torch.is_grad_enabled():
+            return checkpoint(layer, *args, use_reentrant=False)
+        return layer(*args)
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits (rows, length, vocab) of hidden states (rows, length, dim)."""
         return linear(hidden, self.unembedding, self.output_bias)
@@ -197,7 +199,7 @@ class Transformer(nn.Module):
         table = self.embedding if self.src_embedding is None else self.src_embedding
         x = self.embed(src, table, self.src_positions, 0)
         for layer in self.encoder:
-            x = layer(x, src_lengths)
+            x = self._run(layer, x, src_lengths)
         return self.encoder_norm(x)
 
     def start(self, memory: Tensor, src_lengths: Tensor, capacity: int = 0) -> Cache:
@@ -210,24 +212,8 @@ class Transformer(nn.Module):
         """
         layers = list(cast("Iterable[DecoderLayer]", self.decoder))
         sources = tuple(layer.cross_attention.project(memory) for layer in layers)
-        return Cache(sources, src_lengths, tuple(layer.empty_cache(len(memory), capacity) for layer in layers))
-
-    def decode(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
-        """Run the decoder on the next target pieces.
-
-        Args:
-            tokens: (rows, new) target pieces that follow those in the cache.
-            cache: State after the earlier pieces.
-
-        Returns:
-            Hidden states (rows, new, dim), and the new cache.
-        """
-        x = self.embed(tokens, self.embedding, self.tgt_positions, cache.length)
-        layers = []
-        for layer, memory, before in zip(self.decoder, cache.memory, cache.layers, strict=True):
-            x, after = layer(x, memory, cache.src_lengths, before)
-            layers.append(after)
-        return self.decoder_norm(x), replace(cache, layers=tuple(layers))
+        empty = tuple(layer.self_attention.empty_cache(len(memory), capacity) for layer in layers)
+        return Cache(sources, src_lengths, empty)
 
     def step(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
         """Return the logits (rows, new, vocab) of the piece after each of `tokens`, and the new cache.
@@ -236,8 +222,12 @@ class Transformer(nn.Module):
             tokens: (rows, new) target pieces that follow those in the cache.
             cache: State after the earlier pieces.
         """
-        hidden, cache = self.decode(tokens, cache)
-        return self.logits(hidden), cache
+        x = self.embed(tokens, self.embedding, self.tgt_positions, cache.length)
+        layers = []
+        for layer, memory, before in zip(self.decoder, cache.memory, cache.layers, strict=True):
+            x, after = layer(x, memory, cache.src_lengths, before)
+            layers.append(after)
+        return self.logits(self.decoder_norm(x)), replace(cache, layers=tuple(layers))
 
     def forward(self, src: Tensor, src_lengths: Tensor, tgt_in: Tensor) -> Tensor:
         """Compute all logits at once, with teacher forcing.
@@ -253,7 +243,7 @@ class Transformer(nn.Module):
         memory = self.encode(src, src_lengths)
         x = self.embed(tgt_in, self.embedding, self.tgt_positions, 0)
         for layer in self.decoder:
-            x, _ = layer(x, memory, src_lengths)
+            x, _ = self._run(layer, x, memory, src_lengths)
         return self.logits(self.decoder_norm(x))
 
 
