@@ -1,7 +1,7 @@
-"""What each position scheme costs a whole training step, beside a model without positions.
+"""Time of a training step with each position scheme, as a ratio to a model without positions.
 
-The paper's base model (6 + 6 layers, d = 512, feed-forward 1024, 8 heads, k = 16) takes a step of teacher forcing,
-backward pass and Adam on sentences of n pieces per side; the schemes alternate, everything else is the same.
+A step is a forward pass with teacher forcing, the backward pass and Adam, for the paper's base model (6 + 6 layers,
+d = 512, feed-forward 1024, 8 heads, k = 16) on sentences of n pieces per side. Steps of the schemes alternate.
 """
 
 import argparse
@@ -39,7 +39,7 @@ class Size:
     clip: int
 
     def config(self, scheme: str) -> ModelConfig:
-        """A model of this size with a scheme, by its name in `SCHEMES`."""
+        """Return the configuration of a model of this size with a position scheme, a key of `SCHEMES`."""
         config = ModelConfig(
             dim=self.dim,
             heads=self.heads,
@@ -52,7 +52,7 @@ class Size:
         return SCHEMES[scheme].model(config)
 
 
-SIZES = {  # the paper's two, and one to rehearse with
+SIZES = {  # the paper's two, and one for trying the program
     "base": Size(dim=512, heads=8, feed_forward_dim=1024, layers=6, clip=16),
     "big": Size(dim=1024, heads=16, feed_forward_dim=4096, layers=6, clip=8),
     "tiny": Size(dim=32, heads=2, feed_forward_dim=64, layers=1, clip=4),
@@ -69,13 +69,21 @@ def prepare(
     backend: str = "auto",
     onednn: bool | None = None,
 ) -> Callable[[], object]:
-    """A training step on `tokens` pieces per side, in sentences of n.
+    """Return a function that runs one training step.
 
-    `backend` is that of relative attention. `onednn` is `linear.use_onednn` during the step.
+    Args:
+        config: Configuration of the model.
+        n: Pieces per sentence.
+        tokens: Pieces per side in a step.
+        device: Device of the model.
+        autocast: Dtype of autocast. None: float32 without autocast.
+        compiles: Whether the model is compiled.
+        backend: Backend of relative attention.
+        onednn: Value of `linear.use_onednn` during the step.
     """
     torch.manual_seed(0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a model that cannot tell word order: it is a baseline here
+        warnings.simplefilter("ignore")  # a model that cannot tell word order warns; here it is the baseline
         model = Transformer(config, VOCABULARY).to(device)
     for module in model.modules():
         if isinstance(module, RelativeAttention):
@@ -103,8 +111,14 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS), help="pieces per sentence, n")
     parser.add_argument("--tokens", type=int, default=TOKENS, help="pieces per side in a step")
     parser.add_argument("--layers", type=int, default=6, help="layers of the encoder, and of the decoder")
-    parser.add_argument("--repeats", type=int, default=7, help="timed steps of each scheme")
-    parser.add_argument("--schemes", nargs="+", choices=SCHEMES, default=list(SCHEMES), help="ratios are to the first")
+    parser.add_argument("--repeats", type=int, default=7, help="number of timed steps per scheme")
+    parser.add_argument(
+        "--schemes",
+        nargs="+",
+        choices=SCHEMES,
+        default=list(SCHEMES),
+        help="position schemes to time; ratios are to the first",
+    )
     parser.add_argument(
         "--products",
         nargs="+",
@@ -146,7 +160,7 @@ def main() -> None:
                 writer.writerow(
                     dict(zip(names, [*row, layers, tokens, arguments.repeats, *held.values()], strict=True))
                 )
-    print(f"written to {arguments.out}")
+    print(f"wrote {arguments.out}")
 
 
 if __name__ == "__main__":

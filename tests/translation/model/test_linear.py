@@ -1,4 +1,4 @@
-"""Linear layers on oneDNN: the results and gradients of F.linear, in the cases that it is for and in no others."""
+"""Linear layers on oneDNN: results and gradients equal those of F.linear, and unsupported calls use F.linear."""
 
 from __future__ import annotations
 

@@ -20,11 +20,6 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def layer_norm(config: ModelConfig) -> nn.LayerNorm:
-    """Return a layer normalisation of (…, dim)."""
-    return nn.LayerNorm(config.dim, eps=config.norm_epsilon)
-
-
 def feed_forward(config: ModelConfig) -> nn.Sequential:
     """Return two linear layers with an activation between them, which apply to each position separately."""
     return nn.Sequential(
@@ -44,7 +39,7 @@ class Residual(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.norm, self.pre = layer_norm(config), config.norm == "pre"
+        self.norm, self.pre = nn.LayerNorm(config.dim, eps=config.norm_epsilon), config.norm == "pre"
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:

@@ -1,7 +1,7 @@
-"""The encoder–decoder Transformer: all positions at once for training, a few at a time for search.
+"""The encoder–decoder Transformer.
 
-Search keeps a `Cache`, which `Transformer.step` takes, and of which it returns a new one. Rows of a cache can be
-reordered, repeated and dropped, as beam search does with its hypotheses.
+Training computes all positions at once, with `Transformer.forward`. Search computes a few at a time:
+`Transformer.step` takes a `Cache` and returns a new one. Beam search reorders, repeats and drops rows of the cache.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from relattn.translation.config import ModelConfig
 from relattn.translation.errors import InputError
-from relattn.translation.model.layers import DecoderLayer, EncoderLayer, layer_norm
+from relattn.translation.model.layers import DecoderLayer, EncoderLayer
 from relattn.translation.model.linear import Linear, linear, prepack
 from relattn.translation.model.mixers import MixerCache
 from relattn.translation.model.positions import SCHEMES, PositionScheme, missing_position_signal
@@ -75,20 +75,17 @@ class Cache:
             keep: Number of rows of the result.
         """
         per_source = self._rows_per_source
-        sources_left = keep // per_source
         layers = tuple(layer.move(rows, to, keep) for layer in self.layers)
-        first = (to % per_source == 0) & (rows // per_source != to // per_source)
-        if sources_left == len(self.src_lengths) and not bool(first.any()):
+        sources, places = rows // per_source, to // per_source
+        first = (to % per_source == 0) & (sources != places)  # first rows of sources that replace another
+        sources, places, left = sources[first], places[first], keep // per_source
+        if left == len(self.src_lengths) and len(places) == 0:
             return replace(self, layers=layers)
-        source, place = rows[first] // per_source, to[first] // per_source
         memory = tuple(
-            (
-                key.index_copy_(0, place, key[source])[:sources_left],
-                value.index_copy_(0, place, value[source])[:sources_left],
-            )
+            (key.index_copy_(0, places, key[sources])[:left], value.index_copy_(0, places, value[sources])[:left])
             for key, value in self.memory
         )
-        return Cache(memory, self.src_lengths.index_copy(0, place, self.src_lengths[source])[:sources_left], layers)
+        return Cache(memory, self.src_lengths.index_copy(0, places, self.src_lengths[sources])[:left], layers)
 
     @property
     def _rows_per_source(self) -> int:
@@ -99,7 +96,7 @@ class Transformer(nn.Module):
     """A Transformer for translation (Vaswani et al. 2017) with the position scheme that its configuration names.
 
     By default one embedding matrix serves source, target and output; `config.shared_embeddings` changes that. A model
-    that cannot tell word order gives a warning.
+    that cannot tell word order emits a warning when it is created.
 
     Args:
         config: Configuration of the model.
@@ -136,7 +133,8 @@ class Transformer(nn.Module):
         self.encoder = nn.ModuleList(EncoderLayer(config, source.token_mixer()) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config, target.token_mixer()) for _ in range(config.decoder_layers))
         self.encoder_norm, self.decoder_norm = (
-            layer_norm(config) if config.norm == "pre" else nn.Identity() for _ in range(2)
+            nn.LayerNorm(config.dim, eps=config.norm_epsilon) if config.norm == "pre" else nn.Identity()
+            for _ in range(2)
         )
         self.dropout, self.max_length = nn.Dropout(config.dropout), source.max_length
         self.recompute = False
@@ -177,7 +175,7 @@ class Transformer(nn.Module):
         return self.dropout(positions.embed(embedded, start))
 
     def _run(self, layer: nn.Module, *args: Tensor) -> Any:
-        """Return the output of a layer."""
+        """Return the output of a layer, whose activations are recomputed in the backward pass if so configured."""
         if self.recompute and torch.is_grad_enabled():
             return checkpoint(layer, *args, use_reentrant=False)
         return layer(*args)
@@ -253,10 +251,10 @@ def _embedding(pieces: int, dim: int) -> nn.Parameter:
 
 
 class SkipInitialization(TorchFunctionMode):
-    """A context in which models are made without drawing their weights, for models whose weights are loaded next.
+    """Within this context, leave the weights of new models uninitialised. For models whose weights are loaded next.
 
-    The state of the random generator does not change. It also keeps the device "meta" fast: drawing weights there
-    imports sympy, torch._dynamo and Triton, which takes two seconds.
+    The state of the random generator does not change. Random initialisation on the device "meta" would import sympy,
+    torch._dynamo and Triton, which takes two seconds.
     """
 
     DRAWS = (nn.init.kaiming_uniform_, nn.init.uniform_, Tensor.uniform_)
