@@ -1,7 +1,7 @@
-"""What each position scheme costs a whole training step, beside a model without positions.
+"""Time of a training step with each position scheme, as a ratio to a model without positions.
 
-The paper's base model (6 + 6 layers, d = 512, feed-forward 1024, 8 heads, k = 16) takes a step of teacher forcing,
-backward pass and Adam on sentences of n pieces per side; the schemes alternate, everything else is the same.
+A step is a forward pass with teacher forcing, the backward pass and Adam, for the paper's base model (6 + 6 layers,
+d = 512, feed-forward 1024, 8 heads, k = 16) on sentences of n pieces per side. Steps of the schemes alternate.
 """
 
 import argparse
@@ -20,7 +20,8 @@ from relattn import RelativeAttention
 from relattn.translation.config import ModelConfig
 from relattn.translation.data.batching import collate
 from relattn.translation.experiments.tables import NONE, TABLES
-from relattn.translation.model.linear import fastest, use_products
+from relattn.translation.model import linear
+from relattn.translation.model.linear import is_onednn_faster
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training.objective import summed_loss
 
@@ -38,7 +39,7 @@ class Size:
     clip: int
 
     def config(self, scheme: str) -> ModelConfig:
-        """A model of this size with a scheme, by its name in `SCHEMES`."""
+        """Return the configuration of a model of this size with a position scheme, a key of `SCHEMES`."""
         config = ModelConfig(
             dim=self.dim,
             heads=self.heads,
@@ -51,7 +52,7 @@ class Size:
         return SCHEMES[scheme].model(config)
 
 
-SIZES = {  # the paper's two, and one to rehearse with
+SIZES = {  # the paper's two, and one for trying the program
     "base": Size(dim=512, heads=8, feed_forward_dim=1024, layers=6, clip=16),
     "big": Size(dim=1024, heads=16, feed_forward_dim=4096, layers=6, clip=8),
     "tiny": Size(dim=32, heads=2, feed_forward_dim=64, layers=1, clip=4),
@@ -66,18 +67,24 @@ def prepare(
     autocast: torch.dtype | None = None,
     compiles: bool = False,
     backend: str = "auto",
-    products: str | None = None,
+    onednn: bool | None = None,
 ) -> Callable[[], object]:
-    """A training step on `tokens` pieces per side, in sentences of n.
+    """Return a function that runs one training step.
 
-    `backend` is that of relative attention, `products` those of linear maps, where it is not for the machine to say.
+    Args:
+        config: Configuration of the model.
+        n: Pieces per sentence.
+        tokens: Pieces per side in a step.
+        device: Device of the model.
+        autocast: Dtype of autocast. None: float32 without autocast.
+        compiles: Whether the model is compiled.
+        backend: Backend of relative attention.
+        onednn: Value of `linear.use_onednn` during the step.
     """
     torch.manual_seed(0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a model that cannot tell word order: it is a baseline here
+        warnings.simplefilter("ignore")  # a model that cannot tell word order warns; here it is the baseline
         model = Transformer(config, VOCABULARY).to(device)
-    if products is not None:
-        use_products(model, products)
     for module in model.modules():
         if isinstance(module, RelativeAttention):
             module.backend = backend
@@ -89,6 +96,7 @@ def prepare(
     pieces = batch.target_tokens
 
     def step() -> None:
+        linear.use_onednn = onednn
         optimizer.zero_grad()
         with torch.autocast(device, autocast, enabled=autocast is not None):
             loss = summed_loss(run, batch, 0.1) / pieces
@@ -103,10 +111,20 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS), help="pieces per sentence, n")
     parser.add_argument("--tokens", type=int, default=TOKENS, help="pieces per side in a step")
     parser.add_argument("--layers", type=int, default=6, help="layers of the encoder, and of the decoder")
-    parser.add_argument("--repeats", type=int, default=7, help="timed steps of each scheme")
-    parser.add_argument("--schemes", nargs="+", choices=SCHEMES, default=list(SCHEMES), help="ratios are to the first")
+    parser.add_argument("--repeats", type=int, default=7, help="number of timed steps per scheme")
     parser.add_argument(
-        "--products", nargs="+", choices=("torch", "onednn"), default=[fastest()], help="of linear maps, in turn"
+        "--schemes",
+        nargs="+",
+        choices=SCHEMES,
+        default=list(SCHEMES),
+        help="position schemes to time; ratios are to the first",
+    )
+    parser.add_argument(
+        "--products",
+        nargs="+",
+        choices=("torch", "onednn"),
+        default=["onednn" if is_onednn_faster() else "torch"],
+        help="implementations of large linear layers to compare (default: the one for this processor)",
     )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "train-step-cpu.csv")
     arguments = parser.parse_args()
@@ -127,7 +145,8 @@ def main() -> None:
         for n in arguments.lengths:
             ways = {f"{scheme}, {way}": (scheme, way) for way in arguments.products for scheme in arguments.schemes}
             steps = {
-                name: prepare(size.config(scheme), n, tokens, products=way) for name, (scheme, way) in ways.items()
+                name: prepare(size.config(scheme), n, tokens, onednn=way == "onednn")
+                for name, (scheme, way) in ways.items()
             }
             times = alternate(steps, arguments.repeats)
             for name, time in times.items():
@@ -141,7 +160,7 @@ def main() -> None:
                 writer.writerow(
                     dict(zip(names, [*row, layers, tokens, arguments.repeats, *held.values()], strict=True))
                 )
-    print(f"written to {arguments.out}")
+    print(f"wrote {arguments.out}")
 
 
 if __name__ == "__main__":

@@ -194,9 +194,13 @@ def test_train_step(tmp_path, monkeypatch):
 
 
 @pytest.mark.whole
-def test_train_step_with_products_by_name(tmp_path, monkeypatch):
-    taken = []
-    monkeypatch.setattr(train_step, "use_products", lambda model, name: taken.append(name))
+def test_train_step_with_and_without_onednn(tmp_path, monkeypatch):
+    choices = []
+    prepare = train_step.prepare
+    monkeypatch.setattr(train_step.linear, "use_onednn", None)  # restored afterwards
+    monkeypatch.setattr(
+        train_step, "prepare", lambda *args, onednn: choices.append(onednn) or prepare(*args, onednn=onednn)
+    )
     command = ["train_step", "--lengths", "4", "--tokens", "8", "--layers", "1", "--repeats", "1"]
     ways = ["--products", "onednn", "torch", "--schemes", "relative", "xl"]
     monkeypatch.setattr(sys, "argv", [*command, *ways, "--out", str(tmp_path / "t.csv")])
@@ -204,13 +208,15 @@ def test_train_step_with_products_by_name(tmp_path, monkeypatch):
     rows = [(row["products"], row["positions"], row["ratio"]) for row in table(tmp_path / "t.csv")]
     assert [row[:2] for row in rows] == [(way, name) for way in ("onednn", "torch") for name in ("relative", "xl")]
     assert [row[2] for row in rows[::2]] == ["1.0", "1.0"]
-    assert taken == ["onednn", "onednn", "torch", "torch"]
+    assert choices == [True, True, False, False]
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])
 def test_linear(tmp_path, monkeypatch, threads):
     monkeypatch.setattr(linear, "CASES", ((307, 61, 67),))
-    monkeypatch.setattr(linear.linear, "LEAST", 256)  # put back afterwards
+    for limit in ("MIN_FEATURES", "MIN_WORK", "MIN_PACKED_WEIGHT", "MIN_PACKED_WORK"):
+        monkeypatch.setattr(linear.linear, limit, 0)  # restored afterwards
+    monkeypatch.setattr(linear.linear, "use_onednn", None)
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     command = ["linear", "--repeats", "1", "--seconds", "0", "--threads", threads]
     monkeypatch.setattr(sys, "argv", [*command, "--out", str(tmp_path / "l.csv")])

@@ -32,7 +32,6 @@ from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
 from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.files import putting, require_files, write_atomically
 from relattn.translation.model.ensemble import Ensemble
-from relattn.translation.model.linear import pack
 from relattn.translation.model.transformer import SkipInitialization, Transformer
 from relattn.translation.translate import Precision
 from relattn.translation.translate.torch_translator import TorchTranslator
@@ -122,7 +121,7 @@ class Bundle:
             workers=workers,
         )
         for one in models:
-            pack(one)
+            one.prepack()
         return translator
 
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from relattn import relative_attention
 from relattn.backends import unsupported_reason
 from relattn.call import Call
-from relattn.nn import linear
 from relattn.positions import is_valid, visible
 from relattn.translation.config import ModelConfig
+from relattn.translation.model.linear import Linear
 
 
 class PlainAttention(nn.Module):
@@ -60,24 +60,22 @@ class PlainAttention(nn.Module):
         if lengths is not None:
             key_lengths = query_lengths = lengths
         dropout_p = self.dropout if self.training else 0.0
-        if dropout_p > 0.0 and unsupported_reason("native", Call(query, key, value)) is None:
+        offset = key.shape[2] - query.shape[2] if query_offset is None else query_offset
+        call = Call(query, key, value, query_offset=offset, is_causal=is_causal, key_lengths=key_lengths)
+        if dropout_p > 0.0 and unsupported_reason("native", call) is None:
             return relative_attention(
                 query,
                 key,
                 value,
-                query_offset=query_offset,
+                query_offset=offset,
                 is_causal=is_causal,
                 key_lengths=key_lengths,
                 query_lengths=query_lengths,
                 dropout_p=dropout_p,
             )
-        queries, keys = query.shape[2], key.shape[2]
-        offset = keys - queries if query_offset is None else query_offset
-        mask = None
-        if offset != 0 or key_lengths is not None:  # PyTorch's `is_causal` starts at position 0 and has no key padding
-            call = Call(query, key, value, query_offset=offset, is_causal=is_causal, key_lengths=key_lengths)
-            mask, is_causal = visible(call), False
-        return F.scaled_dot_product_attention(query, key, value, mask, dropout_p, is_causal)
+        if offset == 0 and key_lengths is None:  # PyTorch's `is_causal` starts at position 0 and has no key padding
+            return F.scaled_dot_product_attention(query, key, value, None, dropout_p, is_causal)
+        return F.scaled_dot_product_attention(query, key, value, visible(call), dropout_p)
 
 
 class CrossAttention(nn.Module):
@@ -90,7 +88,7 @@ class CrossAttention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.heads = config.heads
-        self.query, self.key, self.value, self.out = (linear(config.dim, config.dim) for _ in range(4))
+        self.query, self.key, self.value, self.out = (Linear(config.dim, config.dim) for _ in range(4))
         self.attention = PlainAttention(config)
 
     def project(self, memory: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import cast
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,19 +11,16 @@ from torch import Tensor, nn
 from relattn.translation.model.transformer import Cache, Transformer
 
 
-@dataclass(frozen=True)
-class EnsembleCache:
+class EnsembleCache(tuple[Cache, ...]):
     """State of decoding with an ensemble: the `Cache` of each member, with the same rows."""
-
-    members: tuple[Cache, ...]
 
     def select(self, rows: Tensor) -> EnsembleCache:
         """Return the caches of the given rows, as `Cache.select` does."""
-        return EnsembleCache(tuple(cache.select(rows) for cache in self.members))
+        return EnsembleCache(cache.select(rows) for cache in self)
 
     def move(self, rows: Tensor, to: Tensor, keep: int) -> EnsembleCache:
         """Copy `rows` over the rows `to` and keep the first `keep` rows, in place, as `Cache.move` does."""
-        return EnsembleCache(tuple(cache.move(rows, to, keep) for cache in self.members))
+        return EnsembleCache(cache.move(rows, to, keep) for cache in self)
 
 
 class Ensemble(nn.Module):
@@ -35,21 +30,16 @@ class Ensemble(nn.Module):
 
     Args:
         models: The members, at least one.
+
+    Attributes:
+        members: The models.
+        max_length: Longest sequence in pieces, including the end, that all members support. None: no limit.
     """
 
     def __init__(self, models: Sequence[Transformer]) -> None:
         super().__init__()
-        self.models = nn.ModuleList(models)
-
-    @property
-    def members(self) -> list[Transformer]:
-        """The models, in the order in which they were given."""
-        return list(cast("Iterable[Transformer]", self.models))
-
-    @property
-    def max_length(self) -> int | None:
-        """Longest sequence in pieces, including the end, that all members support. None: no limit."""
-        return min((model.max_length for model in self.members if model.max_length is not None), default=None)
+        self.models, self.members = nn.ModuleList(models), tuple(models)  # the second has the type of its elements
+        self.max_length = min((model.max_length for model in models if model.max_length is not None), default=None)
 
     def encode(self, src: Tensor, src_lengths: Tensor) -> tuple[Tensor, ...]:
         """Return the memory (rows, src_len, dim) of each member, as `Transformer.encode` does."""
@@ -58,7 +48,7 @@ class Ensemble(nn.Module):
     def start(self, memory: tuple[Tensor, ...], src_lengths: Tensor, capacity: int = 0) -> EnsembleCache:
         """Return caches without target positions, as `Transformer.start` does, for the memories from `encode`."""
         pairs = zip(self.members, memory, strict=True)
-        return EnsembleCache(tuple(model.start(own, src_lengths, capacity) for model, own in pairs))
+        return EnsembleCache(model.start(own, src_lengths, capacity) for model, own in pairs)
 
     def step(self, tokens: Tensor, cache: EnsembleCache) -> tuple[Tensor, EnsembleCache]:
         """Return log-probabilities (rows, new, vocab) of the piece after each of `tokens`, and the new caches.
@@ -67,8 +57,9 @@ class Ensemble(nn.Module):
             tokens: (rows, new) target pieces that follow those in the caches.
             cache: State after the earlier pieces.
         """
-        results = [model.step(tokens, own) for model, own in zip(self.members, cache.members, strict=True)]
-        return log_mean_probability([logits for logits, _ in results]), EnsembleCache(tuple(own for _, own in results))
+        steps = (model.step(tokens, own) for model, own in zip(self.members, cache, strict=True))
+        logits, caches = zip(*steps, strict=True)
+        return log_mean_probability(logits), EnsembleCache(caches)
 
     def forward(self, src: Tensor, src_lengths: Tensor, tgt_in: Tensor) -> Tensor:
         """Return log-probabilities (rows, tgt_len, vocab), with the arguments of `Transformer.forward`."""

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from relattn import AttentionCache
-from relattn.nn import linear
 from relattn.translation.config import ModelConfig
 from relattn.translation.model.attention import CrossAttention
-from relattn.translation.model.mixers import MixerState, TokenMixer
+from relattn.translation.model.linear import Linear
+from relattn.translation.model.mixers import MixerCache, TokenMixer
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -23,21 +20,14 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def layer_norm(config: ModelConfig) -> nn.LayerNorm:
-    """Return a layer normalisation of (…, dim)."""
-    return nn.LayerNorm(config.dim, eps=config.norm_epsilon)
-
-
-class FeedForward(nn.Sequential):
-    """Two linear layers with an activation between them, applied to each position separately."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(
-            linear(config.dim, config.feed_forward_dim),
-            ACTIVATIONS[config.activation](),
-            nn.Dropout(config.activation_dropout),
-            linear(config.feed_forward_dim, config.dim),
-        )
+def feed_forward(config: ModelConfig) -> nn.Sequential:
+    """Return two linear layers with an activation between them, which apply to each position separately."""
+    return nn.Sequential(
+        Linear(config.dim, config.feed_forward_dim),
+        ACTIVATIONS[config.activation](),
+        nn.Dropout(config.activation_dropout),
+        Linear(config.feed_forward_dim, config.dim),
+    )
 
 
 class Residual(nn.Module):
@@ -49,7 +39,7 @@ class Residual(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.norm, self.pre = layer_norm(config), config.norm == "pre"
+        self.norm, self.pre = nn.LayerNorm(config.dim, eps=config.norm_epsilon), config.norm == "pre"
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
@@ -65,26 +55,16 @@ class EncoderLayer(nn.Module):
     Args:
         config: Configuration of the model.
         self_attention: The token mixer, which is not causal.
-
-    Attributes:
-        recompute: Whether activations are computed again in the backward pass instead of being stored. Dropout is the
-            same both times.
     """
 
     def __init__(self, config: ModelConfig, self_attention: TokenMixer) -> None:
         super().__init__()
-        self.recompute = False
         self.self_attention = self_attention
-        self.feed_forward = FeedForward(config)
+        self.feed_forward = feed_forward(config)
         self.residuals = nn.ModuleList(Residual(config) for _ in range(2))
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Return (rows, length, dim) for x of that shape with (rows,) valid positions."""
-        if self.recompute and torch.is_grad_enabled():
-            return checkpoint(self._forward, x, lengths, use_reentrant=False)
-        return self._forward(x, lengths)
-
-    def _forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         x = self.residuals[0](x, lambda y: self.self_attention(y, lengths))
         return self.residuals[1](x, self.feed_forward)
 
@@ -95,30 +75,22 @@ class DecoderLayer(nn.Module):
     Args:
         config: Configuration of the model.
         self_attention: The token mixer, which is causal.
-
-    Attributes:
-        recompute: As in `EncoderLayer`.
     """
 
     def __init__(self, config: ModelConfig, self_attention: TokenMixer) -> None:
         super().__init__()
-        self.recompute = False
         self.self_attention = self_attention
         self.cross_attention = CrossAttention(config)
-        self.feed_forward = FeedForward(config)
+        self.feed_forward = feed_forward(config)
         self.residuals = nn.ModuleList(Residual(config) for _ in range(3))
-
-    def empty_cache(self, rows: int, capacity: int) -> AttentionCache | MixerState:
-        """Return the token mixer's cache before the first position, with room for `capacity` positions."""
-        return self.self_attention.empty_cache(rows, capacity)
 
     def forward(
         self,
         x: Tensor,
         memory: Tensor | tuple[Tensor, Tensor],
         src_lengths: Tensor,
-        cache: AttentionCache | MixerState | None = None,
-    ) -> tuple[Tensor, AttentionCache | MixerState | None]:
+        cache: MixerCache | None = None,
+    ) -> tuple[Tensor, MixerCache | None]:
         """Apply the layer. Target padding needs no mask: it is on the right, where causal layers do not look.
 
         Args:
@@ -130,17 +102,6 @@ class DecoderLayer(nn.Module):
         Returns:
             (rows, length, dim), and the new cache if one was given, else None.
         """
-        if self.recompute and torch.is_grad_enabled():
-            return checkpoint(self._forward, x, memory, src_lengths, cache, use_reentrant=False)
-        return self._forward(x, memory, src_lengths, cache)
-
-    def _forward(
-        self,
-        x: Tensor,
-        memory: Tensor | tuple[Tensor, Tensor],
-        src_lengths: Tensor,
-        cache: AttentionCache | MixerState | None,
-    ) -> tuple[Tensor, AttentionCache | MixerState | None]:
         projected = self.cross_attention.project(memory) if isinstance(memory, Tensor) else memory
 
         def mix(y: Tensor) -> Tensor:

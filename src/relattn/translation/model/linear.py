@@ -1,19 +1,17 @@
-"""Linear maps in float32 at the processor's speed: who multiplies the matrices of a model on a CPU.
+"""Linear layers, y = x Wᵀ + b, which use oneDNN instead of MKL on CPUs where that is faster.
 
-    torch     F.linear as it is; PyTorch's builds for x86 have MKL multiply float32
-    onednn    oneDNN, a part of the same PyTorch, for large maps in plain float32; F.linear for all others
-    packed    the same, and without gradients by weights that `pack` laid out for oneDNN beforehand
+On x86, PyTorch computes float32 products with MKL. On some AMD processors with AVX-512, oneDNN is twice as fast. Every
+PyTorch for x86 contains it, but has no setting that selects it for float32. Its public interface, tensors in oneDNN's
+layout, copies all operands: in training it takes 1.4 to 1.9 times as long as the private operator
+`mkldnn::_linear_pointwise`, so this module calls that operator, if it exists (docs/backends.md has measurements).
 
-On AMD processors with AVX-512 MKL reaches half of oneDNN's speed, on Intel's it is the faster, and PyTorch has no
-setting for it (docs/backends.md). The two differ in the last digits. So a model has what is faster on the machine that
-makes it, by a rule and not by a trial; what it has can be read from `model.products` and set by `use_products`.
+The results of MKL and oneDNN differ in the last digits. Weights and checkpoints do not depend on the choice.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+import functools
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,177 +21,128 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from relattn.backends.autograd import is_transformed
 from relattn.translation.processor import is_amd
 
-if TYPE_CHECKING:
-    from relattn.translation.model.transformer import Transformer
+MIN_FEATURES = 256  # inputs and outputs from which on oneDNN is used
+MIN_WORK = 256**3  # rows · inputs · outputs, likewise
+MIN_PACKED_WEIGHT = 2 * 256**2  # inputs · outputs from which on a prepacked weight is faster
+MIN_PACKED_WORK = 8 * 256**2  # rows · inputs · outputs, likewise
 
-LEAST = 256  # of inputs and of outputs, and its cube of rows · inputs · outputs, from which on a map is large
-WEIGHT, WORK = 2 * LEAST**2, 8 * LEAST**2  # of inputs · outputs, and of that times rows: enough for a packed weight
-
-
-def fastest() -> str:
-    """The name of the faster products on this machine, as far as that was measured."""
-    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    return "onednn" if is_amd() and wide and torch.backends.mkl.is_available() and has_onednn() else "torch"
+use_onednn: bool | None = None  # for tests and benchmarks: whether oneDNN is used in float32; None: if it is faster
+_packed = WeakTensorKeyDictionary()  # weight -> its copy by `prepack`, and `_version` of the weight at the time
 
 
 def has_onednn() -> bool:
-    """Whether this PyTorch has oneDNN, and the operator that leads to it, which is none of its public ones."""
+    """Return whether this PyTorch has oneDNN and the operator that this module needs."""
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def has_bf16() -> bool:
-    """Whether oneDNN computes in bfloat16 on this processor."""
+    """Return whether oneDNN computes in bfloat16 on this processor."""
     return has_onednn() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-def use_products(model: Transformer, name: str) -> None:
-    """Have a model take other products: in each module that is an nn.Linear, subclasses excepted, and its output layer.
+@functools.cache
+def is_onednn_faster() -> bool:
+    """Return whether this is an AMD processor with AVX-512, and PyTorch would use MKL. Nothing is timed."""
+    has_avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return is_amd() and has_avx512 and torch.backends.mkl.is_available()
 
-    Where this PyTorch has no oneDNN, a warning says so, and the model has "torch".
 
-    Raises:
-        ValueError: `name` is none of `PRODUCTS`.
+def _selects_onednn() -> bool:
+    return (is_onednn_faster() if use_onednn is None else use_onednn) and has_onednn()
+
+
+class Linear(nn.Linear):
+    """`nn.Linear` on `linear`, with Glorot-uniform weights and a zero bias."""
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()  # so that a seed gives the same weights as with `relattn.nn.linear`
+        nn.init.xavier_uniform_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x Wᵀ + b as `F.linear` does, by oneDNN where that is faster.
+
+    oneDNN is used for large layers in float32 on a CPU, on processors where `is_onednn_faster`, and without gradients
+    for weights prepared by `prepack`. It is not used in compiled and exported models, under autocast or `torch.func`.
+
+    Args:
+        x: (rows, …, inputs).
+        weight: (outputs, inputs).
+        bias: (outputs,).
+
+    Returns:
+        (rows, …, outputs).
     """
-    if name not in PRODUCTS:
-        raise ValueError(f"products are {' or '.join(map(repr, PRODUCTS))}, not {name!r}")
-    if name != "torch" and not has_onednn():
-        warnings.warn("products by oneDNN: this PyTorch has none; its own differ in the last digits", stacklevel=2)
-        name = "torch"
-    model.products = name
-    for module in linear_maps(model):
-        module.__class__ = LINEARS[name]
+    if torch.compiler.is_compiling():  # sizes may be symbols
+        return F.linear(x, weight, bias)
+    work = x.numel() * len(weight)
+    if work >= MIN_PACKED_WORK and not torch.is_grad_enabled() and weight in _packed:
+        packed, version = _packed[weight]
+        if version == _version(weight) and _is_plain(x, weight, bias):
+            return _onednn(x, packed, bias)
+    large = min(weight.shape) >= MIN_FEATURES and work >= MIN_WORK
+    if large and weight.dtype == torch.float32 and _selects_onednn() and _is_plain(x, weight, bias):
+        return _Product.apply(x, weight, bias)
+    return F.linear(x, weight, bias)
 
 
-def linear_maps(model: nn.Module) -> list[nn.Linear]:
-    """The modules that `use_products` changes."""
-    return [module for module in model.modules() if isinstance(module, nn.Linear) and type(module) in LINEARS.values()]
+def prepack(weight: Tensor) -> None:
+    """Keep a copy of a large weight in oneDNN's layout, which makes inference with few rows faster.
 
-
-def pack(model: Transformer) -> None:
-    """Lay the weights of a model that is to translate out as oneDNN reads them, where oneDNN is what multiplies them.
-
-    That is in float32 where `model.products` are oneDNN's, and in bfloat16 where the processor has arithmetic for it.
-    Each large weight takes its memory once more. One that changes later is used as it then is, not packed; of a change
-    through `.data` PyTorch knows nothing, and nor does this: `use_products` takes such a model back.
+    `linear` uses the copy until the weight changes. It does not notice changes through `Tensor.data`. Nothing happens
+    where oneDNN does not compute layers of this dtype.
     """
-    if not has_onednn() or not model.unembedding.is_cpu:
-        return
-    by_onednn = {torch.float32: model.products != "torch", torch.bfloat16: has_bf16()}
-    if not by_onednn.get(model.unembedding.dtype, False):
-        return
-    use_products(model, "packed")
-    for weight in (model.unembedding, *(module.weight for module in linear_maps(model))):
-        if min(weight.shape) >= LEAST and weight.is_contiguous() and not weight.is_inference():
-            lay_out(weight)
+    supported = _selects_onednn() if weight.dtype == torch.float32 else weight.dtype == torch.bfloat16 and has_bf16()
+    large = min(weight.shape) >= MIN_FEATURES and weight.numel() >= MIN_PACKED_WEIGHT
+    if supported and large and not weight.is_inference() and _is_plain(weight):
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 256)  # for 256 rows; others are as fast
+        _packed[weight] = packed, _version(weight)
 
 
-def lay_out(weight: Tensor) -> None:
-    """Have `packed` find a weight as oneDNN reads it for some hundred rows, which does for all."""
-    _PACKED[weight] = _Packed(torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 256), _state(weight))
-
-
-class _Packed(NamedTuple):
-    """A weight as oneDNN reads it, and what tells whether it still is that weight."""
-
-    tensor: Tensor
-    state: tuple[int, int, torch.dtype]
-
-
-def _state(weight: Tensor) -> tuple[int, int, torch.dtype]:
+def _version(weight: Tensor) -> tuple[int, int, torch.dtype]:
     return weight._version, weight.data_ptr(), weight.dtype
 
 
-_PACKED = WeakTensorKeyDictionary()  # weight -> _Packed
+def _is_plain(*operands: Tensor | None) -> bool:
+    """Return whether these are ordinary CPU tensors of one dtype, and neither autocast nor `torch.func` is active.
 
-
-def onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """F.linear, by oneDNN where `suits` says so: (…, inputs), (outputs, inputs), (outputs,) -> (…, outputs)."""
-    return _Product.apply(x.contiguous(), weight, bias) if suits(x, weight, bias) else F.linear(x, weight, bias)
-
-
-def packed(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """F.linear without gradients by a weight that `pack` laid out; `onednn` where that is not so, or small."""
-    if torch.compiler.is_compiling() or torch.is_grad_enabled():
-        return onednn(x, weight, bias)
-    held: _Packed | None = _PACKED.get(weight)
-    work = x.numel() * len(weight)
-    enough = work >= LEAST**3 or (weight.numel() >= WEIGHT and work >= WORK)
-    if held is None or held.state != _state(weight) or not enough or not _is_plain(x, weight, bias):
-        return onednn(x, weight, bias)
-    return torch.ops.mkldnn._linear_pointwise(x.contiguous(), held.tensor, _contiguous(bias), "none", [], "")
-
-
-PRODUCTS: dict[str, Callable[..., Tensor]] = {"torch": F.linear, "onednn": onednn, "packed": packed}
-
-
-class OneDNNLinear(nn.Linear):
-    """What `use_products` makes of an nn.Linear: the same in all but its products."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return onednn(x, self.weight, self.bias)
-
-
-class PackedLinear(nn.Linear):
-    """The same for a model that is packed."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return packed(x, self.weight, self.bias)
-
-
-LINEARS: dict[str, type[nn.Linear]] = {"torch": nn.Linear, "onednn": OneDNNLinear, "packed": PackedLinear}
-
-
-def suits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether a map is large, in plain float32 on a CPU, and not compiled, exported, autocast or transformed."""
-    if torch.compiler.is_compiling():  # first, since sizes may be symbols
-        return False
+    All must be contiguous: oneDNN is slow on an input with gaps, and reads a bias with gaps wrongly.
+    """
+    tensors = [tensor for tensor in operands if tensor is not None]
     return (
-        min(weight.shape) >= LEAST
-        and x.numel() * len(weight) >= LEAST**3
-        and weight.dtype == torch.float32
-        and weight.is_contiguous()
-        and _is_plain(x, weight, bias)
-    )
-
-
-def _is_plain(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether a map is of some numbers of one type on a CPU, and nothing else has a say in it."""
-    tensors = [x, weight] if bias is None else [x, weight, bias]
-    return (
-        x.numel() > 0
-        and x.shape[-1:] == weight.shape[1:]  # where shapes do not fit, F.linear has words for it
-        and (bias is None or bias.shape == weight.shape[:1])
-        and all(type(t) in (Tensor, nn.Parameter) and t.dtype == weight.dtype for t in tensors)
-        and all(t.is_cpu and t.layout == torch.strided for t in tensors)
+        all(type(t) in (Tensor, nn.Parameter) and t.is_cpu and t.is_contiguous() for t in tensors)
+        and len({t.dtype for t in tensors}) == 1
         and bool(torch.backends.mkldnn.enabled)
         and not torch.is_autocast_enabled("cpu")
         and not is_transformed(tensors)
     )
 
 
-def _contiguous(bias: Tensor | None) -> Tensor | None:
-    """What the operator takes a bias for."""
-    return None if bias is None else bias.contiguous()
+def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
 class _Product(torch.autograd.Function):
-    """x Wᵀ + b. Its gradients, dx = g W and dW = gᵀ x, are products of the same kind, second derivatives included.
+    """x Wᵀ + b by oneDNN. The gradients dx = g W and dW = gᵀ x are products of the same kind.
 
-    x is contiguous, W is that or its transpose is: oneDNN is slow where neither is so.
+    x must be contiguous, and W or its transpose: otherwise oneDNN is a thousand times as slow.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return torch.ops.mkldnn._linear_pointwise(x, weight, _contiguous(bias), "none", [], "")
+        return _onednn(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        (x, weight), (x_needed, weight_needed, bias_needed) = ctx.saved_tensors, ctx.needs_input_grad
+        x, weight = ctx.saved_tensors
         grad = grad.contiguous()
         rows = grad.flatten(0, -2)  # (rows, outputs)
-        return (
-            _Product.apply(grad, weight.t(), None) if x_needed else None,
-            _Product.apply(rows.t().contiguous(), x.flatten(0, -2).t(), None) if weight_needed else None,
-            rows.sum(0) if bias_needed else None,
-        )
+        x_grad = _Product.apply(grad, weight.t(), None)
+        weight_grad = _Product.apply(rows.t().contiguous(), x.flatten(0, -2).t(), None)
+        return x_grad, weight_grad, rows.sum(0) if ctx.needs_input_grad[2] else None

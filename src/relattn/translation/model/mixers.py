@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from relattn import AttentionCache
 from relattn.nn import SelfAttention
 from relattn.positions import is_valid
 from relattn.translation.config import ModelConfig
@@ -62,14 +63,13 @@ class LSTMMixer(nn.Module):
 
     def __init__(self, config: ModelConfig, *, is_causal: bool) -> None:
         super().__init__()
-        self.dim, self.is_causal = config.dim, is_causal
         hidden_dim = config.dim if is_causal else config.dim // 2
         self.lstm = nn.LSTM(config.dim, hidden_dim, batch_first=True, bidirectional=not is_causal)
 
     def empty_cache(self, batch: int, capacity: int = 0) -> MixerState:
         """Return the state before the first position. `capacity` has no effect: the state does not grow."""
-        hidden, cell = (next(self.lstm.parameters()).new_zeros(batch, self.dim) for _ in range(2))
-        return MixerState((hidden, cell))
+        zeros = next(self.lstm.parameters()).new_zeros(batch, self.lstm.hidden_size)
+        return MixerState((zeros, zeros))
 
     def forward(
         self, x: Tensor, lengths: Tensor | None = None, cache: MixerState | None = None
@@ -116,7 +116,8 @@ class ConvolutionMixer(nn.Module):
     def __init__(self, config: ModelConfig, *, is_causal: bool) -> None:
         super().__init__()
         assert config.kernel_size is not None
-        self.dim, self.reach, self.is_causal = config.dim, config.kernel_size - 1, is_causal
+        self.reach = config.kernel_size - 1
+        self.before = self.reach if is_causal else self.reach // 2
         self.convolution = nn.Conv1d(config.dim, 2 * config.dim, config.kernel_size)
         nn.init.xavier_uniform_(self.convolution.weight)
         assert self.convolution.bias is not None
@@ -124,7 +125,7 @@ class ConvolutionMixer(nn.Module):
 
     def empty_cache(self, batch: int, capacity: int = 0) -> MixerState:
         """Return the zeros before the first position. `capacity` has no effect: the state does not grow."""
-        return MixerState((self.convolution.weight.new_zeros(batch, self.reach, self.dim),))
+        return MixerState((self.convolution.weight.new_zeros(batch, self.reach, self.convolution.in_channels),))
 
     def forward(
         self, x: Tensor, lengths: Tensor | None = None, cache: MixerState | None = None
@@ -143,10 +144,8 @@ class ConvolutionMixer(nn.Module):
             x = x * is_valid(x.shape[1], lengths)[..., None]
         if cache is not None:
             x = torch.cat([cache.tensors[0].to(x.dtype), x], dim=1)
-        elif self.is_causal:
-            x = F.pad(x, (0, 0, self.reach, 0))
         else:
-            x = F.pad(x, (0, 0, self.reach // 2, self.reach // 2))
+            x = F.pad(x, (0, 0, self.before, self.reach - self.before))
         output = F.glu(self.convolution(x.transpose(1, 2)), dim=1).transpose(1, 2)
         if cache is None:
             return output
@@ -154,3 +153,4 @@ class ConvolutionMixer(nn.Module):
 
 
 TokenMixer = SelfAttention | LSTMMixer | ConvolutionMixer
+MixerCache = AttentionCache | MixerState

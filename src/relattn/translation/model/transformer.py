@@ -1,7 +1,7 @@
-"""The encoder–decoder Transformer: all positions at once for training, a few at a time for search.
+"""The encoder–decoder Transformer.
 
-Search keeps a `Cache`, which `Transformer.step` takes, and of which it returns a new one. Rows of a cache can be
-reordered, repeated and dropped, as beam search does with its hypotheses.
+Training computes all positions at once, with `Transformer.forward`. Search computes a few at a time:
+`Transformer.step` takes a `Cache` and returns a new one. Beam search reorders, repeats and drops rows of the cache.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
 
-from relattn import AttentionCache
 from relattn.translation.config import ModelConfig
 from relattn.translation.errors import InputError
-from relattn.translation.model.layers import DecoderLayer, EncoderLayer, layer_norm
-from relattn.translation.model.linear import PRODUCTS, fastest, use_products
-from relattn.translation.model.mixers import MixerState
+from relattn.translation.model.layers import DecoderLayer, EncoderLayer
+from relattn.translation.model.linear import Linear, linear, prepack
+from relattn.translation.model.mixers import MixerCache
 from relattn.translation.model.positions.base import PositionScheme
 from relattn.translation.model.positions.schemes import SCHEMES, missing_position_signal
 
@@ -41,7 +41,7 @@ class Cache:
 
     memory: tuple[tuple[Tensor, Tensor], ...]
     src_lengths: Tensor
-    layers: tuple[AttentionCache | MixerState, ...]
+    layers: tuple[MixerCache, ...]
 
     @property
     def length(self) -> int:
@@ -76,20 +76,17 @@ class Cache:
             keep: Number of rows of the result.
         """
         per_source = self._rows_per_source
-        sources_left = keep // per_source
         layers = tuple(layer.move(rows, to, keep) for layer in self.layers)
-        first = (to % per_source == 0) & (rows // per_source != to // per_source)
-        if sources_left == len(self.src_lengths) and not bool(first.any()):
+        sources, places = rows // per_source, to // per_source
+        first = (to % per_source == 0) & (sources != places)  # first rows of sources that replace another
+        sources, places, left = sources[first], places[first], keep // per_source
+        if left == len(self.src_lengths) and len(places) == 0:
             return replace(self, layers=layers)
-        source, place = rows[first] // per_source, to[first] // per_source
         memory = tuple(
-            (
-                key.index_copy_(0, place, key[source])[:sources_left],
-                value.index_copy_(0, place, value[source])[:sources_left],
-            )
+            (key.index_copy_(0, places, key[sources])[:left], value.index_copy_(0, places, value[sources])[:left])
             for key, value in self.memory
         )
-        return Cache(memory, self.src_lengths.index_copy(0, place, self.src_lengths[source])[:sources_left], layers)
+        return Cache(memory, self.src_lengths.index_copy(0, places, self.src_lengths[sources])[:left], layers)
 
     @property
     def _rows_per_source(self) -> int:
@@ -100,7 +97,7 @@ class Transformer(nn.Module):
     """A Transformer for translation (Vaswani et al. 2017) with the position scheme that its configuration names.
 
     By default one embedding matrix serves source, target and output; `config.shared_embeddings` changes that. A model
-    that cannot tell word order gives a warning.
+    that cannot tell word order emits a warning when it is created.
 
     Args:
         config: Configuration of the model.
@@ -108,14 +105,11 @@ class Transformer(nn.Module):
         tgt_vocab_size: Number of pieces in the target vocabulary. Default: `vocab_size`.
 
     Attributes:
-        products: Name of the implementation of linear layers, a key of `linear.PRODUCTS`. Set by `use_products`.
         max_length: Longest sequence in pieces, including the end, that the model supports. None: no limit.
 
     Raises:
         InputError: Source and target share embeddings, but their vocabularies have different sizes.
     """
-
-    products: str
 
     def __init__(self, config: ModelConfig, vocab_size: int, tgt_vocab_size: int | None = None) -> None:
         super().__init__()
@@ -140,14 +134,11 @@ class Transformer(nn.Module):
         self.encoder = nn.ModuleList(EncoderLayer(config, source.token_mixer()) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config, target.token_mixer()) for _ in range(config.decoder_layers))
         self.encoder_norm, self.decoder_norm = (
-            layer_norm(config) if config.norm == "pre" else nn.Identity() for _ in range(2)
+            nn.LayerNorm(config.dim, eps=config.norm_epsilon) if config.norm == "pre" else nn.Identity()
+            for _ in range(2)
         )
-        self.dropout = nn.Dropout(config.dropout)
-        use_products(self, fastest())
-
-    @property
-    def max_length(self) -> int | None:
-        return self.src_positions.max_length
+        self.dropout, self.max_length = nn.Dropout(config.dropout), source.max_length
+        self.recompute = False
 
     @property
     def unembedding(self) -> Tensor:
@@ -159,8 +150,13 @@ class Transformer(nn.Module):
 
         This saves memory and costs a second forward pass. Dropout is the same both times, so gradients do not change.
         """
-        for layer in (*self.encoder, *self.decoder):
-            cast(EncoderLayer | DecoderLayer, layer).recompute = True
+        self.recompute = True
+
+    def prepack(self) -> None:
+        """Prepare the weights of all linear layers for faster inference, as `linear.prepack` does."""
+        layers = (module for module in self.modules() if isinstance(module, Linear))
+        for weight in (self.unembedding, *(layer.weight for layer in layers)):
+            prepack(weight)
 
     def embed(self, tokens: Tensor, table: Tensor, positions: PositionScheme, start: int) -> Tensor:
         """Return the embeddings of pieces, with their positions.
@@ -179,9 +175,15 @@ class Transformer(nn.Module):
             embedded = embedded * self.config.dim**0.5
         return self.dropout(positions.embed(embedded, start))
 
+    def _run(self, layer: nn.Module, *args: Tensor) -> Any:
+        """Return the output of a layer, whose activations are recomputed in the backward pass if so configured."""
+        if self.recompute and torch.is_grad_enabled():
+            return checkpoint(layer, *args, use_reentrant=False)
+        return layer(*args)
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits (rows, length, vocab) of hidden states (rows, length, dim)."""
-        return PRODUCTS[self.products](hidden, self.unembedding, self.output_bias)
+        return linear(hidden, self.unembedding, self.output_bias)
 
     def encode(self, src: Tensor, src_lengths: Tensor) -> Tensor:
         """Run the encoder.
@@ -196,7 +198,7 @@ class Transformer(nn.Module):
         table = self.embedding if self.src_embedding is None else self.src_embedding
         x = self.embed(src, table, self.src_positions, 0)
         for layer in self.encoder:
-            x = layer(x, src_lengths)
+            x = self._run(layer, x, src_lengths)
         return self.encoder_norm(x)
 
     def start(self, memory: Tensor, src_lengths: Tensor, capacity: int = 0) -> Cache:
@@ -209,24 +211,8 @@ class Transformer(nn.Module):
         """
         layers = list(cast("Iterable[DecoderLayer]", self.decoder))
         sources = tuple(layer.cross_attention.project(memory) for layer in layers)
-        return Cache(sources, src_lengths, tuple(layer.empty_cache(len(memory), capacity) for layer in layers))
-
-    def decode(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
-        """Run the decoder on the next target pieces.
-
-        Args:
-            tokens: (rows, new) target pieces that follow those in the cache.
-            cache: State after the earlier pieces.
-
-        Returns:
-            Hidden states (rows, new, dim), and the new cache.
-        """
-        x = self.embed(tokens, self.embedding, self.tgt_positions, cache.length)
-        layers = []
-        for layer, memory, before in zip(self.decoder, cache.memory, cache.layers, strict=True):
-            x, after = layer(x, memory, cache.src_lengths, before)
-            layers.append(after)
-        return self.decoder_norm(x), replace(cache, layers=tuple(layers))
+        empty = tuple(layer.self_attention.empty_cache(len(memory), capacity) for layer in layers)
+        return Cache(sources, src_lengths, empty)
 
     def step(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
         """Return the logits (rows, new, vocab) of the piece after each of `tokens`, and the new cache.
@@ -235,8 +221,12 @@ class Transformer(nn.Module):
             tokens: (rows, new) target pieces that follow those in the cache.
             cache: State after the earlier pieces.
         """
-        hidden, cache = self.decode(tokens, cache)
-        return self.logits(hidden), cache
+        x = self.embed(tokens, self.embedding, self.tgt_positions, cache.length)
+        layers = []
+        for layer, memory, before in zip(self.decoder, cache.memory, cache.layers, strict=True):
+            x, after = layer(x, memory, cache.src_lengths, before)
+            layers.append(after)
+        return self.logits(self.decoder_norm(x)), replace(cache, layers=tuple(layers))
 
     def forward(self, src: Tensor, src_lengths: Tensor, tgt_in: Tensor) -> Tensor:
         """Compute all logits at once, with teacher forcing.
@@ -252,7 +242,7 @@ class Transformer(nn.Module):
         memory = self.encode(src, src_lengths)
         x = self.embed(tgt_in, self.embedding, self.tgt_positions, 0)
         for layer in self.decoder:
-            x, _ = layer(x, memory, src_lengths)
+            x, _ = self._run(layer, x, memory, src_lengths)
         return self.logits(self.decoder_norm(x))
 
 
@@ -262,10 +252,10 @@ def _embedding(pieces: int, dim: int) -> nn.Parameter:
 
 
 class SkipInitialization(TorchFunctionMode):
-    """A context in which models are made without drawing their weights, for models whose weights are loaded next.
+    """Within this context, leave the weights of new models uninitialised. For models whose weights are loaded next.
 
-    The state of the random generator does not change. It also keeps the device "meta" fast: drawing weights there
-    imports sympy, torch._dynamo and Triton, which takes two seconds.
+    The state of the random generator does not change. Random initialisation on the device "meta" would import sympy,
+    torch._dynamo and Triton, which takes two seconds.
     """
 
     DRAWS = (nn.init.kaiming_uniform_, nn.init.uniform_, Tensor.uniform_)

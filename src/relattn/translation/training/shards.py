@@ -16,7 +16,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from relattn.translation.model.linear import use_products
 from relattn.translation.model.transformer import Transformer
 
 
@@ -74,6 +73,5 @@ def whole_model(model: Transformer) -> Transformer:
         return model
     source = model.embedding if model.src_embedding is None else model.src_embedding
     copy = Transformer(model.config, len(source), model.vocab_size).to(model.embedding.device)
-    use_products(copy, model.products)
     copy.load_state_dict({name: whole(tensor) for name, tensor in model.state_dict().items()})
     return copy

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from relattn.nn import SelfAttention, linear
+from relattn.nn import SelfAttention
 from relattn.translation.config import ModelConfig
 from relattn.translation.model.attention import PlainAttention
+from relattn.translation.model.linear import Linear
 from relattn.translation.model.mixers import ConvolutionMixer, LSTMMixer, TokenMixer
 
 
@@ -52,7 +53,7 @@ class PositionScheme(nn.Module):
         """Build the sub-layer in which the positions of one layer see each other."""
         dim, heads = self.config.dim, self.config.heads
         # Projections are initialised before the attention: the order decides which weights a seed gives.
-        query, key, value, out = (linear(dim, dim) for _ in range(4))
+        query, key, value, out = (Linear(dim, dim) for _ in range(4))
         return SelfAttention(query, key, value, out, self.attention(), num_heads=heads, is_causal=self.is_causal)
 
 

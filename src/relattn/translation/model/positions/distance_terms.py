@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from relattn import relative_attention
-from relattn.nn import linear
 from relattn.translation.config import ModelConfig
+from relattn.translation.model.linear import Linear
 from relattn.translation.model.positions.absolute import sinusoids
 from relattn.translation.model.positions.base import PositionScheme
 
@@ -89,7 +89,7 @@ class TransformerXLAttention(DistanceAttention):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.distance = linear(config.dim, config.dim, bias=False)
+        self.distance = Linear(config.dim, config.dim, bias=False)
         self.u, self.v = (nn.Parameter(torch.zeros(config.heads, 1, config.dim // config.heads)) for _ in range(2))
 
     def terms(self, query: Tensor, distances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
