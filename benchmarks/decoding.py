@@ -31,7 +31,7 @@ from torch.nn.utils.rnn import pad_sequence
 from benchmarks.measure import apart, conditions, keep, peak_here, preload
 from relattn.translation import bundle, load
 from relattn.translation.config import DataConfig, Quantization, Recipe, SearchConfig
-from relattn.translation.data.planning import runs
+from relattn.translation.data.planning import batch_by_size
 from relattn.translation.data.text_files import read_lines
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.formats.ctranslate2.write import export
@@ -97,7 +97,7 @@ def ours(path: Path, method: str, beam_size: int, threads: int, lines: list[str]
 def batches(sources: list[list[int]]) -> Iterator[tuple[Tensor, Tensor]]:
     """Pieces and ends, (rows, longest) padded with 0, and (rows,) lengths, in batches as ours are."""
     lengths = np.array([len(source) + 1 for source in sources])
-    for indices in runs(np.argsort(-lengths, kind="stable"), lengths, MAX_TOKENS, MAX_SENTENCES):
+    for indices in batch_by_size(np.argsort(-lengths, kind="stable"), lengths, MAX_TOKENS, MAX_SENTENCES):
         rows = [torch.tensor([*sources[i], 2]) for i in indices]
         yield pad_sequence(rows, batch_first=True), torch.from_numpy(lengths[indices])
 

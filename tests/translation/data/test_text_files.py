@@ -6,7 +6,7 @@ import random
 import pytest
 
 from relattn.translation.data import text_files
-from relattn.translation.data.text_files import ParallelFiles, arriving_lines, read_lines, read_parallel
+from relattn.translation.data.text_files import ParallelFiles, read_lines, read_parallel, stream_lines
 from relattn.translation.errors import InputError
 
 LINES = ["a cat", "", "  eine Katze ", "naïve\u2028\u0085 café", "中文 😀"]
@@ -120,7 +120,7 @@ def test_sides_of_different_length_are_told_by_count_and_file(tmp_path, src_line
 def arriving(path, name):
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        yield from (line for chunk in arriving_lines(descriptor, chunk=3, name=name) for line in chunk)
+        yield from (line for chunk in stream_lines(descriptor, chunk=3, name=name) for line in chunk)
     finally:
         os.close(descriptor)
 

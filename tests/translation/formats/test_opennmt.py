@@ -32,7 +32,7 @@ def require_the_same(found: ForeignModel, scores: Path) -> None:
     src, tgt = zip(*make.numbered(*ours.tokenizer.vocabularies), strict=True)
     assert list(src) == [ours.tokenizer.encode(a) for a, _ in make.PAIRS]
     assert [ids[1:-1] for ids in tgt] == [ours.tokenizer.encode_target(b) for _, b in make.PAIRS]
-    assert all((ids[0], ids[-1]) == (ours.tokenizer.marks.bos, ours.tokenizer.marks.eos) for ids in tgt)
+    assert all((ids[0], ids[-1]) == (ours.tokenizer.special.bos, ours.tokenizer.special.eos) for ids in tgt)
     forced = ours.log_probs(src, [ids[1:-1] for ids in tgt])
     theirs = json.loads(scores.read_text())
     for mine, its in zip(forced, theirs, strict=True):

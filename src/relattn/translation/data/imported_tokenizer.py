@@ -19,7 +19,7 @@ from typing import get_type_hints
 
 import sentencepiece
 
-from relattn.translation.data.tokenizer import TOKENIZER, Marks, Tokenizer
+from relattn.translation.data.tokenizer import TOKENIZER, SpecialTokens, Tokenizer
 from relattn.translation.errors import InputError, one_line, reading
 
 TGT_TOKENIZER, VOCABULARY = "tokenizer.target.model", "vocabulary.json"
@@ -95,7 +95,7 @@ class ImportedTokenizer:
         pads = [self._tgt_ids[name] for name in _PADS if name in self._tgt_ids]
         self.unknown = self._src_ids[vocabulary.unknown], self._tgt_ids[vocabulary.unknown]
         bos, eos = self._tgt_ids[vocabulary.start], self._tgt_ids[vocabulary.end]
-        self.marks = Marks(
+        self.special = SpecialTokens(
             bos=bos,
             eos=eos,
             banned=tuple(sorted({*pads, bos} - {eos})),
@@ -166,7 +166,7 @@ class ImportedTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of target ids; marks and unknown pieces are dropped, and a line break becomes a space."""
-        no_text = {*self.marks.banned, self.marks.eos, self.unknown[1]}
+        no_text = {*self.special.banned, self.special.eos, self.unknown[1]}
         pieces = [self.vocabulary.target[i] for i in ids if i not in no_text]
         return self._tgt_model.decode_pieces(pieces).replace("\n", " ")
 

@@ -59,7 +59,7 @@ def read_lines(path: str | Path, digest: Digest | None = None) -> Iterator[str]:
         yield from chain.from_iterable(chunks)
 
 
-def arriving_lines(descriptor: int, *, chunk: int = 1024, name: str = "standard input") -> Iterator[list[str]]:
+def stream_lines(descriptor: int, *, chunk: int = 1024, name: str = "standard input") -> Iterator[list[str]]:
     """Lists of at least one and at most `chunk` lines, as they arrive on a pipe, a terminal or a file.
 
     Reading a descriptor returns what is there and waits only when nothing is. So someone who types a line has it

@@ -31,7 +31,7 @@ TOKENIZER = "tokenizer.model"  # the file it is kept in
 _TRAINING_THREADS = 16  # fixed: the sums of its training, hence the vocabulary, depend on it
 
 
-class Marks(NamedTuple):
+class SpecialTokens(NamedTuple):
     """Tokens that are no text, by their ids: what a model reads around sentences, and what it never writes.
 
     Attributes:
@@ -51,7 +51,7 @@ class Marks(NamedTuple):
     src_end: tuple[int, ...] = (2,)
 
     @property
-    def around_src(self) -> int:
+    def per_source(self) -> int:
         """How many a source has."""
         return len(self.src_begin) + len(self.src_end)
 
@@ -66,8 +66,8 @@ class Tokenizer:
         InputError: these bytes are not such a model.
     """
 
-    marks = Marks()
-    pad_id, bos_id, eos_id, unk_id = marks.pad, marks.bos, marks.eos, 3
+    special = SpecialTokens()
+    pad_id, bos_id, eos_id, unk_id = special.pad, special.bos, special.eos, 3
 
     def __init__(self, model_bytes: bytes) -> None:
         self.model_bytes = model_bytes
@@ -254,7 +254,7 @@ def _explain(message: str, vocab_size: int) -> str:
     return f"SentencePiece could not be trained: {' '.join(message.split())}"
 
 
-def words_of(pieces: Sequence[str]) -> list[int | None]:
+def word_indices(pieces: Sequence[str]) -> list[int | None]:
     """The word that each piece belongs to, counted from 0; None of a piece of spaces alone."""
     found: list[int | None] = []
     word, inside = -1, False

@@ -19,7 +19,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 from relattn.translation.config import Recipe
 from relattn.translation.data.batching import Batch, Step, row_lengths
-from relattn.translation.data.encode import prepared, tokenizer_of, training_text
+from relattn.translation.data.encode import has_data, open_training_text, read_tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.files import as_size
 from relattn.translation.model.transformer import Transformer
@@ -100,7 +100,7 @@ def longest_batch(recipe: Recipe) -> Batch:
 def model_of(recipe: Recipe) -> Transformer:
     """A recipe's model, with the vocabulary that its run has or, before it is learned, the size it asks for."""
     run = Path(recipe.out)
-    sizes = tokenizer_of(run).vocab_sizes if prepared(run) else (recipe.data.vocab_size,) * 2
+    sizes = read_tokenizer(run).vocab_sizes if has_data(run) else (recipe.data.vocab_size,) * 2
     return Transformer(recipe.model, *sizes)
 
 
@@ -156,9 +156,9 @@ def _in_shards(alone: Memory, model: Transformer, recipe: Recipe) -> Memory:
 
 def epoch(recipe: Recipe) -> Epoch | None:
     """What a pass over a run's data is; None where they are not prepared."""
-    if not prepared(Path(recipe.out)):
+    if not has_data(Path(recipe.out)):
         return None
-    text = training_text(recipe.data, Path(recipe.out), seed=recipe.seed)
+    text = open_training_text(recipe.data, Path(recipe.out), seed=recipe.seed)
     steps = text.epoch(0, parts=recipe.parts)
     tokens = row_lengths(text.pairs.tgt, 1)
     return Epoch(pairs=sum(map(len, steps)), steps=len(steps), tokens=sum(int(tokens[step].sum()) for step in steps))

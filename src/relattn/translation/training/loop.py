@@ -107,7 +107,7 @@ def fit(
                     progress.best = min(progress.best, found[0].loss)
                 journal.row(progress.step, optimizer.param_groups[0]["lr"], found)
                 if watch_order and found and progress.step > train.warmup_steps:
-                    without = shuffled_loss(whole, data.valid[0], data.tokenizer.marks, fabric.device)
+                    without = shuffled_loss(whole, data.valid[0], data.tokenizer.special, fabric.device)
                     told = order_unread(progress.step, found[0], without)
                     watch_order = told is not None
                     if told is not None:

@@ -13,7 +13,7 @@ import torch
 
 from relattn.translation import bundle, hub
 from relattn.translation.config import Recipe, as_dict, differences, dump
-from relattn.translation.data.encode import Validation, prepare, tokenizer_of
+from relattn.translation.data.encode import ValidationSet, load_data, read_tokenizer
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.evaluation import score
@@ -89,7 +89,7 @@ def train(
             stack.enter_context(together)
             launch(fabric, recipe.train, together.children)  # waits for the first one, which comes with the data
         start = _start(recipe)
-        data = prepare(
+        data = load_data(
             recipe.data, out, seed=recipe.seed, tokenizer=None if start is None else start.tokenizer, check=first
         )
         torch.manual_seed(recipe.seed)
@@ -115,7 +115,7 @@ def train(
 
 
 def write_bundle(
-    recipe: Recipe, paths: list[Path], tokenizer: AnyTokenizer, valid: list[Validation], path: Path
+    recipe: Recipe, paths: list[Path], tokenizer: AnyTokenizer, valid: list[ValidationSet], path: Path
 ) -> None:
     """Average checkpoints into a bundle at `path`, scored by the validation sets and calibrated by the first."""
     model = Transformer(recipe.model, *tokenizer.vocab_sizes)
@@ -147,7 +147,7 @@ def average_run(run: str | Path, last: int, path: str | Path, *, overwrite: bool
     paths = checkpoints.listed(run / CHECKPOINTS)
     if not 1 <= last <= len(paths):
         raise InputError(f"{run}: cannot average the last {last} checkpoints, it holds {len(paths)}")
-    write_bundle(recipe, paths[-last:], tokenizer_of(run), [], Path(path))
+    write_bundle(recipe, paths[-last:], read_tokenizer(run), [], Path(path))
 
 
 def read_recipe(run: Path) -> Recipe:

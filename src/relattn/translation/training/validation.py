@@ -14,9 +14,9 @@ import torch
 
 from relattn.translation.config import Recipe
 from relattn.translation.data.batching import Batch
-from relattn.translation.data.encode import Validation
+from relattn.translation.data.encode import ValidationSet
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
-from relattn.translation.data.tokenizer import Marks
+from relattn.translation.data.tokenizer import SpecialTokens
 from relattn.translation.evaluation import score
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training.objective import mean_loss
@@ -41,7 +41,7 @@ class Validated:
 
 
 def validate(
-    model: Transformer, valid: Validation, tokenizer: AnyTokenizer, recipe: Recipe, device: torch.device
+    model: Transformer, valid: ValidationSet, tokenizer: AnyTokenizer, recipe: Recipe, device: torch.device
 ) -> Validated:
     """The loss on a validation set, and BLEU of greedy translations of its first lines, where wanted."""
     loss, bleu = mean_loss(model, valid.batches, device), None
@@ -55,15 +55,15 @@ def validate(
     return Validated(valid.name, loss, bleu)
 
 
-def shuffled_loss(model: Transformer, valid: Validation, marks: Marks, device: torch.device) -> float:
+def shuffled_loss(model: Transformer, valid: ValidationSet, special: SpecialTokens, device: torch.device) -> float:
     """The loss on a validation set with the pieces of its sources shuffled."""
-    return mean_loss(model, [shuffled(batch, marks, seed) for seed, batch in enumerate(valid.batches)], device)
+    return mean_loss(model, [shuffled(batch, special, seed) for seed, batch in enumerate(valid.batches)], device)
 
 
-def shuffled(batch: Batch, marks: Marks, seed: int) -> Batch:
-    """A batch with the pieces of each source in another order, and its marks where they were."""
+def shuffled(batch: Batch, special: SpecialTokens, seed: int) -> Batch:
+    """A batch with the pieces of each source in another order, and its special tokens where they were."""
     random, src = np.random.default_rng(seed), batch.src.clone()
-    first, last = len(marks.src_begin), len(marks.src_end)
+    first, last = len(special.src_begin), len(special.src_end)
     for row, length in zip(src, batch.src_lengths.tolist(), strict=True):
         pieces = row[first : length - last]
         pieces.copy_(pieces[torch.from_numpy(random.permutation(len(pieces)))])
