@@ -56,7 +56,7 @@ def make_base(path: Path, text: Path) -> None:
     torch.manual_seed(1)
     model = Transformer(model_config, tokenizer.vocab_size)
     assert model.output_bias is not None
-    model.output_bias.data[tokenizer.eos_id] = NEVER
+    model.output_bias.data[tokenizer.special.eos] = NEVER
     search = SearchConfig(max_length_ratio=1.0, max_length_extra=1)
     recipe = Recipe(model=model_config, search=search, data=DataConfig(src_lang="en", tgt_lang="de"))
     bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card="")

@@ -10,7 +10,7 @@ from relattn.translation.data.batching import steps as steps_of
 from relattn.translation.data.planning import batch_by_size, micro_batches, places_of, plan_epoch
 from relattn.translation.data.tokenizer import Tokenizer
 
-PAD, BOS, EOS = Tokenizer.pad_id, Tokenizer.bos_id, Tokenizer.eos_id
+PAD, BOS, EOS = Tokenizer.special[:3]
 
 
 def lengths(sentences, longest=60, seed=0):

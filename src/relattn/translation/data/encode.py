@@ -127,7 +127,7 @@ def load_data(
                 if _unwanted(pair, config.max_words) is None and len(max(pair, key=len)) <= longest
             )
             wanted = (line for pair in fits for line in pair)
-            tokenizer = Tokenizer.train(wanted, config.vocab_size, seed=seed, sampled=config.vocab_lines)
+            tokenizer = Tokenizer.train(wanted, config.vocab_size, seed=seed, max_lines=config.vocab_lines)
         (directory / ENCODED).parent.mkdir(parents=True, exist_ok=True)
         for name, content in tokenizer.files.items():
             write_atomically(directory / name, content)
@@ -231,7 +231,7 @@ class _Side(NamedTuple):
 def _sides(corpora: list[Corpus], valid: list[Corpus]) -> dict[str, _Side]:
     """The files of a recipe's text, by where they stand. The built-in corpus is what the recipe says, and has none."""
     return {
-        f"{split} {number} {name}": _Side(setting, path, digest)
+        f"{split} {number} {name}": _Side(setting, str(path), digest)
         for split, found in (("train", corpora), ("valid", valid))
         for number, corpus in enumerate(found)
         if isinstance(corpus.text, ParallelFiles)
@@ -280,7 +280,7 @@ class _Filter:
     def _may_stay(self, pair: tuple[str, str]) -> bool:
         """Whether a pair stays as far as its text tells; if not, it is counted."""
         reason = _unwanted(pair, self.data.max_words)
-        if reason is None and not all(self.tokenizer.may_fit(side, self.data.max_length) for side in pair):
+        if reason is None and max(map(len, pair)) > self.tokenizer.longest_piece * self.data.max_length:
             reason = "max_length"
         if reason is not None:
             self.dropped[reason] += 1
