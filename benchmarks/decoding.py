@@ -32,7 +32,7 @@ from benchmarks.measure import apart, conditions, keep, peak_here, preload
 from relattn.translation import bundle, load
 from relattn.translation.config import DataConfig, Recipe, SearchConfig
 from relattn.translation.config.presets import PRESETS
-from relattn.translation.data.planning import runs
+from relattn.translation.data.planning import batch_by_size
 from relattn.translation.data.text_files import read_lines
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.formats.ctranslate2.directory import Quantization
@@ -57,7 +57,7 @@ def make_base(path: Path, text: Path) -> None:
     torch.manual_seed(1)
     model = Transformer(model_config, tokenizer.vocab_size)
     assert model.output_bias is not None
-    model.output_bias.data[tokenizer.eos_id] = NEVER
+    model.output_bias.data[tokenizer.special.eos] = NEVER
     search = SearchConfig(max_length_ratio=1.0, max_length_extra=1)
     recipe = Recipe(model=model_config, search=search, data=DataConfig(src_lang="en", tgt_lang="de"))
     bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card="")
@@ -98,7 +98,7 @@ def ours(path: Path, method: str, beam_size: int, threads: int, lines: list[str]
 def batches(sources: list[list[int]]) -> Iterator[tuple[Tensor, Tensor]]:
     """Pieces and ends, (rows, longest) padded with 0, and (rows,) lengths, in batches as ours are."""
     lengths = np.array([len(source) + 1 for source in sources])
-    for indices in runs(np.argsort(-lengths, kind="stable"), lengths, MAX_TOKENS, MAX_SENTENCES):
+    for indices in batch_by_size(np.argsort(-lengths, kind="stable"), lengths, MAX_TOKENS, MAX_SENTENCES):
         rows = [torch.tensor([*sources[i], 2]) for i in indices]
         yield pad_sequence(rows, batch_first=True), torch.from_numpy(lengths[indices])
 

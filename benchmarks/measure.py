@@ -204,7 +204,7 @@ def conditions() -> dict[str, str]:
     """What a number means nothing without: commit, processor, threads, versions."""
     return {
         "commit": commit(),
-        "device": processor.described(),
+        "device": processor.describe(),
         "threads": str(torch.get_num_threads()),
         "torch": torch.__version__,
         "python": platform.python_version(),

@@ -12,7 +12,7 @@ LINUX = (
 def test_the_name_is_the_first_processor_s(tmp_path, monkeypatch):
     (tmp_path / "cpuinfo").write_text(LINUX.format(vendor="GenuineIntel"), encoding="utf-8")
     monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
-    assert processor.described() == f"A Fine One: 3 GHz, {os.cpu_count()} cores"
+    assert processor.describe() == f"A Fine One: 3 GHz, {os.cpu_count()} cores"
     assert not processor.is_amd()
 
 
@@ -26,5 +26,5 @@ def test_where_there_is_no_list_the_platform_has_a_name(tmp_path, monkeypatch):
     monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(processor.platform, "processor", lambda: "")
     monkeypatch.setattr(processor.platform, "machine", lambda: "riscv64")
-    assert processor.described() == f"riscv64, {os.cpu_count()} cores"
+    assert processor.describe() == f"riscv64, {os.cpu_count()} cores"
     assert not processor.is_amd()

@@ -23,7 +23,7 @@ import torch
 
 from relattn.translation import demo
 from relattn.translation.config import OPTIONS, ModelConfig, Positions
-from relattn.translation.data.encode import prepare
+from relattn.translation.data.encode import load_data
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training.train import train
 
@@ -61,7 +61,7 @@ def batches(out: Path) -> str:
     """Digest of the pieces of the first epoch's batches, in order."""
     recipe = demo_recipe(out)
     digest = hashlib.sha256()
-    for step in prepare(recipe.data, out, seed=recipe.seed).train.steps():
+    for step in load_data(recipe.data, out, seed=recipe.seed).train.steps():
         if step.epoch > 0:
             return digest.hexdigest()
         for batch in step.micro_batches:

@@ -14,7 +14,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def described() -> str:
+def describe() -> str:
     """The processor's model and how many of them there are, as figures name it: ``"Intel Xeon Processor, 2 cores"``."""
     return f"{_field('model name') or platform.processor() or platform.machine()}, {os.cpu_count()} cores"
 

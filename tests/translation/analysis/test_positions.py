@@ -53,10 +53,10 @@ def one_at_a_time(translator: TorchTranslator, pairs: list[tuple[str, str]], wid
     model, tokenizer = translator.model.double(), translator.tokenizer
     found: dict[str, list[tuple]] = {}
     for src, tgt in pairs:
-        source = torch.tensor([[*tokenizer.encode(src), tokenizer.eos_id]])
-        pieces = [*tokenizer.encode(tgt), tokenizer.eos_id]
+        source = torch.tensor([[*tokenizer.encode(src), tokenizer.special.eos]])
+        pieces = [*tokenizer.encode(tgt), tokenizer.special.eos]
         for position, piece in enumerate(pieces):
-            before = torch.tensor([[tokenizer.bos_id, *pieces[:position]]])
+            before = torch.tensor([[tokenizer.special.bos, *pieces[:position]]])
             log_p = model(source, torch.tensor([source.shape[1]]), before)[0, -1].log_softmax(-1)
             first = position - position % width
             label = "end" if position == len(pieces) - 1 else f"{first}–{first + width - 1}"

@@ -105,7 +105,7 @@ TEXT = b"one cat\nsat on\ntwo mat\n" * 20
 @pytest.mark.parametrize(
     ("src", "tgt", "message"),
     [
-        (TEXT, TEXT[:-8], "the two sides differ in length: {src} has 60 lines, {tgt} has 59"),
+        (TEXT, TEXT[:-8], "{src} and {tgt} must have the same number of lines, got 60 and 59"),
         (TEXT, None, "{tgt}: no such file"),
         (b"", TEXT, "{src}: the file is empty"),
         (TEXT, TEXT[:13] + b"\xff" + TEXT[13:], "{tgt}: not UTF-8 at byte 13, in line 2: 0xff"),

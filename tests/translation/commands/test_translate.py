@@ -224,7 +224,7 @@ def test_pairs_that_cannot_be_scored(relattn, tmp_path, model):
     of = {side: f"{tmp_path}/{side}" for side in "abc"}
     message = "target line 2 has 20,000 characters; at most 16,384 are read"
     assert_refused(relattn("score", model, "--src", of["a"], "--tgt", of["b"]), message)
-    message = f"the two sides differ in length: {of['a']} has 2 lines, {of['c']} has 1"
+    message = f"{of['a']} and {of['c']} must have the same number of lines, got 2 and 1"
     assert_refused(relattn("score", model, "--src", of["a"], "--tgt", of["c"]), message)
 
 

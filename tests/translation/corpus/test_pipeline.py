@@ -268,7 +268,7 @@ def test_sides_that_differ_after_decompression_are_said_before_anything_is_made(
         (tmp_path / f"text.{side}.gz").write_bytes(gzip.compress(b"line\n" * count))
     paths = [str(tmp_path / f"text.{side}.gz") for side in LANGUAGES]
     said = refusal(OwnFiles(*paths, LANGUAGES), tmp_path / "out")
-    assert said == f"the two sides differ in length: {paths[0]} has 5 lines, {paths[1]} has 4"
+    assert said == f"{paths[0]} and {paths[1]} must have the same number of lines, got 5 and 4"
     assert not (tmp_path / "out").exists()
 
 

@@ -7,10 +7,10 @@ import torch
 
 from relattn.translation.data.batching import Batch, collate, eval_batches
 from relattn.translation.data.batching import steps as steps_of
-from relattn.translation.data.planning import micro_batches, places_of, plan_epoch, runs
+from relattn.translation.data.planning import batch_by_size, micro_batches, places_of, plan_epoch
 from relattn.translation.data.tokenizer import Tokenizer
 
-PAD, BOS, EOS = Tokenizer.pad_id, Tokenizer.bos_id, Tokenizer.eos_id
+PAD, BOS, EOS = Tokenizer.special[:3]
 
 
 def lengths(sentences, longest=60, seed=0):
@@ -207,7 +207,7 @@ def test_evaluation_batches_hold_every_sentence_once_within_the_budget():
 def test_runs_hold_every_sentence_once_within_their_bounds(falling, most):
     longest = np.random.default_rng(1).choice([1, 5, 30, 5000], 1000)
     order = np.argsort(-longest if falling else longest, kind="stable")
-    cut = runs(order, longest, 4096, most)
+    cut = batch_by_size(order, longest, 4096, most)
     assert np.concatenate(cut).tolist() == order.tolist()
     for i, run in enumerate(cut):
         assert len(run) == 1 or len(run) * longest[run].max() <= 4096

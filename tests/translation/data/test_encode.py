@@ -12,7 +12,7 @@ from datasets import Dataset
 
 from relattn.translation.config import DataConfig
 from relattn.translation.data import text_files
-from relattn.translation.data.encode import prepare
+from relattn.translation.data.encode import load_data
 from relattn.translation.data.storage import open_pairs, write_pairs
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
@@ -39,7 +39,7 @@ def files(tmp_path):
 
 def made(tmp_path, *, tokenizer=None, seed=1, **fields):
     config = DataConfig(**{"vocab_size": 400, "max_tokens": 100, **fields})
-    return prepare(config, tmp_path / "run", seed=seed, tokenizer=tokenizer)
+    return load_data(config, tmp_path / "run", seed=seed, tokenizer=tokenizer)
 
 
 def texts(data, steps):
@@ -147,7 +147,7 @@ def test_a_process_that_only_opens_reads_no_training_text(files, tmp_path):
     for side in ("train_src", "train_tgt"):
         Path(files[side]).unlink()
     config = DataConfig(vocab_size=400, max_tokens=100, **files)
-    assert texts(prepare(config, tmp_path / "run", seed=1, check=False), 5)
+    assert texts(load_data(config, tmp_path / "run", seed=1, check=False), 5)
 
 
 def test_a_given_tokenizer_is_used_and_no_other_is_learned(files, tmp_path):
@@ -177,7 +177,7 @@ def test_bad_text_is_told_by_file_and_leaves_nothing_half_written(files, tmp_pat
     whole = path.read_bytes()
     bad = {
         "not UTF-8 at byte 4": b"abc\n\xff\n",
-        "the two sides differ in length": whole + b"one more\n",
+        "must have the same number of lines": whole + b"one more\n",
         "the file is empty": b"",
     }
     for message, content in bad.items():
@@ -189,7 +189,7 @@ def test_bad_text_is_told_by_file_and_leaves_nothing_half_written(files, tmp_pat
     with pytest.raises(InputError, match=f"{side}: no such file"):
         made(tmp_path, **files)
     path.mkdir()
-    with pytest.raises(InputError, match=f"{side}: (cannot be read: Is|is) a directory"):
+    with pytest.raises(InputError, match=f"{side}: cannot be read: Is a directory"):
         made(tmp_path, **files)
     assert not (tmp_path / "run").exists()
 
@@ -251,9 +251,9 @@ def test_nothing_is_written_in_the_home_directory(files, tmp_path):
     script = (
         "import sys; from pathlib import Path\n"
         "from relattn.translation.config import DataConfig\n"
-        "from relattn.translation.data.encode import prepare\n"
+        "from relattn.translation.data.encode import load_data\n"
         "config = DataConfig(train_src=sys.argv[1], train_tgt=sys.argv[2], vocab_size=400)\n"
-        "print(next(prepare(config, Path(sys.argv[3]), seed=1).train.steps()).target_tokens)\n"
+        "print(next(load_data(config, Path(sys.argv[3]), seed=1).train.steps()).target_tokens)\n"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_"))}
     environment["MPLCONFIGDIR"] = str(tmp_path / "matplotlib")  # Lightning imports it, and it caches its fonts

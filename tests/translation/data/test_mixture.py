@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from relattn.translation.config import DataConfig
-from relattn.translation.data.encode import prepare
+from relattn.translation.data.encode import load_data
 from relattn.translation.data.mixture import Listed, Mixture, read_list
 from relattn.translation.errors import InputError
 
@@ -98,7 +98,7 @@ def corpora(tmp_path):
 
 def test_a_run_trains_on_a_mixture_and_knows_each_pair(tmp_path, corpora):
     """Each pair says its own corpus and line, but for the empty lines that are left out."""
-    data = prepare(DataConfig(**corpora, max_tokens=64), tmp_path / "run", seed=1)
+    data = load_data(DataConfig(**corpora, max_tokens=64), tmp_path / "run", seed=1)
     assert data.dropped["empty"] == 2
     assert [(valid.name, len(valid.pairs)) for valid in data.valid] == [("v.en", 3), ("w.en", 2)]
     seen: Counter[str] = Counter()
@@ -123,10 +123,10 @@ def test_a_run_trains_on_a_mixture_and_knows_each_pair(tmp_path, corpora):
 )
 def test_a_list_that_changed_is_refused(tmp_path, corpora, text, message):
     config = DataConfig(**corpora)
-    prepare(config, tmp_path / "run", seed=1)
+    load_data(config, tmp_path / "run", seed=1)
     Path(config.train_list).write_text(text)
     with pytest.raises(InputError, match=message):
-        prepare(config, tmp_path / "run", seed=1)
+        load_data(config, tmp_path / "run", seed=1)
 
 
 def test_a_list_and_files_are_one_too_many():

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from relattn.translation.data import text_files
-from relattn.translation.data.text_files import ParallelFiles, arriving_lines, read_lines, read_parallel
+from relattn.translation.data.text_files import ParallelFiles, read_lines, read_parallel, stream_lines
 from relattn.translation.errors import InputError
 
 LINES = ["a cat", "", "  eine Katze ", "naïve\u2028\u0085 café", "中文 😀"]
@@ -60,11 +60,11 @@ def test_unusable_files_are_told_by_name(tmp_path):
     expected = {
         "missing": "no such file",
         "missing.gz": "no such file",
-        ".": "is a directory, not a text file",
+        ".": "cannot be read: Is a directory",
         "loop": "cannot be read: Too many levels of symbolic links",
-        "cut.gz": "the compressed file is truncated",
-        "plain.gz": "not a gzip file, or a damaged one",
-        "flipped.gz": "not a gzip file, or a damaged one",
+        "cut.gz": "cannot be read: Compressed file ended before the end-of-stream marker was reached",
+        "plain.gz": "cannot be read: Not a gzipped file",
+        "flipped.gz": "cannot be read: Error -3 while decompressing data",
         "empty": "the file is empty",
         "empty.gz": "the file is empty",
     }
@@ -92,7 +92,7 @@ def test_compressed_text_is_recognized_whatever_its_name(tmp_path, compress):
     (tmp_path / "text.en").write_bytes(compress(b"one\ntwo\n"))
     (tmp_path / "cut.en").write_bytes(compress(b"some text that is long enough\n" * 100)[:-9])
     assert list(read_lines(tmp_path / "text.en")) == ["one", "two"]
-    with pytest.raises(InputError, match=r"cut\.en: the compressed file is truncated"):
+    with pytest.raises(InputError, match=r"cut\.en: cannot be read: Compressed file ended"):
         list(read_lines(tmp_path / "cut.en"))
 
 
@@ -114,13 +114,16 @@ def test_sides_of_different_length_are_told_by_count_and_file(tmp_path, src_line
         assert next(pairs) == ("a", "b")
     with pytest.raises(InputError) as caught:
         next(pairs)
-    assert str(caught.value) == (f"the two sides differ in length: {src} has {src_lines} lines, {tgt} has {tgt_lines}")
+    message = f"{src} and {tgt} must have the same number of lines, got {src_lines} and {tgt_lines}"
+    assert str(caught.value) == message
 
 
-def arriving(path, name):
+def streamed(path):
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        yield from (line for chunk in arriving_lines(descriptor, chunk=3, name=name) for line in chunk)
+        for chunk in stream_lines(descriptor):
+            assert 1 <= len(chunk) <= text_files._CHUNK
+            yield from chunk
     finally:
         os.close(descriptor)
 
@@ -140,15 +143,16 @@ def test_a_file_and_standard_input_are_read_alike(tmp_path, monkeypatch, seed):
         *([b"\xff", b"\xe2\x82"] if seed % 2 else []),
     ]
     content = b"".join(source.choices(parts, k=60))
-    monkeypatch.setattr(text_files, "_READ", source.choice([1, 2, 7, 1000]))
+    monkeypatch.setattr(text_files, "_BLOCK", source.choice([1, 2, 7, 1000]))
+    monkeypatch.setattr(text_files, "_CHUNK", 3)
     path = write(tmp_path / "text", content)
     found = []
-    for lines in (read_lines(path), read_lines(write(tmp_path / "text.gz", content)), arriving(path, path)):
+    for lines in (read_lines(path), read_lines(write(tmp_path / "text.gz", content)), streamed(path)):
         read = []
         try:
             read += [("line", line) for line in lines]
         except InputError as error:
-            read.append(("error", str(error).replace("text.gz", "text")))
+            read.append(("error", str(error).split(": ", 1)[1]))
         found.append(read)
     assert found[0][-1:] == found[1][-1:] == found[2][-1:]
     if found[0][-1][0] == "line":
@@ -161,7 +165,7 @@ def test_a_file_and_standard_input_are_read_alike(tmp_path, monkeypatch, seed):
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "_LONGEST_LINE", 1 << 20)
     path = write(tmp_path / "text", b"short\n" + b"x" * (1 << 21))
-    for lines in (read_lines(path), arriving(path, path)):
+    for lines in (read_lines(path), streamed(path)):
         assert next(lines) == "short"
-        with pytest.raises(InputError, match=r"text: line 2 is longer than 1 MiB; is this text\?$"):
+        with pytest.raises(InputError, match=r": line 2 must have at most 1 MiB; is this text\?$"):
             next(lines)

@@ -90,7 +90,7 @@ def make(tmp_path, tokenizer):
             for parameter in model.parameters():
                 parameter += 0.3 * torch.randn(parameter.shape)
             if ends:
-                model.decoder_norm.bias += ends * model.embedding[tokenizer.eos_id]
+                model.decoder_norm.bias += ends * model.embedding[tokenizer.special.eos]
         recipe = Recipe(model=config, search=search, data=DataConfig(src_lang="en", tgt_lang="pt_BR"))
         path = tmp_path / "bundle"
         bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card="# A model\n")

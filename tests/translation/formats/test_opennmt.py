@@ -32,7 +32,7 @@ def require_the_same(found: ForeignModel, scores: Path) -> None:
     src, tgt = zip(*make.numbered(*ours.tokenizer.vocabularies), strict=True)
     assert list(src) == [ours.tokenizer.encode(a) for a, _ in make.PAIRS]
     assert [ids[1:-1] for ids in tgt] == [ours.tokenizer.encode_target(b) for _, b in make.PAIRS]
-    assert all((ids[0], ids[-1]) == (ours.tokenizer.marks.bos, ours.tokenizer.marks.eos) for ids in tgt)
+    assert all((ids[0], ids[-1]) == (ours.tokenizer.special.bos, ours.tokenizer.special.eos) for ids in tgt)
     forced = ours.log_probs(src, [ids[1:-1] for ids in tgt])
     theirs = json.loads(scores.read_text())
     for mine, its in zip(forced, theirs, strict=True):
@@ -146,8 +146,8 @@ def test_a_checkpoint_that_is_wrong_is_told_in_a_line(tmp_path):
         lambda c: vars(c["opt"]).update(heads=4),
         r".*relative_pos\S+ must have shape \(7, 2\), got \(7, 4\).*",
     )
-    refused(lambda c: c["vocab"].update(src="a list"), "a vocabulary's source is a list of pieces")
-    refused(lambda c: c["vocab"].update(decoder_start_token="<2de>"), "the vocabulary of the target has no '<2de>'")
+    refused(lambda c: c["vocab"].update(src="a list"), "a vocabulary's source must be a list of strings")
+    refused(lambda c: c["vocab"].update(decoder_start_token="<2de>"), "the target vocabulary must have '<2de>'")
     refused(lambda c: c.pop("vocab"), "not a checkpoint of OpenNMT-py 3 with its weights: it has no vocab")
     embedding = "encoder.embeddings.make_embedding.emb_luts.0.weight"
     refused(lambda c: c["model"].pop(embedding), f"has no {embedding}")
@@ -191,8 +191,10 @@ def test_a_directory_of_eole_that_is_wrong_is_told_in_a_line(directory):
     unshared = r"eole: has no generator\.weight$"
     changed("config.json", lambda c: c["model"].pop("share_decoder_embeddings"), unshared)
     changed("config.json", lambda c: c.pop("model"), r"config\.json: must have a group model$")
-    changed("vocab.json", lambda c: c.pop("tgt"), r"vocab\.json: a vocabulary's target is a list of pieces$")
-    changed("vocab.json", lambda c: c.update(specials={"eos_token": "<end>"}), r"the target has no '<end>'$")
+    changed("vocab.json", lambda c: c.pop("tgt"), r"vocab\.json: a vocabulary's target must be a list of strings$")
+    changed(
+        "vocab.json", lambda c: c.update(specials={"eos_token": "<end>"}), r"the target vocabulary must have '<end>'$"
+    )
     weights = directory / "model.00.safetensors"
     tensors, whole = safetensors.torch.load_file(weights), weights.read_bytes()
     scaled = tensors | {"decoder.transformer_layers.1.layer_scalar": torch.tensor([0.5])}

@@ -272,12 +272,12 @@ def test_a_directory_that_is_wrong_is_told_in_a_line(there, tokenizers):
     for name, content, message in (
         ("config.json", "[", r"config\.json: not JSON"),
         ("config.json", "[]", r"config\.json: must be a JSON object"),
-        ("config.json", with_(decoder_start_token=None), "there: a vocabulary's start is one piece"),
-        ("config.json", with_(decoder_start_token="ja"), "there: the vocabulary of the target has no 'ja'"),
+        ("config.json", with_(decoder_start_token=None), "there: a vocabulary's start must be a string"),
+        ("config.json", with_(decoder_start_token="ja"), "there: the target vocabulary must have 'ja'"),
         ("config.json", with_(layer_norm_epsilon="1"), "config.json: layer_norm_epsilon must be"),
         ("config.json", with_(layer_norm_epsilon=-1), r"model.bin: norm_epsilon must be in \[1e-12, 1\], got -1"),
         ("source_vocabulary.json", "{}", r"source_vocabulary\.json: must be a list of pieces"),
-        ("source_vocabulary.json", '["a", "a"]', "there: the vocabulary of the source has 'a' twice"),
+        ("source_vocabulary.json", '["a", "a"]', "there: the source vocabulary must have 'a' only once"),
         ("target_vocabulary.json", '["<unk>", "<s>", "</s>"]', "src.model|tgt.model"),
     ):  # fmt: skip
         before = (there / name).read_text()
@@ -289,7 +289,7 @@ def test_a_directory_that_is_wrong_is_told_in_a_line(there, tokenizers):
     refused(r"encoder/embeddings_0/weight must have shape \(\d+, 12\), got \(\d+, 12\)")
     joined = [piece if piece.startswith("<") else f"￭{piece}" for piece in pieces]
     (there / "source_vocabulary.json").write_text(json.dumps(joined))
-    refused("is not the source's: .* in the vocabulary .which marks joined pieces by ￭, as SentencePiece does not")
+    refused("is not the source's: .* in the vocabulary .which marks joined pieces with ￭, unlike SentencePiece")
     (there / "source_vocabulary.json").unlink()
     refused("it has no shared_vocabulary.json or source_vocabulary.json$")
     (there / "source_vocabulary.txt").write_text("\n".join(pieces) + "\n")

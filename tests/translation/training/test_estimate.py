@@ -16,7 +16,7 @@ import pytest
 from relattn.translation.commands import main as cli
 from relattn.translation.config import DataConfig, ModelConfig, Positions, Recipe, TrainConfig, dump
 from relattn.translation.config.presets import PRESETS
-from relattn.translation.data.encode import prepare
+from relattn.translation.data.encode import load_data
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, estimate, run_directory
@@ -129,7 +129,7 @@ def test_steps_are_dealt_out_evenly():
 @pytest.mark.whole
 def test_an_epoch_is_what_is_trained_on(tmp_path):
     recipe = replace(SMALL, out=str(tmp_path), data=replace(SMALL.data, builtin_lines=300))
-    data = prepare(recipe.data, tmp_path, seed=recipe.seed)
+    data = load_data(recipe.data, tmp_path, seed=recipe.seed)
     steps = list(takewhile(lambda step: step.epoch == 0, data.train.steps(accumulate=2, ranks=4)))
     tokens = sum(step.target_tokens for step in steps) / len(steps)
     told = estimate.plan(recipe, seconds=2.0)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from relattn.translation.config import ModelConfig, Recipe, dump
 from relattn.translation.data.batching import collate
-from relattn.translation.data.encode import TranslationData, prepare
+from relattn.translation.data.encode import TranslationData, load_data
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, loop
@@ -119,7 +119,7 @@ def recipe_of(make_recipe: Callable[..., Recipe]) -> Callable[..., Recipe]:
 
 
 def data_of(recipe: Recipe) -> TranslationData:
-    return prepare(recipe.data, Path(recipe.out) / "again", seed=recipe.seed)
+    return load_data(recipe.data, Path(recipe.out) / "again", seed=recipe.seed)
 
 
 def by_hand(recipe: Recipe) -> Trained:

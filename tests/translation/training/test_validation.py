@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from relattn.translation.data.batching import collate
-from relattn.translation.data.tokenizer import Marks
+from relattn.translation.data.tokenizer import SpecialTokens
 from relattn.translation.training import loop
 from relattn.translation.training.train import train
 from relattn.translation.training.validation import shuffled
@@ -17,16 +17,16 @@ SETTINGS = {"steps": 9, "warmup_steps": 3, "valid_every": 3, "log_every": 9}
 
 
 def test_pieces_change_places_and_marks_do_not():
-    marks = Marks(src_begin=(7, 8), src_end=(9,))
-    batch = collate([list(range(20, 60)), [20], []], [[30], [31], [32]], marks)
-    found = shuffled(batch, marks, 1)
+    special = SpecialTokens(src_begin=(7, 8), src_end=(9,))
+    batch = collate([list(range(20, 60)), [20], []], [[30], [31], [32]], special)
+    found = shuffled(batch, special, 1)
     for before, after, length in zip(batch.src.tolist(), found.src.tolist(), batch.src_lengths.tolist(), strict=True):
         assert sorted(before[2 : length - 1]) == sorted(after[2 : length - 1])
         assert (before[:2], before[length - 1 :]) == (after[:2], after[length - 1 :])
     assert found.src[0].tolist() != batch.src[0].tolist()
     assert torch.equal(found.tgt_out, batch.tgt_out)
-    assert torch.equal(shuffled(batch, marks, 1).src, found.src)
-    assert not torch.equal(shuffled(batch, marks, 2).src, found.src)
+    assert torch.equal(shuffled(batch, special, 1).src, found.src)
+    assert not torch.equal(shuffled(batch, special, 2).src, found.src)
 
 
 def test_a_model_that_reads_no_order_is_named_after_its_warm_up(tmp_path, make_recipe, caplog):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from relattn.translation.config import ModelConfig
 from relattn.translation.data.batching import collate
-from relattn.translation.data.tokenizer import Marks, words_of
+from relattn.translation.data.tokenizer import SpecialTokens, word_indices
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.alignment import attention, links
@@ -30,7 +30,7 @@ from relattn.translation.translate.pipeline import Translation
     ],
 )
 def test_pieces_belong_to_words(pieces, words):
-    assert words_of(pieces) == words
+    assert word_indices(pieces) == words
 
 
 def test_a_word_is_linked_where_its_pieces_look_most():
@@ -45,11 +45,11 @@ def test_a_word_is_linked_where_its_pieces_look_most():
             [0.0, 1.0, 0.0, 0.0, 0.0, 0.0],  # the end
         ]
     )
-    found = links(weights, source, target, Marks(src_begin=(1,)))
+    found = links(weights, source, target, SpecialTokens(src_begin=(1,)))
     assert found == [(1, 0), (2, 2)]
     assert pharaoh(found) == "1-0 2-2"
-    assert links(weights[:1, 4:], [], [], Marks(src_begin=(1,))) == []
-    assert links(weights[:, 4:], [], target, Marks(src_begin=(1,))) == []
+    assert links(weights[:1, 4:], [], [], SpecialTokens(src_begin=(1,))) == []
+    assert links(weights[:, 4:], [], target, SpecialTokens(src_begin=(1,))) == []
 
 
 def small(seed: int, **changes: object) -> Transformer:

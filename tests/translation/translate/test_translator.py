@@ -15,8 +15,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from relattn import AttentionCache
 from relattn.translation.config import OPTIONS, ModelConfig, Positions, SearchConfig
-from relattn.translation.data.text_files import arriving_lines
-from relattn.translation.data.tokenizer import Marks
+from relattn.translation.data.text_files import stream_lines
+from relattn.translation.data.tokenizer import SpecialTokens
 from relattn.translation.errors import InputError
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.positions.schemes import SCHEMES
@@ -35,7 +35,7 @@ NEAR_TIE = 1e-4  # a difference of scores that rounding could turn round
 class WordTokenizer:
     """Words are the ids themselves."""
 
-    marks = Marks()
+    special = SpecialTokens()
     vocabularies = ([f"▁{i}" for i in range(VOCAB)],) * 2
 
     def encode(self, text: str) -> list[int]:
@@ -425,7 +425,7 @@ def test_an_endless_stream_is_translated_a_chunk_at_a_time(trained):
 def test_n_best_of_lines_as_they_arrive(trained):
     translate = translator(trained)
     lines = ["5 6 7", "", "8 9", "10"]
-    arrived = list(translate.stream(arriving_lines(written("\n".join(lines).encode())), TranslateOptions(n_best=3)))
+    arrived = list(translate.stream(stream_lines(written("\n".join(lines).encode())), TranslateOptions(n_best=3)))
     whole = translate.n_best(lines, TranslateOptions(n_best=3))
     tokens = [[best.tokens for best in found] for found in whole]
     assert [[best.tokens for best in found] for found in arrived] == tokens
@@ -471,18 +471,18 @@ def written(data: bytes) -> int:
     ],
 )
 def test_lines_are_read_as_they_are(data, lines):
-    assert [line for chunk in arriving_lines(written(data)) for line in chunk] == lines
+    assert [line for chunk in stream_lines(written(data)) for line in chunk] == lines
 
 
 def test_chunks_are_bounded():
-    chunks = list(arriving_lines(written(b"abc\n" * 100_000), chunk=256))
+    chunks = list(stream_lines(written(b"abc\n" * 100_000)))
     assert sum(map(len, chunks)) == 100_000
-    assert {len(chunk) for chunk in chunks} <= set(range(1, 257))
+    assert {len(chunk) for chunk in chunks} <= set(range(1, 1025))
 
 
 def test_a_line_is_given_out_before_the_next_is_written():
     read, write = os.pipe()
-    chunks = arriving_lines(read)
+    chunks = stream_lines(read)
     for line in ("first", "second"):
         os.write(write, f"{line}\nunfin".encode())
         assert next(chunks) == [line]
@@ -494,7 +494,7 @@ def test_a_line_is_given_out_before_the_next_is_written():
 
 def test_bad_utf_8_is_named_by_line_and_byte_after_the_lines_before_it():
     for mark, at in ((b"", 7), (b"\xef\xbb\xbf", 10)):
-        chunks = arriving_lines(written(mark + b"good\nba\xffd\n"))
+        chunks = stream_lines(written(mark + b"good\nba\xffd\n"))
         assert next(chunks) == ["good"]
         with pytest.raises(InputError, match=rf"^standard input: not UTF-8 at byte {at}, in line 2: 0xff$"):
             next(chunks)
@@ -503,7 +503,7 @@ def test_bad_utf_8_is_named_by_line_and_byte_after_the_lines_before_it():
 def test_an_unreadable_descriptor_is_reported(tmp_path):
     descriptor = os.open(tmp_path, os.O_RDONLY)
     with pytest.raises(InputError, match="standard input: cannot be read: Is a directory"):
-        next(arriving_lines(descriptor))
+        next(stream_lines(descriptor))
 
 
 @pytest.mark.sampled(2)
@@ -644,7 +644,7 @@ def test_keeping_tags_works_without_alignments_and_prefixes_alone(trained):
 class TwoSided(WordTokenizer):
     """Other pieces on the side of the target, and a mark more around sources."""
 
-    marks = Marks(src_begin=(3,))
+    special = SpecialTokens(src_begin=(3,))
 
     def encode_target(self, text: str) -> list[int]:
         return [i + 1 for i in self.encode(text)]

@@ -100,11 +100,11 @@ def inspect(
         raise InputError("attention requires one model, got an ensemble")
     require(bool(line.strip()), "the sentence must not be blank")
     require_readable(line, "the sentence")
-    tokenizer, marks = translator.tokenizer, translator.tokenizer.marks
+    tokenizer, special = translator.tokenizer, translator.tokenizer.special
     src_ids = tokenizer.encode(line)
     require(len(src_ids) <= longest, f"the sentence must have at most {longest:,} tokens, got {len(src_ids):,}")
     ((best,),) = translator.n_best([line], options)
-    batch = collate([src_ids], [best.tokens], marks).to(translator.device)
+    batch = collate([src_ids], [best.tokens], special).to(translator.device)
     views: dict[nn.Module, Any] = {}
     thread = get_ident()
 

@@ -41,7 +41,7 @@ def translate(
             1.
         seed: With --sampling, random seed. By default 1.
     """
-    from relattn.translation.data.text_files import arriving_lines, read_lines
+    from relattn.translation.data.text_files import read_lines, stream_lines
     from relattn.translation.search.types import SamplingOptions
     from relattn.translation.translate.glossary import Glossary
     from relattn.translation.translate.options import TranslateOptions
@@ -66,7 +66,7 @@ def translate(
         align=align,
     )
     results = translator.stream(
-        arriving_lines(sys.stdin.fileno()),
+        stream_lines(sys.stdin.fileno()),
         options,
         prefixes=read_lines(prefix) if prefix else None,
         progress=sys.stderr.isatty(),

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from relattn.translation.data.mixture import Mixture
-from relattn.translation.data.planning import micro_batches, places_of, plan_epoch, runs
+from relattn.translation.data.planning import batch_by_size, micro_batches, places_of, plan_epoch
 from relattn.translation.data.storage import IdColumn
-from relattn.translation.data.tokenizer import Marks
+from relattn.translation.data.tokenizer import SpecialTokens
 
-OURS = Marks()  # around the sentences of a model trained here
+OURS = SpecialTokens()  # around the sentences of a model trained here
 
 
 class Sentences(Protocol):
@@ -85,11 +85,11 @@ class Step:
         return replace(self, micro_batches=[batch.to(device) for batch in self.micro_batches])
 
 
-def collate(src_ids: Sentences, tgt_ids: Sentences, marks: Marks = OURS) -> Batch:
+def collate(src_ids: Sentences, tgt_ids: Sentences, special: SpecialTokens = OURS) -> Batch:
     """Pad sentences, given as pieces without begin or end, into a batch. No sentences give tensors (0, 1)."""
-    src, src_lengths = _padded(src_ids, marks.src_begin, marks.src_end, marks.pad)
-    tgt_in, _ = _padded(tgt_ids, (marks.bos,), (), marks.pad)
-    tgt_out, tgt_lengths = _padded(tgt_ids, (), (marks.eos,), marks.pad)
+    src, src_lengths = _padded(src_ids, special.src_begin, special.src_end, special.pad)
+    tgt_in, _ = _padded(tgt_ids, (special.bos,), (), special.pad)
+    tgt_out, tgt_lengths = _padded(tgt_ids, (), (special.eos,), special.pad)
     return Batch(*(torch.from_numpy(array) for array in (src, src_lengths, tgt_in, tgt_out, tgt_lengths)))
 
 
@@ -122,7 +122,7 @@ def steps(
     seed: int,
     epoch: int = 0,
     index: int = 0,
-    marks: Marks = OURS,
+    special: SpecialTokens = OURS,
     mixture: Mixture | None = None,
 ) -> Iterator[Step]:
     """One rank's steps from (epoch, index) on, without end.
@@ -142,7 +142,7 @@ def steps(
     """
     if len(src_ids) == 0 or len(src_ids) != len(tgt_ids):
         raise ValueError(f"need as many source as target sentences, at least one: {len(src_ids)}, {len(tgt_ids)}")
-    src_lengths, tgt_lengths = row_lengths(src_ids, marks.around_src), row_lengths(tgt_ids, 1)
+    src_lengths, tgt_lengths = row_lengths(src_ids, special.per_source), row_lengths(tgt_ids, 1)
     size = {"max_tokens": max_tokens, "parts": accumulate * ranks}
     while True:
         chosen = None if mixture is None else mixture.epoch(seed, epoch)
@@ -153,19 +153,21 @@ def steps(
             yield Step(
                 epoch=epoch,
                 index=number,
-                micro_batches=[_gather(src_ids, tgt_ids, parts[place], marks) for place in places],
+                micro_batches=[_gather(src_ids, tgt_ids, parts[place], special) for place in places],
                 places=places,
                 target_tokens=sum(int(tgt_lengths[part].sum()) for part in parts),
             )
         plan, epoch, index = [], epoch + 1, 0
 
 
-def eval_batches(src_ids: Sentences, tgt_ids: Sentences, max_tokens: int, marks: Marks = OURS) -> Iterator[Batch]:
+def eval_batches(
+    src_ids: Sentences, tgt_ids: Sentences, max_tokens: int, special: SpecialTokens = OURS
+) -> Iterator[Batch]:
     """Every sentence once, shortest first, in batches of sentences × longest <= max_tokens (or one sentence)."""
-    longest = np.maximum(row_lengths(src_ids, marks.around_src), row_lengths(tgt_ids, 1))
-    for indices in runs(np.argsort(longest, kind="stable"), longest, max_tokens):
-        yield _gather(src_ids, tgt_ids, indices, marks)
+    longest = np.maximum(row_lengths(src_ids, special.per_source), row_lengths(tgt_ids, 1))
+    for indices in batch_by_size(np.argsort(longest, kind="stable"), longest, max_tokens):
+        yield _gather(src_ids, tgt_ids, indices, special)
 
 
-def _gather(src_ids: Sentences, tgt_ids: Sentences, indices: np.ndarray, marks: Marks) -> Batch:
-    return collate([src_ids[i] for i in indices.tolist()], [tgt_ids[i] for i in indices.tolist()], marks)
+def _gather(src_ids: Sentences, tgt_ids: Sentences, indices: np.ndarray, special: SpecialTokens) -> Batch:
+    return collate([src_ids[i] for i in indices.tolist()], [tgt_ids[i] for i in indices.tolist()], special)

@@ -54,7 +54,7 @@ class Corpus:
 
 
 @dataclass(frozen=True)
-class Validation:
+class ValidationSet:
     """A validation set.
 
     Attributes:
@@ -81,16 +81,16 @@ class TranslationData:
 
     tokenizer: AnyTokenizer
     train: TrainingText
-    valid: list[Validation]
+    valid: list[ValidationSet]
     dropped: dict[str, int]
 
 
-def prepared(directory: Path) -> bool:
+def has_data(directory: Path) -> bool:
     """Whether a run's directory holds its data."""
     return (directory / TEXT).exists()
 
 
-def prepare(
+def load_data(
     config: DataConfig, directory: Path, *, seed: int, tokenizer: AnyTokenizer | None = None, check: bool = True
 ) -> TranslationData:
     """The data of a run, made and written into its directory unless it is there.
@@ -113,9 +113,9 @@ def prepare(
     valid = _corpora(config, "valid")
     valid_pairs = [list(corpus.text) for corpus in valid]  # a mistake in these is found before the long work on others
     corpora = _corpora(config, "train")
-    if prepared(directory):
+    if has_data(directory):
         made = _made(directory)
-        tokenizer = tokenizer_of(directory)
+        tokenizer = read_tokenizer(directory)
         if check:
             _require_same_text(made, corpora, valid)
     else:
@@ -127,7 +127,7 @@ def prepare(
                 if _unwanted(pair, config.max_words) is None and len(max(pair, key=len)) <= longest
             )
             wanted = (line for pair in fits for line in pair)
-            tokenizer = Tokenizer.train(wanted, config.vocab_size, seed=seed, sampled=config.vocab_lines)
+            tokenizer = Tokenizer.train(wanted, config.vocab_size, seed=seed, max_lines=config.vocab_lines)
         (directory / ENCODED).parent.mkdir(parents=True, exist_ok=True)
         for name, content in tokenizer.files.items():
             write_atomically(directory / name, content)
@@ -138,14 +138,14 @@ def prepare(
     for corpus, pairs in zip(valid, valid_pairs, strict=True):
         kept = list(_Filter(config, tokenizer, "validation")(pairs))
         sides = [found.src for found in kept], [found.tgt for found in kept]
-        batches = list(eval_batches(*sides, config.max_tokens, tokenizer.marks))
-        sets.append(Validation(corpus.name, [found.pair for found in kept], batches))
-    if not prepared(directory):
+        batches = list(eval_batches(*sides, config.max_tokens, tokenizer.special))
+        sets.append(ValidationSet(corpus.name, [found.pair for found in kept], batches))
+    if not has_data(directory):
         write_atomically(directory / TEXT, json.dumps(made).encode())
-    return TranslationData(tokenizer, training_text(config, directory, seed=seed), sets, made["dropped"])
+    return TranslationData(tokenizer, open_training_text(config, directory, seed=seed), sets, made["dropped"])
 
 
-def training_text(config: DataConfig, directory: Path, *, seed: int) -> TrainingText:
+def open_training_text(config: DataConfig, directory: Path, *, seed: int) -> TrainingText:
     """The training text of a run that has its data."""
     corpora = _made(directory)["corpora"]
     return TrainingText(
@@ -154,7 +154,7 @@ def training_text(config: DataConfig, directory: Path, *, seed: int) -> Training
         mixture=Mixture.of(
             [corpus["pairs"] for corpus in corpora], [corpus["weight"] for corpus in corpora], config.temperature
         ),
-        marks=tokenizer_of(directory).marks,
+        special=read_tokenizer(directory).special,
         config=config,
         seed=seed,
     )
@@ -192,7 +192,7 @@ def _require_same_text(made: dict[str, Any], corpora: list[Corpus], valid: list[
             raise InputError(f"data.{side.setting}: {side.path} is not the text that this run began with")
 
 
-def tokenizer_of(directory: Path) -> AnyTokenizer:
+def read_tokenizer(directory: Path) -> AnyTokenizer:
     """The tokenizer of a run that has its data. Raises InputError when it is not the one that made them."""
     tokenizer = tokenizer_in(directory)
     if _made(directory)["digests"].get(TOKENIZER) != tokenizer.digest:
@@ -231,7 +231,7 @@ class _Side(NamedTuple):
 def _sides(corpora: list[Corpus], valid: list[Corpus]) -> dict[str, _Side]:
     """The files of a recipe's text, by where they stand. The built-in corpus is what the recipe says, and has none."""
     return {
-        f"{split} {number} {name}": _Side(setting, path, digest)
+        f"{split} {number} {name}": _Side(setting, str(path), digest)
         for split, found in (("train", corpora), ("valid", valid))
         for number, corpus in enumerate(found)
         if isinstance(corpus.text, ParallelFiles)
@@ -280,7 +280,7 @@ class _Filter:
     def _may_stay(self, pair: tuple[str, str]) -> bool:
         """Whether a pair stays as far as its text tells; if not, it is counted."""
         reason = _unwanted(pair, self.data.max_words)
-        if reason is None and not all(self.tokenizer.may_fit(side, self.data.max_length) for side in pair):
+        if reason is None and max(map(len, pair)) > self.tokenizer.longest_piece * self.data.max_length:
             reason = "max_length"
         if reason is not None:
             self.dropped[reason] += 1

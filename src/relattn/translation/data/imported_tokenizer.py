@@ -1,17 +1,19 @@
-"""The tokenizer of an imported model: SentencePiece on each side, and vocabularies of an order of their own.
+"""Tokenizer of an imported model: a SentencePiece model and a vocabulary for each side.
 
-    tokenizer.model          the SentencePiece model of the source
-    tokenizer.target.model   that of the target, which may be the same
-    vocabulary.json          the pieces of each side by their numbers, and which of them mark beginnings and ends
+    tokenizer.model          SentencePiece model of the source
+    tokenizer.target.model   SentencePiece model of the target, which may be the same
+    vocabulary.json          pieces of each side by id, and which of them are special tokens
 
-Another toolkit trained the model. A SentencePiece model of that kind may normalise text, and has numbers of its own for
-its pieces, which the model never saw. A piece that a vocabulary has not is its unknown one.
+Another toolkit trained the model. Its SentencePiece models may normalize text, and their ids differ from those of the
+vocabularies, which the weights belong to. A piece that is not in a vocabulary becomes the unknown piece.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,26 +21,26 @@ from typing import get_type_hints
 
 import sentencepiece
 
-from relattn.translation.data.tokenizer import TOKENIZER, Marks, Tokenizer
-from relattn.translation.errors import InputError, one_line, reading
+from relattn.translation.data.tokenizer import TOKENIZER, SpecialTokens, Tokenizer, load_model, text_ids
+from relattn.translation.errors import InputError, one_line, reading, require
 
 TGT_TOKENIZER, VOCABULARY = "tokenizer.target.model", "vocabulary.json"
-LEAST_KNOWN = 0.5  # of the pieces of a SentencePiece model that are in the vocabulary it belongs to
-_PADS = ("<blank>", "<pad>")  # what other toolkits call it
+LEAST_KNOWN = 0.5  # fraction of a SentencePiece model's pieces that its vocabulary must have
+_PADS = ("<blank>", "<pad>")  # names of the padding token in other toolkits
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The pieces of a model, and which of them are marks.
+    """Pieces of a model and its special tokens.
 
     Attributes:
-        source: pieces of the source, by their numbers.
-        target: those of the target.
-        start: what the decoder reads before a target.
-        end: what it writes after one.
-        unknown: stands for pieces that are none of these.
-        source_begin: read before each source; nothing by default.
-        source_end: read after each source; nothing by default.
+        source: source pieces by id.
+        target: target pieces by id.
+        start: first token that the decoder reads.
+        end: last token that the decoder generates.
+        unknown: token for pieces that are not in a vocabulary.
+        source_begin: tokens before each source sentence.
+        source_end: tokens after each source sentence.
     """
 
     source: list[str]
@@ -52,122 +54,113 @@ class Vocabulary:
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(Vocabulary).items():
             value = getattr(self, name)
-            of_text = all(isinstance(piece, str) for piece in value) if isinstance(value, list) else False
-            if not (isinstance(value, str) if kind is str else of_text):
-                raise InputError(f"a vocabulary's {name} is {'one piece' if kind is str else 'a list of pieces'}")
-        for side, pieces, marks in (
+            strings = value if isinstance(value, list) else [value]
+            valid = isinstance(value, list) == (kind is not str) and all(isinstance(piece, str) for piece in strings)
+            require(valid, f"a vocabulary's {name} must be {'a string' if kind is str else 'a list of strings'}")
+        for side, pieces, special in (
             ("source", self.source, [self.unknown, *self.source_begin, *self.source_end]),
             ("target", self.target, [self.unknown, self.start, self.end]),
         ):
-            if len(set(pieces)) < len(pieces):
-                twice = next(piece for i, piece in enumerate(pieces) if piece in pieces[:i])
-                raise InputError(f"the vocabulary of the {side} has {one_line(twice, 40)!r} twice")
-            for mark in marks:
-                if mark not in pieces:
-                    raise InputError(f"the vocabulary of the {side} has no {one_line(mark, 40)!r}")
+            repeated = [piece for piece, count in Counter(pieces).items() if count > 1]
+            missing = [piece for piece in special if piece not in pieces]
+            if repeated:
+                raise InputError(f"the {side} vocabulary must have {one_line(repeated[0], 40)!r} only once")
+            if missing:
+                raise InputError(f"the {side} vocabulary must have {one_line(missing[0], 40)!r}")
 
 
 class ImportedTokenizer:
-    """Two SentencePiece models and the vocabularies of a model trained elsewhere.
+    """SentencePiece models and vocabularies of a model that another toolkit trained.
 
     Args:
-        src_model: the SentencePiece model of the source, serialised.
-        tgt_model: that of the target.
-        vocabulary: of the model.
+        src_model: serialized SentencePiece model of the source.
+        tgt_model: serialized SentencePiece model of the target.
+        vocabulary: vocabularies and special tokens.
+
+    Attributes:
+        special: ids of the special tokens.
+        files: content of the tokenizer's files by name.
+        vocabularies: pieces of the source and of the target by id, special tokens included.
+        longest_piece: maximum characters of a piece; infinite, because normalization may shorten a text.
 
     Raises:
-        InputError: these are no SentencePiece models, or belong to other vocabularies.
+        InputError: the models are not SentencePiece models, or belong to other vocabularies.
     """
+
+    longest_piece = math.inf
 
     def __init__(self, src_model: bytes, tgt_model: bytes, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
+        self.vocabularies = vocabulary.source, vocabulary.target
         self.files = {
             TOKENIZER: src_model,
             TGT_TOKENIZER: tgt_model,
             VOCABULARY: json.dumps(asdict(vocabulary), ensure_ascii=False, indent=1).encode() + b"\n",
         }
-        self._src_model, self._tgt_model = _sentencepiece(src_model), _sentencepiece(tgt_model)
-        self._src_ids, self._tgt_ids = (
-            {piece: i for i, piece in enumerate(pieces)} for pieces in (vocabulary.source, vocabulary.target)
-        )
-        _require_own(self._src_model, self._src_ids, "source")
-        _require_own(self._tgt_model, self._tgt_ids, "target")
+        self._src_model, self._src_ids, self._text = _load_side("source", src_model, vocabulary.source)
+        self._tgt_model, self._tgt_ids, _ = _load_side("target", tgt_model, vocabulary.target)
         pads = [self._tgt_ids[name] for name in _PADS if name in self._tgt_ids]
-        self.unknown = self._src_ids[vocabulary.unknown], self._tgt_ids[vocabulary.unknown]
         bos, eos = self._tgt_ids[vocabulary.start], self._tgt_ids[vocabulary.end]
-        self.marks = Marks(
+        self.special = SpecialTokens(
             bos=bos,
             eos=eos,
             banned=tuple(sorted({*pads, bos} - {eos})),
-            src_begin=tuple(self._src_ids[mark] for mark in vocabulary.source_begin),
-            src_end=tuple(self._src_ids[mark] for mark in vocabulary.source_end),
+            src_begin=tuple(self._src_ids[piece] for piece in vocabulary.source_begin),
+            src_end=tuple(self._src_ids[piece] for piece in vocabulary.source_end),
         )
 
     @classmethod
     def load(cls, directory: Path) -> ImportedTokenizer:
-        """Read the files in a directory. Raises InputError where one is missing, damaged or not of the others."""
-        with reading(directory / TOKENIZER, "cannot be read"):
-            src_model = (directory / TOKENIZER).read_bytes()
-        with reading(directory / TGT_TOKENIZER, "cannot be read"):
-            tgt_model = (directory / TGT_TOKENIZER).read_bytes()
+        """Read a tokenizer. Raise InputError if a file is missing, damaged or does not belong to the others."""
+        models = []
+        for name in (TOKENIZER, TGT_TOKENIZER):
+            with reading(directory / name, "cannot be read"):
+                models.append((directory / name).read_bytes())
         with reading(directory / VOCABULARY, "not JSON"):
             content = json.loads((directory / VOCABULARY).read_bytes())
-        if not (isinstance(content, dict) and content.keys() == get_type_hints(Vocabulary).keys()):
-            raise InputError(f"{directory / VOCABULARY}: not a vocabulary as this version writes it")
         try:
-            return cls(src_model, tgt_model, Vocabulary(**content))
-        except InputError as error:
-            raise InputError(f"{directory}: {error}") from error
+            return cls(models[0], models[1], Vocabulary(**content))
+        except (InputError, TypeError) as error:
+            raise InputError(f"{directory}: {one_line(error)}") from error
 
     @property
     def vocab_sizes(self) -> tuple[int, int]:
-        """Pieces of source and target, the special ones counted."""
+        """Number of pieces of the source and of the target, special tokens included."""
         return len(self.vocabulary.source), len(self.vocabulary.target)
 
     @property
-    def vocabularies(self) -> tuple[list[str], list[str]]:
-        """The pieces of source and target, by their numbers."""
-        return self.vocabulary.source, self.vocabulary.target
-
-    @property
     def unknown_piece(self) -> str:
-        """What stands for a piece that a vocabulary has not."""
+        """Piece that stands for unknown pieces."""
         return self.vocabulary.unknown
 
     @property
     def digest(self) -> str:
-        """SHA-256 of its files, by which a run's data and a bundle's weights know it."""
-        whole = hashlib.sha256()
-        for content in self.files.values():
-            whole.update(hashlib.sha256(content).digest())
-        return whole.hexdigest()
+        """SHA-256 of the files. It identifies the tokenizer of encoded text and of weights."""
+        digests = [hashlib.sha256(content).digest() for content in self.files.values()]
+        return hashlib.sha256(b"".join(digests)).hexdigest()
 
     def frequencies(self) -> dict[str, float]:
-        """The source's pieces that its SentencePiece model writes, all as often."""
-        return dict.fromkeys(sorted(_text_pieces(self._src_model) & self._src_ids.keys()), 1.0)
+        """Return the source pieces that are text, all with the same weight."""
+        return dict.fromkeys(self._text, 1.0)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of one line of the source, without begin or end."""
-        pieces = self._src_model.encode(text, out_type=str)
-        return [self._src_ids.get(piece, self.unknown[0]) for piece in pieces]
+        """Return the piece ids of a source line, without special tokens."""
+        unknown = self._src_ids[self.vocabulary.unknown]
+        return [self._src_ids.get(piece, unknown) for piece in self._src_model.encode(text, out_type=str)]
 
     def encode_target(self, text: str) -> list[int]:
-        """The ids of one line of the target, without begin or end."""
-        pieces = self._tgt_model.encode(text, out_type=str)
-        return [self._tgt_ids.get(piece, self.unknown[1]) for piece in pieces]
+        """Return the piece ids of a target line, without special tokens."""
+        unknown = self._tgt_ids[self.vocabulary.unknown]
+        return [self._tgt_ids.get(piece, unknown) for piece in self._tgt_model.encode(text, out_type=str)]
 
     def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[list[int], list[int]]]:
-        """The ids of both sides of many pairs."""
+        """Yield the piece ids of both sides of sentence pairs."""
         return ((self.encode(src), self.encode_target(tgt)) for src, tgt in pairs)
 
-    def may_fit(self, text: str, most: int) -> bool:
-        """Whether text may have at most so many pieces: any may, for it may become shorter when it is normalised."""
-        return True
-
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of target ids; marks and unknown pieces are dropped, and a line break becomes a space."""
-        no_text = {*self.marks.banned, self.marks.eos, self.unknown[1]}
-        pieces = [self.vocabulary.target[i] for i in ids if i not in no_text]
+        """Return the text of target ids. Special tokens are left out, and a generated line break becomes a space."""
+        not_text = {*self.special.banned, self.special.eos, self._tgt_ids[self.vocabulary.unknown]}
+        pieces = [self.vocabulary.target[i] for i in ids if i not in not_text]
         return self._tgt_model.decode_pieces(pieces).replace("\n", " ")
 
 
@@ -175,33 +168,28 @@ AnyTokenizer = Tokenizer | ImportedTokenizer
 
 
 def tokenizer_in(directory: Path) -> AnyTokenizer:
-    """The tokenizer whose files lie in a directory: imported, where there is a vocabulary.json. Raises InputError."""
+    """Read the tokenizer in a directory, which is imported if there is a vocabulary.json. Raise InputError."""
     if (directory / VOCABULARY).exists():
         return ImportedTokenizer.load(directory)
     return Tokenizer.load(directory / TOKENIZER)
 
 
-def _sentencepiece(content: bytes) -> sentencepiece.SentencePieceProcessor:
-    model = sentencepiece.SentencePieceProcessor()
-    try:
-        model.LoadFromSerializedProto(content)
-    except Exception as error:
-        raise InputError("not a SentencePiece model, or a damaged one") from error
-    return model
+def _load_side(
+    side: str, content: bytes, vocabulary: list[str]
+) -> tuple[sentencepiece.SentencePieceProcessor, dict[str, int], list[str]]:
+    """Return the SentencePiece model of a side, the ids of its vocabulary, and the pieces that are text in both.
 
-
-def _text_pieces(model: sentencepiece.SentencePieceProcessor) -> set[str]:
-    ids = range(model.get_piece_size())
-    return {model.id_to_piece(i) for i in ids if not (model.is_control(i) or model.is_unknown(i) or model.is_byte(i))}
-
-
-def _require_own(model: sentencepiece.SentencePieceProcessor, ids: dict[str, int], side: str) -> None:
-    """Refuse a SentencePiece model that writes other pieces than a vocabulary has."""
-    pieces = _text_pieces(model)
-    known = len(pieces & ids.keys())
-    if known < LEAST_KNOWN * len(pieces):
-        joined = " (which marks joined pieces by ￭, as SentencePiece does not)" if any("￭" in p for p in ids) else ""
+    Raises:
+        InputError: the model is damaged, or most of its pieces are not in the vocabulary.
+    """
+    model, pieces = load_model(content)
+    ids = {piece: i for i, piece in enumerate(vocabulary)}
+    text = {pieces[i] for i in text_ids(model)}
+    known = sorted(text & ids.keys())
+    if len(known) < LEAST_KNOWN * len(text):
+        joined = " (which marks joined pieces with ￭, unlike SentencePiece)" if any("￭" in p for p in ids) else ""
         raise InputError(
-            f"the SentencePiece model is not the {side}'s: {known:,} of its {len(pieces):,} pieces are in the "
+            f"the SentencePiece model is not the {side}'s: {len(known):,} of its {len(text):,} pieces are in the "
             f"vocabulary{joined}"
         )
+    return model, ids, known

@@ -48,7 +48,7 @@ def plan_epoch(
         order = _by_blurred_length(src_lengths, tgt_lengths, random)
     else:
         order = chosen[_by_blurred_length(src_lengths[chosen], tgt_lengths[chosen], random)]
-    steps = runs(order, np.maximum(src_lengths, tgt_lengths), max_tokens * parts)
+    steps = batch_by_size(order, np.maximum(src_lengths, tgt_lengths), max_tokens * parts)
     return [steps[i] for i in random.permutation(len(steps))]
 
 
@@ -64,7 +64,9 @@ def _by_blurred_length(src_lengths: np.ndarray, tgt_lengths: np.ndarray, random:
     return np.lexsort((blur, longer)).astype(np.int32)
 
 
-def runs(order: np.ndarray, longest: np.ndarray, max_tokens: int, max_sentences: int | None = None) -> list[np.ndarray]:
+def batch_by_size(
+    order: np.ndarray, longest: np.ndarray, max_tokens: int, max_sentences: int | None = None
+) -> list[np.ndarray]:
     """Sentences in the given order, cut into runs of sentences × longest <= max_tokens (or one sentence).
 
     Args:

@@ -1,8 +1,8 @@
-"""Word pieces: one SentencePiece unigram model shared by source and target, raw text in and raw text out.
+"""Tokenizer: one SentencePiece unigram model for source and target, from raw text to piece ids and back.
 
-Nothing is normalised or lost: a character outside the vocabulary is spelt as its UTF-8 bytes, every space is kept and
-every digit is a piece of its own, so decode(encode(x)) == x for any text of one line. The model is trained and held
-in memory; its bytes are what a bundle stores.
+No text is normalized or lost: characters outside the vocabulary are spelled as UTF-8 bytes, all spaces are kept, and
+every digit is a piece. So decode(encode(x)) == x for any text of one line. Models are trained and held in memory; their
+bytes are what a run and a bundle store.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ import io
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 import sentencepiece
 
-from relattn.translation.errors import InputError, reading
+from relattn.translation.errors import InputError, reading, require
 from relattn.translation.processor import cores
 
-# SentencePiece writes a space as U+2581, so that character itself would come back as a space. It goes in as a
-# noncharacter no text holds, which comes out as bytes, and those bytes are then put right.
+# SentencePiece writes a space as U+2581, so it would decode a real U+2581 as a space. That character is encoded as a
+# noncharacter instead, which becomes four byte pieces, and these are then replaced by the bytes of U+2581.
 SPACE_MARK, _STAND_IN = "\u2581", "\U0010ffff"
-_LONGEST_LINE = 1 << 30  # bytes, the most SentencePiece takes: it would leave out lines of more than 4,192
-LONGEST_PIECE = 16  # characters of a piece that is learned, at most
-BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a piece that spells one byte of a character
-TOKENIZER = "tokenizer.model"  # the file it is kept in
-_TRAINING_THREADS = 16  # fixed: the sums of its training, hence the vocabulary, depend on it
+_LONGEST_LINE = 1 << 30  # bytes, SentencePiece's maximum; by default it would skip lines of more than 4,192 bytes
+LONGEST_PIECE = 16  # maximum characters of a learned piece
+BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a piece that is one byte of a character
+TOKENIZER = "tokenizer.model"  # file name
+_UNKNOWN = 3  # id, follows the special tokens
+_TRAINING_THREADS = 16  # fixed, because the vocabulary depends on it
 
 
-class Marks(NamedTuple):
-    """Tokens that are no text, by their ids: what a model reads around sentences, and what it never writes.
+class SpecialTokens(NamedTuple):
+    """Ids of the tokens that are not text.
 
     Attributes:
-        pad: fills up rows, where no model looks.
-        bos: what the decoder reads before a target.
-        eos: what it writes after one.
-        banned: what it never writes.
-        src_begin: before each source.
-        src_end: after each source.
+        pad: padding.
+        bos: first token that the decoder reads.
+        eos: last token that the decoder generates.
+        banned: tokens that the decoder must not generate.
+        src_begin: tokens before each source sentence.
+        src_end: tokens after each source sentence.
     """
 
     pad: int = 0
@@ -51,8 +51,8 @@ class Marks(NamedTuple):
     src_end: tuple[int, ...] = (2,)
 
     @property
-    def around_src(self) -> int:
-        """How many a source has."""
+    def per_source(self) -> int:
+        """Number of special tokens per source sentence."""
         return len(self.src_begin) + len(self.src_end)
 
 
@@ -60,57 +60,60 @@ class Tokenizer:
     """A SentencePiece model whose first four ids are padding, begin, end and unknown.
 
     Args:
-        model_bytes: a serialised SentencePiece model.
+        model_bytes: serialized SentencePiece model.
+
+    Attributes:
+        special: ids of the special tokens.
+        vocabularies: pieces of the source and of the target by id, special tokens included.
+        longest_piece: maximum characters of a piece.
 
     Raises:
-        InputError: these bytes are not such a model.
+        InputError: the bytes are not such a model.
     """
 
-    marks = Marks()
-    pad_id, bos_id, eos_id, unk_id = marks.pad, marks.bos, marks.eos, 3
+    special = SpecialTokens()
 
     def __init__(self, model_bytes: bytes) -> None:
         self.model_bytes = model_bytes
-        self._model = sentencepiece.SentencePieceProcessor()
-        try:
-            self._model.LoadFromSerializedProto(model_bytes)
-            self._longest_piece = self._check()
-        except InputError:
-            raise
-        except Exception as error:
-            raise InputError("not a SentencePiece model, or a damaged one") from error
-        self._mark_bytes = self._byte_ids(SPACE_MARK)
-        self._stand_in_bytes = self._byte_ids(_STAND_IN)
-
-    def _check(self) -> int:
-        """The characters of the longest piece. Raises where a piece, or what all spell together, is not as trained."""
-        model = self._model
-        ids = (model.pad_id(), model.bos_id(), model.eos_id(), model.unk_id())
-        if ids != (self.pad_id, self.bos_id, self.eos_id, self.unk_id):
-            raise InputError(f"a SentencePiece model must have pad, bos, eos, unk at 0, 1, 2, 3, got {ids}")
-        pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
-        spelt = "".join(pieces).replace(SPACE_MARK, " ")
-        probe = f"  {spelt}  {spelt[::-1]} {bytes(range(128)).decode()}{_STAND_IN} "
-        if model.decode(model.encode(probe)) != probe:
-            raise InputError("not a SentencePiece model as this toolkit trains them, or a damaged one")
-        return max(map(len, pieces))
+        self._model, pieces = load_model(model_bytes)
+        ids = self._model.pad_id(), self._model.bos_id(), self._model.eos_id(), self._model.unk_id()
+        require(ids == (0, 1, 2, 3), f"a SentencePiece model must have pad, bos, eos, unk at 0, 1, 2, 3, got {ids}")
+        spelled = "".join(pieces).replace(SPACE_MARK, " ")
+        probe = f"  {spelled}  {spelled[::-1]} {bytes(range(128)).decode()}{_STAND_IN} "
+        restored = self._model.decode(self._model.encode(probe))
+        require(restored == probe, "not a SentencePiece model as this toolkit trains them, or a damaged one")
+        self.vocabularies = pieces, pieces
+        self.longest_piece = max(map(len, pieces))
 
     @classmethod
-    def train(cls, lines: Iterable[str], vocab_size: int, *, seed: int, sampled: int | None = None) -> Tokenizer:
-        """Learn a vocabulary of at most vocab_size pieces from lines of both sides; a small text has fewer to give.
+    def train(cls, lines: Iterable[str], vocab_size: int, *, seed: int, max_lines: int | None = None) -> Tokenizer:
+        """Learn a vocabulary of at most vocab_size pieces. A small text gives fewer.
 
-        Of more than `sampled` lines it is learned from so many, drawn at random.
+        Args:
+            lines: text of both sides.
+            vocab_size: maximum number of pieces, special tokens included.
+            seed: random seed for drawing lines.
+            max_lines: maximum number of lines to learn from, drawn at random; by default all.
 
         Raises:
-            InputError: there is no text, or its characters alone need more than vocab_size.
+            InputError: there is no text, or its characters alone need more than vocab_size pieces.
         """
-        written = io.BytesIO()
-        source = _Remembering(lines)
+        model = io.BytesIO()
+        errors: list[BaseException] = []
+
+        def remembering() -> Iterator[str]:
+            """Yield the lines. SentencePiece hides errors in reading them, so keep these."""
+            try:
+                yield from lines
+            except BaseException as error:
+                errors.append(error)
+                raise
+
         sentencepiece.set_random_generator_seed(seed % 2**32)
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(source),
-                model_writer=written,
+                sentence_iterator=remembering(),
+                model_writer=model,
                 vocab_size=vocab_size,
                 hard_vocab_limit=False,
                 model_type="unigram",
@@ -120,25 +123,25 @@ class Tokenizer:
                 split_digits=True,
                 byte_fallback=True,
                 character_coverage=0.9999,
-                input_sentence_size=sampled or 0,  # all
+                input_sentence_size=max_lines or 0,  # 0: all
                 max_sentence_length=_LONGEST_LINE,
                 shuffle_input_sentence=True,
                 num_threads=_TRAINING_THREADS,
-                pad_id=cls.pad_id,
-                bos_id=cls.bos_id,
-                eos_id=cls.eos_id,
-                unk_id=cls.unk_id,
+                pad_id=cls.special.pad,
+                bos_id=cls.special.bos,
+                eos_id=cls.special.eos,
+                unk_id=_UNKNOWN,
                 minloglevel=2,
             )
         except RuntimeError as error:
-            if source.error is not None:
-                raise source.error from None
+            if errors:
+                raise errors[0] from None
             raise InputError(_explain(str(error), vocab_size)) from error
-        return cls(written.getvalue())
+        return cls(model.getvalue())
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
-        """Read a model from a file. Raises InputError when it is missing, unreadable or damaged."""
+        """Read a model from a file. Raise InputError if it is missing, unreadable or damaged."""
         with reading(path, "cannot be read"):
             model_bytes = Path(path).read_bytes()
         try:
@@ -148,123 +151,102 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Pieces, the four special ones counted."""
-        return self._model.get_piece_size()
+        """Number of pieces, special tokens included."""
+        return len(self.vocabularies[0])
 
     @property
     def vocab_sizes(self) -> tuple[int, int]:
-        """Pieces of source and target, the special ones counted."""
+        """Number of pieces of the source and of the target, special tokens included."""
         return self.vocab_size, self.vocab_size
-
-    @cached_property
-    def vocabularies(self) -> tuple[list[str], list[str]]:
-        """Every piece as SentencePiece writes it, by its id, of the source and of the target."""
-        pieces = [self._model.id_to_piece(i) for i in range(self.vocab_size)]
-        return pieces, pieces
 
     @property
     def unknown_piece(self) -> str:
-        """What stands for a piece that the vocabulary has not."""
-        return self._model.id_to_piece(self.unk_id)
+        """Piece that stands for unknown pieces."""
+        return self.vocabularies[0][_UNKNOWN]
 
     @property
     def files(self) -> dict[str, bytes]:
-        """What it is kept as: names of files and what they hold."""
+        """Content of the tokenizer's files by name."""
         return {TOKENIZER: self.model_bytes}
-
-    def frequencies(self) -> dict[str, float]:
-        """The pieces that are text, and what share of all pieces each is taken for."""
-        text = [i for i in range(self.unk_id + 1, self.vocab_size) if not self._model.is_byte(i)]
-        return {self._model.id_to_piece(i): math.exp(self._model.get_score(i)) for i in text}
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the model, by which a run's data and a bundle's weights know it."""
+        """SHA-256 of the model. It identifies the tokenizer of encoded text and of weights."""
         return hashlib.sha256(self.model_bytes).hexdigest()
 
+    def frequencies(self) -> dict[str, float]:
+        """Return the pieces that are text, each with its probability."""
+        return {self.vocabularies[0][i]: math.exp(self._model.get_score(i)) for i in text_ids(self._model)}
+
     def encode(self, text: str) -> list[int]:
-        """The ids of one line of the source, without begin or end."""
+        """Return the piece ids of a source line, without special tokens."""
         if SPACE_MARK not in text:
             return self._model.encode(text)
         ids = self._model.encode(text.replace(SPACE_MARK, _STAND_IN))
-        return _replace_run(ids, self._stand_in_bytes, self._mark_bytes)
+        stand_in, mark = self._as_characters(_STAND_IN), self._as_characters(SPACE_MARK)
+        return [ord(character) for character in "".join(map(chr, ids)).replace(stand_in, mark)]
+
+    def _as_characters(self, character: str) -> str:
+        """Return the ids of a character's byte pieces as characters with these code points, for `str.replace`."""
+        return "".join(chr(self._model.piece_to_id(f"<0x{byte:02X}>")) for byte in character.encode())
 
     def encode_target(self, text: str) -> list[int]:
-        """The ids of one line of the target, without begin or end."""
+        """Return the piece ids of a target line, without special tokens."""
         return self.encode(text)
 
     def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[list[int], list[int]]]:
-        """The ids of both sides of many pairs, by all of the processor's cores."""
-        sides = [self._model.encode(list(side), num_threads=cores()) for side in zip(*pairs, strict=True)]
-        for pair, *ids in zip(pairs, *sides, strict=True):
-            src, tgt = (self.encode(text) if SPACE_MARK in text else of for text, of in zip(pair, ids, strict=True))
-            yield src, tgt
-
-    def may_fit(self, text: str, most: int) -> bool:
-        """Whether text may have at most so many pieces, told from its length and without encoding it.
-
-        It may have more all the same; false says that it has, for no piece is longer than the vocabulary's longest.
-        """
-        return len(text) <= most * self._longest_piece
+        """Yield the piece ids of both sides of sentence pairs. All processor cores are used."""
+        sides = [
+            [
+                self.encode(text) if SPACE_MARK in text else ids
+                for text, ids in zip(side, self._model.encode(list(side), num_threads=cores()), strict=True)
+            ]
+            for side in zip(*pairs, strict=True)
+        ]
+        yield from zip(*sides, strict=True)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; special ids are dropped, and a line break a model spelt in bytes becomes a space."""
-        text = self._model.decode([i for i in ids if i > self.unk_id])
+        """Return the text of piece ids. Special tokens are left out, and a generated line break becomes a space."""
+        text = self._model.decode([i for i in ids if i > _UNKNOWN])
         return text.replace("\n", " ")
 
-    def _byte_ids(self, character: str) -> list[int]:
-        return [self._model.piece_to_id(f"<0x{byte:02X}>") for byte in character.encode()]
+
+def load_model(content: bytes) -> tuple[sentencepiece.SentencePieceProcessor, list[str]]:
+    """Return a SentencePiece model and its pieces by id. Raise InputError if the bytes are not a model."""
+    model = sentencepiece.SentencePieceProcessor()
+    try:
+        model.LoadFromSerializedProto(content)
+        return model, [model.id_to_piece(i) for i in range(model.get_piece_size())]
+    except Exception as error:
+        raise InputError("not a SentencePiece model, or a damaged one") from error
 
 
-class _Remembering:
-    """Lines for SentencePiece, which reports whatever went wrong in reading them as an error of its own."""
-
-    def __init__(self, lines: Iterable[str]) -> None:
-        self.lines = lines
-        self.error: BaseException | None = None
-
-    def __iter__(self) -> Iterator[str]:
-        try:
-            yield from self.lines
-        except BaseException as error:
-            self.error = error
-            raise
-
-
-def _replace_run(ids: list[int], old: list[int], new: list[int]) -> list[int]:
-    """ids with every run equal to old replaced by new."""
-    out: list[int] = []
-    at = 0
-    while at < len(ids):
-        if ids[at : at + len(old)] == old:
-            out += new
-            at += len(old)
-        else:
-            out.append(ids[at])
-            at += 1
-    return out
+def text_ids(model: sentencepiece.SentencePieceProcessor) -> list[int]:
+    """Return the ids of the pieces that are text: neither control tokens nor unknown nor bytes."""
+    ids = range(model.get_piece_size())
+    return [i for i in ids if not (model.is_control(i) or model.is_unknown(i) or model.is_byte(i))]
 
 
 def _explain(message: str, vocab_size: int) -> str:
-    """What SentencePiece's complaint means for the one who chose vocab_size."""
-    if found := re.search(r"required_chars\. \d+ vs (\d+)", message):
-        return f"vocab_size {vocab_size} is too small for this text: its characters alone need {found[1]} pieces"
+    """Return what an error message of SentencePiece's training means."""
+    if required := re.search(r"required_chars\. \d+ vs (\d+)", message):
+        return f"vocab_size must be at least {required[1]} for the characters of this text, got {vocab_size}"
     if "sentences_.empty()" in message:
-        return "there is no text to learn word pieces from"
+        return "there is no text to train a tokenizer on"
     return f"SentencePiece could not be trained: {' '.join(message.split())}"
 
 
-def words_of(pieces: Sequence[str]) -> list[int | None]:
-    """The word that each piece belongs to, counted from 0; None of a piece of spaces alone."""
-    found: list[int | None] = []
+def word_indices(pieces: Sequence[str]) -> list[int | None]:
+    """Return the index of the word that each piece belongs to; None for a piece that is only spaces."""
+    indices: list[int | None] = []
     word, inside = -1, False
     for piece in pieces:
-        belongs = None
+        index = None
         for character in "x" if BYTE.fullmatch(piece) else piece:
             if character == SPACE_MARK:
                 inside = False
                 continue
             word, inside = word + (not inside), True
-            belongs = word
-        found.append(belongs)
-    return found
+            index = word
+        indices.append(index)
+    return indices

@@ -12,7 +12,7 @@ from relattn.translation.data.batching import Step, row_lengths, steps
 from relattn.translation.data.mixture import Mixture
 from relattn.translation.data.planning import plan_epoch
 from relattn.translation.data.storage import Pairs
-from relattn.translation.data.tokenizer import Marks
+from relattn.translation.data.tokenizer import SpecialTokens
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class TrainingText:
     pairs: Pairs
     names: tuple[str, ...]
     mixture: Mixture
-    marks: Marks
+    special: SpecialTokens
     config: DataConfig
     seed: int
 
@@ -49,13 +49,13 @@ class TrainingText:
             seed=self.seed,
             epoch=position[0],
             index=position[1],
-            marks=self.marks,
+            special=self.special,
             mixture=self.mixture,
         )
 
     def epoch(self, epoch: int, *, parts: int = 1) -> list[np.ndarray]:
         """Return the steps of an epoch, each as an array of pair indices. A step has `parts` micro-batches."""
-        lengths = row_lengths(self.pairs.src, self.marks.around_src), row_lengths(self.pairs.tgt, 1)
+        lengths = row_lengths(self.pairs.src, self.special.per_source), row_lengths(self.pairs.tgt, 1)
         return plan_epoch(
             *lengths,
             max_tokens=self.config.max_tokens,

@@ -129,7 +129,7 @@ def conditions(recipe: Recipe) -> dict[str, str]:
         "code": code(),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "processor": processor.described(),
+        "processor": processor.describe(),
         "threads": str(recipe.train.threads or torch.get_num_threads()),
     }
 

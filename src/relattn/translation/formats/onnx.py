@@ -100,7 +100,7 @@ def export(bundle: Bundle, out: Path, *, sample: Sequence[str] | int) -> Report:
             holds something else or cannot be written. `out` is then unchanged.
     """
     require_outside(out, bundle.path)
-    config, marks = bundle.model, bundle.tokenizer.marks
+    config, special = bundle.model, bundle.tokenizer.special
     unsupported = f"{bundle.path}: ONNX export does not support"
     require(config.positions not in ("lstm", "cnn"), f"{unsupported} {config.positions} positions")
     require(isinstance(bundle.tokenizer, Tokenizer), f"{unsupported} imported models, with several tokenizer files")
@@ -115,9 +115,9 @@ def export(bundle: Bundle, out: Path, *, sample: Sequence[str] | int) -> Report:
     about = {
         "src_lang": bundle.src_lang,
         "tgt_lang": bundle.tgt_lang,
-        "pad": marks.pad,
-        "bos": marks.bos,
-        "eos": marks.eos,
+        "pad": special.pad,
+        "bos": special.bos,
+        "eos": special.eos,
         **shape,
         "max_length": translator.max_length,
         "search": as_dict(bundle.search),

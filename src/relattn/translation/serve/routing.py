@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from relattn.translation.config import SearchConfig
-from relattn.translation.data.tokenizer import words_of
+from relattn.translation.data.tokenizer import word_indices
 from relattn.translation.errors import InputError, one_line, require
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.metrics import Metrics
@@ -286,7 +286,7 @@ def _words(text: str, pieces: Sequence[str], log_probs: Sequence[float]) -> list
     words of the text, the sentence is returned as one word without confidence.
     """
     by_word: dict[int, list[float]] = {}
-    for word, log_prob in zip(words_of(pieces), log_probs, strict=False):
+    for word, log_prob in zip(word_indices(pieces), log_probs, strict=False):
         if word is not None:
             by_word.setdefault(word, []).append(log_prob)
     parts = re.split("( +)", text)  # words, and spaces at odd indices

@@ -18,7 +18,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 from relattn.translation.config import Recipe
 from relattn.translation.data.batching import Batch, Step, row_lengths
-from relattn.translation.data.encode import prepared, tokenizer_of, training_text
+from relattn.translation.data.encode import has_data, open_training_text, read_tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.files import as_size
 from relattn.translation.model.transformer import Transformer
@@ -84,7 +84,7 @@ def longest_batch(recipe: Recipe) -> Batch:
 def make_model(recipe: Recipe) -> Transformer:
     """Return the model of a recipe, with the vocabulary of its run, or with the maximum size if there is none yet."""
     run = Path(recipe.out)
-    sizes = tokenizer_of(run).vocab_sizes if prepared(run) else (recipe.data.vocab_size,) * 2
+    sizes = read_tokenizer(run).vocab_sizes if has_data(run) else (recipe.data.vocab_size,) * 2
     return Transformer(recipe.model, *sizes)
 
 
@@ -137,9 +137,9 @@ def memory(recipe: Recipe) -> Memory | None:
 def describe_epoch(recipe: Recipe) -> str:
     """Return the steps, sentence pairs and tokens of an epoch, if the run has its data."""
     out = Path(recipe.out)
-    if not prepared(out):
+    if not has_data(out):
         return f"not known before {recipe.out} has its data"
-    text = training_text(recipe.data, out, seed=recipe.seed)
+    text = open_training_text(recipe.data, out, seed=recipe.seed)
     steps = text.epoch(0, parts=recipe.micro_batches_per_step)
     tokens = row_lengths(text.pairs.tgt, 1)
     pairs, per_step = sum(map(len, steps)), sum(int(tokens[step].sum()) for step in steps) / len(steps)

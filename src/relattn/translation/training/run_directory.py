@@ -21,7 +21,7 @@ from torch import nn
 from relattn.translation import bundle
 from relattn.translation.config import Recipe, SearchConfig, TrainConfig, as_dict, differences, dump
 from relattn.translation.config.yaml import read_yaml, to_config
-from relattn.translation.data.encode import prepared
+from relattn.translation.data.encode import has_data
 from relattn.translation.errors import InputError, require
 from relattn.translation.files import PART, as_size, remove, write_atomically
 from relattn.translation.locking import LOCK, locked
@@ -59,7 +59,7 @@ def new_run(recipe: Recipe) -> Iterator[None]:
             write_atomically(out / RECIPE, dump(recipe).encode())
             yield
         finally:
-            if not prepared(out):
+            if not has_data(out):
                 for entry in out.iterdir():
                     if entry.name != LOCK:
                         remove(entry)

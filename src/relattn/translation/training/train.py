@@ -13,7 +13,7 @@ import torch
 
 from relattn.translation import bundle, hub
 from relattn.translation.config import ModelConfig, Recipe, as_dict, differences, dump
-from relattn.translation.data.encode import Validation, prepare, prepared, tokenizer_of
+from relattn.translation.data.encode import ValidationSet, has_data, load_data, read_tokenizer
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.errors import require
 from relattn.translation.evaluation import score
@@ -93,7 +93,7 @@ def train(
                 _wait_for_data(out)
             start = _read_start(settings.init_from, recipe.model)
             tokenizer = None if start is None else start.tokenizer
-            data = prepare(recipe.data, out, seed=recipe.seed, tokenizer=tokenizer, check=first)
+            data = load_data(recipe.data, out, seed=recipe.seed, tokenizer=tokenizer, check=first)
             torch.manual_seed(recipe.seed)
             model = Transformer(recipe.model, *data.tokenizer.vocab_sizes)
             if start is not None:
@@ -134,7 +134,7 @@ def _claim(recipe: Recipe, *, resume: bool) -> Iterator[None]:
 
 def _wait_for_data(out: Path) -> None:
     """Wait until the first process has prepared the data, which may take longer than a process group waits."""
-    while not prepared(out):
+    while not has_data(out):
         time.sleep(0.2)
 
 
@@ -155,7 +155,7 @@ def _log_dropped(counts: dict[str, int]) -> None:
 
 
 def write_bundle(
-    recipe: Recipe, paths: list[Path], tokenizer: AnyTokenizer, valid: list[Validation], path: Path
+    recipe: Recipe, paths: list[Path], tokenizer: AnyTokenizer, valid: list[ValidationSet], path: Path
 ) -> None:
     """Average checkpoints into a bundle, score it on the validation sets, and calibrate it on the first of them.
 
@@ -200,7 +200,7 @@ def average_run(run: str | Path, last: int, path: str | Path, *, overwrite: bool
     recipe = read_recipe(run)
     paths = checkpoints.list_checkpoints(run / CHECKPOINTS)
     require(1 <= last <= len(paths), f"last must be in [1, {len(paths)}], the checkpoints of {run}, got {last}")
-    write_bundle(recipe, paths[-last:], tokenizer_of(run), [], Path(path))
+    write_bundle(recipe, paths[-last:], read_tokenizer(run), [], Path(path))
 
 
 def _card(recipe: Recipe, paths: list[Path]) -> str:

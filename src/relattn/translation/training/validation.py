@@ -14,9 +14,9 @@ import torch
 
 from relattn.translation.config import SearchConfig
 from relattn.translation.data.batching import Batch
-from relattn.translation.data.encode import Validation
+from relattn.translation.data.encode import ValidationSet
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
-from relattn.translation.data.tokenizer import Marks
+from relattn.translation.data.tokenizer import SpecialTokens
 from relattn.translation.evaluation import score
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training.objective import mean_loss
@@ -42,7 +42,7 @@ class Validated:
 
 def validate(
     model: Transformer,
-    valid: Validation,
+    valid: ValidationSet,
     tokenizer: AnyTokenizer,
     search: SearchConfig,
     lines: int,
@@ -61,10 +61,10 @@ def validate(
 
 
 def ignores_order(
-    model: Transformer, valid: Validation, marks: Marks, result: Validated, device: torch.device
+    model: Transformer, valid: ValidationSet, special: SpecialTokens, result: Validated, device: torch.device
 ) -> str | None:
     """Return a warning if shuffling the source tokens of a validation set does not increase the loss, else None."""
-    batches = [shuffled(batch, marks, seed) for seed, batch in enumerate(valid.batches)]
+    batches = [shuffled(batch, special, seed) for seed, batch in enumerate(valid.batches)]
     loss = mean_loss(model, batches, device)
     if loss > result.loss * (1 + _LEAST_INCREASE):
         return None
@@ -74,10 +74,10 @@ def ignores_order(
     )
 
 
-def shuffled(batch: Batch, marks: Marks, seed: int) -> Batch:
+def shuffled(batch: Batch, special: SpecialTokens, seed: int) -> Batch:
     """Return a batch with the tokens of each source in random order, without moving special tokens."""
     random, src = np.random.default_rng(seed), batch.src.clone()
-    first, last = len(marks.src_begin), len(marks.src_end)
+    first, last = len(special.src_begin), len(special.src_end)
     for row, length in zip(src, batch.src_lengths.tolist(), strict=True):
         tokens = row[first : length - last]
         tokens.copy_(tokens[torch.from_numpy(random.permutation(len(tokens)))])

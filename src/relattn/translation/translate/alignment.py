@@ -3,7 +3,7 @@
 The model reads the whole translation again. The attention weights are those of the last decoder layer but one, averaged
 over heads; Garg et al. 2019 found that layer the best of six. Words are separated by spaces. The weight of a target
 word on a source word is the sum over the pieces of both, and the largest weight gives the link. A target word has no
-link if the marks around the source, mostly its end, have more weight than every word.
+link if the special tokens around the source, mostly its end, have more weight than every word.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from relattn.translation.data.batching import Batch
-from relattn.translation.data.tokenizer import Marks, words_of
+from relattn.translation.data.tokenizer import SpecialTokens, word_indices
 from relattn.translation.model.attention import CrossAttention
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
@@ -25,18 +25,18 @@ from relattn.translation.model.transformer import Transformer
 Links = list[tuple[int, int]]  # (source word, target word), counted from 0, ordered by target word
 
 
-def links(weights: np.ndarray, src_pieces: Sequence[str], tgt_pieces: Sequence[str], marks: Marks) -> Links:
+def links(weights: np.ndarray, src_pieces: Sequence[str], tgt_pieces: Sequence[str], special: SpecialTokens) -> Links:
     """Return the links between words.
 
     Args:
-        weights: (target pieces and the end, source pieces and their marks), as `attention` returns them.
-        src_pieces: source pieces, without marks.
+        weights: (target pieces and the end, source pieces and their special tokens), as `attention` returns them.
+        src_pieces: source pieces, without special tokens.
         tgt_pieces: target pieces, without the end.
-        marks: marks around sources.
+        special: special tokens of the model.
     """
-    source, target = words_of(src_pieces), words_of(tgt_pieces)
+    source, target = word_indices(src_pieces), word_indices(tgt_pieces)
     no_word = len(source)
-    columns = [None] * len(marks.src_begin) + list(source) + [None] * len(marks.src_end)
+    columns = [None] * len(special.src_begin) + list(source) + [None] * len(special.src_end)
     words = [no_word if word is None else word for word in columns]
     totals = np.zeros((max((word for word in target if word is not None), default=-1) + 1, no_word + 1))
     for row, word in zip(weights, target, strict=False):

@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from relattn.translation.config import Calibration, SearchConfig
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
-from relattn.translation.data.planning import runs
+from relattn.translation.data.planning import batch_by_size
 from relattn.translation.errors import InputError, one_line
 from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.types import Hypothesis, Request
@@ -113,8 +113,8 @@ class Translator(ABC):
         """Return the log-probability, in nats, of each piece of given translations, and of the end of sentence.
 
         Args:
-            src_ids: source pieces, without marks.
-            tgt_ids: target pieces, without marks.
+            src_ids: source pieces, without special tokens.
+            tgt_ids: target pieces, without special tokens.
         """
 
     @abstractmethod
@@ -124,8 +124,8 @@ class Translator(ABC):
         """Return the (source word, target word) pairs of given translations, counted from 0, as `alignment.links`.
 
         Args:
-            src_ids: source pieces, without marks.
-            tgt_ids: target pieces, without marks.
+            src_ids: source pieces, without special tokens.
+            tgt_ids: target pieces, without special tokens.
 
         Raises:
             InputError: alignment is not supported.
@@ -145,7 +145,7 @@ class Translator(ABC):
         while chunk := list(islice(remaining, PAIRS)):
             src_ids, tgt_ids = self.encode_pairs(chunk)
             for ids, log_probs in zip(tgt_ids, self.log_probs(src_ids, tgt_ids), strict=True):
-                yield list(zip([*ids, self.tokenizer.marks.eos], log_probs, strict=True))
+                yield list(zip([*ids, self.tokenizer.special.eos], log_probs, strict=True))
 
     def encode_pairs(self, numbered: Sequence[tuple[int, tuple[str, str]]]) -> tuple[list[list[int]], list[list[int]]]:
         """Return the pieces of sources and of targets. Raises InputError as `score` does."""
@@ -161,13 +161,13 @@ class Translator(ABC):
     def _encode_source(self, line: str, where: str) -> list[int]:
         """Return the pieces of a source line. Raises InputError, which begins with `where`, if it is too long."""
         ids = self.tokenizer.encode(line)
-        self._require_held(len(ids), self.tokenizer.marks.around_src, where)
+        self._require_held(len(ids), self.tokenizer.special.per_source, where)
         return ids
 
-    def _require_held(self, pieces: int, marks: int, where: str) -> None:
-        """Raise an InputError if a line with `marks` marks is longer than the model can hold."""
-        if self.max_length is not None and pieces + marks > self.max_length:
-            raise InputError(f"{where} has {pieces} pieces, but this model reads at most {self.max_length - marks}")
+    def _require_held(self, pieces: int, special: int, where: str) -> None:
+        """Raise an InputError if a line with `special` special tokens is longer than the model can hold."""
+        if self.max_length is not None and pieces + special > self.max_length:
+            raise InputError(f"{where} has {pieces} pieces, but this model reads at most {self.max_length - special}")
 
     def translate(
         self,
@@ -269,11 +269,11 @@ class Translator(ABC):
             self._request(first_line + i, lines[i], ids, prefixes[i], options, search) for i, ids in pieces.items()
         ]
         lengths = np.array(
-            [len(request.src_ids) + self.tokenizer.marks.around_src for request in requests], dtype=np.int64
+            [len(request.src_ids) + self.tokenizer.special.per_source for request in requests], dtype=np.int64
         )
         most = min(MAX_SENTENCES, -(-len(requests) // self.workers))
         prefix_lengths = np.array([len(request.prefix) for request in requests])  # equal ones are read in one pass
-        cut = runs(np.lexsort((-lengths, prefix_lengths)), lengths, MAX_TOKENS, most)
+        cut = batch_by_size(np.lexsort((-lengths, prefix_lengths)), lengths, MAX_TOKENS, most)
         batches = [[requests[i] for i in indices] for indices in cut]
 
         found = self.map_batches(lambda batch: self._translate_batch(batch, search, options), batches)

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from relattn.translation.config import Calibration, SearchConfig
 from relattn.translation.data.batching import Batch, collate
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
-from relattn.translation.data.planning import runs
+from relattn.translation.data.planning import batch_by_size
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search import beam, constrained
@@ -96,21 +96,21 @@ class TorchTranslator(Translator):
         self, requests: list[Request], search: SearchConfig, options: TranslateOptions
     ) -> list[list[Hypothesis]]:
         """Search for requests whose prefixes have the same length, and which either all have phrases or have none."""
-        marks, step = self.tokenizer.marks, self.model.step
+        special, step = self.tokenizer.special, self.model.step
         rules = SearchRules(
             beam_size=search.beam_size,
-            bos=marks.bos,
-            eos=marks.eos,
-            banned=marks.banned,
+            bos=special.bos,
+            eos=special.eos,
+            banned=special.banned,
             penalty=length_penalty(search.length_penalty, search.alpha),
             n_best=options.n_best if options.sampling is None else 1,
             early_stopping=search.early_stopping,
         )
-        src = [self._tensor([*marks.src_begin, *each.src_ids, *marks.src_end]) for each in requests]
+        src = [self._tensor([*special.src_begin, *each.src_ids, *special.src_end]) for each in requests]
         src_lengths = self._tensor([len(row) for row in src])
         limits = self._tensor([each.limit for each in requests])
         prefixes = self._tensor([each.prefix for each in requests])
-        memory = self.model.encode(pad_sequence(src, batch_first=True, padding_value=marks.pad), src_lengths)
+        memory = self.model.encode(pad_sequence(src, batch_first=True, padding_value=special.pad), src_lengths)
         cache = self.model.start(memory, src_lengths, int(limits.max()))
         if options.sampling is not None:
             draws = [[options.sampling.seed, each.number, draw] for each in requests for draw in range(options.n_best)]
@@ -143,22 +143,22 @@ class TorchTranslator(Translator):
         return scores
 
     def align_batch(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[Links]:
-        (source, target), marks = self.tokenizer.vocabularies, self.tokenizer.marks
+        (source, target), special = self.tokenizer.vocabularies, self.tokenizer.special
         alignments: list[Links] = [[]] * len(src_ids)
         for chosen, batch in self._batches(src_ids, tgt_ids):
             weights = attention(self.model, batch).cpu().numpy()
             for i, row, width in zip(chosen, weights, batch.src_lengths.tolist(), strict=True):
                 sides = [source[piece] for piece in src_ids[i]], [target[piece] for piece in tgt_ids[i]]
-                alignments[i] = links(row[:, :width], *sides, marks)
+                alignments[i] = links(row[:, :width], *sides, special)
         return alignments
 
     def _batches(
         self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]
     ) -> Iterator[tuple[list[int], Batch]]:
         """Yield batches of pairs of similar length, each with the indices of its pairs."""
-        around = self.tokenizer.marks.around_src
+        around = self.tokenizer.special.per_source
         longest = np.maximum([len(ids) + around for ids in src_ids], [len(ids) + 1 for ids in tgt_ids])
-        for indices in runs(np.argsort(longest, kind="stable"), longest, MAX_TOKENS):
+        for indices in batch_by_size(np.argsort(longest, kind="stable"), longest, MAX_TOKENS):
             chosen = indices.tolist()
             sides = [src_ids[i] for i in chosen], [tgt_ids[i] for i in chosen]
-            yield chosen, collate(*sides, self.tokenizer.marks).to(self.device)
+            yield chosen, collate(*sides, self.tokenizer.special).to(self.device)

@@ -114,15 +114,15 @@ def ctranslate2_search(search: SearchConfig, length: float) -> SearchConfig:
 
 def _write(out: Path, bundle: Bundle, model: Transformer, search: SearchConfig, weights: Quantization) -> None:
     """Write the files of an export, except the card, in a new directory."""
-    config, tokenizer, marks = bundle.model, bundle.tokenizer, bundle.tokenizer.marks
+    config, tokenizer, special = bundle.model, bundle.tokenizer, bundle.tokenizer.special
     src_pieces, tgt_pieces = tokenizer.vocabularies
     spec = _spec(model)
     spec.register_source_vocabulary(src_pieces)
     spec.register_target_vocabulary(tgt_pieces)
-    spec.config.bos_token = src_pieces[marks.src_begin[0]] if marks.src_begin else tgt_pieces[marks.bos]
-    spec.config.eos_token, spec.config.decoder_start_token = tgt_pieces[marks.eos], tgt_pieces[marks.bos]
+    spec.config.bos_token = src_pieces[special.src_begin[0]] if special.src_begin else tgt_pieces[special.bos]
+    spec.config.eos_token, spec.config.decoder_start_token = tgt_pieces[special.eos], tgt_pieces[special.bos]
     spec.config.unk_token = tokenizer.unknown_piece
-    spec.config.add_source_bos, spec.config.add_source_eos = bool(marks.src_begin), bool(marks.src_end)
+    spec.config.add_source_bos, spec.config.add_source_eos = bool(special.src_begin), bool(special.src_end)
     spec.config.layer_norm_epsilon = config.norm_epsilon
     settings = ExportSettings(
         src_lang=bundle.src_lang,
