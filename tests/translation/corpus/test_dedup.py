@@ -8,13 +8,13 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from relattn.translation.corpus.dedup import Seen, digest
+from relattn.translation.corpus.dedup import SeenPairs, digest
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_is_new_is_what_a_set_says(seed):
     source = random.Random(seed)
-    seen, known = Seen(), set()
+    seen, known = SeenPairs(), set()
     for _ in range(200):
         batch = [source.randrange(3000) for _ in range(source.randrange(40))]
         expected = []
@@ -35,7 +35,7 @@ def test_memory_is_at_most_24_bytes_a_pair_and_8_at_rest():
     generator, count = np.random.default_rng(1), 1 << 20
     tracemalloc.start()
     try:
-        seen = Seen()
+        seen = SeenPairs()
         for _ in range(count // 2048):
             seen.add(generator.integers(1 << 63, size=2048, dtype=np.uint64))
         rest, peak = tracemalloc.get_traced_memory()

@@ -10,17 +10,16 @@ import pytest
 import regex
 
 from relattn.translation.config import CleaningConfig
-from relattn.translation.corpus import words as words_module
-from relattn.translation.corpus.filters import Cleaner
-from relattn.translation.corpus.overlap import HeldOut
-from relattn.translation.corpus.words import Scripts, plain, words
+from relattn.translation.corpus import filters
+from relattn.translation.corpus.filters import Cleaner, normalize_spaces, script_share, split_words
+from relattn.translation.corpus.overlap import HeldOutText
 from relattn.translation.errors import InputError
 
 CONFIG = CleaningConfig(max_words=7, max_characters=60, max_ratio=2.0, ngram=5)
 
 
 def reason(src: str, tgt: str, *, languages: tuple[str, str] = ("en", "de"), held_out=(), **changed) -> str | None:
-    return Cleaner(replace(CONFIG, **changed), languages, list(held_out)).reason(src, tgt)
+    return Cleaner(replace(CONFIG, **changed), languages, list(held_out)).drop_reason(src, tgt)
 
 
 def test_a_pair_that_is_text_stays():
@@ -76,26 +75,26 @@ def test_a_rule_that_is_null_drops_nothing():
     ],
 )
 def test_scripts_of_languages(language, own, foreign):
-    assert Scripts(language).share(own) == 1
-    assert foreign is None or Scripts(language).share(foreign) == 0
-    assert foreign is None or 0 < Scripts(language).share(own + foreign) < 1
+    assert script_share(own, language) == 1
+    assert foreign is None or script_share(foreign, language) == 0
+    assert foreign is None or 0 < script_share(own + foreign, language) < 1
 
 
 def test_text_in_one_line():
-    assert plain(" a\tb\r\nc\u2028d\x85e\u00a0f\x1cg  ") == "a b c d e f g"
+    assert normalize_spaces(" a\tb\r\nc\u2028d\x85e\u00a0f\x1cg  ") == "a b c d e f g"
 
 
 def test_words():
-    assert words("Don’t STOP, Straße e\u0301 x_1") == ["don", "t", "stop", "strasse", "e\u0301", "x_1"]
-    assert words("हिन्दी में") == ["हिन्दी", "में"]
-    assert words("ab漢字c かナ한글") == ["ab", "漢", "字", "c", "か", "ナ", "한글"]
-    assert words("ไท") == ["ไ", "ท"]
+    assert split_words("Don’t STOP, Straße e\u0301 x_1") == ["don", "t", "stop", "strasse", "e\u0301", "x_1"]
+    assert split_words("हिन्दी में") == ["हिन्दी", "में"]
+    assert split_words("ab漢字c かナ한글") == ["ab", "漢", "字", "c", "か", "ナ", "한글"]
+    assert split_words("ไท") == ["ไ", "ท"]
 
 
 def test_every_script_without_spaces_is_noticed():
-    unspaced = regex.compile(f"[{words_module._UNSPACED}]", regex.V1)
+    unspaced = regex.compile(f"[{filters._UNSPACED}]", regex.V1)
     everything = "".join(map(chr, range(sys.maxunicode + 1)))
-    missed = [c for c in unspaced.findall(everything) if not words_module._MAYBE_UNSPACED.search(c)]
+    missed = [c for c in unspaced.findall(everything) if not filters._MAYBE_UNSPACED.search(c)]
     assert missed == []
 
 
@@ -111,7 +110,7 @@ def test_overlap_is_what_brute_force_finds(n):
     source = random.Random(n)
     held_out = [source.choices("abc", k=source.randrange(9)) for _ in range(12)]
     lines = [source.choices("abcd", k=source.randrange(9)) for _ in range(400)]
-    found = HeldOut([" ".join(line) for line in held_out], n)
+    found = HeldOutText(held_out, n)
     expected = [overlaps_by_brute_force(line, held_out, n) for line in lines]
     assert [found.overlaps(line) for line in lines] == expected
     assert {True, False} == set(expected)

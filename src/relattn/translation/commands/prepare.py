@@ -57,20 +57,20 @@ def prepare(
     place = Path(out or f"data/{name}")
     corpus = _corpus(name, text, exclude)
     prepared = run(corpus, place, cleaning, processes=processes, show=sys.stderr.isatty())
-    if prepared.before:
-        print(f"{place} was prepared before, from the same text and by the same rules", end="\n\n")
-    print(prepared.account, end=f"\n\n{place / CARD}\n")
+    if prepared.already_done:
+        print(f"{place} was prepared before, from the same text by the same rules", end="\n\n")
+    print(prepared.stats, end=f"\n\n{place / CARD}\n")
 
 
 def _corpus(name: str, text: OwnText, exclude: list[str]) -> Any:
     """Return the corpus to prepare."""
-    from relattn.translation.corpus.catalog import KNOWN
+    from relattn.translation.corpus.catalog import CATALOG
     from relattn.translation.corpus.sources import KnownCorpus, OwnFiles
 
     flags = {field.name: getattr(text, field.name) for field in fields(text)}
     if name:
-        if name not in KNOWN:
-            raise unknown("corpus", name, KNOWN)
+        if name not in CATALOG:
+            raise unknown("corpus", name, CATALOG)
         for flag, value in {**flags, "exclude": exclude}.items():
             require(not value, f"--{flag} does not work with the known corpus {name}")
         return KnownCorpus(name)
