@@ -85,10 +85,11 @@ def test_examples_are_the_first_and_short(own, tmp_path):
     assert len(stats.examples["duplicate"]) == 3
     for reason, examples in stats.examples.items():
         assert len(examples) == min(3, stats.dropped[reason])
-        for number, src, tgt in examples:
-            shown = pairs[number - 1][0].replace("\0", "\\x00"), normalize_spaces(pairs[number - 1][1])
-            assert src == shown[0]
-            assert tgt == shown[1] or (tgt.endswith(" …") and shown[1].startswith(tgt[:-2]) and len(tgt) <= 100)
+        for example in examples:
+            number, text = example.split(": ", 1)
+            src, tgt = map(normalize_spaces, pairs[int(number) - 1])
+            src = src.replace("\0", "\\x00")
+            assert text == f"{src} ||| {tgt}" or text == f"{src} ||| {tgt[:98]} …"
 
 
 def test_duplicates_may_stay(own, tmp_path):
@@ -244,7 +245,7 @@ def test_a_directory_of_something_else_is_left_alone(own, tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "README.md").write_text("mine")
     said = refusal(own, tmp_path / "notes")
-    assert said == f"{tmp_path}/notes: the output directory must be empty, got one with README.md; choose another --out"
+    assert said == f"{tmp_path}/notes: the output must be an empty directory, got one with README.md"
     assert content(tmp_path / "notes") == {"README.md": b"mine"}
     assert refusal(own, Path(own.src)) == f"{own.src}: the output must be a directory, got a file"
 
@@ -275,14 +276,14 @@ def test_a_corpus_of_which_nothing_stays_is_said(tmp_path):
     for side in LANGUAGES:
         (tmp_path / side).write_text("\n\0\n")
     said = refusal(OwnFiles(str(tmp_path / "en"), str(tmp_path / "de"), LANGUAGES), tmp_path / "out")
-    assert said == "no pair is left; dropped: 1 empty; 1 control"
+    assert said.startswith(f"{tmp_path}/out: no pair is left; dropped: 1 empty (a side has no text); 1 control (")
 
 
 def test_a_command_that_left_nothing_can_be_corrected(tmp_path):
     for side, text in (("en", "one cat\n"), ("ru", "один кот\n")):
         (tmp_path / side).write_text(text, encoding="utf-8")
     paths = str(tmp_path / "en"), str(tmp_path / "ru")
-    assert "--min_script" in refusal(OwnFiles(*paths, ("ru", "en")), tmp_path / "out")
+    assert "min_script" in refusal(OwnFiles(*paths, ("ru", "en")), tmp_path / "out")
     assert run(OwnFiles(*paths, ("en", "ru")), tmp_path / "out").stats.kept == 1
 
 
@@ -331,7 +332,7 @@ def test_the_card_and_the_record_have_the_files_as_they_are(own, tmp_path):
         assert f"| `{Path(path).name}` |" in card
         assert digest in card
     assert f"| duplicate | {stats.dropped['duplicate']} |" in card
-    assert "max_words 20" in card
+    assert "`max_words: 20`" in card
     assert str(tmp_path) not in card
 
 

@@ -1,6 +1,5 @@
 """`relattn prepare`"""
 
-import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -56,7 +55,7 @@ def prepare(
 
     place = Path(out or f"data/{name}")
     corpus = _corpus(name, text, exclude)
-    prepared = run(corpus, place, cleaning, processes=processes, show=sys.stderr.isatty())
+    prepared = run(corpus, place, cleaning, processes=processes)
     if prepared.already_done:
         print(f"{place} was prepared before, from the same text by the same rules", end="\n\n")
     print(prepared.stats, end=f"\n\n{place / CARD}\n")

@@ -25,9 +25,6 @@ class SeenPairs:
     def __init__(self) -> None:
         self._runs: list[np.ndarray] = []
 
-    def __len__(self) -> int:
-        return sum(map(len, self._runs))
-
     def add(self, digests: np.ndarray) -> np.ndarray:
         """Add digests, uint64 (n,), and return which of them were new, bool (n,); of equal ones, only the first is."""
         distinct, first = np.unique(digests, return_index=True)

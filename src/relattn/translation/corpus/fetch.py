@@ -13,6 +13,7 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from logging.handlers import BufferingHandler
 from pathlib import Path
 from urllib.error import HTTPError
@@ -134,21 +135,15 @@ def _request(file: RemoteFile, start: int) -> Generator[bytes]:
 
 
 def _verify(file: RemoteFile, part: Path) -> None:
-    """Delete a downloaded file and raise an InputError unless its size and checksum are those that the hub gives."""
-    size = part.stat().st_size
-    if size != file.size:
-        fault = f"its size must be {file.size:,} bytes, got {size:,}"
-    else:
-        by_git = len(file.checksum) == 40
-        with part.open("rb") as content:
-            digest = hashlib.file_digest(
-                content, lambda: hashlib.sha1(f"blob {size}\0".encode()) if by_git else hashlib.sha256()
-            )
-        if digest.hexdigest() == file.checksum:
-            return
-        fault = f"its checksum must be {file.checksum}, got {digest.hexdigest()}"
-    remove(part)
-    raise InputError(f"{file.repository}: {file.name}: the download was deleted: {fault}")
+    """Delete a downloaded file and raise an InputError unless its checksum, and so its size, is the one of the hub."""
+    prefix = f"blob {file.size}\0".encode()  # Git's checksum of a file covers its size
+    new_digest = hashlib.sha256 if len(file.checksum) == 64 else partial(hashlib.sha1, prefix)
+    with part.open("rb") as content:
+        checksum = hashlib.file_digest(content, new_digest).hexdigest()
+    if checksum != file.checksum:
+        fault = f"{file.size:,} bytes with checksum {file.checksum}, got {part.stat().st_size:,} with {checksum}"
+        remove(part)
+        raise InputError(f"{file.repository}: {file.name}: the download was deleted: it must have {fault}")
 
 
 def sacrebleu_pairs(name: str, src_lang: str, tgt_lang: str) -> list[tuple[str, str]]:

@@ -14,19 +14,11 @@ from relattn.translation.corpus.overlap import HeldOutText
 REASONS = {  # in the order of the checks; a pair is dropped for the first reason that applies
     "empty": "a side has no text",
     "control": "a side has a control character such as NUL, or U+FFFD, which replaces undecodable bytes",
-    "long": "a side has too many characters or words",
-    "ratio": "a side has too many words compared with the other side",
-    "script": "most letters of a side belong to a script that its language is not written in",
-    "overlap": "a side shares consecutive words with a held-out line",
-    "duplicate": "the pair occurred before",
-}
-
-OPTIONS = {  # options that control each reason
-    "long": ("max_words", "max_characters"),
-    "ratio": ("max_ratio",),
-    "script": ("min_script",),
-    "overlap": ("ngram",),
-    "duplicate": ("keep_duplicates",),
+    "long": "a side has more than max_characters characters or max_words words",
+    "ratio": "a side has more than max_ratio × (words of the other + 1) words",
+    "script": "less than min_script of a side's letters are in the scripts of its language",
+    "overlap": "a side shares ngram consecutive words with a held-out line",
+    "duplicate": "the pair occurred before, and keep_duplicates is false",
 }
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")  # including lone surrogates

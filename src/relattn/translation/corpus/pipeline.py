@@ -30,7 +30,7 @@ from tqdm import tqdm
 from relattn.translation.config import CleaningConfig, as_dict, differences
 from relattn.translation.corpus.dedup import SeenPairs
 from relattn.translation.corpus.filter_pool import FilteredChunk, filter_pool, split_chunks
-from relattn.translation.corpus.filters import OPTIONS, Cleaner
+from relattn.translation.corpus.filters import REASONS, Cleaner
 from relattn.translation.corpus.report import FilterStats, data_card
 from relattn.translation.corpus.sources import KnownCorpus, OpenCorpus, OwnFiles
 from relattn.translation.errors import InputError, reading, require
@@ -38,9 +38,8 @@ from relattn.translation.files import putting, remove, write_atomically
 from relattn.translation.locking import LOCK, locked
 
 CARD, RECORD = "README.md", "prepared.json"
-PART = 1_000_000  # pairs
 _WORK = ".preparing"
-_SETTINGS, _DIGESTS, _STATS = "settings.json", "digests.npy", "stats.json"  # in .preparing and its parts
+_BEGUN = "settings", "origin"  # fields of settings.json, and the first of prepared.json
 _LEVEL = 5  # of gzip: nearly the size of the highest level, in a third of the time
 _log = logging.getLogger(__name__)
 
@@ -64,8 +63,7 @@ def prepare(
     config: CleaningConfig,
     *,
     processes: int = 1,
-    part: int = PART,
-    show: bool = False,
+    part: int = 1_000_000,
 ) -> Prepared:
     """Prepare a corpus in a directory, or continue a preparation that was interrupted.
 
@@ -77,7 +75,6 @@ def prepare(
         config: rules that decide which pairs are kept.
         processes: number of processes that filter pairs; with more than one, this process only reads and writes.
         part: number of pairs per part.
-        show: whether to show progress on standard error.
 
     Raises:
         InputError: the corpus cannot be downloaded or read, every pair is dropped, or the directory is in other use or
@@ -85,10 +82,10 @@ def prepare(
     """
     require(out.is_dir() or not out.exists(), f"{out}: the output must be a directory, got a file")
     with locked(out, "preparing this directory"):
-        record, work = _read_record(out / RECORD, "stats", "files"), out / _WORK
-        begun = record or _read_record(work / _SETTINGS)
-        if begun is None:
-            _require_empty(out)
+        record, work = _read_record(out / RECORD, *_BEGUN, "stats", "files"), out / _WORK
+        begun = record or _read_record(work / "settings.json", *_BEGUN)
+        if begun is None and (others := {entry.name for entry in out.iterdir()} - {LOCK, _WORK}):
+            raise InputError(f"{out}: the output must be an empty directory, got one with {min(others)}")
         rules = {"languages": list(corpus.languages), "cleaning": as_dict(config), "pairs per part": part}
         settings = {**corpus.identity, **rules}
         if begun is not None and (changed := differences(begun["settings"], settings)):
@@ -97,18 +94,19 @@ def prepare(
         if record is not None:
             if not (changed := _changed_files(out, record)):
                 remove(work)
-                return Prepared(FilterStats.from_json(record["stats"]), already_done=True)
+                return Prepared(FilterStats(**record["stats"]), already_done=True)
             _log.warning("%s: missing or changed: %s; preparing the text again", out, ", ".join(changed))
         source = corpus.open(begun["origin"] if begun is not None else None)
         begun = {"settings": settings, "origin": source.origin}
         work.mkdir(exist_ok=True)
-        write_atomically(work / _SETTINGS, json.dumps(begun).encode())
+        write_atomically(work / "settings.json", json.dumps(begun).encode())
         make_cleaner = partial(Cleaner, config, corpus.languages, source.held_out)
         seen = None if config.keep_duplicates else SeenPairs()
-        stats = _write_parts(source, work, make_cleaner, seen, processes=processes, part=part, show=show)
+        stats = _write_parts(source, work, make_cleaner, seen, processes, part)
         if not stats.kept:
             remove(work)  # so that a corrected command can start
-            raise InputError(_nothing_left(stats))
+            dropped = [f"{count:,} {name} ({REASONS[name]})" for name, count in stats.dropped.items() if count]
+            raise InputError(f"{out}: no pair is left; dropped: {'; '.join(dropped)}")
         _finish(out, {**begun, "stats": asdict(stats)}, source.test_sets)
         remove(work)
     return Prepared(stats, already_done=False)
@@ -119,10 +117,8 @@ def _write_parts(
     work: Path,
     make_cleaner: partial[Cleaner],
     seen: SeenPairs | None,
-    *,
     processes: int,
     part: int,
-    show: bool,
 ) -> FilterStats:
     """Write the parts that do not exist yet, and return the statistics of all."""
     stats, done = FilterStats(), _parts(work)
@@ -131,7 +127,7 @@ def _write_parts(
     rest = islice(source.pairs, stats.read, None)
     with (
         filter_pool(processes, make_cleaner) as filter_chunks,
-        tqdm(rest, total=source.total, initial=stats.read, unit="pair", file=sys.stderr, disable=not show) as pairs,
+        tqdm(rest, total=source.total, initial=stats.read, unit="pair", file=sys.stderr, disable=None) as pairs,
     ):
         for index in range(len(done), -(-source.total // part)):
             chunks = split_chunks(islice(pairs, part), first=index * part + 1)
@@ -162,8 +158,8 @@ def _write_part(path: Path, chunks: Iterable[FilteredChunk], seen: SeenPairs | N
                 digests.append(chunk.digests[new])
                 src_file.write(b"".join(compress(chunk.src, new)))
                 tgt_file.write(b"".join(compress(chunk.tgt, new)))
-        np.save(aside / _DIGESTS, np.concatenate(digests))
-        (aside / _STATS).write_text(json.dumps(asdict(stats)))
+        np.save(aside / "digests.npy", np.concatenate(digests))
+        (aside / "stats.json").write_text(json.dumps(asdict(stats)))
     return stats
 
 
@@ -171,20 +167,8 @@ def _read_part(path: Path, seen: SeenPairs | None) -> FilterStats:
     """Return the statistics of a part that was written before, and add its pairs to `seen`."""
     with reading(path, "not a part of a preparation"):
         if seen is not None:
-            seen.add(np.load(path / _DIGESTS))
-        return FilterStats.from_json(json.loads((path / _STATS).read_bytes()))
-
-
-def _nothing_left(stats: FilterStats) -> str:
-    """Return a message with the reasons for which all pairs were dropped, and the options that control them."""
-    reasons = []
-    for reason, count in stats.dropped.items():
-        options = ", ".join(f"--{option}" for option in OPTIONS.get(reason, ()))
-        if count:
-            reasons.append(f"{count:,} {reason}{f' (see {options})' if options else ''}")
-    if stats.dropped["script"]:
-        reasons.append("the language codes decide which script a side must have")
-    return f"no pair is left; dropped: {'; '.join(reasons)}"
+            seen.add(np.load(path / "digests.npy"))
+        return FilterStats(**json.loads((path / "stats.json").read_bytes()))
 
 
 def _finish(out: Path, record: dict[str, Any], test_sets: dict[str, list[str]]) -> None:
@@ -207,15 +191,13 @@ def _finish(out: Path, record: dict[str, Any], test_sets: dict[str, list[str]]) 
     write_atomically(out / RECORD, (json.dumps(record, ensure_ascii=False, indent=1) + "\n").encode())
 
 
-def _read_record(path: Path, *fields: str) -> dict[str, Any] | None:
-    """Return settings.json or prepared.json, which must have objects named `fields`; None if it does not exist."""
+def _read_record(path: Path, *fields: str) -> dict[str, dict[str, Any]] | None:
+    """Return these objects of a JSON file; None if it does not exist."""
     if not path.exists():
         return None
     with reading(path, "not a record of a preparation"):
-        content: dict[str, Any] = json.loads(path.read_bytes())
-        for name in ("settings", "origin", *fields):
-            require(isinstance(content.get(name), dict), f"{path}: must have an object named {name}")
-        return content
+        content = json.loads(path.read_bytes())
+        return {name: dict(content[name]) for name in fields}
 
 
 def _changed_files(out: Path, record: dict[str, Any]) -> list[str]:
@@ -227,11 +209,3 @@ def _changed_files(out: Path, record: dict[str, Any]) -> list[str]:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _require_empty(out: Path) -> None:
-    for entry in out.iterdir():
-        if entry.name not in (LOCK, _WORK):
-            raise InputError(
-                f"{out}: the output directory must be empty, got one with {entry.name}; choose another --out"
-            )
