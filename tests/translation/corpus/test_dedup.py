@@ -1,4 +1,4 @@
-"""Duplicates against a set, and the memory that finding them takes."""
+"""Duplicates against a set, and the memory that the search takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from relattn.translation.corpus.dedup import SeenPairs, digest
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_new_is_what_a_set_says(seed):
+def test_new_digests_match_a_set(seed):
     source = random.Random(seed)
     seen, known = SeenPairs(), set()
     for _ in range(200):
@@ -25,13 +25,13 @@ def test_what_is_new_is_what_a_set_says(seed):
         assert sum(map(len, seen._runs)) == len(known)
 
 
-def test_a_pair_is_its_two_sides():
+def test_a_digest_depends_on_the_boundary_between_the_sides():
     digests = {digest(*pair) for pair in [(b"a", b"b"), (b"ab", b""), (b"", b"ab"), (b"b", b"a"), (b"a", b"b")]}
     assert len(digests) == 4
     assert {len(d) for d in digests} == {8}
 
 
-def test_memory_is_at_most_24_bytes_a_pair_and_8_at_rest():
+def test_memory_is_at_most_24_bytes_per_pair_and_8_at_rest():
     generator, count = np.random.default_rng(1), 1 << 20
     tracemalloc.start()
     try:
@@ -43,6 +43,6 @@ def test_memory_is_at_most_24_bytes_a_pair_and_8_at_rest():
         tracemalloc.stop()
     floor = 1 << 18
     assert sum(map(len, seen._runs)) == count
-    assert len(seen._runs) <= 10  # of 512 that were added
+    assert len(seen._runs) <= 10  # after 512 calls
     assert rest < 8 * count + floor
     assert peak < 24 * count + floor

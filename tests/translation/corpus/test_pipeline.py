@@ -1,4 +1,4 @@
-"""A preparation: the same bytes however many processes judge and wherever it was stopped; a mistake is one line."""
+"""The same bytes with any number of processes and after interruptions; mistakes give one-line errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def own(corpus: tuple[str, str], tmp_path: Path) -> OwnFiles:
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filter_pool, "_PAIRS", 3)  # a part is more than are under way
+    monkeypatch.setattr(filter_pool, "_PAIRS", 3)  # so that a part has more chunks than are under way
 
 
 def run(own: OwnFiles, out: Path, config: CleaningConfig = CONFIG, *, processes: int = 1) -> Prepared:
@@ -62,8 +62,8 @@ def refusal(*arguments: object, **named: object) -> str:
     return str(error.value)
 
 
-def test_what_stays_is_what_the_rules_and_a_set_leave(own, tmp_path):
-    found = run(own, tmp_path / "out")
+def test_kept_pairs_are_those_that_the_rules_and_a_set_keep(own, tmp_path):
+    prepared = run(own, tmp_path / "out")
     cleaner, known, expected = Cleaner(CONFIG, LANGUAGES, HELD_OUT[:1]), set(), []
     dropped = dict.fromkeys(REASONS, 0)
     for pair in made_up(300):
@@ -75,12 +75,12 @@ def test_what_stays_is_what_the_rules_and_a_set_leave(own, tmp_path):
         else:
             dropped[reason] += 1
     assert list(zip(*(lines(tmp_path / "out" / f"train.{lang}.gz") for lang in LANGUAGES), strict=True)) == expected
-    assert found.stats.dropped == dropped
-    assert (found.stats.kept, found.stats.read, found.already_done) == (len(expected), 306, False)
+    assert prepared.stats.dropped == dropped
+    assert (prepared.stats.kept, prepared.stats.read, prepared.already_done) == (len(expected), 306, False)
     assert all(count > 0 for reason, count in dropped.items() if reason not in ("ratio",))
 
 
-def test_examples_are_the_first_and_short(own, tmp_path):
+def test_examples_are_the_first_pairs_shortened(own, tmp_path):
     stats, pairs = run(own, tmp_path / "out").stats, made_up(300)
     assert len(stats.examples["duplicate"]) == 3
     for reason, examples in stats.examples.items():
@@ -92,14 +92,14 @@ def test_examples_are_the_first_and_short(own, tmp_path):
             assert text == f"{src} ||| {tgt}" or text == f"{src} ||| {tgt[:98]} …"
 
 
-def test_duplicates_may_stay(own, tmp_path):
+def test_keep_duplicates(own, tmp_path):
     free = run(own, tmp_path / "free", CleaningConfig(max_words=20, keep_duplicates=True)).stats
     strict = run(own, tmp_path / "strict").stats
     assert free.kept == strict.kept + strict.dropped["duplicate"]
     assert free.dropped["duplicate"] == 0
 
 
-def test_how_many_processes_judge_makes_no_difference(own, tmp_path):
+def test_the_number_of_processes_makes_no_difference(own, tmp_path):
     assert run(own, tmp_path / "one") == run(own, tmp_path / "three", processes=3)
     assert content(tmp_path / "one") == content(tmp_path / "three")
 
@@ -155,7 +155,7 @@ def test_a_preparation_interrupted_after_its_last_part_continues(own, tmp_path, 
 
 
 @pytest.mark.whole
-def test_killed_it_leaves_no_process_and_goes_on(tmp_path):
+def test_a_killed_preparation_leaves_no_process_and_continues(tmp_path):
     pairs = made_up(60_000)
     for side in (0, 1):
         (tmp_path / f"corpus.{side}").write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
@@ -182,40 +182,40 @@ if __name__ == "__main__":
     assert not (tmp_path / "out" / "prepared.json").exists()
     subprocess.run([*command, "out"], check=True, timeout=100)
     assert content(tmp_path / "out") == content(tmp_path / "whole")
-    while time.monotonic() < deadline:  # what judged for the one that was killed sees that it is gone
+    while time.monotonic() < deadline:  # workers end when they notice the end of their parent
         try:
             os.killpg(process.pid, 0)
         except ProcessLookupError:
             return
         time.sleep(0.01)
-    pytest.fail("a process is left")
+    pytest.fail("a worker is still running")
 
 
-def test_a_disk_that_is_full_is_said_and_what_is_done_stays(own, tmp_path):
+def test_a_full_disk_is_reported_and_finished_parts_are_kept(own, tmp_path):
     run(own, tmp_path / "whole")
     largest = (tmp_path / "whole" / "train.en.gz").stat().st_size
     out = tmp_path / "out"
     with files_no_larger_than(largest - 1):
-        said = refusal(own, out)
+        message = refusal(own, out)
     kept = "cannot be written: File too large; what was there before is kept"
-    assert said == f"{out / 'train.en.gz'}: {kept}"
+    assert message == f"{out / 'train.en.gz'}: {kept}"
     assert len(list((out / ".preparing").glob("part-*"))) == 7
     run(own, out)
     assert content(out) == content(tmp_path / "whole")
 
 
-def test_a_disk_that_fills_up_in_the_middle_of_a_part_is_said(own, tmp_path):
+def test_a_disk_that_fills_up_within_a_part_is_reported(own, tmp_path):
     for path in (own.src, own.tgt):
         Path(path).write_text("".join(f"{number} {number * 7919 % 10007}\n" for number in range(3000)))
     out = tmp_path / "out"
     with files_no_larger_than(1500), pytest.raises(InputError) as error:  # less than the part, more than its settings
         prepare(own, out, CONFIG)
-    said = str(error.value)
-    assert said.startswith(f"{out / '.preparing/part-00000'}: cannot be written: File too large")
+    message = str(error.value)
+    assert message.startswith(f"{out / '.preparing/part-00000'}: cannot be written: File too large")
     assert [path.name for path in (out / ".preparing").iterdir()] == ["settings.json"]
 
 
-def test_what_is_prepared_is_not_prepared_again(own, tmp_path, monkeypatch):
+def test_a_finished_directory_is_not_prepared_again(own, tmp_path, monkeypatch):
     first = run(own, tmp_path / "out")
     before = content(tmp_path / "out")
     monkeypatch.setattr(pipeline, "_write_part", None)
@@ -227,8 +227,8 @@ def test_what_is_prepared_is_not_prepared_again(own, tmp_path, monkeypatch):
 def test_other_rules_or_text_are_refused(own, tmp_path, monkeypatch):
     out = tmp_path / "out"
     run(own, out)
-    said = refusal(own, out, CleaningConfig(max_words=19))
-    assert said == (
+    message = refusal(own, out, CleaningConfig(max_words=19))
+    assert message == (
         f"{out}: was prepared from other text or by other rules: cleaning.max_words: 20 → 19; choose another --out"
     )
     with monkeypatch.context() as patch:
@@ -236,50 +236,50 @@ def test_other_rules_or_text_are_refused(own, tmp_path, monkeypatch):
         with pytest.raises(ZeroDivisionError):
             run(own, tmp_path / "begun")
     Path(own.src).write_text(Path(own.src).read_text().replace("w1", "w2"))
-    said = refusal(OwnFiles(own.src, own.tgt, LANGUAGES, own.exclude), tmp_path / "begun")
-    assert said.startswith(f"{tmp_path}/begun: was prepared from other text or by other rules: text.src: ")
-    assert said.endswith(f"; to start over, remove {tmp_path}/begun/.preparing")
+    message = refusal(OwnFiles(own.src, own.tgt, LANGUAGES, own.exclude), tmp_path / "begun")
+    assert message.startswith(f"{tmp_path}/begun: was prepared from other text or by other rules: text.src: ")
+    assert message.endswith(f"; to start over, remove {tmp_path}/begun/.preparing")
 
 
-def test_a_directory_of_something_else_is_left_alone(own, tmp_path):
+def test_a_directory_with_other_files_is_refused(own, tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "README.md").write_text("mine")
-    said = refusal(own, tmp_path / "notes")
-    assert said == f"{tmp_path}/notes: the output must be an empty directory, got one with README.md"
+    message = refusal(own, tmp_path / "notes")
+    assert message == f"{tmp_path}/notes: the output must be an empty directory, got one with README.md"
     assert content(tmp_path / "notes") == {"README.md": b"mine"}
     assert refusal(own, Path(own.src)) == f"{own.src}: the output must be a directory, got a file"
 
 
-def test_a_second_process_is_kept_out(own, tmp_path):
+def test_a_directory_in_use_by_another_process_is_refused(own, tmp_path):
     (tmp_path / "out").mkdir()
     with FileLock(tmp_path / "out" / ".lock"):
         assert refusal(own, tmp_path / "out") == f"{tmp_path}/out: another process is preparing this directory"
 
 
 @pytest.mark.parametrize("record", ["[]", "{}", "{", '{"settings": 1, "origin": {}}', '{"settings": {}, "origin": {}}'])
-def test_a_record_that_is_not_ours_is_said(own, tmp_path, record):
+def test_a_foreign_record_is_refused(own, tmp_path, record):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "prepared.json").write_text(record)
     assert refusal(own, tmp_path / "out").startswith(f"{tmp_path}/out/prepared.json: ")
 
 
-def test_sides_that_differ_after_decompression_are_said_before_anything_is_made(tmp_path):
+def test_sides_of_different_length_are_reported_before_anything_is_written(tmp_path):
     for side, count in (("en", 5), ("de", 4)):
         (tmp_path / f"text.{side}.gz").write_bytes(gzip.compress(b"line\n" * count))
     paths = [str(tmp_path / f"text.{side}.gz") for side in LANGUAGES]
-    said = refusal(OwnFiles(*paths, LANGUAGES), tmp_path / "out")
-    assert said == f"the two sides differ in length: {paths[0]} has 5 lines, {paths[1]} has 4"
+    message = refusal(OwnFiles(*paths, LANGUAGES), tmp_path / "out")
+    assert message == f"the two sides differ in length: {paths[0]} has 5 lines, {paths[1]} has 4"
     assert not (tmp_path / "out").exists()
 
 
-def test_a_corpus_of_which_nothing_stays_is_said(tmp_path):
+def test_a_corpus_without_a_kept_pair_is_reported(tmp_path):
     for side in LANGUAGES:
         (tmp_path / side).write_text("\n\0\n")
-    said = refusal(OwnFiles(str(tmp_path / "en"), str(tmp_path / "de"), LANGUAGES), tmp_path / "out")
-    assert said.startswith(f"{tmp_path}/out: no pair is left; dropped: 1 empty (a side has no text); 1 control (")
+    message = refusal(OwnFiles(str(tmp_path / "en"), str(tmp_path / "de"), LANGUAGES), tmp_path / "out")
+    assert message.startswith(f"{tmp_path}/out: no pair is left; dropped: 1 empty (a side has no text); 1 control (")
 
 
-def test_a_command_that_left_nothing_can_be_corrected(tmp_path):
+def test_a_command_that_kept_nothing_can_be_corrected(tmp_path):
     for side, text in (("en", "one cat\n"), ("ru", "один кот\n")):
         (tmp_path / side).write_text(text, encoding="utf-8")
     paths = str(tmp_path / "en"), str(tmp_path / "ru")
@@ -295,7 +295,7 @@ def test_the_same_text_may_be_renamed_or_compressed(own, tmp_path):
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"x")])
-def test_a_result_that_is_gone_or_damaged_is_made_again(own, tmp_path, damage):
+def test_a_missing_or_damaged_result_is_written_again(own, tmp_path, damage):
     run(own, tmp_path / "out")
     before = content(tmp_path / "out")
     damage(tmp_path / "out" / "train.de.gz")
@@ -305,8 +305,8 @@ def test_a_result_that_is_gone_or_damaged_is_made_again(own, tmp_path, damage):
 
 def test_a_pipe_is_refused(own, tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    said = refusal(OwnFiles(str(tmp_path / "pipe"), own.tgt, LANGUAGES), tmp_path / "out")
-    assert "must be a regular file" in said
+    message = refusal(OwnFiles(str(tmp_path / "pipe"), own.tgt, LANGUAGES), tmp_path / "out")
+    assert "must be a regular file" in message
     assert not (tmp_path / "out").exists()
 
 
@@ -317,7 +317,7 @@ def test_a_name_that_is_not_utf8_is_written_with_escapes(own, tmp_path):
     assert "`text-\\xff`" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_card_and_the_record_have_the_files_as_they_are(own, tmp_path):
+def test_the_card_and_the_record_match_the_files(own, tmp_path):
     import hashlib
 
     stats = run(own, tmp_path / "out").stats
@@ -369,7 +369,7 @@ def test_the_command(own, tmp_path, capsys):
         (["multi30k", "--max_words", "0"], "max_words must be at least 1, got 0"),
     ],
 )
-def test_commands_that_are_mistaken(tmp_path, monkeypatch, capsys, arguments, message):
+def test_mistaken_commands(tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["prepare", *arguments]) == 2
     out, err = capsys.readouterr()
