@@ -11,11 +11,11 @@ from relattn.translation.processor import cores
 
 @dataclass(frozen=True, kw_only=True)
 class OwnText:
-    """Text of your own, instead of a known corpus
+    """Files of your own, instead of a known corpus
 
     Args:
-        src: File of source lines, plain or compressed.
-        tgt: File of their translations, one per source line.
+        src: File of source sentences, one per line, plain or compressed.
+        tgt: File of their translations, in the same order.
         src_lang: Source language, such as en or pt-BR.
         tgt_lang: Target language.
     """
@@ -35,7 +35,7 @@ def prepare(
     processes: int | None = None,
     cleaning: CleaningConfig,
 ) -> None:
-    """Clean a parallel corpus for training, and write it with a report of what was dropped.
+    """Clean a parallel corpus for training, and report which pairs were dropped and why.
 
     A known corpus is downloaded: wmt14-en-de, wmt14-en-fr or multi30k. After an interruption, the same command
     continues.
@@ -44,7 +44,7 @@ def prepare(
         name: Name of a known corpus. Leave it out to prepare files of your own.
         exclude: Files of held-out lines, such as test sets. Training pairs that overlap with them are dropped.
         out: Output directory. By default data/NAME.
-        processes: Number of processes. By default, one per core.
+        processes: Number of processes that filter pairs. By default, one per core.
     """
     processes = cores() if processes is None else processes
     require(1 <= processes <= 1024, f"processes must be at least 1 and at most 1,024, got {processes}")
@@ -53,12 +53,12 @@ def prepare(
     from relattn.translation.corpus.pipeline import CARD
     from relattn.translation.corpus.pipeline import prepare as run
 
-    place = Path(out or f"data/{name}")
+    directory = Path(out or f"data/{name}")
     corpus = _corpus(name, text, exclude)
-    prepared = run(corpus, place, cleaning, processes=processes)
+    prepared = run(corpus, directory, cleaning, processes=processes)
     if prepared.already_done:
-        print(f"{place} was prepared before, from the same text by the same rules", end="\n\n")
-    print(prepared.stats, end=f"\n\n{place / CARD}\n")
+        print(f"{directory} was prepared before, from the same text by the same rules", end="\n\n")
+    print(prepared.stats, end=f"\n\n{directory / CARD}\n")
 
 
 def _corpus(name: str, text: OwnText, exclude: list[str]) -> Any:

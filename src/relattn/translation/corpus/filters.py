@@ -18,7 +18,7 @@ REASONS = {  # in the order of the checks; a pair is dropped for the first reaso
     "ratio": "a side has more than max_ratio × (words of the other + 1) words",
     "script": "less than min_script of a side's letters are in the scripts of its language",
     "overlap": "a side shares ngram consecutive words with a held-out line",
-    "duplicate": "the pair occurred before, and keep_duplicates is false",
+    "duplicate": "the pair occurred before (see keep_duplicates)",
 }
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")  # including lone surrogates
