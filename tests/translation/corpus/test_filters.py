@@ -80,6 +80,11 @@ def test_script_share(language, own, foreign):
     assert foreign is None or 0 < script_share(own + foreign, language) < 1
 
 
+@pytest.mark.parametrize("language", ["zxx-Abcd", "en_Qaaa"])
+def test_an_unknown_script_passes(language):
+    assert script_share("anything ничто", language) == 1
+
+
 def test_normalize_spaces():
     assert normalize_spaces(" a\tb\r\nc\u2028d\x85e\u00a0f\x1cg  ") == "a b c d e f g"
 

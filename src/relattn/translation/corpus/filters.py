@@ -34,10 +34,8 @@ _LETTER = regex.compile(r"\p{L}")
 _UNICODE_SCRIPTS = {
     "Hans": ("Hani",),
     "Hant": ("Hani",),
-    "Hanb": ("Hani", "Bopo"),
     "Jpan": ("Hani", "Hira", "Kana"),
     "Kore": ("Hang", "Hani"),
-    "Jamo": ("Hang",),
     "Latf": ("Latn",),
     "Latg": ("Latn",),
 }
@@ -62,7 +60,7 @@ def script_share(text: str, language: str) -> float:
 
     Args:
         text: any text; the share is 1 if it has no letters.
-        language: a code such as ``en``, ``zh-TW`` or ``sr_Latn``. The share is 1 if CLDR does not know the language.
+        language: a code such as ``en``, ``zh-TW`` or ``sr_Latn``. The share is 1 if its script is unknown.
     """
     pattern = _foreign_letter(language)
     foreign = len(pattern.findall(text)) if pattern is not None else 0
@@ -71,12 +69,15 @@ def script_share(text: str, language: str) -> float:
 
 @cache
 def _foreign_letter(language: str) -> regex.Pattern[str] | None:
-    """Return a pattern of letters outside of a language's scripts; None if CLDR does not know the language."""
+    """Return a pattern of letters outside of a language's scripts; None if these are not known."""
     script = _likely_script(language)
     if script is None:
         return None
     own = "".join(rf"\p{{Script={name}}}" for name in _UNICODE_SCRIPTS.get(script, (script,)))
-    return regex.compile(rf"[\p{{L}}--[{own}\p{{Common}}\p{{Inherited}}]]", regex.V1)
+    try:
+        return regex.compile(rf"[\p{{L}}--[{own}\p{{Common}}\p{{Inherited}}]]", regex.V1)
+    except regex.error:  # Unicode has no such script
+        return None
 
 
 def _likely_script(language: str) -> str | None:
