@@ -1,10 +1,11 @@
-"""Text of millions of pairs: prepared, then trained on for a hundred steps; time, memory of each process, disk.
+"""Prepare text of millions of pairs and train on it for a hundred steps; measure time, memory and disk space.
 
     python -m benchmarks.millions --pairs 1000000 2000000 5000000 --work DIR
 
-The text is generated: words by Zipf's law, sentences of 2 to 80 of them, a word-by-word translation, and of 20 pairs
-one that cleaning should take out. The model is a small one, trained by two processes: what is measured is the text's.
-Rows go to benchmarks/results/millions-cpu.csv. Memory is the most that a process held, without what it maps of files.
+The text is generated: words follow Zipf's law, sentences have 2 to 80 words, the translation is word by word, and one
+pair in 20 should be dropped by cleaning. A small model is trained by two processes, so that the cost of the text
+dominates. Rows are added to benchmarks/results/millions-cpu.csv. Memory is the peak of each process, without mapped
+files.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _CHUNK = 10_000
 
 
 def generate(directory: Path, pairs: int) -> None:
-    """Write text.en and text.de, the same for the same number of pairs and begun alike by fewer."""
+    """Write text.en and text.de. The text is deterministic, and fewer pairs are the beginning of more."""
     random = np.random.default_rng(1)
     syllables = np.array([c + v for c in "bdfgklmnprstvz" for v in "aeiou"])
     src, tgt = (
@@ -51,7 +52,7 @@ def generate(directory: Path, pairs: int) -> None:
             for number, length in enumerate(lengths.tolist()):
                 line = words[at : at + length]
                 at += length
-                if number % 60 == 7:  # said before
+                if number % 60 == 7:  # a duplicate
                     line = lines[0]
                 elif number % 60 == 27:  # too long
                     line = (line * 150)[:300]
@@ -64,14 +65,14 @@ def generate(directory: Path, pairs: int) -> None:
 
 
 @dataclass
-class Watched:
-    """A command and the processes it started.
+class Measured:
+    """Measurements of a command and of the processes that it started.
 
     Attributes:
-        seconds: it took.
-        lines: of its standard error, each with the seconds until it came.
-        anonymous: the most bytes that each process held in memory of its own, by its number.
-        resident: the same with what it maps of files.
+        seconds: duration.
+        lines: lines of standard error, each with the seconds from the start.
+        anonymous: peak bytes of anonymous memory of each process, by its id.
+        resident: peak bytes of resident memory, mapped files included.
     """
 
     seconds: float = 0.0
@@ -81,45 +82,45 @@ class Watched:
 
 
 @contextmanager
-def watching(process: subprocess.Popen[str], watched: Watched) -> Iterator[None]:
-    over = threading.Event()
+def monitoring(process: subprocess.Popen[str], measured: Measured) -> Iterator[None]:
+    stop = threading.Event()
 
-    def look() -> None:
-        while not over.wait(0.05):
+    def sample() -> None:
+        while not stop.wait(0.05):
             for pid in family(process.pid):
                 try:
                     status = Path(f"/proc/{pid}/status").read_text()
                 except OSError:
                     continue
-                for name, held in (("RssAnon", watched.anonymous), ("VmRSS", watched.resident)):
-                    if found := re.search(rf"{name}:\s+(\d+) kB", status):
-                        held[pid] = max(held.get(pid, 0), int(found[1]) << 10)
+                for name, held in (("RssAnon", measured.anonymous), ("VmRSS", measured.resident)):
+                    if match := re.search(rf"{name}:\s+(\d+) kB", status):
+                        held[pid] = max(held.get(pid, 0), int(match[1]) << 10)
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=sample)
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        stop.set()
         thread.join()
 
 
-def run(*command: str) -> Watched:
-    """A command of relattn's, watched."""
-    watched, started = Watched(), time.perf_counter()
-    whole = [sys.executable, "-m", "relattn", *command]
+def run(*command: str) -> Measured:
+    """Run a command of relattn and measure it."""
+    measured, started = Measured(), time.perf_counter()
+    arguments = [sys.executable, "-m", "relattn", *command]
     with (
-        subprocess.Popen(whole, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process,
-        watching(process, watched),
+        subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process,
+        monitoring(process, measured),
     ):
         assert process.stderr is not None
         for line in process.stderr:
-            watched.lines.append((time.perf_counter() - started, line.rstrip()))
+            measured.lines.append((time.perf_counter() - started, line.rstrip()))
         code = process.wait()
-    watched.seconds = time.perf_counter() - started
+    measured.seconds = time.perf_counter() - started
     if code != 0:
-        raise SystemExit(f"{' '.join(command)}: exit code {code}: {watched.lines[-3:]}")
-    return watched
+        raise SystemExit(f"{' '.join(command)}: exit code {code}: {measured.lines[-3:]}")
+    return measured
 
 
 def size(directory: Path) -> int:
@@ -151,7 +152,7 @@ def recipe(work: Path, processes: int) -> Recipe:
 
 
 def measure(work: Path, pairs: int, processes: int) -> dict[str, object]:
-    """Prepare and train; figures by the columns of the results."""
+    """Prepare and train, and return the measurements by column."""
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     generate(work, pairs)
@@ -187,7 +188,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.millions", description=__doc__)
     parser.add_argument("--pairs", type=int, nargs="+", default=[1_000_000, 2_000_000, 5_000_000])
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--work", type=Path, required=True, help="directory for what is made; its content is deleted")
+    parser.add_argument("--work", type=Path, required=True, help="working directory; its content is deleted")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "millions-cpu.csv")
     arguments = parser.parse_args()
     held = conditions()

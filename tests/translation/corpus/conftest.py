@@ -1,4 +1,4 @@
-"""A corpus with something to drop for every reason, and a hub with the known corpora in small."""
+"""A corpus with pairs to drop for every reason, and a hub with small versions of the known corpora."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HELD_OUT = ["a line that nobody has seen yet", "eine Zeile, die noch keiner sah"
 
 
 def made_up(count: int, seed: int = 1) -> Pairs:
-    """Pairs of a few words, some of them again and again, some of them to be dropped."""
+    """Return short pairs, among them duplicates and pairs that the rules drop."""
     source = random.Random(seed)
     pairs = []
     for _ in range(count):
@@ -36,7 +36,7 @@ def made_up(count: int, seed: int = 1) -> Pairs:
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> tuple[str, str]:
-    """Paths of two files of 306 pairs."""
+    """Paths of two parallel files with 306 pairs."""
     pairs = made_up(300)
     for side in (0, 1):
         text = "".join(f"{pair[side]}\n" for pair in pairs)
@@ -45,7 +45,7 @@ def corpus(tmp_path: Path) -> tuple[str, str]:
 
 
 def as_parquet(pairs: Pairs, tgt_lang: str) -> bytes:
-    """Pairs as WMT's data sets hold them, in groups of 7 rows."""
+    """Return pairs as Parquet in the layout of WMT's data sets, in groups of 7 rows."""
     rows = [{tgt_lang: tgt, "en": src} for src, tgt in pairs]
     struct = pa.struct([(tgt_lang, pa.string()), ("en", pa.string())])
     table = pa.table({"translation": pa.array(rows, type=struct)})
@@ -55,7 +55,7 @@ def as_parquet(pairs: Pairs, tgt_lang: str) -> bytes:
 
 
 def as_archive(files: dict[str, str]) -> bytes:
-    """A .tgz, as sacreBLEU fetches them."""
+    """Return a .tgz archive, as sacreBLEU downloads them."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for name, text in files.items():
@@ -72,7 +72,7 @@ def as_sgml(lines: list[str]) -> str:
 
 @pytest.fixture
 def known(server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
-    """The hub with WMT14's English–German (61 pairs in two files) and Multi30k, and sacreBLEU's sets beside it."""
+    """A hub with WMT14 English–German (61 pairs in two files) and Multi30k, and a server of sacreBLEU's test sets."""
     files = {
         "README.md": b"# WMT14",
         "de-en/train-00000-of-00002.parquet": as_parquet([*made_up(20), ("one\ntwo", "eins\tzwei")], "de"),
@@ -98,7 +98,7 @@ def known(server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
 
 
 def put(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, files: dict[str, str]) -> None:
-    """Have sacreBLEU fetch one of its sets from the hub's machine into a cache of its own."""
+    """Make sacreBLEU download a test set from the loopback server into a temporary cache."""
     dataset, archive = DATASETS[name], as_archive(files)
     path = f"/files/{dataset.data[0].rpartition('/')[2]}"
     hub.files[path] = archive

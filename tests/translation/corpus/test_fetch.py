@@ -1,4 +1,4 @@
-"""Known corpora from a server of their layout: what is fetched is whole and right, or one line says what is not."""
+"""Known corpora from a loopback server: downloads are complete and verified, or a one-line error says why not."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ import socket
 from pathlib import Path
 
 import pytest
-from huggingface_hub import constants
 from sacrebleu.dataset import DATASETS
 
 from relattn.translation.commands import main as cli
 from relattn.translation.config import CleaningConfig
 from relattn.translation.config.presets import PRESETS
-from relattn.translation.corpus import fetch, sources, test_sets
+from relattn.translation.corpus import fetch
 from relattn.translation.corpus.pipeline import prepare
 from relattn.translation.corpus.sources import KnownCorpus
 from relattn.translation.data.text_files import read_parallel
 from relattn.translation.errors import InputError
-from tests.translation.corpus.conftest import HELD_OUT, made_up
+from tests.translation.corpus.conftest import HELD_OUT
 from tests.translation.loopback import Hub, files_no_larger_than
 
 TRAIN = "de-en/train-00000-of-00002.parquet"
@@ -26,7 +25,7 @@ TRAIN = "de-en/train-00000-of-00002.parquet"
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.sleep", lambda _: None)  # between the attempts of huggingface_hub
+    monkeypatch.setattr("time.sleep", lambda _: None)  # between attempts
 
 
 def refusal(call, *arguments: object) -> str:
@@ -42,111 +41,110 @@ def content(hub: Hub, name: str = TRAIN) -> bytes:
 
 
 def listed(name: str = TRAIN) -> fetch.RemoteFile:
-    return next(file for file in fetch.listed("wmt/wmt14") if file.name == name)
+    return next(file for file in fetch.list_files("wmt/wmt14") if file.name == name)
 
 
 def kept(tmp_path: Path) -> list[Path]:
-    """Files fetched, in part or whole."""
+    """Complete and incomplete downloads."""
     return [path for path in (tmp_path / "assets").rglob("*") if path.is_file() and path.suffix != ".lock"]
 
 
-def test_a_file_is_fetched_once(known):
+def test_a_file_is_downloaded_once(known):
     file = listed()
-    path = fetch.fetched(file)
+    path = fetch.download(file)
     assert path.read_bytes() == content(known)
     known.asked.clear()
-    assert fetch.fetched(file) == path
+    assert fetch.download(file) == path
     assert known.asked == []
 
 
-def test_a_connection_that_is_cut_goes_on_from_there(known, tmp_path, monkeypatch):
+def test_a_cut_connection_loses_nothing(known, tmp_path):
     file, half = listed(), len(content(known)) // 2
     known.cuts[TRAIN] = half
-    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)  # of which a part is lost
-    said = refusal(fetch.fetched, file)
-    assert said.startswith(f"wmt/wmt14: {TRAIN}: from the hub: peer closed connection")
+    message = refusal(fetch.download, file)
+    assert message.startswith(f"wmt/wmt14: {TRAIN}: from the hub: peer closed connection")
     [part] = kept(tmp_path)
-    have = part.stat().st_size
-    assert have == (len(content(known)) - half) // 1000 * 1000 > 0
-    assert set(known.ranges) == {f"bytes={have}-"}  # the attempts of the same process
+    start = part.stat().st_size
+    assert start == len(content(known)) - half
+    assert known.ranges == [f"bytes={start}-"] * 5  # further attempts of the same call
     known.cuts.clear()
     known.ranges.clear()
-    assert fetch.fetched(file).read_bytes() == content(known)
-    assert known.ranges == [f"bytes={have}-"]  # and of the next
+    assert fetch.download(file).read_bytes() == content(known)
+    assert known.ranges == [f"bytes={start}-"]
     assert len(kept(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("name", [TRAIN, "README.md"])  # by SHA-256, and as Git does
-def test_wrong_bytes_are_said_and_not_kept(known, tmp_path, name):
+@pytest.mark.parametrize("name", [TRAIN, "README.md"])  # checked by SHA-256, and by Git's checksum
+def test_wrong_bytes_are_reported_and_deleted(known, tmp_path, name):
     file, right = listed(name), content(known, name)
     known.wrong[name] = bytes([right[0] ^ 1]) + right[1:]
-    said = refusal(fetch.fetched, file)
-    assert said.startswith(f"wmt/wmt14: {name}: fetched, but its checksum is ")
-    assert said.endswith(f", and the hub says {file.sha256 or file.blob}; nothing of it is kept")
+    message = refusal(fetch.download, file)
+    assert message.startswith(f"wmt/wmt14: {name}: the download was deleted: ")
+    assert f"must have {len(right):,} bytes with checksum {file.checksum}, got {len(right):,} with " in message
     assert kept(tmp_path) == []
     known.wrong.clear()
-    assert fetch.fetched(file).read_bytes() == right
+    assert fetch.download(file).read_bytes() == right
 
 
 @pytest.mark.parametrize("difference", [-10, 10])
-def test_a_wrong_length_is_said_and_not_kept(known, tmp_path, difference):
+def test_a_wrong_length_is_reported_and_deleted(known, tmp_path, difference):
     file, right = listed(), content(known)
     known.wrong[TRAIN] = right[:difference] if difference < 0 else right + bytes(difference)
-    said = refusal(fetch.fetched, file)
-    found = f"it has {len(right) + difference:,} bytes, and the hub says {len(right):,}"
-    assert said == f"wmt/wmt14: {TRAIN}: fetched, but {found}; nothing of it is kept"
+    message = refusal(fetch.download, file)
+    assert f"must have {len(right):,} bytes with" in message
+    assert f"got {len(right) + difference:,} with" in message
     assert kept(tmp_path) == []
 
 
-def test_a_disk_that_is_full_loses_nothing(known, tmp_path):
+def test_a_full_disk_loses_nothing(known, tmp_path):
     file = listed()
     with files_no_larger_than(1000):
-        said = refusal(fetch.fetched, file)
-    assert said.endswith(f"{Path(TRAIN).name}.part: cannot be written: File too large")
-    assert fetch.fetched(file).read_bytes() == content(known)
+        message = refusal(fetch.download, file)
+    assert message.endswith(f"{Path(TRAIN).name}: cannot be written: File too large")
+    assert fetch.download(file).read_bytes() == content(known)
     assert known.ranges == ["bytes=1000-"]
 
 
-def test_a_hub_without_the_corpus_is_said(known, tmp_path):
+def test_a_missing_data_set_is_reported(known, tmp_path):
     del known.repositories["datasets/wmt/wmt14"]
-    said = refusal(prepare, KnownCorpus("wmt14-en-de"), tmp_path / "out", CleaningConfig())
-    assert said.startswith("wmt/wmt14: from the hub: no such data set, or a private one")
+    message = refusal(prepare, KnownCorpus("wmt14-en-de"), tmp_path / "out", CleaningConfig())
+    assert message.startswith("wmt/wmt14: from the hub: no such data set, or a private one")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_data_set_of_another_layout_is_said(known, tmp_path):
+def test_a_data_set_with_another_layout_is_reported(known, tmp_path):
     repository = known.repositories["datasets/wmt/wmt14"]
     repository.commits[repository.branches["main"]].pop("fr-en/train-00000-of-00001.parquet")
-    said = refusal(prepare, KnownCorpus("wmt14-en-fr"), tmp_path / "out", CleaningConfig())
-    assert said == "wmt/wmt14: the data set has no file fr-en/train-…"
+    message = refusal(prepare, KnownCorpus("wmt14-en-fr"), tmp_path / "out", CleaningConfig())
+    assert message == "wmt/wmt14: the data set has no file fr-en/train-…"
     repository.commit({TRAIN: b"PAR1, or not"})
-    said = refusal(prepare, KnownCorpus("wmt14-en-de"), tmp_path / "out", CleaningConfig())
-    assert f"{Path(TRAIN).name}: not Parquet" in said
+    message = refusal(prepare, KnownCorpus("wmt14-en-de"), tmp_path / "out", CleaningConfig())
+    assert f"{Path(TRAIN).name}: not Parquet" in message
 
 
-def test_wmt14_is_prepared_as_its_recipes_want_it(known, tmp_path):
+def test_wmt14_has_the_files_that_its_recipes_name(known, tmp_path):
     out = tmp_path / "out"
-    found = prepare(KnownCorpus("wmt14-en-de"), out, CleaningConfig(), part=10)
+    prepared = prepare(KnownCorpus("wmt14-en-de"), out, CleaningConfig(), part=10)
     names = [f"{name}.{lang}.gz" for name in ("newstest2013", "newstest2014", "train") for lang in ("de", "en")]
     assert sorted(path.name for path in out.iterdir()) == sorted(["README.md", *names, "prepared.json"])
     assert gzip.decompress((out / "newstest2013.en.gz").read_bytes()).decode() == f"{HELD_OUT[0]}\none\n"
     assert gzip.decompress((out / "newstest2014.de.gz").read_bytes()).decode() == "Neues\n"
     src, tgt = (gzip.decompress((out / f"train.{lang}.gz").read_bytes()).decode().splitlines() for lang in ("en", "de"))
-    assert len(src) == len(tgt) == found.account.kept
+    assert len(src) == len(tgt) == prepared.stats.kept
     assert ("one two", "eins zwei") in zip(src, tgt, strict=True)
-    assert found.account.read == 61
-    assert found.account.dropped["overlap"] == 2
+    assert prepared.stats.read == 61
+    assert prepared.stats.dropped["overlap"] == 2
     card = (out / "README.md").read_text(encoding="utf-8")
     assert known.repositories["datasets/wmt/wmt14"].branches["main"] in card
-    assert listed().sha256 in card
+    assert listed().checksum in card
 
 
-def test_a_recipe_finds_what_the_command_makes(known, tmp_path, monkeypatch, capsys):
+def test_a_recipe_can_read_what_the_command_writes(known, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     known.failing[TRAIN] = 503
     assert cli.main(["prepare", "wmt14-en-de", "--processes", "1"]) == 2
-    said = f"relattn: error: wmt/wmt14: {TRAIN}: from the hub: as the test wants it\n"
-    assert capsys.readouterr() == ("", said)
+    message = f"relattn: error: wmt/wmt14: {TRAIN}: from the hub: as the test wants it\n"
+    assert capsys.readouterr() == ("", message)
     assert not Path("data").exists()
     known.failing.clear()
     assert cli.main(["prepare", "wmt14-en-de", "--processes", "1"]) == 0
@@ -157,12 +155,12 @@ def test_a_recipe_finds_what_the_command_makes(known, tmp_path, monkeypatch, cap
     assert len(list(read_parallel(data.train_src, data.train_tgt))) > 10
 
 
-def test_a_preparation_that_has_begun_stays_at_its_commit(known, tmp_path, monkeypatch):
+def test_an_interrupted_preparation_stays_at_its_commit(known, tmp_path, monkeypatch):
     corpus = KnownCorpus("wmt14-en-de")
     expected = prepare(corpus, tmp_path / "whole", CleaningConfig(), part=10)
     name = "de-en/train-00001-of-00002.parquet"
     with monkeypatch.context() as patch:
-        patch.setattr("relattn.translation.corpus.pipeline._judge", lambda *_, **__: 1 / 0)
+        patch.setattr("relattn.translation.corpus.pipeline._write_parts", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             prepare(corpus, tmp_path / "out", CleaningConfig(), part=10)
     known.repositories["datasets/wmt/wmt14"].commit({name: b"other"})
@@ -171,81 +169,71 @@ def test_a_preparation_that_has_begun_stays_at_its_commit(known, tmp_path, monke
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_rows_are_read_from_any_on(known, monkeypatch):
-    monkeypatch.setattr(sources, "_BATCH", 3)  # in groups of 7 rows
-    source = KnownCorpus("wmt14-en-de").open()
-    everything = list(source.pairs(0))
-    assert len(everything) == source.total == 61
-    assert everything[:20] == made_up(20)[:20]
-    for start in range(62):
-        assert list(source.pairs(start)) == everything[start:]
-
-
 def test_multi30k(known, tmp_path):
     out = tmp_path / "out"
-    found = prepare(KnownCorpus("multi30k"), out, CleaningConfig())
-    assert found.account.read == 36
+    prepared = prepare(KnownCorpus("multi30k"), out, CleaningConfig())
+    assert prepared.stats.read == 36
     assert (out / "test2016.de").read_text() == "Ein Mann.\n"
     assert len((out / "valid.en").read_text().splitlines()) == 10
     known.repositories["datasets/bentrevett/multi30k"].commit({"train.jsonl": b'{"en": "a"}\n'})
-    said = refusal(prepare, KnownCorpus("multi30k"), tmp_path / "other", CleaningConfig())
-    assert said.endswith("train.jsonl: not pairs as JSON lines: 'de'")
+    message = refusal(prepare, KnownCorpus("multi30k"), tmp_path / "other", CleaningConfig())
+    assert message.endswith("train.jsonl: not pairs as JSON lines: 'de'")
 
 
 # sacreBLEU's test sets
 
 
-def of_wmt13() -> list[tuple[str, str]]:
-    return test_sets.pairs_of("wmt13", "en", "de")
+def wmt13() -> list[tuple[str, str]]:
+    return fetch.sacrebleu_pairs("wmt13", "en", "de")
 
 
-def test_a_test_set_is_fetched_once(known):
+def test_a_test_set_is_downloaded_once(known):
     pairs = [tuple(HELD_OUT), ("one", "eins")]
-    assert of_wmt13() == pairs
+    assert wmt13() == pairs
     known.asked.clear()
-    assert of_wmt13() == pairs
+    assert wmt13() == pairs
     assert known.asked == []
 
 
-def test_a_test_set_of_wrong_bytes_is_said_and_not_kept(known, tmp_path, caplog):
+def test_a_test_set_with_wrong_bytes_is_reported_and_deleted(known, tmp_path, caplog):
     known.wrong["/files/test.tgz"] = known.files["/files/test.tgz"] + b"\0"
-    said = refusal(of_wmt13)
-    assert said.startswith("wmt13: sacreBLEU's test set: Fatal: MD5 sum of downloaded file was incorrect")
+    message = refusal(wmt13)
+    assert message.startswith("wmt13: sacreBLEU's test set: Fatal: MD5 sum of downloaded file was incorrect")
     assert not (tmp_path / "sacrebleu" / "wmt13").exists()
     assert not caplog.records
     known.wrong.clear()
-    assert len(of_wmt13()) == 2
+    assert len(wmt13()) == 2
 
 
-def test_a_test_set_that_cannot_be_fetched_is_said(known, tmp_path):
+def test_a_failed_download_of_a_test_set_is_reported(known, tmp_path):
     known.cuts["/files/test.tgz"] = 10
-    assert refusal(of_wmt13).startswith("wmt13: sacreBLEU's test set: IncompleteRead")
+    assert refusal(wmt13).startswith("wmt13: sacreBLEU's test set: IncompleteRead")
     known.files.clear()
     known.failing["/files/"] = 503
-    assert refusal(of_wmt13) == "wmt13: sacreBLEU's test set: HTTP Error 503: Service Unavailable"
+    assert refusal(wmt13) == "wmt13: sacreBLEU's test set: HTTP Error 503: Service Unavailable"
 
 
-def test_a_server_that_says_nothing_is_not_waited_for(known, monkeypatch):
-    monkeypatch.setattr(test_sets, "TIMEOUT", 0.2)
+def test_a_silent_server_times_out(known, monkeypatch):
+    monkeypatch.setattr(fetch, "_TIMEOUT", 0.2)
     before = socket.getdefaulttimeout()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setattr(DATASETS["wmt13"], "data", [f"http://127.0.0.1:{silent.getsockname()[1]}/x.tgz"])
-        assert refusal(of_wmt13) == "wmt13: sacreBLEU's test set: timed out"
+        assert refusal(wmt13) == "wmt13: sacreBLEU's test set: timed out"
     assert socket.getdefaulttimeout() == before
 
 
 @pytest.mark.parametrize("damaged", ["raw/wmt13.test.tgz", "wmt13.en-de.ref"])
-def test_what_another_process_left_half_done_is_fetched_again(known, tmp_path, damaged):
-    expected = of_wmt13()
+def test_a_damaged_test_set_is_downloaded_again(known, tmp_path, damaged):
+    expected = wmt13()
     path = tmp_path / "sacrebleu" / "wmt13" / damaged
     path.write_bytes(path.read_bytes()[:10])
-    assert of_wmt13() == expected
+    assert wmt13() == expected
     assert path.stat().st_size > 10
 
 
-def test_known_test_sets_are_sacrebleus():
-    from relattn.translation.corpus.catalog import KNOWN
+def test_sacrebleu_has_the_test_sets_of_the_catalog():
+    from relattn.translation.corpus.catalog import CATALOG
 
-    for corpus in KNOWN.values():
+    for corpus in CATALOG.values():
         for text in corpus.held_out:
             assert not text.sacrebleu or f"{corpus.src_lang}-{corpus.tgt_lang}" in DATASETS[text.sacrebleu].langpairs

@@ -1,4 +1,4 @@
-"""Why a pair is dropped: each rule at its edge, and overlap against brute force."""
+"""Each rule at its limits, and overlap against brute force."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ import pytest
 import regex
 
 from relattn.translation.config import CleaningConfig
-from relattn.translation.corpus import words as words_module
-from relattn.translation.corpus.filters import Cleaner
-from relattn.translation.corpus.overlap import HeldOut
-from relattn.translation.corpus.words import Scripts, plain, words
+from relattn.translation.corpus import filters
+from relattn.translation.corpus.filters import Cleaner, normalize_spaces, script_share, split_words
+from relattn.translation.corpus.overlap import HeldOutText
 from relattn.translation.errors import InputError
 
 CONFIG = CleaningConfig(max_words=7, max_characters=60, max_ratio=2.0, ngram=5)
 
 
 def reason(src: str, tgt: str, *, languages: tuple[str, str] = ("en", "de"), held_out=(), **changed) -> str | None:
-    return Cleaner(replace(CONFIG, **changed), languages, list(held_out)).reason(src, tgt)
+    return Cleaner(replace(CONFIG, **changed), languages, list(held_out)).drop_reason(src, tgt)
 
 
-def test_a_pair_that_is_text_stays():
+def test_good_pairs_are_kept():
     assert reason("A cat sat.", "Eine Katze saß.") is None
     assert reason("17!", "17!") is None  # no letters at all
 
@@ -33,7 +32,7 @@ def test_a_pair_that_is_text_stays():
     [
         ("", "Katze", "empty"),
         ("cat", "", "empty"),
-        ("", "\0", "empty"),  # the first that it meets
+        ("", "\0", "empty"),  # the first reason that applies
         ("a\0cat", "Katze", "control"),
         ("cat", "Kat\ufffdze", "control"),
         ("cat", "\x93Katze", "control"),
@@ -51,11 +50,11 @@ def test_a_pair_that_is_text_stays():
         ("ab", "abккк", "script"),
     ],
 )
-def test_reasons_at_their_edges(src, tgt, why):
+def test_reasons_at_their_limits(src, tgt, why):
     assert reason(src, tgt) == why
 
 
-def test_a_rule_that_is_null_drops_nothing():
+def test_disabled_rules_drop_nothing():
     free = dict.fromkeys(("max_words", "max_characters", "max_ratio", "min_script", "ngram"))
     assert reason("кот " * 300, "x", held_out=["кот " * 300], **free) is None
 
@@ -75,27 +74,32 @@ def test_a_rule_that_is_null_drops_nothing():
         ("qqq", "anything ничто", None),
     ],
 )
-def test_scripts_of_languages(language, own, foreign):
-    assert Scripts(language).share(own) == 1
-    assert foreign is None or Scripts(language).share(foreign) == 0
-    assert foreign is None or 0 < Scripts(language).share(own + foreign) < 1
+def test_script_share(language, own, foreign):
+    assert script_share(own, language) == 1
+    assert foreign is None or script_share(foreign, language) == 0
+    assert foreign is None or 0 < script_share(own + foreign, language) < 1
 
 
-def test_text_in_one_line():
-    assert plain(" a\tb\r\nc\u2028d\x85e\u00a0f\x1cg  ") == "a b c d e f g"
+@pytest.mark.parametrize("language", ["zxx-Abcd", "en_Qaaa"])
+def test_an_unknown_script_passes(language):
+    assert script_share("anything ничто", language) == 1
 
 
-def test_words():
-    assert words("Don’t STOP, Straße e\u0301 x_1") == ["don", "t", "stop", "strasse", "e\u0301", "x_1"]
-    assert words("हिन्दी में") == ["हिन्दी", "में"]
-    assert words("ab漢字c かナ한글") == ["ab", "漢", "字", "c", "か", "ナ", "한글"]
-    assert words("ไท") == ["ไ", "ท"]
+def test_normalize_spaces():
+    assert normalize_spaces(" a\tb\r\nc\u2028d\x85e\u00a0f\x1cg  ") == "a b c d e f g"
 
 
-def test_every_script_without_spaces_is_noticed():
-    unspaced = regex.compile(f"[{words_module._UNSPACED}]", regex.V1)
+def test_split_words():
+    assert split_words("Don’t STOP, Straße e\u0301 x_1") == ["don", "t", "stop", "strasse", "e\u0301", "x_1"]
+    assert split_words("हिन्दी में") == ["हिन्दी", "में"]
+    assert split_words("ab漢字c かナ한글") == ["ab", "漢", "字", "c", "か", "ナ", "한글"]
+    assert split_words("ไท") == ["ไ", "ท"]
+
+
+def test_the_fast_check_finds_every_script_without_spaces():
+    unspaced = regex.compile(f"[{filters._UNSPACED}]", regex.V1)
     everything = "".join(map(chr, range(sys.maxunicode + 1)))
-    missed = [c for c in unspaced.findall(everything) if not words_module._MAYBE_UNSPACED.search(c)]
+    missed = [c for c in unspaced.findall(everything) if not filters._MAYBE_UNSPACED.search(c)]
     assert missed == []
 
 
@@ -107,24 +111,24 @@ def overlaps_by_brute_force(line: list[str], held_out: list[list[str]], n: int) 
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
-def test_overlap_is_what_brute_force_finds(n):
+def test_overlap_matches_brute_force(n):
     source = random.Random(n)
     held_out = [source.choices("abc", k=source.randrange(9)) for _ in range(12)]
     lines = [source.choices("abcd", k=source.randrange(9)) for _ in range(400)]
-    found = HeldOut([" ".join(line) for line in held_out], n)
+    held = HeldOutText(held_out, n)
     expected = [overlaps_by_brute_force(line, held_out, n) for line in lines]
-    assert [found.overlaps(line) for line in lines] == expected
+    assert [held.overlaps(line) for line in lines] == expected
     assert {True, False} == set(expected)
 
 
-def test_overlap_of_either_side_whatever_its_case():
+def test_overlap_of_either_side_ignores_case():
     held_out = ["one two three four five six", "eins zwei drei vier"]
     assert reason("zero ONE, two three four five", "x y z", held_out=held_out) == "overlap"
     assert reason("x y z", "Eins zwei, drei vier!", held_out=held_out) == "overlap"
     assert reason("zero one two three four", "eins zwei drei", held_out=held_out) is None
 
 
-def test_settings_that_cannot_be():
+def test_invalid_settings():
     for name, value in (("max_words", 0), ("max_ratio", 0.5), ("min_script", 1.5), ("ngram", 0)):
         with pytest.raises(InputError, match=f"{name} must be in "):
             CleaningConfig(**{name: value})

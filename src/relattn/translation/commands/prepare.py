@@ -1,6 +1,5 @@
 """`relattn prepare`"""
 
-import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,11 @@ from relattn.translation.processor import cores
 
 @dataclass(frozen=True, kw_only=True)
 class OwnText:
-    """Text of your own, instead of a known corpus
+    """Files of your own, instead of a known corpus
 
     Args:
-        src: File of source lines, plain or compressed.
-        tgt: File of their translations, one per source line.
+        src: File of source sentences, one per line, plain or compressed.
+        tgt: File of their translations, in the same order.
         src_lang: Source language, such as en or pt-BR.
         tgt_lang: Target language.
     """
@@ -36,7 +35,7 @@ def prepare(
     processes: int | None = None,
     cleaning: CleaningConfig,
 ) -> None:
-    """Clean a parallel corpus for training, and write it with a report of what was dropped.
+    """Clean a parallel corpus for training, and report which pairs were dropped and why.
 
     A known corpus is downloaded: wmt14-en-de, wmt14-en-fr or multi30k. After an interruption, the same command
     continues.
@@ -45,7 +44,7 @@ def prepare(
         name: Name of a known corpus. Leave it out to prepare files of your own.
         exclude: Files of held-out lines, such as test sets. Training pairs that overlap with them are dropped.
         out: Output directory. By default data/NAME.
-        processes: Number of processes. By default, one per core.
+        processes: Number of processes that filter pairs. By default, one per core.
     """
     processes = cores() if processes is None else processes
     require(1 <= processes <= 1024, f"processes must be at least 1 and at most 1,024, got {processes}")
@@ -54,23 +53,23 @@ def prepare(
     from relattn.translation.corpus.pipeline import CARD
     from relattn.translation.corpus.pipeline import prepare as run
 
-    place = Path(out or f"data/{name}")
+    directory = Path(out or f"data/{name}")
     corpus = _corpus(name, text, exclude)
-    prepared = run(corpus, place, cleaning, processes=processes, show=sys.stderr.isatty())
-    if prepared.before:
-        print(f"{place} was prepared before, from the same text and by the same rules", end="\n\n")
-    print(prepared.account, end=f"\n\n{place / CARD}\n")
+    prepared = run(corpus, directory, cleaning, processes=processes)
+    if prepared.already_done:
+        print(f"{directory} was prepared before, from the same text by the same rules", end="\n\n")
+    print(prepared.stats, end=f"\n\n{directory / CARD}\n")
 
 
 def _corpus(name: str, text: OwnText, exclude: list[str]) -> Any:
     """Return the corpus to prepare."""
-    from relattn.translation.corpus.catalog import KNOWN
+    from relattn.translation.corpus.catalog import CATALOG
     from relattn.translation.corpus.sources import KnownCorpus, OwnFiles
 
     flags = {field.name: getattr(text, field.name) for field in fields(text)}
     if name:
-        if name not in KNOWN:
-            raise unknown("corpus", name, KNOWN)
+        if name not in CATALOG:
+            raise unknown("corpus", name, CATALOG)
         for flag, value in {**flags, "exclude": exclude}.items():
             require(not value, f"--{flag} does not work with the known corpus {name}")
         return KnownCorpus(name)

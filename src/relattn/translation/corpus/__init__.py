@@ -1,1 +1,1 @@
-"""From a corpus to training text: fetched, cleaned, told. What a run makes of that text is `data/prepare.py`."""
+"""Cleaning of parallel corpora: from raw text to training text (`relattn prepare`)."""

@@ -1,4 +1,4 @@
-"""The corpora that are known by name, and where they lie."""
+"""Corpora that are known by name, and the places to download them from."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class HeldOutText:
-    """Text that training must have nothing of, and that is written beside it.
+class HeldOutSet:
+    """Text that training text must not overlap with. It is written next to the training text.
 
     Attributes:
-        name: of its files, before the language: newstest2013.
-        sacrebleu: sacreBLEU's name for it; empty where it comes from the corpus's repository.
-        file: its name in the repository.
-        suffix: of the files that are written: ".gz", or none.
+        name: beginning of its file names, such as newstest2013.
+        sacrebleu: name of the test set in sacreBLEU; empty if it comes from the corpus's repository.
+        file: name of its file in the repository; empty if it comes from sacreBLEU.
+        suffix: end of its file names, ".gz" or empty.
     """
 
     name: str
@@ -23,41 +23,39 @@ class HeldOutText:
 
 
 @dataclass(frozen=True)
-class Known:
-    """A corpus on the Hugging Face hub.
+class CatalogEntry:
+    """A data set of the Hugging Face hub.
+
+    Parquet files have both sides in the column "translation"; JSON lines have one field per language.
 
     Attributes:
-        repository: the data set.
-        train: its files of training text begin so; in Parquet the sides are in the column "translation", in JSON lines
-            in fields of the languages' names.
+        repository: name of the data set.
+        train: beginning of the names of its files of training text.
         src_lang: source language.
         tgt_lang: target language.
-        held_out: its test sets.
+        held_out: test and validation sets.
     """
 
     repository: str
     train: str
     src_lang: str
     tgt_lang: str
-    held_out: tuple[HeldOutText, ...]
+    held_out: tuple[HeldOutSet, ...]
 
 
-def _wmt14(folder: str, tgt_lang: str) -> Known:
-    held_out = HeldOutText("newstest2013", sacrebleu="wmt13"), HeldOutText("newstest2014", sacrebleu="wmt14/full")
-    return Known("wmt/wmt14", f"{folder}/train-", "en", tgt_lang, held_out)
+_NEWSTEST = HeldOutSet("newstest2013", sacrebleu="wmt13"), HeldOutSet("newstest2014", sacrebleu="wmt14/full")
 
-
-KNOWN = {
-    "wmt14-en-de": _wmt14("de-en", "de"),
-    "wmt14-en-fr": _wmt14("fr-en", "fr"),
-    "multi30k": Known(
+CATALOG = {
+    "wmt14-en-de": CatalogEntry("wmt/wmt14", "de-en/train-", "en", "de", _NEWSTEST),
+    "wmt14-en-fr": CatalogEntry("wmt/wmt14", "fr-en/train-", "en", "fr", _NEWSTEST),
+    "multi30k": CatalogEntry(
         "bentrevett/multi30k",
         "train.jsonl",
         "en",
         "de",
         (
-            HeldOutText("valid", file="val.jsonl", suffix=""),  # sacreBLEU has none of it
-            HeldOutText("test2016", sacrebleu="multi30k/2016", suffix=""),
+            HeldOutSet("valid", file="val.jsonl", suffix=""),  # not in sacreBLEU
+            HeldOutSet("test2016", sacrebleu="multi30k/2016", suffix=""),
         ),
     ),
 }

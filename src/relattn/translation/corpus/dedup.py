@@ -1,7 +1,7 @@
-"""Which pairs occurred before, by their digests, in 8 bytes a pair at rest and at most 24 at any time.
+"""Detection of duplicate pairs by 64-bit digests, in 8 bytes per pair, and at most 24 while digests are sorted.
 
-A digest has 64 bits, so among n different pairs one is taken for another with a probability of about n² / 2⁶⁵: for
-forty million, as in WMT14 English–French, 4 · 10⁻⁵.
+Among n distinct pairs, one is mistaken for another with a probability of about n² / 2⁶⁵: 4 · 10⁻⁵ for the forty million
+pairs of WMT14 English–French.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import numpy as np
 
 
 def digest(src: bytes, tgt: bytes) -> bytes:
-    """Eight bytes for a pair of lines without line ends, by BLAKE2b."""
+    """Return the BLAKE2b digest, 8 bytes, of a pair of lines without line ends."""
     return blake2b(src + b"\n" + tgt, digest_size=8).digest()
 
 
-class Seen:
-    """Digests in sorted runs, each more than twice as long as the next, so that any is looked for in few of them."""
+class SeenPairs:
+    """Digests of the pairs so far, in sorted runs.
+
+    Each run is more than twice as long as the next, so there are few runs to search.
+    """
 
     def __init__(self) -> None:
         self._runs: list[np.ndarray] = []
 
-    def __len__(self) -> int:
-        return sum(map(len, self._runs))
-
     def add(self, digests: np.ndarray) -> np.ndarray:
-        """Take in digests, uint64 (n,); returns which of them were new, bool (n,), of equal ones the first."""
+        """Add digests, uint64 (n,), and return which of them were new, bool (n,); of equal ones, only the first is."""
         distinct, first = np.unique(digests, return_index=True)
         known = np.zeros(len(distinct), dtype=bool)
         for run in self._runs:
@@ -38,6 +38,6 @@ class Seen:
             self._runs.append(distinct[~known])
         while len(self._runs) > 1 and len(self._runs[-2]) <= 2 * len(self._runs[-1]):
             merged = np.concatenate([self._runs.pop(), self._runs.pop()])
-            merged.sort(kind="stable")  # which merges runs that are sorted
+            merged.sort(kind="stable")  # merges sorted runs
             self._runs.append(merged)
         return new

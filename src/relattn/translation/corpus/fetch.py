@@ -1,25 +1,34 @@
-"""Files of data sets on the Hugging Face hub, fetched whole and as the hub says they are.
+"""Downloads from the Hugging Face hub and of sacreBLEU's test sets, with verified checksums.
 
-A file is held to its length and checksum before it has its name. What came of one that is not whole stays beside it,
-and the next attempt asks for the rest: a connection that is cut loses nothing, nor does a process that is killed.
-`huggingface_hub` goes on after a cut by itself but keeps nothing of a file when the process ends, so the files lie not
-in its own cache of repositories but beside it, in that for assets (under HF_HOME).
+Files of the hub lie in its cache for assets (under HF_HOME). An incomplete file stays there with the suffix ".part",
+and the next attempt requests the rest. Test sets lie in sacreBLEU's own cache (under SACREBLEU).
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
+import socket
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from logging.handlers import BufferingHandler
 from pathlib import Path
+from urllib.error import HTTPError
 
 from filelock import FileLock
+from tqdm import tqdm
 
 import relattn
-from relattn.translation.errors import InputError, reason
+from relattn.translation.data.text_files import read_parallel
+from relattn.translation.errors import InputError, one_line, reason
 from relattn.translation.files import remove
 from relattn.translation.hub import asking
 
-_READ = 1 << 20  # bytes
+_RETRIES = 5  # attempts in a row without a byte, after the first
+_TIMEOUT = 60.0  # seconds without a byte from the servers of sacreBLEU's test sets
 
 
 @dataclass(frozen=True)
@@ -27,99 +36,168 @@ class RemoteFile:
     """A file of a data set at one commit.
 
     Attributes:
-        repository: the data set.
-        commit: of the repository.
-        name: in the repository, with its folders.
-        size: in bytes.
-        sha256: its checksum, where the hub has it: of large files.
-        blob: its checksum in Git, of the others: SHA-1 of "blob", size, NUL and content.
+        repository: name of the data set.
+        commit: hash of the commit.
+        name: path in the repository.
+        size: number of bytes.
+        checksum: SHA-256 of a large file (64 digits); of a small one the SHA-1 that Git has (40 digits).
     """
 
     repository: str
     commit: str
     name: str
     size: int
-    sha256: str | None
-    blob: str | None
-
-    def checksum(self, path: Path) -> tuple[str, str]:
-        """What the hub says the checksum is, and what that of `path` is."""
-        if self.sha256 is not None:
-            return self.sha256, _digest(path, hashlib.sha256())
-        return str(self.blob), _digest(path, hashlib.sha1(f"blob {self.size}\0".encode()))
+    checksum: str
 
 
-def listed(repository: str) -> list[RemoteFile]:
-    """The files of a data set as it is now, by name. Raises InputError when the hub cannot be asked or has none."""
-    with asking(f"{repository}: from the hub", "data set") as api:
-        about = api.dataset_info(repository, files_metadata=True)
-    found = []
-    for file in about.siblings or []:
-        large = file.lfs.sha256 if file.lfs is not None else None
-        found.append(RemoteFile(repository, str(about.sha), file.rfilename, file.size or 0, large, file.blob_id))
-    return sorted(found, key=lambda file: file.name)
-
-
-def fetched(file: RemoteFile) -> Path:
-    """Where the file is, fetched as far as it is not here.
+def list_files(repository: str) -> list[RemoteFile]:
+    """Return the files of a data set at its newest commit, by name.
 
     Raises:
-        InputError: it cannot be fetched or written, and what there is of it stays; or it is not as the hub says it is,
-            and nothing of it does.
+        InputError: the hub cannot be reached, or has no such data set.
+    """
+    with asking(f"{repository}: from the hub", "data set") as api:
+        info = api.dataset_info(repository, files_metadata=True)
+    files = []
+    for file in info.siblings or []:
+        checksum = file.lfs.sha256 if file.lfs is not None else file.blob_id
+        files.append(RemoteFile(repository, str(info.sha), file.rfilename, file.size or 0, str(checksum)))
+    return sorted(files, key=lambda file: file.name)
+
+
+def download(file: RemoteFile) -> Path:
+    """Return the path of a file, which is downloaded if it is not in the cache.
+
+    Raises:
+        InputError: the file cannot be downloaded or written, and the incomplete file is kept; or its size or checksum
+            is wrong, and it is deleted.
     """
     with asking(f"{file.repository}: {file.name}: from the hub", "data set"):
         from huggingface_hub import cached_assets_path, constants
 
-        place = cached_assets_path("relattn", file.repository, file.commit, assets_dir=constants.HF_ASSETS_CACHE)
-    path = place / file.name
+        folder = cached_assets_path("relattn", file.repository, file.commit, assets_dir=constants.HF_ASSETS_CACHE)
+    path = folder / file.name
     part = path.with_name(f"{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{path}.lock"):
+        with FileLock(f"{path}.lock"):  # one process at a time
             if not path.exists():
-                _fetch(file, part)
-                _check(file, part)
+                _complete(file, part)
+                _verify(file, part)
                 part.replace(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {reason(error)}") from error
     return path
 
 
-def _fetch(file: RemoteFile, part: Path) -> None:
-    """Append what is missing."""
-    with part.open("ab") as content:
-        have = content.tell()
-        if have >= file.size:
+def _complete(file: RemoteFile, part: Path) -> None:
+    """Append what is missing to an incomplete file."""
+    with part.open("ab") as output:
+        start = output.tell()
+        if start >= file.size:
             return
-        with asking(f"{file.repository}: {file.name}: from the hub", "data set"):
-            from huggingface_hub import file_download, hf_hub_url
-            from huggingface_hub.utils import build_hf_headers
+        bar = tqdm(total=file.size, initial=start, desc=file.name, unit="B", unit_scale=True, disable=None)
+        with bar, closing(_request(file, start)) as pieces:
+            for piece in pieces:
+                output.write(piece)
+                bar.update(len(piece))
 
-            url = hf_hub_url(file.repository, file.name, repo_type="dataset", revision=file.commit)
-            headers = build_hf_headers(library_name="relattn", library_version=relattn.__version__)
+
+def _request(file: RemoteFile, start: int) -> Generator[bytes]:
+    """Yield the bytes of a file from `start` on. If the connection is cut, the rest is requested again."""
+    with asking(f"{file.repository}: {file.name}: from the hub", "data set"):
+        from huggingface_hub import constants, hf_hub_url, hf_raise_for_status
+        from huggingface_hub.utils import build_hf_headers, http_stream_backoff
+
+        url = hf_hub_url(file.repository, file.name, repo_type="dataset", revision=file.commit)
+        headers = build_hf_headers(library_name="relattn", library_version=relattn.__version__)
+        headers["Accept-Encoding"] = "identity"  # ranges of a compressed file are not ranges of the file
+        timeout, failures = constants.HF_HUB_DOWNLOAD_TIMEOUT, 0
+        while True:
+            if start:
+                headers["Range"] = f"bytes={start}-"
             try:
-                file_download.http_get(url, content, resume_size=have, headers=headers, displayed_filename=file.name)
-            except OSError as error:
-                if error.errno is None:  # not the system's
+                with http_stream_backoff(
+                    "GET", url, headers=headers, timeout=timeout, retry_on_exceptions=()
+                ) as response:
+                    hf_raise_for_status(response)
+                    for piece in response.iter_bytes():
+                        start, failures = start + len(piece), 0
+                        yield piece
+                return
+            except OSError:  # the hub refuses, or is not to be reached in offline mode
+                raise
+            except Exception:  # the connection failed; huggingface_hub does not export the types of such errors
+                failures += 1
+                if failures > _RETRIES:
                     raise
-                raise InputError(f"{part}: cannot be written: {reason(error)}") from error
+                time.sleep(1)
 
 
-def _check(file: RemoteFile, part: Path) -> None:
-    size = part.stat().st_size
-    if size != file.size:
-        fault = f"it has {size:,} bytes, and the hub says {file.size:,}"
-    else:
-        expected, found = file.checksum(part)
-        if expected == found:
-            return
-        fault = f"its checksum is {found}, and the hub says {expected}"
-    remove(part)
-    raise InputError(f"{file.repository}: {file.name}: fetched, but {fault}; nothing of it is kept")
+def _verify(file: RemoteFile, part: Path) -> None:
+    """Delete a downloaded file and raise an InputError unless its checksum, and so its size, is the one of the hub."""
+    prefix = f"blob {file.size}\0".encode()  # Git's checksum of a file covers its size
+    new_digest = hashlib.sha256 if len(file.checksum) == 64 else partial(hashlib.sha1, prefix)
+    with part.open("rb") as content:
+        checksum = hashlib.file_digest(content, new_digest).hexdigest()
+    if checksum != file.checksum:
+        fault = f"{file.size:,} bytes with checksum {file.checksum}, got {part.stat().st_size:,} with {checksum}"
+        remove(part)
+        raise InputError(f"{file.repository}: {file.name}: the download was deleted: it must have {fault}")
 
 
-def _digest(path: Path, digest: hashlib._Hash) -> str:
-    with path.open("rb") as content:
-        for piece in iter(lambda: content.read(_READ), b""):
-            digest.update(piece)
-    return digest.hexdigest()
+def sacrebleu_pairs(name: str, src_lang: str, tgt_lang: str) -> list[tuple[str, str]]:
+    """Return the pairs of a test set of sacreBLEU, which is downloaded if it is not in sacreBLEU's cache.
+
+    sacreBLEU uses what is in its cache without a check. Here, a damaged test set is downloaded again.
+
+    Raises:
+        InputError: the test set cannot be downloaded, or its checksum is wrong; nothing of it is kept.
+    """
+    from sacrebleu import utils
+
+    folder = Path(utils.SACREBLEU_DIR, name)
+    cached = folder.exists()
+    try:
+        return _read_pairs(name, f"{src_lang}-{tgt_lang}", folder)
+    except InputError:
+        remove(folder)
+        if not cached:
+            raise
+    return sacrebleu_pairs(name, src_lang, tgt_lang)
+
+
+def _read_pairs(name: str, languages: str, folder: Path) -> list[tuple[str, str]]:
+    from sacrebleu import dataset
+
+    with _sacrebleu_errors(name):
+        known = dataset.DATASETS[name]
+        src, tgt, *_ = map(str, known.get_files(languages))
+    for url, expected in zip(known.data or (), known.md5 or (), strict=True):
+        archives = folder.glob(f"raw/*.{url.rpartition('/')[2]}")
+        if [hashlib.md5(path.read_bytes()).hexdigest() for path in archives] != [expected]:
+            raise InputError(f"{folder}: the checksum of the archive is not the one that sacreBLEU has")
+    return list(read_parallel(src, tgt))
+
+
+@contextmanager
+def _sacrebleu_errors(name: str) -> Iterator[None]:
+    """Turn errors of sacreBLEU into an InputError. It may also log an error and exit, or wait for a server for ever."""
+    log, handler = logging.getLogger("sacrebleu"), BufferingHandler(capacity=100)
+    handler.setLevel(logging.ERROR)
+    propagate, log.propagate = log.propagate, False
+    timeout = socket.getdefaulttimeout()
+    log.addHandler(handler)
+    socket.setdefaulttimeout(_TIMEOUT)
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        if isinstance(error, HTTPError):
+            error.close()  # it holds the connection
+        logged = [record.getMessage() for record in handler.buffer]
+        message = logged[0] if isinstance(error, SystemExit) and logged else error
+        raise InputError(f"{name}: sacreBLEU's test set: {one_line(message, 300)}") from error
+    finally:
+        socket.setdefaulttimeout(timeout)
+        log.removeHandler(handler)
+        log.propagate = propagate

@@ -1,7 +1,4 @@
-"""Chunks of pairs through the rules that need no other pair, in several processes, in order.
-
-What comes out does not depend on how many processes there are, and no more chunks are under way than keep them busy.
-"""
+"""Filtering of a corpus in chunks, by several processes. The order of the pairs does not depend on their number."""
 
 from __future__ import annotations
 
@@ -11,159 +8,144 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
 import numpy as np
 
-from relattn.translation.config import CleaningConfig
 from relattn.translation.corpus.dedup import digest
-from relattn.translation.corpus.filters import Cleaner
-from relattn.translation.corpus.report import Account
-from relattn.translation.corpus.words import plain
+from relattn.translation.corpus.filters import Cleaner, normalize_spaces
+from relattn.translation.corpus.report import FilterStats
 from relattn.translation.errors import InputError
 
-_PAIRS, _CHARACTERS = 2000, 1 << 22  # of a chunk, which ends with the first of them
-_AHEAD = 3  # chunks under way for each process
+_PAIRS, _CHARACTERS = 2000, 1 << 22  # limits of a chunk
+_PENDING = 3  # chunks under way per process
 
 Pair = tuple[str, str]
+Chunk = tuple[int, list[Pair]]  # number of the first pair in the corpus, from 1, and consecutive pairs
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """Consecutive pairs of a corpus.
+class FilteredChunk:
+    """The pairs of a chunk that the rules keep.
 
     Attributes:
-        first: number of the first, from 1.
-        pairs: as they were read.
+        numbers: numbers of the pairs in the corpus, from 1.
+        src: source lines, each with its line end.
+        tgt: target lines, likewise.
+        digests: digests of the pairs, uint64 (kept,).
+        stats: counts of the pairs that were dropped; `kept` is left for the search for duplicates.
     """
 
-    first: int
-    pairs: list[Pair]
-
-
-@dataclass(frozen=True)
-class Judged:
-    """What the rules leave of a chunk.
-
-    Attributes:
-        src: source lines of the pairs that stay, each with its end.
-        tgt: target lines.
-        numbers: of the pairs, int64 (kept,).
-        digests: of the pairs, uint64 (kept,).
-        account: of all pairs of the chunk.
-    """
-
-    src: bytes
-    tgt: bytes
-    numbers: np.ndarray
+    numbers: list[int]
+    src: list[bytes]
+    tgt: list[bytes]
     digests: np.ndarray
-    account: Account
+    stats: FilterStats
 
 
-def chunks(pairs: Iterable[Pair], first: int) -> Iterator[Chunk]:
-    """The pairs in chunks, `first` being the number of the first pair."""
-    gathered: list[Pair] = []
+def split_chunks(pairs: Iterable[Pair], first: int) -> Iterator[Chunk]:
+    """Yield pairs in chunks; `first` is the number of the first pair."""
+    chunk: list[Pair] = []
     characters = 0
     for pair in pairs:
-        gathered.append(pair)
+        chunk.append(pair)
         characters += len(pair[0]) + len(pair[1])
-        if len(gathered) == _PAIRS or characters > _CHARACTERS:
-            yield Chunk(first, gathered)
-            first, gathered, characters = first + len(gathered), [], 0
-    if gathered:
-        yield Chunk(first, gathered)
+        if len(chunk) == _PAIRS or characters > _CHARACTERS:
+            yield first, chunk
+            first, chunk, characters = first + len(chunk), [], 0
+    if chunk:
+        yield first, chunk
 
 
-def judge(cleaner: Cleaner, chunk: Chunk) -> Judged:
-    """Hold the pairs of a chunk to a cleaner's rules."""
-    account = Account()
-    sides: tuple[list[bytes], list[bytes]] = [], []
-    numbers, digests = [], []
-    for number, (raw_src, raw_tgt) in enumerate(chunk.pairs, start=chunk.first):
-        src, tgt = plain(raw_src), plain(raw_tgt)
-        reason = cleaner.reason(src, tgt)
+def filter_chunk(cleaner: Cleaner, chunk: Chunk) -> FilteredChunk:
+    """Normalize the white space of the pairs of a chunk, and drop pairs by a cleaner's rules."""
+    stats = FilterStats()
+    numbers, src_lines, tgt_lines, digests = [], [], [], []
+    first, pairs = chunk
+    for number, pair in enumerate(pairs, start=first):
+        src, tgt = map(normalize_spaces, pair)
+        reason = cleaner.drop_reason(src, tgt)
         if reason is not None:
-            account.drop(reason, number, src, tgt)
+            stats.drop(reason, number, src, tgt)
             continue
-        pair = src.encode(), tgt.encode()
-        for side, line in zip(sides, pair, strict=True):
-            side.append(line)
+        src_bytes, tgt_bytes = src.encode(), tgt.encode()
         numbers.append(number)
-        digests.append(digest(*pair))
-    account.kept = len(numbers)
-    src_lines, tgt_lines = (b"".join(line + b"\n" for line in side) for side in sides)
-    of_pairs = np.frombuffer(b"".join(digests), dtype="<u8")
-    return Judged(src_lines, tgt_lines, np.array(numbers, dtype=np.int64), of_pairs, account)
-
-
-Judge = Callable[[Iterator[Chunk]], Iterator[Judged]]
+        src_lines.append(src_bytes + b"\n")
+        tgt_lines.append(tgt_bytes + b"\n")
+        digests.append(digest(src_bytes, tgt_bytes))
+    return FilteredChunk(numbers, src_lines, tgt_lines, np.frombuffer(b"".join(digests), dtype="<u8"), stats)
 
 
 @contextmanager
-def judges(processes: int, config: CleaningConfig, languages: tuple[str, str], held_out: list[str]) -> Iterator[Judge]:
-    """What judges chunks, in so many processes; the arguments are `Cleaner`'s. One process is this one.
+def filter_pool(
+    processes: int, make_cleaner: Callable[[], Cleaner]
+) -> Iterator[Callable[[Iterable[Chunk]], Iterator[FilteredChunk]]]:
+    """Yield a function that filters chunks in order.
 
-    Each process has a pipe and a thread here that waits at it, so that one which dies is noticed at once, and each ends
-    when this one does. (The pool of `concurrent.futures` was seen to wait for ever for processes that had died, in
-    Python 3.11.7.)
+    Each worker process has its own pipe, and a thread that waits for its answer. So the death of a worker is noticed at
+    once, and workers end when this process does. `ProcessPoolExecutor` can hang if a worker is killed while it writes a
+    result: all workers share one pipe, so the incomplete result never ends.
+
+    Args:
+        processes: number of worker processes; 1 filters in this process.
+        make_cleaner: picklable function that each worker calls once.
     """
     if processes == 1:
-        cleaner = Cleaner(config, languages, held_out)
-        yield lambda chunks: (judge(cleaner, chunk) for chunk in chunks)
+        yield partial(map, partial(filter_chunk, make_cleaner()))
         return
     idle: SimpleQueue[Connection] = SimpleQueue()
-    started = []
-    pool = ThreadPoolExecutor(processes)
+    workers = []
+    threads = ThreadPoolExecutor(processes)
     try:
         for _ in range(processes):
-            ours, theirs = Pipe()
-            process = get_context("spawn").Process(target=_serve, args=(theirs, config, languages, held_out))
-            process.start()
-            theirs.close()
-            started.append(process)
-            idle.put(ours)
-        yield lambda chunks: _in_order(pool, idle, chunks, processes * _AHEAD)
+            pipe, worker_pipe = Pipe()
+            worker = get_context("spawn").Process(target=_work, args=(worker_pipe, make_cleaner))
+            worker.start()
+            worker_pipe.close()
+            workers.append(worker)
+            idle.put(pipe)
+        yield partial(_filter_in_order, threads, idle, processes * _PENDING)
     finally:
-        for process in started:
-            process.kill()
-        pool.shutdown(cancel_futures=True)
-        for process in started:
-            process.join()
-        while not idle.empty():
-            idle.get().close()
+        for worker in workers:
+            worker.kill()
+        threads.shutdown(cancel_futures=True)
+        for worker in workers:
+            worker.join()
 
 
-def _in_order(
-    pool: ThreadPoolExecutor, idle: SimpleQueue[Connection], chunks: Iterator[Chunk], most: int
-) -> Iterator[Judged]:
-    under_way: deque[Future[Judged]] = deque()
+def _filter_in_order(
+    threads: ThreadPoolExecutor, idle: SimpleQueue[Connection], most: int, chunks: Iterable[Chunk]
+) -> Iterator[FilteredChunk]:
+    """Filter chunks, of which at most `most` are under way."""
+    pending: deque[Future[FilteredChunk]] = deque()
     for chunk in chunks:
-        under_way.append(pool.submit(_ask, idle, chunk))
-        if len(under_way) == most:
-            yield under_way.popleft().result()
-    while under_way:
-        yield under_way.popleft().result()
+        pending.append(threads.submit(_ask_worker, idle, chunk))
+        if len(pending) == most:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()
 
 
-def _ask(idle: SimpleQueue[Connection], chunk: Chunk) -> Judged:
-    """Have a process judge a chunk that has nothing else to do."""
-    process = idle.get()
+def _ask_worker(idle: SimpleQueue[Connection], chunk: Chunk) -> FilteredChunk:
+    """Have an idle worker filter a chunk."""
+    pipe = idle.get()
     try:
-        process.send(chunk)
-        judged: Judged = process.recv()
+        pipe.send(chunk)
+        filtered: FilteredChunk = pipe.recv()
     except (EOFError, OSError) as error:
-        raise InputError("a process that judges pairs was ended, perhaps for want of memory") from error
+        raise InputError("a process that filters pairs was killed, perhaps because memory ran out") from error
     finally:
-        idle.put(process)
-    return judged
+        idle.put(pipe)
+    return filtered
 
 
-def _serve(parent: Connection, config: CleaningConfig, languages: tuple[str, str], held_out: list[str]) -> None:
-    """What a process does: judge chunks until there is nobody to ask. It leaves Ctrl-C to its parent."""
+def _work(pipe: Connection, make_cleaner: Callable[[], Cleaner]) -> None:
+    """Filter chunks until the pipe is closed. Ctrl-C is left to the parent process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    cleaner = Cleaner(config, languages, held_out)
+    cleaner = make_cleaner()
     with suppress(EOFError, OSError):
         while True:
-            parent.send(judge(cleaner, parent.recv()))
+            pipe.send(filter_chunk(cleaner, pipe.recv()))

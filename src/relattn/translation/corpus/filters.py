@@ -1,50 +1,121 @@
-"""Whether a pair stays in training text, and if not, why."""
+"""Rules that decide whether a sentence pair is kept, and the words and scripts that they count."""
 
 from __future__ import annotations
 
 import re
+from functools import cache
+
+import regex
+from babel.core import get_global
 
 from relattn.translation.config import CleaningConfig
-from relattn.translation.corpus.overlap import HeldOut
-from relattn.translation.corpus.words import Scripts, words
+from relattn.translation.corpus.overlap import HeldOutText
 
-REASONS = {  # in the order in which they are looked for; a pair is dropped for the first that it meets
+REASONS = {  # in the order of the checks; a pair is dropped for the first reason that applies
     "empty": "a side has no text",
-    "control": "control characters, NUL among them, or U+FFFD, which stands for what could not be read",
-    "long": "a side has too many characters or words",
-    "ratio": "a side has too many words for those of the other",
-    "script": "a side is mostly in letters that its language is not written in",
-    "overlap": "a side has words in a row in common with a held-out line",
-    "duplicate": "the pair occurred before",
+    "control": "a side has a control character such as NUL, or U+FFFD, which replaces undecodable bytes",
+    "long": "a side has more than max_characters characters or max_words words",
+    "ratio": "a side has more than max_ratio × (words of the other + 1) words",
+    "script": "less than min_script of a side's letters are in the scripts of its language",
+    "overlap": "a side shares ngram consecutive words with a held-out line",
+    "duplicate": "the pair occurred before (see keep_duplicates)",
 }
 
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")  # a lone surrogate is no character either
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")  # including lone surrogates
 
-OPTIONS = {  # which decide whether a pair is dropped for a reason
-    "long": ("max_words", "max_characters"),
-    "ratio": ("max_ratio",),
-    "script": ("min_script",),
-    "overlap": ("ngram",),
-    "duplicate": ("keep_duplicates",),
+# Scripts that are written without spaces: each character counts as a word.
+_UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+_WORD = regex.compile(rf"[\w--[{_UNSPACED}]]+|[\w&&[{_UNSPACED}]]", regex.V1)
+_SPACED_WORD = regex.compile(r"\w+")  # equivalent for text without these scripts, and twice as fast
+_MAYBE_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u19ff\u2e80-\U0010ffff]")
+_LETTER = regex.compile(r"\p{L}")
+
+# Some script codes of ISO 15924 combine or vary scripts of Unicode.
+_UNICODE_SCRIPTS = {
+    "Hans": ("Hani",),
+    "Hant": ("Hani",),
+    "Jpan": ("Hani", "Hira", "Kana"),
+    "Kore": ("Hang", "Hani"),
+    "Latf": ("Latn",),
+    "Latg": ("Latn",),
 }
+
+
+def normalize_spaces(text: str) -> str:
+    """Return a text with every run of white space replaced by one space, and none at its ends."""
+    return " ".join(text.split())
+
+
+def split_words(text: str) -> list[str]:
+    """Return the case-folded words of a text.
+
+    A word is a run of letters, marks, digits and underscores, or one character of a script without spaces.
+    """
+    word = _WORD if _MAYBE_UNSPACED.search(text) else _SPACED_WORD
+    return word.findall(text.casefold())
+
+
+def script_share(text: str, language: str) -> float:
+    """Return the share of a text's letters that belong to the scripts of a language, or to no particular script.
+
+    Args:
+        text: any text; the share is 1 if it has no letters.
+        language: a code such as ``en``, ``zh-TW`` or ``sr_Latn``. The share is 1 if its script is unknown.
+    """
+    pattern = _foreign_letter(language)
+    foreign = len(pattern.findall(text)) if pattern is not None else 0
+    return 1 - foreign / len(_LETTER.findall(text)) if foreign else 1.0
+
+
+@cache
+def _foreign_letter(language: str) -> regex.Pattern[str] | None:
+    """Return a pattern of letters outside of a language's scripts; None if these are not known."""
+    script = _likely_script(language)
+    if script is None:
+        return None
+    own = "".join(rf"\p{{Script={name}}}" for name in _UNICODE_SCRIPTS.get(script, (script,)))
+    try:
+        return regex.compile(rf"[\p{{L}}--[{own}\p{{Common}}\p{{Inherited}}]]", regex.V1)
+    except regex.error:  # Unicode has no such script
+        return None
+
+
+def _likely_script(language: str) -> str | None:
+    """Return the ISO 15924 code of a language's script: the one in its code, or the likely one by CLDR."""
+    name, *subtags = language.replace("-", "_").split("_")
+    for subtag in subtags:
+        if len(subtag) == 4 and subtag.isalpha():
+            return subtag.title()
+    likely = get_global("likely_subtags")
+    for code in (*(f"{name.lower()}_{subtag.upper()}" for subtag in subtags), name.lower()):
+        if code in likely and name.lower() != "und":
+            return str(likely[code].split("_")[1])
+    return None
 
 
 class Cleaner:
-    """The rules that a pair can be held to by itself: all but "duplicate".
+    """All rules except "duplicate", which needs the other pairs of the corpus.
 
     Args:
-        config: the rules.
-        languages: of source and target.
-        held_out: lines that a pair must have nothing of.
+        config: limits of the rules.
+        languages: codes of the source and target languages.
+        held_out: lines that training text must not overlap with.
     """
 
     def __init__(self, config: CleaningConfig, languages: tuple[str, str], held_out: list[str]) -> None:
         self.config = config
-        self._scripts = [Scripts(language) for language in languages]
-        self._held_out = HeldOut(held_out, config.ngram) if config.ngram is not None and held_out else None
+        self._src_lang, self._tgt_lang = languages
+        self._held_out = None
+        if config.ngram is not None and held_out:
+            self._held_out = HeldOutText(map(split_words, held_out), config.ngram)
 
-    def reason(self, src: str, tgt: str) -> str | None:
-        """Why a pair is dropped, one of REASONS; None if it stays. Both sides are `words.plain` text."""
+    def drop_reason(self, src: str, tgt: str) -> str | None:
+        """Return the first of REASONS for which a pair is dropped; None to keep it.
+
+        Args:
+            src: source line, with `normalize_spaces` applied.
+            tgt: target line, likewise.
+        """
         config, held_out = self.config, self._held_out
         if not src or not tgt:
             return "empty"
@@ -52,15 +123,16 @@ class Cleaner:
             return "control"
         if config.max_characters is not None and max(len(src), len(tgt)) > config.max_characters:
             return "long"
-        src_words, tgt_words = words(src), words(tgt)
+        src_words, tgt_words = split_words(src), split_words(tgt)
         fewer, more = sorted((len(src_words), len(tgt_words)))
         if config.max_words is not None and more > config.max_words:
             return "long"
         if config.max_ratio is not None and more > config.max_ratio * (fewer + 1):
             return "ratio"
-        of_src, of_tgt = self._scripts
-        if config.min_script is not None and min(of_src.share(src), of_tgt.share(tgt)) < config.min_script:
-            return "script"
+        if config.min_script is not None:
+            share = min(script_share(src, self._src_lang), script_share(tgt, self._tgt_lang))
+            if share < config.min_script:
+                return "script"
         if held_out is not None and (held_out.overlaps(src_words) or held_out.overlaps(tgt_words)):
             return "overlap"
         return None

@@ -1,45 +1,43 @@
-"""Whether training text has been seen in held-out text: by words in a row that they have in common."""
+"""Overlap of training text with held-out text, by the n-grams of words that they share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from relattn.translation.corpus.words import words
-
-_SHORTEST = 4  # words of a held-out line that none may equal; "thank you" is no overlap
+_SHORTEST = 4  # words; shorter held-out lines, such as "thank you", are ignored
 
 
-class HeldOut:
-    """The n-grams of words of held-out lines, of both sides alike.
+class HeldOutText:
+    """N-grams of the words of held-out lines.
 
-    Brown et al. (2020, appendix C) look for 13-grams. A held-out line of fewer words than n, but at least 4, overlaps
-    with a line that has the same words and no others.
+    Brown et al. (2020, appendix C) use 13-grams. A held-out line of fewer than n words, but at least 4, overlaps only
+    with a line of the same words.
 
     Args:
-        lines: held out.
-        n: words in a row.
+        lines: words of each held-out line.
+        n: number of consecutive words.
     """
 
-    def __init__(self, lines: Iterable[str], n: int) -> None:
+    def __init__(self, lines: Iterable[list[str]], n: int) -> None:
         self.n = n
-        self._three: set[tuple[str, ...]] = set()  # words of each n-gram, looked for first: it takes little time
-        self._whole: set[str] = set()
-        for line in lines:
-            found = words(line)
-            if _SHORTEST <= len(found) < n:
-                self._whole.add(" ".join(found))
-            for gram in _grams(found, n):
-                self._three.add((gram[0], gram[n // 2], gram[-1]))
-                self._whole.add(" ".join(gram))
+        # Three words of each n-gram. Most lines share none of them, and looking these up is faster than joining words.
+        self._keys: set[tuple[str, ...]] = set()
+        self._texts: set[str] = set()
+        for words in lines:
+            if _SHORTEST <= len(words) < n:
+                self._texts.add(" ".join(words))
+            for gram in _ngrams(words, n):
+                self._keys.add((gram[0], gram[n // 2], gram[-1]))
+                self._texts.add(" ".join(gram))
 
-    def overlaps(self, found: list[str]) -> bool:
-        """Whether a line of these words has an n-gram of a held-out line, or is a short one."""
-        if len(found) < self.n:
-            return len(found) >= _SHORTEST and " ".join(found) in self._whole
-        if self._three.isdisjoint(zip(found, found[self.n // 2 :], found[self.n - 1 :], strict=False)):
+    def overlaps(self, words: list[str]) -> bool:
+        """Return whether a line of these words shares an n-gram with a held-out line, or equals a short one."""
+        if len(words) < self.n:
+            return len(words) >= _SHORTEST and " ".join(words) in self._texts
+        if self._keys.isdisjoint(zip(words, words[self.n // 2 :], words[self.n - 1 :], strict=False)):
             return False
-        return any(" ".join(gram) in self._whole for gram in _grams(found, self.n))
+        return any(" ".join(gram) in self._texts for gram in _ngrams(words, self.n))
 
 
-def _grams(found: list[str], n: int) -> Iterable[list[str]]:
-    return (found[start : start + n] for start in range(len(found) - n + 1))
+def _ngrams(words: list[str], n: int) -> Iterator[list[str]]:
+    return (words[start : start + n] for start in range(len(words) - n + 1))

@@ -1,11 +1,12 @@
-"""All of a preparation: a corpus opened, judged part by part, put together, and told in a card.
+"""Preparation of a corpus: filter it part by part, join the parts, and write the data card.
 
-    out/train.en.gz  out/train.de.gz     what stays, and for a known corpus the files of its test sets
-    out/README.md                        the data card
-    out/prepared.json                    the same as names and values, written last: the directory is prepared
-    out/.preparing/                      parts (parts.py), until then
+    out/train.en.gz, out/train.de.gz    training text; a known corpus has test sets next to it
+    out/README.md                       data card
+    out/prepared.json                   content of the data card as JSON; written last, so it marks a finished directory
+    out/.preparing/settings.json        what is prepared, from which files and by which rules; written first
+    out/.preparing/part-00000/          pairs kept of the first million, their digests and statistics
 
-A preparation that was stopped, however it was, goes on with the parts that are there.
+A part is written completely or not at all. After an interruption, the next call continues after the last part.
 """
 
 from __future__ import annotations
@@ -16,43 +17,44 @@ import json
 import logging
 import shutil
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import compress, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from relattn.translation.config import CleaningConfig, as_dict, differences
-from relattn.translation.corpus.card import card
-from relattn.translation.corpus.dedup import Seen
-from relattn.translation.corpus.filter_pool import Judged, chunks, judges
-from relattn.translation.corpus.filters import OPTIONS
-from relattn.translation.corpus.parts import SIDES, Parts, read_record
-from relattn.translation.corpus.report import Account
-from relattn.translation.corpus.sources import KnownCorpus, OwnFiles, Source
-from relattn.translation.errors import InputError
+from relattn.translation.corpus.dedup import SeenPairs
+from relattn.translation.corpus.filter_pool import FilteredChunk, filter_pool, split_chunks
+from relattn.translation.corpus.filters import REASONS, Cleaner
+from relattn.translation.corpus.report import FilterStats, data_card
+from relattn.translation.corpus.sources import KnownCorpus, OpenCorpus, OwnFiles
+from relattn.translation.errors import InputError, reading, require
 from relattn.translation.files import putting, remove, write_atomically
 from relattn.translation.locking import LOCK, locked
 
 CARD, RECORD = "README.md", "prepared.json"
-PART = 1_000_000  # pairs
 _WORK = ".preparing"
+_BEGUN = "settings", "origin"  # fields of settings.json, and the first of prepared.json
+_LEVEL = 5  # of gzip: nearly the size of the highest level, in a third of the time
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A directory of prepared text.
+    """Result of a preparation.
 
     Attributes:
-        account: of the corpus's pairs.
-        before: whether it was there already, and nothing had to be done.
+        stats: statistics of the corpus.
+        already_done: whether the directory was finished before, so that nothing was written.
     """
 
-    account: Account
-    before: bool
+    stats: FilterStats
+    already_done: bool
 
 
 def prepare(
@@ -61,150 +63,149 @@ def prepare(
     config: CleaningConfig,
     *,
     processes: int = 1,
-    part: int = PART,
-    show: bool = False,
+    part: int = 1_000_000,
 ) -> Prepared:
-    """Prepare a corpus in a directory, or go on with that.
+    """Prepare a corpus in a directory, or continue a preparation that was interrupted.
 
-    What is written depends on the corpus and the rules alone, not on the number of processes or on where a preparation
-    was stopped.
+    The files depend only on the corpus and the rules, not on the number of processes or on interruptions.
 
     Args:
         corpus: what to prepare.
-        out: the directory, which is made; or an empty one, or one where the same was begun.
-        config: which pairs stay.
-        processes: that judge pairs, besides this one unless it is the only one.
-        part: pairs that are judged between one state that can be gone on from and the next.
-        show: draw progress on standard error.
+        out: output directory; it must not exist, be empty, or hold a preparation of the same corpus by the same rules.
+        config: rules that decide which pairs are kept.
+        processes: number of processes that filter pairs; with more than one, this process only reads and writes.
+        part: number of pairs per part.
 
     Raises:
-        InputError: the corpus cannot be had or read, no pair of it stays, the directory is for something else, or
-            cannot be written, by a full disk for instance.
+        InputError: the corpus cannot be downloaded or read, every pair is dropped, or the directory is in other use or
+            cannot be written.
     """
-    rules = {"languages": list(corpus.languages), "cleaning": as_dict(config), "pairs a part": part}
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: a file stands there; prepared text is a directory")
+    require(out.is_dir() or not out.exists(), f"{out}: the output must be a directory, got a file")
     with locked(out, "preparing this directory"):
-        record, parts = read_record(out / RECORD, "account", "files"), Parts(out / _WORK)
-        changed = ""
-        if record is not None and (changed := _changed_files(out, record)):
-            _log.warning("%s: %s; preparing the text again", out, changed)
-        begun = record or parts.settings
-        if begun is None:
-            _require_free(out)
+        record, work = _read_record(out / RECORD, *_BEGUN, "stats", "files"), out / _WORK
+        begun = record or _read_record(work / "settings.json", *_BEGUN)
+        if begun is None and (others := {entry.name for entry in out.iterdir()} - {LOCK, _WORK}):
+            raise InputError(f"{out}: the output must be an empty directory, got one with {min(others)}")
+        rules = {"languages": list(corpus.languages), "cleaning": as_dict(config), "pairs per part": part}
         settings = {**corpus.identity, **rules}
-        if begun is not None:
-            _require_same(out, begun["settings"], settings, done=record is not None)
-        if record is not None and not changed:
-            account = Account.from_json(record["account"])
-        else:
-            source = corpus.open(begun["origin"] if begun is not None else None)
-            begun = {"settings": settings, "origin": source.origin}
-            parts.begin(begun)
-            account = _judge(source, corpus, parts, config, processes=processes, part=part, show=show)
-            if not account.kept:
-                remove(out / _WORK)  # so that a corrected command can begin
-                raise InputError(_nothing_left(account))
-            _put_together(out, {**begun, "account": account.as_json()}, parts, source)
-        remove(out / _WORK)
-    return Prepared(account, before=record is not None and not changed)
+        if begun is not None and (changed := differences(begun["settings"], settings)):
+            hint = "choose another --out" if record is not None else f"to start over, remove {work}"
+            raise InputError(f"{out}: was prepared from other text or by other rules: {'; '.join(changed)}; {hint}")
+        if record is not None:
+            if not (changed := _changed_files(out, record)):
+                remove(work)
+                return Prepared(FilterStats(**record["stats"]), already_done=True)
+            _log.warning("%s: missing or changed: %s; preparing the text again", out, ", ".join(changed))
+        source = corpus.open(begun["origin"] if begun is not None else None)
+        begun = {"settings": settings, "origin": source.origin}
+        work.mkdir(exist_ok=True)
+        write_atomically(work / "settings.json", json.dumps(begun).encode())
+        make_cleaner = partial(Cleaner, config, corpus.languages, source.held_out)
+        seen = None if config.keep_duplicates else SeenPairs()
+        stats = _write_parts(source, work, make_cleaner, seen, processes, part)
+        if not stats.kept:
+            remove(work)  # so that a corrected command can start
+            dropped = [f"{count:,} {name} ({REASONS[name]})" for name, count in stats.dropped.items() if count]
+            raise InputError(f"{out}: no pair is left; dropped: {'; '.join(dropped)}")
+        _finish(out, {**begun, "stats": asdict(stats)}, source.test_sets)
+        remove(work)
+    return Prepared(stats, already_done=False)
 
 
-def _judge(
-    source: Source,
-    corpus: OwnFiles | KnownCorpus,
-    parts: Parts,
-    config: CleaningConfig,
-    *,
+def _write_parts(
+    source: OpenCorpus,
+    work: Path,
+    make_cleaner: partial[Cleaner],
+    seen: SeenPairs | None,
     processes: int,
     part: int,
-    show: bool,
-) -> Account:
-    """Make the parts that are not there yet; returns the account of all."""
-    account, seen = Account(), None if config.keep_duplicates else Seen()
-    count = -(-source.total // part)
-    done = next((index for index in range(count) if not parts.has(index)), count)
-    for index in range(done):
-        account.add(parts.read(index, seen))
-    pairs = source.pairs(done * part)
+) -> FilterStats:
+    """Write the parts that do not exist yet, and return the statistics of all."""
+    stats, done = FilterStats(), _parts(work)
+    for path in done:
+        stats.add(_read_part(path, seen))
+    rest = islice(source.pairs, stats.read, None)
     with (
-        judges(processes, config, corpus.languages, source.held_out) as judge,
-        tqdm(total=source.total, initial=account.read, unit="pair", file=sys.stderr, disable=not show) as bar,
+        filter_pool(processes, make_cleaner) as filter_chunks,
+        tqdm(rest, total=source.total, initial=stats.read, unit="pair", file=sys.stderr, disable=None) as pairs,
     ):
-
-        def told(found: Iterator[Judged]) -> Iterator[Judged]:
-            for judged in found:
-                read = judged.account.read
-                yield judged
-                bar.update(read)
-
-        for index in range(done, count):
-            of_part = chunks(islice(pairs, part), first=index * part + 1)
-            account.add(parts.write(index, told(judge(of_part)), seen))
-    return account
+        for index in range(len(done), -(-source.total // part)):
+            chunks = split_chunks(islice(pairs, part), first=index * part + 1)
+            stats.add(_write_part(work / f"part-{index:05}", filter_chunks(chunks), seen))
+    return stats
 
 
-def _nothing_left(account: Account) -> str:
-    """Return a message that says why all pairs were dropped, and which options decide that."""
-    reasons = []
-    for reason, count in account.dropped.items():
-        options = ", ".join(f"--{option}" for option in OPTIONS.get(reason, ()))
-        reasons += [f"{count:,} {reason}{f' (see {options})' if options else ''}"] if count else []
-    if account.dropped["script"]:
-        reasons.append("the language codes decide which script a side must have")
-    return f"no pair is left; dropped: {'; '.join(reasons)}"
+def _parts(work: Path) -> list[Path]:
+    return sorted(work.glob("part-*"))
 
 
-def _put_together(out: Path, record: dict[str, Any], parts: Parts, source: Source) -> None:
-    """Write the files of a preparation whose parts are all there, the record last."""
-    files = {}
-    for side, language in zip(SIDES, record["settings"]["languages"], strict=True):
-        path = out / f"train.{language}.gz"
-        with putting(path) as aside, aside.open("wb") as whole:
-            for text in parts.text(side):  # gzipped files in a row are a gzipped file
-                with text.open("rb") as content:
-                    shutil.copyfileobj(content, whole)
-        files[path.name] = {"lines": record["account"]["kept"], "sha256": _sha256(path)}
-    for name, lines in source.beside.items():
-        beside = "".join(f"{line}\n" for line in lines).encode()
-        write_atomically(out / name, gzip.compress(beside, mtime=0) if name.endswith(".gz") else beside)
-        files[name] = {"lines": len(lines), "sha256": _sha256(out / name)}
+def _write_part(path: Path, chunks: Iterable[FilteredChunk], seen: SeenPairs | None) -> FilterStats:
+    """Write a part without duplicates, which are kept if `seen` is None, and return its statistics."""
+    stats, digests = FilterStats(), [np.array([], dtype=np.uint64)]
+    with putting(path) as aside:
+        aside.mkdir()
+        src_file, tgt_file = (
+            gzip.GzipFile(aside / name, "wb", compresslevel=_LEVEL, mtime=0) for name in ("src.gz", "tgt.gz")
+        )
+        with src_file, tgt_file:
+            for chunk in chunks:
+                new = np.ones(len(chunk.digests), dtype=bool) if seen is None else seen.add(chunk.digests)
+                for row in np.flatnonzero(~new):
+                    src, tgt = chunk.src[row].decode(), chunk.tgt[row].decode()
+                    chunk.stats.drop("duplicate", chunk.numbers[row], src, tgt)
+                stats.add(chunk.stats)
+                stats.kept += int(new.sum())
+                digests.append(chunk.digests[new])
+                src_file.write(b"".join(compress(chunk.src, new)))
+                tgt_file.write(b"".join(compress(chunk.tgt, new)))
+        np.save(aside / "digests.npy", np.concatenate(digests))
+        (aside / "stats.json").write_text(json.dumps(asdict(stats)))
+    return stats
+
+
+def _read_part(path: Path, seen: SeenPairs | None) -> FilterStats:
+    """Return the statistics of a part that was written before, and add its pairs to `seen`."""
+    with reading(path, "not a part of a preparation"):
+        if seen is not None:
+            seen.add(np.load(path / "digests.npy"))
+        return FilterStats(**json.loads((path / "stats.json").read_bytes()))
+
+
+def _finish(out: Path, record: dict[str, Any], test_sets: dict[str, list[str]]) -> None:
+    """Join the parts, and write the other files of a finished directory, prepared.json last."""
+    lines = {}
+    for side, language in zip(("src", "tgt"), record["settings"]["languages"], strict=True):
+        name = f"train.{language}.gz"
+        with putting(out / name) as aside, aside.open("wb") as whole:
+            for part in _parts(out / _WORK):
+                with (part / f"{side}.gz").open("rb") as file:  # concatenated gzip files are a gzip file
+                    shutil.copyfileobj(file, whole)
+        lines[name] = record["stats"]["kept"]
+    for name, text in test_sets.items():
+        content = "".join(f"{line}\n" for line in text).encode()
+        write_atomically(out / name, gzip.compress(content, mtime=0) if name.endswith(".gz") else content)
+        lines[name] = len(text)
+    files = {name: {"lines": count, "sha256": _sha256(out / name)} for name, count in lines.items()}
     record = {**record, "files": files}
-    write_atomically(out / CARD, card(record).encode())
+    write_atomically(out / CARD, data_card(record).encode())
     write_atomically(out / RECORD, (json.dumps(record, ensure_ascii=False, indent=1) + "\n").encode())
+
+
+def _read_record(path: Path, *fields: str) -> dict[str, dict[str, Any]] | None:
+    """Return these objects of a JSON file; None if it does not exist."""
+    if not path.exists():
+        return None
+    with reading(path, "not a record of a preparation"):
+        content = json.loads(path.read_bytes())
+        return {name: dict(content[name]) for name in fields}
+
+
+def _changed_files(out: Path, record: dict[str, Any]) -> list[str]:
+    """Return the names of the files that are missing or differ from what was written."""
+    files = record["files"].items()
+    return [name for name, file in files if not (out / name).is_file() or _sha256(out / name) != file["sha256"]]
 
 
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _changed_files(out: Path, record: dict[str, Any]) -> str:
-    """Return what is missing or differs of the files that were written before; empty if all are as they were."""
-    missing = [name for name in record["files"] if not (out / name).is_file()]
-    changed = [
-        name for name, file in record["files"].items() if name not in missing and _sha256(out / name) != file["sha256"]
-    ]
-    found = [f"{name} is missing" for name in missing] + [f"{name} has changed" for name in changed]
-    return ", ".join(found)
-
-
-def _without_names(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings without the names of files, since renaming or compressing a text does not change it."""
-    texts = {name: text["sha256"] for name, text in settings.get("text", {}).items()}
-    return {**settings, "text": texts}
-
-
-def _require_same(out: Path, begun: dict[str, Any], settings: dict[str, Any], *, done: bool) -> None:
-    changed = differences(_without_names(begun), _without_names(settings))
-    if changed and done:
-        raise InputError(f"{out}: is prepared already, from other text or by other rules: {'; '.join(changed)}")
-    if changed:
-        told = f"{'; '.join(changed)}; to begin anew, remove {out / _WORK}"
-        raise InputError(f"{out}: was begun with other text or rules: {told}")
-
-
-def _require_free(out: Path) -> None:
-    strangers = sorted(entry.name for entry in out.iterdir() if entry.name not in (LOCK, _WORK))
-    if strangers:
-        raise InputError(f"{out}: is not an empty directory: it has {strangers[0]}; give another as --out")

@@ -1,70 +1,54 @@
-"""What became of a corpus's pairs: how many stayed, how many were dropped and why, with examples."""
+"""Statistics of a cleaned corpus, and the data card that is written next to the text."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
+from relattn.translation.corpus.catalog import CATALOG
 from relattn.translation.corpus.filters import REASONS
 from relattn.translation.errors import one_line
 
-_EXAMPLES = 3  # kept of each reason
-_SHOWN = 100  # characters of a side
-
-
-class Example(NamedTuple):
-    """A pair that was dropped: its number in the corpus, from 1, and its sides, shortened."""
-
-    number: int
-    src: str
-    tgt: str
+_EXAMPLES = 3  # per reason
+_EXAMPLE_LENGTH = 100  # characters per side
 
 
 @dataclass
-class Account:
-    """What became of pairs, which are told one by one or joined from accounts of consecutive ones.
+class FilterStats:
+    """Numbers of kept and dropped pairs.
 
     Attributes:
-        kept: pairs that stayed.
-        dropped: pairs by reason.
-        examples: the first few of each reason.
+        kept: number of pairs that were kept.
+        dropped: number of dropped pairs for each reason.
+        examples: the first few dropped pairs for each reason, as "number: source ||| target" with numbers from 1.
     """
 
     kept: int = 0
     dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
-    examples: dict[str, list[Example]] = field(default_factory=lambda: {reason: [] for reason in REASONS})
+    examples: dict[str, list[str]] = field(default_factory=lambda: {reason: [] for reason in REASONS})
 
     @property
     def read(self) -> int:
-        """All pairs."""
+        """Number of all pairs."""
         return self.kept + sum(self.dropped.values())
 
     def drop(self, reason: str, number: int, src: str, tgt: str) -> None:
-        """Count a pair that is dropped."""
+        """Count a dropped pair."""
         self.dropped[reason] += 1
         if len(self.examples[reason]) < _EXAMPLES:
-            self.examples[reason].append(Example(number, _shown(src), _shown(tgt)))
+            self.examples[reason].append(f"{number}: {_shortened(src)} ||| {_shortened(tgt)}")
 
-    def add(self, others: Account) -> None:
-        """Take in the account of the pairs that follow."""
-        self.kept += others.kept
+    def add(self, following: FilterStats) -> None:
+        """Add the statistics of the pairs that follow."""
+        self.kept += following.kept
         for reason in REASONS:
-            self.dropped[reason] += others.dropped[reason]
-            room = _EXAMPLES - len(self.examples[reason])
-            self.examples[reason] += others.examples[reason][:room]
-
-    def as_json(self) -> dict[str, Any]:
-        """The account as `from_json` reads it."""
-        return {"kept": self.kept, "dropped": self.dropped, "examples": self.examples}
-
-    @staticmethod
-    def from_json(content: dict[str, Any]) -> Account:
-        """An account that `as_json` made."""
-        examples = {reason: [Example(*e) for e in content["examples"][reason]] for reason in REASONS}
-        return Account(content["kept"], {reason: content["dropped"][reason] for reason in REASONS}, examples)
+            self.dropped[reason] += following.dropped[reason]
+            self.examples[reason] = (self.examples[reason] + following.examples[reason])[:_EXAMPLES]
 
     def table(self) -> list[tuple[str, str, str]]:
-        """Rows of what, how many pairs, and their share of those read; reasons that dropped none are left out."""
+        """Return rows of a name, a number of pairs and its share of all pairs; reasons without pairs are left out."""
         rows = [("read", self.read), ("kept", self.kept)]
         rows += [(reason, count) for reason, count in self.dropped.items() if count]
         return [(name, f"{count:,}", f"{100 * count / max(1, self.read):.2f} %") for name, count in rows]
@@ -73,12 +57,55 @@ class Account:
         lines = [f"{name:<10}{count:>13}{share:>11}" for name, count, share in self.table()]
         for reason, examples in self.examples.items():
             if examples:
-                lines += ["", f"{reason}: {REASONS[reason]}"]
-                lines += [f"  {number}: {src} ||| {tgt}" for number, src, tgt in examples]
+                lines += ["", f"{reason}: {REASONS[reason]}", *(f"  {example}" for example in examples)]
         return "\n".join(lines)
 
 
-def _shown(text: str) -> str:
-    """The beginning of a text, with an escape for each character that has no shape."""
-    start = text[: _SHOWN + 1]
-    return one_line(start, _SHOWN) if start else ""
+def _shortened(text: str) -> str:
+    """Return the beginning of a text, with escapes in place of characters that cannot be printed."""
+    start = text[: _EXAMPLE_LENGTH + 1]
+    return one_line(start, _EXAMPLE_LENGTH) if start else ""
+
+
+def data_card(record: dict[str, Any]) -> str:
+    """Return the data card as Markdown: origin of the text, rules, statistics, and checksums of the files.
+
+    Args:
+        record: content of prepared.json. The same record gives the same card.
+    """
+    settings, stats = record["settings"], FilterStats(**record["stats"])
+    src, tgt = settings["languages"]
+    sections = [f"# {settings.get('corpus', 'Parallel text')}: {src} to {tgt}, prepared"]
+    sections.append(_origin(settings, record["origin"]))
+    sections += ["## Dropped pairs", _table(("", "pairs", "share"), stats.table())]
+    reasons = [(f"`{reason}`", meaning) for reason, meaning in REASONS.items()]
+    sections += ["A pair is dropped for the first reason that applies:", _table(("reason", "meaning"), reasons)]
+    options = [f"`{name}: {json.dumps(value)}`" for name, value in settings["cleaning"].items()]
+    sections.append(f"Settings: {', '.join(options)}")
+    for reason, examples in stats.examples.items():
+        if examples:
+            sections.append(f"The first pairs dropped as `{reason}`, with their numbers in the corpus:")
+            sections.append("\n".join(f"    {example}" for example in examples))
+    files = [(f"`{name}`", f"{file['lines']:,}", f"`{file['sha256']}`") for name, file in record["files"].items()]
+    sections += ["## Files", _table(("file", "lines", "SHA-256"), files)]
+    return "\n\n".join(sections) + "\n"
+
+
+def _origin(settings: dict[str, Any], origin: dict[str, Any]) -> str:
+    """Return the section about the files that the text was made from."""
+    if "corpus" not in settings:
+        digests = settings["text"]
+        files = [(f"`{file}`", role, f"`{digests[role]}`") for role, file in origin["files"].items()]
+        return "Made from\n\n" + _table(("file", "role", "SHA-256 of its text"), files)
+    entry, remote = CATALOG[settings["corpus"]], origin["files"]
+    files = [(f"`{file['name']}`", f"{file['size']:,}", f"`{file['checksum']}`") for file in remote]
+    held_out = [f"`{text.name}` is {text.file or f'sacreBLEU’s {text.sacrebleu}'}" for text in entry.held_out]
+    return (
+        f"Made from the data set `{entry.repository}` of the Hugging Face hub at commit `{remote[0]['commit']}`:\n\n"
+        + _table(("file", "bytes", "SHA-256, or Git's SHA-1"), files)
+        + f"\n\nHeld out: {'; '.join(held_out)}."
+    )
+
+
+def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in [columns, ("---",) * len(columns), *rows])
