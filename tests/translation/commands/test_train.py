@@ -127,7 +127,7 @@ def test_text_that_will_not_do(relattn, tmp_path, recipe_file, model, split, src
 def test_places_that_will_not_do(relattn, recipe_file, finished, tmp_path):
     assert_refused(
         relattn("train", recipe_file, "--out", finished.out),
-        f"{finished.out}: holds a run already; give --resume to go on with it, or another directory as out",
+        f"{finished.out}: contains a run; use --resume to continue it, or another out",
     )
     result = relattn("train", recipe_file, "--out", recipe_file / "run")
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
@@ -136,11 +136,11 @@ def test_places_that_will_not_do(relattn, recipe_file, finished, tmp_path):
 
 def test_resuming_what_is_not_there_or_has_changed(relattn, recipe_file, finished):
     out = recipe_file.parent / "run"
-    assert_refused(relattn("train", recipe_file, "--resume"), f"{out}: holds no run: there is no recipe.yaml")
+    assert_refused(relattn("train", recipe_file, "--resume"), f"{out}: contains no run, because it has no recipe.yaml")
     changed = ("--out", finished.out, "--model.clip=3", "--train.steps=9")
     assert_refused(
         relattn("train", recipe_file, "--resume", *changed),
-        f"{finished.out}: the recipe has changed since this run began: model.clip: 2 → 3",
+        f"{finished.out}: these settings must be as when the run started: model.clip: 2 → 3",
     )
 
 
@@ -219,9 +219,9 @@ def test_train_prints_where_the_bundle_is(relattn, recipe_file, finished):
     result = relattn("train", recipe_file)
     path = recipe_file.parent / "run" / "bundle"
     assert (result.code, result.out) == (0, f"{path}\n")
-    *steps, warning = result.err.splitlines()  # six steps make nothing of order
+    *steps, warning = result.err.splitlines()  # after six steps, word order is not used
     assert [line.split("  ")[0] for line in steps] == ["step 2", "step 4", "step 6"]
-    assert "the model makes nothing of order" in warning
+    assert "the model does not use word order" in warning
     ours, theirs = (bundle.read_bundle(p).state for p in (path, Path(finished.out) / "bundle"))
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
@@ -248,8 +248,8 @@ sys.exit(cli.main(["train", sys.argv[1], "--data.train_src=", "--data.train_tgt=
 
 def test_averages_that_will_not_do(relattn, tmp_path, finished):
     out = ("--out", tmp_path / "mean")
-    assert_refused(relattn("average", tmp_path, *out), f"{tmp_path}: holds no run: there is no recipe.yaml")
-    message = f"{finished.out}: cannot average the last 4 checkpoints, it holds 3"
+    assert_refused(relattn("average", tmp_path, *out), f"{tmp_path}: contains no run, because it has no recipe.yaml")
+    message = f"last must be in [1, 3], the checkpoints of {finished.out}, got 4"
     assert_refused(relattn("average", finished.out, "--last", 4, *out), message)
     assert not (tmp_path / "mean").exists()
 

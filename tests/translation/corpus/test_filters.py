@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import pytest
 import regex
+from num2words import num2words
 
 from relattn.translation.config import CleaningConfig
 from relattn.translation.corpus import filters
 from relattn.translation.corpus.filters import Cleaner, normalize_spaces, script_share, split_words
 from relattn.translation.corpus.overlap import HeldOutText
+from relattn.translation.data.builtin import builtin
 from relattn.translation.errors import InputError
 
 CONFIG = CleaningConfig(max_words=7, max_characters=60, max_ratio=2.0, ngram=5)
@@ -42,7 +44,8 @@ def test_good_pairs_are_kept():
         ("a" * 60, "b", None),
         ("a" * 61, "b", "long"),
         ("one two", "a b c d e f", None),
-        ("one two", "a b c d e f g", "ratio"),
+        ("one two", "ab " * 7, "ratio"),
+        ("one two", "a b c d e f g", None),  # twice as many bytes
         ("?", "a b c", "ratio"),
         ("cat", "кот", "script"),
         ("кот", "Katze", "script"),
@@ -52,6 +55,27 @@ def test_good_pairs_are_kept():
 )
 def test_reasons_at_their_limits(src, tgt, why):
     assert reason(src, tgt) == why
+
+
+@pytest.mark.parametrize("tgt_lang", ["en", "fr", "es", "pl", "ru"])
+@pytest.mark.parametrize("src_lang", ["de", "nl", "it", "fi", "hu", "tr"])
+def test_numbers_in_one_word_are_kept(src_lang, tgt_lang):
+    cleaner = Cleaner(CleaningConfig(), (src_lang, tgt_lang), [])
+    for number in (791, 7_791, 77_777, 777_777):
+        assert cleaner.drop_reason(num2words(number, lang=src_lang), num2words(number, lang=tgt_lang)) is None
+
+
+def test_the_builtin_corpus_is_kept():
+    cleaner = Cleaner(CleaningConfig(), ("it", "en"), [])
+    pairs = builtin("train", src_lang="it", tgt_lang="en", lines=2000)
+    assert [pair for pair in pairs if cleaner.drop_reason(*pair) == "ratio"] == []
+
+
+def test_misaligned_lines_are_dropped_by_their_ratio():
+    cleaner = Cleaner(CleaningConfig(), ("en", "de"), [])
+    long = "Der Ausschuss hat gestern nach einer langen Aussprache beschlossen, den Antrag abzulehnen."
+    for short in ("Thank you.", "Yes", "1 2"):
+        assert cleaner.drop_reason(short, long) == "ratio"
 
 
 def test_disabled_rules_drop_nothing():

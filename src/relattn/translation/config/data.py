@@ -73,7 +73,8 @@ class CleaningConfig(Config):
         max_words: Drop pairs with more words than this on either side. In Chinese, Japanese and Thai, each character
             counts as a word.
         max_characters: Drop pairs with more characters than this on either side.
-        max_ratio: Drop pairs where one side has more than max_ratio × (words of the other + 1) words.
+        max_ratio: Drop pairs where one side has more than max_ratio × (words of the other + 1) words, and one side is
+            more than max_ratio times as long as the other in bytes of UTF-8.
         min_script: Drop pairs where less than this share of a side's letters is in the scripts of its language.
         ngram: Drop pairs where a side shares this many consecutive words with a held-out line.
         keep_duplicates: Keep repeated pairs.

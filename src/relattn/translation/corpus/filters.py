@@ -15,7 +15,7 @@ REASONS = {  # in the order of the checks; a pair is dropped for the first reaso
     "empty": "a side has no text",
     "control": "a side has a control character such as NUL, or U+FFFD, which replaces undecodable bytes",
     "long": "a side has more than max_characters characters or max_words words",
-    "ratio": "a side has more than max_ratio × (words of the other + 1) words",
+    "ratio": "the sides differ too much in their numbers of words and of bytes (max_ratio)",
     "script": "less than min_script of a side's letters are in the scripts of its language",
     "overlap": "a side shares ngram consecutive words with a held-out line",
     "duplicate": "the pair occurred before (see keep_duplicates)",
@@ -128,7 +128,10 @@ class Cleaner:
         if config.max_words is not None and more > config.max_words:
             return "long"
         if config.max_ratio is not None and more > config.max_ratio * (fewer + 1):
-            return "ratio"
+            # One long word, such as a German number, can translate many short ones; then the bytes are in proportion.
+            shorter, longer = sorted((len(src.encode()), len(tgt.encode())))
+            if longer > config.max_ratio * shorter:
+                return "ratio"
         if config.min_script is not None:
             share = min(script_share(src, self._src_lang), script_share(tgt, self._tgt_lang))
             if share < config.min_script:
