@@ -330,6 +330,9 @@ def children(process: subprocess.Popen[str]) -> list[int]:
     return [int(child) for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
+ENDLESS = {"steps": 100_000, "warmup_steps": 100_000, "devices": 2}  # without a warning about word order
+
+
 def is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -363,7 +366,7 @@ def test_processes_that_are_restarted_continue(tmp_path, make_recipe, strategy):
     assert process.returncode == 0, err
     assert out == f"{killed.out}/bundle\n"
     warning = "relattn: warning: a process was lost; restart 1 continues from the newest checkpoint"
-    assert [line for line in err.splitlines() if line.startswith("relattn: ")][:1] == [warning]
+    assert [line for line in err.splitlines() if "process" in line] == [warning]
     assert_same(state_of(killed), state_of(recipe))
     assert losses(killed) == losses(recipe)
 
@@ -384,7 +387,7 @@ def test_a_run_that_torchrun_restarts_continues(tmp_path, make_recipe):
 @pytest.mark.whole
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_lost_process_ends_the_run_with_one_line(tmp_path, make_recipe, rank):
-    settings = {**STEPS, "steps": 100_000, "checkpoint_every": 4, "devices": 2}
+    settings = {**STEPS, **ENDLESS, "checkpoint_every": 4}
     recipe = make_recipe(tmp_path / "run", train=settings)
     with begun(command(recipe, tmp_path / "recipe.yaml"), recipe, 6) as process:
         pids = children(process)
@@ -405,7 +408,7 @@ def test_a_lost_process_ends_the_run_with_one_line(tmp_path, make_recipe, rank):
     [(signal.SIGTERM, False), (signal.SIGINT, True), (signal.SIGTERM, True), (signal.SIGKILL, False)],
 )
 def test_a_signal_to_several_processes_leaves_a_checkpoint_and_no_orphan(tmp_path, make_recipe, number, to_group):
-    settings = {**STEPS, "steps": 100_000, "checkpoint_every": 100_000, "devices": 2}
+    settings = {**STEPS, **ENDLESS, "checkpoint_every": 100_000}
     recipe = make_recipe(tmp_path / "run", train=settings)
     with begun(command(recipe, tmp_path / "recipe.yaml"), recipe, 6) as process:
         pids = children(process)
