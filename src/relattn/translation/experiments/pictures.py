@@ -87,8 +87,8 @@ def _draw(panels: Sequence[Panel]) -> Figure:
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     for axis, panel in zip(axes, panels, strict=True):
         for number, (label, points) in enumerate(panel.curves.items()):
-            style = {"color": f"C{number}", "linestyle": "-" if number < 10 else "--"}  # there are 10 colours
-            axis.plot(list(points), list(points.values()), marker=".", label=label, **style)
+            style = ".-" if number < 10 else ".--"  # there are 10 colours
+            axis.plot(list(points), list(points.values()), style, label=label)
         if panel.line is not None:
             axis.axvline(panel.line, color="black", linewidth=1)
         axis.set(**panel.axes)

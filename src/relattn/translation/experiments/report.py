@@ -10,9 +10,8 @@ from typing import Any
 from relattn.translation.config import differences
 from relattn.translation.errors import require
 from relattn.translation.evaluation import paired_bootstrap
-from relattn.translation.experiments import rows
 from relattn.translation.experiments.pictures import draw_all
-from relattn.translation.experiments.rows import Model, Row
+from relattn.translation.experiments.rows import MIN_TOKENS, Model, Row, read_model
 from relattn.translation.experiments.tables import Pairs, Scale, Table
 from relattn.translation.files import as_csv, write_atomically
 
@@ -40,19 +39,20 @@ def write(table: Table, scale: Scale, out: Path, pairs: Pairs) -> Path:
         InputError: the table has no row with figures, or a file is not a row.
     """
     page = out / f"{table.name}.md"
-    models = [rows.read_model(out / "rows", entry, scale) for entry in table.entries]
+    models = [read_model(out / "rows", entry, scale) for entry in table.entries]
     trained = [model for model in models if model.rows]
     require(bool(trained), f"{page}: there must be a row with figures, got none")
+    first = trained[0].rows[0]
     images = draw_all(table, scale, trained, pairs)
     for name, png in images.items():
         write_atomically(out / f"{name}.png", png)
     parts = [
         f"# {table.title}, scale {scale.name}",
         f"    relattn reproduce {table.name} --scale {scale.name}",
-        _about(trained[0].rows[0], len(pairs)),
-        _main_table(table, models, pairs),
+        _about(first, len(pairs)),
+        _main_table(table, models, trained[0], pairs),
         *(f"![{name}]({name}.png)" for name in images),
-        *(_position_table(trained, lines) for lines in trained[0].rows[0].positions),
+        *(_position_table(trained, lines) for lines in first.positions),
     ]
     write_atomically(page, ("\n\n".join(parts) + "\n").encode())
     write_atomically(page.with_suffix(".csv"), as_csv(_grid(_records(models))).encode())
@@ -78,10 +78,9 @@ def _about(row: Row, lines: int) -> str:
     )
 
 
-def _main_table(table: Table, models: Sequence[Model], pairs: Pairs) -> str:
-    """Return the table, its legend, and notes on missing rows and on rows that were trained differently."""
-    first = next(row for model in models for row in model.rows)
-    base = models[0]
+def _main_table(table: Table, models: Sequence[Model], base: Model, pairs: Pairs) -> str:
+    """Return the table, its legend, and notes on missing rows and on rows that differ from the first one of `base`."""
+    first = base.rows[0]
     lines = []
     notes: dict[str, int] = {}  # text and number
     for model in models:
@@ -130,12 +129,11 @@ def _position_table(models: Sequence[Model], name: str) -> str:
     for model in models:
         nats = model.curve(lambda row: row.nats_by_position(name, "label"))
         lines.append({"model": model.entry.label} | {label: f"{value:.2f}" for label, value in nats.items()})
-    longest = models[0].rows[0].figures["longest"]
     return (
         f"## Nats per token by target position: {name}\n\n"
         f"Each token is predicted from the source and the reference before it. The longest training target has "
-        f"{longest} tokens. Bins with fewer than {rows.MIN_TOKENS} tokens are left out.\n\n{markdown_table(lines)}"
-    )
+        f"{models[0].rows[0].figures['longest']} tokens. Bins with fewer than {MIN_TOKENS} tokens are left out.\n\n"
+    ) + markdown_table(lines)
 
 
 def _records(models: Sequence[Model]) -> list[dict[str, Any]]:

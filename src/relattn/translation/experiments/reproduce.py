@@ -7,14 +7,13 @@ import logging
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 
 import torch
 from filelock import FileLock, Timeout
 
 import relattn
-from relattn.translation import bundle, processor
+from relattn.translation import bundle, demo, processor
 from relattn.translation.analysis.positions import by_position
 from relattn.translation.analysis.table_norms import table_norms
 from relattn.translation.config import Recipe, as_dict
@@ -22,7 +21,6 @@ from relattn.translation.data.storage import open_pairs
 from relattn.translation.errors import Diverged, require, unknown
 from relattn.translation.evaluation import item_accuracy, score
 from relattn.translation.experiments import report, rows
-from relattn.translation.experiments.rows import Row
 from relattn.translation.experiments.tables import SCALES, TABLES, Pairs, Scale, Table, in_directory
 from relattn.translation.files import remove
 from relattn.translation.training.journal import read_log
@@ -69,17 +67,17 @@ def reproduce(
     recipes: dict[Path, Recipe] = {}
     for seed in seeds:
         for name in models or entries:
-            path = rows.path_of(out / scale / "rows", entries[name], chosen, seed)
-            model = entries[name].model(chosen.recipe.model)
+            entry = entries[name]
+            path = rows.path_of(out / scale / "rows", entry, chosen, seed)
+            model = entry.model(chosen.recipe.model)
             recipes[path] = replace(chosen.recipe, out=str(runs / scale / path.stem), seed=seed, model=model)
     for path, recipe in recipes.items():
-        Path(recipe.out).parent.mkdir(parents=True, exist_ok=True)
         try:
             with FileLock(f"{recipe.out}.lock", timeout=0):
                 if not path.exists():
                     done = sum(row.exists() for row in recipes)
                     _log.info(f"{path.stem}: training; {done} of {len(recipes)} rows are done")
-                    rows.write(path, train_row(recipe, sets, chosen.width))
+                    rows.write(path, train_row(recipe, sets))
                     for name in ("checkpoints", "data"):
                         remove(Path(recipe.out) / name)
         except Timeout:
@@ -100,23 +98,22 @@ def scale_of(table: Table, scale: Scale, steps: int | None, directory: str) -> S
     return scale._replace(recipe=replace(scale.recipe, data=data, train=train_config))
 
 
-def train_row(recipe: Recipe, sets: dict[str, Pairs], width: int) -> Row:
+def train_row(recipe: Recipe, sets: dict[str, Pairs]) -> rows.Row:
     """Train a model, or continue its training, and measure it. A run that diverges gives a row without figures.
 
     Args:
         recipe: recipe of the run.
         sets: sets of lines. The first one is translated; in all of them, tokens are predicted by position.
-        width: target positions per bin.
 
     Raises:
         InputError, Interrupted: as `train`.
     """
     out = Path(recipe.out)
-    row = partial(Row, recipe.seed, as_dict(recipe) | {"out": ""}, conditions(recipe))
+    row = rows.Row(recipe.seed, as_dict(recipe) | {"out": ""}, conditions(recipe), "", {}, [], [], {}, {})
     try:
         trained = train(recipe, resume=(out / "recipe.yaml").exists(), again="the same command")
     except Diverged as error:
-        return row(str(error), {}, [], [], {}, {})
+        return row._replace(fault=str(error))
     translator = bundle.read_bundle(trained).translator()
     sources, references = zip(*next(iter(sets.values())), strict=True)
     translations = translator.translate(sources)
@@ -132,11 +129,17 @@ def train_row(recipe: Recipe, sets: dict[str, Pairs], width: int) -> Row:
     positions = {
         name: [
             {"label": b.label, "middle": b.middle, "tokens": b.pieces, "correct": b.right, "nats": b.nats}
-            for b in by_position(translator, lines, width=width)
+            for b in by_position(translator, lines, width=demo.WIDTH)
         ]
         for name, lines in sets.items()
     }
-    return row("", figures, list(map(asdict, log)), translations, positions, table_norms(translator.model))
+    return row._replace(
+        figures=figures,
+        log=list(map(asdict, log)),
+        translations=translations,
+        positions=positions,
+        norms=table_norms(translator.model),
+    )
 
 
 def conditions(recipe: Recipe) -> dict[str, str]:
@@ -157,5 +160,5 @@ def code_digest() -> str:
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*")):
         if path.suffix in (".py", ".c", ".h"):
-            digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
+            digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:8]

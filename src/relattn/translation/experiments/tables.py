@@ -68,14 +68,12 @@ class Scale(NamedTuple):
         name: name on the command line.
         recipe: recipe of every run, except for its position scheme, seed and directory.
         short: maximum number of words in tables that train on short sentences; None if the corpus has no long ones.
-        width: target positions per bin.
         edges: largest length of each bucket for BLEU by length, in words of the source.
     """
 
     name: str
     recipe: Recipe
     short: int | None
-    width: int
     edges: tuple[int, ...]
 
     def sets(self) -> dict[str, Pairs]:
@@ -153,8 +151,8 @@ TABLES = {
     )
 }
 
-_demo = demo.recipe(Path("run"), "relative", steps=2000, seed=1, src_lang="en", tgt_lang="de")
-_DEMO = replace(_demo, model=replace(_demo.model, clip=16), train=replace(_demo.train, threads=1))
+_demo = demo.recipe(Path("run"), "none", steps=2000, seed=1, src_lang="en", tgt_lang="de")
+_DEMO = replace(_demo, train=replace(_demo.train, threads=1))
 _MULTI30K = Recipe(  # the small Transformer that is common on this corpus, for 15 minutes of training on one core
     model=ModelConfig(dim=128, heads=4, feed_forward_dim=256, encoder_layers=4, decoder_layers=4),
     data=DataConfig(
@@ -171,8 +169,8 @@ _MULTI30K = Recipe(  # the small Transformer that is common on this corpus, for 
 SCALES = {
     scale.name: scale
     for scale in (
-        Scale("demo", _DEMO, None, 15, (4, 8, 12, 16)),
-        Scale("multi30k", _MULTI30K, 12, 15, (8, 10, 12, 14, 16, 20)),
-        Scale("wmt14", PRESETS["wmt14-en-de-base"], 25, 20, (10, 20, 30, 40, 50, 60)),
+        Scale("demo", _DEMO, None, (4, 8, 12, 16)),
+        Scale("multi30k", _MULTI30K, 12, (8, 10, 12, 14, 16, 20)),
+        Scale("wmt14", PRESETS["wmt14-en-de-base"], 25, (10, 20, 30, 40, 50, 60)),
     )
 }
