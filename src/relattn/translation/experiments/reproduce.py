@@ -82,7 +82,8 @@ def reproduce(
                         remove(Path(recipe.out) / name)
         except Timeout:
             _log.info(f"{path.stem}: skipped, because another process is training it")
-    return report.write(TABLES[table], chosen, out / scale, next(iter(sets.values())))
+    pairs, *_ = sets.values()
+    return report.write(TABLES[table], chosen, out / scale, pairs)
 
 
 def scale_of(table: Table, scale: Scale, steps: int | None, directory: str) -> Scale:
@@ -115,7 +116,8 @@ def train_row(recipe: Recipe, sets: dict[str, Pairs]) -> rows.Row:
     except Diverged as error:
         return row._replace(fault=str(error))
     translator = bundle.read_bundle(trained).translator()
-    sources, references = zip(*next(iter(sets.values())), strict=True)
+    pairs, *_ = sets.values()
+    sources, references = zip(*pairs, strict=True)
     translations = translator.translate(sources)
     log = read_log(out / "log.csv")
     figures = {
