@@ -19,13 +19,13 @@ from benchmarks.measure import alternate, conditions
 from relattn import RelativeAttention
 from relattn.translation.config import ModelConfig
 from relattn.translation.data.batching import collate
-from relattn.translation.experiments.tables import NONE, TABLES
+from relattn.translation.experiments.tables import TABLES
 from relattn.translation.model import linear
 from relattn.translation.model.linear import is_onednn_faster
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training.objective import summed_loss
 
-SCHEMES = {entry.name: entry for entry in (NONE, *(e for e in TABLES["positions"].entries if e is not NONE))}
+SCHEMES = {entry.name: entry for entry in sorted(TABLES["positions"].entries, key=lambda e: e.name != "none")}
 LENGTHS = (32, 256, 1024)
 VOCABULARY, TOKENS = 8000, 2048
 

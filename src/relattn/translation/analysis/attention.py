@@ -202,29 +202,30 @@ def as_png(inspection: Inspection, part: Part, layer: int) -> bytes:
     """
     layers: Sequence[Any] = getattr(inspection, part)
     require(1 <= layer <= len(layers), f"layer must be at least 1 and at most {len(layers)}, got {layer}")
-    one = layers[layer - 1]
+    attention = layers[layer - 1]
     if part == "cross":
-        return _cross_picture(inspection, one, f"cross-attention, layer {layer}")
-    return _self_picture(inspection.source if part == "encoder" else inspection.target, one, f"{part}, layer {layer}")
+        return _cross_picture(inspection, attention, f"cross-attention, layer {layer}")
+    tokens = inspection.source if part == "encoder" else inspection.target
+    return _self_picture(tokens, attention, f"{part}, layer {layer}")
 
 
-def _self_picture(tokens: list[str], one: SelfView, title: str) -> bytes:
+def _self_picture(tokens: list[str], view: SelfView, title: str) -> bytes:
     """Draw a row per head: content term, relative term, weights, and the relative term by distance."""
     from matplotlib.figure import Figure
 
-    heads, side = len(one.weights), max(2.0, 0.2 * len(tokens))
-    columns = [("content", one.content), ("relative", one.relative), ("weights", one.weights)]
+    heads, side = len(view.weights), max(2.0, 0.2 * len(tokens))
+    columns = [("content", view.content), ("relative", view.relative), ("weights", view.weights)]
     shown = [(name, matrices) for name, matrices in columns if matrices is not None]
-    panels = len(shown) + (one.by_distance is not None)
+    panels = len(shown) + (view.by_distance is not None)
     figure = Figure(figsize=(panels * side + 1.5, heads * side + 0.8), layout="constrained")
     figure.suptitle(title)
     for head, row in enumerate(figure.subplots(heads, panels, squeeze=False)):
         for (name, matrices), axis in zip(shown, row, strict=False):
             _draw(axis, matrices[head], tokens, tokens, signed=name != "weights")
             axis.set_title(f"head {head + 1}: {name}", fontsize="small")
-        if one.by_distance is not None:
+        if view.by_distance is not None:
             row[-1].axhline(0.0, color="black", linewidth=0.5)
-            row[-1].plot(one.distances, one.by_distance[head].tolist(), ".-")
+            row[-1].plot(view.distances, view.by_distance[head].tolist(), ".-")
             row[-1].set_title(f"head {head + 1}: relative, by distance", fontsize="small")
     return png(figure)
 

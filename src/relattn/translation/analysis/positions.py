@@ -71,7 +71,7 @@ def by_position(translator: TorchTranslator, pairs: Sequence[tuple[str, str]], *
         raise InputError("at least one line must have text on both sides")
     src_ids, tgt_ids = translator.encode_pairs(kept)
     ranges = [range(first, first + width) for first in range(0, max(map(len, tgt_ids)), width)]
-    totals = torch.zeros(3, len(ranges) + 1, dtype=torch.float64)  # pieces, right, nats of each bin, and of the ends
+    totals = torch.zeros(3, len(ranges) + 1, dtype=torch.float64)  # tokens, correct, nats; the last column: ends
     for batch in eval_batches(src_ids, tgt_ids, MAX_TOKENS, translator.tokenizer.special):
         batch = batch.to(translator.device)
         logits = translator.model(batch.src, batch.src_lengths, batch.tgt_in).float()  # (rows, tgt_len, vocab)

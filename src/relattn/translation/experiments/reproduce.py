@@ -1,95 +1,166 @@
-"""The way through a table: each row in turn, trained unless its file is there, and the page made of those that are."""
+"""Train and measure the models of a table that have no row yet, and write the table's page."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
-import statistics
+import platform
 from collections.abc import Sequence
-from dataclasses import replace
-from datetime import timedelta
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import torch
 from filelock import FileLock, Timeout
 
-from relattn.translation.errors import InputError
+import relattn
+from relattn.translation import bundle, demo, processor
+from relattn.translation.analysis.positions import by_position
+from relattn.translation.analysis.table_norms import table_norms
+from relattn.translation.config import Recipe, as_dict
+from relattn.translation.data.storage import open_pairs
+from relattn.translation.errors import Diverged, require, unknown
+from relattn.translation.evaluation import item_accuracy, score
 from relattn.translation.experiments import report, rows
-from relattn.translation.experiments.scales import SCALES, Scale, at
-from relattn.translation.experiments.tables import TABLES
+from relattn.translation.experiments.tables import SCALES, TABLES, Pairs, Scale, Table, in_directory
+from relattn.translation.files import remove
+from relattn.translation.training.journal import read_log
+from relattn.translation.training.train import train
 
 _log = logging.getLogger(__name__)
 
 
 def reproduce(
-    table_name: str,
-    scale_name: str,
+    table: str,
+    scale: str,
     *,
     seeds: Sequence[int],
-    chosen: Sequence[str],
+    models: Sequence[str],
     steps: int | None,
-    data: Path | None,
+    data: str,
     out: Path,
     runs: Path,
 ) -> Path:
-    """Train what a table has no rows of, and write its page; returns where that is.
+    """Train the models of a table that have no row yet, and return the path of its page.
 
-    A row whose file is there is done, whatever its budget was. One that another process is training is passed over, so
-    that as many processes as there are cores can share a table.
+    A row that has a file is never trained again, even if the recipe has changed. Several processes can share a table:
+    each skips the rows that another one is training.
 
     Args:
-        table_name: of `TABLES`.
-        scale_name: of `SCALES`.
-        seeds: each model is trained once from each.
-        chosen: names of the models that are trained, as in the names of their files; all if empty.
-        steps: of each training, in place of the scale's.
-        data: directory of the scale's files, in place of its own.
-        out: directory of pages, and under `rows` of the rows' files.
-        runs: directory of the runs.
+        table: name of the table.
+        scale: name of the scale.
+        seeds: random seeds; each model is trained once per seed.
+        models: names of the models to train, as in the files of rows; all if empty.
+        steps: training steps, instead of the scale's.
+        data: directory of the scale's text, instead of the usual one if not empty.
+        out: directory of the pages, and under `rows` of the rows.
+        runs: directory of the training runs.
 
     Raises:
-        InputError, Interrupted: as `train`; the rows done so far stay, and the next call goes on.
+        InputError, Interrupted: as `train`. Finished rows are kept, and the next call continues.
     """
-    table, scale = TABLES[table_name], _scale(scale_name, steps, data)
-    entries = {entry.name: entry for entry in table.entries}
-    if unknown := [name for name in chosen if name not in entries]:
-        raise InputError(f"{table_name} has no model '{unknown[0]}'; it has {', '.join(entries)}")
-    pairs = scale.pairs()  # text that cannot be read is told before anything is trained
-    sets, files = scale.longer(pairs), out / scale.name / "rows"
-    wanted, words = [], scale.short if table.short else None
+    chosen = scale_of(TABLES[table], SCALES[scale], steps, data)
+    entries = {entry.name: entry for entry in TABLES[table].entries}
+    for name in models:
+        if name not in entries:
+            raise unknown("model", name, entries)
+    sets = chosen.sets()  # fails before training if the text cannot be read
+    recipes: dict[Path, Recipe] = {}
     for seed in seeds:
-        for name in chosen or entries:
-            path = rows.path_of(files, name, seed, words)
-            run = runs / scale.name / path.stem
-            wanted.append((path, entries[name], rows.recipe_of(scale, entries[name], seed, run, words)))
-    for number, (path, entry, recipe) in enumerate(wanted, start=1):
-        Path(recipe.out).parent.mkdir(parents=True, exist_ok=True)
+        for name in models or entries:
+            entry = entries[name]
+            path = rows.path_of(out / scale / "rows", entry, chosen, seed)
+            model = entry.model(chosen.recipe.model)
+            recipes[path] = replace(chosen.recipe, out=str(runs / scale / path.stem), seed=seed, model=model)
+    for path, recipe in recipes.items():
         try:
             with FileLock(f"{recipe.out}.lock", timeout=0):
                 if not path.exists():
-                    _log.info(f"{number} of {len(wanted)}: {path.stem}; {_left([path for path, _, _ in wanted])}")
-                    rows.write(path, rows.make(entry, recipe, pairs, sets, scale.width))
-                    rows.clear(Path(recipe.out))
+                    done = sum(row.exists() for row in recipes)
+                    _log.info(f"{path.stem}: training; {done} of {len(recipes)} rows are done")
+                    rows.write(path, train_row(recipe, sets))
+                    for name in ("checkpoints", "data"):
+                        remove(Path(recipe.out) / name)
         except Timeout:
-            _log.info(f"{number} of {len(wanted)}: {path.stem}: another process is training it")
-    _log.info(_left([path for path, _, _ in wanted]))
-    return report.write(table, scale, out / scale.name, pairs)
+            _log.info(f"{path.stem}: skipped, because another process is training it")
+    pairs, *_ = sets.values()
+    return report.write(TABLES[table], chosen, out / scale, pairs)
 
 
-def _scale(name: str, steps: int | None, data: Path | None) -> Scale:
-    scale = SCALES[name]
-    if data is not None:
-        if scale.recipe.data.builtin:
-            raise InputError(f"--data means nothing for {name}, whose text is the built-in corpus")
-        scale = replace(scale, recipe=at(scale.recipe, data))
+def scale_of(table: Table, scale: Scale, steps: int | None, directory: str) -> Scale:
+    """Return a scale with the number of steps and the directory of the command line, and short sentences if wanted."""
+    data, train_config = scale.recipe.data, scale.recipe.train
+    if directory:
+        require(not data.builtin, f"--data must not be set for {scale.name}, which has the built-in corpus")
+        data = in_directory(data, directory)
     if steps is not None:
-        scale = replace(scale, recipe=replace(scale.recipe, train=replace(scale.recipe.train, steps=steps)))
-    return scale
+        train_config = replace(train_config, steps=steps)
+    if table.short:
+        data = replace(data, max_words=scale.short)
+    return scale._replace(recipe=replace(scale.recipe, data=data, train=train_config))
 
 
-def _left(paths: Sequence[Path]) -> str:
-    """How many rows are done and left, and the time that the left ones should take, going by the others."""
-    done = [rows.read(path) for path in paths if path.exists()]
-    left = len(paths) - len(done)
-    if not left or not done:
-        return f"{len(done)} done, {left} left"
-    seconds = left * statistics.median(result.wall for result in done)
-    return f"{len(done)} done, {left} left, which should take {timedelta(seconds=round(seconds))} one after another"
+def train_row(recipe: Recipe, sets: dict[str, Pairs]) -> rows.Row:
+    """Train a model, or continue its training, and measure it. A run that diverges gives a row without figures.
+
+    Args:
+        recipe: recipe of the run.
+        sets: sets of lines. The first one is translated; in all of them, tokens are predicted by position.
+
+    Raises:
+        InputError, Interrupted: as `train`.
+    """
+    out = Path(recipe.out)
+    row = rows.Row(recipe.seed, as_dict(recipe) | {"out": ""}, conditions(recipe), "", {}, [], [], {}, {})
+    try:
+        trained = train(recipe, resume=(out / "recipe.yaml").exists(), again="the same command")
+    except Diverged as error:
+        return row._replace(fault=str(error))
+    translator = bundle.read_bundle(trained).translator()
+    pairs, *_ = sets.values()
+    sources, references = zip(*pairs, strict=True)
+    translations = translator.translate(sources)
+    log = read_log(out / "log.csv")
+    figures = {
+        **vars(score(translations, references)),
+        **(item_accuracy(translations, references)._asdict() if recipe.data.builtin else {}),
+        "valid_nats": [row.valid_loss for row in log if row.valid_loss is not None][-1],
+        "parameters": sum(parameter.numel() for parameter in translator.model.parameters()),
+        "seconds": log[-1].seconds,
+        "longest": int(open_pairs(out / "data" / "train.arrow").tgt.lengths().max()),
+    }
+    positions = {
+        name: [
+            {"label": b.label, "middle": b.middle, "tokens": b.pieces, "correct": b.right, "nats": b.nats}
+            for b in by_position(translator, lines, width=demo.WIDTH)
+        ]
+        for name, lines in sets.items()
+    }
+    return row._replace(
+        figures=figures,
+        log=list(map(asdict, log)),
+        translations=translations,
+        positions=positions,
+        norms=table_norms(translator.model),
+    )
+
+
+def conditions(recipe: Recipe) -> dict[str, str]:
+    """Return the conditions of a row's figures."""
+    return {
+        "relattn": relattn.__version__,
+        "code": code_digest(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "processor": processor.describe(),
+        "threads": str(recipe.train.threads or torch.get_num_threads()),
+    }
+
+
+def code_digest() -> str:
+    """Return 8 hexadecimal digits that change with every change of the package's code."""
+    package = Path(relattn.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*")):
+        if path.suffix in (".py", ".c", ".h"):
+            digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:8]

@@ -1,22 +1,29 @@
-"""What is compared: the models of each table, with the paper's own figures where it gives them."""
+"""Tables and scales: which models are compared, on which corpus, and for how many steps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from relattn.translation.config import OPTIONS, ModelConfig, Positions
+from relattn.translation import demo
+from relattn.translation.config import OPTIONS, DataConfig, ModelConfig, Positions, Recipe, TrainConfig
+from relattn.translation.config.presets import PRESETS
+from relattn.translation.data.builtin import builtin
+from relattn.translation.data.text_files import read_parallel
+
+Pairs = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A model of a table: its position scheme, and the options in which it departs from the scheme's own.
+    """A model of a table: its position scheme and the options that differ from the scheme's defaults.
 
     Attributes:
-        label: as printed.
-        positions: the scheme.
-        options: of the scheme.
-        paper: BLEU of the paper's base model, English to German, where it has this one.
+        label: name of the model in the table.
+        positions: position scheme.
+        options: options of the scheme.
+        paper: BLEU of this model in the paper (base model, English to German), if the paper has it.
     """
 
     label: str
@@ -26,27 +33,25 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The same for the same model, whichever table it stands in."""
-        usual = OPTIONS.get(self.positions, {})
-        departures = {name: value for name, value in self.options.items() if value != usual[name]}
-        return "-".join([self.positions, *(f"{name}={value}" for name, value in departures.items())])
+        """Name in files. The same model has the same name in every table."""
+        changed = [f"{name}={value}" for name, value in self.options.items() if value != OPTIONS[self.positions][name]]
+        return "-".join([self.positions, *changed])
 
-    def model(self, config: ModelConfig) -> ModelConfig:
-        """`config` with this scheme; options that both have are as they were where this entry does not say."""
-        both = OPTIONS.get(self.positions, {}).keys() & OPTIONS.get(config.positions, {}).keys()
-        return config.with_positions(self.positions, **{name: getattr(config, name) for name in both} | self.options)
+    def model(self, base: ModelConfig) -> ModelConfig:
+        """Return `base` with this position scheme. Options that are not set here are as in `base`, if it has them."""
+        options = {name: getattr(base, name) for name in OPTIONS.get(self.positions, {})}
+        return base.with_positions(self.positions, **(options | self.options))
 
 
-@dataclass(frozen=True)
-class Table:
-    """A list of models; all are held against the first.
+class Table(NamedTuple):
+    """A list of models, which are compared with the first.
 
     Attributes:
-        name: on the command line.
-        title: of the page.
+        name: name on the command line.
+        title: title of the page.
         entries: the models.
-        source: where the paper's figures are from, or what else there is to be said of them.
-        short: whether the models are trained on short sentences alone.
+        source: source of the paper's figures.
+        short: train on short sentences only.
     """
 
     name: str
@@ -56,10 +61,47 @@ class Table:
     short: bool = False
 
 
-RELATIVE = Entry("relative", "relative", paper=26.8)
-NONE = Entry("none", "none")
+class Scale(NamedTuple):
+    """A corpus and a recipe, which all models of a table share.
+
+    Attributes:
+        name: name on the command line.
+        recipe: recipe of every run, except for its position scheme, seed and directory.
+        short: maximum number of words in tables that train on short sentences; None if the corpus has no long ones.
+        edges: largest length of each bucket for BLEU by length, in words of the source.
+    """
+
+    name: str
+    recipe: Recipe
+    short: int | None
+    edges: tuple[int, ...]
+
+    def sets(self) -> dict[str, Pairs]:
+        """Return sets of lines that are not part of the training text; all but the first have longer lines."""
+        data = self.recipe.data
+        if data.builtin:
+            return {split: builtin(split, lines=demo.LINES) for split in ("test", "long")}  # English to German
+        pairs = list(read_parallel(data.valid_src, data.valid_tgt))
+        return {"single lines": pairs} | {f"{count} lines joined": joined(pairs, count) for count in (2, 4, 6)}
+
+
+def joined(pairs: Pairs, count: int) -> Pairs:
+    """Join every `count` pairs into one. Remaining pairs are left out."""
+    groups = [pairs[start : start + count] for start in range(0, len(pairs) - count + 1, count)]
+    return [
+        (" ".join(sources), " ".join(targets)) for sources, targets in (zip(*group, strict=True) for group in groups)
+    ]
+
+
+def in_directory(data: DataConfig, directory: str) -> DataConfig:
+    """Return the same settings with all files in one directory."""
+    paths = {name: Path(path).name for name, path in vars(data).items() if name.endswith(("_src", "_tgt"))}
+    settings: dict[str, Any] = {name: str(Path(directory, file)) for name, file in paths.items()}
+    return replace(data, **settings)
+
+
 SCHEMES = (
-    RELATIVE,
+    Entry("relative", "relative", paper=26.8),
     Entry("relative, aK only", "relative", {"relative_tables": "keys"}),
     Entry("relative, aV only", "relative", {"relative_tables": "values"}),
     Entry("relative, zero beyond the window", "relative", {"beyond": "zero"}),
@@ -73,33 +115,62 @@ SCHEMES = (
     Entry("RoVE", "rove"),
     Entry("LSTM", "lstm"),
     Entry("CNN", "cnn"),
-    NONE,
+    Entry("none", "none"),
+)
+CLIPS = ((16, 25.8), (0, 12.5), (1, 25.5), (2, 25.8), (4, 25.9), (64, 25.9), (256, 25.8))  # k and BLEU in the paper
+KEYS_AND_VALUES = (
+    Entry("aK and aV", "relative", paper=25.8),
+    Entry("aK only", "relative", {"relative_tables": "keys"}, 25.8),
+    Entry("aV only", "relative", {"relative_tables": "values"}, 25.3),
+    Entry("neither", "none", paper=12.5),
 )
 
 TABLES = {
     table.name: table
     for table in (
-        Table("positions", "Position schemes", SCHEMES, "Table 1 of the paper: base model, newstest2014"),
+        Table("positions", "Position schemes", SCHEMES, "Table 1, base model, newstest2014"),
         Table(
             "clip",
             "The clipping distance k",
-            tuple(
-                Entry(f"k = {k}", "relative", {"clip": k}, bleu)
-                for k, bleu in ((16, 25.8), (0, 12.5), (1, 25.5), (2, 25.8), (4, 25.9), (64, 25.9), (256, 25.8))
-            ),
-            "Table 2 of the paper: base model, newstest2013",
+            tuple(Entry(f"k = {k}", "relative", {"clip": k}, bleu) for k, bleu in CLIPS),
+            "Table 2, base model, newstest2013",
         ),
         Table(
             "tables",
             "Relative positions in keys and in values",
-            (
-                Entry("aK and aV", "relative", paper=25.8),
-                Entry("aK only", "relative", {"relative_tables": "keys"}, 25.8),
-                Entry("aV only", "relative", {"relative_tables": "values"}, 25.3),
-                Entry("neither", "none", paper=12.5),
-            ),
-            "Table 3 of the paper: base model, newstest2013",
+            KEYS_AND_VALUES,
+            "Table 3, base model, newstest2013",
         ),
-        Table("length", "Trained short, tested long", SCHEMES, "the paper has no such table", short=True),
+        Table(
+            "length",
+            "Trained on short sentences, tested on long ones",
+            SCHEMES,
+            "Table 1, base model, newstest2014; trained on sentences of all lengths",
+            short=True,
+        ),
+    )
+}
+
+_demo = demo.recipe(Path("run"), "none", steps=2000, seed=1, src_lang="en", tgt_lang="de")
+_DEMO = replace(_demo, train=replace(_demo.train, threads=1))
+_MULTI30K = Recipe(  # the small Transformer that is common on this corpus, for 15 minutes of training on one core
+    model=ModelConfig(dim=128, heads=4, feed_forward_dim=256, encoder_layers=4, decoder_layers=4),
+    data=DataConfig(
+        train_src="data/multi30k/train.en.gz",
+        train_tgt="data/multi30k/train.de.gz",
+        valid_src="data/multi30k/valid.en",
+        valid_tgt="data/multi30k/valid.de",
+        vocab_size=4000,
+        max_tokens=2048,
+    ),
+    train=TrainConfig(steps=2000, warmup_steps=600, threads=1, log_every=100, valid_every=500, checkpoint_every=100),
+)
+
+SCALES = {
+    scale.name: scale
+    for scale in (
+        Scale("demo", _DEMO, None, (4, 8, 12, 16)),
+        Scale("multi30k", _MULTI30K, 12, (8, 10, 12, 14, 16, 20)),
+        Scale("wmt14", PRESETS["wmt14-en-de-base"], 25, (10, 20, 30, 40, 50, 60)),
     )
 }
