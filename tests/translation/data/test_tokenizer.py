@@ -159,5 +159,6 @@ def test_a_vocabulary_is_learned_from_as_many_lines_as_are_asked_for():
     lines = [" ".join(random_.choice(LINES).split()[::-1]) for _ in range(5000)] + ["жук и уж"] * 200
     drawn = Tokenizer.train(lines, 330, seed=1, max_lines=1000)
     assert Tokenizer.train(lines, 330, seed=1, max_lines=1000).digest == drawn.digest
+    assert Tokenizer.train(lines, 330, seed=2, max_lines=1000).digest != drawn.digest
     assert Tokenizer.train(lines, 330, seed=1).digest != drawn.digest
     assert any("ж" in piece for piece in drawn.frequencies())

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from random import Random
 from typing import NamedTuple
 
 import sentencepiece
@@ -104,12 +105,11 @@ class Tokenizer:
         def remembering() -> Iterator[str]:
             """Yield the lines. SentencePiece hides errors in reading them, so keep these."""
             try:
-                yield from lines
+                yield from lines if max_lines is None else _sample(lines, max_lines, Random(seed))
             except BaseException as error:
                 errors.append(error)
                 raise
 
-        sentencepiece.set_random_generator_seed(seed % 2**32)
         try:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=remembering(),
@@ -123,7 +123,7 @@ class Tokenizer:
                 split_digits=True,
                 byte_fallback=True,
                 character_coverage=0.9999,
-                input_sentence_size=max_lines or 0,  # 0: all
+                input_sentence_size=max_lines or 0,  # no effect after `_sample`, but the model records it
                 max_sentence_length=_LONGEST_LINE,
                 shuffle_input_sentence=True,
                 num_threads=_TRAINING_THREADS,
@@ -225,6 +225,20 @@ def text_ids(model: sentencepiece.SentencePieceProcessor) -> list[int]:
     """Return the ids of the pieces that are text: neither control tokens nor unknown nor bytes."""
     ids = range(model.get_piece_size())
     return [i for i in ids if not (model.is_control(i) or model.is_unknown(i) or model.is_byte(i))]
+
+
+def _sample(lines: Iterable[str], count: int, random: Random) -> list[str]:
+    """Return at most `count` lines, drawn so that all are equally likely (reservoir sampling).
+
+    SentencePiece can draw lines too, but with a random seed that is another one in each process.
+    """
+    sample: list[str] = []
+    for number, line in enumerate(lines):
+        if number < count:
+            sample.append(line)
+        elif (index := random.randrange(number + 1)) < count:
+            sample[index] = line
+    return sample
 
 
 def _explain(message: str, vocab_size: int) -> str:
