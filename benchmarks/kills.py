@@ -1,11 +1,12 @@
-"""Kill a small training at random moments, go on with it each time, and hold it to one that was never killed.
+"""Kill small training runs at random moments, resume them, and compare them with a run that was never killed.
 
     python -m benchmarks.kills --kills 20
 
-Runs of one process and of two are killed (SIGKILL, to any one of a run's processes), four times each, wherever they
-are: importing, learning a vocabulary, between steps, in the midst of a checkpoint. Weights, optimiser and log, but for
-times, must be the same to the last bit as those of the run never killed. One more run of two processes is killed and
-goes on as one; its losses must be the same to 1e-5. Exits with 1 where that is not so.
+Runs of one process and of two are killed (SIGKILL, to any one of their processes, the supervising one included), up to
+four times each, at any moment: during imports, while a vocabulary is learned, between steps, while a checkpoint is
+written. Weights, state of the optimizer and log, except for times, must have the same bits as those of the run that was
+never killed. One more run of two processes is killed and resumed as one; its losses must agree to 1e-5. The exit code
+is 1 if they do not.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ from relattn.translation.config import DataConfig, ModelConfig, Recipe, TrainCon
 from relattn.translation.training import checkpoints
 from relattn.translation.training.journal import read_log
 
-KILLS_A_RUN = 4
+KILLS_PER_RUN = 4
 STEPS = 300
 
 
-TOLERANCE = 1e-5  # of a loss, relative, where a step is dealt out otherwise: sums are in another order
+TOLERANCE = 1e-5  # relative, for losses with another number of processes: sums have another order
 
 
 def recipe(out: Path, processes: int, strategy: Literal["ddp", "fsdp"] = "ddp") -> Recipe:
-    """With dropout, rows between checkpoints, and several epochs; the same steps on one process or two."""
+    """Return a recipe with dropout and several epochs, which takes the same steps on one process and on two."""
     return Recipe(
         out=str(out),
         model=ModelConfig(dim=32, heads=4, feed_forward_dim=64, encoder_layers=1, decoder_layers=1, clip=4),
@@ -84,22 +85,22 @@ def finish(run: Recipe, *, resume: bool) -> None:
 
 
 def kill(process: subprocess.Popen[str], draw: random.Random) -> None:
-    """Kill any one of a run's processes; the others must end by themselves, or as Lightning ends them."""
+    """Kill any one process of a run. The others must end by themselves."""
     os.kill(draw.choice(family(process.pid)), signal.SIGKILL)
     process.communicate(timeout=120)
 
 
 def content(run: Recipe) -> list[Any]:
-    """What a run came to, without times and places: its log, its last checkpoint's leaves, its bundle."""
+    """Return the log, the last checkpoint and the weights of the bundle of a run, without times and paths."""
     out = Path(run.out)
     rows = [replace(row, tokens_per_second=0.0, seconds=0.0) for row in read_log(out / "log.csv")]
     state = checkpoints.newest(out / "checkpoints")[1]
-    del state["recipe"], state["clock"]
+    del state["recipe"], state["progress"]["seconds"], state["progress"]["seconds_at_row"]
     return [rows, state, bundle.read_bundle(out / "bundle").state]
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal to the last bit."""
+    """Return whether two values have the same bits."""
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
     if isinstance(a, list | tuple):
@@ -108,7 +109,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def off(a: Recipe, b: Recipe) -> float:
-    """The largest relative difference of losses, of training and validation, that two runs logged."""
+    """Return the largest relative difference between the losses that two runs logged."""
     ours, theirs = (
         [loss for row in read_log(Path(run.out) / "log.csv") for loss in (row.loss, row.valid_loss) if loss is not None]
         for run in (a, b)
@@ -117,7 +118,7 @@ def off(a: Recipe, b: Recipe) -> float:
 
 
 def killed_runs(directory: Path, processes: int, strategy: Any, kills: int, draw: random.Random) -> bool:
-    """Runs killed so many times in all; whether each came to what the one never killed did."""
+    """Kill runs `kills` times in all. Return whether all of them gave the same bits as a run that was never killed."""
     whole = recipe(directory / f"whole-{processes}", processes, strategy)
     start = time.monotonic()
     finish(whole, resume=False)
@@ -126,22 +127,22 @@ def killed_runs(directory: Path, processes: int, strategy: Any, kills: int, draw
     for number in range(1, kills + 1):
         run = recipe(directory / f"run-{processes}-{number}", processes, strategy)
         moments: list[str] = []
-        while len(moments) < KILLS_A_RUN and done < kills:
+        while len(moments) < KILLS_PER_RUN and done < kills:
             process = begin(run, resume=(Path(run.out) / "recipe.yaml").exists())
             time.sleep(draw.uniform(0, length))
             if process.poll() is not None:
                 process.communicate()
-                break  # it came to its end before
+                break  # it had finished
             kill(process, draw)
             found = checkpoints.list_checkpoints(Path(run.out) / "checkpoints")
-            moments.append(f"step {checkpoints.step_of(found[-1])}" if found else "before any")
+            moments.append(f"step {checkpoints.step_of(found[-1])}" if found else "none yet")
             done += 1
         finish(run, resume=(Path(run.out) / "recipe.yaml").exists())
         equal = same(content(run), expected)
         good &= equal
         print(
             f"{processes} process{'es' if processes > 1 else ''}, run {number}: killed {len(moments)} times, "
-            f"last checkpoints then: {', '.join(moments) or 'none'}: {'the same bits' if equal else 'NOT THE SAME'}",
+            f"last checkpoints {', '.join(moments) or 'none'}: {'same bits' if equal else 'DIFFERENT'}",
             flush=True,
         )
         if done == kills:
@@ -150,7 +151,7 @@ def killed_runs(directory: Path, processes: int, strategy: Any, kills: int, draw
 
 
 def resumed_as_one(directory: Path, whole: Recipe, processes: int, draw: random.Random) -> bool:
-    """A run of several processes, killed after some checkpoint and resumed as one; whether it logs the same losses."""
+    """Kill a run of several processes, resume it as one, and return whether it logs the same losses."""
     run = replace(whole, out=str(directory / f"resumed-{processes}"))
     process, least = begin(run, resume=False), draw.randrange(10, STEPS - 20, 10)
     while (
@@ -162,8 +163,8 @@ def resumed_as_one(directory: Path, whole: Recipe, processes: int, draw: random.
     finish(recipe(Path(run.out), 1), resume=True)
     worst = off(run, whole)
     print(
-        f"{processes} processes, killed after step {least} and resumed as one: losses off by {worst:.1e} at most, "
-        f"{'as they may be' if worst <= TOLERANCE else 'TOO MUCH'}",
+        f"{processes} processes, killed after step {least} and resumed as one: largest difference of losses {worst:.1e}, "
+        f"{'within' if worst <= TOLERANCE else 'ABOVE'} the tolerance",
         flush=True,
     )
     return worst <= TOLERANCE
@@ -171,10 +172,10 @@ def resumed_as_one(directory: Path, whole: Recipe, processes: int, draw: random.
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20, help="of runs of one process, and again of two")
-    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2], help="of a run")
-    parser.add_argument("--strategy", choices=("ddp", "fsdp"), default="ddp", help="of runs of two")
-    parser.add_argument("--seed", type=int, default=1, help="of the moments")
+    parser.add_argument("--kills", type=int, default=20, help="number of kills, for each number of processes")
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2], help="numbers of processes")
+    parser.add_argument("--strategy", choices=("ddp", "fsdp"), default="ddp", help="strategy of two processes")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the moments")
     arguments = parser.parse_args()
     draw = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory() as directory:
