@@ -163,8 +163,8 @@ def resumed_as_one(directory: Path, whole: Recipe, processes: int, draw: random.
     finish(recipe(Path(run.out), 1), resume=True)
     worst = off(run, whole)
     print(
-        f"{processes} processes, killed after step {least} and resumed as one: largest difference of losses {worst:.1e}, "
-        f"{'within' if worst <= TOLERANCE else 'ABOVE'} the tolerance",
+        f"{processes} processes, killed after step {least} and resumed as one: largest difference of losses "
+        f"{worst:.1e}, {'within' if worst <= TOLERANCE else 'ABOVE'} the tolerance",
         flush=True,
     )
     return worst <= TOLERANCE
