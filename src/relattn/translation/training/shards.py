@@ -1,8 +1,7 @@
-"""A model in shards, one a process (FSDP), and whole again: in checkpoints, and for whatever is no training.
+"""A model in shards, one per process (FSDP), and whole again for checkpoints and validation.
 
-A parameter in shards is a DTensor, and all that is not one is whole already. So a run on one process, one whose ranks
-hold a copy each, and one whose ranks hold shards save and restore by the same functions, and a checkpoint of any of
-them is a checkpoint of all.
+A parameter in shards is a DTensor; every other tensor is whole. So runs of one process, of several with copies, and of
+several with shards save and restore with the same functions, and can continue from each other's checkpoints.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from relattn.translation.model.transformer import Transformer
 
 
 def shard(model: Transformer, mesh: DeviceMesh) -> Transformer:
-    """Cut a model's parameters, each along its first dimension: those of a layer come together while it is computed."""
+    """Split the parameters of a model along their first dimension. Those of a layer are gathered while it runs."""
     processes = mesh["data_parallel"]
     for layer in (*model.encoder, *model.decoder):
         fully_shard(layer, mesh=processes)
@@ -29,46 +28,48 @@ def shard(model: Transformer, mesh: DeviceMesh) -> Transformer:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A tensor that may lie in shards, as one. Every process calls it."""
+    """Return a tensor that may be in shards as a whole tensor. All processes must call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def whole_state(state: Any, *, keep: bool) -> Any:
-    """A state dictionary whose tensors may lie in shards, with whole ones. Every process calls it.
+    """Return a state dictionary with whole tensors. All processes must call this.
 
-    What was in shards is gathered tensor by tensor, into the processor's memory where `keep` says so, else let go.
+    Args:
+        state: State dictionary whose tensors may be in shards.
+        keep: Keep gathered tensors, in main memory. Otherwise they are freed, and empty tensors are returned.
     """
 
     def gather(tensor: Tensor) -> Tensor:
-        gathered = whole(tensor)
-        if gathered is tensor:
+        if not isinstance(tensor, DTensor):
             return tensor
+        gathered = whole(tensor)
         return gathered.cpu() if keep else torch.empty(0)
 
     return apply_to_collection(state, Tensor, gather)
 
 
-def cut(tensor: Tensor, like: Tensor) -> Tensor:
-    """This process's share of a whole tensor, as `like` lies in shards; the tensor itself where that does not."""
+def load(model: Transformer, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load the whole weights and optimizer state of a checkpoint into a model that may be in shards."""
+    own = model.state_dict()
+    model.load_state_dict({name: _split(x, own[name]) if name in own else x for name, x in state["model"].items()})
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    moments = {
+        number: {name: _split(x, parameters[number]) if x.dim() else x for name, x in values.items()}
+        for number, values in state["optimizer"]["state"].items()
+    }
+    optimizer.load_state_dict({**state["optimizer"], "state": moments})
+
+
+def _split(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return this process's shard of a whole tensor, or the tensor if `like` is not in shards."""
     if not isinstance(like, DTensor):
         return tensor
     return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
-def load(model: Transformer, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Put a checkpoint's weights and its optimiser's state, both whole, into a model that may lie in shards."""
-    own = model.state_dict()
-    model.load_state_dict({name: cut(x, own[name]) if name in own else x for name, x in state["model"].items()})
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    moments = {
-        number: {name: cut(x, parameters[number]) if x.dim() else x for name, x in of_parameter.items()}
-        for number, of_parameter in state["optimizer"]["state"].items()
-    }
-    optimizer.load_state_dict({**state["optimizer"], "state": moments})
-
-
 def whole_model(model: Transformer) -> Transformer:
-    """The model, or a whole copy of one that lies in shards, for all but training. Every process calls it."""
+    """Return the model, or a whole copy if it is in shards. All processes must call this."""
     if not isinstance(model.embedding, DTensor):
         return model
     source = model.embedding if model.src_embedding is None else model.src_embedding
