@@ -6,11 +6,10 @@ start anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import islice
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,16 +20,7 @@ from relattn.translation.data.storage import IdColumn, Pairs
 from relattn.translation.data.tokenizer import SpecialTokens
 
 OURS = SpecialTokens()  # of models that are trained here
-
-
-class Sentences(Protocol):
-    """Sentences as piece ids without special tokens: a list of lists, or a column on disk."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Collection[int]: ...
-
-    def __iter__(self) -> Iterator[Collection[int]]: ...
+Rows = Sequence[Sequence[int] | np.ndarray]  # sentences as piece ids, without special tokens
 
 
 @dataclass(frozen=True)
@@ -122,7 +112,7 @@ class TrainingText:
     def steps(
         self, position: tuple[int, int] = (0, 0), *, accumulate: int = 1, ranks: int = 1, rank: int = 0
     ) -> Iterator[Step]:
-        """Yield one rank's steps without end.
+        """Yield one rank's steps without end. It computes every ranks-th micro-batch; all ranks have the same number.
 
         Args:
             position: epoch and index of the first step.
@@ -134,24 +124,12 @@ class TrainingText:
         while True:
             plan = enumerate(self.epoch(epoch, parts=accumulate * ranks))
             for number, pairs in islice(plan, index, None):
-                yield self._step(epoch, number, pairs, accumulate, ranks, rank)
+                parts = micro_batches(pairs, *self.lengths, max_tokens=self.max_tokens, parts=accumulate * ranks)
+                # Larger batches come first, so a rank's last batch is empty only if the first rank still has sentences.
+                places = [place for place in range(rank, len(parts), ranks) if len(parts[place - rank])]
+                batches = [_gather(self.pairs.src, self.pairs.tgt, parts[place], self.special) for place in places]
+                yield Step(epoch, number, batches, places, target_tokens=int(self.lengths[1][pairs].sum()))
             epoch, index = epoch + 1, 0
-
-    def _step(self, epoch: int, index: int, pairs: np.ndarray, accumulate: int, ranks: int, rank: int) -> Step:
-        """Return one rank's share of a step: every ranks-th micro-batch.
-
-        All ranks have the same number of batches, so a last one may be empty. Larger batches come first: if the first
-        rank has no sentences left, no other rank has.
-        """
-        parts = micro_batches(pairs, *self.lengths, max_tokens=self.max_tokens, parts=accumulate * ranks)
-        places = [place for place in range(rank, len(parts), ranks) if len(parts[place - rank])]
-        return Step(
-            epoch=epoch,
-            index=index,
-            micro_batches=[_gather(self.pairs.src, self.pairs.tgt, parts[place], self.special) for place in places],
-            places=places,
-            target_tokens=int(self.lengths[1][pairs].sum()),
-        )
 
     def origin(self, position: tuple[int, int], *, parts: int = 1) -> list[tuple[str, int]]:
         """Return the corpus and the line, counted from 1, of each pair of the step at (epoch, index)."""
@@ -159,7 +137,7 @@ class TrainingText:
         return [(self.names[self.mixture.corpus(pair)], self.pairs.line[pair].as_py()) for pair in pairs]
 
 
-def collate(src_ids: Sentences, tgt_ids: Sentences, special: SpecialTokens = OURS) -> Batch:
+def collate(src_ids: Rows, tgt_ids: Rows, special: SpecialTokens = OURS) -> Batch:
     """Pad sentences, given as pieces without special tokens, into a batch. No sentences give tensors (0, 1)."""
     src, src_lengths = _padded(src_ids, special.src_begin, special.src_end, special.pad)
     tgt_in, _ = _padded(tgt_ids, (special.bos,), (), special.pad)
@@ -167,14 +145,14 @@ def collate(src_ids: Sentences, tgt_ids: Sentences, special: SpecialTokens = OUR
     return Batch(*(torch.from_numpy(array) for array in (src, src_lengths, tgt_in, tgt_out, tgt_lengths)))
 
 
-def row_lengths(ids: Sentences, special: int) -> np.ndarray:
+def row_lengths(ids: Rows | IdColumn, special: int) -> np.ndarray:
     """Return (sentences,) the number of pieces and `special` special tokens of each sentence, int32."""
     if isinstance(ids, IdColumn):
         return ids.lengths() + np.int32(special)
     return np.fromiter((len(sentence) + special for sentence in ids), dtype=np.int32, count=len(ids))
 
 
-def _padded(ids: Sentences, begin: tuple[int, ...], end: tuple[int, ...], pad: int) -> tuple[np.ndarray, np.ndarray]:
+def _padded(ids: Rows, begin: tuple[int, ...], end: tuple[int, ...], pad: int) -> tuple[np.ndarray, np.ndarray]:
     """Return (sentences, longest) rows of begin + pieces + end, right-padded, and (sentences,) their lengths."""
     lengths = row_lengths(ids, len(begin) + len(end)).astype(np.int64)
     rows = np.full((len(ids), lengths.max(initial=1)), pad, dtype=np.int64)
@@ -185,14 +163,12 @@ def _padded(ids: Sentences, begin: tuple[int, ...], end: tuple[int, ...], pad: i
     return rows, lengths
 
 
-def eval_batches(
-    src_ids: Sentences, tgt_ids: Sentences, max_tokens: int, special: SpecialTokens = OURS
-) -> Iterator[Batch]:
+def eval_batches(src_ids: Rows, tgt_ids: Rows, max_tokens: int, special: SpecialTokens = OURS) -> Iterator[Batch]:
     """Yield batches of all sentences, shortest first, with sentences × longest <= max_tokens, or of one sentence."""
     longest = np.maximum(row_lengths(src_ids, special.per_source), row_lengths(tgt_ids, 1))
     for indices in batch_by_size(np.argsort(longest, kind="stable"), longest, max_tokens):
         yield _gather(src_ids, tgt_ids, indices, special)
 
 
-def _gather(src_ids: Sentences, tgt_ids: Sentences, indices: np.ndarray, special: SpecialTokens) -> Batch:
+def _gather(src_ids: Rows | IdColumn, tgt_ids: Rows | IdColumn, indices: np.ndarray, special: SpecialTokens) -> Batch:
     return collate([src_ids[i] for i in indices.tolist()], [tgt_ids[i] for i in indices.tolist()], special)

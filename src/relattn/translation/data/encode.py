@@ -10,8 +10,9 @@ A run continues with these files. It is refused if the text has changed since; t
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,7 +75,7 @@ class TextRecord:
     tokenizer: str
     train: list[dict[str, Any]]
     valid: list[dict[str, Any]]
-    dropped: dict[str, int]
+    dropped: Counter[str]
 
 
 @dataclass(frozen=True)
@@ -154,13 +155,13 @@ def load_data(
         record = _encode_training_text(train, tokenizer, config, directory / ENCODED)
     sets = []
     for corpus, text in zip(valid, valid_pairs, strict=True):
-        kept = list(_encode(corpus.name, text, tokenizer, config, _no_drops()))
+        kept = list(_encode(corpus.name, text, tokenizer, config, Counter()))
         sides = [encoded.src for encoded in kept], [encoded.tgt for encoded in kept]
         batches = list(eval_batches(*sides, config.max_tokens, tokenizer.special))
         sets.append(ValidationSet(corpus.name, [encoded.pair for encoded in kept], batches))
     if not has_data(directory):
         record.valid.extend(corpus.record(len(each.pairs)) for corpus, each in zip(valid, sets, strict=True))
-        write_atomically(directory / TEXT, json.dumps(asdict(record)).encode())
+        write_atomically(directory / TEXT, json.dumps(vars(record)).encode())
     return TranslationData(tokenizer, open_training_text(config, directory, seed=seed), sets, record.dropped)
 
 
@@ -217,7 +218,7 @@ def _require_same_text(split: str, corpora: list[Corpus], recorded: list[dict[st
 
 def _encode_training_text(corpora: list[Corpus], tokenizer: AnyTokenizer, config: DataConfig, path: Path) -> TextRecord:
     """Write the encoded training text to `path` and return its record, without validation sets."""
-    record = TextRecord(tokenizer.digest, train=[], valid=[], dropped=_no_drops())
+    record = TextRecord(tokenizer.digest, train=[], valid=[], dropped=Counter())
 
     def rows() -> Iterator[tuple[list[int], list[int], int]]:
         for corpus in corpora:
@@ -238,16 +239,12 @@ class _Encoded(NamedTuple):
     tgt: list[int]
 
 
-def _no_drops() -> dict[str, int]:
-    return {"empty": 0, "max_words": 0, "max_length": 0}
-
-
 def _encode(
     name: str,
     pairs: Iterable[tuple[str, str]],
     tokenizer: AnyTokenizer,
     config: DataConfig,
-    dropped: dict[str, int],
+    dropped: Counter[str],
 ) -> Iterator[_Encoded]:
     """Yield the encoded pairs of a corpus that are kept, and count the others in `dropped`.
 

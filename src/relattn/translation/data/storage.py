@@ -7,8 +7,8 @@ text, counted from 1. Opening a file does not read it, so a corpus may be larger
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, pairwise
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,17 +40,10 @@ class IdColumn:
         return np.concatenate([np.diff(offsets) for _, offsets in self._chunks])
 
     def __getitem__(self, index: int, /) -> np.ndarray:
-        if not 0 <= index < len(self):
-            raise IndexError(f"index must be from 0 to {len(self) - 1}, got {index}")
         chunk = int(np.searchsorted(self._starts, index, side="right")) - 1
         values, offsets = self._chunks[chunk]
         row = index - self._starts[chunk]
         return values[offsets[row] : offsets[row + 1]]
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        for values, offsets in self._chunks:
-            for start, stop in pairwise(offsets.tolist()):
-                yield values[start:stop]
 
 
 class Pairs(NamedTuple):
