@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from relattn.translation.data.batching import Batch, collate, eval_batches
-from relattn.translation.data.batching import steps as steps_of
-from relattn.translation.data.planning import batch_by_size, micro_batches, places_of, plan_epoch
+from relattn.translation.data.batching import Batch, TrainingText, collate, eval_batches
+from relattn.translation.data.mixture import Mixture
+from relattn.translation.data.planning import batch_by_size, micro_batches, plan_epoch
+from relattn.translation.data.storage import Pairs
 from relattn.translation.data.tokenizer import Tokenizer
 
 PAD, BOS, EOS = Tokenizer.special[:3]
@@ -23,7 +24,10 @@ def plan(src, tgt, *, max_tokens=512, accumulate=1, ranks=1, seed=3, epoch=0):
     """Steps, each a list of ranks, each a list of micro-batches."""
     size = {"max_tokens": max_tokens, "parts": accumulate * ranks}
     whole = [micro_batches(step, src, tgt, **size) for step in plan_epoch(src, tgt, **size, seed=seed, epoch=epoch)]
-    return [[[step[place] for place in places_of(rank, ranks, step)] for rank in range(ranks)] for step in whole]
+    return [
+        [[part for i, part in enumerate(step[rank::ranks]) if len(step[i * ranks])] for rank in range(ranks)]
+        for step in whole
+    ]
 
 
 def step_sets(steps):
@@ -128,6 +132,13 @@ def test_batch_and_step_move_as_a_whole():
     assert (step.epoch, step.index, step.target_tokens) == (0, 0, 3)
 
 
+def steps_of(src, tgt, *, max_tokens, seed, epoch=0, index=0, **ranks):
+    """The steps of a text that has nothing but these sentences."""
+    mixture = Mixture((len(src),), (len(src),))
+    text = TrainingText(Pairs(src, tgt, None), ("text",), mixture, Tokenizer.special, max_tokens, seed)
+    return text.steps((epoch, index), **ranks)
+
+
 def stream(src, tgt, **arguments):
     defaults = {"max_tokens": 128, "accumulate": 2, "ranks": 1, "rank": 0, "seed": 5}
     return steps_of(ids_of(src), ids_of(tgt), **{**defaults, **arguments})
@@ -182,13 +193,6 @@ def test_a_rank_without_sentences_still_has_a_batch():
     assert [len(step.micro_batches) for step in steps] == [1] * 4
     assert [len(step.micro_batches[0].src) for step in steps] == [1, 0, 0, 0]
     assert [step.target_tokens for step in steps] == [5] * 4
-
-
-def test_a_stream_needs_sentences():
-    with pytest.raises(ValueError, match="at least one"):
-        next(steps_of([], [], max_tokens=8, accumulate=1, seed=1))
-    with pytest.raises(ValueError, match="as many source as target"):
-        next(steps_of([[4]], [[4], [5]], max_tokens=8, accumulate=1, seed=1))
 
 
 def test_evaluation_batches_hold_every_sentence_once_within_the_budget():

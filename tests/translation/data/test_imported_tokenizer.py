@@ -15,8 +15,10 @@ import sentencepiece
 import torch
 
 from relattn.translation.config import ModelConfig, SearchConfig
-from relattn.translation.data.batching import collate, eval_batches, steps
+from relattn.translation.data.batching import TrainingText, collate, eval_batches
 from relattn.translation.data.imported_tokenizer import ImportedTokenizer, Vocabulary, tokenizer_in
+from relattn.translation.data.mixture import Mixture
+from relattn.translation.data.storage import Pairs
 from relattn.translation.data.tokenizer import SpecialTokens
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
@@ -103,7 +105,8 @@ def test_batches_have_its_marks(tokenizer):
     assert batch.tgt_out.tolist() == [[3, special.eos, 0], [4, 5, special.eos]]
     (again,) = eval_batches(src, tgt, 100, special)
     assert sorted(again.src.tolist()) == sorted(batch.src.tolist())
-    first = next(steps(src, tgt, max_tokens=100, accumulate=1, seed=1, special=special))
+    text = TrainingText(Pairs(src, tgt, None), ("text",), Mixture((2,), (2,)), special, max_tokens=100, seed=1)
+    first = next(text.steps())
     assert sorted(first.micro_batches[0].src.tolist()) == sorted(batch.src.tolist())
     bare = collate(src, tgt, special._replace(src_begin=(), src_end=()))
     assert (bare.src.tolist(), bare.src_lengths.tolist()) == ([[7, 8, 9], [11, 0, 0]], [3, 1])

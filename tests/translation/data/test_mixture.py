@@ -11,19 +11,19 @@ import pytest
 
 from relattn.translation.config import DataConfig
 from relattn.translation.data.encode import load_data
-from relattn.translation.data.mixture import Listed, Mixture, read_list
+from relattn.translation.data.mixture import Mixture, read_corpus_list
 from relattn.translation.errors import InputError
 
 
 def test_without_weights_an_epoch_has_each_pair_once():
-    mixture = Mixture.of([3, 0, 5], [1, 1, 1])
-    assert mixture == Mixture((3, 0, 5), (3, 0, 5))
+    mixture = Mixture.weighted([3, 1, 5], [1, 1, 1])
+    assert mixture == Mixture((3, 1, 5), (3, 1, 5))
     assert mixture.epoch(1, 0) is None
-    assert [mixture.corpus(pair) for pair in range(8)] == [0, 0, 0, 2, 2, 2, 2, 2]
+    assert [mixture.corpus(pair) for pair in range(9)] == [0, 0, 0, 1, 2, 2, 2, 2, 2]
 
 
 def test_weights_are_passes_over_a_corpus():
-    mixture = Mixture.of([30, 40], [2.5, 0.25])
+    mixture = Mixture.weighted([30, 40], [2.5, 0.25])
     assert mixture.draws == (75, 10)
     counts = Counter(mixture.epoch(1, 0).tolist())
     assert Counter(counts[pair] for pair in range(30)) == {2: 15, 3: 15}
@@ -31,7 +31,7 @@ def test_weights_are_passes_over_a_corpus():
 
 
 def test_what_is_drawn_is_a_pure_function_of_seed_and_epoch():
-    mixture = Mixture.of([300, 40], [0.5, 3])
+    mixture = Mixture.weighted([300, 40], [0.5, 3])
     drawn = {key: frozenset(mixture.epoch(*key).tolist()) for key in ((1, 0), (1, 1), (2, 0))}
     assert drawn[1, 0] == frozenset(mixture.epoch(1, 0).tolist())
     assert len(set(drawn.values())) == 3
@@ -44,11 +44,11 @@ def test_temperature_flattens_the_shares(temperature):
     sizes, weights = [1000, 10], [1, 2]
     wanted = np.array([1000.0, 20.0]) ** (1 / temperature)
     expected = 1020 * wanted / wanted.sum()
-    assert Mixture.of(sizes, weights, temperature).draws == tuple(round(x) for x in expected.tolist())
+    assert Mixture.weighted(sizes, weights, temperature).draws == tuple(round(x) for x in expected.tolist())
 
 
 def test_a_small_share_is_one_pair_at_least():
-    assert Mixture.of([10_000, 1], [1, 1e-6]).draws == (10_000, 1)
+    assert Mixture.weighted([10_000, 1], [1, 1e-6]).draws == (10_000, 1)
 
 
 def listed(tmp_path: Path, text: str) -> str:
@@ -60,9 +60,9 @@ def listed(tmp_path: Path, text: str) -> str:
 def test_a_list_names_files_from_its_own_directory(tmp_path):
     path = listed(tmp_path, "# ours\na.en\tb de.gz\n\n/far/c.en\t../c.de\t0.5\n")
     here = tmp_path / "corpora"
-    assert read_list(path) == [
-        Listed(str(here / "a.en"), str(here / "b de.gz"), 1.0),
-        Listed("/far/c.en", str(here / "../c.de"), 0.5),
+    assert read_corpus_list(path) == [
+        (str(here / "a.en"), str(here / "b de.gz"), 1.0),
+        ("/far/c.en", str(here / "../c.de"), 0.5),
     ]
 
 
@@ -71,17 +71,17 @@ def test_a_list_names_files_from_its_own_directory(tmp_path):
 )
 def test_a_line_that_is_no_corpus_is_named(tmp_path, line):
     with pytest.raises(InputError, match=r"list\.tsv, line 2: must be a source file, a target file"):
-        read_list(listed(tmp_path, f"x\ty\n{line}\n"))
+        read_corpus_list(listed(tmp_path, f"x\ty\n{line}\n"))
 
 
 def test_a_list_of_nothing_is_refused(tmp_path):
-    with pytest.raises(InputError, match="lists no corpus"):
-        read_list(listed(tmp_path, "# nothing\n"))
+    with pytest.raises(InputError, match="must list at least one corpus"):
+        read_corpus_list(listed(tmp_path, "# nothing\n"))
 
 
 def test_a_validation_set_has_no_weight(tmp_path):
-    with pytest.raises(InputError, match=r"list\.tsv, line 2: a validation set has no weight, got 3"):
-        read_list(listed(tmp_path, "a\tb\nx\ty\t3\n"), weighted=False)
+    with pytest.raises(InputError, match=r"list\.tsv, line 2: validation text must have no weight, got"):
+        read_corpus_list(listed(tmp_path, "a\tb\nx\ty\t3\n"), weighted=False)
 
 
 @pytest.fixture
@@ -115,10 +115,13 @@ def test_a_run_trains_on_a_mixture_and_knows_each_pair(tmp_path, corpora):
     [
         (
             "news.en\tnews.de\ntalks.en\ttalks.de\t2\n",
-            r"train_list: the weight of talks\.en is 2, and this run began with 3",
+            r"train_list: the weight of talks\.en must be 3 in this run, got 2",
         ),
-        ("news.en\tnews.de\n", "train_list: 1 corpora, and this run began with 2"),
-        ("news.en\tnews.de\nnews.en\tnews.de\t3\n", r"train_list: .*news\.en is not the text that this run began with"),
+        ("news.en\tnews.de\n", "train_list must have 2 corpora in this run, got 1"),
+        (
+            "news.en\tnews.de\nnews.en\tnews.de\t3\n",
+            r"train_list: .*news\.en must have the text that this run started with",
+        ),
     ],
 )
 def test_a_list_that_changed_is_refused(tmp_path, corpora, text, message):

@@ -279,7 +279,9 @@ def test_a_text_that_changed_since_a_run_began_is_refused(tmp_path, make_recipe,
     recipe = make_recipe(tmp_path / "run")
     train(replace(recipe, train=replace(recipe.train, steps=4)), show=False)
     other = replace(recipe, data=replace(recipe.data, train_src=str(changed)))
-    with pytest.raises(InputError, match=rf"^data\.train_src: {changed} is not the text that this run began with$"):
+    with pytest.raises(
+        InputError, match=rf"^data\.train_src: {changed} must have the text that this run started with$"
+    ):
         train(other, resume=True, show=False)
     changed.write_text(Path(text["train_src"]).read_text())
     train(other, resume=True, show=False)
@@ -427,7 +429,7 @@ def test_a_tokenizer_that_is_not_the_runs_is_refused(tmp_path, finished):
     path = tmp_path / "run" / "tokenizer.model"
     other = Tokenizer.train(["other text 0123456789"] * 5, Tokenizer.load(path).vocab_size, seed=1)
     path.write_bytes(other.model_bytes)
-    message = rf"^{path}: is not the tokenizer that this run began with$"
+    message = rf"^{path}: must be the tokenizer that this run started with, got another one$"
     with pytest.raises(InputError, match=message):
         average_run(tmp_path / "run", 2, tmp_path / "mean")
     with pytest.raises(InputError, match=message):

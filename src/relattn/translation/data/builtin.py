@@ -1,33 +1,99 @@
-"""The built-in corpus: real strings in any pair of locales, with nothing to download.
+"""Built-in corpus: real strings in any pair of locales, without a download.
 
-A line joins items (`items.py`), each said in both locales. Which split an item belongs to is decided by a hash of
-(kind, value) before any line is made, so no split shares a value with another, whatever the locales, the sizes and
-the seed; units, currencies and names of months are carriers and appear in all. A corpus is a pure function of its
-arguments, the same on every platform.
+A line is a list of items that Babel (with CLDR's data) and num2words can write in both locales. An item has a kind, a
+value (a day, an amount, a number), a carrier (a unit, a currency) and a style (long, short, spelled out). Values are
+what a model must generalize to, and carriers and styles are a few that all splits share.
+
+The split of a value is a hash of (kind, value). So no value is in two splits, whatever the locales, sizes and seed. The
+corpus is a pure function of its arguments and the same on every platform.
 """
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import re
-from dataclasses import dataclass
-from functools import lru_cache
+from decimal import Decimal
+from functools import cache, lru_cache
 from random import Random
+from typing import Any, NamedTuple
 
-from relattn.translation.data.builtin_items import KINDS, ItemKind, Voice, plain_spaces, voice
-from relattn.translation.errors import InputError
+import num2words
+from babel import Locale, UnknownLocaleError, dates, numbers, units
+
+from relattn.translation.errors import InputError, unknown
 
 ITEM_SEPARATOR = "; "
-TRAIN_MARKS = 32  # the longest line of train, valid and test, in `marks`; a line of long has at least twice as many
-_COUNTS = (1, 2, 3, 4, 4, 4, 4)  # items of a line, one drawn: long enough for the far rows of a clip of 8 to be trained
+TRAIN_PIECES = 32  # maximum `estimate_pieces` of a line, except in "long", where the minimum is twice as many
+_COUNTS = (1, 2, 3, 4, 4, 4, 4)  # items per line, one is drawn: enough to train the far rows of a clip of 8
 _LONG_COUNTS = range(6, 13)
-_MARK = re.compile(r"[^\W\d_]{1,6}|\S")
+_PIECE = re.compile(r"[^\W\d_]{1,6}|\S")
 _PER_CENT = {"train": 76, "valid": 8, "test": 8, "long": 8}  # of the values
+_SPLITS = [split for split, share in _PER_CENT.items() for _ in range(share)]
+
+_FIRST_DAY = datetime.date(1899, 12, 31)
+_DAYS = (datetime.date(2099, 12, 31) - _FIRST_DAY).days
+_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 7 * 86400, "month": 30 * 86400}
+# The largest count that Babel leaves in its unit: 60 seconds would become a minute.
+LARGEST_COUNT = {"second": 59, "minute": 59, "hour": 23, "day": 6, "week": 4, "month": 11}
+_UNITS = (
+    "length-kilometer",
+    "length-meter",
+    "length-centimeter",
+    "mass-kilogram",
+    "mass-gram",
+    "volume-liter",
+    "temperature-celsius",
+    "speed-kilometer-per-hour",
+    "digital-megabyte",
+    "duration-day",
+    "duration-hour",
+    "duration-minute",
+)
+_LARGEST_SPELLED = 999  # except for years
+_YEARS = range(1101, 2100)
+_PROBES = (*range(1, 31), 45, 110, 999, 1234, 9999)  # tenths that need every plural form of CLDR's languages
+
+# Languages that num2words has under another code, and forms that are wrong in its version 0.5.14.
+_CODES = {"nb": "no", "kk": "kz"}
+_BROKEN = {("ca", "ordinal"), ("ko", "ordinal"), ("vi", "ordinal_num"), ("vi", "year")}
+_SPACES = str.maketrans(dict.fromkeys("\u00a0\u2007\u2009\u202f", " "))  # CLDR's no-break and thin spaces
 
 
-@dataclass(frozen=True)
-class Item:
-    """One item of a line: what it is, and how each side says it."""
+class Kind(NamedTuple):
+    """A kind of item.
+
+    Attributes:
+        name: name of the kind; it decides the split, together with the value.
+        size: values are 1 … size, or fewer for a carrier in LARGEST_COUNT.
+        styles: ways to write it; if two give the same source, the first one is used.
+        carriers: units or currencies.
+    """
+
+    name: str
+    size: int
+    styles: tuple[str, ...]
+    carriers: tuple[str, ...] = ("",)
+
+
+KINDS = (
+    Kind("date", _DAYS, ("long", "full", "medium")),
+    Kind("month", 2400, ("yMMMM",)),
+    Kind("day", 366, ("MMMMd",)),
+    Kind("time", 1440, ("short",)),
+    Kind("clock", 86400, ("medium",)),
+    Kind("span", 59, ("ahead", "ago"), tuple(LARGEST_COUNT)),
+    Kind("measure", 9999, ("long", "short"), _UNITS),
+    Kind("money", 999_999, ("standard", "name"), ("USD", "EUR", "GBP", "CHF")),
+    Kind("percent", 999, ("",)),
+    Kind("decimal", 999_999, ("",)),
+    Kind("number", _LARGEST_SPELLED, ("cardinal", "ordinal", "ordinal_num")),
+    Kind("year", len(_YEARS), ("year",)),
+)
+
+
+class Item(NamedTuple):
+    """An item of a line, in both languages."""
 
     kind: str
     value: int
@@ -38,18 +104,18 @@ class Item:
 def builtin(
     split: str, *, src_lang: str = "en", tgt_lang: str = "de", lines: int, seed: int = 0
 ) -> list[tuple[str, str]]:
-    """Lines of the corpus, each a source and a target joined by ITEM_SEPARATOR.
+    """Return sentence pairs of the corpus, whose items are joined by ITEM_SEPARATOR.
 
     Args:
-        split: "train", "valid", "test" (1 to 4 items a line, at most TRAIN_MARKS marks a side) or "long" (6 to 12
-            items, at least twice as many marks on either side).
+        split: "train", "valid", "test" (1 to 4 items per line) or "long" (6 to 12 items, and lines that are at least
+            twice as long).
         src_lang: source locale, such as ``en`` or ``pt_BR``.
         tgt_lang: target locale.
-        lines: how many; more lines begin with the same ones.
-        seed: another seed, other lines of the same values.
+        lines: number of pairs. A larger number starts with the same pairs.
+        seed: random seed. Other seeds give other pairs of the same values.
 
     Raises:
-        InputError: no such split, or a locale that Babel or num2words does not speak.
+        InputError: the split does not exist, or Babel or num2words does not support a locale.
     """
     return [
         (ITEM_SEPARATOR.join(item.src for item in line), ITEM_SEPARATOR.join(item.tgt for item in line))
@@ -58,74 +124,152 @@ def builtin(
 
 
 def draw_items(split: str, *, src_lang: str, tgt_lang: str, lines: int, seed: int) -> list[list[Item]]:
-    """The lines of `builtin` before they are joined."""
+    """Return the items of each line of `builtin`."""
     if split not in _PER_CENT:
-        raise InputError(f"the built-in corpus has the splits {', '.join(_PER_CENT)}, not '{split}'")
-    src, tgt = voice(src_lang), voice(tgt_lang)
-    source = _Source(split, src, tgt)
-    random = Random(f"{split} {src.locale} {tgt.locale} {seed}")
-    return [source.line(random) for _ in range(lines)]
+        raise unknown("split of the built-in corpus", split, _PER_CENT)
+    src, tgt = find_locale(src_lang), find_locale(tgt_lang)
+    sampler = _Sampler(split, src, tgt)
+    random = Random(f"{split} {src} {tgt} {seed}")
+    return [sampler.line(random) for _ in range(lines)]
 
 
-def marks(text: str) -> int:
-    """Digits, signs and runs of up to six letters: about as many as word pieces, whatever the vocabulary."""
-    return len(_MARK.findall(text))
+def estimate_pieces(text: str) -> int:
+    """Return the number of digits, signs and runs of up to six letters, roughly that of word pieces."""
+    return len(_PIECE.findall(text))
 
 
 @lru_cache(maxsize=1 << 17)
 def split_of(kind: str, value: int) -> str:
-    """The split that a value of a kind belongs to."""
+    """Return the split that has a value."""
     digest = hashlib.sha256(f"{kind} {value}".encode()).digest()
-    rest = int.from_bytes(digest[:8], "big") % 100
-    for split, share in _PER_CENT.items():
-        if rest < share:
-            return split
-        rest -= share
-    raise AssertionError("the shares add up to 100")
+    return _SPLITS[int.from_bytes(digest[:8], "big") % 100]
 
 
-class _Source:
-    """Draws items of one split that both voices can say."""
+class _Sampler:
+    """Draws items of a split that can be written in both locales."""
 
-    def __init__(self, split: str, src: Voice, tgt: Voice) -> None:
+    def __init__(self, split: str, src: Locale, tgt: Locale) -> None:
         self.split, self.src, self.tgt = split, src, tgt
-        self.styles = {(kind.name, carrier): self._common(kind, carrier) for kind in KINDS for carrier in kind.carriers}
+        self.styles = {
+            (kind.name, carrier): [
+                style for style in kind.styles if all(_has_form(kind.name, carrier, style, side) for side in (src, tgt))
+            ]
+            for kind in KINDS
+            for carrier in kind.carriers
+        }
         self.kinds = [kind for kind in KINDS if any(self.styles[kind.name, carrier] for carrier in kind.carriers)]
 
-    def _common(self, kind: ItemKind, carrier: str) -> list[str]:
-        """The styles that both sides have for a carrier."""
-        return [s for s in kind.styles if kind.has(carrier, s, self.src) and kind.has(carrier, s, self.tgt)]
-
     def line(self, random: Random) -> list[Item]:
-        """A line's items, all different, of the length that the split asks for."""
+        """Return the items of a line, which are all different. The line has a length of the split."""
         while True:
-            items = self._items(random)
-            lengths = [marks(ITEM_SEPARATOR.join(side)) for side in ([i.src for i in items], [i.tgt for i in items])]
-            if self.split == "long" and min(lengths) >= 2 * TRAIN_MARKS:
+            items: list[Item] = []
+            count = random.choice(_LONG_COUNTS if self.split == "long" else _COUNTS)
+            while len(items) < count:
+                item = self.item(random)
+                if all(item.src != other.src for other in items):
+                    items.append(item)
+            sides = [item.src for item in items], [item.tgt for item in items]
+            lengths = [estimate_pieces(ITEM_SEPARATOR.join(side)) for side in sides]
+            if min(lengths) >= 2 * TRAIN_PIECES if self.split == "long" else max(lengths) <= TRAIN_PIECES:
                 return items
-            if self.split != "long" and max(lengths) <= TRAIN_MARKS:
-                return items
-
-    def _items(self, random: Random) -> list[Item]:
-        count = random.choice(_LONG_COUNTS if self.split == "long" else _COUNTS)
-        items: list[Item] = []
-        while len(items) < count:
-            item = self.item(random)
-            if all(item.src != other.src for other in items):
-                items.append(item)
-        return items
 
     def item(self, random: Random) -> Item:
-        """A random item of this split; its source alone decides its style, the earliest that says the same."""
+        """Return a random item. Its target depends only on the source text, not on the style that gave it."""
         kind = random.choice(self.kinds)
         value, carriers = 0, list[str]()
         while not carriers:
             value = random.randint(1, kind.size)
             if split_of(kind.name, value) == self.split:
-                carriers = [c for c, most in kind.carriers.items() if value <= most and self.styles[kind.name, c]]
+                possible = [c for c in kind.carriers if value <= LARGEST_COUNT.get(c, kind.size)]
+                carriers = [carrier for carrier in possible if self.styles[kind.name, carrier]]
         carrier = random.choice(carriers)
         styles = self.styles[kind.name, carrier]
-        text = kind.say(value, carrier, random.choice(styles), self.src)
-        style = next(s for s in styles if kind.say(value, carrier, s, self.src) == text)
-        said = kind.say(value, carrier, style, self.tgt)
-        return Item(kind.name, value, plain_spaces(text), plain_spaces(said))
+        src = write(kind.name, value, carrier, random.choice(styles), self.src)
+        style = next(style for style in styles if write(kind.name, value, carrier, style, self.src) == src)
+        return Item(kind.name, value, src, write(kind.name, value, carrier, style, self.tgt))
+
+
+def find_locale(code: str) -> Locale:
+    """Return the locale of a code such as ``de``, ``pt_BR`` or ``en-GB``.
+
+    Raises:
+        InputError: Babel or num2words does not support it.
+    """
+    try:
+        locale = Locale.parse(code.replace("-", "_"))
+    except (UnknownLocaleError, ValueError) as error:
+        raise InputError(f"the built-in corpus does not support '{code}': Babel has no such locale") from error
+    if _number_language(locale) is None:
+        reason = f"num2words has no language '{locale.language}'"
+        raise InputError(f"the built-in corpus does not support '{code}': {reason}")
+    return locale
+
+
+@cache
+def _number_language(locale: Locale) -> str | None:
+    """Return num2words' code of a locale's language, None if it has none."""
+    codes = f"{locale.language}_{locale.territory}", _CODES.get(locale.language, locale.language)
+    return next((code for code in codes if code in num2words.CONVERTER_CLASSES), None)
+
+
+@cache
+def _spelled(locale: Locale, form: str) -> tuple[str, ...] | None:
+    """Return all numbers in words, in a form (cardinal, ordinal, ordinal_num, year). None if a language has no such."""
+    language = _number_language(locale)
+    if (language, form) in _BROKEN:
+        return None
+    values = _YEARS if form == "year" else range(1, _LARGEST_SPELLED + 1)
+    try:
+        texts = tuple(num2words.num2words(value, lang=language, to=form) for value in values)
+    except NotImplementedError:
+        return None
+    return texts if all(isinstance(text, str) for text in texts) else None
+
+
+def _has_form(kind: str, carrier: str, style: str, locale: Locale) -> bool:
+    """Return whether a kind can be written with a carrier and a style in a locale."""
+    match kind:
+        case "month" | "day":
+            return style in locale.datetime_skeletons
+        case "measure":  # without a pattern, Babel writes the identifier of the unit
+            return not any(carrier in write(kind, value, carrier, style, locale) for value in _PROBES)
+        case "number" | "year":
+            return _spelled(locale, style) is not None
+    return True
+
+
+def write(kind: str, value: int, carrier: str, style: Any, locale: Locale) -> str:
+    """Return the text of an item, with plain spaces."""
+    return _write(kind, value, carrier, style, locale).translate(_SPACES)
+
+
+def _write(kind: str, value: int, carrier: str, style: Any, locale: Locale) -> str:
+    match kind:
+        case "date":
+            return dates.format_date(_FIRST_DAY + datetime.timedelta(days=value), style, locale=locale)
+        case "month":
+            years, month = divmod(value - 1, 12)
+            return dates.format_skeleton(style, datetime.date(1900 + years, month + 1, 1), locale=locale)
+        case "day":  # of a leap year
+            day = datetime.date(1999, 12, 31) + datetime.timedelta(days=value)
+            return dates.format_skeleton(style, day, locale=locale)
+        case "time":
+            return dates.format_time(datetime.time(*divmod(value - 1, 60)), style, locale=locale)
+        case "clock":
+            minutes, second = divmod(value - 1, 60)
+            return dates.format_time(datetime.time(*divmod(minutes, 60), second), style, locale=locale)
+        case "span":
+            seconds = value * _SECONDS[carrier] * (1 if style == "ahead" else -1)
+            span = datetime.timedelta(seconds=seconds)
+            return dates.format_timedelta(span, threshold=1, add_direction=True, locale=locale)
+        case "measure":
+            return units.format_unit(Decimal(value) / 10, carrier, style, locale=locale)
+        case "money":
+            return numbers.format_currency(Decimal(value) / 100, carrier, locale=locale, format_type=style)
+        case "percent":
+            return numbers.format_percent(Decimal(value) / 1000, locale=locale, decimal_quantization=False)
+        case "decimal":
+            return numbers.format_decimal(Decimal(value) / 10, locale=locale)
+    spelled = _spelled(locale, style)
+    assert spelled is not None, "_has_form"
+    return spelled[value - 1]

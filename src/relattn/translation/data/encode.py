@@ -1,66 +1,91 @@
-"""From a data recipe to what training asks for: steps, validation batches and validation text.
+"""Data of a run: encode the text that a recipe names, keep it on disk, and open it again.
 
-Text becomes word pieces once and is kept in the run's directory:
+    tokenizer.model     trained on both sides of the training text, unless one is given, which may have more files
+    data/train.arrow    encoded training text, one corpus after the other
+    data/text.json      written last: the corpora, the digests of their files, and the number of dropped pairs
 
-    tokenizer.model     learned from both sides of the training text, unless one is given, which may have more files
-    data/train.arrow    the encoded training text, its corpora one behind the other
-    data/text.json      written last: the corpora, digests of their text, and how many pairs were left out
-
-A run goes on with these, whatever happens to the text meanwhile; a text that has changed is refused, wherever it lies.
+A run continues with these files. It is refused if the text has changed since; the files may have been moved.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from relattn.translation.config import DataConfig
-from relattn.translation.data.batching import Batch, eval_batches
+from relattn.translation.data.batching import Batch, TrainingText, eval_batches
 from relattn.translation.data.builtin import builtin
 from relattn.translation.data.imported_tokenizer import AnyTokenizer, tokenizer_in
-from relattn.translation.data.mixture import Listed, Mixture, read_list
+from relattn.translation.data.mixture import Mixture, read_corpus_list
 from relattn.translation.data.storage import open_pairs, write_pairs
 from relattn.translation.data.text_files import ParallelFiles
 from relattn.translation.data.tokenizer import LONGEST_PIECE, TOKENIZER, Tokenizer
-from relattn.translation.data.training_text import TrainingText
-from relattn.translation.errors import InputError, reading
+from relattn.translation.errors import InputError, reading, require
 from relattn.translation.files import write_atomically
 
-Text = ParallelFiles | list[tuple[str, str]]
-VALID_LINES = 500  # lines of the validation set of the built-in corpus
+VALID_LINES = 500  # lines of the built-in corpus that validate
 ENCODED, TEXT = "data/train.arrow", "data/text.json"
-_PAIRS_AT_ONCE = 5000  # that are encoded together
+_CHUNK = 5000  # pairs that are encoded at once
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Text of a recipe.
+    """Parallel text that a recipe names.
 
     Attributes:
-        name: what it is called where there are several: its source's file, without directory.
-        text: its pairs.
-        weight: in a mixture.
-        settings: of the recipe, that name its source and its target.
+        name: name of the source file.
+        pairs: sentence pairs.
+        weight: weight in a mixture.
+        settings: settings of the recipe that name the source and the target.
     """
 
     name: str
-    text: Text
+    pairs: Iterable[tuple[str, str]]
     weight: float = 1.0
     settings: tuple[str, str] = ("", "")
+
+    def files(self) -> list[tuple[str, str | Path, str]]:
+        """Return the setting, the path and the digest of each file. The built-in corpus has none."""
+        if not isinstance(self.pairs, ParallelFiles):
+            return []
+        return list(zip(self.settings, (self.pairs.src, self.pairs.tgt), self.pairs.digests(), strict=True))
+
+    def record(self, pairs: int) -> dict[str, Any]:
+        """Return what data/text.json says about this corpus. `pairs` is the number of encoded pairs."""
+        digests = [digest for _, _, digest in self.files()]
+        return {"name": self.name, "pairs": pairs, "weight": self.weight, "digests": digests}
+
+
+@dataclass(frozen=True)
+class TextRecord:
+    """Content of data/text.json.
+
+    Attributes:
+        tokenizer: digest of the tokenizer.
+        train: `Corpus.record` of each training corpus.
+        valid: the same of each validation set.
+        dropped: number of training pairs that were dropped, by reason.
+    """
+
+    tokenizer: str
+    train: list[dict[str, Any]]
+    valid: list[dict[str, Any]]
+    dropped: Counter[str]
 
 
 @dataclass(frozen=True)
 class ValidationSet:
-    """A validation set.
+    """Text to validate on.
 
     Attributes:
-        name: of the set.
-        pairs: source and target.
-        batches: the same in batches of at most max_tokens, shortest first.
+        name: name of the source file.
+        pairs: sentence pairs.
+        batches: the pairs in batches of at most max_tokens, shortest first.
     """
 
     name: str
@@ -70,13 +95,13 @@ class ValidationSet:
 
 @dataclass(frozen=True)
 class TranslationData:
-    """The data of a run.
+    """Data of a run.
 
     Attributes:
-        tokenizer: of both sides.
-        train: the training text.
-        valid: the validation sets; none where the recipe names none.
-        dropped: training pairs left out, by reason.
+        tokenizer: tokenizer of both sides.
+        train: encoded training text.
+        valid: validation sets, none if the recipe names none.
+        dropped: number of training pairs that were dropped, by reason.
     """
 
     tokenizer: AnyTokenizer
@@ -86,209 +111,173 @@ class TranslationData:
 
 
 def has_data(directory: Path) -> bool:
-    """Whether a run's directory holds its data."""
+    """Return whether a run's directory has its data."""
     return (directory / TEXT).exists()
 
 
 def load_data(
     config: DataConfig, directory: Path, *, seed: int, tokenizer: AnyTokenizer | None = None, check: bool = True
 ) -> TranslationData:
-    """The data of a run, made and written into its directory unless it is there.
+    """Return the data of a run. If its directory does not have them, encode the text and write them.
 
-    Pairs with an empty side, a side longer than max_length pieces or (where given) max_words words are left out of
-    training and validation alike. Training text is read once, and once more where a vocabulary is learned from it; of
-    a run that has its data, it is read for its digest alone.
+    Pairs with an empty side, or with a side of more than max_length pieces or max_words words, are dropped, from
+    training and validation text. Training text is read twice if a tokenizer is trained on it, otherwise once. If the
+    run has its data, it is only read for its digest.
 
     Args:
-        config: where text comes from and what is left out.
-        directory: of the run.
-        seed: of the vocabulary and of the order of batches.
-        tokenizer: the one to use; by default one is learned.
-        check: hold the training text to the digests of the run's data. One process does, for all.
+        config: text and limits.
+        directory: directory of the run.
+        seed: random seed of the tokenizer and of the order of batches.
+        tokenizer: the tokenizer to use; by default, one is trained.
+        check: whether to compare the text with the digests of the run; one of several processes does.
 
     Raises:
-        InputError: the text cannot be read, is not parallel, leaves no pair to train on, or has changed since the run's
-            data were made.
+        InputError: the text cannot be read, is not parallel, has no pair that is kept, or has changed since the run
+            started.
     """
     valid = _corpora(config, "valid")
-    valid_pairs = [list(corpus.text) for corpus in valid]  # a mistake in these is found before the long work on others
-    corpora = _corpora(config, "train")
+    valid_pairs = [list(corpus.pairs) for corpus in valid]  # first, because an error in them is found quickly
+    train = _corpora(config, "train")
     if has_data(directory):
-        made = _made(directory)
+        record = _read_record(directory)
         tokenizer = read_tokenizer(directory)
         if check:
-            _require_same_text(made, corpora, valid)
+            _require_same_text("train", train, record.train)
+            _require_same_text("valid", valid, record.valid)
     else:
         if tokenizer is None:
-            longest = LONGEST_PIECE * config.max_length  # a line past it will be left out, whatever is learned
-            fits = (
-                pair
-                for pair in chain.from_iterable(corpus.text for corpus in corpora)
-                if _unwanted(pair, config.max_words) is None and len(max(pair, key=len)) <= longest
-            )
-            wanted = (line for pair in fits for line in pair)
-            tokenizer = Tokenizer.train(wanted, config.vocab_size, seed=seed, max_lines=config.vocab_lines)
+            pairs = (pair for corpus in train for pair in corpus.pairs)
+            lines = (line for pair in pairs if _reason_to_drop(pair, config, LONGEST_PIECE) is None for line in pair)
+            tokenizer = Tokenizer.train(lines, config.vocab_size, seed=seed, max_lines=config.vocab_lines)
         (directory / ENCODED).parent.mkdir(parents=True, exist_ok=True)
         for name, content in tokenizer.files.items():
             write_atomically(directory / name, content)
-        made = _encode(corpora, tokenizer, config, directory / ENCODED)
-        digests = {key: side.digest for key, side in _sides(corpora, valid).items()}
-        made["digests"] = digests | {TOKENIZER: tokenizer.digest}
+        record = _encode_training_text(train, tokenizer, config, directory / ENCODED)
     sets = []
-    for corpus, pairs in zip(valid, valid_pairs, strict=True):
-        kept = list(_Filter(config, tokenizer, "validation")(pairs))
-        sides = [found.src for found in kept], [found.tgt for found in kept]
+    for corpus, text in zip(valid, valid_pairs, strict=True):
+        kept = list(_encode(corpus.name, text, tokenizer, config, Counter()))
+        sides = [encoded.src for encoded in kept], [encoded.tgt for encoded in kept]
         batches = list(eval_batches(*sides, config.max_tokens, tokenizer.special))
-        sets.append(ValidationSet(corpus.name, [found.pair for found in kept], batches))
+        sets.append(ValidationSet(corpus.name, [encoded.pair for encoded in kept], batches))
     if not has_data(directory):
-        write_atomically(directory / TEXT, json.dumps(made).encode())
-    return TranslationData(tokenizer, open_training_text(config, directory, seed=seed), sets, made["dropped"])
+        record.valid.extend(corpus.record(len(each.pairs)) for corpus, each in zip(valid, sets, strict=True))
+        write_atomically(directory / TEXT, json.dumps(vars(record)).encode())
+    return TranslationData(tokenizer, open_training_text(config, directory, seed=seed), sets, record.dropped)
 
 
 def open_training_text(config: DataConfig, directory: Path, *, seed: int) -> TrainingText:
-    """The training text of a run that has its data."""
-    corpora = _made(directory)["corpora"]
+    """Open the training text of a run that has its data."""
+    corpora = _read_record(directory).train
+    sizes, weights = [corpus["pairs"] for corpus in corpora], [corpus["weight"] for corpus in corpora]
     return TrainingText(
         pairs=open_pairs(directory / ENCODED),
         names=tuple(corpus["name"] for corpus in corpora),
-        mixture=Mixture.of(
-            [corpus["pairs"] for corpus in corpora], [corpus["weight"] for corpus in corpora], config.temperature
-        ),
+        mixture=Mixture.weighted(sizes, weights, config.temperature),
         special=read_tokenizer(directory).special,
-        config=config,
+        max_tokens=config.max_tokens,
         seed=seed,
     )
 
 
-def _encode(corpora: list[Corpus], tokenizer: AnyTokenizer, config: DataConfig, path: Path) -> dict[str, Any]:
-    """Write the pairs that stay to path, and return how many they are of each corpus, and how many others."""
-    keep = _Filter(config, tokenizer, "training")
-    sizes = [0] * len(corpora)
-
-    def rows() -> Iterator[tuple[list[int], list[int], int]]:
-        for number, corpus in enumerate(corpora):
-            for found in keep(corpus.text):
-                sizes[number] += 1
-                yield found.src, found.tgt, found.line
-
-    write_pairs(path, rows(), pieces=max(tokenizer.vocab_sizes))
-    told = [
-        {"name": corpus.name, "pairs": size, "weight": corpus.weight}
-        for corpus, size in zip(corpora, sizes, strict=True)
-    ]
-    return {"corpora": told, "dropped": keep.dropped}
-
-
-def _require_same_text(made: dict[str, Any], corpora: list[Corpus], valid: list[Corpus]) -> None:
-    """Refuse text, or a mixture of it, that a run did not begin with."""
-    if len(corpora) != len(made["corpora"]):
-        raise InputError(f"data.train_list: {len(corpora)} corpora, and this run began with {len(made['corpora'])}")
-    for corpus, then in zip(corpora, made["corpora"], strict=True):
-        if corpus.weight != then["weight"]:
-            told = f"data.train_list: the weight of {corpus.name} is {corpus.weight:g}"
-            raise InputError(f"{told}, and this run began with {then['weight']:g}")
-    for key, side in _sides(corpora, valid).items():
-        if made["digests"].get(key) != side.digest:
-            raise InputError(f"data.{side.setting}: {side.path} is not the text that this run began with")
-
-
 def read_tokenizer(directory: Path) -> AnyTokenizer:
-    """The tokenizer of a run that has its data. Raises InputError when it is not the one that made them."""
+    """Read the tokenizer of a run that has its data. Raise InputError if it is not the one that encoded them."""
     tokenizer = tokenizer_in(directory)
-    if _made(directory)["digests"].get(TOKENIZER) != tokenizer.digest:
-        raise InputError(f"{directory / TOKENIZER}: is not the tokenizer that this run began with")
+    same = _read_record(directory).tokenizer == tokenizer.digest
+    require(same, f"{directory / TOKENIZER} must be the tokenizer that this run started with, got another one")
     return tokenizer
 
 
-def _made(directory: Path) -> dict[str, Any]:
-    """What `prepare` noted of the data it made."""
+def _read_record(directory: Path) -> TextRecord:
     with reading(directory / TEXT, "not as this version writes it"):
-        made = json.loads((directory / TEXT).read_bytes())
-        corpora = [{name: corpus[name] for name in ("name", "pairs", "weight")} for corpus in made["corpora"]]
-        return {"corpora": corpora, **{name: dict(made[name]) for name in ("digests", "dropped")}}
+        return TextRecord(**json.loads((directory / TEXT).read_bytes()))
 
 
 def _corpora(config: DataConfig, split: str) -> list[Corpus]:
-    """The text of a split; nothing where the recipe names no validation text."""
+    """Return the corpora of a split; none if the recipe names no validation text."""
     if config.builtin:
         lines = config.builtin_lines if split == "train" else VALID_LINES
         text = builtin(split, src_lang=config.src_lang, tgt_lang=config.tgt_lang, lines=lines)
         return [Corpus("the built-in corpus", text)]
     src, tgt, path = (getattr(config, f"{split}_{part}") for part in ("src", "tgt", "list"))
     settings = (f"{split}_list",) * 2 if path else (f"{split}_src", f"{split}_tgt")
-    listed = read_list(path, weighted=split == "train") if path else [Listed(src, tgt)] if src else []
-    return [Corpus(Path(each.src).name, ParallelFiles(each.src, each.tgt), each.weight, settings) for each in listed]
+    files = read_corpus_list(path, weighted=split == "train") if path else [(src, tgt, 1.0)] if src else []
+    return [Corpus(Path(src).name, ParallelFiles(src, tgt), weight, settings) for src, tgt, weight in files]
 
 
-class _Side(NamedTuple):
-    """A file of a recipe's text."""
-
-    setting: str
-    path: str
-    digest: str
-
-
-def _sides(corpora: list[Corpus], valid: list[Corpus]) -> dict[str, _Side]:
-    """The files of a recipe's text, by where they stand. The built-in corpus is what the recipe says, and has none."""
-    return {
-        f"{split} {number} {name}": _Side(setting, str(path), digest)
-        for split, found in (("train", corpora), ("valid", valid))
-        for number, corpus in enumerate(found)
-        if isinstance(corpus.text, ParallelFiles)
-        for name, setting, path, digest in zip(
-            ("src", "tgt"), corpus.settings, (corpus.text.src, corpus.text.tgt), corpus.text.digests(), strict=True
-        )
-    }
+def _require_same_text(split: str, corpora: list[Corpus], recorded: list[dict[str, Any]]) -> None:
+    """Raise an InputError if the corpora of a split are not those that the run started with."""
+    count = len(recorded)
+    require(len(corpora) == count, f"data.{split}_list must have {count} corpora in this run, got {len(corpora)}")
+    for corpus, before in zip(corpora, recorded, strict=True):
+        if corpus.weight != before["weight"]:
+            weights = f"{before['weight']:g} in this run, got {corpus.weight:g}"
+            raise InputError(f"data.{split}_list: the weight of {corpus.name} must be {weights}")
+        for (setting, path, digest), expected in zip(corpus.files(), before["digests"], strict=True):
+            require(digest == expected, f"data.{setting}: {path} must have the text that this run started with")
 
 
-class _Kept(NamedTuple):
-    """A pair that stays: its line, counted from 1, its text and its pieces."""
+def _encode_training_text(corpora: list[Corpus], tokenizer: AnyTokenizer, config: DataConfig, path: Path) -> TextRecord:
+    """Write the encoded training text to `path` and return its record, without validation sets."""
+    record = TextRecord(tokenizer.digest, train=[], valid=[], dropped=Counter())
 
-    line: int
+    def rows() -> Iterator[tuple[list[int], list[int], int]]:
+        for corpus in corpora:
+            count = 0
+            for encoded in _encode(corpus.name, corpus.pairs, tokenizer, config, record.dropped):
+                count += 1
+                yield encoded.src, encoded.tgt, encoded.line
+            record.train.append(corpus.record(count))
+
+    write_pairs(path, rows(), vocab_size=max(tokenizer.vocab_sizes))
+    return record
+
+
+class _Encoded(NamedTuple):
+    line: int  # counted from 1
     pair: tuple[str, str]
     src: list[int]
     tgt: list[int]
 
 
-class _Filter:
-    """Encodes pairs and leaves out those the recipe does not want, counting them by reason."""
+def _encode(
+    name: str,
+    pairs: Iterable[tuple[str, str]],
+    tokenizer: AnyTokenizer,
+    config: DataConfig,
+    dropped: Counter[str],
+) -> Iterator[_Encoded]:
+    """Yield the encoded pairs of a corpus that are kept, and count the others in `dropped`.
 
-    def __init__(self, data: DataConfig, tokenizer: AnyTokenizer, purpose: str) -> None:
-        self.data = data
-        self.tokenizer = tokenizer
-        self.purpose = purpose
-        self.dropped = {"empty": 0, "max_words": 0, "max_length": 0}
-
-    def __call__(self, pairs: Iterable[tuple[str, str]]) -> Iterator[_Kept]:
-        """The pairs that stay. Raises InputError when none does."""
-        numbered, kept = enumerate(pairs, start=1), False
-        while chunk := list(islice(numbered, _PAIRS_AT_ONCE)):
-            wanted = [(line, pair) for line, pair in chunk if self._may_stay(pair)]
-            encoded = self.tokenizer.encode_pairs([pair for _, pair in wanted])
-            for (line, pair), (src, tgt) in zip(wanted, encoded, strict=True):
-                if not src or not tgt:  # normalisation left nothing of them
-                    self.dropped["empty"] += 1
-                elif max(len(src), len(tgt)) > self.data.max_length:
-                    self.dropped["max_length"] += 1
-                else:
-                    kept = True
-                    yield _Kept(line, pair, src, tgt)
-        if not kept:
-            counts = ", ".join(f"{count} {reason}" for reason, count in self.dropped.items())
-            raise InputError(f"no {self.purpose} pair is left; left out: {counts}")
-
-    def _may_stay(self, pair: tuple[str, str]) -> bool:
-        """Whether a pair stays as far as its text tells; if not, it is counted."""
-        reason = _unwanted(pair, self.data.max_words)
-        if reason is None and max(map(len, pair)) > self.tokenizer.longest_piece * self.data.max_length:
-            reason = "max_length"
-        if reason is not None:
-            self.dropped[reason] += 1
-        return reason is None
+    Raises:
+        InputError: no pair is kept.
+    """
+    numbered, kept = enumerate(pairs, start=1), 0
+    while chunk := list(islice(numbered, _CHUNK)):
+        candidates = []
+        for line, pair in chunk:
+            reason = _reason_to_drop(pair, config, tokenizer.longest_piece)
+            if reason is None:
+                candidates.append((line, pair))
+            else:
+                dropped[reason] += 1
+        encoded = tokenizer.encode_pairs([pair for _, pair in candidates])
+        for (line, pair), (src, tgt) in zip(candidates, encoded, strict=True):
+            if not src or not tgt:  # normalization left nothing
+                dropped["empty"] += 1
+            elif max(len(src), len(tgt)) > config.max_length:
+                dropped["max_length"] += 1
+            else:
+                kept += 1
+                yield _Encoded(line, pair, src, tgt)
+    if not kept:
+        counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
+        raise InputError(f"{name}: at least one pair must be kept, but all were dropped: {counts}")
 
 
-def _unwanted(pair: tuple[str, str], max_words: int | None) -> str | None:
-    """Why a pair is left out, by its words."""
+def _reason_to_drop(pair: tuple[str, str], config: DataConfig, longest_piece: float) -> str | None:
+    """Return why a pair is dropped, as far as this is known without encoding it."""
     if not (pair[0].strip() and pair[1].strip()):
         return "empty"
-    return "max_words" if max_words is not None and max(len(side.split()) for side in pair) > max_words else None
+    if config.max_words is not None and max(len(side.split()) for side in pair) > config.max_words:
+        return "max_words"
+    return "max_length" if max(map(len, pair)) > longest_piece * config.max_length else None

@@ -79,8 +79,11 @@ class ImportedTokenizer:
 
     Attributes:
         special: ids of the special tokens.
-        files: content of the tokenizer's files by name.
         vocabularies: pieces of the source and of the target by id, special tokens included.
+        vocab_sizes: number of pieces of the source and of the target.
+        unknown_piece: piece that stands for unknown pieces.
+        files: content of the tokenizer's files by name.
+        digest: SHA-256 of the files, which identifies the tokenizer of encoded text and of weights.
         longest_piece: maximum characters of a piece; infinite, because normalization may shorten a text.
 
     Raises:
@@ -92,11 +95,15 @@ class ImportedTokenizer:
     def __init__(self, src_model: bytes, tgt_model: bytes, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         self.vocabularies = vocabulary.source, vocabulary.target
+        self.vocab_sizes = len(vocabulary.source), len(vocabulary.target)
+        self.unknown_piece = vocabulary.unknown
         self.files = {
             TOKENIZER: src_model,
             TGT_TOKENIZER: tgt_model,
             VOCABULARY: json.dumps(asdict(vocabulary), ensure_ascii=False, indent=1).encode() + b"\n",
         }
+        digests = [hashlib.sha256(content).digest() for content in self.files.values()]
+        self.digest = hashlib.sha256(b"".join(digests)).hexdigest()
         self._src_model, self._src_ids, self._text = _load_side("source", src_model, vocabulary.source)
         self._tgt_model, self._tgt_ids, _ = _load_side("target", tgt_model, vocabulary.target)
         pads = [self._tgt_ids[name] for name in _PADS if name in self._tgt_ids]
@@ -122,22 +129,6 @@ class ImportedTokenizer:
             return cls(models[0], models[1], Vocabulary(**content))
         except (InputError, TypeError) as error:
             raise InputError(f"{directory}: {one_line(error)}") from error
-
-    @property
-    def vocab_sizes(self) -> tuple[int, int]:
-        """Number of pieces of the source and of the target, special tokens included."""
-        return len(self.vocabulary.source), len(self.vocabulary.target)
-
-    @property
-    def unknown_piece(self) -> str:
-        """Piece that stands for unknown pieces."""
-        return self.vocabulary.unknown
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the files. It identifies the tokenizer of encoded text and of weights."""
-        digests = [hashlib.sha256(content).digest() for content in self.files.values()]
-        return hashlib.sha256(b"".join(digests)).hexdigest()
 
     def frequencies(self) -> dict[str, float]:
         """Return the source pieces that are text, all with the same weight."""

@@ -1,10 +1,11 @@
-"""Several corpora as one: which there are, and how many pairs of each an epoch has.
+"""Mixtures: train on several corpora, each with a share of an epoch.
 
-A list of corpora is a text file, a line a corpus: source file, target file and, where it is not 1, a weight, with tabs
-between; paths are from the list's own directory, and lines that begin with # are remarks. With n pairs, weight w and a
-temperature T, a corpus has a share of (n·w)^(1/T) in an epoch of Σ n·w pairs: passed over w times where T is 1, and
-small ones more often above that (Arivazhagan et al. 2019, section 4.2). What is more than whole passes is drawn afresh
-for every epoch, each pair at most once.
+A list of corpora is a text file with one corpus per line: source file, target file and an optional weight, separated by
+tabs. Paths are relative to the directory of the list, and lines that start with # are comments.
+
+With n pairs and weight w per corpus and a temperature T, an epoch has Σ n·w pairs, and a corpus has a share of them
+proportional to (n·w)^(1/T). With T = 1, a corpus is passed over w times; a higher T favors small corpora (Arivazhagan
+et al. 2019, section 4.2). Whole passes have all pairs; the rest of an epoch is drawn, with each pair at most once.
 """
 
 from __future__ import annotations
@@ -18,87 +19,73 @@ from pathlib import Path
 import numpy as np
 
 from relattn.translation.data.text_files import read_lines
-from relattn.translation.errors import InputError, one_line
+from relattn.translation.errors import InputError, one_line, require
 
 MOST_WEIGHT = 1000  # passes over a corpus per epoch
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A line of a list of corpora.
+def read_corpus_list(path: str, *, weighted: bool = True) -> list[tuple[str, str, float]]:
+    """Return the source file, target file and weight of each corpus in a list.
 
-    Attributes:
-        src: the source's file.
-        tgt: the target's.
-        weight: of the corpus.
-    """
-
-    src: str
-    tgt: str
-    weight: float = 1.0
-
-
-def read_list(path: str, *, weighted: bool = True) -> list[Listed]:
-    """Return the corpora of a list; only a `weighted` list may have weights.
+    Args:
+        path: the list.
+        weighted: whether the list may have weights.
 
     Raises:
-        InputError: it cannot be read, names no corpus, or a line is not as it should be.
+        InputError: the list cannot be read, has no corpus or has an invalid line.
     """
-    found = []
+    corpora = []
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip() or line.startswith("#"):
             continue
         try:
             src, tgt, *rest = line.split("\t")
             (weight,) = map(float, rest or ("1",))
-            if not (src and tgt and 0 < weight <= MOST_WEIGHT):
-                raise ValueError
-        except ValueError as error:
+            valid = src and tgt and 0 < weight <= MOST_WEIGHT
+        except ValueError:
+            valid = False
+        if not valid:
             raise InputError(
                 f"{path}, line {number}: must be a source file, a target file and perhaps a weight, above 0 and at "
                 f"most {MOST_WEIGHT:,}, separated by tabs, got '{one_line(line, 60)}'"
-            ) from error
-        if rest and not weighted:
-            raise InputError(f"{path}, line {number}: a validation set has no weight, got {rest[0]}")
-        folder = Path(path).parent
-        found.append(Listed(str(folder / src), str(folder / tgt), weight))
-    if not found:
-        raise InputError(f"{path}: lists no corpus")
-    return found
+            )
+        require(weighted or not rest, f"{path}, line {number}: validation text must have no weight, got {rest}")
+        corpora.append((str(Path(path).parent / src), str(Path(path).parent / tgt), weight))
+    require(bool(corpora), f"{path}: must list at least one corpus")
+    return corpora
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Corpora that lie one behind the other, and how many pairs of each make an epoch.
+    """Corpora that are stored one after the other, and their number of pairs per epoch.
 
     Attributes:
-        sizes: pairs of each corpus.
-        draws: pairs of each that an epoch has.
+        sizes: number of pairs of each corpus, at least 1.
+        draws: number of pairs of each corpus in an epoch.
     """
 
     sizes: tuple[int, ...]
     draws: tuple[int, ...]
 
     @classmethod
-    def of(cls, sizes: Sequence[int], weights: Sequence[float], temperature: float = 1.0) -> Mixture:
-        """Of corpora of such sizes. One that has pairs has one in every epoch at least."""
+    def weighted(cls, sizes: Sequence[int], weights: Sequence[float], temperature: float = 1.0) -> Mixture:
+        """Return the mixture of weighted corpora. Every corpus has at least one pair in an epoch."""
         wanted = [size * weight for size, weight in zip(sizes, weights, strict=True)]
         shares = [count ** (1 / temperature) for count in wanted]
-        each = [sum(wanted) * share / sum(shares) for share in shares]
-        return cls(tuple(sizes), tuple(max(round(n), size > 0) for n, size in zip(each, sizes, strict=True)))
+        return cls(tuple(sizes), tuple(max(1, round(sum(wanted) * share / sum(shares))) for share in shares))
 
     def epoch(self, seed: int, epoch: int) -> np.ndarray | None:
-        """The pairs of an epoch, (pairs,) indices, in no order that matters; None: each pair once."""
+        """Return the pairs of an epoch, (pairs,) indices in no particular order. None means each pair once."""
         if self.draws == self.sizes:
             return None
         random = np.random.default_rng([seed, epoch, 1])
-        found = []
+        indices = []
         for start, size, draws in zip(accumulate(self.sizes, initial=0), self.sizes, self.draws, strict=False):
-            passes, rest = divmod(draws, size) if size else (0, 0)
-            every = np.arange(start, start + size, dtype=np.int32)
-            found += [every] * passes + [start + random.permutation(size).astype(np.int32)[:rest]]
-        return np.concatenate(found)
+            passes, rest = divmod(draws, size)
+            indices += [np.arange(start, start + size, dtype=np.int32)] * passes
+            indices.append(start + random.permutation(size).astype(np.int32)[:rest])
+        return np.concatenate(indices)
 
     def corpus(self, index: int) -> int:
-        """Which corpus a pair is of."""
+        """Return the index of the corpus that a pair belongs to."""
         return bisect_right(list(accumulate(self.sizes)), index)

@@ -1,12 +1,12 @@
-"""Which sentences make which batch: by their lengths alone, so that what is padded fits a budget of tokens.
+"""Plan which sentences form a step and a batch, from their lengths alone.
 
-A step is a set of sentences of similar length whose padded size, sentences × longest side, stays within
-B = max_tokens · accumulate · ranks; an epoch is a shuffled list of steps that holds every sentence exactly once. Steps
-depend on B alone, so splitting B otherwise among micro-batches and ranks trains on the same steps. Their micro-batches
-depend on max_tokens and accumulate · ranks, and are dealt to the ranks in turn, so several ranks compute what one
-would. Here are indices and no tensors: whatever translates without PyTorch batches by this too.
+A step is a set of sentences of similar length whose padded size, sentences × longest side, is at most
+B = max_tokens · accumulate · ranks. An epoch is a shuffled list of steps with each sentence once. Steps depend on B
+only, so another division of B into micro-batches and ranks trains on the same steps. Micro-batches depend on max_tokens
+and accumulate · ranks and are dealt to the ranks in turn, so several ranks compute the same as one.
 
-An epoch's plan is 4 bytes a sentence, beside the 8 of its lengths; 32 with them while it is made.
+This module does not import PyTorch, because exported models form their batches with it too. The plan of an epoch takes
+4 bytes per sentence, in addition to 8 for the lengths; 32 bytes in total while it is made.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import itertools
 
 import numpy as np
 
-_JITTER = 2.0  # tokens by which lengths are blurred, so that neighbours change from epoch to epoch
-_GROUP = 8  # a step's sentences come in multiples of this, so that they split evenly
+_JITTER = 2.0  # tokens, random amount added to lengths, so that neighbors differ from epoch to epoch
+_MULTIPLE = 8  # sentences per batch are a multiple of this, so that batches can be divided evenly
 
 
 def plan_epoch(
@@ -29,87 +29,78 @@ def plan_epoch(
     epoch: int,
     chosen: np.ndarray | None = None,
 ) -> list[np.ndarray]:
-    """Which sentences make which step; `micro_batches` cuts a step up.
+    """Return the steps of an epoch, each as an array of sentence indices.
 
-    A step has sentences × longest <= max_tokens · parts, "longest" being the longest row of either side, unless it is
-    one sentence.
+    A step has sentences × longest side <= max_tokens · parts, or one sentence.
 
     Args:
-        src_lengths: (sentences,) tokens a source row holds, eos counted; int32.
-        tgt_lengths: (sentences,) the same of the target.
-        parts: micro-batches of a step, over all ranks: accumulate · ranks.
-        chosen: sentences of the epoch, (any number,) indices, one as often as it stands there; by default each once.
-
-    Returns:
-        steps, each an array of sentence indices.
+        src_lengths: (sentences,) source tokens, special tokens included; int32.
+        tgt_lengths: (sentences,) target tokens, special tokens included; int32.
+        max_tokens: maximum padded tokens in a micro-batch.
+        parts: micro-batches per step over all ranks, accumulate · ranks.
+        seed: random seed.
+        epoch: number of the epoch.
+        chosen: (any number,) indices of the sentences of the epoch, with repetitions; by default, each once.
     """
     random = np.random.default_rng([seed, epoch])
     if chosen is None:
-        order = _by_blurred_length(src_lengths, tgt_lengths, random)
+        order = _by_jittered_length(src_lengths, tgt_lengths, random)
     else:
-        order = chosen[_by_blurred_length(src_lengths[chosen], tgt_lengths[chosen], random)]
+        order = chosen[_by_jittered_length(src_lengths[chosen], tgt_lengths[chosen], random)]
     steps = batch_by_size(order, np.maximum(src_lengths, tgt_lengths), max_tokens * parts)
     return [steps[i] for i in random.permutation(len(steps))]
 
 
-def _by_blurred_length(src_lengths: np.ndarray, tgt_lengths: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Indices sorted by the longer side, then by both, each blurred by up to _JITTER tokens."""
-    blur = random.random(len(src_lengths))
-    blur *= _JITTER
-    blur += np.maximum(src_lengths, tgt_lengths)
-    longer = blur.astype(np.int32)
-    random.random(out=blur)
-    blur *= _JITTER
-    blur += src_lengths + tgt_lengths
-    return np.lexsort((blur, longer)).astype(np.int32)
+def _by_jittered_length(src_lengths: np.ndarray, tgt_lengths: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Return indices sorted by the longer side, then by the sum of both, each plus up to _JITTER tokens."""
+    jittered = random.random(len(src_lengths))
+    jittered *= _JITTER  # in place, to save memory
+    jittered += np.maximum(src_lengths, tgt_lengths)
+    longer = jittered.astype(np.int32)
+    random.random(out=jittered)
+    jittered *= _JITTER
+    jittered += src_lengths + tgt_lengths
+    return np.lexsort((jittered, longer)).astype(np.int32)
 
 
 def batch_by_size(
     order: np.ndarray, longest: np.ndarray, max_tokens: int, max_sentences: int | None = None
 ) -> list[np.ndarray]:
-    """Sentences in the given order, cut into runs of sentences × longest <= max_tokens (or one sentence).
+    """Cut sentences, in the given order, into batches with sentences × longest <= max_tokens, or of one sentence.
 
     Args:
-        order: (sentences,) indices, such as those that sort by length.
-        longest: (sentences,) padded tokens a sentence needs, by index.
-        max_tokens: of a run.
-        max_sentences: of a run. Where there are 8 or more, they come in multiples of 8, so that they split evenly.
+        order: (sentences,) indices, for example sorted by length.
+        longest: (sentences,) tokens of the longer side, by index.
+        max_tokens: maximum padded tokens in a batch.
+        max_sentences: maximum sentences in a batch. Batches of 8 or more have a multiple of 8 sentences.
     """
-    cut = []
+    batches = []
     start = 0
     while start < len(order):
         most = max(1, max_tokens // int(longest[order[start]]))
         window = order[start : start + min(most, max_sentences or most)]
         sizes = np.maximum.accumulate(longest[window]) * np.arange(1, len(window) + 1)
         count = max(1, int(np.searchsorted(sizes, max_tokens, side="right")))
-        if count >= _GROUP:
-            count -= count % _GROUP
-        cut.append(order[start : start + count])
+        if count >= _MULTIPLE:
+            count -= count % _MULTIPLE
+        batches.append(order[start : start + count])
         start += count
-    return cut
+    return batches
 
 
 def micro_batches(
     step: np.ndarray, src_lengths: np.ndarray, tgt_lengths: np.ndarray, *, max_tokens: int, parts: int
 ) -> list[np.ndarray]:
-    """A step of an epoch in even parts of sentences × longest <= max_tokens, unless it is one sentence.
+    """Divide a step evenly into micro-batches with sentences × longest <= max_tokens, or of one sentence.
 
-    They are `parts`, or the first multiple of it that fits, the longest sentences in the last one; where there are
-    fewer sentences, the last ones are empty.
+    Their number is the first multiple of `parts` that fits. The longest sentences are in the last one. If there are
+    fewer sentences than micro-batches, the last ones are empty.
     """
     longest = np.maximum(src_lengths[step], tgt_lengths[step])
     order = np.argsort(longest, kind="stable")
     step, longest = step[order], longest[order]
     for count in itertools.count(parts, parts):
-        cut, lengths = np.array_split(step, count), np.array_split(longest, count)
+        lengths = np.array_split(longest, count)
         if all(len(part) <= 1 or len(part) * int(part[-1]) <= max_tokens for part in lengths):
             break
-    return cut
-
-
-def places_of(rank: int, ranks: int, micro_batches: list[np.ndarray]) -> list[int]:
-    """Which micro-batches of a step a rank computes: every ranks-th, as many as the others, so the last may be empty.
-
-    The larger parts come first, so where the first rank has no sentences left, nobody has.
-    """
-    return [place for place in range(rank, len(micro_batches), ranks) if len(micro_batches[place - rank])]
+    return np.array_split(step, count)

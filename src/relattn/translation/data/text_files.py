@@ -12,11 +12,10 @@ import gzip
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BufferedIOBase, BufferedReader
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Protocol
 
 from relattn.translation.errors import InputError, reading
 
@@ -25,24 +24,18 @@ _CHUNK = 1024  # lines that `stream_lines` yields at once
 _LONGEST_LINE = 1 << 26  # bytes
 
 
-class Digest(Protocol):
-    """A hash that is updated with the bytes of a file."""
-
-    def update(self, data: bytes, /) -> None: ...
-
-
-def read_lines(path: str | Path, digest: Digest | None = None) -> Iterator[str]:
+def read_lines(path: str | Path, update: Callable[[bytes], object] | None = None) -> Iterator[str]:
     """Yield the lines of a text file without their ends (``\\n`` or ``\\r\\n``) and without a byte order mark.
 
     Args:
         path: the file.
-        digest: hash to update with the decompressed bytes.
+        update: function that is called with the decompressed bytes, such as that of a hash.
 
     Raises:
         InputError: the file cannot be read, is empty or damaged, or has a line that is longer than 64 MiB or not UTF-8.
             Offsets in messages count decompressed bytes.
     """
-    lists = _lines(_blocks(path, digest), path)
+    lists = _lines(_blocks(path, update), path)
     first = next(lists, None)
     if first is None:
         raise InputError(f"{path}: the file is empty")
@@ -80,7 +73,7 @@ class ParallelFiles:
     def __iter__(self) -> Iterator[tuple[str, str]]:
         src_digest, tgt_digest = hashlib.sha256(), hashlib.sha256()
         src_lines = tgt_lines = 0
-        for src, tgt in zip_longest(read_lines(self.src, src_digest), read_lines(self.tgt, tgt_digest)):
+        for src, tgt in zip_longest(read_lines(self.src, src_digest.update), read_lines(self.tgt, tgt_digest.update)):
             src_lines += src is not None
             tgt_lines += tgt is not None
             if src_lines == tgt_lines:
@@ -110,20 +103,20 @@ def read_parallel(src: str | Path, tgt: str | Path) -> Iterator[tuple[str, str]]
 def text_digest(path: str | Path) -> str:
     """Return the SHA-256 of a text file's decompressed bytes. Raise InputError if it cannot be read."""
     digest = hashlib.sha256()
-    for _ in _blocks(path, digest):
-        pass
+    for block in _blocks(path):
+        digest.update(block)
     return digest.hexdigest()
 
 
-def _blocks(path: str | Path, digest: Digest | None) -> Iterator[bytes]:
+def _blocks(path: str | Path, update: Callable[[bytes], object] | None = None) -> Iterator[bytes]:
     """Yield the decompressed bytes of a file."""
     with reading(path, "cannot be read"):
         try:
             with Path(path).open("rb") as file:
                 stream = _decompressed(file, path)
                 while block := stream.read1(_BLOCK):
-                    if digest is not None:
-                        digest.update(block)
+                    if update is not None:
+                        update(block)
                     yield block
         except FileNotFoundError as error:
             raise InputError(f"{path}: no such file") from error

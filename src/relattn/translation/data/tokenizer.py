@@ -66,7 +66,12 @@ class Tokenizer:
     Attributes:
         special: ids of the special tokens.
         vocabularies: pieces of the source and of the target by id, special tokens included.
+        vocab_size: number of pieces.
+        vocab_sizes: number of pieces of the source and of the target.
+        unknown_piece: piece that stands for unknown pieces.
         longest_piece: maximum characters of a piece.
+        files: content of the tokenizer's files by name.
+        digest: SHA-256 of the model, which identifies the tokenizer of encoded text and of weights.
 
     Raises:
         InputError: the bytes are not such a model.
@@ -84,7 +89,12 @@ class Tokenizer:
         restored = self._model.decode(self._model.encode(probe))
         require(restored == probe, "not a SentencePiece model as this toolkit trains them, or a damaged one")
         self.vocabularies = pieces, pieces
+        self.vocab_size = len(pieces)
+        self.vocab_sizes = len(pieces), len(pieces)
+        self.unknown_piece = pieces[_UNKNOWN]
         self.longest_piece = max(map(len, pieces))
+        self.files = {TOKENIZER: model_bytes}
+        self.digest = hashlib.sha256(model_bytes).hexdigest()
 
     @classmethod
     def train(cls, lines: Iterable[str], vocab_size: int, *, seed: int, max_lines: int | None = None) -> Tokenizer:
@@ -100,19 +110,11 @@ class Tokenizer:
             InputError: there is no text, or its characters alone need more than vocab_size pieces.
         """
         model = io.BytesIO()
-        errors: list[BaseException] = []
-
-        def remembering() -> Iterator[str]:
-            """Yield the lines. SentencePiece hides errors in reading them, so keep these."""
-            try:
-                yield from lines if max_lines is None else _sample(lines, max_lines, Random(seed))
-            except BaseException as error:
-                errors.append(error)
-                raise
-
+        # read before training, because SentencePiece hides errors in reading
+        sample = list(lines) if max_lines is None else _sample(lines, max_lines, Random(seed))
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=remembering(),
+                sentence_iterator=iter(sample),
                 model_writer=model,
                 vocab_size=vocab_size,
                 hard_vocab_limit=False,
@@ -134,8 +136,6 @@ class Tokenizer:
                 minloglevel=2,
             )
         except RuntimeError as error:
-            if errors:
-                raise errors[0] from None
             raise InputError(_explain(str(error), vocab_size)) from error
         return cls(model.getvalue())
 
@@ -148,31 +148,6 @@ class Tokenizer:
             return cls(model_bytes)
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of pieces, special tokens included."""
-        return len(self.vocabularies[0])
-
-    @property
-    def vocab_sizes(self) -> tuple[int, int]:
-        """Number of pieces of the source and of the target, special tokens included."""
-        return self.vocab_size, self.vocab_size
-
-    @property
-    def unknown_piece(self) -> str:
-        """Piece that stands for unknown pieces."""
-        return self.vocabularies[0][_UNKNOWN]
-
-    @property
-    def files(self) -> dict[str, bytes]:
-        """Content of the tokenizer's files by name."""
-        return {TOKENIZER: self.model_bytes}
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the model. It identifies the tokenizer of encoded text and of weights."""
-        return hashlib.sha256(self.model_bytes).hexdigest()
 
     def frequencies(self) -> dict[str, float]:
         """Return the pieces that are text, each with its probability."""
