@@ -1,4 +1,4 @@
-"""Figures as files."""
+"""Save figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def png(figure: Figure) -> bytes:
-    """A figure as the bytes of a PNG."""
+    """Return a figure as PNG."""
     picture = io.BytesIO()
     figure.savefig(picture, dpi=110)
     return picture.getvalue()

@@ -1,4 +1,4 @@
-"""A directory in which one process works at a time."""
+"""Lock a directory, so that one process at a time works in it."""
 
 from __future__ import annotations
 
@@ -11,39 +11,35 @@ from filelock import FileLock, Timeout
 from relattn.translation.errors import InputError
 from relattn.translation.files import PART, remove
 
-LOCK = ".lock"  # stays where a process is killed
+LOCK = ".lock"  # file name; a killed process leaves it
 
 
 @contextmanager
 def locked(directory: Path, doing: str) -> Iterator[None]:
-    """Keep a second process out of a directory; the lock ends with this one, however it ends.
+    """Lock a directory until the block or the process ends, and remove files that a killed process left half-written.
 
-    The directory is made where there is none, and goes again if nothing came into it. What a process that was killed
-    left half-written there is taken away.
+    The directory is created if necessary, and removed at the end if it is empty.
 
     Args:
-        directory: the place.
-        doing: what a process does with it.
+        directory: the directory.
+        doing: what a process does in it, for the message.
 
     Raises:
-        InputError: another process has it.
+        InputError: another process has locked it.
     """
-    made = [path for path in (directory, *directory.parents) if not path.exists()]
+    created = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(directory / LOCK, timeout=0)
     try:
-        try:
-            lock.acquire()
-        except Timeout as error:
-            raise InputError(f"{directory}: another process is {doing}") from error
-        try:
-            for part in [*directory.glob(PART), *directory.glob(f"*/{PART}")]:
-                remove(part)
-            yield
-        finally:
-            remove(directory / LOCK)  # while it is held: one who waits for it sees that it is gone
-            lock.release()
+        with FileLock(directory / LOCK, timeout=0):
+            try:
+                for part in [*directory.glob(PART), *directory.glob(f"*/{PART}")]:
+                    remove(part)
+                yield
+            finally:
+                remove(directory / LOCK)  # before it is released, so that a waiting process sees that it is gone
+    except Timeout as error:
+        raise InputError(f"{directory}: another process is {doing}") from error
     finally:
-        for path in made:
-            with suppress(OSError):
-                path.rmdir()  # none that holds anything
+        for path in created:
+            with suppress(OSError):  # not empty
+                path.rmdir()

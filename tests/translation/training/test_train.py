@@ -429,7 +429,7 @@ def test_a_tokenizer_that_is_not_the_runs_is_refused(tmp_path, finished):
     path = tmp_path / "run" / "tokenizer.model"
     other = Tokenizer.train(["other text 0123456789"] * 5, Tokenizer.load(path).vocab_size, seed=1)
     path.write_bytes(other.model_bytes)
-    message = rf"^{path}: must be the tokenizer that this run started with, got another one$"
+    message = rf"^{path} must be the tokenizer that this run started with, got another one$"
     with pytest.raises(InputError, match=message):
         average_run(tmp_path / "run", 2, tmp_path / "mean")
     with pytest.raises(InputError, match=message):

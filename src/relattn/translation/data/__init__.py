@@ -1,1 +1,1 @@
-"""Text in, batches out: corpora, word pieces, token-budget batches, and the Lightning data module over them."""
+"""Data of a run: from text to tokens to batches."""

@@ -13,9 +13,9 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from relattn.translation.config import DataConfig
 from relattn.translation.data.batching import Batch, TrainingText, eval_batches
@@ -146,8 +146,9 @@ def load_data(
             _require_same_text("valid", valid, record.valid)
     else:
         if tokenizer is None:
-            pairs = (pair for corpus in train for pair in corpus.pairs)
-            lines = (line for pair in pairs if _reason_to_drop(pair, config, LONGEST_PIECE) is None for line in pair)
+            all_pairs = chain.from_iterable(corpus.pairs for corpus in train)
+            kept = (pair for pair in all_pairs if _reason_to_drop(pair, config, LONGEST_PIECE) is None)
+            lines = chain.from_iterable(kept)
             tokenizer = Tokenizer.train(lines, config.vocab_size, seed=seed, max_lines=config.vocab_lines)
         (directory / ENCODED).parent.mkdir(parents=True, exist_ok=True)
         for name, content in tokenizer.files.items():
@@ -155,10 +156,9 @@ def load_data(
         record = _encode_training_text(train, tokenizer, config, directory / ENCODED)
     sets = []
     for corpus, text in zip(valid, valid_pairs, strict=True):
-        kept = list(_encode(corpus.name, text, tokenizer, config, Counter()))
-        sides = [encoded.src for encoded in kept], [encoded.tgt for encoded in kept]
-        batches = list(eval_batches(*sides, config.max_tokens, tokenizer.special))
-        sets.append(ValidationSet(corpus.name, [encoded.pair for encoded in kept], batches))
+        _, pairs, src, tgt = zip(*_encode(corpus.name, text, tokenizer, config, Counter()), strict=True)
+        batches = list(eval_batches(src, tgt, config.max_tokens, tokenizer.special))
+        sets.append(ValidationSet(corpus.name, list(pairs), batches))
     if not has_data(directory):
         record.valid.extend(corpus.record(len(each.pairs)) for corpus, each in zip(valid, sets, strict=True))
         write_atomically(directory / TEXT, json.dumps(vars(record)).encode())
@@ -223,20 +223,13 @@ def _encode_training_text(corpora: list[Corpus], tokenizer: AnyTokenizer, config
     def rows() -> Iterator[tuple[list[int], list[int], int]]:
         for corpus in corpora:
             count = 0
-            for encoded in _encode(corpus.name, corpus.pairs, tokenizer, config, record.dropped):
+            for line, _, src, tgt in _encode(corpus.name, corpus.pairs, tokenizer, config, record.dropped):
                 count += 1
-                yield encoded.src, encoded.tgt, encoded.line
+                yield src, tgt, line
             record.train.append(corpus.record(count))
 
     write_pairs(path, rows(), vocab_size=max(tokenizer.vocab_sizes))
     return record
-
-
-class _Encoded(NamedTuple):
-    line: int  # counted from 1
-    pair: tuple[str, str]
-    src: list[int]
-    tgt: list[int]
 
 
 def _encode(
@@ -245,8 +238,8 @@ def _encode(
     tokenizer: AnyTokenizer,
     config: DataConfig,
     dropped: Counter[str],
-) -> Iterator[_Encoded]:
-    """Yield the encoded pairs of a corpus that are kept, and count the others in `dropped`.
+) -> Iterator[tuple[int, tuple[str, str], list[int], list[int]]]:
+    """Yield line number, text and piece ids of the pairs of a corpus that are kept, and count the others in `dropped`.
 
     Raises:
         InputError: no pair is kept.
@@ -268,7 +261,7 @@ def _encode(
                 dropped["max_length"] += 1
             else:
                 kept += 1
-                yield _Encoded(line, pair, src, tgt)
+                yield line, pair, src, tgt
     if not kept:
         counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
         raise InputError(f"{name}: at least one pair must be kept, but all were dropped: {counts}")
