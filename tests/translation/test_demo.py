@@ -1,4 +1,4 @@
-"""The demo, small: what it writes, and that it can be asked for again. What it learns is measured, not tested."""
+"""The demo with a small model: output, files and resuming. What it learns is measured, not tested."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def small(monkeypatch):
     monkeypatch.setattr(encode, "VALID_LINES", 2)
 
 
-@pytest.mark.filterwarnings("ignore:positions. none:UserWarning")  # the baseline warns, as it should
+@pytest.mark.filterwarnings("ignore:positions. none:UserWarning")  # the baseline warns
 def test_the_demo_trains_compares_and_shows(small, tmp_path, capsys):
     command = ["demo", "--out", str(tmp_path), "--steps", "2", "--compare", "none"]
     assert cli.main(command) == 0
@@ -66,7 +66,7 @@ def test_the_demo_trains_compares_and_shows(small, tmp_path, capsys):
 
 @pytest.mark.parametrize("positions", SCHEMES)
 def test_every_scheme_has_its_recipe(tmp_path, positions):
-    """Of one size, and clipped early where there is something to clip, so that `long` reaches past it."""
+    """All have the same size. Schemes that clip do so early, so that lines of `long` are longer."""
     plan = demo.recipe(tmp_path, positions, steps=2, seed=1, src_lang="en", tgt_lang="de")
     assert plan.model.positions == positions
     assert plan.model.clip == (8 if positions.startswith("relative") else None)
@@ -99,13 +99,13 @@ def test_the_demo_says_what_is_right_and_what_is_wrong(small, tmp_path, capsys, 
     assert lines[at + 4 : at + 7] == [["src.", *src.split()], ["right", *tgt.split()], []]
 
 
-def test_locales_that_are_not_spoken_leave_nothing(small, tmp_path):
+def test_unsupported_locales_leave_nothing(small, tmp_path):
     with pytest.raises(InputError, match="xx"):
         demo.demo(tmp_path / "out", ["relative"], steps=1, seed=1, src_lang="xx", tgt_lang="de")
     assert not (tmp_path / "out" / "relative").exists()
 
 
-def test_a_demo_that_is_stopped_says_how_to_go_on(small, tmp_path, monkeypatch, capsys):
+def test_a_stopped_demo_says_how_to_continue(small, tmp_path, monkeypatch, capsys):
     def stopped(recipe, *, resume, again):
         raise Interrupted(f"stopped; {again} goes on from there")
 

@@ -1,4 +1,4 @@
-"""What is written is there in full or not at all, and what is not a file stays what it is."""
+"""Outputs are complete or absent; devices, pipes and links are not replaced."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def names(path: Path) -> list[str]:
 
 
 def test_a_file_is_replaced_by_a_new_one(tmp_path):
-    path = tmp_path / ("x" * 255)  # the longest name there is
+    path = tmp_path / ("x" * 255)  # the longest possible name
     path.write_bytes(b"old")
     with open(path, "rb") as before:
         write_atomically(path, b"new")
-        assert before.read() == b"old"  # who had it open still has all of it
+        assert before.read() == b"old"  # an open file is unchanged
     assert path.read_bytes() == b"new"
     assert names(tmp_path) == [path.name]
 
 
 @pytest.mark.parametrize("kind", ["file", "directory"])
-def test_what_goes_wrong_half_way_leaves_what_was_there(tmp_path, kind):
+def test_an_error_keeps_what_was_there(tmp_path, kind):
     path = tmp_path / "target"
     if kind == "directory":
         path.mkdir()
@@ -82,7 +82,7 @@ def test_an_output_through_a_link_keeps_the_link_and_what_it_holds_till_the_end(
         assert (tmp_path / name).read_bytes() == b"new"
 
 
-def test_an_output_into_a_pipe_or_a_device_goes_through_it(tmp_path):
+def test_pipes_and_devices_are_written_directly(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     main, terminal = os.openpty()

@@ -1,4 +1,4 @@
-"""What the system says of the processor, and what is said where it says nothing."""
+"""Name of the processor, with and without /proc/cpuinfo."""
 
 import os
 
@@ -16,7 +16,7 @@ def test_the_name_is_the_first_processor_s(tmp_path, monkeypatch):
     assert not processor.is_amd()
 
 
-def test_amd_is_told_by_the_vendor(tmp_path, monkeypatch):
+def test_amd_is_recognized_by_the_vendor(tmp_path, monkeypatch):
     (tmp_path / "cpuinfo").write_text(LINUX.format(vendor="AuthenticAMD"), encoding="utf-8")
     monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
     assert processor.is_amd()

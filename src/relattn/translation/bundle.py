@@ -5,7 +5,7 @@
     tokenizer.model     SentencePiece model of both sides
     README.md           card for readers: training data, scores, commands
 
-The bundle of an imported model has two more files for its tokenizer (`data/imported.py`).
+The bundle of an imported model has two more files for its tokenizer (`data/imported_tokenizer.py`).
 
 A bundle is written to a temporary directory, synced, and renamed, so a bundle that is visible is complete.
 """

@@ -21,7 +21,7 @@ def lengths(sentences, longest=60, seed=0):
 
 
 def plan(src, tgt, *, max_tokens=512, accumulate=1, ranks=1, seed=3, epoch=0):
-    """Steps, each a list of ranks, each a list of micro-batches."""
+    """Return steps as lists of ranks, which are lists of micro-batches."""
     size = {"max_tokens": max_tokens, "parts": accumulate * ranks}
     whole = [micro_batches(step, src, tgt, **size) for step in plan_epoch(src, tgt, **size, seed=seed, epoch=epoch)]
     return [
@@ -31,7 +31,7 @@ def plan(src, tgt, *, max_tokens=512, accumulate=1, ranks=1, seed=3, epoch=0):
 
 
 def step_sets(steps):
-    """The sentences of each step."""
+    """Return the set of sentences of each step."""
     return [frozenset(i for rank in step for part in rank for i in part.tolist()) for step in steps]
 
 
@@ -83,8 +83,8 @@ def test_a_plan_is_a_pure_function_of_seed_and_epoch():
     plan(src, tgt, ranks=3, epoch=5)
     assert step_sets(plan(src, tgt, ranks=3, epoch=4)) == first
     for other in (step_sets(plan(src, tgt, ranks=3, epoch=5)), step_sets(plan(src, tgt, ranks=3, epoch=4, seed=8))):
-        assert other != first  # another order
-        assert set(other) != set(first)  # of other steps
+        assert other != first  # different order
+        assert set(other) != set(first)  # different steps
 
 
 def test_steps_are_not_in_order_of_length():
@@ -103,7 +103,7 @@ def test_sentences_of_a_step_have_similar_lengths():
 
 
 def ids_of(lengths_, base=10):
-    """Sentences that name themselves: sentence i is base + i, repeated."""
+    """Return sentences of given lengths. Sentence i is base + i, repeated."""
     return [[base + i] * int(length) for i, length in enumerate(lengths_)]
 
 
@@ -133,7 +133,7 @@ def test_batch_and_step_move_as_a_whole():
 
 
 def steps_of(src, tgt, *, max_tokens, seed, epoch=0, index=0, **ranks):
-    """The steps of a text that has nothing but these sentences."""
+    """Return the steps of a training text with these sentences."""
     mixture = Mixture((len(src),), (len(src),))
     text = TrainingText(Pairs(src, tgt, None), ("text",), mixture, Tokenizer.special, max_tokens, seed)
     return text.steps((epoch, index), **ranks)
@@ -174,8 +174,8 @@ def test_ranks_are_disjoint_complete_and_agree_on_the_tokens():
         assert tokens == sum(int((batch.tgt_out != PAD).sum()) for batch in whole.micro_batches)
 
 
-def test_several_ranks_compute_what_one_does():
-    """The same micro-batches, in the same places of the step, whatever ranks they are dealt to."""
+def test_several_ranks_compute_the_same_as_one():
+    """Micro-batches and their places in the step do not depend on the number of ranks."""
     src, tgt = lengths(53)
     alone = stream(src, tgt, max_tokens=32, accumulate=6)
     ranks = [stream(src, tgt, max_tokens=32, accumulate=2, ranks=3, rank=rank) for rank in range(3)]
@@ -217,13 +217,13 @@ def test_runs_hold_every_sentence_once_within_their_bounds(falling, most):
         assert len(run) == 1 or len(run) * longest[run].max() <= 4096
         assert len(run) <= (most or 4096)
         assert len(run) < 8 or len(run) % 8 == 0
-        if i + 1 < len(cut) and len(run) + 8 <= (most or 4096):  # one that could have held 8 more would be too small
+        if i + 1 < len(cut) and len(run) + 8 <= (most or 4096):  # a batch must not have room for 8 more
             more = order[sum(map(len, cut[:i])) :][: len(run) + 8]
             assert len(more) * longest[more].max() > 4096 or len(more) < len(run) + 8
 
 
-def test_a_plan_costs_bytes_a_sentence():
-    """4 when it is made, and 24 at most meanwhile, beside the 8 of the lengths."""
+def test_memory_of_a_plan_per_sentence():
+    """4 bytes afterwards and at most 24 during planning, in addition to 8 for the lengths."""
     sentences = 200_000
     src, tgt = (x.astype(np.int32) for x in lengths(sentences))
     plan_epoch(src[:100], tgt[:100], max_tokens=4000, parts=2, seed=1, epoch=0)

@@ -32,7 +32,7 @@ def items():
 
 
 def test_the_strings_are_those_of_the_two_languages():
-    """Spot checks against how English and German are written, not against this code's output."""
+    """Spot checks against real English and German, not against the output of this code."""
     en, de = find_locale("en"), find_locale("de")
 
     def both(name, value, carrier, style):
@@ -138,7 +138,7 @@ def test_the_source_decides_the_target(items):
     assert all(len(targets) == 1 for targets in said.values())
     in_may = [(src, *targets) for src, targets in said.items() if src.startswith("May ") and "," in src]
     assert len(in_may) > 20
-    assert all("Mai" in tgt for _, tgt in in_may)  # long and medium look alike in English: the long form is meant
+    assert all("Mai" in tgt for _, tgt in in_may)  # in English, long and medium are the same: long is used
 
 
 @pytest.mark.sampled(4)

@@ -43,7 +43,7 @@ def made(tmp_path, *, tokenizer=None, seed=1, **fields):
 
 
 def texts(data, steps):
-    """The text of both sides of the first steps."""
+    """Return the decoded pairs of the first steps."""
     decode = data.tokenizer.decode
     return [
         (decode(src), decode(tgt))
@@ -118,7 +118,7 @@ def test_a_text_that_changed_is_refused_by_its_name(files, tmp_path, name):
     made(tmp_path, **files)
     before = written(tmp_path / "run")
     with open(files[name], "r+", encoding="utf-8") as stream:
-        stream.write("ONE")  # the same size, other text
+        stream.write("ONE")  # same size, different text
     with pytest.raises(InputError, match=f"^data.{name}: {files[name]} must have the text that this run started with$"):
         made(tmp_path, **files)
     assert written(tmp_path / "run") == before
@@ -172,7 +172,7 @@ def test_no_validation_text_is_no_validation(files, tmp_path):
 
 
 @pytest.mark.parametrize("side", ["train_src", "train_tgt", "valid_src", "valid_tgt"])
-def test_bad_text_is_told_by_file_and_leaves_nothing_half_written(files, tmp_path, side):
+def test_errors_in_text_name_the_file_and_leave_nothing_half_written(files, tmp_path, side):
     path = tmp_path / side
     whole = path.read_bytes()
     bad = {

@@ -1,4 +1,4 @@
-"""A tokenizer whose vocabulary keeps its own order, and text that its SentencePiece models change on the way."""
+"""Tokenizers of imported models: ids of their own vocabularies, and SentencePiece models that normalize text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.torch_translator import TorchTranslator
 
 LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]
-MARKS = ["</s>", "<blank>", "<s>", "<unk>", "<to de>"]  # which lie between pieces, and not as ours do
+MARKS = ["</s>", "<blank>", "<s>", "<unk>", "<to de>"]  # special tokens, at other ids than ours
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def tokenizer(model) -> ImportedTokenizer:
     return ImportedTokenizer(model.read_bytes(), model.read_bytes(), vocabulary)
 
 
-def test_pieces_have_the_vocabularys_numbers(tokenizer, model):
+def test_pieces_have_the_ids_of_the_vocabulary(tokenizer, model):
     loaded = sentencepiece.SentencePieceProcessor(model_file=str(model))
     source, target = tokenizer.vocabularies
     for line in LINES:
@@ -78,7 +78,7 @@ def test_pieces_have_the_vocabularys_numbers(tokenizer, model):
     assert tokenizer.unknown_piece == "<unk>"
 
 
-def test_what_is_no_text_is_dropped(tokenizer):
+def test_special_tokens_are_not_decoded(tokenizer):
     ids = tokenizer.encode_target("two pears")
     target = tokenizer.vocabularies[1]
     for mark in ("</s>", "<blank>", "<unk>", "<to de>"):
@@ -87,7 +87,7 @@ def test_what_is_no_text_is_dropped(tokenizer):
     assert tokenizer.decode(tokenizer.encode_target("中")) == ""
 
 
-def test_a_mark_that_ends_may_begin_too(tokenizer):
+def test_start_and_end_may_be_the_same_token(tokenizer):
     vocabulary = replace(tokenizer.vocabulary, start="</s>")
     special = ImportedTokenizer(*list(tokenizer.files.values())[:2], vocabulary).special
     assert special.bos == special.eos
@@ -115,7 +115,7 @@ def test_batches_have_its_marks(tokenizer):
 
 
 def test_a_line_that_normalisation_empties_is_blank(tokenizer):
-    assert tokenizer.encode("\u200b") == []  # a space without width
+    assert tokenizer.encode("\u200b") == []  # zero-width space
     config = ModelConfig(dim=8, heads=2, feed_forward_dim=8, encoder_layers=1, decoder_layers=1,
                          shared_embeddings="none", positions="learned", max_positions=9)  # fmt: skip
     torch.manual_seed(1)
@@ -146,7 +146,7 @@ def test_drawn_pieces_do_not_depend_on_the_process(tokenizer, tmp_path):
     assert len(said) == 1
 
 
-def test_it_comes_back_from_its_files(tokenizer, tmp_path):
+def test_files_round_trip(tokenizer, tmp_path):
     for name, content in tokenizer.files.items():
         (tmp_path / name).write_bytes(content)
     again = tokenizer_in(tmp_path)

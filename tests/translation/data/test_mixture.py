@@ -1,4 +1,4 @@
-"""Several corpora as one: shares by arithmetic, whole passes and what is drawn besides, and lists that will not do."""
+"""Mixtures of corpora: shares, whole passes and drawn pairs; lists of corpora and their errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_what_is_drawn_is_a_pure_function_of_seed_and_epoch():
     assert drawn[1, 0] == frozenset(mixture.epoch(1, 0).tolist())
     assert len(set(drawn.values())) == 3
     seen = frozenset().union(*(mixture.epoch(1, epoch).tolist() for epoch in range(20)))
-    assert seen == frozenset(range(340))  # none is left out for ever
+    assert seen == frozenset(range(340))  # every pair is drawn in some epoch
 
 
 @pytest.mark.parametrize("temperature", [1, 2, 5, 1e6])
@@ -69,12 +69,12 @@ def test_a_list_names_files_from_its_own_directory(tmp_path):
 @pytest.mark.parametrize(
     "line", ["a.en", "a\tb\tc", "a\tb\t0", "a\tb\t-1", "a\tb\tnan", "a\tb\tinf", "a\tb\t1e9", "a\t\t1", "a\tb\t1\t2"]
 )
-def test_a_line_that_is_no_corpus_is_named(tmp_path, line):
+def test_errors_name_the_line_of_a_list(tmp_path, line):
     with pytest.raises(InputError, match=r"list\.tsv, line 2: must be a source file, a target file"):
         read_corpus_list(listed(tmp_path, f"x\ty\n{line}\n"))
 
 
-def test_a_list_of_nothing_is_refused(tmp_path):
+def test_an_empty_list_is_refused(tmp_path):
     with pytest.raises(InputError, match="must list at least one corpus"):
         read_corpus_list(listed(tmp_path, "# nothing\n"))
 
@@ -86,7 +86,7 @@ def test_a_validation_set_has_no_weight(tmp_path):
 
 @pytest.fixture
 def corpora(tmp_path):
-    """A list of two corpora, of 30 pairs and 6, and one of two validation sets."""
+    """Settings with a list of two corpora, with 30 and 6 pairs, and a list of two validation sets."""
     for name, lines in {"news": 30, "talks": 6, "v": 4, "w": 3}.items():
         for side in ("en", "de"):
             text = "".join(f"{name} {side} {i}\n" if i != 1 else "\n" for i in range(lines))
@@ -97,7 +97,7 @@ def corpora(tmp_path):
 
 
 def test_a_run_trains_on_a_mixture_and_knows_each_pair(tmp_path, corpora):
-    """Each pair says its own corpus and line, but for the empty lines that are left out."""
+    """The text of each pair is its corpus and line. Empty lines are dropped."""
     data = load_data(DataConfig(**corpora, max_tokens=64), tmp_path / "run", seed=1)
     assert data.dropped["empty"] == 2
     assert [(valid.name, len(valid.pairs)) for valid in data.valid] == [("v.en", 3), ("w.en", 2)]

@@ -39,7 +39,7 @@ def test_reading_is_a_stream(tmp_path):
     ("content", "offset"),
     [(b"\xff", 0), (b"ab\ncd\xc3(\n", 5), ("é\n".encode() * 1000 + b"x\xe2\x82", 3001), (b"\xef\xbb\xbfab\n\xff", 6)],
 )
-def test_what_is_not_utf8_is_told_by_file_and_byte(tmp_path, name, content, offset):
+def test_invalid_utf8_is_reported_by_file_and_byte(tmp_path, name, content, offset):
     path = write(tmp_path / name, content)
     with pytest.raises(InputError) as caught:
         list(read_lines(path))
@@ -48,7 +48,7 @@ def test_what_is_not_utf8_is_told_by_file_and_byte(tmp_path, name, content, offs
     assert content[offset] >= 0x80
 
 
-def test_unusable_files_are_told_by_name(tmp_path):
+def test_errors_name_the_file(tmp_path):
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     whole = gzip.compress(b"some text that is long enough\n" * 100)
@@ -76,7 +76,7 @@ def test_unusable_files_are_told_by_name(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_a_file_without_permission_is_told_by_name(tmp_path, monkeypatch):
+def test_a_file_without_permission_is_reported(tmp_path, monkeypatch):
     from pathlib import Path
 
     def refuse(self, mode):
@@ -106,7 +106,7 @@ def test_pairs_keep_their_order(tmp_path):
 
 
 @pytest.mark.parametrize(("src_lines", "tgt_lines"), [(3, 5), (5, 3), (1, 2)])
-def test_sides_of_different_length_are_told_by_count_and_file(tmp_path, src_lines, tgt_lines):
+def test_sides_of_different_length_are_reported_by_count_and_file(tmp_path, src_lines, tgt_lines):
     src = write(tmp_path / "text.en", b"a\n" * src_lines)
     tgt = write(tmp_path / "text.de.gz", b"b\n" * tgt_lines)
     pairs = read_parallel(src, tgt)
@@ -130,7 +130,7 @@ def streamed(path):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_file_and_standard_input_are_read_alike(tmp_path, monkeypatch, seed):
-    """The same lines, and then the same message, however the bytes are cut by reading."""
+    """Lines and error messages are the same, whatever the sizes of the blocks that are read."""
     source = random.Random(seed)
     parts = [
         b"a",

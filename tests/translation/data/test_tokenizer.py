@@ -109,7 +109,7 @@ def test_impossible_vocabularies_are_explained():
         Tokenizer.train(LINES, 100, seed=1)
 
 
-def test_what_goes_wrong_in_reading_keeps_its_own_words():
+def test_errors_in_reading_keep_their_message():
     def lines():
         yield from LINES
         raise InputError("text.en: not UTF-8 at byte 17: invalid start byte")
@@ -118,8 +118,8 @@ def test_what_goes_wrong_in_reading_keeps_its_own_words():
         Tokenizer.train(lines(), 340, seed=1)
 
 
-def test_a_bit_that_is_wrong_is_found_or_does_no_harm(tokenizer):
-    """A model that is taken spells every text; what its scores are worth is for a bundle's digest to say."""
+def test_a_flipped_bit_is_found_or_does_no_harm(tokenizer):
+    """A damaged model is refused, or encodes every text. Wrong scores are found by the digest of a bundle."""
     source, texts = random.Random(1), [*LINES[:4], *TEXTS]
     refused = 0
     for _ in range(300):
@@ -138,7 +138,7 @@ def test_a_bit_that_is_wrong_is_found_or_does_no_harm(tokenizer):
 
 
 def test_a_vocabulary_that_has_lost_its_space_is_refused(tokenizer):
-    """SentencePiece itself loads it, and gives back another text than it was given."""
+    """SentencePiece loads it, but decodes a different text than it encoded."""
     piece = b"\n\x03\xe2\x96\x81\x15"
     assert tokenizer.model_bytes.count(piece) == 1
     damaged = tokenizer.model_bytes.replace(piece, b"\n\x03\xe2\x96\x83\x15")
@@ -147,14 +147,14 @@ def test_a_vocabulary_that_has_lost_its_space_is_refused(tokenizer):
 
 
 def test_a_long_line_is_learned_from():
-    """SentencePiece by default leaves out lines of more than 4,192 bytes."""
+    """By default, SentencePiece ignores lines of more than 4,192 bytes."""
     long = "the cat sat on жж " * 400
     assert len(Tokenizer.train([long], 300, seed=1).encode("ж")) == 2  # a space and a letter, not its two bytes
     assert len(Tokenizer.train([*LINES, long], 300, seed=1).encode("ж")) == 2
 
 
-def test_a_vocabulary_is_learned_from_as_many_lines_as_are_asked_for():
-    """Drawn from all of the text by the seed: the last lines are in letters that the others have not."""
+def test_a_vocabulary_is_learned_from_a_sample_of_lines():
+    """Lines are drawn from the whole text and depend on the seed. Only the last lines have Cyrillic letters."""
     random_ = random.Random(1)
     lines = [" ".join(random_.choice(LINES).split()[::-1]) for _ in range(5000)] + ["жук и уж"] * 200
     drawn = Tokenizer.train(lines, 330, seed=1, max_lines=1000)

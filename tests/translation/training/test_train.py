@@ -529,9 +529,9 @@ def test_a_bundle_of_another_model_is_refused(tmp_path, make_recipe, start):
     [
         ({"data": {"train_src": "missing.en"}}, r"missing\.en: no such file"),
         ({"data": {"valid_src": "missing.en"}}, r"missing\.en: no such file"),
-        ({"data": {"vocab_size": 5}}, "vocab_size must be at least 278 for the characters of this text, got 5"),
+        ({"data": {"vocab_size": 5}}, "vocab_size must be at least .* got 5"),
         ({"train": {"init_from": "nowhere"}}, "nowhere: no such directory"),
-        ({"train": {"devices": 3, "accelerator": "gpu"}}, "devices must be at most the number of GPUs, 0, got 3"),
+        ({"train": {"devices": 3, "accelerator": "gpu"}}, r"devices must be at most the number of GPUs, \d, got 3"),
     ],
 )
 def test_what_cannot_be_trained_leaves_nothing(tmp_path, make_recipe, changes, message):

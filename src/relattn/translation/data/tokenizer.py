@@ -211,7 +211,7 @@ def _sample(lines: Iterable[str], count: int, random: Random) -> list[str]:
     for number, line in enumerate(lines):
         if number < count:
             sample.append(line)
-        elif (index := random.randrange(number + 1)) < count:
+        elif (index := int(random.random() * (number + 1))) < count:  # faster than randrange
             sample[index] = line
     return sample
 
