@@ -12,7 +12,6 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from lightning.fabric import Fabric
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 
@@ -22,8 +21,6 @@ from relattn.translation.data.encode import has_data, open_training_text, read_t
 from relattn.translation.errors import InputError
 from relattn.translation.files import as_size
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.training.distributed import precision_of
-from relattn.translation.training.loop import set_up, take_step
 from relattn.translation.training.objective import summed_loss
 from relattn.translation.training.run_directory import disk_space
 
@@ -149,6 +146,11 @@ def describe_epoch(recipe: Recipe) -> str:
 
 def seconds_per_step(recipe: Recipe, steps: int) -> float:
     """Return the median time of `steps` optimizer steps on one device, after one warm-up step, with longest batches."""
+    from lightning.fabric import Fabric  # takes seconds to import
+
+    from relattn.translation.training.distributed import precision_of
+    from relattn.translation.training.loop import set_up, take_step
+
     train = recipe.train
     fabric = Fabric(accelerator=train.accelerator, devices=1, plugins=precision_of(train))
     if train.threads is not None:

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor
 from tqdm import tqdm
 
@@ -25,6 +24,9 @@ from relattn.translation.data.batching import Step
 from relattn.translation.errors import Diverged, reading
 from relattn.translation.files import as_csv, write_atomically
 from relattn.translation.training.validation import Validated
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
 
 LOG, VALID, DIVERGED = "log.csv", "valid.csv", "diverged.csv"
 _log = logging.getLogger(__name__)
