@@ -422,6 +422,14 @@ def test_a_signal_to_several_processes_leaves_a_checkpoint_and_no_orphan(tmp_pat
 
 
 @pytest.mark.whole
+def test_a_process_whose_agent_is_gone_before_it_looks_ends(tmp_path, make_recipe):
+    recipe = make_recipe(tmp_path / "run", train={**ENDLESS, "devices": 1})
+    environment = {**os.environ, "TORCHELASTIC_RUN_ID": "x", "RELATTN_AGENT": "1"}  # which is not the parent
+    run = subprocess.run(command(recipe, tmp_path / "recipe.yaml"), env=environment, capture_output=True, timeout=120)
+    assert run.returncode == 128 + signal.SIGTERM
+
+
+@pytest.mark.whole
 def test_a_user_error_in_several_processes_is_one_line(tmp_path, make_recipe):
     """The first process finds it, before and after the data are prepared."""
     recipe = make_recipe(tmp_path / "run", train={**STEPS, "devices": 2, "init_from": "nowhere"})

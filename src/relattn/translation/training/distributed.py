@@ -37,6 +37,7 @@ _MIXED: dict[str, Literal["bf16-mixed", "16-mixed"]] = {"bf16-mixed": "bf16-mixe
 _GRACE = 5.0  # seconds in which the agent ends a process whose partner was lost
 _SHUTDOWN = "120"  # seconds that a process has to finish its step and write a checkpoint
 _USER_ERROR = 2  # exit code
+_AGENT = "RELATTN_AGENT"  # environment variable with the process number of the agent that `launch` runs
 
 
 def is_first_process() -> bool:
@@ -115,7 +116,7 @@ def launch(recipe: Recipe, *, resume: bool) -> None:
 
     train = recipe.train
     threads = max(1, torch.get_num_threads() // train.devices)  # torchrun's default would be 1
-    defaults = {"OMP_NUM_THREADS": str(threads), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": _SHUTDOWN}
+    defaults = {"OMP_NUM_THREADS": str(threads), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": _SHUTDOWN, _AGENT: str(os.getpid())}
     with tempfile.TemporaryDirectory() as directory, _agent_settings(defaults):
         path = Path(directory) / "recipe.yaml"
         path.write_text(dump(recipe), encoding="utf-8")
@@ -190,7 +191,7 @@ def join_restarted(device: torch.device) -> None:
 
 def stop_with_agent() -> None:
     """Send SIGTERM to this process when the agent that started it is gone, which would otherwise leave an orphan."""
-    parent = os.getppid()
+    parent = int(os.environ.get(_AGENT, os.getppid()))  # it may be gone already
 
     def watch() -> None:
         while os.getppid() == parent:

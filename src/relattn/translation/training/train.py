@@ -104,6 +104,7 @@ def train(
                 _log_dropped(data.dropped)
             with ended_by_agent(stop, settings):
                 if settings.processes > 1:
+                    stop.kill()  # nothing would be lost, and no other handler runs while this process waits for others
                     join_restarted(fabric.device)
                 fabric.launch()
                 if settings.threads is not None:
