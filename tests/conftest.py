@@ -17,7 +17,10 @@ import sys
 from collections import Counter
 
 import pytest
+from hypothesis import settings
 
+settings.register_profile("suite", derandomize=True, deadline=None, max_examples=20, database=None)
+settings.load_profile("suite")
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background would have what tests start ignore it
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported, here and in the processes that tests start
 os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, and kernels are
