@@ -6,16 +6,16 @@ export XDG_CACHE_HOME := $(CURDIR)/.cache
 export PIP_CACHE_DIR := $(CURDIR)/.cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-all check format site notebooks wheels clean
+.PHONY: demo test test-system check format site notebooks wheels clean
 
 demo: .venv/usable  ## train a relative-position Transformer on the built-in corpus and show what it learned
 	$(BIN)/relattn demo
 
-test: .venv/installed  ## run the first tier of tests (tests/conftest.py), or some of it: make test TESTS=tests/test_native.py
+test: .venv/installed  ## run the test suite, or a part: make test TESTS=tests/test_native.py
 	$(BIN)/pytest --numprocesses auto --dist worksteal $(TESTS)
 
-test-all: .venv/installed  ## run all tests, or all of some
-	$(BIN)/pytest --numprocesses auto --dist worksteal --all $(TESTS)
+test-system: .venv/wheels  ## run the system tests, which take minutes each, or a part: make test-system TESTS=tests/system/test_kills.py
+	$(BIN)/pytest --numprocesses auto --dist worksteal --durations 0 $(or $(TESTS),tests/system)
 
 check: .venv/installed  ## format, lint, types
 	$(BIN)/ruff format --check --quiet
@@ -45,7 +45,7 @@ clean:  ## remove all that these commands made, runs excepted
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[translation]'
 	touch $@
 
-.venv/installed: .venv/usable  # all that the tests and the checks need besides
+.venv/installed: .venv/usable  # what tests and checks need
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[translation,export,serve,dev]'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps espnet  # for one of its classes
 	touch $@
