@@ -1,4 +1,4 @@
-"""What a checkpoint holds, compared to the last bit."""
+"""State of a run, read from its checkpoints and its log, for exact comparisons."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ from torch import Tensor
 
 from relattn.translation.config import Recipe
 from relattn.translation.training import checkpoints
+from relattn.translation.training.journal import read_log
 
 
 def state_of(recipe: Recipe, step: int | None = None) -> dict[str, Any]:
-    """Return a run's checkpoint of a step, or its newest, without what differs between sessions: recipe, times."""
+    """Return a run's checkpoint of a step, by default the newest, without recipe and times, which sessions differ in."""
     directory = Path(recipe.out) / "checkpoints"
-    if step is None:
-        found = checkpoints.newest(directory)[1]
-    else:
-        found = checkpoints.load(checkpoints.checkpoint_path(directory, step))
-    del found["recipe"], found["progress"]["seconds"], found["progress"]["seconds_at_row"]
-    return found
+    path = checkpoints.list_checkpoints(directory)[-1] if step is None else checkpoints.checkpoint_path(directory, step)
+    content = checkpoints.load(path)
+    del content["recipe"], content["progress"]["seconds"], content["progress"]["seconds_at_row"]
+    return content
+
+
+def losses(recipe: Recipe) -> list[tuple[int, float, float | None]]:
+    """Return step, training loss and validation loss of each row of a run's log."""
+    return [(row.step, row.loss, row.valid_loss) for row in read_log(Path(recipe.out) / "log.csv")]
 
 
 def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Everything in lists and dictionaries inside each other, by its path."""
+    """Yield the values in nested lists and dictionaries, with their paths."""
     if isinstance(value, dict | list | tuple):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             yield from leaves(item, f"{name}.{key}")
@@ -33,8 +37,13 @@ def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
+def layout(state: Any) -> list[tuple[str, Any]]:
+    """Return the content of a state with dtype and shape in place of the numbers of each tensor."""
+    return [(name, (type(x), x.dtype, x.shape) if isinstance(x, Tensor) else x) for name, x in leaves(state)]
+
+
 def assert_same(a: Any, b: Any) -> None:
-    """Equal to the last bit."""
+    """Assert that two states are equal to the last bit."""
     left, right = dict(leaves(a)), dict(leaves(b))
     assert left.keys() == right.keys()
     for name, value in left.items():

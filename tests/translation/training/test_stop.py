@@ -1,4 +1,4 @@
-"""Being asked to stop, at any moment."""
+"""Signals that stop a run, at any time."""
 
 from __future__ import annotations
 
@@ -12,27 +12,21 @@ from relattn.translation.errors import Interrupted
 from relattn.translation.training.stop import Stop
 
 
-@pytest.fixture
-def ranks(monkeypatch):
-    """Two ranks, of which the other is asked nothing; `meanwhile` happens while they ask each other."""
-    fabric = SimpleNamespace(world_size=2, meanwhile=lambda: None)
+def test_signal_during_the_exchange_is_reported_by_the_next_one(monkeypatch):
+    """The other of two processes gets no signal. `during` runs while they exchange theirs."""
+    fabric = SimpleNamespace(world_size=2, during=lambda: signal.raise_signal(signal.SIGTERM))
     monkeypatch.setattr(torch.distributed, "new_group", lambda backend: backend)
-    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_, **__: fabric.meanwhile())
-    return fabric
-
-
-def test_a_signal_that_comes_while_ranks_ask_each_other_is_heard_the_next_time(ranks):
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_, **__: fabric.during())
     with Stop() as stop:
-        ranks.meanwhile = lambda: signal.raise_signal(signal.SIGTERM)
-        assert not stop.agreed(ranks)  # the others have not heard of it
-        ranks.meanwhile = lambda: None
-        assert stop.agreed(ranks)
-        with pytest.raises(Interrupted, match="the end") as told:
+        assert not stop.agreed(fabric)  # the other process does not know yet
+        fabric.during = lambda: None
+        assert stop.agreed(fabric)
+        with pytest.raises(Interrupted, match="the end") as caught:
             stop.immediately("the end")
-    assert told.value.number == signal.SIGTERM
+    assert caught.value.number == signal.SIGTERM
 
 
-def test_a_second_signal_acts_as_it_does_elsewhere():
+def test_second_signal_acts_as_outside():
     before = signal.getsignal(signal.SIGINT)
     with Stop() as stop:
         signal.raise_signal(signal.SIGINT)
@@ -42,8 +36,8 @@ def test_a_second_signal_acts_as_it_does_elsewhere():
     assert signal.getsignal(signal.SIGINT) == before
 
 
-def test_under_torchrun_a_second_signal_is_ignored(monkeypatch):
-    """A scheduler signals all processes, and then torchrun signals them again."""
+def test_second_signal_under_torchrun_is_ignored(monkeypatch):
+    """A scheduler may signal all processes, and torchrun then signals them again."""
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     with Stop() as stop:
         for _ in range(2):
