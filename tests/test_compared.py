@@ -1,44 +1,43 @@
 """Tests of docs/compared.md, one per row of its table: our operator next to PyTorch's attention."""
 
-import inspect
-import sys
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from relattn import RelativeAttention, RelativeSelfAttention, backends, relation_attention, relative_attention
 
-TABLE = Path(__file__).parent.parent / "docs" / "compared.md"
+TABLE = Path(__file__).parents[1] / "docs" / "compared.md"
 BACKENDS = pytest.mark.parametrize("backend", backends.NAMES)
 
 
-def normal(*sizes, seed=0):
+def normal(*sizes: int, seed: int = 0) -> Tensor:
     return torch.randn(*sizes, generator=torch.Generator().manual_seed(seed))
 
 
-def close(got, want):
+def close(got: Tensor, want: Tensor) -> None:
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
-def lower(queries, keys, diagonal):
+def lower(queries: int, keys: int, diagonal: int) -> Tensor:
     return torch.ones(queries, keys, dtype=torch.bool).tril(diagonal)
 
 
 def test_every_row_of_the_table_has_a_test():
     lines = [line.split("|")[1].strip() for line in TABLE.read_text(encoding="utf-8").splitlines() if line[:2] == "| "]
-    named = {"test_" + name.replace(" ", "_").replace("-", "_") for name in lines if name}
-    here = {name for name, _ in inspect.getmembers(sys.modules[__name__], inspect.isfunction)}
-    assert named == {name for name in here if name.startswith("test_")} - {"test_every_row_of_the_table_has_a_test"}
+    rows = {"test_" + name.replace(" ", "_").replace("-", "_") for name in lines if name}
+    assert rows | {"test_every_row_of_the_table_has_a_test"} == {name for name in globals() if name[:5] == "test_"}
 
 
 def test_layout():
     query, key, value = (normal(2, 3, 5, 4, seed=seed) for seed in range(3))
-    close(relative_attention(query, key, value), F.scaled_dot_product_attention(query, key, value))
-    strided = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (query, key, value))
-    close(relative_attention(*strided), F.scaled_dot_product_attention(query, key, value))
+    want = F.scaled_dot_product_attention(query, key, value)
+    close(relative_attention(query, key, value), want)
+    close(relative_attention(*(x.transpose(1, 2).contiguous().transpose(1, 2) for x in (query, key, value))), want)
     assert nn.MultiheadAttention(8, 2)(*[normal(5, 2, 8)] * 3)[0].shape == (5, 2, 8)
 
 
@@ -62,71 +61,59 @@ def test_scale():
     close(relative_attention(query, query, query), F.scaled_dot_product_attention(query, query, query, scale=0.25))
 
 
-@BACKENDS
-def test_causal_mask(backend):
+def test_causal_mask():
     query, key = normal(1, 2, 3, 4), normal(1, 2, 5, 4, seed=1)
-    ours = relative_attention(query, key, key, is_causal=True, backend=backend)
+    ours = relative_attention(query, key, key, is_causal=True)
     close(ours, F.scaled_dot_product_attention(query, key, key, lower(3, 5, 2)))
-    top_left = relative_attention(query, key, key, is_causal=True, query_offset=0, backend=backend)
+    top_left = relative_attention(query, key, key, is_causal=True, query_offset=0)
     close(top_left, F.scaled_dot_product_attention(query, key, key, is_causal=True))
     with pytest.raises(RuntimeError, match="attn_mask"):
         nn.MultiheadAttention(8, 2)(*[normal(5, 2, 8)] * 3, is_causal=True)
 
 
-@BACKENDS
-def test_query_positions(backend):
+def test_query_positions():
     query, key = normal(2, 2, 1, 4), normal(2, 2, 5, 4, seed=1)
-    ours = relative_attention(query, key, key, is_causal=True, query_offset=torch.tensor([4, 1]), backend=backend)
+    ours = relative_attention(query, key, key, is_causal=True, query_offset=torch.tensor([4, 1]))
     close(ours[0], F.scaled_dot_product_attention(query, key, key)[0])
     close(ours[1], F.scaled_dot_product_attention(query, key[:, :, :2], key[:, :, :2])[1])
 
 
-@BACKENDS
-def test_boolean_mask(backend):
+def test_boolean_mask():
     query, mask = normal(1, 2, 5, 4), lower(5, 5, 1)
-    ours = relative_attention(query, query, query, mask=mask, backend=backend)
-    close(ours, F.scaled_dot_product_attention(query, query, query, mask))
+    close(relative_attention(query, query, query, mask=mask), F.scaled_dot_product_attention(query, query, query, mask))
     layer, x = nn.MultiheadAttention(4, 1, bias=False, batch_first=True), normal(1, 5, 4)
     projected = F.linear(x, layer.in_proj_weight).unflatten(-1, (3, 1, 4)).permute(2, 0, 3, 1, 4)
-    want = layer.out_proj(relative_attention(*projected, mask=mask, backend=backend).squeeze(1))
+    want = layer.out_proj(relative_attention(*projected, mask=mask).squeeze(1))
     close(layer(x, x, x, attn_mask=~mask, need_weights=False)[0], want)
 
 
-@BACKENDS
-def test_additive_mask(backend):
-    """A table of one dim has the biases, and a `rel_query` of ones asks for them; both terms are scaled."""
+def test_additive_mask():
+    """A table of one column with a `rel_query` of ones is a bias. `scale` multiplies the bias too."""
     query, key, value = (normal(1, 2, 5, 4, seed=seed) for seed in range(3))
     relations, biases = torch.randint(0, 3, (1, 1, 5, 5), generator=torch.Generator().manual_seed(3)), normal(3, seed=4)
-    asking = {"rel_query": torch.ones(1, 2, 5, 1), "scale": 0.5, "backend": backend}
-    ours = relation_attention(query, key, value, relations, biases[:, None], **asking)
+    options = {"rel_query": torch.ones(1, 2, 5, 1), "scale": 0.5}
+    ours = relation_attention(query, key, value, relations, biases[:, None], **options)
     close(ours, F.scaled_dot_product_attention(query, key, value, 0.5 * biases[relations]))
-    with pytest.raises(ValueError, match="mask must have dtype"):
+    with pytest.raises(ValueError, match=r"mask must have dtype.*float32"):
         relative_attention(query, key, value, mask=biases[relations])
 
 
-@BACKENDS
-def test_padding(backend):
+def test_padding():
     query, key, lengths = normal(2, 2, 5, 4), normal(2, 2, 5, 4, seed=1), torch.tensor([5, 2])
     mask = (torch.arange(5) < lengths[:, None])[:, None, None]
     plain = F.scaled_dot_product_attention(query, key, key, mask)
-    both = relative_attention(query, key, key, lengths=lengths, backend=backend)
-    close(both, plain.masked_fill(~mask.mT, 0.0))
-    keys_alone = relative_attention(query, key, key, key_lengths=lengths, backend=backend)
-    close(keys_alone, plain)
-    for other in ("key_lengths", "query_lengths"):
+    close(relative_attention(query, key, key, lengths=lengths), plain.masked_fill(~mask.mT, 0.0))
+    close(relative_attention(query, key, key, key_lengths=lengths), plain)
+    query_lengths = torch.tensor([3, 5])
+    both = relative_attention(query, key, key, key_lengths=lengths, query_lengths=query_lengths)
+    close(both, plain.masked_fill((torch.arange(5) >= query_lengths[:, None])[:, None, :, None], 0.0))
+    seven, three = normal(2, 2, 7, 4, seed=2), key[:, :, :3]
+    full = {"key_lengths": torch.tensor([3, 3]), "is_causal": True, "query_offset": 0}
+    ours = relative_attention(seven, three, three, **full)
+    close(ours, F.scaled_dot_product_attention(seven, three, three, is_causal=True))
+    for queries, options in ((5, {"key_lengths": lengths}), (5, {"query_lengths": lengths}), (4, {})):
         with pytest.raises(ValueError, match="lengths"):
-            relative_attention(query, key, key, lengths=lengths, **{other: lengths})
-    with pytest.raises(ValueError, match="lengths"):
-        relative_attention(query[:, :, :4], key, key, lengths=lengths)
-    said = {"key_lengths": lengths, "query_lengths": torch.tensor([3, 5]), "backend": backend}
-    live = (torch.arange(5) < said["query_lengths"][:, None])[:, None, :, None]
-    close(relative_attention(query, key, key, **said), plain.masked_fill(~live, 0.0))
-    full = {"key_lengths": torch.tensor([3, 3]), "backend": backend}
-    seven = normal(2, 2, 7, 4, seed=2)
-    close(
-        relative_attention(seven, key[:, :, :3], key[:, :, :3], **full, is_causal=True, query_offset=0),
-        F.scaled_dot_product_attention(seven, key[:, :, :3], key[:, :, :3], is_causal=True),
-    )
+            relative_attention(query[:, :, :queries], key, key, lengths=lengths, **options)
 
 
 @BACKENDS
@@ -152,13 +139,11 @@ def test_fully_masked_queries(backend):
     assert layer(x, x, x, attn_mask=~mask)[0][:, 3].isnan().all()
 
 
-@pytest.mark.whole
-@BACKENDS
-def test_dropout(backend):
-    x = torch.ones(4, 4, 16, 4)
-    assert (relative_attention(x, x, x, dropout_p=0.5, backend=backend) != 1).any()
+def test_dropout():
+    x = torch.ones(2, 3, 7, 4)
+    assert (relative_attention(x, x, x, dropout_p=0.5) != 1).any()
     assert (F.scaled_dot_product_attention(x, x, x, dropout_p=0.5) != 1).any()
-    attention = RelativeAttention(4, 2, tables="neither", dropout=0.5, backend=backend)
+    attention = RelativeAttention(4, 2, tables="neither", dropout=0.5)
     assert (attention(x, x, x) != 1).any()
     close(attention.eval()(x, x, x), x)
 
@@ -172,68 +157,65 @@ def test_log_sum_exp(backend):
 
 
 @BACKENDS
-@pytest.mark.parametrize("content", [torch.nan, torch.inf])
-def test_padding_values(backend, content):
+def test_padding_values(backend):
+    """NaN in one head and infinity in the other, in the padding of one sequence, change no output or gradient."""
     query, key, value = (normal(2, 2, 5, 4, seed=seed) for seed in range(3))
-    rel_key, rel_value, lengths = normal(3, 4, seed=3), normal(3, 4, seed=4), torch.tensor([5, 3])
+    tables, lengths = [normal(3, 4, seed=seed) for seed in (3, 4)], torch.tensor([5, 3])
     padding = (torch.arange(5) >= lengths[:, None])[:, None, :, None]
+    content = torch.tensor([torch.nan, torch.inf])[:, None, None]
 
-    def results(fill):
-        filled = [x.masked_fill(padding, fill).requires_grad_() for x in (query, key, value)]
-        inputs = [*filled, rel_key.clone().requires_grad_(), rel_value.clone().requires_grad_()]
+    def results(fill: Tensor) -> list[Tensor]:
+        padded = [torch.where(padding, fill, x) for x in (query, key, value)]
+        inputs = [x.clone().requires_grad_() for x in (*padded, *tables)]
         output = relative_attention(*inputs, lengths=lengths, backend=backend)
         return [output, *torch.autograd.grad(output, inputs, query)]
 
-    for got, want in zip(results(content), results(0.0), strict=True):
+    for got, want in zip(results(content), results(torch.zeros(())), strict=True):
         close(got, want)
-    valid = (torch.arange(5) < 3)[None]
-    broken = key[1:].masked_fill(padding[1:], torch.nan)
-    assert F.scaled_dot_product_attention(query[1:], broken, broken, valid)[:, :, :3].isnan().any()
+    visible, nan = (torch.arange(5) < 3)[None], torch.where(padding[1:], torch.nan, key[1:])
+    assert F.scaled_dot_product_attention(query[1:], nan, nan, visible)[:, :, :3].isnan().any()
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # PyTorch's own forward mode
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # of PyTorch, in its forward mode
 @BACKENDS
 def test_derivatives(backend):
     query, key, rel_key = normal(1, 2, 5, 4), normal(1, 2, 5, 4, seed=1), normal(3, 4, seed=2)
 
-    def summed(x):
+    def summed(x: Tensor) -> Tensor:
         return relative_attention(x, key, key, rel_key, backend=backend).square().sum()
 
     leaf = query.clone().requires_grad_()
     (want,) = torch.autograd.grad(summed(leaf), leaf)
-    close(torch.func.grad(summed)(query), want)
     stacked = torch.func.vmap(torch.func.grad(summed))(torch.stack([query, 2 * query]))
     close(stacked[0], want)
-    lengths = torch.tensor([[5], [3]])
-    by_length = torch.func.vmap(lambda n: relative_attention(query, key, key, rel_key, key_lengths=n, backend=backend))
-    close(by_length(lengths)[1], relative_attention(query, key, key, rel_key, key_lengths=lengths[1], backend=backend))
-    doubled = torch.func.grad(lambda x: torch.func.grad(summed)(x).sum())
-    forward_mode = [
-        lambda: torch.func.jvp(summed, (query,), (query,)),
+    options = {"backend": backend}
+    by_length = torch.func.vmap(lambda n: relative_attention(query, key, key, rel_key, key_lengths=n, **options))
+    want = relative_attention(query, key, key, rel_key, key_lengths=torch.tensor([3]), **options)
+    close(by_length(torch.tensor([[5], [3]]))[1], want)
+    others = [
+        lambda: torch.func.grad(lambda x: torch.func.grad(summed)(x).sum())(query),
+        lambda: torch.func.jvp(summed, (query,), (query,))[-1],
         lambda: torch.func.hessian(summed)(query),
         lambda: dual(summed, query),
     ]
-    if backend == "reference":
-        assert all(torch.isfinite(derivative()[-1]).all() for derivative in forward_mode)
-        assert doubled(query).any()
-        return
-    for derivative in (lambda: doubled(query), *forward_mode):
-        with pytest.raises(NotImplementedError, match=f"backend must be 'reference' .*, got '{backend}'"):
-            derivative()
+    for derivative in others:
+        if backend == "reference":
+            assert torch.isfinite(derivative()).all()
+        else:
+            with pytest.raises(NotImplementedError, match=rf"'reference'.*{backend}"):
+                derivative()
     with pytest.raises(NotImplementedError):
         torch.func.jvp(lambda x: F.scaled_dot_product_attention(x, key, key), (query,), (query,))
 
 
-def dual(function, x):
+def dual(function, x: Tensor) -> Tensor:
     with torch.autograd.forward_ad.dual_level():
-        return function(torch.autograd.forward_ad.make_dual(x, x))[None]
+        return function(torch.autograd.forward_ad.make_dual(x, x))
 
 
-@pytest.mark.sampled(3)
-@BACKENDS
+@pytest.mark.parametrize("backend", ["native", "dense"])  # the interpreter of Triton runs programs in order
 def test_deterministic_gradients(backend):
-    inputs = [normal(2, 2, 40, 4, seed=seed).requires_grad_() for seed in range(3)]
+    inputs = [normal(2, 2, 23, 4, seed=seed).requires_grad_() for seed in range(3)]
     inputs += [normal(9, 4, seed=seed).requires_grad_() for seed in (3, 4)]
     first, second = (torch.autograd.grad(relative_attention(*inputs, backend=backend).sum(), inputs) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
