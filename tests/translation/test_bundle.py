@@ -1,23 +1,21 @@
-"""A bundle comes back as it was saved, and whatever is wrong with one is said in one line."""
+"""Bundles: a loaded bundle equals the saved model, and a damaged one is refused with a one-line error."""
 
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-import safetensors
 import safetensors.torch
 import torch
 import yaml
 from torch import Tensor
 
-import relattn.translation
-from relattn.translation import bundle
+from relattn.translation import bundle, load
 from relattn.translation.config import Calibration, DataConfig, ModelConfig, Recipe, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
@@ -42,100 +40,90 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.train(LINES * 5, 300, seed=1)
 
 
-def make_model(tokenizer: Tokenizer, seed: int = 1) -> Transformer:
+def make_model(tokenizer: Tokenizer, recipe: Recipe = RECIPE, seed: int = 1) -> Transformer:
     torch.manual_seed(seed)
-    return Transformer(RECIPE.model, tokenizer.vocab_size)
+    return Transformer(recipe.model, tokenizer.vocab_size)
 
 
-@pytest.fixture
-def saved(tmp_path: Path, tokenizer: Tokenizer) -> Path:
-    path = tmp_path / "runs" / "model"
-    bundle.save(path, model=make_model(tokenizer), recipe=RECIPE, tokenizer=tokenizer, card="# A model\n\nüber\n")
+def save(path: Path, tokenizer: Tokenizer, seed: int = 1, card: str = "# A model\n\nüber\n") -> Path:
+    bundle.save(path, model=make_model(tokenizer, seed=seed), recipe=RECIPE, tokenizer=tokenizer, card=card)
     return path
 
 
-def change_config(path: Path, change: Callable[[dict], object]) -> None:
-    config = yaml.safe_load((path / "config.yaml").read_text())
-    change(config)
-    (path / "config.yaml").write_text(yaml.safe_dump(config))
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
+    """Directory of a bundle. Read it, do not write to it."""
+    return save(tmp_path_factory.mktemp("original") / "model", tokenizer)
 
 
-def change_weights(path: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
-    state = {name: tensor.clone() for name, tensor in safetensors.torch.load_file(path / "model.safetensors").items()}
-    change(state)
-    with safetensors.safe_open(path / "model.safetensors", framework="pt") as file:
-        metadata = file.metadata()
-    safetensors.torch.save_file(state, path / "model.safetensors", metadata=metadata)
+@pytest.fixture
+def saved(tmp_path: Path, original: Path) -> Path:
+    """Directory of a bundle that may be changed."""
+    return shutil.copytree(original, tmp_path / "runs" / "model")
 
 
-def test_what_is_loaded_is_what_was_saved(saved, tokenizer):
-    assert {file.name for file in saved.iterdir()} == FILES
-    assert (saved / "README.md").read_text(encoding="utf-8") == "# A model\n\nüber\n"
-    parts = bundle.read_bundle(saved)
-    assert (parts.model, parts.search) == (RECIPE.model, RECIPE.search)
-    assert (parts.src_lang, parts.tgt_lang) == ("no", "de")
+def contents(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+def assert_refused(path: Path, *facts: str) -> None:
+    with pytest.raises(InputError) as error:
+        load(path)
+    message = str(error.value)
+    assert "\n" not in message
+    assert message.startswith(str(path))
+    assert len(message) < 1500
+    assert all(fact in message for fact in facts), message
+
+
+def test_loaded_bundle_equals_the_saved_one(original, tokenizer):
+    assert contents(original).keys() == FILES
+    assert (original / "README.md").read_text(encoding="utf-8") == "# A model\n\nüber\n"
+    assert len({file.stat().st_mode for file in original.iterdir()}) == 1
+    parts, loaded, model = bundle.read_bundle(original), load(original), make_model(tokenizer)
+    assert (parts.model, parts.search, parts.src_lang, parts.tgt_lang) == (RECIPE.model, RECIPE.search, "no", "de")
     assert parts.tokenizer.model_bytes == tokenizer.model_bytes
-    loaded = relattn.translation.load(saved)
-    original = make_model(tokenizer)
     assert not loaded.model.training
-    assert loaded.model.state_dict().keys() == original.state_dict().keys()
-    assert all(torch.equal(tensor, original.state_dict()[name]) for name, tensor in loaded.model.state_dict().items())
+    state = loaded.model.state_dict()
+    assert state.keys() == model.state_dict().keys()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    expected = TorchTranslator(model, tokenizer, RECIPE.search).n_best(LINES, TranslateOptions(n_best=3))
+    assert loaded.n_best(LINES, TranslateOptions(n_best=3)) == expected
+    assert loaded.translate([*LINES, ""]) == [best.text for best, *_ in expected] + [""]
 
 
-VARIANTS = {**{name: {"positions": name} for name in SCHEMES}, "zero": {"positions": "relative", "beyond": "zero"}}
-BLIND = "ignore:positions. none:UserWarning"
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.filterwarnings(BLIND)
-@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
-def test_every_scheme_comes_back(tmp_path, tokenizer, options):
+@pytest.mark.filterwarnings("ignore:positions. none:UserWarning")
+@pytest.mark.parametrize(
+    "options", [*({"positions": name} for name in SCHEMES), {"positions": "relative", "beyond": "zero"}], ids=str
+)
+def test_every_scheme_can_be_saved(tmp_path, tokenizer, options):
     recipe = replace(RECIPE, model=RECIPE.model.with_positions(**options))
-    torch.manual_seed(1)
-    model = Transformer(recipe.model, tokenizer.vocab_size).eval()
+    model = make_model(tokenizer, recipe).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn(parameter.shape)
     bundle.save(tmp_path / "model", model=model, recipe=recipe, tokenizer=tokenizer, card="")
     stored = safetensors.torch.load_file(tmp_path / "model" / "model.safetensors")
-    assert stored.keys() == {name for name, _ in model.named_parameters()}
-    assert sum("bucket" in name for name in stored) == (2 if options["positions"] == "t5" else 0)  # one a stack
-    loaded = relattn.translation.load(tmp_path / "model").model
+    assert stored.keys() == {name for name, _ in model.named_parameters()}  # T5's buckets once per stack
+    loaded = load(tmp_path / "model").model
     assert loaded.config == recipe.model
-    lengths = torch.tensor([9, 4])
-    batch = torch.randint(4, 30, (2, 9)), lengths, torch.randint(4, 30, (2, 7))
+    batch = torch.randint(4, 30, (2, 9)), torch.tensor([9, 4]), torch.randint(4, 30, (2, 7))
     assert torch.equal(loaded(*batch), model(*batch))
 
 
-def test_a_calibration_is_written_into_a_bundle(saved):
+def test_calibration_is_written_into_a_bundle(saved):
     before = bundle.read_bundle(saved)
-    assert relattn.translation.load(saved).calibration == Calibration()
+    assert before.calibration == Calibration()
     bundle.calibrate(saved, Calibration(bias=1.5, slope=2.25))
     after = bundle.read_bundle(saved)
-    assert after.calibration == Calibration(bias=1.5, slope=2.25)
+    assert after.calibration == load(saved).calibration == Calibration(bias=1.5, slope=2.25)
     assert (after.model, after.search, after.src_lang) == (before.model, before.search, before.src_lang)
-    assert relattn.translation.load(saved).calibration == after.calibration
-    assert {file.name for file in saved.iterdir()} == FILES
+    assert contents(saved).keys() == FILES
 
 
-def test_an_option_of_another_scheme_is_refused(saved):
-    change_config(saved, lambda c: c["model"].update(positions="alibi"))
-    with pytest.raises(InputError, match=r"config\.yaml: beyond must not be set for alibi positions, got "):
-        relattn.translation.load(saved)
-
-
-def test_it_translates_as_the_model_that_was_saved(saved, tokenizer):
-    expected = TorchTranslator(make_model(tokenizer), tokenizer, RECIPE.search).n_best(
-        LINES, TranslateOptions(n_best=3)
-    )
-    loaded = relattn.translation.load(saved)
-    assert loaded.n_best(LINES, TranslateOptions(n_best=3)) == expected
-    assert loaded.translate([*LINES, ""]) == [best.text for best, *_ in expected] + [""]
-
-
-def test_a_tensor_used_twice_is_stored_once(tmp_path, tokenizer):
+def test_shared_tensor_is_stored_once(tmp_path, tokenizer):
     def tied(seed: int) -> Transformer:
-        model = make_model(tokenizer, seed)
+        model = make_model(tokenizer, seed=seed)
         model.decoder[1].feed_forward = model.decoder[0].feed_forward
         return model
 
@@ -148,275 +136,161 @@ def test_a_tensor_used_twice_is_stored_once(tmp_path, tokenizer):
     assert all(torch.equal(tensor, tied(1).state_dict()[name]) for name, tensor in other.state_dict().items())
 
 
-def test_a_bundle_is_replaced_by_another(saved, tokenizer):
-    bundle.save(saved, model=make_model(tokenizer, 2), recipe=RECIPE, tokenizer=tokenizer, card="second")
+def test_bundle_is_replaced_and_equal_models_give_equal_files(saved, tmp_path, tokenizer):
+    (tmp_path / "empty").mkdir()
+    for seed, path in (*((2, saved),) * 5, (2, tmp_path / "empty")):  # safetensors writes metadata in a random order
+        save(path, tokenizer, seed, card="second")
+        assert contents(path) == contents(saved)
     assert (saved / "README.md").read_text() == "second"
-    assert torch.equal(relattn.translation.load(saved).model.embedding, make_model(tokenizer, 2).embedding)
-    assert [entry.name for entry in saved.parent.iterdir()] == ["model"]  # nothing is left beside it
-
-
-def test_an_empty_directory_is_filled(tmp_path, tokenizer):
-    (tmp_path / "model").mkdir()
-    bundle.save(tmp_path / "model", model=make_model(tokenizer), recipe=RECIPE, tokenizer=tokenizer, card="")
-    assert relattn.translation.load(tmp_path / "model").translate([""]) == [""]
-
-
-def test_a_directory_with_anything_else_in_it_is_refused(saved, tokenizer):
-    (saved / "thesis.tex").write_text("years of work")
-    before = {file.name: file.read_bytes() for file in saved.iterdir()}
-    with pytest.raises(InputError, match=r"not replaced, because it contains more than a bundle: thesis\.tex"):
-        bundle.save(saved, model=make_model(tokenizer, 2), recipe=RECIPE, tokenizer=tokenizer, card="")
-    assert {file.name: file.read_bytes() for file in saved.iterdir()} == before
-
-
-def test_a_file_in_the_place_is_refused(tmp_path, tokenizer):
-    (tmp_path / "model").write_text("mine")
-    with pytest.raises(InputError, match="model: a bundle must be a directory, got a file"):
-        bundle.save(tmp_path / "model", model=make_model(tokenizer), recipe=RECIPE, tokenizer=tokenizer, card="")
-    assert (tmp_path / "model").read_text() == "mine"
-
-
-@pytest.mark.parametrize("failing", ["pathlib.Path.write_bytes", "os.fsync", "pathlib.Path.rename"])
-def test_a_save_that_fails_keeps_the_bundle_before_it(saved, tokenizer, monkeypatch, failing):
-    before = {file.name: file.read_bytes() for file in saved.iterdir()}
-    rename, calls = Path.rename, []
-
-    def fail(*args: object, **_: object) -> object:
-        calls.append(args)
-        if failing == "pathlib.Path.rename" and len(calls) != 2:  # the second puts the new bundle in place
-            return rename(*args)  # type: ignore[arg-type]
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(failing, fail)
-    with pytest.raises(InputError, match=r"runs/model: cannot be written: .*No space left on device"):
-        bundle.save(saved, model=make_model(tokenizer, 2), recipe=RECIPE, tokenizer=tokenizer, card="second")
-    monkeypatch.undo()
-    assert {file.name: file.read_bytes() for file in saved.iterdir()} == before
+    assert torch.equal(load(saved).model.embedding, make_model(tokenizer, seed=2).embedding)
     assert [entry.name for entry in saved.parent.iterdir()] == ["model"]
 
 
-def test_every_file_can_be_read_by_whom_the_others_can(saved):
-    assert len({file.stat().st_mode for file in saved.iterdir()}) == 1
+def test_save_never_replaces_other_files(saved, tokenizer):
+    (saved / "thesis.tex").write_text("years of work")
+    before = contents(saved)
+    with pytest.raises(InputError, match=r"contains more than a bundle: thesis\.tex"):
+        save(saved, tokenizer, 2)
+    with pytest.raises(InputError, match=r"thesis\.tex: a bundle must be a directory"):
+        save(saved / "thesis.tex", tokenizer)
+    assert contents(saved) == before
 
 
-def test_a_missing_directory_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"nowhere: no such directory"):
-        relattn.translation.load(tmp_path / "nowhere")
+@pytest.mark.parametrize("failing", ["pathlib.Path.write_bytes", "os.fsync", "pathlib.Path.rename"])
+def test_failed_save_keeps_the_old_bundle(saved, tokenizer, monkeypatch, failing):
+    before, rename, calls = contents(saved), Path.rename, []
+
+    def fail(*arguments: Any, **_: object) -> object:
+        calls.append(arguments)
+        if failing == "pathlib.Path.rename" and len(calls) != 2:  # the second puts the new bundle in place
+            return rename(*arguments)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(failing, fail)
+    with pytest.raises(InputError, match=r"runs/model: .*No space left on device"):
+        save(saved, tokenizer, 2)
+    monkeypatch.undo()
+    assert contents(saved) == before
+    assert [entry.name for entry in saved.parent.iterdir()] == ["model"]
 
 
-@pytest.mark.parametrize("name", sorted(FILES - {"README.md"}))
-def test_a_missing_file_is_named(saved, name):
-    (saved / name).unlink()
-    with pytest.raises(InputError, match=f"model: not a complete bundle: it has no {name}$"):
-        relattn.translation.load(saved)
-
-
-def test_the_card_is_for_people(saved):
+def test_missing_files_are_named(saved, tmp_path):
+    assert_refused(tmp_path / "nowhere", "no such directory")
     (saved / "README.md").unlink()
-    assert relattn.translation.load(saved).translate([""]) == [""]
+    assert load(saved).translate([""]) == [""]
+    assert bundle.read_bundle(saved).card == ""
+    for name in sorted(FILES - {"README.md"}):
+        moved = (saved / name).rename(saved.parent / name)
+        assert_refused(saved, f"has no {name}")
+        moved.rename(saved / name)
 
 
-@pytest.mark.parametrize("kept", [0, 5, 100, -1])
-def test_truncated_weights_are_reported(saved, kept):
-    weights = saved / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:kept])
-    with pytest.raises(InputError, match=r"model\.safetensors: truncated, damaged, or not a safetensors file: .*") as e:
-        relattn.translation.load(saved)
-    assert "\n" not in str(e.value)
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.model"])
+@pytest.mark.parametrize("kept", [0, 5, 1000, -1])
+def test_truncated_file_is_named(saved, name, kept):
+    (saved / name).write_bytes((saved / name).read_bytes()[:kept])
+    assert_refused(saved, f"{name}: ")
 
 
-@pytest.mark.parametrize("kept", [0, 5, 1000, -100])
-def test_a_truncated_tokenizer_is_reported(saved, kept):
-    (saved / "tokenizer.model").write_bytes((saved / "tokenizer.model").read_bytes()[:kept])
-    with pytest.raises(InputError, match=r"tokenizer\.model: "):
-        relattn.translation.load(saved)
+def change_weights(path: Path, change: Callable[[dict[str, Tensor]], object], **metadata: str) -> None:
+    state = {name: tensor.clone() for name, tensor in safetensors.torch.load_file(path / "model.safetensors").items()}
+    change(state)
+    safetensors.torch.save_file(state, path / "model.safetensors", metadata=metadata)
 
 
-def test_all_weights_that_do_not_fit_are_told_at_once(saved, tokenizer):
+def test_weights_that_do_not_fit(saved, tokenizer):
+    """Several differences are named, and the model is not changed."""
+
     def change(state: dict[str, Tensor]) -> None:
         state["embedding"] = state["embedding"][:-1].contiguous()
         state["extra"] = torch.zeros(2)
         del state["decoder.0.feed_forward.0.bias"]
 
-    change_weights(saved, change)
-    with pytest.raises(InputError) as error:
-        relattn.translation.load(saved)
-    pieces = tokenizer.vocab_size
-    assert str(error.value) == (
-        f"{saved}/model.safetensors: the weights do not fit the model: decoder.0.feed_forward.0.bias is missing; "
-        f"embedding must be ({pieces}, 12), got ({pieces - 1}, 12); extra is not in the model"
-    )
-
-
-def test_many_weights_that_do_not_fit_are_counted(saved):
-    change_config(saved, lambda config: config["model"].update(feed_forward_dim=24))
-    with pytest.raises(InputError, match=r"; and 4 more$") as error:
-        relattn.translation.load(saved)
-    assert len(str(error.value).split("; ")) == 6
-
-
-def test_a_model_is_left_as_it_was_by_weights_that_do_not_fit(tokenizer):
-    model = make_model(tokenizer)
+    pieces, digest, model = tokenizer.vocab_size, tokenizer.digest, make_model(tokenizer)
+    change_weights(saved, change, tokenizer=digest)
+    facts = (f"embedding must be ({pieces}, 12), got ({pieces - 1}, 12)", "extra is not in the model")
+    assert_refused(saved, "decoder.0.feed_forward.0.bias is missing", *facts)
     with pytest.raises(InputError, match="is missing"):
         bundle.load_weights(model, {"embedding": torch.zeros_like(model.embedding)}, source="it")
     assert torch.equal(model.embedding, make_model(tokenizer).embedding)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64])
+def test_weights_must_be_real_numbers(saved, tokenizer, dtype):
+    change = lambda state: state.update(embedding=state["embedding"].to(dtype))  # noqa: E731
+    change_weights(saved, change, tokenizer=tokenizer.digest)
+    assert_refused(saved, "embedding must be floating point", str(dtype).removeprefix("torch."))
+
+
+def test_tokenizer_must_be_that_of_the_weights(saved, tokenizer):
+    other = Tokenizer.train(["three plums", "drei Pflaumen", *LINES[2:]] * 5, tokenizer.vocab_size, seed=1)
+    (saved / "tokenizer.model").write_bytes(other.model_bytes)
+    assert_refused(saved, "tokenizer.model: damaged, or not the one these weights were trained with")
+    (saved / "tokenizer.model").write_bytes(tokenizer.model_bytes)
+    change_weights(saved, lambda state: None, other="metadata")
+    assert_refused(saved, "tokenizer.model: damaged, or not the one these weights were trained with")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda c: c.pop("format"), "format must be relattn bundle, got None"),
-        (lambda c: c.update(version=5), "version must be 1, got 5$"),
-        (lambda c: c.update(version="1.0"), r"version must be 1, got 1\.0$"),
-        (lambda c: c.update(version=[1]), r"version must be 1, got \[\]$"),
-        (lambda c: c.pop("version"), "version must be 1, got None$"),
-        (lambda c: c.pop("search"), r"missing: search\.beam_size, "),
-        (lambda c: c["search"].pop("early_stopping"), r"missing: search\.early_stopping$"),
-        (lambda c: c.pop("calibration"), r"missing: calibration\.bias, calibration\.slope$"),
-        (lambda c: c["model"].update(positions=None), r"model\.positions must be "),
-        (lambda c: c["model"].update(positions=["relative"]), r"model\.positions must be one value$"),
-        (lambda c: c.update(colour="red"), "unknown setting 'colour'"),
+        (lambda c: c.update(version="1.0"), "version must be 1, got 1.0"),
+        (lambda c: c.pop("version"), "version must be 1, got None"),
+        (lambda c: c.pop("search"), "missing: search.beam_size, "),
+        (lambda c: c["search"].pop("early_stopping"), "missing: search.early_stopping"),
+        (lambda c: c.pop("calibration"), "missing: calibration.bias, calibration.slope"),
         (lambda c: c.pop("tgt_lang"), "missing: tgt_lang"),
-        (lambda c: c.update(src_lang=["no"]), "src_lang must be one value$"),
-        (lambda c: c.update(model=[1]), "model must be a group of settings$"),
-        (lambda c: c["model"].update(hidden=3), r"unknown setting 'model\.hidden'"),
-        (lambda c: c["model"].pop("clip"), r"missing: model\.clip$"),
-        (
-            lambda c: c["model"].update(dim="12"),
-            r"model\.dim must be ",
-        ),
-        (
-            lambda c: c["model"].update(dim=True),
-            r"model\.dim must be ",
-        ),
+        (lambda c: c["model"].pop("clip"), "missing: model.clip"),
+        (lambda c: c["model"].update(positions="alibi"), "must not be set for alibi positions"),
+        (lambda c: c["model"].update(positions=["relative"]), "model.positions must be one value"),
+        (lambda c: c.update(src_lang=["no"]), "src_lang must be one value"),
+        (lambda c: c.update(colour="red"), "unknown setting 'colour'"),
+        (lambda c: c["model"].update(dim="12"), "model.dim must be a whole number"),
         (lambda c: c["model"].update(heads=5), "heads must divide dim"),
-        (lambda c: c["model"].update(clip_right=1.5), r"model\.clip_right must be "),
-        (lambda c: c["model"].update(norm="mid"), r"model\.norm must be "),
-        (
-            lambda c: c["search"].update(alpha="0.6"),
-            r"search\.alpha must be ",
-        ),
-        (lambda c: c["search"].update(beam_size=0), r"beam_size must be in \[1, 1000\], got 0"),
+        (lambda c: c["search"].update(beam_size=0), "beam_size must be in [1, 1000], got 0"),
+        # Memory for a model is allocated only if the weights fit.
+        (lambda c: c["model"].update(dim=1_000_000, heads=1), "dim must be in [1, 65536]"),
+        (lambda c: c["model"].update(dim=1200), "the weights do not fit the model: "),
+        (lambda c: c["model"].update(encoder_layers=999), "tensors for 1001 layers"),
+        (lambda c: c["model"].update(feed_forward_dim=2**20), "must be (1048576,), got (20,)"),
+        (lambda c: c["model"].update(feed_forward_dim=24), "; and 4 more"),
     ],
 )
-def test_a_config_that_is_wrong_is_reported(saved, change, message):
-    change_config(saved, change)
-    with pytest.raises(InputError, match=rf"model/config\.yaml: {message}"):
-        relattn.translation.load(saved)
+def test_wrong_config_is_refused(saved, monkeypatch, change, message):
+    config = yaml.safe_load((saved / "config.yaml").read_text())
+    change(config)
+    (saved / "config.yaml").write_text(yaml.safe_dump(config))
+    monkeypatch.setattr(bundle, "load_weights", None)
+    assert_refused(saved, message)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "format must be relattn bundle, got None"),
-        (b"- 1\n", "must be a mapping"),
-        (b"a: [1\n", "not YAML: "),
-        (b"a: \xff\n", "not UTF-8 at byte 3"),
-        (b"a: !!python/object/apply:os.system ['touch pwned']\n", "format must be relattn bundle, got None"),
-    ],
-)
-def test_a_config_that_is_no_config_is_reported(saved, content, message):
-    (saved / "config.yaml").write_bytes(content)
-    with pytest.raises(InputError, match=rf"config\.yaml: {message}") as error:
-        relattn.translation.load(saved)
-    assert "\n" not in str(error.value)
+def test_config_of_another_kind_is_refused(saved):
+    pickled = b"a: !!python/object/apply:os.system ['touch pwned']"
+    for content in (b"", b"- 1", b"a: [1", b"a: \xff", pickled):
+        (saved / "config.yaml").write_bytes(content)
+        assert_refused(saved, "config.yaml: ")
 
 
-def test_numbers_may_be_whole_where_fractions_are_meant(saved):
-    change_config(saved, lambda config: config["search"].update(alpha=1))
-    assert bundle.read_bundle(saved).search.alpha == 1
-
-
-@pytest.mark.whole
-def test_a_bundle_is_loaded_without_lightning_and_the_package_without_anything(saved):
-    script = """
-import sys
-import relattn.translation
-assert "sentencepiece" not in sys.modules and "yaml" not in sys.modules
-relattn.translation.load(sys.argv[1]).translate(["one apple"])
-assert not {"lightning", "datasets", "sacrebleu", "matplotlib"} & set(sys.modules)
-"""
-    subprocess.run([sys.executable, "-c", script, str(saved)], check=True)
-
-
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted(FILES - {"README.md"}))
-def test_whatever_happens_to_a_file_it_is_read_or_refused_in_one_line(saved, tokenizer, name):
-    """Bits turned, bytes lost, bytes put in: a tokenizer is the same or refused, all else translates."""
-    source, whole = random.Random(name), (saved / name).read_bytes()
-    refused = 0
-    for turn in range(24):
+def test_randomly_damaged_file_is_read_or_refused(saved, tokenizer, name):
+    """Files are truncated, bytes replaced and bits flipped. A bundle that still loads has the right tokenizer."""
+    source, whole, refused = random.Random(name), (saved / name).read_bytes(), 0
+    for turn in range(15):
         damaged = bytearray(whole)
-        at = source.randrange(len(whole) if turn % 4 else min(len(whole), 1500))
+        start = source.randrange(len(whole) if turn % 4 else min(len(whole), 1500))
         if turn % 3 == 0:
-            del damaged[at:]
+            del damaged[start:]
         elif turn % 3 == 1:
-            damaged[at : at + source.randrange(20)] = source.randbytes(source.randrange(20))
+            damaged[start : start + source.randrange(20)] = source.randbytes(source.randrange(20))
         else:
-            damaged[at] ^= 1 << source.randrange(8)
+            damaged[start] ^= 1 << source.randrange(8)
         (saved / name).write_bytes(damaged)
-        told: InputError | None = None
         try:
-            loaded = relattn.translation.load(saved)
-        except InputError as error:
-            told = error
-        if told:
+            loaded = load(saved)
+        except InputError:
             refused += 1
-            assert str(told).startswith(f"{saved}/")
-            assert "\n" not in str(told)
-            assert len(str(told)) < 1500
+            assert_refused(saved)
         else:
             assert loaded.tokenizer.model_bytes == tokenizer.model_bytes
-    assert refused > 5
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"dim": 1_000_000, "heads": 1}, r"config\.yaml: dim must be in \[1, 65536\], got 1000000$"),
-        ({"decoder_layers": 10**6}, r"config\.yaml: decoder_layers must be in \[1, 1000\], got 1000000$"),
-        ({"dim": 1_200}, r"model\.safetensors: the weights do not fit the model: .*; and \d+ more$"),
-        (
-            {"encoder_layers": 999},
-            r"model\.safetensors: the weights do not fit the model: \d+ tensors for 1001 layers$",
-        ),
-        ({"feed_forward_dim": 2**20}, r"the weights do not fit the model: .* must be \(1048576,\), got \(20,\)"),
-    ],
-)
-def test_no_room_is_made_for_a_model_that_the_weights_are_not_of(saved, monkeypatch, changes, message):
-    change_config(saved, lambda config: config["model"].update(changes))
-    monkeypatch.setattr(bundle, "load_weights", None)  # what a model with room for its weights would be given to
-    with pytest.raises(InputError, match=message):
-        relattn.translation.load(saved)
-
-
-@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64])
-def test_weights_that_are_no_real_numbers_are_refused(saved, dtype):
-    change_weights(saved, lambda state: state.update(embedding=state["embedding"].to(dtype)))
-    kind = str(dtype).removeprefix("torch.")
-    with pytest.raises(InputError, match=rf"not fit the model: embedding must be floating point, got {kind}$"):
-        relattn.translation.load(saved)
-
-
-def test_weights_without_the_digest_of_their_tokenizer_are_refused(saved):
-    state = safetensors.torch.load_file(saved / "model.safetensors")
-    safetensors.torch.save_file(state, saved / "model.safetensors")
-    with pytest.raises(InputError, match=r"tokenizer\.model: damaged, or not the one these weights were trained with$"):
-        relattn.translation.load(saved)
-
-
-def test_a_tokenizer_of_other_weights_is_refused(saved, tokenizer):
-    other = Tokenizer.train(["three plums", "drei Pflaumen", *LINES[2:]] * 5, tokenizer.vocab_size, seed=1)
-    (saved / "tokenizer.model").write_bytes(other.model_bytes)
-    with pytest.raises(InputError, match=r"tokenizer\.model: damaged, or not the one these weights were trained with$"):
-        relattn.translation.load(saved)
-
-
-def test_the_same_model_is_the_same_files(tmp_path, tokenizer):
-    made = []
-    for turn in range(12):
-        path = tmp_path / str(turn)
-        bundle.save(path, model=make_model(tokenizer), recipe=RECIPE, tokenizer=tokenizer, card="")
-        made.append({file.name: file.read_bytes() for file in path.iterdir()})
-    assert all(files == made[0] for files in made)
+    assert refused >= 5

@@ -15,7 +15,7 @@ def names(path: Path) -> list[str]:
     return sorted(entry.name for entry in path.iterdir())
 
 
-def test_a_file_is_replaced_by_a_new_one(tmp_path):
+def test_file_is_replaced_by_a_new_one(tmp_path):
     path = tmp_path / ("x" * 255)  # the longest possible name
     path.write_bytes(b"old")
     with open(path, "rb") as before:
@@ -25,37 +25,35 @@ def test_a_file_is_replaced_by_a_new_one(tmp_path):
     assert names(tmp_path) == [path.name]
 
 
-@pytest.mark.parametrize("kind", ["file", "directory"])
-def test_an_error_keeps_what_was_there(tmp_path, kind):
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(OSError(28, "No space left on device"), InputError), (KeyboardInterrupt(), KeyboardInterrupt)],
+)
+@pytest.mark.parametrize("inside", ["", "file"])
+def test_failed_write_keeps_the_old_content(tmp_path, inside, error, raised):
+    """The output is a file, or a directory with one."""
     path = tmp_path / "target"
-    if kind == "directory":
+    if inside:
         path.mkdir()
-    (path / "inside" if kind == "directory" else path).write_bytes(b"old")
-    for error, raised in (
-        (OSError(28, "No space left on device"), InputError),
-        (KeyboardInterrupt(), KeyboardInterrupt),
-    ):
-        with pytest.raises(raised), putting(path) as aside:  # noqa: PT012
-            if kind == "directory":
-                aside.mkdir()
-            (aside / "inside" if kind == "directory" else aside).write_bytes(b"half")
-            raise error
-        assert names(tmp_path) == ["target"]
-        assert (path / "inside" if kind == "directory" else path).read_bytes() == b"old"
+    (path / inside).write_bytes(b"old")
+    with pytest.raises(raised), putting(path) as aside:  # noqa: PT012
+        if inside:
+            aside.mkdir()
+        (aside / inside).write_bytes(b"half")
+        raise error
+    assert names(tmp_path) == ["target"]
+    assert (path / inside).read_bytes() == b"old"
 
 
-def test_an_output_is_refused_before_anything_is_done(tmp_path):
-    (tmp_path / "directory").mkdir()
-    for path, reason in (
-        (tmp_path / "nowhere" / "out", "No such file or directory"),
-        (tmp_path / "directory", "Is a directory"),
-    ):
-        with pytest.raises(InputError, match=f"{path}: cannot be written: {reason}"), output(path):
-            raise AssertionError("work was begun")
-    assert names(tmp_path) == ["directory"]
+@pytest.mark.parametrize(("name", "reason"), [("no/out", "No such file or directory"), ("there", "Is a directory")])
+def test_unwritable_output_is_refused_before_the_work(tmp_path, name, reason):
+    (tmp_path / "there").mkdir()
+    with pytest.raises(InputError, match=f"{name}: cannot be written: {reason}"), output(tmp_path / name):
+        raise AssertionError("the block ran")
+    assert names(tmp_path) == ["there"]
 
 
-def test_an_output_replaces_a_file_at_the_end_alone(tmp_path):
+def test_output_is_replaced_at_the_end(tmp_path):
     path = tmp_path / "out"
     path.write_bytes(b"old")
     with output(path) as write:
@@ -68,7 +66,7 @@ def test_an_output_replaces_a_file_at_the_end_alone(tmp_path):
     assert names(tmp_path) == ["out"]
 
 
-def test_an_output_through_a_link_keeps_the_link_and_what_it_holds_till_the_end(tmp_path):
+def test_output_through_a_link_keeps_the_link(tmp_path):
     (tmp_path / "real").write_bytes(b"older and longer")
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "dangling").symlink_to("made")
@@ -83,10 +81,10 @@ def test_an_output_through_a_link_keeps_the_link_and_what_it_holds_till_the_end(
 
 
 def test_pipes_and_devices_are_written_directly(tmp_path):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
+    os.mkfifo(tmp_path / "pipe")
     main, terminal = os.openpty()
-    for path, reader in ((pipe, os.open(pipe, os.O_RDWR | os.O_NONBLOCK)), (Path(os.ttyname(terminal)), main)):
+    pipe = os.open(tmp_path / "pipe", os.O_RDWR | os.O_NONBLOCK)
+    for path, reader in ((tmp_path / "pipe", pipe), (Path(os.ttyname(terminal)), main)):
         with output(path) as write:
             write(b"through")
         assert os.read(reader, 100) == b"through"

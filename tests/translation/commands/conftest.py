@@ -1,4 +1,4 @@
-"""Commands run in this process, and a bundle for them."""
+"""Commands that run in the test's process, and bundles for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.commands import Result
 
 @pytest.fixture
 def relattn(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
-    """relattn("translate", bundle, …): a command run in this process."""
+    """Function that runs a command in this process: relattn("translate", bundle, ...)."""
 
     def call(*arguments: object) -> Result:
         capsys.readouterr()
@@ -34,21 +34,21 @@ def relattn(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
     return call
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def model(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Directory of a bundle whose weights are random enough for every line to have a translation of its own."""
-    path = tmp_path_factory.mktemp("lively") / "bundle"
+    """Directory of a bundle with random weights, so that different lines have different translations. Do not write."""
     translator = load(f"{finished.out}/bundle")
     generator = torch.Generator().manual_seed(1)
     for parameter in translator.model.parameters():
         parameter.data += 0.7 * torch.randn(parameter.shape, generator=generator)
+    path = tmp_path_factory.mktemp("random") / "bundle"
     bundle.save(path, model=translator.model, recipe=finished, tokenizer=translator.tokenizer, card="")
     return str(path)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def another(model: str, finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A bundle of the same vocabulary, with other weights."""
+    """Directory of a bundle with the same vocabulary and other weights."""
     translator = load(model)
     for parameter in translator.model.parameters():
         parameter.data = parameter.flip(0)
@@ -59,7 +59,7 @@ def another(model: str, finished: Recipe, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def recipe_file(tmp_path: Path, make_recipe: Callable[..., Recipe]) -> Path:
-    """A recipe that trains, into tmp_path/run."""
+    """File of a recipe that trains into tmp_path/run."""
     path = tmp_path / "recipe.yaml"
     path.write_text(dump(make_recipe(tmp_path / "run")), encoding="utf-8")
     return path
@@ -67,7 +67,7 @@ def recipe_file(tmp_path: Path, make_recipe: Callable[..., Recipe]) -> Path:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Recipe, bool]]:
-    """The recipes that `train` is asked to train, which it does not."""
+    """Recipes that `train` is called with, and `resume` of each. Nothing is trained."""
     calls: list[tuple[Recipe, bool]] = []
 
     def train(recipe: Recipe, *, resume: bool) -> Path:
@@ -80,7 +80,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Recipe, bool]]:
 
 @pytest.fixture
 def reading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[bytes], None]]:
-    """reading(content): what is on standard input."""
+    """Function that sets the content of standard input."""
     with (tmp_path / "stdin").open("w+b") as file:
 
         def put(content: bytes) -> None:

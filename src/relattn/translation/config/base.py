@@ -8,7 +8,8 @@ from typing import Any, get_type_hints
 
 from relattn.translation.errors import one_line, require
 
-_NOT_TEXT = re.compile("[\0\ud800-\udfff]")  # surrogates stand for the bytes of a path that is not UTF-8
+# Surrogates stand for the bytes of a path that is not UTF-8. PyYAML writes U+0085 (next line) so that it reads a space.
+_NOT_TEXT = re.compile("[\0\x85\ud800-\udfff]")
 
 
 def number(default: float | None, interval: str) -> Any:
@@ -37,7 +38,7 @@ class Config:
                 require(_contains(interval, value), f"{name} must be in {interval}, got {one_line(value, 40)}")
             if isinstance(value, str):
                 valid = not _NOT_TEXT.search(value)
-                require(valid, f"{name} must be UTF-8 without NUL, got {one_line(ascii(value), 100)}")
+                require(valid, f"{name} must be UTF-8 without NUL and U+0085, got {one_line(ascii(value), 100)}")
 
 
 def setting_types(kind: type, prefix: str = "") -> dict[str, Any]:
