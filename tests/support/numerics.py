@@ -4,7 +4,9 @@ Dimensions of a shape are distinct primes where possible, so that a transposed a
 measured, not chosen: a small multiple of the error of the reference in the same precision, compared with float64.
 """
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -110,20 +112,19 @@ def cotangent_of(output: Tensor, seed: int = 1) -> Tensor:
 def kept_pairs(attend: Callable[..., Tensor], inputs: dict[str, Tensor | None]) -> Tensor:
     """Return the pairs that dropout keeps, (batch, heads, n, n) of bool.
 
-    All scores are equal, and the values are rows of the identity matrix, so that an output is nonzero where its pair is
-    kept. `attend` is called with the names of the inputs, and must drop the same pairs each time.
+    All scores are equal, and the values are columns of the identity matrix, so that an output is nonzero where its pair
+    is kept. `attend` is called with the names of the inputs, and must drop the same pairs each time.
     """
-    equal = {name: None if x is None else torch.zeros_like(x) for name, x in inputs.items()}
-    value = equal["value"]
+    zeros = {name: None if x is None else torch.zeros_like(x) for name, x in inputs.items()}
+    value = zeros["value"]
     assert value is not None
     n, width = value.shape[2:]
-    letters = torch.eye(n, dtype=value.dtype, device=value.device)
-    spelled = []
-    for start in range(0, n, width):
-        some = letters[:, start : start + width]
-        equal["value"] = F.pad(some, (0, width - some.shape[1])).expand(value.shape)
-        spelled.append(attend(**equal)[..., : some.shape[1]] > 0)
-    return torch.cat(spelled, dim=-1)
+    identity = torch.eye(n, dtype=value.dtype, device=value.device)
+    kept = []
+    for columns in identity.split(width, dim=1):
+        padded = F.pad(columns, (0, width - columns.shape[1])).expand(value.shape)
+        kept.append(attend(**{**zeros, "value": padded})[..., : columns.shape[1]] > 0)
+    return torch.cat(kept, dim=-1)
 
 
 def equations_keeping(
@@ -194,10 +195,17 @@ def convert(inputs: dict[str, Tensor | None], dtype: torch.dtype) -> dict[str, T
 
 
 def measured(
-    operator: Callable[..., Any], inputs: dict[str, Tensor | None], backend: str, **options: Any
+    operator: Callable[..., Any],
+    inputs: dict[str, Tensor | None],
+    backend: str,
+    budget: tuple[Results, dict[str, float]] | None = None,
+    **options: Any,
 ) -> dict[str, tuple[float, float]]:
-    """Return the error and the allowed error of a backend's output, log-sum-exp and gradients."""
-    exact, allowed = budgets(operator, inputs, **options)
+    """Return the error and the allowed error of a backend's output, log-sum-exp and gradients.
+
+    `budget` is the result of `budgets` for this call, if it is at hand.
+    """
+    exact, allowed = budget or budgets(operator, inputs, **options)
     got = outputs_and_gradients(operator, inputs, backend=backend, **options)
     return {name: (off, allowed[name]) for name, off in differences(got, exact).items()}
 
@@ -206,7 +214,29 @@ def assert_within_budget(
     operator: Callable[..., Any], inputs: dict[str, Tensor | None], backend: str, **options: Any
 ) -> None:
     """Assert that a backend's output, log-sum-exp and gradients are within the tolerance of their dtype."""
-    found = measured(operator, inputs, backend, **options)
-    wrong = {name: (off, allowed) for name, (off, allowed) in found.items() if off > allowed}
+    errors = measured(operator, inputs, backend, **options)
+    wrong = {name: (off, allowed) for name, (off, allowed) in errors.items() if off > allowed}
     listed = "; ".join(f"{name} off by {off:.1e}, allowed {allowed:.1e}" for name, (off, allowed) in wrong.items())
     assert not wrong, f"{backend} against the reference: {listed}"
+
+
+def assert_close(got: Any, want: Any, ulps: float = 450.0) -> None:
+    """Assert that two ways to the same numbers of order one differ by rounding only; tensors, or dicts of them."""
+    if isinstance(want, Tensor):
+        got, want = {"result": got}, {"result": want}
+    for name, x in want.items():
+        off, allowed = error(got[name], x), ulps * torch.finfo(x.dtype).eps
+        assert off < allowed, f"{name} off by {off:.1e}, allowed {allowed:.1e}"
+
+
+@contextmanager
+def nan_in_new_memory() -> Iterator[None]:
+    """Let `torch.empty` return NaN, and glibc's malloc, which the compiled kernels use, 3e38."""
+    perturb = getattr(ctypes.CDLL(None), "mallopt", lambda option, value: None)
+    torch.use_deterministic_algorithms(True)
+    perturb(-6, 0x80)  # M_PERTURB: bytes of 0x7f
+    try:
+        yield
+    finally:
+        perturb(-6, 0)
+        torch.use_deterministic_algorithms(False)
