@@ -229,7 +229,7 @@ def test_long_prefixes_are_read_in_parts(monkeypatch):
 def test_sentences_that_are_done_leave_the_batch():
     """Banned tokens are not generated, however likely; a sentence that never ends is ended at its limit."""
     model = TableModel(11)
-    model.logits[..., [PAD, BOS]] += 10.0
+    model.logits[0, :, [PAD, BOS]] += 80.0
     model.logits[0, :, EOS] += 70.0  # done after one step
     model.logits[1:, :, EOS] -= 50.0  # done at their limits
     found = search_all(model, [5, 3, 5], rules(2))
