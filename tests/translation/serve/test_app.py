@@ -1,157 +1,125 @@
-"""The routes: what LibreTranslate's clients send and get, what is refused and how, and that nothing is mixed up."""
+"""The routes of a server: results, errors and their status, limits, log and metrics."""
 
 from __future__ import annotations
 
-import io
+import asyncio
 import json
 import logging
-import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from benchmarks.fuzz import request
 from relattn.translation import load
-from relattn.translation.config import Recipe, SearchConfig
 from relattn.translation.errors import InputError
-from relattn.translation.serve import routing
+from relattn.translation.serve import files, routing
 from relattn.translation.serve.app import make_app
+from relattn.translation.serve.languages import language_name
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.routing import Router
 from relattn.translation.serve.text.html import Markup
-from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.pipeline import Translation, Translator
+from tests.support.bundles import save_random_bundle
+from tests.translation.serve.support import LIMITS, client_of, translate
 
-LIMITS = Limits(characters=1000, sentences=20, texts=5, file=100_000, waiting=40)
-
-
-class Shouting(Translator):
-    """Translates by capitals, with its name before, so that it shows which way a text went."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.search = name, SearchConfig(beam_size=3)
-        self.batches: list[list[str]] = []
-        self.going = threading.Event()
-        self.going.set()
-
-    def n_best(self, lines: Any, options: TranslateOptions, **_: Any) -> list[list[Translation]]:
-        assert self.going.wait(20)
-        self.batches.append(list(lines))
-        for line in lines:
-            if "refuse" in line:
-                raise InputError("line 1 has what no model reads")
-        capitals = [line if "<" in line else line.upper() for line in lines]
-        return [
-            [Translation(f"{self.name}{line}" + "'" * k, 0.0, []) for k in range(options.n_best)] for line in capitals
-        ]
-
-    search_batch = log_probs = align_batch = None  # type: ignore[assignment]
-
-
-Shouting.__abstractmethods__ = frozenset()
-
-
-def served(pairs: str = "en-de", *, limits: Limits = LIMITS, pivot: str = "", **options: Any) -> TestClient:
-    found = [tuple(pair.split("-")) for pair in pairs.split()]
-    translators = {(source, target): Shouting(f"{target}:") for source, target in found}
-    client = TestClient(make_app(Router(translators, limits, pivot=pivot), **options))
-    client.translators = translators  # type: ignore[attr-defined]
-    return client
+GERMAN = "Guten Morgen, wie geht es Ihnen heute? Das Wetter ist schön."
+ENGLISH = "Good morning, how are you doing today?"
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
-    with served("en-de de-en en-fr") as client:
+    with client_of("en-de de-en en-fr") as client:
         yield client
 
 
-def asked(client: TestClient, **given: Any) -> Any:
-    return client.post("/translate", json={"source": "en", "target": "de", **given})
-
-
-def test_a_text_is_translated_sentence_by_sentence(client: TestClient) -> None:
-    answer = asked(client, q="Good day. And you?\n\n Well. ")
-    assert answer.status_code == 200
+def test_texts_are_translated_by_sentences(client):
+    answer = translate(client, q="Good day. And you?\n\n Well. ")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
     assert answer.json() == {"translatedText": "de:GOOD DAY. de:AND YOU?\n\n de:WELL. "}
-
-
-def test_a_list_is_answered_by_a_list_in_its_order(client: TestClient) -> None:
-    answer = asked(client, q=["one", "", "two\nthree"], alternatives=2)
-    assert answer.json() == {
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+    assert translate(client, q=["one", "", "two\nthree"], alternatives=2).json() == {
         "translatedText": ["de:ONE", "", "de:TWO\nde:THREE"],
         "alternatives": [["de:ONE'", "de:ONE''"], [], ["de:TWO'\nde:THREE'", "de:TWO''\nde:THREE''"]],
     }
+    assert translate(client, q="one", alternatives=50).json()["alternatives"] == ["de:ONE'", "de:ONE''"]  # of the beam
+    html = '<p>de:one <b>two</b></p><p translate="no">x</p>'
+    assert translate(client, q=html.replace("de:", ""), format="html").json() == {"translatedText": html}
 
 
-def test_parameters_come_as_a_form_or_in_the_address_too(client: TestClient) -> None:
-    given = {"q": "one", "source": "en", "target": "de"}
-    expected = {"translatedText": "de:ONE"}
-    assert client.post("/translate", data=given).json() == expected
-    assert client.post("/translate", files={"other": b""}, data=given).json() == expected
-    assert client.post("/translate", params=given).json() == expected
-    assert asked(client, q="one", format=None, api_key=None).json() == expected
+def test_parameters_may_be_a_form_or_a_query(client):
+    parameters, expected = {"q": "one", "source": "en", "target": "de"}, {"translatedText": "de:ONE"}
+    assert client.post("/translate", data=parameters).json() == expected
+    assert client.post("/translate", files={"other": b""}, data=parameters).json() == expected
+    assert client.post("/translate", params=parameters).json() == expected
+    assert translate(client, q="one", format=None, api_key=None).json() == expected
 
 
-def test_alternatives_are_as_many_as_the_search_has(client: TestClient) -> None:
-    assert asked(client, q="one", alternatives=50).json()["alternatives"] == ["de:ONE'", "de:ONE''"]
-
-
-def test_html_keeps_its_tags(client: TestClient) -> None:
-    answer = asked(client, q='<p>one <b>two</b></p><p translate="no">x</p>', format="html")
-    assert answer.json() == {"translatedText": '<p>de:one <b>two</b></p><p translate="no">x</p>'}
-
-
-def test_a_language_is_detected_among_those_that_are_translated(client: TestClient) -> None:
-    german = "Guten Morgen, wie geht es Ihnen heute? Das Wetter ist schön."
-    (first, second) = client.post("/detect", json={"q": german}).json()
+def test_languages_are_detected(client):
+    first, second = client.post("/detect", json={"q": GERMAN}).json()
     assert (first["language"], second["language"]) == ("de", "en")
     assert 50 < first["confidence"] <= 100
-    answer = asked(client, q=german, source="auto", target="en").json()
+    assert client.post("/detect", json={"q": "12 34"}).json() == []
+    answer = translate(client, q=GERMAN, source="auto", target="en").json()
     assert answer["detectedLanguage"] == first
     assert answer["translatedText"].startswith("en:GUTEN MORGEN")
-    both = asked(client, q=[german, "Good morning, how are you doing today?"], source="auto", target="en").json()
-    assert [one["language"] for one in both["detectedLanguage"]] == ["de", "en"]
-    assert both["translatedText"][1] == "Good morning, how are you doing today?"
-    assert client.post("/detect", json={"q": "12 34"}).json() == []
+    answer = translate(client, q=[GERMAN, ENGLISH], source="auto", target="en").json()
+    assert [each["language"] for each in answer["detectedLanguage"]] == ["de", "en"]
+    assert answer["translatedText"][1] == ENGLISH  # unchanged
 
 
-def test_languages_and_settings(client: TestClient) -> None:
+def test_description_of_the_server(client):
     assert client.get("/languages").json() == [
         {"code": "de", "name": "German", "targets": ["en"]},
         {"code": "en", "name": "English", "targets": ["de", "fr"]},
         {"code": "fr", "name": "French", "targets": []},
     ]
-    settings = client.get("/frontend/settings").json()
-    assert settings["charLimit"] == 1000
-    assert settings["language"]["source"] == {"code": "de", "name": "German"}
-    assert settings["supportedFilesFormat"] == [".txt", ".srt", ".html", ".htm", ".docx"]
+    assert [language_name(code) for code in ("pt-BR", "xx", "?")] == ["Portuguese (Brazil)", "xx", "?"]
+    answer = client.get("/frontend/settings").json()
+    assert (answer["charLimit"], answer["keyRequired"]) == (1000, False)
+    assert answer["language"]["source"] == {"code": "de", "name": "German"}
+    assert answer["supportedFilesFormat"] == [".txt", ".srt", ".html", ".htm", ".docx"]
     assert client.get("/health").json() == {"status": "ok"}
     body = client.get("/spec").json()["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]
     assert body["schema"]["required"] == ["q", "source", "target"]
     assert body["schema"]["properties"]["source"]["enum"] == ["de", "en", "auto"]
     assert client.post("/suggest", data={"q": "x"}).status_code == 403
+    for path, kind in (("/", "text/html"), ("/page.css", "text/css"), ("/page.js", "text/javascript")):
+        answer = client.get(path)
+        assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, kind)
+        assert "://" not in answer.text  # nothing comes from other servers
 
 
-def test_a_pivot_is_gone_through_where_it_is_asked_for() -> None:
-    with served("de-en en-fr") as client:
-        assert asked(client, q="ja", source="de", target="fr").status_code == 400
-    with served("de-en en-fr", pivot="en") as client:
-        assert asked(client, q="ja", source="de", target="fr").json() == {"translatedText": "fr:EN:JA"}
-        assert client.get("/languages").json()[0]["targets"] == ["en", "fr"]
-    with pytest.raises(InputError, match="got es"):
-        served("de-en en-fr", pivot="es")
+def test_pivot_keys_and_origins(tmp_path):
+    keys, origin = tmp_path / "keys", {"Origin": "https://example.org"}
+    keys.write_text("# ours\none-key\n\nanother\n")
+    with client_of("de-en en-fr", pivot="en", keys=keys, cors=["https://example.org"]) as client:
+        for key in ({}, {"api_key": "wrong"}, {"api_key": "# ours"}, {"api_key": ""}, {"api_key": ["one-key"]}):
+            answer = translate(client, q="x", target="fr", **key)
+            assert answer.status_code == 403
+            assert "api_key" in answer.json()["error"]
+        assert client.post("/detect", data={"q": "x"}).status_code == 403
+        assert client.get("/frontend/settings").json()["keyRequired"] is True
+        answer = translate(client, q="ja", source="de", target="fr", api_key="another")
+        assert answer.json() == {"translatedText": "fr:EN:JA"}
+        answer = client.get("/languages", headers=origin)
+        assert answer.headers["access-control-allow-origin"] == origin["Origin"]
+        assert answer.json()[0]["targets"] == ["en", "fr"]
+        answer = client.get("/languages", headers={"Origin": "https://x.org"})
+        assert "access-control-allow-origin" not in answer.headers
+    keys.write_text("\n# none\n")
+    for options, message in (({"pivot": "es"}, "got es"), ({"keys": keys}, "at least one key")):
+        with pytest.raises(InputError, match=message):
+            client_of("de-en en-fr", **options)
 
 
-def test_a_file_is_translated_and_fetched(client: TestClient) -> None:
-    given = {"source": "en", "target": "de"}
-    answer = client.post(
-        "/translate_file", data=given, files={"file": ("../../a.srt", b"1\n00:00:01,000 --> 00:00:02,000\nhi\n")}
-    )
+def test_files(client, monkeypatch):
+    parameters, content = {"source": "en", "target": "de"}, b"1\n00:00:01,000 --> 00:00:02,000\nhi\n"
+    answer = client.post("/translate_file", data=parameters, files={"file": ("../../a.srt", content)})
     assert answer.status_code == 200, answer.text
     address = answer.json()["translatedFileUrl"]
     assert address.startswith("http://testserver/download_file/")
@@ -160,251 +128,215 @@ def test_a_file_is_translated_and_fetched(client: TestClient) -> None:
     assert fetched.content == b"1\n00:00:01,000 --> 00:00:02,000\nde:HI\n\n"
     assert fetched.headers["content-disposition"].startswith("attachment")
     assert client.get(address[:-5] + "x.srt").status_code == 404
+    for _ in range(files.MAX_FILES):
+        client.post("/translate_file", data=parameters, files={"file": ("a.txt", b"")})
+    assert client.get(address).status_code == 404  # the oldest file
+    monkeypatch.setattr(files, "LIFETIME", -1.0)
+    answer = client.post("/translate_file", data=parameters, files={"file": ("a.txt", b"")})
+    assert client.get(answer.json()["translatedFileUrl"]).status_code == 404
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("parameters", "message"),
     [
         ({}, "q is missing"),
-        ({"q": 1}, "q: "),
-        ({"q": ["a", 1]}, "q: "),
-        ({"q": {"a": 1}}, "q: "),
-        ({"q": "x", "source": ""}, "from '' to 'de'"),
-        ({"q": "x", "source": "xx"}, "from 'xx' to 'de'"),
-        ({"q": "x", "target": "../x"}, "from 'en' to '../x'"),
-        ({"q": "x", "target": "auto"}, "from 'en' to 'auto'"),
+        *(({"q": q}, "q: ") for q in (1, ["a", 1], {"a": 1})),
+        *(({"q": "x", "source": source}, f"from '{source}' to 'de'") for source in ("", "xx")),
+        *(({"q": "x", "target": target}, f"from 'en' to '{target}'") for target in ("../x", "auto")),
+        ({"q": "ja", "source": "de", "target": "fr"}, "from 'de' to 'fr'"),
         ({"q": "x", "format": "pdf"}, "format: "),
-        ({"q": "x", "alternatives": -1}, "alternatives: "),
-        ({"q": "x", "alternatives": "many"}, "alternatives: "),
+        *(({"q": "x", "alternatives": number}, "alternatives: ") for number in (-1, "many")),
         ({"q": "x" * 1001}, "at most 1,000 characters, got 1,001"),
         ({"q": "a.\n" * 21}, "at most 20 sentences, got 21"),
         ({"q": ["x"] * 6}, "at most 5 texts, got 6"),
-        ({"q": "please refuse"}, "what no model reads"),
+        ({"q": "please refuse"}, "the translator refused line 1"),
         ({"q": "<b>" * 300, "format": "html"}, "nested elements"),
     ],
 )
-def test_mistakes_are_400_with_a_line(client: TestClient, given: dict[str, Any], message: str) -> None:
-    answer = asked(client, **given)
+def test_wrong_parameters(client, parameters, message):
+    answer = translate(client, **parameters)
     assert answer.status_code == 400
     assert message in answer.json()["error"]
     assert "\n" not in answer.json()["error"]
-    assert asked(client, q="one").json() == {"translatedText": "de:ONE"}
 
 
-HALF_A_PAIR = b'{"q": "\\ud800", "source": "en", "target": "de"}'
-NO_REQUESTS = [b"{", b"[1]", b"null", b'"x"', b"\xff\xfe", b"[" * 100_000, b'{"q": 1' + b"0" * 5000 + b"}", HALF_A_PAIR]
-KINDS = ["application/json", "", "multipart/form-data", "multipart/form-data; boundary=x"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("body", NO_REQUESTS)
-def test_what_is_no_request_is_400(client: TestClient, body: bytes, kind: str) -> None:
-    answer = client.post("/translate", content=body, headers={"Content-Type": kind})
-    assert answer.status_code in (400, 413), answer.text
-    assert "error" in answer.json()
-
-
-TEXTS = [
-    "\x00\x01\x1b[31m",
-    "\u202eright to left",
-    "😀" * 50,
-    "a\ud7ff\uffff\U0010ffff",
-    "\ufeff",
-    "<script>x</script>",
-]
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_any_text_is_answered_as_json(client: TestClient, text: str) -> None:
-    for kind in ("text", "html"):
-        answer = asked(client, q=text, format=kind)
-        assert answer.status_code == 200
-        assert answer.headers["content-type"] == "application/json"
-        assert answer.headers["x-content-type-options"] == "nosniff"
-        assert "script-src 'self'" in answer.headers["content-security-policy"]
-
-
-@pytest.mark.sampled(2)
-def test_damaged_requests_are_answered(trained: TestClient) -> None:
-    draw, statuses = random.Random(1), set()
-    for _ in range(400):
-        method, path, body, headers = request(draw)
-        statuses.add(trained.request(method, path, content=body, headers=headers).status_code)
-    assert {200, 400, 404} <= statuses
-    assert max(statuses) < 500
-
-
-def test_large_requests_are_413(client: TestClient) -> None:
-    assert client.post("/translate", content=b" " * 1_000_000).status_code == 413
-    assert client.post("/translate", content=(b" " * 10_000 for _ in range(100))).status_code == 413
-    big = {"file": ("a.txt", b"x" * 120_000)}
-    assert client.post("/translate_file", data={"source": "en", "target": "de"}, files=big).status_code == 413
-
-
-def test_other_routes_and_methods(client: TestClient) -> None:
+def test_bodies_that_are_no_request(client):
+    surrogate = b'{"q": "\\ud800", "source": "en", "target": "de"}'
+    bodies = (b"{", b"[1]", b'"x"', b"\xff\xfe", b"[" * 60_000, b'{"q": 1' + b"0" * 5000 + b"}", surrogate)
+    for body in bodies:
+        for kind in ("application/json", "", "multipart/form-data", "multipart/form-data; boundary=x"):
+            answer = client.post("/translate", content=body, headers={"Content-Type": kind})
+            assert answer.status_code == 400, (body[:20], kind)
+            assert "error" in answer.json()
+    for content in (b" " * 1_000_000, (b" " * 10_000 for _ in range(100))):
+        assert client.post("/translate", content=content).status_code == 413
+    parameters = {"source": "en", "target": "de"}
+    for size in (120_000, 200_000):  # more than a file, or a request, may have
+        answer = client.post("/translate_file", data=parameters, files={"file": ("a.txt", b"x" * size)})
+        assert answer.status_code == 413
     assert client.get("/translate").status_code == 405
     for path in ("/nothing", "/../../etc/passwd", "/page/../api.py", "/download_file/..%2f..%2fetc%2fpasswd"):
         answer = client.get(path)
-        assert answer.status_code == 404, path
-        assert "error" in answer.json()
+        assert (answer.status_code, list(answer.json())) == (404, ["error"])
 
 
-def test_keys_are_asked_for(tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    file.write_text("# ours\none-key\n\nanother\n")
-    with served(keys=file) as client:
-        for key in ({}, {"api_key": "wrong"}, {"api_key": "# ours"}, {"api_key": ""}, {"api_key": ["one-key"]}):
-            answer = asked(client, q="x", **key)
-            assert answer.status_code == 403
-            assert "api_key" in answer.json()["error"]
-        assert asked(client, q="x", api_key="another").status_code == 200
-        assert client.post("/detect", data={"q": "x"}).status_code == 403
-        assert client.get("/frontend/settings").json()["keyRequired"] is True
-    file.write_text("\n# none\n")
-    with pytest.raises(InputError, match="at least one key"):
-        served(keys=file)
+PIECES = [*"a. <>&\n\0\x1b\u202e\ufeff😀\uffff", "<b>", "</b>", "<!--", "]]>", "<m0>", "</m0>", "&#xd800;", "<script>"]
+TEXTS = st.one_of(st.text(max_size=20), st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 
 
-def test_other_origins_are_let_in_only_where_that_is_asked_for() -> None:
-    origin = {"Origin": "https://example.org"}
-    with served() as client:
-        assert "access-control-allow-origin" not in client.get("/languages", headers=origin).headers
-    with served(cors=["https://example.org"]) as client:
-        assert client.get("/languages", headers=origin).headers["access-control-allow-origin"] == "https://example.org"
-        assert (
-            "access-control-allow-origin" not in client.get("/languages", headers={"Origin": "https://x.org"}).headers
-        )
+@settings(max_examples=60)
+@given(TEXTS, st.sampled_from(["text", "html", "a.txt", "a.srt", "a.html", "a.docx", "x"]), st.integers(0, 4))
+def test_any_text_is_answered(client, text, kind, alternatives):
+    """A text, or a file with it, never causes an internal error."""
+    if "." in kind:
+        file = {"file": (kind, text.encode("utf-8", "surrogatepass"))}
+        answer = client.post("/translate_file", data={"source": "auto", "target": "de"}, files=file)
+    else:
+        answer = translate(client, q=text, source="auto", format=kind, alternatives=alternatives)
+    assert answer.status_code in (200, 400)
+    assert kind != "text" or answer.status_code == 200
+    assert answer.headers["content-type"] == "application/json"
 
 
-def test_a_full_queue_is_429_and_says_when_to_come_again() -> None:
-    with served(limits=Limits(sentences=5, waiting=5, batch=1, seconds=30)) as client, ThreadPoolExecutor(8) as threads:
-        translator = client.translators["en", "de"]  # type: ignore[attr-defined]
-        translator.going.clear()
-        waiting = [threads.submit(asked, client, q=f"text {i}") for i in range(8)]
-        while sum(future.done() for future in waiting) < 2:
-            pass
-        translator.going.set()
-        answers = [future.result(20) for future in waiting]
-    assert sorted({answer.status_code for answer in answers}) == [200, 429]
-    assert all(answer.headers["retry-after"] for answer in answers if answer.status_code == 429)
-    right = [answer.json().get("translatedText") in (None, f"de:TEXT {i}") for i, answer in enumerate(answers)]
-    assert all(right)
+def test_concurrent_requests_share_batches(client):
+    translator = client.translators["en", "de"]
+    translator.batches.clear()
+    before = client.get("/metrics").text
+    with ThreadPoolExecutor(16) as threads:
+        answers = list(threads.map(lambda i: translate(client, q=f"a{i}.\nb{i}").json(), range(40)))
+    assert answers == [{"translatedText": f"de:A{i}.\nde:B{i}"} for i in range(40)]
+    assert len(translator.batches) < 40
+    added = [amount(client.get("/metrics").text, name) - amount(before, name) for name in (COUNT_200, SENTENCES)]
+    assert added == [40, 80]
 
 
-def test_what_takes_too_long_is_429() -> None:
-    with served(limits=Limits(seconds=0.2)) as client:
-        translator = client.translators["en", "de"]  # type: ignore[attr-defined]
-        translator.going.clear()
-        answer = asked(client, q="x")
-        translator.going.set()
-        assert answer.status_code == 429
-        assert "0.2 seconds" in answer.json()["error"]
-        assert asked(client, q="x").status_code in (200, 429)
+COUNT_200, SENTENCES = 'relattn_requests_total{route="/translate",status="200"}', "relattn_batch_sentences_sum"
 
 
-def test_while_a_page_is_read_or_written_others_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    going, slow = threading.Event(), threading.Event()
+def amount(metrics: str, name: str) -> float:
+    return float(metrics.partition(f"\n{name} ")[2].split("\n")[0] or 0)
+
+
+def test_slow_parsing_does_not_block_other_requests(client, monkeypatch):
+    running, begun = threading.Event(), threading.Event()
 
     class Slow(Markup):
         def fill(self, *arguments: Any, **options: Any) -> str:
-            slow.set()
-            assert going.wait(20)
+            begun.set()
+            assert running.wait(60)
             return super().fill(*arguments, **options)
 
     monkeypatch.setattr(routing, "Markup", Slow)
-    with served() as client, ThreadPoolExecutor(2) as threads:
-        page = threads.submit(asked, client, q="<p>One</p>", format="html")
-        assert slow.wait(20)
-        assert threads.submit(asked, client, q="two").result(20).json() == {"translatedText": "de:TWO"}
-        going.set()
-        assert page.result(20).json() == {"translatedText": "<p>de:ONE</p>"}
+    with ThreadPoolExecutor(2) as threads:
+        page = threads.submit(translate, client, q="<p>One</p>", format="html")
+        assert begun.wait(60)
+        assert threads.submit(translate, client, q="two").result(60).json() == {"translatedText": "de:TWO"}
+        running.set()
+        assert page.result(60).json() == {"translatedText": "<p>de:ONE</p>"}
 
 
-def test_requests_of_many_are_translated_together_and_answered_apart() -> None:
-    with served(limits=Limits(pause=20)) as client, ThreadPoolExecutor(16) as threads:
-        answers = list(threads.map(lambda i: asked(client, q=f"a{i}.\nb{i}").json(), range(64)))
-        assert answers == [{"translatedText": f"de:A{i}.\nde:B{i}"} for i in range(64)]
-        batches = client.translators["en", "de"].batches  # type: ignore[attr-defined]
-        assert len(batches) < 64
-        told = client.get("/metrics").text
-    assert 'relattn_requests_total{route="/translate",status="200"} 64.0' in told
-    assert "relattn_batch_sentences_sum 128.0" in told
+async def send(client: TestClient, *messages: dict[str, Any]) -> int:
+    """Return the status of a request whose client sends these messages and no others."""
+    queue, statuses = list(messages), []
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": "/translate", "headers": headers}
+
+    async def receive() -> dict[str, Any]:
+        if not queue:
+            await asyncio.sleep(60)
+        return queue.pop(0)
+
+    async def note(message: dict[str, Any]) -> None:
+        statuses.append(message.get("status"))
+
+    await client.app({**scope, "query_string": b"", "raw_path": b"/translate"}, receive, note)  # type: ignore[arg-type]
+    return statuses[0]
 
 
-def test_the_log_has_no_text_and_no_key(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+def test_full_queue_and_deadlines():
+    """A request is refused if the queue is full, or if it takes too long to receive or to answer."""
+    body = json.dumps({"q": "gone 1.\ngone 2.\ngone 3.", "source": "en", "target": "de"}).encode()
+    message = {"type": "http.request", "body": body, "more_body": False}
+    limits = Limits(sentences=5, waiting=5, batch=1, seconds=2)
+    with client_of("en-de", limits=limits) as client, ThreadPoolExecutor(8) as threads:
+        translator = client.translators["en", "de"]
+        translator.running.clear()
+        requests = [threads.submit(translate, client, q=f"text {i}") for i in range(8)]
+        while sum(request.done() for request in requests) < 2:
+            pass
+        translator.running.set()
+        answers = [request.result(60) for request in requests]
+        assert {answer.status_code for answer in answers} == {200, 429}
+        assert all(answer.headers["retry-after"] for answer in answers if answer.status_code == 429)
+        texts = [answer.json().get("translatedText", f"de:TEXT {i}") for i, answer in enumerate(answers)]
+        assert texts == [f"de:TEXT {i}" for i in range(8)]
+        translator.running.clear()
+        translator.batches.clear()
+        assert client.portal.call(send, client, message, {"type": "http.disconnect"}) == 499
+        assert "relattn_waiting_sentences 0.0" in client.get("/metrics").text
+        late = threads.submit(translate, client, q="late")
+        assert client.portal.call(send, client, {**message, "more_body": True}) == 408
+        answer = late.result(60)
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "2")
+        assert "2 seconds" in answer.json()["error"]
+        translator.running.set()
+        assert translator.batches == [["gone 1."]]  # nothing else is translated for a client that disconnected
+
+
+def test_log_has_no_text_and_no_key(client, caplog, monkeypatch):
     caplog.set_level(logging.INFO, "relattn.serve")
-    asked(client, q="my secret", api_key="my key")
+    translate(client, q="my secret", api_key="my key")
     client.post("/translate?q=my+secret&api_key=my+key&source=en&target=de")
     rows = [json.loads(record.message) for record in caplog.records if record.name == "relattn.serve"]
     assert [(row["route"], row["status"]) for row in rows] == [("/translate", 200)] * 2
-    assert "secret" not in caplog.text
-    assert "my" not in caplog.text
 
-
-def test_an_error_of_ours_is_500_and_its_words_are_not_told(
-    client: TestClient, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("my secret")
 
-    monkeypatch.setattr(client.translators["en", "de"], "n_best", fail)  # type: ignore[attr-defined]
-    answer = asked(client, q="x")
+    monkeypatch.setattr(client.translators["en", "de"], "n_best", fail)
+    answer = translate(client, q="x")
     assert answer.status_code == 500
-    assert "secret" not in answer.text + caplog.text
+    assert "RuntimeError at " in caplog.text
+    assert "my" not in answer.text + caplog.text
 
 
 @pytest.fixture(scope="module")
-def trained(finished: Recipe) -> Iterator[TestClient]:
-    translator = load(Path(finished.out) / "bundle")
-    with TestClient(make_app(Router({("en", "de"): translator}, LIMITS))) as client:
+def with_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """Client of a server that translates with a model, from English and Chinese."""
+    translator = load(save_random_bundle(tmp_path_factory.mktemp("serve") / "bundle"))
+    pairs = {("en", "de"): translator, ("zh", "de"): translator}
+    with TestClient(make_app(Router(pairs, LIMITS))) as client:
         client.translator = translator  # type: ignore[attr-defined]
         yield client
 
 
-def test_words_are_the_translations_and_have_confidences(trained: TestClient) -> None:
-    text = "one cat sat\n two and two"
-    answer = trained.post("/words", json={"q": text, "source": "en", "target": "de", "alternatives": 1}).json()
-    assert "".join(word["text"] for word in answer["words"]) == asked(trained, q=text).json()["translatedText"]
+@pytest.mark.parametrize(("text", "source"), [("one apple and\n two pears", "en"), ("一。二。", "zh")])
+def test_words_and_confidences(with_model, text, source):
+    parameters = {"q": text, "source": source, "target": "de"}
+    answer = with_model.post("/words", json={**parameters, "alternatives": 1}).json()
+    translation = with_model.post("/translate", json=parameters).json()["translatedText"]
+    assert "".join(word["text"] for word in answer["words"]) == translation
     assert len(answer["alternatives"]) == 1
-    translator = trained.translator  # type: ignore[attr-defined]
-    ((best,),) = translator.n_best(["one cat sat"])
-    if words := best.text.split():
-        ((*log_probs, _),) = translator.log_probs([translator.tokenizer.encode("one cat sat")], [best.tokens])
-        found = [word["confidence"] for word in answer["words"] if word["confidence"] is not None]
-        assert all(0 < one <= 1 for one in found)
-        assert len(found) >= len(words)
-        assert len(log_probs) == len(best.tokens)
-
-
-def test_words_of_sentences_without_a_space_between_them_are_put_apart(finished: Recipe) -> None:
-    translator = load(Path(finished.out) / "bundle")
-    given = {"q": "一。二。", "source": "zh", "target": "de"}
-    with TestClient(make_app(Router({("zh", "de"): translator}, LIMITS))) as client:
-        words = client.post("/words", json=given).json()["words"]
-        translation = client.post("/translate", json=given).json()["translatedText"]
-    assert "".join(word["text"] for word in words) == translation
+    ((best,),) = with_model.translator.n_best([text.split("\n")[0].strip()])
+    confidences = [word["confidence"] for word in answer["words"] if word["confidence"] is not None]
+    assert all(0 < each <= 1 for each in confidences)
+    if source == "en":
+        assert len(confidences) >= len(best.text.split())
+        detected = with_model.post("/words", json={**parameters, "source": "auto"}).json()
+        assert detected["detectedLanguage"]["language"] == "en"
+        same = with_model.post("/words", json={**parameters, "source": "de"}).json()
+        assert same["words"] == [{"text": text, "confidence": None}]
 
 
 @pytest.mark.parametrize("part", ["encoder", "decoder", "cross"])
-def test_attention_of_a_layer(trained: TestClient, part: str) -> None:
-    given = {"q": "one cat. Two.", "source": "en", "target": "de", "part": part}
-    answer = trained.post("/attention", json=given)
+def test_attention_of_a_layer(with_model, part):
+    parameters = {"q": "one cat. Two.", "source": "en", "target": "de", "part": part}
+    answer = with_model.post("/attention", json=parameters)
     assert answer.status_code == 200, answer.text
-    found = answer.json()
-    assert (found["layers"], found["heads"]) == (1, 3)
-    assert len(found["weights"][0]) == len(found["down"])
-    assert len(found["weights"][0][0]) == len(found["across"])
-    assert found["across"][-1] == "</s>" or part == "decoder"
-    assert trained.post("/attention", json={**given, "layer": 2}).status_code == 400
-    assert trained.post("/attention", json={**given, "q": " "}).status_code == 400
-    assert trained.post("/attention", json={**given, "q": "one " * 61}).status_code == 400
-
-
-def test_the_page_and_its_files(client: TestClient) -> None:
-    for path, kind in (("/", "text/html"), ("/page.css", "text/css"), ("/page.js", "text/javascript")):
-        answer = client.get(path)
-        assert answer.status_code == 200
-        assert answer.headers["content-type"].startswith(kind)
-        assert "http://" not in answer.text
-        assert "https://" not in answer.text
-    assert io.StringIO(client.get("/").text)
+    shown = answer.json()
+    assert (shown["layers"], shown["heads"]) == (1, 3)
+    assert len(shown["weights"][0]) == len(shown["down"])
+    assert len(shown["weights"][0][0]) == len(shown["across"])
+    assert shown["across"][-1] == "</s>" or part == "decoder"
+    for wrong in ({"layer": 2}, {"q": " "}, {"q": "one " * 61}):
+        assert with_model.post("/attention", json={**parameters, **wrong}).status_code == 400

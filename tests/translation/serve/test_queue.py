@@ -1,10 +1,9 @@
-"""The queue: who waits for whom, what is refused, and that every answer is its own request's."""
+"""The queue: order, refusals, and results that belong to their requests."""
 
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 from typing import Any
 
 import pytest
@@ -13,122 +12,108 @@ from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.queue import BatchQueue, QueueFull
 
 
-def run(
-    test: Callable[[BatchQueue], Coroutine[Any, Any, None]],
-    work: Callable[[list[Any]], list[Any]],
-    **options: Any,
-) -> None:
-    """Run a test over a queue that is worked on."""
+class Work:
+    """Function that negates numbers, and can be stopped with `running`."""
 
-    async def all_of_it() -> None:
+    def __init__(self, *, running: bool = False) -> None:
+        self.running, self.batches = threading.Event(), list[list[int]]()
+        if running:
+            self.running.set()
+
+    def __call__(self, batch: list[int]) -> list[int]:
+        self.batches.append(batch)
+        assert self.running.wait(20)
+        if 13 in batch:
+            raise ValueError("13")
+        return [-each for each in batch]
+
+
+def run(test: Callable[[BatchQueue], Coroutine[Any, Any, None]], work: Work, waiting: int = 100) -> None:
+    """Run a test with a queue."""
+
+    async def run_queue() -> None:
         with ThreadPoolExecutor(1) as threads:
-            queue: BatchQueue = BatchQueue(
-                work, threads, Limits(**{"batch": 4, "waiting": 100, "sentences": 1, "pause": 1.0, **options})
-            )
+            queue = BatchQueue(work, threads, Limits(batch=4, waiting=waiting, sentences=1, pause=1.0))
             task = asyncio.create_task(queue.run())
             try:
                 await asyncio.wait_for(test(queue), 30)
             finally:
                 task.cancel()
 
-    asyncio.run(all_of_it())
+    asyncio.run(run_queue())
 
 
-class Held:
-    """Work that waits until it is let go, and gives back what it gets."""
-
-    def __init__(self) -> None:
-        self.going, self.batches = threading.Event(), list[list[Any]]()
-
-    def __call__(self, batch: list[Any]) -> list[Any]:
-        self.going.wait(10)
-        self.batches.append(batch)
-        return batch
+async def submitted(queue: BatchQueue, items: list[int]) -> "asyncio.Task[list[int]]":
+    """Submit items, and wait until they are in the queue or in a batch."""
+    task = asyncio.create_task(queue.submit(items))
+    await asyncio.sleep(0.03)
+    return task
 
 
-def test_every_answer_is_its_own_requests() -> None:
-    batches: list[list[int]] = []
-
-    def work(batch: list[int]) -> list[int]:
-        batches.append(batch)
-        return [-each for each in batch]
+def test_every_request_gets_its_own_results() -> None:
+    work = Work(running=True)
 
     async def test(queue: BatchQueue) -> None:
-        asked = [list(range(10 * i, 10 * i + i % 7)) for i in range(20)]
-        assert await asyncio.gather(*map(queue.submit, asked)) == [[-each for each in one] for one in asked]
+        requests = [list(range(20 * i, 20 * i + i % 7)) for i in range(1, 20)]
+        assert await asyncio.gather(*map(queue.submit, requests)) == [[-each for each in one] for one in requests]
         assert queue.waiting == 0
 
     run(test, work)
-    assert max(map(len, batches)) == 4
+    assert max(map(len, work.batches)) == 4
 
 
-def test_a_long_request_does_not_keep_a_short_one_waiting() -> None:
-    work = Held()
+def test_long_request_does_not_delay_a_short_one() -> None:
+    work = Work()
 
     async def test(queue: BatchQueue) -> None:
-        long = asyncio.create_task(queue.submit(["long"] * 40))
-        await asyncio.sleep(0.05)
-        short = asyncio.create_task(queue.submit(["short"]))
-        await asyncio.sleep(0.05)
-        work.going.set()
-        assert await short == ["short"]
+        long = await submitted(queue, [1] * 40)
+        short = await submitted(queue, [2])
+        work.running.set()
+        assert await short == [-2]
         assert not long.done()
-        assert await long == ["long"] * 40
+        assert await long == [-1] * 40
 
     run(test, work)
-    assert "short" in work.batches[1]
+    assert 2 in work.batches[1]
 
 
-def test_a_queue_that_is_full_refuses_and_then_takes_again() -> None:
-    work = Held()
+def test_full_queue_refuses_until_there_is_room() -> None:
+    work = Work()
 
     async def test(queue: BatchQueue) -> None:
-        first = asyncio.create_task(queue.submit([1]))
-        await asyncio.sleep(0.05)  # it is worked on
-        waiting = asyncio.create_task(queue.submit([2] * 10))
-        await asyncio.sleep(0.05)
+        first = await submitted(queue, [1])
+        second = await submitted(queue, [2] * 10)
         with pytest.raises(QueueFull):
             await queue.submit([3])
-        work.going.set()
-        assert await first == [1]
-        assert await waiting == [2] * 10
-        assert await queue.submit([3]) == [3]
+        work.running.set()
+        assert await first == [-1]
+        assert await second == [-2] * 10
+        assert await queue.submit([3]) == [-3]
 
     run(test, work, waiting=10)
 
 
-def test_who_goes_away_is_not_worked_for() -> None:
-    work = Held()
+def test_cancelled_request_leaves_the_queue() -> None:
+    work = Work()
 
     async def test(queue: BatchQueue) -> None:
-        first = asyncio.create_task(queue.submit([1]))
-        await asyncio.sleep(0.05)
-        gone = asyncio.create_task(queue.submit([2] * 10))
-        await asyncio.sleep(0.05)
+        first = await submitted(queue, [1])
+        gone = await submitted(queue, [2] * 10)
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
         assert queue.waiting == 0
-        work.going.set()
-        assert await first == [1]
-        assert await queue.submit([3]) == [3]
+        work.running.set()
+        assert await first == [-1]
+        assert await queue.submit([3]) == [-3]
 
     run(test, work)
-    assert list(chain(*work.batches)) == [1, 3]
+    assert work.batches == [[1], [3]]
 
 
-def test_a_failure_is_its_own_requests() -> None:
-    def work(batch: list[int]) -> list[int]:
-        if 13 in batch:
-            raise ValueError("13")
-        return batch
-
+def test_failure_concerns_one_request() -> None:
     async def test(queue: BatchQueue) -> None:
-        found = await asyncio.gather(
-            queue.submit([1]), queue.submit([13, 2]), queue.submit([3]), return_exceptions=True
-        )
-        assert found[0] == [1]
-        assert isinstance(found[1], ValueError)
-        assert found[2] == [3]
-        assert await queue.submit([4]) == [4]
+        results = await asyncio.gather(*map(queue.submit, ([1], [13, 2], [3])), return_exceptions=True)
+        assert (results[0], type(results[1]), results[2]) == ([-1], ValueError, [-3])
+        assert await queue.submit([4]) == [-4]
 
-    run(test, work)
+    run(test, Work(running=True))

@@ -1,0 +1,55 @@
+"""A server's application in the test's process, with translators whose results show what they did."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.testclient import TestClient
+
+from relattn.translation.config import SearchConfig
+from relattn.translation.errors import InputError
+from relattn.translation.serve.app import make_app
+from relattn.translation.serve.limits import Limits
+from relattn.translation.serve.routing import Router
+from relattn.translation.translate.options import TranslateOptions
+from relattn.translation.translate.pipeline import Translation, Translator
+
+LIMITS = Limits(characters=1000, sentences=20, texts=5, file=100_000, waiting=40)
+
+
+class Shouting(Translator):
+    """Translator into capitals, with the target language in front. It can be stopped with `running`."""
+
+    search_batch = log_probs = align_batch = None  # type: ignore[assignment]
+
+    def __init__(self, name: str) -> None:
+        self.name, self.search = name, SearchConfig(beam_size=3)
+        self.batches: list[list[str]] = []
+        self.running = threading.Event()
+        self.running.set()
+
+    def n_best(self, lines: Sequence[str], options: TranslateOptions, **_: Any) -> list[list[Translation]]:  # type: ignore[override]
+        self.batches.append(list(lines))
+        assert self.running.wait(60)
+        if any("refuse" in line for line in lines):
+            raise InputError("the translator refused line 1")
+        texts = [self.name + (line if "<" in line else line.upper()) for line in lines]
+        return [[Translation(text + "'" * k, 0.0, []) for k in range(options.n_best)] for text in texts]
+
+
+Shouting.__abstractmethods__ = frozenset()
+
+
+def client_of(pairs: str, *, limits: Limits = LIMITS, pivot: str = "", **options: Any) -> TestClient:
+    """Return a client of an application with a `Shouting` per pair, such as "en-de", in `client.translators`."""
+    translators = {(pair[:2], pair[3:]): Shouting(f"{pair[3:]}:") for pair in pairs.split()}
+    client = TestClient(make_app(Router(translators, limits, pivot=pivot), **options))
+    client.translators = translators  # type: ignore[attr-defined]
+    return client
+
+
+def translate(client: TestClient, **parameters: Any) -> Any:
+    """Return the response to a translation from English to German, if not said otherwise."""
+    return client.post("/translate", json={"source": "en", "target": "de", **parameters})
