@@ -1,4 +1,4 @@
-"""Confidences: what they are without a calibration, and that one is the best there is."""
+"""Confidences, and calibrations compared with PyTorch's optimizer."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 
 from relattn.translation.config import Calibration
-from relattn.translation.translate.confidence import confidence, fit
+from relattn.translation.translate.confidence import calibrate, confidence, fit
+from relattn.translation.translate.pipeline import Translation
 
 
-def test_a_confidence_is_a_probability_before_it_is_calibrated():
+def test_confidence_with_and_without_calibration():
     assert confidence(-0.5, Calibration()) == pytest.approx(math.exp(-0.5))
     assert confidence(0.0, Calibration()) == confidence(1e-7, Calibration()) == 1.0
     calibration = Calibration(bias=1.0, slope=2.0)
@@ -22,8 +23,8 @@ def test_a_confidence_is_a_probability_before_it_is_calibrated():
     assert confidence(-0.2, calibration) > confidence(-0.3, calibration)
 
 
-def test_a_fit_has_the_least_cross_entropy():
-    """The oracle: PyTorch's optimiser on the same loss."""
+def test_a_fit_minimizes_the_cross_entropy():
+    """Compare with PyTorch's L-BFGS on the same loss."""
     source = np.random.default_rng(1)
     means = -source.gamma(2.0, 0.3, size=300)
     qualities = np.clip(0.9 + 0.5 * means + 0.1 * source.normal(size=300), 0, 1)
@@ -47,10 +48,11 @@ def test_a_fit_of_few_lines_is_finite(qualities):
     found = fit([-3.0, -2.0, -0.1], qualities)
     assert found.bias is not None
     assert abs(found.bias) <= 30.0
-    said = [confidence(mean, found) for mean in (-3.0, -2.0, -0.1)]
-    assert np.abs(np.array(said) - qualities).max() < 0.1
+    confidences = [confidence(mean, found) for mean in (-3.0, -2.0, -0.1)]
+    assert np.abs(np.array(confidences) - qualities).max() < 0.1
 
 
-def test_means_that_are_alike_fit_their_average():
+def test_equal_means_fit_the_average_quality():
+    assert calibrate([Translation("x", -1.0, [5], -1.0)] * 2 + [Translation("", 0.0, [])], ["x"] * 3) is None
     found = fit([-1.0, -1.0, -1.0], [0.2, 0.4, 0.6])
     assert confidence(-1.0, found) == pytest.approx(0.4, abs=1e-3)

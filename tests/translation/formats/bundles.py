@@ -1,0 +1,63 @@
+"""Bundles with random weights."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from relattn.translation import bundle
+from relattn.translation.config import DataConfig, ModelConfig, Recipe, SearchConfig
+from relattn.translation.data.tokenizer import Tokenizer
+from relattn.translation.model.transformer import Transformer
+
+LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]
+SEARCH = SearchConfig(
+    beam_size=3, length_penalty="average", alpha=0.7, early_stopping=True, max_length_ratio=0.5, max_length_extra=5
+)
+
+
+@functools.cache
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(LINES * 5, 300, seed=1)
+
+
+def make_bundle(
+    path: Path,
+    *,
+    search: SearchConfig = SEARCH,
+    ends: float = 0.0,
+    languages: tuple[str, str] = ("en", "pt_BR"),
+    **model: object,
+) -> bundle.Bundle:
+    """Return the bundle at a path, which is written with random weights if there is none.
+
+    Args:
+        path: directory of the bundle.
+        search: default search.
+        ends: the larger, the more translations end by themselves.
+        languages: source and target language.
+        model: settings of the model. Other settings are small.
+    """
+    if not path.exists():
+        sizes = {"dim": 12, "heads": 3, "feed_forward_dim": 20, "encoder_layers": 2, "decoder_layers": 1}
+        clip = {"clip": 3} if "relative" in str(model.get("positions", "relative")) else {}
+        config = ModelConfig(**{**sizes, **clip, **model})  # type: ignore[arg-type]
+        torch.manual_seed(1)
+        weights = Transformer(config, tokenizer().vocab_size)
+        with torch.no_grad():
+            for parameter in weights.parameters():
+                parameter += 0.3 * torch.randn(parameter.shape)  # none of them is small
+            weights.decoder_norm.bias += ends * weights.embedding[tokenizer().special.eos]
+        recipe = Recipe(model=config, search=search, data=DataConfig(src_lang=languages[0], tgt_lang=languages[1]))
+        bundle.save(path, model=weights, recipe=recipe, tokenizer=tokenizer(), card="# A model\n")
+    return bundle.read_bundle(path)
+
+
+def random_lines(words: Sequence[int]) -> list[str]:
+    """Return lines with so many words each."""
+    draw, vocabulary = random.Random(1), " ".join(LINES).split()
+    return [" ".join(draw.choices(vocabulary, k=count)) for count in words]
