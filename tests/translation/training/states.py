@@ -15,7 +15,7 @@ from relattn.translation.training.journal import read_log
 
 
 def state_of(recipe: Recipe, step: int | None = None) -> dict[str, Any]:
-    """Return a run's checkpoint of a step, by default the newest, without recipe and times, which sessions differ in."""
+    """Return a checkpoint of a run, by default the newest, without the recipe and times, which differ by session."""
     directory = Path(recipe.out) / "checkpoints"
     path = checkpoints.list_checkpoints(directory)[-1] if step is None else checkpoints.checkpoint_path(directory, step)
     content = checkpoints.load(path)
@@ -26,6 +26,11 @@ def state_of(recipe: Recipe, step: int | None = None) -> dict[str, Any]:
 def losses(recipe: Recipe) -> list[tuple[int, float, float | None]]:
     """Return step, training loss and validation loss of each row of a run's log."""
     return [(row.step, row.loss, row.valid_loss) for row in read_log(Path(recipe.out) / "log.csv")]
+
+
+def loss_values(recipe: Recipe) -> list[float]:
+    """Return all losses in a run's log, in order."""
+    return [loss for _, *row in losses(recipe) for loss in row if loss is not None]
 
 
 def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
