@@ -1,17 +1,13 @@
-"""What the documentation shows is so: its Python runs, its commands parse, its pictures are what is drawn now.
-
-A block that no longer runs, a command or a flag that is gone, is named by its page.
-"""
+"""Tests of the documentation: its code runs, its commands parse, its links resolve, drawn pictures are current."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
-import os
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,71 +26,49 @@ TEXTS = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in [
         *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")),
-        *(path for path in DOCS.rglob("*.md") if path.parent.parent != DOCS / "results"),  # `reproduce` writes those
+        *(path for path in DOCS.rglob("*.md") if path.parent.parent != DOCS / "results"),  # written by a command
     ]
 }
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
-ELSEWHERE = {  # pages whose Python other tests run, beside the classes of other packages that it is about
-    "docs/family.md": "tests/test_family.py",
-    "docs/models.md": "tests/integrations/test_elsewhere.py",
-}
+# test_family.py and integrations/test_elsewhere.py run these pages, with the classes that they are about.
+RUN_ELSEWHERE = ("docs/family.md", "docs/models.md")
 
 
-# Python
-
-
-def two_halves() -> dict[str, Any]:
-    """Attention over four keys and over the three after them, as docs/mathematics.md calls it."""
+def variables_of(page: str) -> dict[str, Any]:
+    """Return the variables that the code of a page uses and does not define."""
+    if page != "docs/mathematics.md":
+        return {}
     query, key, value = torch.randn(3, 2, 3, 7, 5, dtype=torch.float64)
-    of_a, of_b = (
-        relative_attention(query, key[:, :, part], value[:, :, part], return_lse=True)
-        for part in (slice(None, 4), slice(4, None))
-    )
-    names = {"output_a": of_a[0], "lse_a": of_a[1], "output_b": of_b[0], "lse_b": of_b[1]}
-    return {"torch": torch, "whole": relative_attention(query, key, value), **names}
+    names = {"torch": torch, "whole": relative_attention(query, key, value)}
+    for half, part in (("a", slice(None, 4)), ("b", slice(4, None))):
+        results = relative_attention(query, key[:, :, part], value[:, :, part], return_lse=True)
+        names |= dict(zip((f"output_{half}", f"lse_{half}"), results, strict=True))
+    return names
 
 
-def whole_again(names: dict[str, Any]) -> None:
-    torch.testing.assert_close(names["output"], names["whole"])
-
-
-def by_the_equations(names: dict[str, Any]) -> None:
-    """The call of the README, `RelativeAttention`'s, by the reference backend."""
-    tables = (table.weight for table in (names["attention"].rel_key, names["attention"].rel_value))
-    options = {"clip": 16, "is_causal": True, "lengths": torch.tensor([100, 60])}
-    given = [names[name] for name in ("query", "key", "value")]
-    wanted = relative_attention(*given, *tables, **options, backend="reference")
-    torch.testing.assert_close(names["out"], wanted)
-
-
-BEFORE: dict[str, Callable[[], dict[str, Any]]] = {"docs/mathematics.md": two_halves}
-AFTER: dict[str, Callable[[dict[str, Any]], None]] = {
-    "README.md": by_the_equations,
-    "docs/index.md": by_the_equations,
-    "docs/mathematics.md": whole_again,
-}
-
-
-@pytest.mark.parametrize("page", [page for page, text in TEXTS.items() if PYTHON.search(text)])
-def test_the_python_of_a_page_runs(page):
-    if page in ELSEWHERE:
-        assert Path(page).name in (ROOT / ELSEWHERE[page]).read_text(encoding="utf-8")
-        return
-    names = BEFORE[page]() if page in BEFORE else {}
+@pytest.mark.parametrize(
+    "page", [page for page, text in TEXTS.items() if PYTHON.search(text) and page not in RUN_ELSEWHERE]
+)
+def test_code_runs(page):
+    names = variables_of(page)
     for code in PYTHON.findall(TEXTS[page]):
         exec(compile(code, page, "exec"), names)
-    if page in AFTER:
-        AFTER[page](names)
+    if page == "docs/mathematics.md":
+        torch.testing.assert_close(names["output"], names["whole"])
+    if page in ("README.md", "docs/index.md"):
+        tables = (names["attention"].rel_key.weight, names["attention"].rel_value.weight)
+        options = {"clip": 16, "is_causal": True, "lengths": torch.tensor([100, 60]), "backend": "reference"}
+        want = relative_attention(names["query"], names["key"], names["value"], *tables, **options)
+        torch.testing.assert_close(names["out"], want)
 
 
-def test_the_lines_for_models_of_transformers():
+def test_code_for_transformers_runs():
     import transformers
 
     from relattn.integrations import transformers as faster
 
-    model = transformers.T5EncoderModel(
-        transformers.T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
-    )
+    config = transformers.T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    model = transformers.T5EncoderModel(config)
     try:
         exec(PYTHON.search(TEXTS["docs/models.md"])[1], {"model": model})
         assert str(faster.report(model)).endswith(": relattn")
@@ -102,41 +76,45 @@ def test_the_lines_for_models_of_transformers():
         faster.disable()
 
 
-def test_the_pictures_of_the_arguments_are_what_the_operator_does():
+def test_drawn_pictures_are_current():
     drawn = arguments_picture.pictures()
     assert {path.name for path in drawn} == {path.name for path in (DOCS / "arguments").iterdir()}
     for path, content in drawn.items():
-        assert path.read_text(encoding="utf-8") == content, f"{path.name}: python -m benchmarks.arguments_picture"
+        assert path.read_text(encoding="utf-8") == content, f"{path.name}: run python -m benchmarks.arguments_picture"
 
 
-# Commands
+def test_links_resolve():
+    broken = []
+    for page, text in TEXTS.items():
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
+            if not (ROOT / page).parent.joinpath(target).exists():
+                broken.append((page, target))
+    assert broken == []
 
 
-def lines_of(text: str) -> Iterator[str]:
-    """The lines of a page's blocks that are no Python, whole where they go on after a backslash."""
+def command_lines(text: str) -> Iterator[str]:
+    """Yield the lines of the blocks of a page that are not Python. A line continues after a backslash."""
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
-    rest = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-    blocks += re.findall(r"^ {4}\S.*(?:\n {4}.*)*", rest, re.MULTILINE)
+    blocks += re.findall(r"^ {4}\S.*(?:\n {4}.*)*", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
     for block in blocks:
-        for line in re.sub(r"\\\n\s*", " ", block).splitlines():
-            yield line.strip()
+        yield from (line.strip() for line in re.sub(r"\\\n\s*", " ", block).splitlines())
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
-    """Page and words of each command, what is before a pipe or in front of the program taken away."""
+    """Yield the page and the arguments of each command, without launchers and variables before the program."""
     for page, text in TEXTS.items():
-        settings: dict[str, str] = {}
-        for line in lines_of(text):
+        variables: dict[str, str] = {}
+        for line in command_lines(text):
             if assigned := re.fullmatch(r'([A-Z]+)="(.*)"', line):
-                settings[f"${assigned[1]}"] = assigned[2]
+                variables[f"${assigned[1]}"] = assigned[2]
                 continue
-            for name, value in settings.items():
+            for name, value in variables.items():
                 line = line.replace(name, value)
             for part in re.split(r"\s\|\s", line):
-                found = re.match(r"(?:\$ |\S+=\S+ |srun .*?(?=relattn)|torchrun .*?(?=-m relattn))*(.*)", part)
+                command = re.match(r"(?:\$ |\S+=\S+ |srun .*?(?=relattn)|torchrun .*?(?=-m relattn))*(.*)", part)[1]
                 try:
-                    words = shlex.split(found[1], comments=True)
-                except ValueError:  # no command: an apostrophe
+                    words = shlex.split(command, comments=True)
+                except ValueError:  # an apostrophe: text, not a command
                     continue
                 yield page, words[1:] if words[:1] == ["-m"] else words
 
@@ -145,80 +123,56 @@ class Parsed(Exception):
     pass
 
 
-OURS = sorted({(page, *words[1:]) for page, words in commands() if words and Path(words[0]).name == "relattn"})
+COMMANDS = sorted({(page, *words[1:]) for page, words in commands() if words and Path(words[0]).name == "relattn"})
 
 
-def test_there_are_commands_to_try():
-    assert len(OURS) > 30
-    assert {words[1] for words in OURS} >= {"train", "translate", "serve", "prepare", "export", "import", "analyze"}
-
-
-@pytest.mark.parametrize("command", OURS, ids=" ".join)
-def test_a_command_is_one_that_the_command_line_takes(command, tmp_path, monkeypatch):
-    """Up to where its arguments are read; files that it would read are not there but for the recipes."""
+@pytest.mark.parametrize("page", sorted({page for page, *_ in COMMANDS}))
+def test_commands_parse(page, tmp_path, monkeypatch):
+    """Each command is run up to where its arguments are parsed. Its files do not exist, except for recipes."""
     parse = ArgumentParser.parse_args
 
-    def parsed(self: ArgumentParser, *arguments: Any) -> None:
+    def stop(self: ArgumentParser, *arguments: Any) -> None:
         parse(self, *arguments)
         raise Parsed
 
-    monkeypatch.setattr(ArgumentParser, "parse_args", parsed)
+    monkeypatch.setattr(ArgumentParser, "parse_args", stop)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
-    page, name, *words = command
-    (recipe,) = re.findall(r"```yaml\n(.*?)```", TEXTS["README.md"], re.DOTALL)
-    of_page = re.findall(r'```yaml title="(.*?)"\n(.*?)```', TEXTS[page], re.DOTALL)
-    for file, text in [("my.yaml", recipe), *of_page]:
+    recipes = re.findall(r'```yaml title="(.*?)"\n(.*?)```', TEXTS[page], re.DOTALL)
+    recipes += [("my.yaml", re.search(r"```yaml\n(.*?)```", TEXTS["README.md"], re.DOTALL)[1])]
+    for file, text in recipes:
         (tmp_path / file).write_text(text, encoding="utf-8")
-    cut = next((at for at, word in enumerate(words) if word[0] in "<>&|"), len(words))
-    with pytest.raises(Parsed):
-        parse_command(*cli.command_of([name, *words[:cut]]))
+    for _, name, *words in (command for command in COMMANDS if command[0] == page):
+        end = next((index for index, word in enumerate(words) if word[0] in "<>&|"), len(words))
+        with pytest.raises(Parsed):
+            parse_command(*cli.command_of([name, *words[:end]]))
 
 
-def test_other_commands_name_what_there_is():
+def test_other_commands_exist_and_have_their_flags():
+    assert {words[1] for words in COMMANDS} >= {"train", "translate", "serve", "prepare", "export", "import", "analyze"}
     targets = set(re.findall(r"^([\w.-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wrong = []
     for page, words in commands():
         match words:
             case ["make", *rest]:
-                fine = all(word in targets or "=" in word for word in rest)
+                exists = all(word in targets or "=" in word for word in rest)
             case ["python", "-m", module, *_] if module.partition(".")[0] in ("relattn", "benchmarks"):
                 spec = importlib.util.find_spec(module)
-                fine = spec is not None and has_flags(spec, words)
+                exists = spec is not None and has_flags(Path(spec.origin).parent.glob("*.py"), words)
             case ["python", path, *_] if path.startswith("examples/"):
-                fine = (ROOT / path).exists() and set(flags(words)) <= set(strings(ROOT / path))
+                exists = (ROOT / path).exists() and has_flags([ROOT / path], words)
             case ["pip", "install", *rest]:
-                named = re.findall(r"\[([\w,]+)\]", " ".join(rest))
-                fine = all(set(extras.split(",")) <= set(project["optional-dependencies"]) for extras in named)
+                extras = ",".join(re.findall(r"\[([\w,]+)\]", " ".join(rest))).split(",")
+                exists = set(extras) <= {"", *project["optional-dependencies"]}
             case _:
-                fine = True
-        wrong += [] if fine else [(page, " ".join(words))]
+                exists = True
+        wrong += [] if exists else [(page, " ".join(words))]
     assert wrong == []
 
 
-def flags(words: list[str]) -> list[str]:
-    return [word.partition("=")[0] for word in words if word.startswith("--")]
-
-
-def strings(path: Path) -> Iterator[str]:
-    """The text constants of a program."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value
-
-
-def has_flags(spec: Any, words: list[str]) -> bool:
-    """Whether a module, or one of its package that reads its arguments for it, has the flags."""
-    directory = Path(os.path.dirname(spec.origin))
-    known = {text for path in directory.glob("*.py") for text in strings(path)}
-    return set(flags(words)) <= known
-
-
-def test_every_link_leads_somewhere():
-    broken = []
-    for page, text in TEXTS.items():
-        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
-            if not (ROOT / page).parent.joinpath(target).exists():
-                broken.append((page, target))
-    assert broken == []
+def has_flags(files: Iterable[Path], words: list[str]) -> bool:
+    """Return whether all flags among `words` are strings in the source of a program."""
+    flags = {word.partition("=")[0] for word in words if word.startswith("--")}
+    nodes = (node for path in files if flags for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    return flags <= {node.value for node in nodes if isinstance(node, ast.Constant)}
