@@ -1,37 +1,35 @@
-"""The compiled kernels where `test_backends.py` does not reach: many tiles, levels of processor, dropout, memory."""
+"""The compiled kernels: sizes around the ends of tiles, processor levels, dropout, threads and memory."""
 
 import ctypes
-import itertools
+import functools
 import shutil
 import subprocess
-from functools import partial
+from unittest import mock
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import hatch_build
-from benchmarks import errors
-from benchmarks.peers import Case
 from relattn import relation_attention, relative_attention
 from relattn.backends import native
-from relattn.backends.autograd import INPUTS
-from relattn.backends.native import levels, library, operators
+from relattn.backends.native import library, operators
 from relattn.call import Call
+from tests.support.calls import call_of, cases, name_of
 from tests.support.numerics import (
     Shape,
     assert_within_budget,
-    equations_keeping,
-    error,
+    budgets,
+    convert,
+    kept_pairs,
     make_inputs,
     measured,
+    nan_in_new_memory,
     outputs_and_gradients,
 )
 
-pytestmark = pytest.mark.sampled(16)
-
-EXACT = [torch.float32, torch.float64]
-
-# tiles are 64 × 64 and a task has 512 queries; dimensions are no multiples of a vector
+# A tile is 64 × 64 and a task has 512 queries; up to 3 queries take another way; arrays whose rows are a multiple of 16
+# numbers are used in place; 16n + 1 labels are one more than a product computes.
 SHAPES = {
     "two tiles": Shape(batch=2, heads=2, key_heads=2, queries=70, keys=70, dim=17, value_dim=19, left=16, right=16),
     "exact tiles": Shape(batch=1, heads=2, key_heads=2, queries=128, keys=128, dim=32, value_dim=16, left=7, right=8),
@@ -39,168 +37,108 @@ SHAPES = {
     "wide clip": Shape(batch=1, heads=1, key_heads=1, queries=200, keys=200, dim=5, value_dim=7, left=90, right=70),
     "one label": Shape(batch=1, heads=2, key_heads=1, queries=130, keys=66, dim=5, value_dim=7, left=0, right=0),
     "three queries": Shape(batch=2, heads=2, key_heads=1, queries=3, keys=140, dim=33, value_dim=16, left=9, right=2),
-    "every distance": Shape(
-        batch=2, heads=2, key_heads=1, queries=150, keys=150, dim=19, value_dim=5, left=149, right=149
-    ),
-    "two tasks of every distance": Shape(
-        batch=1, heads=1, key_heads=1, queries=550, keys=560, dim=3, value_dim=2, left=559, right=549
-    ),
+    "all distances": Shape(2, 2, 1, queries=150, keys=150, dim=19, value_dim=5, left=149, right=149),
+    "two tasks, all distances": Shape(1, 1, 1, queries=550, keys=560, dim=3, value_dim=2, left=559, right=549),
     "two tasks": Shape(batch=1, heads=1, key_heads=1, queries=530, keys=40, dim=3, value_dim=2, left=3, right=30),
 }
+CASES = cases(2, seed=1, shape=list(SHAPES))
+EXACT, PAIRS = library.SUPPORTED["float32"], library.SUPPORTED["bfloat16"]
+BUILDS = [(level, dtype) for level in EXACT for dtype in (torch.float32, torch.float64)]
+BUILDS += [(level, torch.bfloat16) for level in (*EXACT[:1], *PAIRS)]  # bfloat16 computed in float32, and in pairs
+
+
+def kernels_of(level: str) -> dict[torch.dtype, library.Kernels]:
+    """Return the kernels of one processor level, the best for the dtypes that it lacks."""
+    if level in PAIRS:
+        return {**kernels_of(EXACT[0]), torch.bfloat16: library.load(level, torch.bfloat16)}
+    return {dtype: library.load(level, dtype) for dtype in (torch.float32, torch.float64)}
 
 
 @pytest.fixture
-def _poison():
-    """Memory that PyTorch hands out uninitialised holds NaN, and the kernels' own, by glibc, 3e38."""
-    perturb = getattr(ctypes.CDLL(None), "mallopt", lambda option, value: None)
-    torch.use_deterministic_algorithms(True)
-    perturb(-6, 0x80)  # M_PERTURB: bytes of 0x7f
-    yield
-    perturb(-6, 0)
-    torch.use_deterministic_algorithms(False)
-
-
-@pytest.fixture(params=library.SUPPORTED["float32"])
 def level(request, monkeypatch):
-    kernels, missing = library.load_all({number: [request.param] for number in levels.EXACT} | {"bfloat16": []})
-    assert missing == {}
-    monkeypatch.setattr(library, "KERNELS", kernels)
+    monkeypatch.setattr(library, "KERNELS", kernels_of(request.param))
+    return request.param
 
 
-def test_the_kernels_are_compiled_where_tests_run():
+@functools.cache
+def prepared(number: int, dtype: torch.dtype):
+    case = CASES[number]
+    operator, inputs, options = call_of(case, SHAPES[case["shape"]], dtype)
+    return operator, inputs, {**options, "budget": budgets(operator, inputs, **options)}
+
+
+def test_kernels_are_compiled_where_tests_run():
     assert library.MISSING == {}
-    best = {number: library.SUPPORTED[number][:1] for number in ("float32", "bfloat16")}
-    words = zip(("compiled", "bfloat16"), best.values(), strict=True)
-    said = [f"{word} for {level}" for word, found in words for level in found]  # none for bfloat16 on most processors
-    assert native.installation() == "; ".join(said)
+    best = [f"compiled for {EXACT[0]}", *(f"bfloat16 for {level}" for level in PAIRS[:1])]
+    assert native.installation() == "; ".join(best)
 
 
-@pytest.mark.sampled(63)
-@pytest.mark.usefixtures("_poison", "level")
-@pytest.mark.parametrize("dtype", EXACT)
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("beyond", ["clip", "zero"])
-@pytest.mark.parametrize("masks", list(itertools.product([False, True], repeat=3)))
-def test_tiles_are_the_equations(shape, beyond, masks, dtype):
-    sizes = SHAPES[shape]
-    causal, lengths, mask = masks
-    generator = torch.Generator().manual_seed(1)
-    options = {"is_causal": causal, "query_offset": sizes.keys - sizes.queries}
-    if lengths:
-        options["key_lengths"] = torch.tensor([sizes.keys - 9, 3])[: sizes.batch]
-        options["query_lengths"] = torch.tensor([max(sizes.queries - 65, 2), 1])[: sizes.batch]
-        options["query_offset"] = torch.tensor([-3, 40])[: sizes.batch]
-    if mask:
-        options["mask"] = torch.rand(1, sizes.heads, sizes.queries, sizes.keys, generator=generator) < 0.6
-    inputs = make_inputs(sizes, dtype=dtype, per_head=mask, rel_dim=17 if causal == lengths else None)
-    assert_within_budget(relative_attention, inputs, "native", clip=(sizes.left, sizes.right), beyond=beyond, **options)
+@pytest.mark.parametrize(("level", "dtype"), BUILDS, indirect=["level"], ids=str)
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[name_of(case) for case in CASES])
+def test_tiles_equal_the_reference(number, level, dtype):
+    operator, inputs, options = prepared(number, dtype)
+    with nan_in_new_memory():
+        assert_within_budget(operator, inputs, "native", **options)
 
 
-@pytest.mark.usefixtures("_poison", "level")
-@pytest.mark.parametrize("dtype", EXACT)
-@pytest.mark.parametrize("kind", [torch.int8, torch.int16, torch.int32, torch.int64])
-def test_tiles_of_relations_are_the_equations(kind, dtype):
-    sizes = SHAPES["grouped"]
-    inputs = make_inputs(sizes, dtype=dtype)
-    relations = torch.randint(-1, sizes.labels, (2, 1, 67, 131), generator=torch.Generator().manual_seed(2)).to(kind)
-    assert_within_budget(relation_attention, inputs, "native", relations=relations, is_causal=True)
-
-
-@pytest.fixture(params=["float32", *library.SUPPORTED["bfloat16"]])
-def products(request, monkeypatch):
-    """By what bfloat16 is multiplied: as float32, or by instructions of the processor's own."""
-    kernels = {real: library.KERNELS[real] for real in EXACT}
-    if request.param != "float32":
-        kernels[torch.bfloat16] = library.load(request.param, torch.bfloat16)
-    monkeypatch.setattr(library, "KERNELS", kernels)
-
-
-@pytest.mark.usefixtures("_poison", "products")
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("rel_dim", [None, 7])
-def test_tiles_of_bfloat16_lose_no_more_than_the_reference(shape, rel_dim):
-    sizes = SHAPES[shape]
-    options = {"query_offset": sizes.keys - sizes.queries, "clip": (sizes.left, sizes.right)}
-    inputs = make_inputs(sizes, dtype=torch.bfloat16, rel_dim=rel_dim)
-    assert_within_budget(relative_attention, inputs, "native", **options)
-    mask = torch.rand(1, sizes.heads, sizes.queries, sizes.keys, generator=torch.Generator().manual_seed(1)) < 0.6
-    lengths = {"key_lengths": torch.tensor([sizes.keys - 9, 3])[: sizes.batch], "query_offset": -3}
-    options |= {"mask": mask, "is_causal": True, "beyond": "zero", **lengths}
-    assert_within_budget(relative_attention, inputs, "native", **options)
-    some = {"query_lengths": torch.tensor([sizes.queries // 2, 3])[: sizes.batch], "query_offset": 0}
-    assert_within_budget(relative_attention, inputs, "native", **{**options, "mask": None, **some})  # keys unseen
-
-
-def test_float16_loses_no_more_than_the_reference():
-    inputs = make_inputs(SHAPES["two tiles"], dtype=torch.float16)
-    assert_within_budget(relative_attention, inputs, "native", clip=16, is_causal=True)
-
-
-def test_each_way_to_multiply_bfloat16_is_taken_where_it_is_asked_for():
-    """Their sums are rounded each in its own way."""
+def test_bfloat16_is_multiplied_by_the_instructions_of_its_level():
+    """Sums are rounded differently by each."""
     inputs = make_inputs(SHAPES["exact tiles"], dtype=torch.bfloat16)
-    ways = {}
-    for level in ("float32", *library.SUPPORTED["bfloat16"]):
-        real = torch.float32 if level == "float32" else torch.bfloat16
-        kernels = library.KERNELS[real] if level == "float32" else library.load(level, real)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(library, "KERNELS", {torch.float32: kernels, torch.bfloat16: kernels})
-            got = outputs_and_gradients(relative_attention, inputs, clip=(7, 8), backend="native")
-        ways[level] = torch.cat([got[name].flatten() for name in ("d query", "d key", "d value")])
-    assert all(not torch.equal(ways[a], ways[b]) for a, b in itertools.combinations(ways, 2) if "float32" in (a, b))
+    results = []
+    for level in (EXACT[0], *PAIRS[:1]):
+        with mock.patch.object(library, "KERNELS", kernels_of(level)):
+            results.append(outputs_and_gradients(relative_attention, inputs, clip=(7, 8), backend="native")["d key"])
+    assert all(not torch.equal(results[0], other) for other in results[1:])
 
 
-@pytest.mark.usefixtures("products")
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_long_sequences_lose_no_more_than_twice_what_plain_attention_loses(dtype, causal):
-    case = Case(batch=1, heads=2, n=1024, dim=64, left=16, right=16, is_causal=causal, dtype=dtype)
-    ratios = {row["result"]: row["ratio"] for row in errors.rows("native", case)}
-    assert len(ratios) == 6
-    assert max(ratios.values()) < errors.LIMIT, ratios
+@pytest.mark.parametrize(("dtype", "is_causal"), [(torch.float32, False), (torch.bfloat16, True)])
+def test_long_sequences_lose_at_most_twice_what_plain_attention_loses(dtype, is_causal):
+    shape = Shape(batch=1, heads=2, key_heads=2, queries=1024, keys=1024, dim=64, value_dim=64, left=16, right=16)
+    inputs = make_inputs(shape, dtype=dtype)
+    plain_inputs = {name: inputs[name] for name in ("query", "key", "value")}
+
+    def plain(query, key, value, return_lse):
+        return F.scaled_dot_product_attention(query, key, value, is_causal=is_causal), None
+
+    def relative_errors(attend, inputs, exact, **options):
+        got = outputs_and_gradients(attend, inputs, **options)
+        return {name: float((got[name].double() - x).norm() / x.norm()) for name, x in exact.items() if name != "lse"}
+
+    exact = outputs_and_gradients(plain, convert(plain_inputs, torch.float64))
+    allowed = relative_errors(plain, plain_inputs, exact)
+    options = {"clip": 16, "is_causal": is_causal}
+    exact = outputs_and_gradients(relative_attention, convert(inputs, torch.float64), backend="dense", **options)
+    errors = relative_errors(relative_attention, inputs, exact, backend="native", **options)
+    assert all(off < 2 * allowed.get(name, max(allowed.values())) for name, off in errors.items()), (errors, allowed)
 
 
 @pytest.mark.parametrize(("offset", "clip"), [(1984, (1, 64)), (0, (64, 1))])
-def test_rounding_does_not_gather_on_either_edge(offset, clip):
-    """What a row's dS add up to is taken from its labels where one edge or the other has most of its keys: the error of
-    the queries' gradient is a hundredth of what is allowed, and ten times that without."""
-    left, right = clip
-    sizes = Shape(batch=1, heads=2, key_heads=2, queries=64, keys=2048, dim=16, value_dim=16, left=left, right=right)
-    inputs = make_inputs(sizes, dtype=torch.float32)
+def test_rounding_does_not_accumulate_on_the_label_of_an_edge(offset, clip):
+    """The sum of a row's dS is subtracted from its labels. Otherwise the error is ten times as large."""
+    shape = Shape(1, 2, 2, queries=64, keys=2048, dim=16, value_dim=16, left=clip[0], right=clip[1])
+    inputs = make_inputs(shape, dtype=torch.float32)
     inputs["query"] = inputs["query"] * 0.3
     off, allowed = measured(relative_attention, inputs, "native", clip=clip, query_offset=offset)["d query"]
     assert off < 0.05 * allowed
 
 
-@pytest.mark.parametrize("n", [70, 530])
-def test_rows_with_gaps_are_worked_on_where_they_lie_or_gathered(n):
-    shape = Shape(batch=2, heads=2, key_heads=2, queries=n, keys=n, dim=32, value_dim=48, left=3, right=3)
-    inputs = make_inputs(shape, dtype=torch.float32)
+@pytest.mark.parametrize("n", [70, 530])  # beyond 512 keys, rows with gaps between them are copied
+def test_gaps_between_rows_change_nothing(n):
+    inputs = make_inputs(Shape(2, 2, 2, n, n, dim=32, value_dim=48, left=3, right=3), dtype=torch.float32)
     want = outputs_and_gradients(relative_attention, inputs, clip=3, backend="native")
     gaps = {name: x.transpose(1, 2).contiguous().transpose(1, 2) if x.dim() == 4 else x for name, x in inputs.items()}
     got = outputs_and_gradients(relative_attention, gaps, clip=3, backend="native")
     assert all(torch.equal(got[name], want[name]) for name in want)
 
 
-def test_a_mask_may_be_broadcast_along_anything():
+@pytest.mark.parametrize("sizes", [(70, 1), (1, 70), (2, 1, 1, 70), (2, 1, 70, 1), (70,)], ids=str)
+def test_a_mask_is_broadcast(sizes):
     inputs = make_inputs(SHAPES["two tiles"], dtype=torch.float32)
-    for sizes in ((70, 1), (1, 70), (2, 1, 1, 70), (2, 1, 70, 1), (70,)):
-        mask = torch.rand(sizes, generator=torch.Generator().manual_seed(1)) < 0.7
-        assert_within_budget(relative_attention, inputs, "native", clip=16, mask=mask)
+    mask = torch.rand(sizes, generator=torch.Generator().manual_seed(1)) < 0.7
+    assert_within_budget(relative_attention, inputs, "native", clip=16, mask=mask)
 
 
-def test_the_number_of_threads_changes_no_bit():
-    inputs = make_inputs(SHAPES["grouped"], dtype=torch.float32)
-    threads = torch.get_num_threads()
-    results = []
-    for count in (1, 2, 3):
-        torch.set_num_threads(count)
-        results.append(outputs_and_gradients(relative_attention, inputs, clip=(5, 0), backend="native"))
-    torch.set_num_threads(threads)
-    assert all(torch.equal(results[0][name], other[name]) for other in results[1:] for name in other)
-
-
-WITHOUT_A_POOL = """
+WITHOUT_POOL = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -214,231 +152,97 @@ static int start(pthread_t *new, const pthread_attr_t *how, void *(*worker)(void
 #define dlsym(where, name) NULL
 #define pthread_create start
 #include "kernels.c"
-"""
+"""  # the kernels where there is no pool of threads and the system starts at most `most`
 
 
-@pytest.fixture(scope="module")
-def without_a_pool(tmp_path_factory):
-    """The kernels as they are where no pool of threads is found; `most` is how many threads there are to be had."""
-    level = library.SUPPORTED["float32"][0]
-    folder = tmp_path_factory.mktemp("kernels") / "native"
+@pytest.fixture
+def without_pool(tmp_path):
+    folder = tmp_path / "native"
     shutil.copytree(library.HERE, folder, ignore=shutil.ignore_patterns("*.so"))
     (folder / "attention.c").rename(folder / "kernels.c")
-    (folder / "attention.c").write_text(WITHOUT_A_POOL, encoding="utf-8")
-    command = hatch_build.commands(folder, hatch_build.at_hand())[folder / f"attention-{level}-float32.so"]
-    subprocess.run(command, cwd=folder, check=True)
-    return library.load(level, torch.float32, folder)
+    (folder / "attention.c").write_text(WITHOUT_POOL, encoding="utf-8")
+    path = library.object_of(EXACT[-1], "float32", folder)
+    subprocess.run([*hatch_build.commands(folder, hatch_build.at_hand())[path], "-O0"], cwd=folder, check=True)
+    return library.load(EXACT[-1], torch.float32, folder)
 
 
-@pytest.mark.whole
-@pytest.mark.parametrize(("most", "started"), [(9, 2), (1, 1), (0, 0)])
-def test_where_there_is_no_pool_kernels_run_on_as_many_new_threads_as_there_are(
-    most, started, without_a_pool, monkeypatch
-):
-    monkeypatch.setitem(library.KERNELS, torch.float32, without_a_pool)
+def test_threads_change_nothing(without_pool, monkeypatch):
+    """PyTorch's pool of threads, and threads of the call's own, as many as the system starts."""
     inputs = make_inputs(SHAPES["grouped"], dtype=torch.float32)
-    want = outputs_and_gradients(relative_attention, inputs, clip=(5, 0), backend="native")
-    count = ctypes.c_int.in_dll(without_a_pool.library, "started")
-    ctypes.c_int.in_dll(without_a_pool.library, "most").value = most
+    options = {"clip": (5, 0), "backend": "native"}
     threads = torch.get_num_threads()
-    torch.set_num_threads(3)
+    want = outputs_and_gradients(relative_attention, inputs, **options)
     try:
-        count.value = 0
-        relative_attention(**inputs, clip=(5, 0), backend="native")
-        assert count.value == started
-        count.value = 0
-        got = outputs_and_gradients(relative_attention, inputs, clip=(5, 0), backend="native")
+        torch.set_num_threads(3)
+        got = outputs_and_gradients(relative_attention, inputs, **options)
+        assert all(torch.equal(got[name], want[name]) for name in want)
+        monkeypatch.setitem(library.KERNELS, torch.float32, without_pool)
+        started, most = (ctypes.c_int.in_dll(without_pool.library, name) for name in ("started", "most"))
+        outputs = []
+        for most.value, expected in ((9, 2), (1, 1), (0, 0)):
+            started.value = 0
+            outputs.append(relative_attention(**inputs, **options))
+            assert started.value == expected
     finally:
         torch.set_num_threads(threads)
-    assert all(torch.equal(got[name], want[name]) for name in want)
+    assert all(torch.equal(output, outputs[0]) for output in outputs)
+    torch.testing.assert_close(outputs[0], want["output"])
 
 
-def kept_by(n: int, dropout_p: float, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """The pairs (2, 3, n, n) that a call keeps, read off its output: equal scores, and values that spell the keys."""
-    zeros, spelling = torch.zeros(2, 3, n, 4, dtype=dtype), torch.eye(n, dtype=dtype).expand(2, 3, n, n)
-    torch.manual_seed(seed)
-    return relative_attention(zeros, zeros, spelling, clip=2, dropout_p=dropout_p, backend="native") > 0
+def test_dropout_keeps_the_same_pairs_at_every_level_and_in_every_dtype():
+    kept = []
+    for level, dtype in BUILDS:
+
+        def attend(**inputs):
+            torch.manual_seed(3)
+            return relative_attention(**inputs, clip=16, dropout_p=0.3, backend="native")
+
+        with mock.patch.object(library, "KERNELS", kernels_of(level)):
+            kept.append(kept_pairs(attend, make_inputs(SHAPES["two tiles"], dtype=dtype)))
+    assert all(torch.equal(other, kept[0]) for other in kept)
 
 
-def test_dropout_is_the_explicit_formula_both_ways():
-    """The same pairs are dropped backward, for values and aV alike; scores keep the undropped softmax."""
-    n, dropout_p = 70, 0.4
-    sizes = Shape(batch=2, heads=3, key_heads=3, queries=n, keys=n, dim=17, value_dim=19, left=3, right=3)
-    exact = make_inputs(sizes)
-    inputs = {name: x.float() for name, x in exact.items()}
-    kept = kept_by(n, dropout_p, seed=5)
-    assert 0.58 < kept.double().mean() < 0.62
-
-    def native_way(**given):
-        torch.manual_seed(5)
-        return relative_attention(**given, clip=3, dropout_p=dropout_p, backend="native")
-
-    want = outputs_and_gradients(partial(equations_keeping, kept), exact, clip=3, dropout_p=dropout_p)
-    got = outputs_and_gradients(native_way, inputs)
-    largest = max(float(x.abs().max()) for x in want.values())
-    assert all(error(got[name], want[name]) < 8 * torch.finfo(torch.float32).eps * largest for name in want)
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+def test_nan_and_infinity_spread_as_in_plain_attention(number):
+    for name in ("query", "key", "value", "rel_key"):
+        inputs = make_inputs(SHAPES["two tiles"], dtype=torch.float32)
+        inputs[name].view(-1)[5] = number
+        want = relative_attention(**inputs, clip=16, backend="reference")
+        got = outputs_and_gradients(relative_attention, inputs, clip=16, backend="native")["output"]
+        assert torch.equal(got.isnan(), want.isnan())
 
 
-def test_dropout_draws_anew_for_every_row_head_sequence_and_call():
-    kept = kept_by(64, 0.5, seed=0)
-    assert torch.equal(kept, kept_by(64, 0.5, seed=0))
-    rows = torch.cat([kept.flatten(0, 2), kept_by(64, 0.5, seed=1).flatten(0, 2)]).double() - 0.5
-    # 768 rows of 64 fair coins: agreements of two of them are within 7 deviations of none
-    correlation = (rows @ rows.mT / 16 - torch.eye(len(rows), dtype=torch.float64)).abs()
-    assert correlation.max() < 7 / 64**0.5
-    assert (kept.double().mean((0, 1, 2)) - 0.5).abs().max() < 5 * 0.5 / 384**0.5
-
-
-@pytest.mark.usefixtures("level")
-@pytest.mark.parametrize("dropout_p", [0.1, 0.5, 1.0])
-def test_dropout_draws_the_same_in_either_precision(dropout_p):
-    kept = kept_by(70, dropout_p, seed=3)
-    assert torch.equal(kept, kept_by(70, dropout_p, seed=3, dtype=torch.float64))
-    assert abs(kept.double().mean() - (1.0 - dropout_p)) < 0.02
-
-
-@pytest.mark.parametrize("name", ["query", "key", "value", "rel_key"])
-@pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_what_is_not_finite_spreads_as_in_plain_attention(name, number):
-    inputs = make_inputs(SHAPES["two tiles"], dtype=torch.float32)
-    inputs[name].view(-1)[5] = number
-    want = relative_attention(**inputs, clip=16, backend="reference")
-    got = relative_attention(**inputs, clip=16, backend="native")
-    assert torch.equal(got.isnan(), want.isnan())
-    outputs_and_gradients(relative_attention, inputs, clip=16, backend="native")
-
-
-def test_labels_out_of_range_are_no_term_where_nobody_looks():
+def test_labels_out_of_range_are_no_term_without_the_check():
     inputs = make_inputs(SHAPES["two tiles"], dtype=torch.float32)
     relations = torch.randint(-1, 33, (1, 1, 70, 70), generator=torch.Generator().manual_seed(0))
-    wild = relations.masked_fill(relations < 0, 10**12)
+    far = relations.masked_fill(relations < 0, 10**12)
     want = relation_attention(**inputs, relations=relations, backend="native")
-    assert torch.equal(relation_attention(**inputs, relations=wild, backend="native", check=False), want)
+    assert torch.equal(relation_attention(**inputs, relations=far, backend="native", check=False), want)
 
 
-def call(
-    shape: Shape = SHAPES["two tiles"], dtype: torch.dtype = torch.float32, per_head=False, rel_dim=None, **changes
-) -> Call:
-    inputs = make_inputs(shape, dtype=dtype, per_head=per_head, rel_dim=rel_dim)
-    return Call(**inputs, **{"left": shape.left, "right": shape.right, "scale": 0.25, **changes})
-
-
-GENERATOR = torch.Generator().manual_seed(4)
-OPTIONS = {
-    "plain": {},
-    "tables per head": {"per_head": True, "clips": False},
-    "causal": {"is_causal": True, "query_offset": 2},
-    "lengths": {
-        "query_offsets": torch.tensor([2, -1]),
-        "key_lengths": torch.tensor([7, 4]),
-        "query_lengths": torch.tensor([5, 3], dtype=torch.int16),
-    },
-    "mask": {"mask": torch.rand(2, 1, 5, 7, generator=GENERATOR) < 0.6},
-    "relations": {"relations": torch.randint(-1, 4, (1, 2, 5, 7), generator=GENERATOR)},
-    "dropout": {"dropout_p": 0.4, "seed": torch.tensor(3)},
-    "a query of its own": {"rel_dim": 4, "is_causal": True},
-}
-FEW = Shape(batch=2, heads=2, key_heads=1, queries=5, keys=7, dim=3, value_dim=2, left=2, right=1)
-
-
-@pytest.mark.usefixtures("level")
-@pytest.mark.parametrize("options", OPTIONS)
-def test_gradients_are_limits_of_differences(options):
-    given = call(FEW, torch.float64, **OPTIONS[options])
-    inputs = given[: INPUTS if "rel_dim" in OPTIONS[options] else INPUTS - 1]
-    leaves, rest = [x.requires_grad_() for x in inputs], given[len(inputs) :]
-    assert torch.autograd.gradcheck(lambda *tensors: operators.attention(*tensors, *rest)[0], leaves)
-
-
-@pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_the_operators_pass_opcheck(options, dtype):
-    given = call(FEW, dtype, **OPTIONS[options])
-    results = operators.run(*given)
-    torch.library.opcheck(operators.run, given)
-    torch.library.opcheck(operators.run_backward, (torch.ones_like(results[0]), *results, *given))
+def test_operators_pass_opcheck(dtype):
+    shape = Shape(batch=2, heads=2, key_heads=1, queries=5, keys=7, dim=3, value_dim=2, left=2, right=1)
+    inputs = make_inputs(shape, rel_dim=4 if dtype == torch.float64 else None, per_head=True, dtype=dtype)
+    lengths = {"query_offsets": torch.tensor([2, -1]), "key_lengths": torch.tensor([7, 4])}
+    options = {**lengths, "is_causal": True, "dropout_p": 0.4, "seed": torch.tensor(3)}
+    call = Call(**inputs, left=2, right=1, scale=0.25, mask=torch.ones(2, 1, 5, 7, dtype=torch.bool), **options)
+    results = operators.run(*call)
+    torch.library.opcheck(operators.run, call)
+    torch.library.opcheck(operators.run_backward, (torch.ones_like(results[0]), *results, *call))
 
 
-@pytest.mark.parametrize("side", [-1, 1])
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_positions_may_be_as_far_off_as_their_differences_fit_64_bits(side, is_causal):
-    far, further = (operators.run(*call(query_offset=side * offset, is_causal=is_causal)) for offset in (10**6, 2**62))
-    each = operators.run(*call(query_offsets=torch.tensor([side * 2**62] * 2), is_causal=is_causal))
-    assert all(torch.equal(x, y) and torch.equal(x, z) for x, y, z in zip(far, further, each, strict=True))
-    assert far[0].count_nonzero() == (0 if is_causal and side < 0 else far[0].numel())
-
-
-DECLARED = """
-typedef struct {
-    void *data;
-    idx batch, head; /* strides; int no[2]; */
-} array;
-
-typedef struct {
-    array query, key;
-    /* tables */
-    const real *rel_key, *rel_value;
-    real scale;
-    uint64_t seed;
-} arguments;
-"""
-
-
-def test_the_arguments_are_read_from_the_header():
-    found = library.structures(DECLARED, ctypes.c_double)
-    array, pointer = found["array"], ctypes.c_void_p
-    assert array._fields_ == [("data", pointer), ("batch", ctypes.c_ssize_t), ("head", ctypes.c_ssize_t)]
-    assert found["arguments"]._fields_ == [
-        *(("query", array), ("key", array), ("rel_key", pointer), ("rel_value", pointer)),
-        *(("scale", ctypes.c_double), ("seed", ctypes.c_uint64)),
-    ]
-    for line in ("idx no[2];", "unsigned idx no;", "idx one two;"):
-        with pytest.raises(ValueError, match="must have fields"):
-            library.structures(f"typedef struct {{ {line} }} array;", ctypes.c_float)
-
-
-ASKING = """
-#include <stdio.h>
-#include "arguments.h"
-#define PLACE(kind, field) printf(#kind "." #field " %zu %zu\\n", offsetof(kind, field), sizeof(((kind *)0)->field));
-int main(void) {{ {places} }}
-"""
-
-
-def misplaced(kinds, real, folder):
-    """Fields of structures, by name, that are not where C has them: (offset, size) in Python and in C."""
-    fields = [(name, kind, field) for name, kind in kinds.items() for field, _ in kind._fields_]
-    here = {f"{name}.{field}": (getattr(kind, field).offset, getattr(kind, field).size) for name, kind, field in fields}
-    text = ASKING.format(places=" ".join(f"PLACE({name}, {field})" for name, _, field in fields))
-    defines = hatch_build.DEFINES[library.name_of(real)]
-    options = [*hatch_build.QUIET, *defines, f"-I{library.HERE}", "-x", "c", "-", "-o", folder / "asking"]
-    subprocess.run([*hatch_build.compiler(), *options], input=text.encode(), check=True)
-    lines = subprocess.run([folder / "asking"], capture_output=True, text=True, check=True).stdout.splitlines()
-    there = {name: (int(offset), int(size)) for name, offset, size in map(str.split, lines)}
-    assert len(there) == len(fields)
-    return {name: (here[name], there[name]) for name in here if here[name] != there[name]}
-
-
-@pytest.mark.parametrize("real", EXACT)
-def test_every_argument_lies_where_c_has_it(real, tmp_path):
-    arguments = library.KERNELS[real].arguments
-    kinds = {"arguments": arguments, "array": dict(arguments._fields_)["query"]}
-    assert all(len(kind._fields_) > 3 for kind in kinds.values())
-    assert misplaced(kinds, real, tmp_path) == {}
-
-
-@pytest.mark.parametrize("real", EXACT)
-def test_two_arguments_of_one_size_that_change_places_are_named(real, tmp_path):
-    header = (library.HERE / "arguments.h").read_text(encoding="utf-8")
-    for kind, (first, second) in {"arguments": ("queries", "keys"), "array": ("batch", "head")}.items():
-        swapped = library.structures(header.replace(f"{first}, {second}", f"{second}, {first}"), library.REALS[real])
-        wrong = misplaced({kind: swapped[kind]}, real, tmp_path)
-        assert set(wrong) == {f"{kind}.{first}", f"{kind}.{second}"}
-
-
-def test_a_tensor_whose_storage_was_freed_is_refused():
-    """As after the forward of a module whose weights FSDP has freed: the kernel would read address zero."""
+def test_memory_that_is_missing_is_an_error():
     x, freed = torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4)
-    freed.untyped_storage().resize_(0)
+    freed.untyped_storage().resize_(0)  # as after the forward pass of a module whose weights FSDP has freed
     with pytest.raises(RuntimeError, match="value must have memory"):
         relative_attention(x, x, freed, backend="native")
+    endless = x[:, :, :1].expand(1, 2, 2**40, 4)
+    with pytest.raises(MemoryError, match=f"got {2**40} keys"):
+        relative_attention(x, endless, endless, backend="native")
+
+
+def test_declarations_that_python_cannot_read_are_refused():
+    for line in ("idx no[2];", "unsigned idx no;", "idx one two;"):
+        with pytest.raises(ValueError, match="fields"):
+            library.structures(f"typedef struct {{ {line} }} array;", ctypes.c_float)
