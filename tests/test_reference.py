@@ -1,104 +1,116 @@
-"""The reference against loops over plain numbers, and against finite differences."""
+"""The reference against loops over Python numbers, and its gradients against finite differences."""
 
 import itertools
 import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from relattn import relation_attention, relative_attention
+from relattn.call import Call
 from tests.support.numerics import Shape, make_inputs
 
-TINY = Shape(batch=2, heads=4, key_heads=2, queries=3, keys=5, dim=3, value_dim=2, left=1, right=2)
+HEADS, KEY_HEADS, DIM, VALUE_DIM = 4, 2, 3, 2
 
 
-def by_loops(inputs, label, sees, scale):
-    """Equations (3) and (4) of the paper in Python's own numbers, with a `rel_query` for its second x W^Q if there is
-    one. `label` and `sees` are functions of b, h, i, j."""
+def by_loops(inputs, label, may_attend, scale):
+    """Return output and log-sum-exp by the paper's equations (3) and (4).
+
+    `label` and `may_attend` are functions of b, h, i, j; a label of −1 stands for no relative term.
+    """
     q, k, v = (inputs[name].tolist() for name in ("query", "key", "value"))
     r = inputs.get("rel_query", inputs["query"]).tolist()
     a_key, a_value = (inputs[name].tolist() for name in ("rel_key", "rel_value"))
-    group = TINY.heads // TINY.key_heads
-    z = torch.zeros(TINY.batch, TINY.heads, TINY.queries, TINY.value_dim, dtype=torch.float64)
+    batch, queries, keys = len(q), len(q[0][0]), len(k[0][0])
+    z = torch.zeros(batch, HEADS, queries, VALUE_DIM, dtype=torch.float64)
     log_sum = torch.full(z.shape[:-1], -math.inf, dtype=torch.float64)
-    for b, h, i in itertools.product(range(TINY.batch), range(TINY.heads), range(TINY.queries)):
-        weights = {}
-        for j in range(TINY.keys):
-            if not sees(b, h, i, j):
-                continue
-            row = label(b, h, i, j)
-            e = sum(q[b][h][i][c] * k[b][h // group][j][c] for c in range(TINY.dim))
-            e += sum(x * a for x, a in zip(r[b][h][i], a_key[row], strict=True)) if row >= 0 else 0.0
-            weights[j] = math.exp(scale * e)
-        if not weights:
-            continue
-        total = sum(weights.values())
-        log_sum[b, h, i] = math.log(total)
-        for c in range(TINY.value_dim):
-            z[b, h, i, c] = sum(
-                weight
-                / total
-                * (v[b][h // group][j][c] + (a_value[row][c] if (row := label(b, h, i, j)) >= 0 else 0.0))
-                for j, weight in weights.items()
-            )
+    for b, h, i in itertools.product(range(batch), range(HEADS), range(queries)):
+        group = h // (HEADS // KEY_HEADS)
+        weights, rows = {}, {}
+        for j in range(keys):
+            if may_attend(b, h, i, j):
+                row = label(b, h, i, j)
+                e = sum(q[b][h][i][c] * k[b][group][j][c] for c in range(DIM))
+                e += sum(x * a for x, a in zip(r[b][h][i], a_key[row], strict=True)) if row >= 0 else 0.0
+                weights[j], rows[j] = math.exp(scale * e), a_value[row] if row >= 0 else [0.0] * VALUE_DIM
+        if weights:
+            total = sum(weights.values())
+            log_sum[b, h, i] = math.log(total)
+            for c in range(VALUE_DIM):
+                z[b, h, i, c] = sum(w / total * (v[b][group][j][c] + rows[j][c]) for j, w in weights.items())
     return z, log_sum
 
 
-@pytest.mark.parametrize("beyond", ["clip", "zero"])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("rel_dim", [None, 4])
-def test_reference_is_the_loops(beyond, causal, rel_dim):
-    inputs = make_inputs(TINY, rel_dim=rel_dim)
-    offsets, lengths = [2, -1], [4, 5]
+def assert_equal_to_loops(operator, inputs, label, may_attend, **options):
+    got, lse = operator(**inputs, **options, backend="reference", return_lse=True)
+    z, log_sum = by_loops(inputs, label, may_attend, options.get("scale", DIM**-0.5))
+    torch.testing.assert_close(got, z, rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(lse, log_sum, rtol=1e-13, atol=1e-13)
+
+
+@settings(max_examples=60)
+@given(data=st.data(), clip=st.tuples(st.integers(0, 3), st.integers(0, 3) | st.just(9)), is_causal=st.booleans())
+def test_relative_attention_equals_loops(data, clip, is_causal):
+    queries, keys, (left, right) = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 5)), clip
+    shape = Shape(2, HEADS, KEY_HEADS, queries, keys, DIM, VALUE_DIM, left, right)
+    inputs = make_inputs(shape, rel_dim=data.draw(st.sampled_from([None, 4])))
+    beyond = data.draw(st.sampled_from(["clip", "zero"]))
+    offsets = data.draw(st.none() | st.lists(st.integers(-4, 6), min_size=2, max_size=2))
+    key_lengths, query_lengths = (
+        data.draw(st.lists(st.integers(0, n), min_size=2, max_size=2)) for n in (keys, queries)
+    )
+    starts = [keys - queries] * 2 if offsets is None else offsets
 
     def label(b, h, i, j):
-        distance = j - (offsets[b] + i)
-        inside = -TINY.left <= distance <= TINY.right
-        return min(max(distance, -TINY.left), TINY.right) + TINY.left if inside or beyond == "clip" else -1
+        distance = j - (starts[b] + i)
+        is_inside = -left <= distance <= right
+        return min(max(distance, -left), right) + left if is_inside or beyond == "clip" else -1
 
-    def sees(b, h, i, j):
-        position = offsets[b] + i
-        return j < lengths[b] and (j <= position or not causal)
+    def may_attend(b, h, i, j):
+        is_valid = j < key_lengths[b] and i < query_lengths[b]
+        return is_valid and (j <= starts[b] + i or not is_causal)
 
-    z, log_sum = by_loops(inputs, label, sees, scale=0.5)
-    got, lse = relative_attention(
-        **inputs,
-        clip=(TINY.left, TINY.right),
-        beyond=beyond,
-        is_causal=causal,
-        query_offset=torch.tensor(offsets),
-        key_lengths=torch.tensor(lengths),
-        scale=0.5,
-        backend="reference",
-        return_lse=True,
-    )
-    torch.testing.assert_close(got, z, rtol=1e-13, atol=1e-13)
-    torch.testing.assert_close(lse, log_sum, rtol=1e-13, atol=1e-13)
+    lengths = {"key_lengths": torch.tensor(key_lengths), "query_lengths": torch.tensor(query_lengths)}
+    options = {"clip": clip, "beyond": beyond, "is_causal": is_causal, "query_offset": torch.tensor(starts), **lengths}
+    assert_equal_to_loops(relative_attention, inputs, label, may_attend, scale=0.5, **options)
+    if offsets is None:  # the default; without lengths, all keys and queries are valid
+        options["query_offset"] = keys - queries
+        assert_equal_to_loops(relative_attention, inputs, label, may_attend, scale=0.5, **options)
+        key_lengths, query_lengths = [keys] * 2, [queries] * 2
+        del options["query_offset"], options["key_lengths"], options["query_lengths"]
+        assert_equal_to_loops(relative_attention, inputs, label, may_attend, **options)
+
+    # rows of the tables that no pair reaches are cut off, so that they cost nothing
+    defaults = dict.fromkeys(("rel_query", "relations", "check", "lengths", "key_lengths", "query_lengths", "mask"))
+    options |= {"query_offset": torch.tensor(starts), "dropout_p": 0.0, "scale": None}
+    call = Call.from_arguments(**defaults | options | inputs)
+    assert call.rel_key.shape[0] == call.rel_value.shape[0] == call.left + call.right + 1
+    assert call.left <= max(0, queries - 1 + max(starts))
+    assert call.right <= (0 if is_causal else max(0, keys - 1 - min(starts)))
 
 
 @pytest.mark.parametrize("rel_dim", [None, 4])
-def test_reference_is_the_loops_for_any_relation(rel_dim):
-    inputs = make_inputs(TINY, rel_dim=rel_dim)
-    relations = torch.randint(-1, TINY.labels, (2, 4, 3, 5), generator=torch.Generator().manual_seed(0))
-    mask = torch.rand(2, 4, 3, 5, generator=torch.Generator().manual_seed(1)) < 0.5
-    z, log_sum = by_loops(
-        inputs, lambda *pair: int(relations[pair]), lambda *pair: bool(mask[pair]), scale=TINY.dim**-0.5
-    )
-    got, lse = relation_attention(**inputs, relations=relations, mask=mask, backend="reference", return_lse=True)
-    torch.testing.assert_close(got, z, rtol=1e-13, atol=1e-13)
-    torch.testing.assert_close(lse, log_sum, rtol=1e-13, atol=1e-13)
+def test_relation_attention_equals_loops(rel_dim):
+    inputs = make_inputs(Shape(2, HEADS, KEY_HEADS, 3, 5, DIM, VALUE_DIM, left=1, right=2), rel_dim=rel_dim)
+    generator = torch.Generator().manual_seed(0)
+    relations = torch.randint(-1, 4, (2, HEADS, 3, 5), generator=generator)
+    mask = torch.rand(2, HEADS, 3, 5, generator=generator) < 0.5
+    options = {"relations": relations, "mask": mask}
+    label, may_attend = (lambda *pair: int(relations[pair])), (lambda *pair: bool(mask[pair]))
+    assert_equal_to_loops(relation_attention, inputs, label, may_attend, **options)
 
 
 @pytest.mark.parametrize("per_head", [False, True])
-def test_gradients_are_finite_differences(per_head):
-    made = make_inputs(TINY, per_head=per_head, rel_dim=2 if per_head else None)
+def test_gradients_equal_finite_differences(per_head):
+    shape = Shape(2, 2, 1, 3, 5, DIM, VALUE_DIM, left=1, right=2)
+    made = make_inputs(shape, per_head=per_head, rel_dim=2 if per_head else None)
     inputs = {name: x.requires_grad_() for name, x in made.items()}
-    lengths, offset = torch.tensor([5, 3]), torch.tensor([2, 0])
+    options = {"is_causal": True, "key_lengths": torch.tensor([5, 3]), "query_offset": torch.tensor([2, 0])}
 
     def attend(*tensors):
-        options = {"is_causal": True, "key_lengths": lengths, "query_offset": offset}
-        return relative_attention(
-            **dict(zip(inputs, tensors, strict=True)), clip=(TINY.left, TINY.right), **options, backend="reference"
-        )
+        named = dict(zip(inputs, tensors, strict=True))
+        return relative_attention(**named, clip=(1, 2), **options, backend="reference")
 
     assert torch.autograd.gradcheck(attend, tuple(inputs.values()))
