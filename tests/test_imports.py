@@ -1,6 +1,9 @@
 """Layers: the library imports PyTorch alone, backends do not import each other, and no modules import in a circle."""
 
+from __future__ import annotations
+
 import ast
+import functools
 import graphlib
 import itertools
 import subprocess
@@ -11,116 +14,88 @@ import relattn
 from relattn import backends
 
 LIBRARY = Path(relattn.__file__).parent
+PATHS = {
+    ".".join(["relattn", *path.relative_to(LIBRARY).with_suffix("").parts]).removesuffix(".__init__"): path
+    for path in LIBRARY.rglob("*.py")
+}
 HEAVY = ("babel", "datasets", "jsonargparse", "lightning", "matplotlib", "num2words", "sacrebleu", "safetensors")
 HEAVY += ("sentencepiece", "tqdm", "transformers", "triton", "yaml", "relattn.translation", "relattn.integrations")
-# What files of a folder are for, and import.
-OTHERS = {"backends/triton": "triton", "integrations/transformers": "transformers"}
+# Packages that the files of a directory import, and no other file.
+OPTIONAL = {"relattn.backends.triton": "triton", "relattn.integrations.transformers": "transformers"}
 
 
-def imported_by(path: Path) -> set[str]:
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+@functools.cache
+def imports_of(path: Path) -> frozenset[str]:
+    """Return the modules that a file imports, in functions too, but not for type checking."""
+    names, nodes = set(), [ast.parse(path.read_text(encoding="utf-8"))]
+    while nodes:
+        node = nodes.pop()
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: imports are absolute"
-            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
-
-
-class Imports(ast.NodeVisitor):
-    """Modules of the package that a file imports, in functions too, but not for type checking."""
-
-    def __init__(self, modules: set[str]) -> None:
-        self.modules, self.imported = modules, set()
-
-    def visit_If(self, node: ast.If) -> None:
-        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            node = ast.If(test=node.test, body=[], orelse=node.orelse)
-        self.generic_visit(node)
-
-    def visit_Import(self, node: ast.Import) -> None:
-        self.imported |= {alias.name for alias in node.names} & self.modules
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        for alias in node.names:
-            name = f"{node.module}.{alias.name}"
-            self.imported |= {name if name in self.modules else node.module} & self.modules
-
-
-def module_of(path: Path) -> str:
-    return ".".join(["relattn", *path.relative_to(LIBRARY).with_suffix("").parts]).removesuffix(".__init__")
+            assert node.level == 0, f"{path}: imports must be absolute"
+            submodules = [f"{node.module}.{alias.name}" for alias in node.names]
+            names |= {name if name in PATHS else node.module for name in submodules}
+        elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            nodes += node.orelse
+        else:
+            nodes += ast.iter_child_nodes(node)
+    return frozenset(names)
 
 
 def test_no_modules_import_in_a_circle():
-    paths = {module_of(path): path for path in LIBRARY.rglob("*.py")}
-    graph = {}
-    for module, path in paths.items():
-        imports = Imports(set(paths))
-        imports.visit(ast.parse(path.read_text(encoding="utf-8")))
-        graph[module] = imports.imported
-    assert len(graph) > 100
+    graph = {module: imports_of(path) & PATHS.keys() for module, path in PATHS.items()}
     assert sum(map(len, graph.values())) > 300
     graphlib.TopologicalSorter(graph).prepare()  # CycleError names the modules
 
 
-def library_files() -> list[Path]:
-    """Files of the library, without the toolkit and without the command line, which reports a missing toolkit."""
-    paths = [path for path in LIBRARY.rglob("*.py") if "translation" not in path.relative_to(LIBRARY).parts]
-    return [path for path in paths if path != LIBRARY / "__main__.py"]
-
-
-def test_import_loads_nothing_heavy():
-    """PyTorch may bring some of these itself; what counts is what `import relattn` adds to it."""
-    script = (
-        "import sys, torch; before = set(sys.modules); import relattn; "
-        f"print([name for name in {HEAVY!r} if name in set(sys.modules) - before])"
-    )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"
-
-
 def test_the_library_imports_torch_and_itself_alone():
-    assert len(library_files()) >= 9
-    for path in library_files():
-        roots = {name.split(".")[0] for name in imported_by(path)}
-        own = {package for folder, package in OTHERS.items() if (LIBRARY / folder) in path.parents}
-        assert roots <= {"torch", "relattn", *own, *sys.stdlib_module_names}, path
-        assert not any(name.startswith("relattn.translation") for name in imported_by(path)), path
-        inside = LIBRARY / "integrations" in path.parents
-        assert inside or not any(name.startswith("relattn.integrations") for name in imported_by(path)), path
+    for module, path in PATHS.items():
+        if module == "relattn.__main__" or module.startswith("relattn.translation"):
+            continue
+        names = imports_of(path)
+        optional = {package for directory, package in OPTIONAL.items() if module.startswith(directory)}
+        assert {name.split(".")[0] for name in names} <= {"torch", "relattn", *optional, *sys.stdlib_module_names}, path
+        assert not any(name.startswith("relattn.translation") for name in names), path
+        is_integration = module.startswith("relattn.integrations")
+        assert is_integration or not any(name.startswith("relattn.integrations") for name in names), path
 
 
 def test_a_backend_imports_no_other():
-    for name in backends.NAMES:
-        folder = LIBRARY / "backends" / name
-        paths = list(folder.glob("*.py")) or [folder.with_suffix(".py")]
-        for path, other in itertools.product(paths, set(backends.NAMES) - {name}):
-            if (path.name, other) == ("selftest.py", "reference"):  # compares the kernels with it
+    for name, other in itertools.permutations(backends.NAMES, 2):
+        for module in (module for module in PATHS if f"{module}.".startswith(f"relattn.backends.{name}.")):
+            if (module.endswith(".selftest"), other) == (True, "reference"):  # compares the kernels with it
                 continue
-            assert not any(module.startswith(f"relattn.backends.{other}") for module in imported_by(path)), path
-            assert "relattn.functional" not in imported_by(path)
+            names = imports_of(PATHS[module])
+            assert not any(imported.startswith(f"relattn.backends.{other}") for imported in names), module
+            assert "relattn.functional" not in names, module
 
 
 def test_a_search_imports_no_text_and_no_files():
     """Searches work on tokens: of the toolkit they import errors and each other."""
-    paths = sorted((LIBRARY / "translation" / "search").glob("*.py"))
-    assert len(paths) >= 5
-    for path in paths:
-        for name in imported_by(path):
-            root, *rest = name.split(".")
-            inside = ".".join(["", *rest]).startswith((".translation.search.", ".translation.errors"))
-            assert root in {"torch", "numpy", *sys.stdlib_module_names} or inside, f"{path}: {name}"
+    allowed = ("relattn.translation.search.", "relattn.translation.errors")
+    for module in (module for module in PATHS if module.startswith("relattn.translation.search.")):
+        for name in imports_of(PATHS[module]):
+            in_library = name.split(".")[0] in {"torch", "numpy", *sys.stdlib_module_names}
+            assert in_library or name.startswith(allowed), f"{module}: {name}"
+
+
+def test_import_loads_nothing_heavy():
+    """PyTorch may load some of these itself, so only what `import relattn` adds counts."""
+    script = f"""
+import sys, torch
+before = set(sys.modules)
+import relattn
+print([name for name in {HEAVY!r} if name in set(sys.modules) - before])
+sys.modules['transformers'] = None  # not installed
+from relattn.integrations import transformers
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"
 
 
 def test_public_names():
-    assert sorted(relattn.__all__) == [
-        "AttentionCache",
-        "RelativeAttention",
-        "RelativePositionTable",
-        "RelativeSelfAttention",
-        "relation_attention",
-        "relative_attention",
-    ]
+    tables = ["RelativeAttention", "RelativePositionTable", "RelativeSelfAttention"]
+    assert sorted(relattn.__all__) == ["AttentionCache", *tables, "relation_attention", "relative_attention"]
     assert all(hasattr(relattn, name) for name in relattn.__all__)
     assert (LIBRARY / "py.typed").exists()
