@@ -2,15 +2,17 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from relattn.cache import AttentionCache
 
 BATCH, HEADS, DIM = 3, 2, 5
 
 
-def empty(capacity=0):
-    """A cache whose unwritten room holds nothing that may be read."""
-    room = torch.full((BATCH, HEADS, capacity, DIM), torch.nan)
+def empty(capacity=0, batch=BATCH):
+    """Return a cache whose free capacity is NaN."""
+    room = torch.full((batch, HEADS, capacity, DIM), torch.nan)
     return AttentionCache((room, room.clone()), appended=False)
 
 
@@ -19,186 +21,137 @@ def positions(n, seed, batch=BATCH):
     return tuple(torch.randn(batch, HEADS, n, DIM, generator=generator) for _ in range(2))
 
 
-def holds(cache, *chunks):
-    """Whether the cache holds these chunks of keys and values, one after another, and nothing else."""
-    keys, values = (torch.cat(parts, dim=2) for parts in zip(*chunks, strict=True))
-    return torch.equal(cache.key, keys) and torch.equal(cache.value, values)
-
-
 def addresses(cache):
     return [room.data_ptr() for room in cache.rooms]
 
 
-def test_appending_where_there_is_room_copies_nothing():
-    cache, chunks = empty(capacity=11), []
+def assert_holds(cache, sequences):
+    """Assert that a cache holds a list of (keys, values), each (heads, n, dim), and nothing that is not finite."""
+    assert cache.batch == len(sequences)
+    lengths = [key.shape[1] for key, _ in sequences]
+    following = cache.next_position
+    assert (following.tolist() if isinstance(following, torch.Tensor) else [following] * len(lengths)) == lengths
+    for row, sequence in enumerate(sequences):
+        for held, want in zip((cache.key, cache.value), sequence, strict=True):
+            assert torch.equal(held[row, :, : lengths[row]], want)
+    assert cache.key.isfinite().all()
+
+
+@settings(max_examples=60)
+@given(data=st.data(), capacity=st.integers(0, 12))
+def test_every_cache_keeps_what_it_holds(data, capacity):
+    """Append, crop and select in any order, from any cache made so far, against lists of sequences."""
+    nothing = torch.empty(HEADS, 0, DIM)
+    caches = [(empty(capacity), [(nothing, nothing)] * BATCH)]
+    for step in range(data.draw(st.integers(1, 7))):
+        cache, sequences = data.draw(st.sampled_from(caches))
+        batch, held = len(sequences), [key.shape[1] for key, _ in sequences]
+
+        def one_per_sequence(highest, batch=batch):
+            return [data.draw(st.integers(0, most)) for most in highest[:batch]]
+
+        match data.draw(st.sampled_from(["append", "append", "crop", "select"])):
+            case "append":
+                n = data.draw(st.integers(0, 4))
+                new = positions(n, step, batch)
+                counts = one_per_sequence([n] * batch) if data.draw(st.booleans()) else [n] * batch
+                lengths = torch.tensor([a + b for a, b in zip(held, counts, strict=True)], dtype=torch.long)
+                cache = cache.append(*new, lengths if counts != [n] * batch else None)
+                parts = [[x[row, :, :count] for x in new] for row, count in enumerate(counts)]
+                sequences = [
+                    tuple(torch.cat(pair, dim=1) for pair in zip(old, part, strict=True))
+                    for old, part in zip(sequences, parts, strict=True)
+                ]
+            case "crop":
+                if data.draw(st.booleans()):
+                    lengths = one_per_sequence(held)
+                    cache = cache.crop(torch.tensor(lengths, dtype=torch.long))
+                else:
+                    lengths = [data.draw(st.integers(0, cache.length))] * batch
+                    cache = cache.crop(lengths[0] if batch else 0)
+                sequences = [
+                    tuple(x[:, :length] for x in pair) for pair, length in zip(sequences, lengths, strict=True)
+                ]
+            case "select":
+                rows = data.draw(st.lists(st.integers(0, batch - 1), max_size=4)) if batch else []
+                before = cache.capacity
+                cache = cache.select(torch.tensor(rows, dtype=torch.long))
+                assert cache.capacity == before
+                sequences = [sequences[row] for row in rows]
+        caches.append((cache, sequences))
+        for made, content in caches:
+            assert_holds(made, content)
+
+
+def test_appending_copies_only_without_capacity_or_into_another_dtype():
+    cache, capacities = empty(capacity=11), []
     room = addresses(cache)
     for n in (4, 1, 0, 1, 5):
-        chunks.append(positions(n, seed=len(chunks)))
-        cache = cache.append(*chunks[-1])
-        assert holds(cache, *chunks)
-        assert cache.length == sum(key.shape[2] for key, _ in chunks)
+        cache = cache.append(*positions(n, seed=n))
         assert addresses(cache) == room
         assert cache.key.data_ptr() == room[0]
-
-
-def test_a_cache_without_room_doubles():
-    cache, chunks, capacities = empty(), [], []
+    grown = empty()
     for n in (3, 1, 1, 1, 1, 1, 20):
-        chunks.append(positions(n, seed=len(chunks)))
-        cache = cache.append(*chunks[-1])
-        assert holds(cache, *chunks)
-        capacities.append(cache.capacity)
+        grown = grown.append(*positions(n, seed=n))
+        capacities.append(grown.capacity)
     assert capacities == [3, 6, 6, 6, 12, 12, 28]
+    low = [part.bfloat16() for part in positions(2, 1)]  # under autocast, weights and empty caches are float32
+    started = empty(capacity=9).append(*low, torch.tensor([2, 2, 2]))
+    assert started.key.dtype == torch.bfloat16
+    assert addresses(started.append(*low)) == addresses(started)
 
 
-@pytest.mark.parametrize("capacity", [0, 4, 7, 20])
-def test_a_cache_appended_to_twice_is_a_branch(capacity):
-    first, left, right, after, more = (positions(n, seed=n) for n in (4, 1, 2, 3, 5))
-    trunk = empty(capacity).append(*first)
-    one = trunk.append(*left)
-    other = trunk.append(*right)
-    third = trunk.append(*positions(0, 0))
-    one, other, third = one.append(*after), other.append(*more), third.append(*after)
-    assert holds(trunk, first)
-    assert holds(one, first, left, after)
-    assert holds(other, first, right, more)
-    assert holds(third, first, after)
+def test_a_cache_of_another_caches_buffers_leaves_them_alone():
+    first = positions(5, 1)
+    cache = empty(capacity=9).append(*first)
+    AttentionCache(cache.rooms, 3).append(*positions(1, 2))
+    assert torch.equal(cache.key, first[0])
 
 
-@pytest.mark.parametrize("rows", [[2, 0, 1], [1, 1, 0, 2, 1], [2], []], ids=str)
-@pytest.mark.parametrize("filled", [0, 3, 6])
-def test_selecting_gathers_sequences_and_keeps_the_capacity(filled, rows):
-    first, second, after = positions(filled, 1), positions(1, 2), positions(2, 3, batch=len(rows))
-    cache = empty(capacity=8).append(*first)
-    chosen = cache.select(torch.tensor(rows, dtype=torch.long))
-    assert chosen.capacity == 8
-    assert holds(cache.append(*second), first, second)
-    at_rows = tuple(part[rows] for part in first)
-    assert holds(chosen, at_rows)
-    assert addresses(chosen.append(*after)) == addresses(chosen)
-    assert holds(chosen.append(*after), at_rows, after)
-    assert holds(cache, first)
-
-
-@pytest.mark.parametrize(
-    ("rows", "to", "keep"),
-    [([], [], 5), ([], [], 3), ([4, 0], [1, 2], 5), ([3, 4, 3], [0, 1, 3], 4), ([1, 2], [2, 1], 5), ([4], [0], 1)],
-)
+@pytest.mark.parametrize(("rows", "to", "keep"), [([], [], 3), ([4, 0], [1, 2], 5), ([3, 4, 3], [0, 1, 3], 4)])
 @pytest.mark.parametrize("lengths", [None, [5, 3, 4, 0, 1]])
-def test_what_is_moved_is_what_would_be_selected(rows, to, keep, lengths):
-    """In the same memory, and the next position goes behind each."""
+def test_move_equals_select_in_the_same_memory(rows, to, keep, lengths):
     lengths = None if lengths is None else torch.tensor(lengths)
-    rooms = torch.full((5, HEADS, 12, DIM), torch.nan)
-    cache = AttentionCache((rooms, rooms.clone()), appended=False).append(*positions(5, 1, batch=5), lengths)
+    cache = empty(12, batch=5).append(*positions(5, 1, batch=5), lengths)
     order = torch.arange(5)
     order[to] = torch.tensor(rows, dtype=torch.long)
-    expected = cache.select(order[:keep])
+    want = cache.select(order[:keep])
     moved = cache.move(torch.tensor(rows, dtype=torch.long), torch.tensor(to, dtype=torch.long), keep)
     assert addresses(moved) == addresses(cache)
     new = positions(1, 2, batch=keep)
-    for ours, theirs in ((moved, expected), (moved.append(*new), expected.append(*new))):
-        assert (ours.length, ours.batch, ours.capacity) == (theirs.length, keep, 12)
-        assert torch.equal(ours.key, theirs.key)
-        assert torch.equal(ours.value, theirs.value)
-        assert (ours.lengths is None and theirs.lengths is None) or torch.equal(ours.lengths, theirs.lengths)
+    for got, expected in ((moved, want), (moved.append(*new), want.append(*new))):
+        assert (got.length, got.batch, got.capacity) == (expected.length, keep, 12)
+        assert torch.equal(got.key, expected.key)
+        assert torch.equal(got.value, expected.value)
+        assert lengths is None or torch.equal(got.lengths, expected.lengths)
 
 
-def test_sequences_of_different_lengths_go_on_each_at_its_own():
-    first, second, third = positions(4, 1), positions(2, 2), positions(1, 3)
-    cache = empty(capacity=12).append(*first, torch.tensor([4, 0, 1]))
-    cache = cache.append(*second, torch.tensor([5, 2, 1]))
-    cache = cache.select(torch.tensor([1, 2, 0])).append(*third)
-    assert (cache.length, cache.next_position.tolist()) == (7, [3, 2, 6])
-    for held, *(a, b, c) in zip((cache.key, cache.value), first, second, third, strict=True):
-        assert not held.isnan().any()
-        assert torch.equal(held[0, :, :3], torch.cat([b[1], c[0]], dim=1))
-        assert torch.equal(held[1, :, :2], torch.cat([a[2, :, :1], c[1]], dim=1))
-        assert torch.equal(held[2, :, :6], torch.cat([a[0], b[0, :, :1], c[2]], dim=1))
-
-
-def test_a_branch_of_different_lengths_leaves_the_other_as_it_was():
-    cache = empty(capacity=9).append(*positions(3, 1), torch.tensor([3, 1, 2]))
-    one = cache.append(*positions(1, 2))
-    before = one.key.clone()
-    cache.append(*positions(2, 3)).append(*positions(1, 4))
-    assert torch.equal(one.key, before)
-
-
-def test_a_cache_takes_the_type_of_what_is_appended():
-    """Under autocast the weights, and the empty cache with them, have another type than keys and values."""
-    first, second = ([part.bfloat16() for part in positions(2, seed)] for seed in (1, 2))
-    started = empty(capacity=9).append(*first, torch.tensor([2, 2, 2]))
-    cache = started.append(*second)
-    assert holds(cache, first, second)
-    assert addresses(cache) == addresses(started)
-
-
-def test_while_autograd_records_each_step_keeps_what_it_read():
-    """Its products with what was held at each step, as if the parts had been joined by `torch.cat`."""
+def test_gradients_equal_those_of_concatenation():
+    """While autograd records, each step keeps what it read."""
     chunks = [tuple(part.requires_grad_() for part in positions(n, seed=n)) for n in (3, 1, 2)]
     rows, weight = torch.tensor([2, 2, 0]), torch.randn(DIM, DIM, generator=torch.Generator().manual_seed(9))
-    cache, joined, got, want = empty(capacity=9), positions(0, seed=0), [], []
+    cache, joined, got, want = empty(capacity=9), positions(0, seed=0), 0.0, 0.0
     for chunk in chunks:
         cache = cache.append(*chunk).select(rows)
         joined = [torch.cat(parts, dim=2)[rows] for parts in zip(joined, chunk, strict=True)]
-        got.append(((cache.key @ weight) * cache.value).square().sum())
-        want.append(((joined[0] @ weight) * joined[1]).square().sum())
+        got = got + ((cache.key @ weight) * cache.value).square().sum()
+        want = want + ((joined[0] @ weight) * joined[1]).square().sum()
     with torch.no_grad():
         cache.append(*positions(1, 7)).append(*positions(1, 8))
     leaves = [part for chunk in chunks for part in chunk]
-    for a, b in zip(torch.autograd.grad(sum(got), leaves), torch.autograd.grad(sum(want), leaves), strict=True):
-        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(torch.autograd.grad(got, leaves), torch.autograd.grad(want, leaves))
 
 
-@pytest.mark.parametrize("length", [0, 2, 5])
-@pytest.mark.parametrize("capacity", [5, 20])
-def test_a_cropped_cache_holds_the_first_positions_and_overwrites_none(length, capacity):
-    first, after, more = positions(5, 1), positions(2, 2), positions(1, 3)
-    cache = empty(capacity).append(*first)
-    cropped = cache.crop(length)
-    kept = tuple(part[:, :, :length] for part in first)
-    assert cropped.length == cropped.next_position == length
-    assert holds(cropped, kept)
-    assert holds(cropped.append(*after), kept, after)
-    assert holds(cache.append(*more), first, more)
-    assert holds(cropped.append(*more).append(*after), kept, more, after)
-    assert holds(cache, first)
-
-
-def test_a_cache_is_cropped_to_a_length_for_each_sequence():
-    first, after = positions(4, 1), positions(1, 2)
-    lengths = torch.tensor([4, 1, 0])
-    for cache in (empty(9).append(*first), empty(9).append(*first, torch.tensor([4, 3, 0]))):
-        cropped = cache.crop(lengths)
-        assert cropped.next_position.tolist() == [4, 1, 0]
-        grown = cropped.append(*after)
-        for row, length in enumerate(lengths.tolist()):
-            assert torch.equal(grown.key[row, :, :length], first[0][row, :, :length])
-            assert torch.equal(grown.value[row, :, length], after[1][row, :, 0])
-        assert cache.length == 4
-    shorter = empty(9).append(*first, torch.tensor([4, 3, 0])).crop(2)
-    assert shorter.next_position.tolist() == [2, 2, 0]
-
-
-def test_a_cache_made_of_the_buffers_of_another_leaves_them_alone():
-    first, after = positions(5, 1), positions(1, 2)
-    cache = empty(capacity=9).append(*first)
-    shorter = AttentionCache(cache.rooms, 3)
-    shorter.append(*after)
-    assert holds(cache, first)
-
-
-def test_messages():
-    cache = empty(capacity=9).append(*positions(3, 1))
-    with pytest.raises(ValueError, match=r"key must have the cache's shape .*\(3, 2, 1, 5\), got \(2, 2, 1, 5\)"):
-        cache.append(*positions(1, 1, batch=2))
-    with pytest.raises(ValueError, match=r"value must have the cache's shape .*, got \(3, 2, 2, 5\)"):
-        cache.append(positions(1, 1)[0], positions(2, 1)[1])
-    with pytest.raises(ValueError, match=r"lengths must have shape \(3,\).*, got \(2,\)"):
-        cache.append(*positions(1, 1), torch.tensor([3, 4]))
-    for lengths, got in (([3, 5, 4], "from 0 to 2"), ([2, 4, 4], "from -1 to 1")):
-        with pytest.raises(ValueError, match=f"lengths must add from 0 to 1 positions .*, got {got}"):
-            cache.append(*positions(1, 1), torch.tensor(lengths))
-    for length in (-1, 4, 1.5, torch.tensor([3, 4, 0]), torch.tensor([1, 2])):
-        with pytest.raises(ValueError, match="length must be"):
-            cache.crop(length)
+def test_bad_arguments_are_refused():
+    cache, one = empty(capacity=9).append(*positions(3, 1)), positions(1, 1)
+    refused = [
+        (lambda: cache.append(*positions(1, 1, batch=2)), r"key.*\(3, 2, 1, 5\).*\(2, 2, 1, 5\)"),
+        (lambda: cache.append(one[0], positions(2, 1)[1]), r"value.*\(3, 2, 2, 5\)"),
+        (lambda: cache.append(*one, torch.tensor([3, 4])), r"lengths.*\(3,\).*\(2,\)"),
+        (lambda: cache.append(*one, torch.tensor([3, 5, 4])), "lengths.*0 to 1.*from 0 to 2"),
+        (lambda: cache.append(*one, torch.tensor([2, 4, 4])), "lengths.*0 to 1.*from -1 to 1"),
+        *((lambda x=x: cache.crop(x), "length must") for x in (-1, 4, 1.5, torch.tensor([3, 4, 0]), torch.ones(2))),
+    ]
+    for call, facts in refused:
+        with pytest.raises(ValueError, match=facts):
+            call()
