@@ -1,55 +1,42 @@
-"""Pieces by position, against the model asked for one sentence at a time in float64."""
+"""Predictions by target position, compared with the model run on one prefix at a time."""
 
 from __future__ import annotations
 
 import csv
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
-from relattn.translation import bundle
 from relattn.translation.analysis import positions as teacher_forcing
 from relattn.translation.analysis.positions import by_position
 from relattn.translation.commands import main as cli
-from relattn.translation.config import ModelConfig, Positions, Recipe, SearchConfig
-from relattn.translation.data.text_files import read_parallel
-from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
-from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.torch_translator import TorchTranslator
+from tests.translation.formats.bundles import make_bundle
 
 PAIRS = [
-    ("one cat sat on two mat", "zwei Matte auf saß Katze eins"),
-    ("two", "eins"),
-    ("", "Katze"),
-    ("cat and cat and cat and one mat", "Matte eins und Katze und Katze und Katze"),
-    ("mat", " "),
-    ("sat", "auf auf auf auf auf auf"),
+    ("one apple and two pears", "zwei Birnen und ein Apfel"),
+    ("two", "Birnen und 17"),
+    ("", "Apfel"),
+    ("17 apples, 4 pears and one apple", "17 Äpfel, 4 Birnen und ein Apfel"),
+    ("one", " "),
+    ("apple", "und und und und"),
 ]
 
 
-@pytest.fixture(scope="module")
-def make(finished: Recipe) -> Callable[..., TorchTranslator]:
-    """make(positions="…"): a model of random weights, whose predictions vary, with the tokenizer of a finished run."""
-    tokenizer = Tokenizer.load(f"{finished.out}/tokenizer.model")
-
-    def translator(positions: Positions = "relative", **options) -> TorchTranslator:
-        torch.manual_seed(5)
-        config = ModelConfig(dim=12, heads=3, feed_forward_dim=20, encoder_layers=1, decoder_layers=1)
-        if positions == "relative":
-            options = {"clip": 2, **options}
-        model = Transformer(config.with_positions(positions, **options), tokenizer.vocab_size)
-        with torch.no_grad():
-            model.embedding *= 3
-        return TorchTranslator(model, tokenizer, SearchConfig())
-
+def make(path: Path, **options: object) -> TorchTranslator:
+    """Return a model with random weights, some of whose predictions are correct."""
+    translator = make_bundle(path / "bundle", encoder_layers=1, **options).translator()
+    with torch.no_grad():
+        translator.model.decoder_norm.bias += 4 * translator.model.embedding[translator.tokenizer.encode("und")[0]]
     return translator
 
 
 def one_at_a_time(translator: TorchTranslator, pairs: list[tuple[str, str]], width: int) -> dict[str, list[tuple]]:
-    """(right, nats) of each piece under the label of its bin, each asked for by itself, with nothing padded."""
+    """Return (correct, nats) of each target token by the label of its bin, from unpadded prefixes in float64."""
     model, tokenizer = translator.model.double(), translator.tokenizer
     found: dict[str, list[tuple]] = {}
     for src, tgt in pairs:
@@ -65,25 +52,23 @@ def one_at_a_time(translator: TorchTranslator, pairs: list[tuple[str, str]], wid
     return found
 
 
-@pytest.mark.parametrize("max_tokens", [1, 30, 4096])
-@pytest.mark.parametrize("positions", ["relative", "sinusoidal", "learned"])
-def test_bins_are_the_means_of_pieces_asked_for_one_by_one(make, monkeypatch, positions, max_tokens):
-    monkeypatch.setattr(teacher_forcing, "MAX_TOKENS", max_tokens)
-    translator = make(positions=positions)
-    wanted = one_at_a_time(translator, [pair for pair in PAIRS if all(map(str.strip, pair))], 4)
+@pytest.mark.parametrize(("positions", "most"), [("relative", 30), ("sinusoidal", 1), ("learned", 4096)])
+def test_bins_are_means_over_tokens(tmp_path, monkeypatch, positions, most):
+    monkeypatch.setattr(teacher_forcing, "MAX_TOKENS", most)
+    translator = make(tmp_path, positions=positions)
+    expected = one_at_a_time(translator, [pair for pair in PAIRS if all(map(str.strip, pair))], 4)
     found = by_position(translator, PAIRS, width=4)
-    assert all(0 < b.right < 1 for b in found[:-1])
-    assert [b.label for b in found] == [*sorted(wanted.keys() - {"end"}, key=lambda s: int(s.split("–")[0])), "end"]
+    assert 0 < sum(b.right for b in found) < len(found)
+    assert [b.label for b in found] == [*sorted(expected.keys() - {"end"}, key=lambda s: int(s.split("–")[0])), "end"]
     for b in found:
-        right, nats = zip(*wanted[b.label], strict=True)
+        right, nats = zip(*expected[b.label], strict=True)
         assert b.pieces == len(nats)
-        assert b.right == sum(right) / len(right)
+        assert b.right == pytest.approx(sum(right) / len(right))
         assert b.nats == pytest.approx(math.fsum(nats) / len(nats), rel=1e-5)
 
 
-def test_what_a_model_is_sure_of_is_right_at_its_positions_alone(make, monkeypatch):
-    """A stand-in that knows every third piece, and no end: 1 of 3 positions is right, whatever the lengths."""
-    translator = make()
+def test_bins_of_a_model_that_predicts_every_third_token(tmp_path, monkeypatch):
+    translator = make(tmp_path)
 
     def forward(src, src_lengths, tgt_in):
         following = tgt_in.roll(-1, dims=1)
@@ -91,81 +76,74 @@ def test_what_a_model_is_sure_of_is_right_at_its_positions_alone(make, monkeypat
         return 50.0 * torch.nn.functional.one_hot(following * known, translator.model.vocab_size)
 
     monkeypatch.setattr(translator.model, "forward", forward)
-    *pieces, end = by_position(translator, PAIRS, width=1)
+    *bins, end = by_position(translator, PAIRS, width=1)
     lengths = [len(translator.tokenizer.encode(tgt)) for src, tgt in PAIRS if src.strip() and tgt.strip()]
-    assert 1 == min(lengths) < 4 < max(lengths)
-    for position, b in enumerate(pieces):
+    for position, b in enumerate(bins):
         assert (b.label, b.pieces) == (str(position), sum(length > position for length in lengths))
         assert b.right == (position % 3 == 1)
         assert b.nats == pytest.approx(0.0 if position % 3 == 1 else 50.0, abs=1e-4)
-    assert (len(pieces), end.positions, end.pieces, end.right) == (max(lengths), None, len(lengths), 0.0)
+    assert (len(bins), end.positions, end.pieces, end.right) == (max(lengths), None, len(lengths), 0.0)
 
 
-@pytest.mark.parametrize("pairs", [[], [("", "Katze"), ("cat", "  ")]])
-def test_no_text_is_refused(make, pairs):
-    with pytest.raises(InputError, match="at least one line must have text on both sides"):
-        by_position(make(), pairs, width=5)
-
-
-def test_a_bin_holds_a_position_at_least(make):
-    with pytest.raises(InputError, match=r"width must be at least 1 and at most 1,000,000, got 0"):
-        by_position(make(), PAIRS, width=0)
-
-
-def test_lines_longer_than_the_model_are_named(make):
-    translator = make(positions="learned", max_positions=6)
-    five, six = " ".join(["eins"] * 5), " ".join(["eins"] * 6)
-    most = [("cat", "eins"), ("", six), (five, five)]
-    assert by_position(translator, most, width=9)[0].pieces == 6
-    for side, pair in (("source", (six, "eins")), ("target", ("cat", six))):
-        with pytest.raises(InputError, match=f"^{side} line 4 has 6 pieces, but this model reads at most 5$"):
-            by_position(translator, [*most, pair], width=9)
+def test_lines_that_are_refused(tmp_path):
+    translator = make(tmp_path, positions="learned", max_positions=6)
+    five, six = " ".join(["apple"] * 5), " ".join(["apple"] * 6)
+    longest = [("apple", "apple"), ("", six), (five, five)]
+    assert by_position(translator, longest, width=9)[0].pieces == 6
+    for pairs, width, fact in (
+        ([], 5, "at least one line"),
+        ([("", "Apfel"), ("one", "  ")], 5, "at least one line"),
+        (longest, 0, "width must be .* got 0"),
+        ([*longest, (six, "apple")], 9, "source line 4 has 6 pieces, .* at most 5"),
+        ([*longest, ("apple", six)], 9, "target line 4 has 6 pieces, .* at most 5"),
+    ):
+        with pytest.raises(InputError, match=fact):
+            by_position(translator, pairs, width=width)
 
 
 @pytest.fixture
-def analyze(finished: Recipe, monkeypatch, capsys, tmp_path) -> Callable[..., tuple[int, str, str]]:
-    """analyze("--width", …): the command on a finished run, in a directory of its own; it may not translate."""
+def analyze(monkeypatch, capsys, tmp_path) -> Callable[..., tuple[int, str, str]]:
+    """Run the command on a bundle of the test. It must not translate, which takes long."""
+    make_bundle(tmp_path / "bundle", encoder_layers=1, languages=("en", "de"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(TorchTranslator, "search_batch", None)  # called, it would be an error that is no one line
+    monkeypatch.setattr(TorchTranslator, "search_batch", None)
 
     def call(*arguments: object) -> tuple[int, str, str]:
         capsys.readouterr()
-        code = cli.main(["analyze", "positions", f"{finished.out}/bundle", *map(str, arguments)])
+        code = cli.main(["analyze", "positions", "bundle", *map(str, arguments)])
         return code, *capsys.readouterr()
 
     return call
 
 
-def test_the_command_prints_and_keeps_what_was_measured(analyze, finished, text, tmp_path):
-    bins = by_position(
-        bundle.read_bundle(f"{finished.out}/bundle").translator(),
-        list(read_parallel(text["valid_src"], text["valid_tgt"])),
-        width=7,
-    )
-    files = ("--src", text["valid_src"], "--ref", text["valid_tgt"])
-    kept, picture = tmp_path / "by.csv", tmp_path / "by.png"
-    code, out, err = analyze(
-        *files, "--width", 7, "--trained-length", 12, "--out", kept, "--picture", tmp_path / "by.png"
-    )
+def test_command(analyze, tmp_path):
+    for side, lines in zip(("src", "ref"), zip(*PAIRS, strict=True), strict=True):
+        (tmp_path / side).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    bins = by_position(make_bundle(tmp_path / "bundle").translator(), PAIRS, width=7)
+    files = ("--src", "src", "--ref", "ref")
+    code, out, err = analyze(*files, "--width", 7, "--trained-length", 12, "--out", "a.csv", "--picture", "a.png")
     assert (code, err) == (0, "")
     header, *lines = out.splitlines()
     assert header.split() == ["positions", "pieces", "right", "nats"]
     assert [line.split() for line in lines] == [
         [b.label, str(b.pieces), f"{100 * b.right:.1f}", "%", f"{b.nats:.3f}"] for b in bins
     ]
-    with open(kept, newline="", encoding="utf-8") as file:
+    with open("a.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     for row, b in zip(rows, bins, strict=True):
         assert (row["first"], row["last"]) == tuple(b.label.split("–") if b.positions else ("end", "end"))
         assert int(row["pieces"]) == b.pieces
         assert [float(row["right"]), float(row["nats"])] == pytest.approx([b.right, b.nats], abs=1e-6)
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert Path("a.png").read_bytes().startswith(b"\x89PNG")
+    code, out, err = analyze("--builtin", "long", "--lines", 2, "--width", 500)
+    assert (code, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines()] == ["positions", "0–499", "end"]
 
 
-def test_the_picture_has_a_point_a_bin_and_the_trained_length(make):
+def test_picture_has_a_point_per_bin_and_the_trained_length(tmp_path):
     from matplotlib.figure import Figure
 
-    axis, bins = Figure().subplots(), by_position(make(), PAIRS, width=4)
+    axis, bins = Figure().subplots(), by_position(make(tmp_path), PAIRS, width=4)
     teacher_forcing.draw(axis, {"ours": bins}, trained=9)
     curve, line = axis.get_lines()
     assert list(curve.get_xdata()) == [1.5 + 4 * i for i in range(len(bins) - 1)]
@@ -174,33 +152,19 @@ def test_the_picture_has_a_point_a_bin_and_the_trained_length(make):
     assert [entry.get_text() for entry in axis.get_legend().get_texts()] == ["ours"]
 
 
-def test_the_command_on_the_builtin_corpus(analyze):
-    code, out, err = analyze("--builtin", "long", "--lines", 2, "--width", 500)
-    assert (code, err) == (0, "")
-    assert [line.split()[0] for line in out.splitlines()] == ["positions", "0–499", "end"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--trained_length", 5, "--out", "a.csv"), "--trained_length requires --picture"),
+def test_options_that_are_refused(analyze, tmp_path, monkeypatch):
+    """Nothing is computed, except for a width out of range, which the computation refuses."""
+    monkeypatch.setattr(teacher_forcing, "eval_batches", None)
+    for arguments, fact in (
+        (("--trained_length", 5, "--out", "a.csv"), "--picture"),
         (("--trained_length", 0, "--picture", "a.png"), "trained_length must be at least 1, got 0"),
-        (("--picture", "a.csv"), "picture must end in .png, got a.csv"),
+        (("--picture", "a.csv"), "got a.csv"),
         (("--width", 0), "width must be at least 1 and at most 1,000,000, got 0"),
-        (("--width", 10**30), "width must be at least 1"),
-        (("--beam_size", 3), "unknown option of analyze positions"),
-    ],
-)
-def test_the_command_refuses_in_a_line(analyze, arguments, message):
-    code, out, err = analyze("--builtin", "test", "--lines", 2, "--width", 5, *arguments)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert message in err
-
-
-def test_a_place_that_cannot_be_written_is_refused_before_measuring(analyze, tmp_path, monkeypatch):
-    monkeypatch.setattr(teacher_forcing, "by_position", None)
-    path = tmp_path / "no" / "t.csv"
-    code, out, err = analyze("--builtin", "test", "--lines", 2, "--width", 50, "--out", path)
-    assert (code, out) == (2, "")
-    assert err.startswith(f"relattn: error: {path}: cannot be written: No such file or directory")
-    assert list(tmp_path.iterdir()) == []
+        (("--width", 10**30), "width"),
+        (("--beam_size", 3), "unknown option"),
+        (("--out", "no/t.csv"), "no/t.csv: cannot be written"),
+    ):
+        code, out, err = analyze("--builtin", "test", "--lines", 2, "--width", 5, *arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert fact in err
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]

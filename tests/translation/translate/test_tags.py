@@ -105,9 +105,9 @@ def test_pairs_of_tags():
 )
 def test_time_is_linear_in_the_length_of_a_line(part):
     start = time.process_time()
-    stripped = strip_tags(part * (16_000 // len(part)))
+    stripped = strip_tags(part * (8000 // len(part)))
     restore_tags(stripped, stripped.line, identity(stripped.line))
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 1
 
 
 @settings(max_examples=150)
