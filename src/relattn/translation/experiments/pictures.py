@@ -74,7 +74,7 @@ def _bleu_by_clip(models: Sequence[Model]) -> Panel:
         )
         for model in models
     }
-    base = bleu[models[0].entry.options["clip"]]
+    base = [value or math.nan for value in bleu[models[0].entry.options["clip"]]]  # nothing is relative to 0
     curves = {
         label: {str(clip): bleu[clip][index] / base[index] for clip in sorted(bleu)}
         for index, label in enumerate(("mean over seeds", "paper"))
