@@ -1,37 +1,36 @@
-"""Each rule at its limits, and overlap against brute force."""
+"""Each rule at its limits, and overlap and duplicates against brute force."""
 
 from __future__ import annotations
 
 import random
 import sys
+import tracemalloc
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import regex
+from hypothesis import given
+from hypothesis import strategies as st
 from num2words import num2words
 
 from relattn.translation.config import CleaningConfig
 from relattn.translation.corpus import filters
+from relattn.translation.corpus.dedup import SeenPairs, digest
 from relattn.translation.corpus.filters import Cleaner, normalize_spaces, script_share, split_words
 from relattn.translation.corpus.overlap import HeldOutText
 from relattn.translation.data.builtin import builtin
 from relattn.translation.errors import InputError
 
 CONFIG = CleaningConfig(max_words=7, max_characters=60, max_ratio=2.0, ngram=5)
-
-
-def reason(src: str, tgt: str, *, languages: tuple[str, str] = ("en", "de"), held_out=(), **changed) -> str | None:
-    return Cleaner(replace(CONFIG, **changed), languages, list(held_out)).drop_reason(src, tgt)
-
-
-def test_good_pairs_are_kept():
-    assert reason("A cat sat.", "Eine Katze saß.") is None
-    assert reason("17!", "17!") is None  # no letters at all
+HELD_OUT = ["one two three four five six", "eins zwei drei vier"]
 
 
 @pytest.mark.parametrize(
-    ("src", "tgt", "why"),
+    ("src", "tgt", "reason"),
     [
+        ("A cat sat.", "Eine Katze saß.", None),
+        ("17!", "17!", None),  # no letters at all
         ("", "Katze", "empty"),
         ("cat", "", "empty"),
         ("", "\0", "empty"),  # the first reason that applies
@@ -39,8 +38,8 @@ def test_good_pairs_are_kept():
         ("cat", "Kat\ufffdze", "control"),
         ("cat", "\x93Katze", "control"),
         ("cat", "\ud800", "control"),
-        ("one two three four five six seven", "x " * 6 + "x", None),
-        ("one two three four five six seven eight", "x " * 7 + "x", "long"),
+        ("one two three four six five seven", "x " * 6 + "x", None),
+        ("one two three four six five seven eight", "x " * 7 + "x", "long"),
         ("a" * 60, "b", None),
         ("a" * 61, "b", "long"),
         ("one two", "a b c d e f", None),
@@ -51,36 +50,36 @@ def test_good_pairs_are_kept():
         ("кот", "Katze", "script"),
         ("ab", "abкк", None),  # half of them
         ("ab", "abккк", "script"),
+        ("zero ONE, two three four five", "x y z", "overlap"),  # either side, and case is ignored
+        ("x y z", "Eins zwei, drei vier!", "overlap"),
+        ("zero one two three four", "eins zwei drei", None),
     ],
 )
-def test_reasons_at_their_limits(src, tgt, why):
-    assert reason(src, tgt) == why
-
-
-@pytest.mark.parametrize("tgt_lang", ["en", "fr", "es", "pl", "ru"])
-@pytest.mark.parametrize("src_lang", ["de", "nl", "it", "fi", "hu", "tr"])
-def test_numbers_in_one_word_are_kept(src_lang, tgt_lang):
-    cleaner = Cleaner(CleaningConfig(), (src_lang, tgt_lang), [])
-    for number in (791, 7_791, 77_777, 777_777):
-        assert cleaner.drop_reason(num2words(number, lang=src_lang), num2words(number, lang=tgt_lang)) is None
-
-
-def test_the_builtin_corpus_is_kept():
-    cleaner = Cleaner(CleaningConfig(), ("it", "en"), [])
-    pairs = builtin("train", src_lang="it", tgt_lang="en", lines=2000)
-    assert [pair for pair in pairs if cleaner.drop_reason(*pair) == "ratio"] == []
-
-
-def test_misaligned_lines_are_dropped_by_their_ratio():
-    cleaner = Cleaner(CleaningConfig(), ("en", "de"), [])
-    long = "Der Ausschuss hat gestern nach einer langen Aussprache beschlossen, den Antrag abzulehnen."
-    for short in ("Thank you.", "Yes", "1 2"):
-        assert cleaner.drop_reason(short, long) == "ratio"
+def test_reasons_at_their_limits(src, tgt, reason):
+    assert Cleaner(CONFIG, ("en", "de"), HELD_OUT).drop_reason(src, tgt) == reason
 
 
 def test_disabled_rules_drop_nothing():
     free = dict.fromkeys(("max_words", "max_characters", "max_ratio", "min_script", "ngram"))
-    assert reason("кот " * 300, "x", held_out=["кот " * 300], **free) is None
+    assert Cleaner(replace(CONFIG, **free), ("en", "de"), ["кот " * 300]).drop_reason("кот " * 300, "x") is None
+
+
+@pytest.mark.parametrize("tgt_lang", ["en", "fr", "es", "pl", "ru"])
+def test_good_pairs_of_other_languages_are_kept(tgt_lang):
+    """Numbers that are one word in one of the languages, and the built-in corpus."""
+    for src_lang in ("de", "nl", "it", "fi", "hu", "tr"):
+        cleaner = Cleaner(CleaningConfig(), (src_lang, tgt_lang), [])
+        for number in (791, 7_791, 77_777, 777_777):
+            assert cleaner.drop_reason(num2words(number, lang=src_lang), num2words(number, lang=tgt_lang)) is None
+    cleaner = Cleaner(CleaningConfig(), ("it", tgt_lang), [])
+    pairs = builtin("train", src_lang="it", tgt_lang=tgt_lang, lines=50)
+    assert "ratio" not in [cleaner.drop_reason(*map(normalize_spaces, pair)) for pair in pairs]
+
+
+@pytest.mark.parametrize("short", ["Thank you.", "Yes", "1 2"])
+def test_misaligned_lines_are_dropped_by_their_ratio(short):
+    long = "Der Ausschuss hat gestern nach einer langen Aussprache beschlossen, den Antrag abzulehnen."
+    assert Cleaner(CleaningConfig(), ("en", "de"), []).drop_reason(short, long) == "ratio"
 
 
 @pytest.mark.parametrize(
@@ -96,35 +95,25 @@ def test_disabled_rules_drop_nothing():
         ("uz-AF", "ازبک", "uz"),
         ("hi", "हिन्दी", "abc"),
         ("qqq", "anything ничто", None),
+        ("zxx-Abcd", "anything ничто", None),  # unknown scripts
+        ("en_Qaaa", "anything ничто", None),
     ],
 )
 def test_script_share(language, own, foreign):
     assert script_share(own, language) == 1
-    assert foreign is None or script_share(foreign, language) == 0
-    assert foreign is None or 0 < script_share(own + foreign, language) < 1
+    if foreign is not None:
+        assert script_share(foreign, language) == 0 < script_share(own + foreign, language) < 1
 
 
-@pytest.mark.parametrize("language", ["zxx-Abcd", "en_Qaaa"])
-def test_an_unknown_script_passes(language):
-    assert script_share("anything ничто", language) == 1
-
-
-def test_normalize_spaces():
+def test_spaces_and_words():
     assert normalize_spaces(" a\tb\r\nc\u2028d\x85e\u00a0f\x1cg  ") == "a b c d e f g"
-
-
-def test_split_words():
     assert split_words("Don’t STOP, Straße e\u0301 x_1") == ["don", "t", "stop", "strasse", "e\u0301", "x_1"]
     assert split_words("हिन्दी में") == ["हिन्दी", "में"]
     assert split_words("ab漢字c かナ한글") == ["ab", "漢", "字", "c", "か", "ナ", "한글"]
     assert split_words("ไท") == ["ไ", "ท"]
-
-
-def test_the_fast_check_finds_every_script_without_spaces():
-    unspaced = regex.compile(f"[{filters._UNSPACED}]", regex.V1)
+    unspaced = regex.compile(f"[{filters._UNSPACED}]", regex.V1)  # characters that the fast check must find
     everything = "".join(map(chr, range(sys.maxunicode + 1)))
-    missed = [c for c in unspaced.findall(everything) if not filters._MAYBE_UNSPACED.search(c)]
-    assert missed == []
+    assert [c for c in unspaced.findall(everything) if not filters._MAYBE_UNSPACED.search(c)] == []
 
 
 def overlaps_by_brute_force(line: list[str], held_out: list[list[str]], n: int) -> bool:
@@ -145,14 +134,37 @@ def test_overlap_matches_brute_force(n):
     assert {True, False} == set(expected)
 
 
-def test_overlap_of_either_side_ignores_case():
-    held_out = ["one two three four five six", "eins zwei drei vier"]
-    assert reason("zero ONE, two three four five", "x y z", held_out=held_out) == "overlap"
-    assert reason("x y z", "Eins zwei, drei vier!", held_out=held_out) == "overlap"
-    assert reason("zero one two three four", "eins zwei drei", held_out=held_out) is None
+@given(st.lists(st.lists(st.integers(0, 40), max_size=20), max_size=20))
+def test_new_digests_match_a_set(batches):
+    seen, known = SeenPairs(), set()
+    for batch in batches:
+        first = {value: i for i, value in reversed(list(enumerate(batch)))}
+        expected = [value not in known and first[value] == i for i, value in enumerate(batch)]
+        assert seen.add(np.array(batch, dtype=np.uint64)).tolist() == expected
+        known |= set(batch)
 
 
-def test_invalid_settings():
-    for name, value in (("max_words", 0), ("max_ratio", 0.5), ("min_script", 1.5), ("ngram", 0)):
-        with pytest.raises(InputError, match=f"{name} must be in "):
-            CleaningConfig(**{name: value})
+def test_a_digest_depends_on_the_boundary_between_the_sides():
+    digests = {digest(*pair) for pair in [(b"a", b"b"), (b"ab", b""), (b"", b"ab"), (b"b", b"a"), (b"a", b"b")]}
+    assert sorted(map(len, digests)) == [8] * 4
+
+
+def test_digests_take_at_most_24_bytes_per_pair_and_8_at_rest():
+    generator, count = np.random.default_rng(1), 1 << 18
+    tracemalloc.start()
+    try:
+        seen = SeenPairs()
+        for _ in range(count // 1024):
+            seen.add(generator.integers(1 << 63, size=1024, dtype=np.uint64))
+        rest, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(seen._runs) <= 9  # after 256 calls
+    assert rest < 8 * count + (1 << 17)
+    assert peak < 24 * count + (1 << 17)
+
+
+@pytest.mark.parametrize(("name", "value"), [("max_words", 0), ("max_ratio", 0.5), ("min_script", 1.5), ("ngram", 0)])
+def test_invalid_settings(name, value):
+    with pytest.raises(InputError, match=f"{name} must be in "):
+        CleaningConfig(**{name: value})

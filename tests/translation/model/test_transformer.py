@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from relattn import AttentionCache
 from relattn.translation.config import OPTIONS, ModelConfig
 from relattn.translation.data.batching import collate
+from relattn.translation.model.layers import Residual
 from relattn.translation.model.mixers import MixerState
 from relattn.translation.model.positions.schemes import SCHEMES
 from relattn.translation.model.transformer import Cache, Transformer
 from relattn.translation.training.objective import summed_loss
+from tests.support.covering import pairwise
 
 VOCAB, ROWS, SRC, TGT = 23, 5, 7, 6
 LENGTHS = torch.tensor([7, 1, 4, 6, 2])
@@ -137,7 +139,7 @@ SELECTIONS = [  # selected rows, number of sources afterwards, and whether the s
     ([4, 3], 2, False),
 ]
 MOVES = [  # with three rows per source: moved rows, their new places, and the number of rows kept
-    ([1, 3], [2, 5], 15),
+    ([1, 4], [2, 3], 15),
     ([7, 6, 6], [3, 4, 5], 15),
     ([14, 12, 12, 4], [0, 1, 2, 3], 12),  # the last source replaces the first
     ([], [], 12),
@@ -298,11 +300,18 @@ def test_source_target_and_output_share_one_matrix():
     assert (model.encode(src, LENGTHS) - memory).abs().amax() > 1e-3
 
 
-@pytest.mark.parametrize("positions", ["relative", "lstm"])
-@pytest.mark.parametrize("name", ["dropout", "attention_dropout", "activation_dropout"])
-def test_each_dropout_acts_only_in_training(name, positions):
-    model, expected = make({"positions": positions, name: 0.5}), make({"positions": positions})(*inputs())
+@pairwise(
+    name=["embedding", "residual", "attention", "activation"], norm=["pre", "post"], positions=["relative", "lstm"]
+)
+def test_each_dropout_acts_only_in_training(name, norm, positions):
+    option = {"attention": "attention_dropout", "activation": "activation_dropout"}.get(name, "dropout")
+    changes = {"positions": positions, "norm": norm}
+    model, expected = make({**changes, option: 0.5}), make(changes)(*inputs())
     assert torch.equal(model(*inputs()), expected)
+    for other in model.modules():  # one option sets both
+        if isinstance(other, Residual) and name == "embedding":
+            other.dropout.p = 0.0
+    model.dropout.p *= name == "embedding"
     dropped = []
     for _ in range(2):
         torch.manual_seed(1)
