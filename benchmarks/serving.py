@@ -1,12 +1,10 @@
 """Measure a server under load. Each answer is compared with the translation of the same line alone.
 
-    python -m benchmarks.serving MODEL --text FILE                        200 clients for a minute
-    python -m benchmarks.serving MODEL --text FILE --seconds 1800         memory during half an hour
+    python -m benchmarks.serving MODEL --text FILE --seconds 60
 
-The result has requests per second, latency, memory and the processor cores used by server and clients. `directly` is
-the number of sentences per second of the translator itself, with all lines in one call. At the end, the server gets
-SIGTERM under load: `accepted` is the number of requests in its log, and `answered` the number that clients got an
-answer to. Both must be equal.
+`directly` is the number of sentences per second of the translator itself, with all lines in one call. At the end, the
+server gets SIGTERM under load: `accepted` is the number of requests in its log, and `answered` the number that clients
+got an answer to. Both must be equal.
 """
 
 import argparse
@@ -20,6 +18,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import quantiles
 from typing import IO
@@ -27,167 +27,121 @@ from typing import IO
 import httpx2
 
 from benchmarks.measure import conditions, keep
+from relattn.translation import load
 from relattn.translation.data.text_files import read_lines
 
 RESULTS = Path(__file__).parent / "results" / "serving-cpu.csv"
-MAX_LINES = 500  # lines that requests are drawn from
 
 
-def start(model: Path, arguments: list[str], log: IO[str] | None = None) -> tuple["subprocess.Popen[str]", str]:
-    """Start a server. Return its process and its address."""
-    command = [sys.executable, "-m", "relattn", "serve", str(model), "--port", "0", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log or subprocess.DEVNULL, text=True)
-    assert process.stdout is not None
-    address = re.search(r"http://\S+", process.stdout.readline())
-    assert address, "the server did not start"
-    return process, address[0]
+@contextmanager
+def serving(model: Path, *options: str, log: IO[str]) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """Run a server. Yield its process and its address."""
+    command = [sys.executable, "-m", "relattn", "serve", str(model), "--port", "0", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process:
+        try:
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            address = re.search(r"http://\S+/", first)
+            assert address, f"the server did not start: {first}"
+            yield process, address[0]
+        finally:
+            process.kill()
 
 
-def resident(process: "subprocess.Popen[str]") -> int:
-    """Return the resident memory of a process in MiB."""
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    kib = re.search(r"VmRSS:\s+(\d+)", status)
-    assert kib
-    return int(kib[1]) >> 10
+def usage(process: "subprocess.Popen[str]") -> tuple[float, int]:
+    """Return the processor time of a process in seconds, and its resident memory in MiB."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return seconds, int(fields[21]) * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
-def cpu_seconds(process: "subprocess.Popen[str]") -> float:
-    """Return the processor time of a process."""
-    user, system = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-
-
-async def alone(address: str, lines: list[str], languages: dict[str, str]) -> dict[str, str]:
-    """Return the translation of each line, with one request at a time."""
-    answers = {}
-    async with httpx2.AsyncClient(base_url=address, timeout=120) as client:
-        for line in lines:
+async def send_until_refused(
+    client: httpx2.AsyncClient,
+    expected: dict[str, str],
+    languages: dict[str, str],
+    statuses: Counter[str],
+    seconds: list[float],
+) -> None:
+    """Send requests, one after the other, until the server refuses a connection. Count what happens to them."""
+    draw = random.Random(id(asyncio.current_task()))
+    while True:
+        line, began = draw.choice(list(expected)), time.perf_counter()
+        try:
             answer = await client.post("/translate", json={"q": line, **languages})
-            answers[line] = answer.raise_for_status().json()["translatedText"]
-    return answers
+        except httpx2.HTTPError as error:
+            statuses["refused" if isinstance(error, httpx2.ConnectError) else type(error).__name__] += 1
+            return
+        if answer.status_code == 200:
+            seconds.append(time.perf_counter() - began)
+            statuses["right" if answer.json()["translatedText"] == expected[line] else "wrong"] += 1
+        else:
+            statuses[str(answer.status_code)] += 1
+            await asyncio.sleep(float(answer.headers.get("retry-after", "1")))
 
 
-class Load:
-    """Clients that send requests until the server refuses connections.
-
-    Args:
-        address: address of the server.
-        expected: translation of each line.
-        languages: parameters `source` and `target`.
-    """
-
-    def __init__(self, address: str, expected: dict[str, str], languages: dict[str, str]) -> None:
-        self.address, self.expected, self.languages = address, expected, languages
-        self.statuses: Counter[str] = Counter()
-        self.seconds: list[float] = []
-
-    async def client(self, number: int) -> None:
-        draw, lines = random.Random(number), list(self.expected)
-        async with httpx2.AsyncClient(base_url=self.address, timeout=120) as client:
-            while True:
-                line = draw.choice(lines)
-                began = time.perf_counter()
-                try:
-                    answer = await client.post("/translate", json={"q": line, **self.languages})
-                except httpx2.ConnectError:
-                    self.statuses["refused"] += 1
-                    return
-                except httpx2.HTTPError as error:
-                    self.statuses[type(error).__name__] += 1
-                    return
-                if answer.status_code == 200:
-                    self.seconds.append(time.perf_counter() - began)
-                    right = answer.json()["translatedText"] == self.expected[line]
-                    self.statuses["right" if right else "wrong"] += 1
-                else:
-                    self.statuses[str(answer.status_code)] += 1
-                    await asyncio.sleep(float(answer.headers.get("retry-after", "1")))
-
-
-async def measure_load(
-    process: "subprocess.Popen[str]", address: str, expected: dict[str, str], arguments: argparse.Namespace
+async def measure(
+    model: Path, lines: list[str], languages: dict[str, str], options: list[str], *, clients: int, seconds: float
 ) -> dict[str, object]:
-    languages = {"source": arguments.source, "target": arguments.target}
-    load = Load(address, expected, languages)
-    clients = [asyncio.create_task(load.client(number)) for number in range(arguments.clients)]
-    start_time, memory = time.perf_counter(), []
-    server_cpu, client_cpu = cpu_seconds(process), time.process_time()
-    while time.perf_counter() - start_time < arguments.seconds:
-        await asyncio.sleep(min(5.0, arguments.seconds / 10))
-        memory.append(resident(process))
-    seconds, answered = time.perf_counter() - start_time, len(load.seconds)
-    server_cpu, client_cpu = cpu_seconds(process) - server_cpu, time.process_time() - client_cpu
-    before = Counter(load.statuses)
-    process.send_signal(signal.SIGTERM)  # under load
-    await asyncio.gather(*clients)
-    process.wait(120)
-    all_answered = sum(count for status, count in load.statuses.items() if status in ("right", "wrong", "429"))
-    percentiles = quantiles(load.seconds[:answered], n=100)
+    """Start a server, send requests of many clients for some seconds, stop it, and return what was measured."""
+    began, statuses, latencies, memory = time.perf_counter(), Counter[str](), list[float](), list[int]()
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=clients)
+    with tempfile.TemporaryFile("w+") as log:
+        with serving(model, *options, log=log) as (process, address):
+            async with httpx2.AsyncClient(base_url=address, timeout=120, limits=limits) as client:
+                (await client.get("health")).raise_for_status()
+                start_seconds, expected = time.perf_counter() - began, {}
+                for line in lines:
+                    answer = await client.post("/translate", json={"q": line, **languages})
+                    expected[line] = answer.raise_for_status().json()["translatedText"]
+                arguments = (client, expected, languages, statuses, latencies)
+                tasks = [asyncio.create_task(send_until_refused(*arguments)) for _ in range(clients)]
+                began, server_cpu, client_cpu = time.perf_counter(), usage(process)[0], time.process_time()
+                while (elapsed := time.perf_counter() - began) < seconds:
+                    await asyncio.sleep(min(5.0, seconds / 10))
+                    memory.append(usage(process)[1])
+                cores = [(usage(process)[0] - server_cpu) / elapsed, (time.process_time() - client_cpu) / elapsed]
+                before, percentiles, answers = Counter(statuses), quantiles(latencies, n=100), len(latencies)
+                process.send_signal(signal.SIGTERM)  # under load
+                await asyncio.gather(*tasks)
+            process.wait(120)
+        log.seek(0)
+        accepted = sum('"/translate"' in line for line in log) - len(lines)
+    counts = {"answers": before["right"], "wrong": statuses["wrong"], "busy": before["429"]}
     return {
-        "clients": arguments.clients,
-        "seconds": f"{seconds:.0f}",
-        "answers": before["right"],
-        "wrong": load.statuses["wrong"],
-        "busy": before["429"],
+        **{"seconds_to_start": f"{start_seconds:.1f}", "clients": clients, "seconds": f"{elapsed:.0f}", **counts},
         "other": sum(before.values()) - before["right"] - before["wrong"] - before["429"],
-        "per_second": f"{answered / seconds:.1f}",
-        "p50_ms": f"{1000 * percentiles[49]:.0f}",
-        "p99_ms": f"{1000 * percentiles[98]:.0f}",
-        "cores_of_server": f"{server_cpu / seconds:.2f}",
-        "cores_of_clients": f"{client_cpu / seconds:.2f}",
-        "answered": all_answered,
-        "mib_first": memory[0],
-        "mib_middle": memory[len(memory) // 2],
-        "mib_last": memory[-1],
+        "per_second": f"{answers / elapsed:.1f}",
+        **{"p50_ms": f"{1000 * percentiles[49]:.0f}", "p99_ms": f"{1000 * percentiles[98]:.0f}"},
+        **{"cores_of_server": f"{cores[0]:.2f}", "cores_of_clients": f"{cores[1]:.2f}"},
+        "answered": statuses["right"] + statuses["wrong"] + statuses["429"],
+        **{"mib_first": memory[0], "mib_middle": memory[len(memory) // 2], "mib_last": memory[-1]},
+        "accepted": accepted,
     }
-
-
-def directly(model: Path, lines: list[str], threads: int) -> float:
-    """Return the number of sentences per second of the translator itself, with all lines in one call."""
-    code = (
-        "import sys, time; from relattn.translation import load\n"
-        "translator = load(sys.argv[1], threads=int(sys.argv[2])); lines = sys.stdin.read().split('\\n')\n"
-        "translator.translate(lines[:50]); start = time.perf_counter(); translator.translate(lines)\n"
-        "print(len(lines) / (time.perf_counter() - start))"
-    )
-    command = [sys.executable, "-c", code, str(model), str(threads)]
-    return float(subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, check=True).stdout)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
     parser.add_argument("model", type=Path, help="bundle or export")
-    parser.add_argument("--text", type=Path, required=True, help="source lines, plain or .gz")
-    parser.add_argument("--source", default="en", help="source language")
-    parser.add_argument("--target", default="de", help="target language")
+    parser.add_argument("--text", type=Path, required=True, help="source lines, plain or .gz; the first 500 are used")
+    parser.add_argument("--languages", nargs=2, default=["en", "de"], help="source and target language")
     parser.add_argument("--name", default="", help="name of the row in the results (default: that of the model)")
     parser.add_argument("--clients", type=int, default=200, help="number of clients")
     parser.add_argument("--seconds", type=float, default=60.0, help="duration of the load")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of the server")
     parser.add_argument("--out", type=Path, default=RESULTS, help="CSV file of results")
-    parser.add_argument(
-        "--options", nargs=argparse.REMAINDER, default=[], help="options of `relattn serve`; this option must come last"
-    )
-    arguments = parser.parse_args()
-    lines = list(dict.fromkeys(line for line in read_lines(arguments.text) if line.strip()))[:MAX_LINES]
-    direct = directly(arguments.model, lines, arguments.threads)
-    row: dict[str, object] = {"name": arguments.name or arguments.model.name, "directly": f"{direct:.1f}"}
-    with tempfile.TemporaryFile("w+") as log:
-        began = time.perf_counter()
-        process, address = start(arguments.model, ["--threads", str(arguments.threads), *arguments.options], log)
-        try:
-            httpx2.get(f"{address}health").raise_for_status()
-            row |= {"seconds_to_start": f"{time.perf_counter() - began:.1f}"}
-            languages = {"source": arguments.source, "target": arguments.target}
-            expected = asyncio.run(alone(address, lines, languages))
-            row |= asyncio.run(measure_load(process, address, expected, arguments))
-        finally:
-            process.kill()
-        log.seek(0)
-        accepted = sum('"/translate"' in line for line in log) - len(lines)
-        row |= {"accepted": accepted}
+    given = parser.parse_args()
+    lines = list(dict.fromkeys(line for line in read_lines(given.text) if line.strip()))[:500]
+    languages = dict(zip(("source", "target"), given.languages, strict=True))
+    translator = load(given.model, threads=given.threads)
+    translator.translate(lines[:50])
+    began = time.perf_counter()
+    translator.translate(lines)
+    row: dict[str, object] = {"name": given.name or given.model.name}
+    row |= {"directly": f"{len(lines) / (time.perf_counter() - began):.1f}"}
+    options = ["--threads", str(given.threads)]
+    row |= asyncio.run(measure(given.model, lines, languages, options, clients=given.clients, seconds=given.seconds))
     print("  ".join(f"{key} {value}" for key, value in row.items()))
-    keep(arguments.out, [row | conditions()], ("name", "clients", "seconds", "threads"))
+    keep(given.out, [row | conditions()], ("name", "clients", "seconds", "threads"))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,35 @@
+"""Training on the built-in corpus uses no network, and writes nothing to the home directory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+SCRIPT = """
+import socket, sys
+
+def refuse(*_, **__):
+    raise AssertionError("the network was used")
+
+socket.socket.connect = socket.getaddrinfo = socket.create_connection = refuse
+from relattn.translation.commands import main as cli
+
+sys.exit(cli.main(sys.argv[1:]))
+"""
+SMALL = ["--model.dim=12", "--model.heads=3", "--model.feed_forward_dim=20", "--model.encoder_layers=1"]
+SMALL += ["--model.decoder_layers=1", "--train.steps=4", "--train.accelerator=cpu", "--train.threads=1"]
+SMALL += ["--train.valid_every=2", "--data.builtin_lines=40", "--data.vocab_size=500", "--out=run"]
+
+
+def test_training_is_local(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "recipe.yaml").touch()
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "HF_", "MPL"))}
+    environment = {**inherited, "HOME": str(home), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", SCRIPT, "train", "recipe.yaml", *SMALL]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "bundle" / "model.safetensors").exists()
+    assert list(home.rglob("*")) == []

@@ -1,0 +1,55 @@
+"""A server under load: 200 clients at once, clients that never finish a request, and SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import tempfile
+import urllib.parse
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from benchmarks.serving import measure, serving
+from tests.support.bundles import LINES, save_random_bundle
+
+LANGUAGES = {"source": "en", "target": "de"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_random_bundle(tmp_path_factory.mktemp("load") / "bundle")
+
+
+def test_every_client_gets_its_own_translation(model):
+    """Also those whose requests were accepted when SIGTERM arrived."""
+    draw, words = random.Random(1), " ".join(LINES).split()
+    lines = [" ".join(draw.choices(words, k=draw.randint(1, 20))) for _ in range(100)]
+    found = asyncio.run(measure(model, lines, LANGUAGES, ["--threads", "1"], clients=200, seconds=40))
+    assert (found["wrong"], found["other"]) == (0, 0)
+    assert found["answered"] == found["accepted"]
+    assert found["answers"] > 200
+    assert found["mib_last"] < found["mib_middle"] + 50
+
+
+def test_unfinished_requests_block_nobody(model):
+    head = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        serving(model, "--limits.seconds", "2", log=log) as (_, address),
+        ExitStack() as stack,
+    ):
+        place = urllib.parse.urlsplit(address)
+        slow = [stack.enter_context(socket.create_connection((place.hostname, place.port))) for _ in range(200)]
+        for each in slow:
+            each.sendall(head)
+        for each in slow[:100]:
+            each.close()
+        query = urllib.parse.urlencode({"q": "one apple", **LANGUAGES})
+        assert urllib.request.urlopen(f"{address}translate?{query}", b"", timeout=30).status == 200
+        for each in slow[100:]:
+            each.settimeout(30)
+            assert b" 408 " in each.recv(200)
