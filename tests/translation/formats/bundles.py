@@ -51,7 +51,8 @@ def make_bundle(
         with torch.no_grad():
             for parameter in weights.parameters():
                 parameter += 0.3 * torch.randn(parameter.shape)  # none of them is small
-            weights.decoder_norm.bias += ends * weights.embedding[tokenizer().special.eos]
+            if ends:
+                weights.decoder_norm.bias += ends * weights.embedding[tokenizer().special.eos]
         recipe = Recipe(model=config, search=search, data=DataConfig(src_lang=languages[0], tgt_lang=languages[1]))
         bundle.save(path, model=weights, recipe=recipe, tokenizer=tokenizer(), card="# A model\n")
     return bundle.read_bundle(path)

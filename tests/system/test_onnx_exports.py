@@ -1,0 +1,61 @@
+"""ONNX exports of models with every position scheme, which take ten seconds each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from examples.translate_onnx import Model
+from relattn.translation.formats.onnx import PAST, export
+from relattn.translation.model.positions.schemes import SCHEMES
+from tests.support.covering import pairwise
+from tests.translation.formats.bundles import random_lines
+from tests.translation.formats.test_onnx import make
+
+
+def is_valid(positions: str, tables: str | None, beyond: str | None, per_head: bool | None, norm: str) -> bool:
+    relative = positions.startswith("relative")
+    return all((value is not None) == relative for value in (tables, beyond, per_head)) and (relative or norm == "pre")
+
+
+@pytest.mark.filterwarnings("ignore:positions. none:UserWarning")
+@pairwise(
+    valid=is_valid,
+    positions=[name for name in SCHEMES if name not in ("lstm", "cnn")],
+    tables=[None, "both", "keys", "values"],
+    beyond=[None, "clip", "zero"],
+    per_head=[None, False, True],
+    norm=["pre", "post"],
+)
+def test_export_agrees_with_the_bundle(tmp_path, positions, tables, beyond, per_head, norm):
+    relative = {"relative_tables": tables, "beyond": beyond, "tables_per_head": per_head}
+    parts = make(tmp_path, positions=positions, norm=norm, **relative)
+    sample = random_lines([1, 2, 9, 24, 1])
+    parity = export(parts, tmp_path / "out", sample=["", *sample]).parities["float32"]
+    assert (parity.lines, parity.tokens) == (5, 5 * (4 * PAST + 1))
+    assert parity.worst <= 1e-4
+    model, ours = Model(tmp_path / "out"), parts.translator()
+    for line, (best,) in zip(sample, ours.n_best(sample), strict=True):
+        assert model.search(ours.tokenizer.encode(line)) == best.tokens
+
+
+def test_nothing_is_written_to_the_home_directory(tmp_path):
+    """onnxruntime keeps a device identifier and a database there by default."""
+    parts = make(tmp_path)
+    code = (
+        "import sys; from pathlib import Path; from relattn.translation.bundle import read_bundle\n"
+        "from relattn.translation.errors import InputError; from relattn.translation.formats.onnx import export\n"
+        "for lines in (0, 2):  # the first is refused\n"
+        "    try: export(read_bundle(sys.argv[1]), Path(sys.argv[2]), sample=['one apple'] * lines)\n"
+        "    except InputError: pass\n"
+    )
+    home, out = tmp_path / "home", tmp_path / "out"
+    home.mkdir()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("XDG", "ORT_"))}
+    command = [sys.executable, "-c", code, str(parts.path), str(out)]
+    subprocess.run(command, env=environment | {"HOME": str(home)}, check=True)
+    assert not [path for path in home.rglob("*") if path.is_file()]
+    assert out.exists()
