@@ -1,21 +1,25 @@
-/* Relation-aware attention for processors: one pass forward, one pass backward, nothing queries x keys in memory.
+/* Relation-aware attention for CPUs: one pass forward, one pass backward, and nothing of size queries x keys in memory.
 
    e_ij = scale (q_i . k_j + r_i . aK_ij)      p_ij = exp(e_ij - lse_i)      z_i = sum_j p_ij (v_j + aV_ij)
 
-   where r_i is q_i unless it is given.
+   where r_i is q_i, or rel_query if it is given.
 
-   Tiles of ROWS queries by KEYS keys, with the softmax kept as it goes (Milakov and Gimelshein 2018; Dao et al. 2022).
-   The relative term of a row comes from a strip of scores, one per label:
+   Tiles of ROWS queries by KEYS keys, with an online softmax (Milakov and Gimelshein 2018; Dao et al. 2022). The
+   relative terms of a row come from a strip of scores, one per label:
 
-       strip of a row:   | margin x left edge | labels that ROWS queries reach | margin x right edge |
+       strip of a row:   | margin: left edge | labels that ROWS queries reach | margin: right edge |
 
-   with margins as wide as a tile. Those reached are all of a narrow window, and about one for each key of a wide one. The terms of a tile's keys are one contiguous run of it, wherever the tile stands,
-   since a step to the next key is a step to the next label and edges repeat. Probabilities are added onto the same
-   runs, into a strip of masses. Labels of the caller's (relations) are read and added one by one in the same strips;
-   the slot before label 0 is for pairs that have none.
+   A margin is as wide as a tile. The queries reach all labels of a narrow clipping range, and about one label per key
+   of a wide one. The next key has the next label, and edges repeat. So the terms of a tile's keys are one contiguous
+   run of the strip, wherever the tile is, or one number if all keys are beyond an edge. Probabilities are added to the
+   same runs of a strip of masses. With relations, labels are read and added one by one in the same strips; pairs
+   without a label use the slot before label 0.
 
-   All arithmetic is in the build's number, but for the products that `products.h` makes of bfloat16. Half types are
-   widened as they are read and rounded as they are written. */
+   The rows of a tile are processed in one pass, in registers, in powers of 2: a score becomes 2^(score - base), where
+   the base of a row is raised only if a score is more than RISE above it (`forward.h`).
+
+   All arithmetic is in `real`, except the products of bfloat16 numbers in `products.h`. Half types are widened when
+   they are read and rounded when they are written. */
 
 #define _GNU_SOURCE /* RTLD_DEFAULT in older C libraries */
 #include <sys/mman.h>
@@ -23,8 +27,8 @@
 #include "forward.h"
 #include "backward.h"
 
-/* Asks for a result's memory in large pages, where a program can (Linux): 4 KiB at a time, finding it costs as much as
-   a short row's attention. */
+/* Ask for large pages for the memory of a result (Linux). In pages of 4 KiB, page faults cost as much as the attention
+   of short sequences. */
 static void in_large_pages(const arguments *a, const array *x, idx heads, idx count, idx dim) {
     const uintptr_t page = 1 << 21, start = ((uintptr_t)x->data + page - 1) / page * page;
     const uintptr_t end = ((uintptr_t)x->data + size_of(a->type) * a->batch * heads * count * dim) / page * page;
@@ -33,19 +37,19 @@ static void in_large_pages(const arguments *a, const array *x, idx heads, idx co
 #endif
 }
 
-/* Whether this system runs these kernels. */
+/* Whether this system can run these kernels. */
 int relattn_usable(void) { return may_multiply(); }
 
 int relattn_forward(const arguments *a) {
     in_large_pages(a, &a->output, a->heads, a->queries, a->value_dim);
-    return together(a, forward_worker);
+    return run_threads(a, forward_worker);
 }
 
 int relattn_backward(const arguments *a) {
     in_large_pages(a, &a->d_query, a->heads, a->queries, a->dim);
     in_large_pages(a, &a->d_key, a->key_heads, a->keys, a->dim);
     in_large_pages(a, &a->d_value, a->key_heads, a->keys, a->value_dim);
-    return together(a, backward_worker);
+    return run_threads(a, backward_worker);
 }
 
 const uint32_t relattn_checksum = CHECKSUM; /* of `arguments.h` */

@@ -1,9 +1,9 @@
-/* Products of small matrices, c (m, n) = or += a (m, inner) b (inner, n), with operands as the build multiplies them:
-   numbers where they lie, or with PAIRS defined two numbers of bfloat16 in the place of one.
+/* Products of small matrices, c (m, n) = or += a (m, inner) b (inner, n), with operands in the form that the build
+   multiplies: `real`, or pairs of bfloat16 numbers if PAIRS is defined.
 
-   Then the two are neighbours along `inner`, which is what the processors' instructions add up in float32: matrix tiles
-   (AMX), or dot products of vectors (AVX512-BF16), which more processors have. What `inner` lacks is filled with zeros;
-   rows of `a` and `c` are there up to a multiple of 32, whatever they hold. */
+   The numbers of a pair are neighbours along `inner`. The processor adds their products in float32, with matrix tiles
+   (AMX) or with dot products of vectors (AVX512-BF16). `inner` is padded with zeros. Rows of `a` and `c` exist up to a
+   multiple of 32, with any content. */
 
 #ifndef RELATTN_PRODUCTS_H
 #define RELATTN_PRODUCTS_H
@@ -16,7 +16,7 @@ enum { TOGETHER = 2, INNER = 32 };
 enum { TOGETHER = 1, INNER = 1 };
 #endif
 
-/* Numbers that so many along `inner` are. */
+/* Number of operands along `inner`. */
 INLINE idx packed(idx inner) { return up(inner, INNER) / TOGETHER; }
 
 #ifndef __AMX_BF16__
@@ -32,34 +32,47 @@ typedef real number;
 typedef struct {
     const number *data;
     idx row, col;
-} left;
+} lhs;
 
 typedef struct {
     const number *data;
-    idx row;
-} right;
+    idx row, panel; /* strides of rows and of panels of PANEL columns */
+} rhs;
 
-/* Operands of rows: as they are, `a` (m, inner) or of its transpose, and `b` (inner, n). */
-INLINE left left_of(rows a, idx m, idx inner, number *space) { return (left){a.data, a.row, 1}; }
-INLINE left left_of_turned(rows a, idx m, idx inner, number *space) { return (left){a.data, 1, a.row}; }
-INLINE right right_of(rows b, idx inner, idx n, number *space) { return (right){b.data, b.row}; }
+/* Rows as an operand: `a` (m, inner), their transpose as `a`, and `b` (inner, n). */
+INLINE lhs lhs_of(rows a, idx m, idx inner, number *space) { return (lhs){a.data, a.row, 1}; }
+INLINE lhs lhs_of_transposed(rows a, idx m, idx inner, number *space) { return (lhs){a.data, 1, a.row}; }
+INLINE rhs rhs_of(rows b, idx inner, idx n, number *space) { return (rhs){b.data, b.row, PANEL}; }
 
-/* KEYS rows, or the last few, as columns to multiply by: `b` (padded, KEYS). */
-INLINE void columns_of(number *to, rows from, idx count, idx padded, real *space) { turn(to, from, count, padded); }
+/* KEYS rows, or the last few, transposed: `b` (padded, KEYS). */
+INLINE void columns_of(number *to, rows from, idx count, idx padded, real *space) {
+    transpose(to, from, count, padded);
+}
+INLINE rhs columns_at(const number *columns, idx padded) { return (rhs){columns, PANEL, padded * PANEL}; }
 
-/* All rows of a head as `b`. */
-INLINE right all_rows(const arguments *a, const array *x, idx b, idx h, idx count, idx dim, real *space, number *to) {
-    const rows all = rows_of(a, x, b, h, 0, count, dim, space);
-    return (right){all.data, all.row};
+/* Memory for all rows of a head as `b`, in numbers. */
+INLINE idx all_rows_size(const arguments *a, const array *x, idx dim) {
+    const idx padded = up(dim, PADDING);
+    return in_place(a, x, dim) && padded <= PANEL ? 0 : up(a->keys, KEYS) * up(padded, PANEL);
 }
 
-INLINE void multiply(real *c, idx ldc, left a, right b, idx m, idx n, idx inner, int add) {
-    product(c, ldc, a.data, a.row, a.col, b.data, b.row, m, n, inner, add);
+/* All rows of a head as `b`, in panels if they are wider than one. */
+INLINE rhs all_rows(const arguments *a, const array *x, idx b, idx h, idx count, idx dim, real *space, number *to) {
+    const idx padded = up(dim, PADDING), panel = up(a->keys, KEYS) * PANEL;
+    if (all_rows_size(a, x, dim) == 0) return (rhs){rows_in(x, b, h, 0).data, x->row, PANEL};
+    for (idx j = 0; j < count; j += KEYS) {
+        const idx some = tile_len(j, count);
+        to_panels(to + j * PANEL, panel, rows_once(a, x, b, h, j, some, dim, space), some, padded);
+    }
+    return (rhs){to, PANEL, panel};
+}
+
+INLINE void multiply(real *c, idx ldc, lhs a, rhs b, idx m, idx n, idx inner, int add) {
+    product(c, ldc, a.data, a.row, a.col, b.data, b.row, b.panel, m, n, inner, add);
 }
 
 #else
 
-#include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -68,10 +81,10 @@ typedef uint32_t number; /* the first of the two in its low half */
 typedef struct {
     const number *data;
     idx row;
-} left, right;
+} lhs, rhs;
 
-/* Two rows of `inner` as one of pairs. */
-INLINE right right_of(rows b, idx inner, idx n, number *space) {
+/* Pairs of neighbouring rows: `b` (inner, n). */
+INLINE rhs rhs_of(rows b, idx inner, idx n, number *space) {
     for (idx k = 0; k < up(inner, INNER); k += 2)
         for (idx j = 0; j < n; j += LANES) {
             const real *row = b.data + k * b.row + j;
@@ -80,11 +93,11 @@ INLINE right right_of(rows b, idx inner, idx n, number *space) {
             const __m512i odds = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)high));
             _mm512_storeu_si512(space + k / 2 * n + j, _mm512_or_si512(evens, _mm512_slli_epi32(odds, 16)));
         }
-    return (right){space, n};
+    return (rhs){space, n};
 }
 
-/* Rows of numbers as rows of pairs; `inner` is a multiple of LANES. */
-INLINE left left_of(rows a, idx m, idx inner, number *space) {
+/* Pairs of neighbouring columns: `a` (m, inner), where inner is a multiple of LANES. */
+INLINE lhs lhs_of(rows a, idx m, idx inner, number *space) {
     const idx row = packed(inner);
     for (idx i = 0; i < m; i++)
         for (idx k = 0; k < inner; k += INNER) {
@@ -93,44 +106,49 @@ INLINE left left_of(rows a, idx m, idx inner, number *space) {
             _mm512_storeu_si512(space + i * row + k / 2,
                                 (__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)AT(from)));
         }
-    return (left){space, row};
+    return (lhs){space, row};
 }
 
-/* Of the transpose of rows: pairs of these, turned, and zeros after `m` rows: what they are added onto may go on. */
-INLINE left left_of_turned(rows a, idx m, idx inner, number *space) {
+/* The same for the transpose of rows. Rows after the last are zeros, because sums may be written after it. */
+INLINE lhs lhs_of_transposed(rows a, idx m, idx inner, number *space) {
     number pairs[ROWS / 2 * KEYS];
-    const right b = right_of(a, inner, up(m, LANES), pairs);
+    const rhs b = rhs_of(a, inner, up(m, LANES), pairs);
     const idx row = packed(inner);
     for (idx k = 0; k < row; k += 4)
         for (idx i = 0; i < m; i += 4)
-            turn_four((real *)(space + i * row + k), row, (const real *)(b.data + k * b.row + i), b.row);
+            transpose_four((real *)(space + i * row + k), row, (const real *)(b.data + k * b.row + i), b.row);
     memset(space + m * row, 0, sizeof(number) * row * (up(m, 32) - m));
-    return (left){space, row};
+    return (lhs){space, row};
 }
 
 INLINE void columns_of(number *to, rows from, idx count, idx padded, real *space) {
-    turn(space, from, count, padded);
-    right_of((rows){space, KEYS}, padded, KEYS, to);
+    transpose(space, from, count, padded); /* PANEL is KEYS */
+    rhs_of((rows){space, KEYS}, padded, KEYS, to);
+}
+INLINE rhs columns_at(const number *columns, idx padded) { return (rhs){columns, KEYS}; }
+
+INLINE idx all_rows_size(const arguments *a, const array *x, idx dim) {
+    return up(a->keys, KEYS) / TOGETHER * up(dim, PADDING);
 }
 
-INLINE right all_rows(const arguments *a, const array *x, idx b, idx h, idx count, idx dim, real *space, number *to) {
+INLINE rhs all_rows(const arguments *a, const array *x, idx b, idx h, idx count, idx dim, real *space, number *to) {
     const idx padded = up(dim, PADDING);
     for (idx j = 0; j < count; j += KEYS) {
-        const idx some = lot(j, count);
-        right_of(rows_of(a, x, b, h, j, some, dim, space), some, padded, to + j / 2 * padded);
+        const idx some = tile_len(j, count);
+        rhs_of(rows_once(a, x, b, h, j, some, dim, space), some, padded, to + j / 2 * padded);
     }
-    return (right){to, padded};
+    return (rhs){to, padded};
 }
 
 #ifdef __AMX_BF16__
 
-/* Whether the system lets this process use the matrix tiles: Linux wants to be asked, once. */
+/* Ask Linux, once, to let this process use the matrix tiles; return whether it does. */
 static int may_multiply(void) {
     enum { ASK = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM */
     return syscall(SYS_arch_prctl, ASK, TILE_DATA) == 0;
 }
 
-/* Tells a thread's processor the size of its eight tiles, 16 rows of 64 bytes, and that they are no longer used. */
+/* Set the size of a thread's eight tiles, 16 rows of 64 bytes, and release them. */
 INLINE void begin_products(void) {
     struct {
         uint8_t palette, row, unused[14];
@@ -142,8 +160,8 @@ INLINE void begin_products(void) {
 }
 INLINE void end_products(void) { _tile_release(); }
 
-/* Two tiles of rows by one or two of columns, 16 x 16 numbers each, summed up in tiles 0 to 3. */
-INLINE void tiles(const int wide, real *c, idx ldc, left a, right b, idx inner, int add) {
+/* 32 rows by 16 or 32 columns, summed in tiles 0 to 3. */
+INLINE void tiles(const int wide, real *c, idx ldc, lhs a, rhs b, idx inner, int add) {
     const idx row = sizeof(real) * ldc, a_row = sizeof(number) * a.row, b_row = sizeof(number) * b.row;
     __asm__ volatile("" ::: "memory"); /* GCC's loads of tiles do not say that they read memory */
     if (add) {
@@ -184,7 +202,7 @@ enum { STEP = 32 }; /* rows at a time */
 #else
 
 /* 8 rows by one or two vectors. */
-INLINE void tiles(const int wide, real *c, idx ldc, left a, right b, idx inner, int add) {
+INLINE void tiles(const int wide, real *c, idx ldc, lhs a, rhs b, idx inner, int add) {
     __m512 sums[8][2];
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++)
@@ -212,11 +230,11 @@ enum { STEP = 8 }; /* rows at a time */
 
 #endif
 
-INLINE void multiply(real *c, idx ldc, left a, right b, idx m, idx n, idx inner, int add) {
+INLINE void multiply(real *c, idx ldc, lhs a, rhs b, idx m, idx n, idx inner, int add) {
     for (idx i = 0; i < m; i += STEP)
         for (idx j = 0; j < n; j += 2 * LANES) {
-            const left ai = {a.data + i * a.row, a.row};
-            const right bj = {b.data + j, b.row};
+            const lhs ai = {a.data + i * a.row, a.row};
+            const rhs bj = {b.data + j, b.row};
             if (n - j > LANES) tiles(1, c + i * ldc + j, ldc, ai, bj, inner, add);
             else tiles(0, c + i * ldc + j, ldc, ai, bj, inner, add);
         }
@@ -224,7 +242,10 @@ INLINE void multiply(real *c, idx ldc, left a, right b, idx m, idx n, idx inner,
 
 #endif
 
-/* Rows of `b` from one on. */
-INLINE right rights_from(right b, idx k) { return (right){b.data + k / TOGETHER * b.row, b.row}; }
+/* The rows of `b` from one on. */
+INLINE rhs rows_from(rhs b, idx k) {
+    b.data += k / TOGETHER * b.row;
+    return b;
+}
 
 #endif

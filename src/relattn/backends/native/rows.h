@@ -1,4 +1,4 @@
-/* Rows of the arguments' arrays: read as the build's number, turned to columns, rounded and written. */
+/* Rows of the arguments' arrays: read as `real`, transposed, rounded and written. */
 
 #ifndef RELATTN_ROWS_H
 #define RELATTN_ROWS_H
@@ -6,7 +6,7 @@
 #include "arguments.h"
 
 enum { ROWS = 64, KEYS = 64 };    /* queries and keys of a tile */
-enum { TASK_ROWS = 8 * ROWS };    /* queries for which the labels that they reach are held at once */
+enum { TASK_ROWS = 8 * ROWS };    /* queries for which the tables' rows are loaded at once */
 enum { PADDING = 16 };            /* rows of work space and of tables' gradients are multiples of this: `library.py` */
 enum { REAL, BFLOAT16, FLOAT16 }; /* types of arrays: `library.py` */
 
@@ -40,12 +40,26 @@ INLINE void widen_row(real *to, const void *from, idx start, idx dim, idx padded
     for (idx i = dim; i < padded; i++) to[i] = 0;
 }
 
+INLINE void copy_row(real *to, const real *from, idx dim) {
+    for (idx i = 0; i < dim; i += LANES) AT(to + i) = AT(from + i);
+}
+
+/* Rows that are far apart are not prefetched by the processor itself. */
+enum { ROWS_AHEAD = 12 };
+INLINE void prefetch_row(const real *row, idx dim) {
+    for (idx i = 0; i < dim; i += 64 / (idx)sizeof(real)) __builtin_prefetch(row + i);
+}
+
 /* Rows of a head from `first` on, `padded` wide. */
 static void read_rows(real *to, idx padded, const array *x, idx b, idx h, idx first, idx count, idx dim, idx type) {
     for (idx r = 0; r < count; r++) {
         const idx start = b * x->batch + h * x->head + (first + r) * x->row;
         real *row = to + r * padded;
-        if (type == REAL) widen_row(row, x->data, start, dim, padded, REAL);
+        if (type == REAL && dim == padded) {
+            const real *from = (const real *)x->data + start;
+            if (r + ROWS_AHEAD < count) prefetch_row(from + ROWS_AHEAD * x->row, dim);
+            copy_row(row, from, dim);
+        } else if (type == REAL) widen_row(row, x->data, start, dim, padded, REAL);
         else if (type == FLOAT16) widen_row(row, x->data, start, dim, padded, FLOAT16);
         else widen_row(row, x->data, start, dim, padded, BFLOAT16);
     }
@@ -67,38 +81,45 @@ static void write_zeros(const array *x, idx b, idx h, idx row, idx dim, idx type
     memset((char *)x->data + size_of(type) * start, 0, size_of(type) * dim);
 }
 
-enum { FEW = 4 }; /* queries for which turning what they are multiplied by to columns would cost more */
+enum { FEW = 4 }; /* with fewer queries, transposing the keys would cost more than it saves */
 
 typedef struct {
     real *data;
     idx row;
 } rows;
 
-/* Whether products work on an array's rows where they lie. Rows with gaps are gathered where they are read often. */
-INLINE int in_place(const arguments *a, const array *x, idx dim) {
-    return a->type == REAL && dim % PADDING == 0 && (x->row == dim || a->keys <= 512);
-}
-
-/* Rows of a head from `first` on, where they lie. */
-INLINE rows lying(const array *x, idx b, idx h, idx first) {
+/* Rows of a head from `first` on, in the array itself. */
+INLINE rows rows_in(const array *x, idx b, idx h, idx first) {
     return (rows){(real *)x->data + b * x->batch + h * x->head + first * x->row, x->row};
 }
 
-/* Rows of a head: where they lie, or widened into `space`. */
+/* Whether products can read an array itself, with any gaps between rows. */
+INLINE int is_readable(const arguments *a, idx dim) { return a->type == REAL && dim % PADDING == 0; }
+
+/* Whether rows that are used often stay in the array. Rows with gaps are copied: rows 2 KiB apart share a few sets of
+   the first-level cache. */
+INLINE int in_place(const arguments *a, const array *x, idx dim) { return is_readable(a, dim) && x->row == dim; }
+
+/* Rows of a head: in the array, or copied to `space`. */
 static rows rows_of(const arguments *a, const array *x, idx b, idx h, idx first, idx count, idx dim, real *space) {
-    if (in_place(a, x, dim)) return lying(x, b, h, first);
+    if (in_place(a, x, dim)) return rows_in(x, b, h, first);
     const idx padded = up(dim, PADDING);
     read_rows(space, padded, x, b, h, first, count, dim, a->type);
     return (rows){space, padded};
 }
 
-/* Room for rows of a result: where they are to lie, or in `space`. */
-INLINE rows room_for(const arguments *a, const array *x, idx b, idx h, idx first, idx dim, real *space) {
-    return in_place(a, x, dim) ? lying(x, b, h, first) : (rows){space, up(dim, PADDING)};
+/* The same for rows that are read once. */
+static rows rows_once(const arguments *a, const array *x, idx b, idx h, idx first, idx count, idx dim, real *space) {
+    return is_readable(a, dim) ? rows_in(x, b, h, first) : rows_of(a, x, b, h, first, count, dim, space);
 }
 
-/* Four rows of `from` as four columns of `to`. */
-INLINE void turn_four(real *to, idx to_row, const real *from, idx from_row) {
+/* Rows for a result: in the array, or in `space`. */
+INLINE rows result_rows(const arguments *a, const array *x, idx b, idx h, idx first, idx dim, real *space) {
+    return in_place(a, x, dim) ? rows_in(x, b, h, first) : (rows){space, up(dim, PADDING)};
+}
+
+/* Transpose four rows of four numbers. */
+INLINE void transpose_four(real *to, idx to_row, const real *from, idx from_row) {
     const four a = *(four *)from, b = *(four *)(from + from_row);
     const four c = *(four *)(from + 2 * from_row), d = *(four *)(from + 3 * from_row);
     const four ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
@@ -109,56 +130,101 @@ INLINE void turn_four(real *to, idx to_row, const real *from, idx from_row) {
     *(four *)(to + 3 * to_row) = __builtin_shufflevector(ab2, cd2, 2, 3, 6, 7);
 }
 
-/* KEYS rows, or the last few, turned to columns: (padded, KEYS), zeros past the last to the end of a vector. */
-static void turn(real *to, rows from, idx count, idx padded) {
-    for (idx j = 0; j < count; j += 4)
-        if (count - j >= 4)
-            for (idx d = 0; d < padded; d += 4)
-                turn_four(to + d * KEYS + j, KEYS, from.data + j * from.row + d, from.row);
-        else
+#if defined(__AVX2__) && !defined(REAL64)
+enum { SQUARE = 8 };
+/* Transpose eight rows of eight numbers. */
+INLINE void transpose_square(real *to, idx to_row, const real *from, idx from_row) {
+    __m256 halves[8];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        const real *low = from + i * from_row, *high = low + 4 * from_row;
+        halves[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1);
+        halves[i + 4] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low + 4)), _mm_loadu_ps(high + 4), 1);
+    }
+#pragma GCC unroll 2
+    for (int h = 0; h < 8; h += 4, to += 4 * to_row) {
+        const __m256 a = _mm256_unpacklo_ps(halves[h], halves[h + 1]), b = _mm256_unpackhi_ps(halves[h], halves[h + 1]);
+        const __m256 c = _mm256_unpacklo_ps(halves[h + 2], halves[h + 3]);
+        const __m256 d = _mm256_unpackhi_ps(halves[h + 2], halves[h + 3]);
+        _mm256_storeu_ps(to, _mm256_shuffle_ps(a, c, 0x44));
+        _mm256_storeu_ps(to + to_row, _mm256_shuffle_ps(a, c, 0xEE));
+        _mm256_storeu_ps(to + 2 * to_row, _mm256_shuffle_ps(b, d, 0x44));
+        _mm256_storeu_ps(to + 3 * to_row, _mm256_shuffle_ps(b, d, 0xEE));
+    }
+}
+#else
+enum { SQUARE = 4 };
+INLINE void transpose_square(real *to, idx to_row, const real *from, idx from_row) {
+    transpose_four(to, to_row, from, from_row);
+}
+#endif
+
+/* Transpose KEYS rows, or the last few, into panels (padded, PANEL) of PANEL rows each, with zeros after the last row
+   to the end of a vector. */
+static void transpose(real *to, rows from, idx count, idx padded) {
+    for (idx j = 0; j < up(count, LANES); j += SQUARE) {
+        real *columns = to + j / PANEL * padded * PANEL + j % PANEL;
+        const real *row = from.data + j * from.row;
+        if (count - j >= SQUARE) {
+            if (count - j >= 2 * SQUARE && from.row > padded)
+                for (idx r = SQUARE; r < 2 * SQUARE; r++) prefetch_row(row + r * from.row, padded);
+            for (idx d = 0; d < padded; d += SQUARE) transpose_square(columns + d * PANEL, PANEL, row + d, from.row);
+        } else {
             for (idx d = 0; d < padded; d++)
-                for (idx r = j; r < count; r++) to[d * KEYS + r] = from.data[r * from.row + d];
-    const idx short_of = up(count, LANES) - count;
-    for (idx d = 0; d < padded && short_of > 0; d++) memset(to + d * KEYS + count, 0, sizeof(real) * short_of);
+                for (idx r = 0; r < SQUARE; r++) columns[d * PANEL + r] = r < count - j ? row[r * from.row + d] : 0;
+        }
+    }
 }
 
-/* Rows of a head from `first` on, as many as are left or KEYS of them. */
-INLINE idx lot(idx first, idx count) { return count - first < KEYS ? count - first : KEYS; }
+/* Copy rows into panels (rows, PANEL) that are `panel` apart. */
+static void to_panels(real *to, idx panel, rows from, idx count, idx padded) {
+    for (idx r = 0; r < count; r++) {
+        const real *row = from.data + r * from.row;
+        if (r + ROWS_AHEAD < count && from.row > padded) prefetch_row(row + ROWS_AHEAD * from.row, padded);
+        for (idx d = 0; d < padded; d += PANEL)
+            copy_row(to + d / PANEL * panel + r * PANEL, row + d, padded - d < PANEL ? padded - d : PANEL);
+    }
+}
 
-typedef struct { /* labels in a row */
+/* Number of rows of a tile that starts at `first`, of `count` in all. */
+INLINE idx tile_len(idx first, idx count) { return count - first < KEYS ? count - first : KEYS; }
+
+typedef struct { /* consecutive labels */
     idx first, count;
 } run;
 
-typedef struct {  /* what a thread holds of a table */
-    idx head;     /* -1 for none */
-    run labels;   /* of that head */
-    rows rows;    /* theirs */
-    real *space;  /* for the rows, where they do not lie ready */
-    real *turned; /* KEYS of them at a time, turned to columns; NULL where nothing reads that */
+typedef struct {      /* the rows of a table that a thread has loaded */
+    idx head;         /* -1 for none */
+    run labels;
+    rows rows;
+    real *space;      /* for the rows, if they are copied */
+    real *transposed; /* KEYS rows at a time; NULL if nothing reads it */
 } table;
 
-/* With 2k + 1 labels there is often one more than fills whole vectors: that one is no part of the products. */
+/* Number of labels whose terms are computed by matrix products. 2k + 1 labels are often one more than fill whole
+   vectors; the last one is then computed row by row. */
 INLINE idx in_products(idx labels) { return labels % LANES == 1 ? labels - 1 : labels; }
 
-/* Labels to hold where `labels` are needed: those held before, if these are among them. */
-INLINE run to_hold(run held, run labels) {
-    const idx ahead = labels.first - held.first;
-    return ahead >= 0 && ahead + labels.count <= held.count ? held : labels;
+/* The labels to load for some that are needed: those that are loaded, if they contain these. */
+INLINE run to_load(run loaded, run labels) {
+    const idx ahead = labels.first - loaded.first;
+    return ahead >= 0 && ahead + labels.count <= loaded.count ? loaded : labels;
 }
 
-/* Has a table, where there is one, hold these labels of a head. */
-static void hold(const arguments *a, table *t, const array *x, idx h, run labels, idx dim) {
-    const idx head = x->head == 0 ? 0 : h, deep = up(dim, PADDING);
+/* Load rows of a table, if there is one. */
+static void load_table(const arguments *a, table *t, const array *x, idx h, run labels, idx dim) {
+    const idx head = x->head == 0 ? 0 : h, padded = up(dim, PADDING);
     if (!x->data || (t->head == head && t->labels.first == labels.first && t->labels.count == labels.count)) return;
     t->head = head;
     t->labels = labels;
     t->rows = rows_of(a, x, 0, head, labels.first, labels.count, dim, t->space);
-    const idx turned = t->turned ? in_products(labels.count) : 0;
-    for (idx l = 0; l < turned; l += KEYS)
-        turn(t->turned + l * deep, (rows){t->rows.data + l * t->rows.row, t->rows.row}, lot(l, turned), deep);
+    const idx count = t->transposed ? in_products(labels.count) : 0;
+    for (idx l = 0; l < count; l += KEYS)
+        transpose(t->transposed + l * padded, (rows){t->rows.data + l * t->rows.row, t->rows.row}, tile_len(l, count),
+                  padded);
 }
 
-/* The rows that a table holds, from a label on. */
+/* The loaded rows of a table from a label on. */
 INLINE rows rows_at(const table *t, idx label) {
     return (rows){t->rows.data + (label - t->labels.first) * t->rows.row, t->rows.row};
 }

@@ -1,24 +1,24 @@
-/* A tile's rows between products: relative terms, masks and dropout on scores, and probabilities by label, in strips.
+/* What happens to the rows of a tile between products: relative terms, masks, dropout, and sums by label.
 
-   `attention.c` says what a strip is. */
+   Terms and sums are in strips, which `attention.c` describes. */
 
 #ifndef RELATTN_STRIPS_H
 #define RELATTN_STRIPS_H
 
 #include "rows.h"
 
-typedef struct {     /* where a task works */
+typedef struct {     /* a tile, or the rows of one */
     idx b, h;        /* sequence, head */
     idx first, rows; /* queries */
     idx key, keys;   /* the tile's keys */
     idx vecs;        /* vectors that hold them */
-    run labels;      /* of the strips: those that the queries reach */
-    int repeats;     /* several keys of a query may have one label */
+    run labels;      /* those of the strips, which the queries reach */
+    int repeats;     /* whether several keys of a query may have one label */
 } place;
 
 INLINE idx margin_of(const arguments *a) { return a->keys < KEYS ? up(a->keys, PADDING) : KEYS; }
 
-/* The most labels that so many queries reach, from where KEYS of them begin; by relations all. */
+/* The largest number of labels that some queries reach, counted from a multiple of KEYS. Relations reach all. */
 INLINE idx most_labels(const arguments *a, idx queries) {
     const idx most = a->keys + up(queries, ROWS) + KEYS;
     return a->relations.data || a->labels < most ? a->labels : most;
@@ -26,14 +26,14 @@ INLINE idx most_labels(const arguments *a, idx queries) {
 
 INLINE idx strip_width(const arguments *a) { return up(most_labels(a, ROWS), PADDING) + 2 * margin_of(a); }
 
-/* As much of a strip as is used. */
+/* The part of a strip that is used. */
 INLINE idx used_of(const arguments *a, const place *at) { return up(at->labels.count, PADDING) + 2 * margin_of(a); }
 
 INLINE idx valid_keys(const arguments *a, idx b) {
     return a->key_lengths ? clamped(a->key_lengths[b], 0, a->keys) : a->keys;
 }
 
-/* Queries from `first` on that are not padding, at most `count`. */
+/* Number of queries from `first` on that are not padding, at most `count`. */
 INLINE idx live_rows(const arguments *a, idx b, idx first, idx count) {
     return a->query_lengths ? clamped(a->query_lengths[b] - first, 0, count) : count;
 }
@@ -43,45 +43,40 @@ INLINE idx position_of(const arguments *a, idx b, idx row) {
     return (a->query_offsets ? a->query_offsets[b] : a->query_offset) + row;
 }
 
-/* Keys that `live` queries from a position on may attend to: the first so many. */
+/* Number of keys, from the first, that `live` queries from a position on may attend to. */
 INLINE idx visible_keys(const arguments *a, idx b, idx position, idx live) {
     const idx valid = live > 0 ? valid_keys(a, b) : 0;
     return a->is_causal ? clamped(position + live, 0, valid) : valid;
 }
 
-/* The labels that queries from a position on take with the keys before `visible`, by relations all. */
+/* The labels of queries from a position on with the keys before `visible`. Relations reach all. */
 INLINE run reached(const arguments *a, idx position, idx queries, idx visible) {
     if (a->relations.data) return (run){0, a->labels};
     const idx first = clamped(a->left - (position + queries - 1), 0, a->labels - 1);
     return (run){first, clamped(a->left + visible - position, first + 1, a->labels) - first};
 }
 
-/* Whether several keys of one of these queries may have the same label: by relations, or past an edge. */
+/* Whether several keys of one of these queries may have the same label: by relations, or beyond an edge. */
 INLINE int repeats(const arguments *a, idx position, idx visible) {
     if (a->relations.data) return 1;
     return a->clips && (position + ROWS - 1 > a->left || a->left + visible - position > a->labels);
 }
 
-/* Whether that may be so of any. */
+/* Whether this holds for any query of the call. */
 INLINE int may_repeat(const arguments *a) {
     const idx last = a->query_offset + up(a->queries, ROWS) - ROWS;
     return (a->clips && a->query_offsets) || repeats(a, last, 0) || repeats(a, a->query_offset, a->keys);
 }
 
-/* Those of ROWS queries, from one on where KEYS labels begin that are turned together in a table that holds `held`. */
+/* The labels of ROWS queries, from a multiple of KEYS labels after the first loaded one: KEYS are transposed at a time.
+   */
 INLINE run reached_by_rows(const arguments *a, idx position, idx visible, run held) {
     const run labels = reached(a, position, ROWS, visible);
     const idx back = (labels.first - held.first) % KEYS;
     return (run){labels.first - back, labels.count + back};
 }
 
-/* Where in a strip the run of the tile's keys starts. */
-INLINE idx run_of(const arguments *a, const place *at, idx position) {
-    const idx margin = margin_of(a);
-    return clamped(at->key - position + a->left - at->labels.first + margin, 0, at->labels.count + margin);
-}
-
-/* A pair's label; -1, no term, where it is out of range. */
+/* The label of a pair; -1, which has no term, if it is out of range. */
 INLINE idx label_at(const arguments *a, idx i) {
     int64_t label;
     switch (a->relations_size) {
@@ -97,19 +92,19 @@ INLINE idx pair_at(const array *x, const place *at, idx r) {
     return at->b * x->batch + at->h * x->head + (at->first + r) * x->row + at->key;
 }
 
-/* What the queries bring to the relative terms. */
+/* The vectors that are multiplied with the table of keys. */
 INLINE rows rel_query_of(const arguments *a, const place *at, idx live, rows query, real *space) {
     return a->rel_query.data ? rows_of(a, &a->rel_query, at->b, at->h, at->first, live, a->rel_dim, space) : query;
 }
 
-/* One number per label for each row, rows times table, into strips; labels one by one where no products make them. */
+/* Multiply rows with the rows of a table: one number per label, in strips. */
 static void by_label(const arguments *a, real *strips, rows x, idx count, idx dim, const table *t, const place *at) {
     const idx width = strip_width(a), deep = up(dim, PADDING), skipped = at->labels.first - t->labels.first;
-    const idx labels = at->labels.count, products = t->turned ? in_products(labels) : 0;
+    const idx labels = at->labels.count, products = t->transposed ? in_products(labels) : 0;
     real *strip = strips + margin_of(a);
     for (idx l = 0; l < products; l += KEYS)
-        product(strip + l, width, x.data, x.row, 1, t->turned + (skipped + l) * deep, KEYS, count,
-                up(lot(l, products), LANES), dim, 0);
+        product(strip + l, width, x.data, x.row, 1, t->transposed + (skipped + l) * deep, PANEL, deep * PANEL, count,
+                up(tile_len(l, products), LANES), dim, 0);
     for (idx r = 0; r < count; r++)
         for (idx l = products; l < labels; l++) {
             const real *row = t->rows.data + (skipped + l) * t->rows.row;
@@ -119,8 +114,9 @@ static void by_label(const arguments *a, real *strips, rows x, idx count, idx di
         }
 }
 
-/* Scores by label to strips: edges repeated on both sides, or zeros; the slot before label 0 is zero for relations. */
-INLINE void extend(const arguments *a, real *strips, idx count, const place *at) {
+/* Fill the margins of strips of scores: with the scores of the two edges, or with zeros. For relations, the slot before
+   label 0 is zero: pairs without a label use it. */
+INLINE void fill_margins(const arguments *a, real *strips, idx count, const place *at) {
     const idx width = strip_width(a), margin = margin_of(a);
     for (idx r = 0; r < count; r++) {
         real *strip = strips + r * width, *labels = strip + margin, *end = labels + at->labels.count;
@@ -130,35 +126,51 @@ INLINE void extend(const arguments *a, real *strips, idx count, const place *at)
     }
 }
 
-/* The relative terms of a row's keys, from its strip. */
-INLINE const real *terms_of(const arguments *a, const place *at, idx r, const real *strip, idx position, real *space) {
-    if (!a->relations.data) return strip + run_of(a, at, position);
+/* Where the keys of a tile are in the strip of a row. */
+typedef struct {
+    idx start; /* of their run; unused for relations */
+    int far;   /* whether all of them have the same edge label */
+} span;
+
+INLINE span span_of(const arguments *a, const place *at, idx position) {
+    const idx margin = margin_of(a), last = at->labels.count + margin;
+    const idx start = clamped(at->key - position + a->left - at->labels.first + margin, 0, last);
+    return (span){start, !a->relations.data && (start == 0 || start == last)};
+}
+
+/* The relative terms of a row's keys: a run of its strip, or `space` for relations. */
+INLINE const real *terms_of(const arguments *a, const place *at, idx r, const real *strip, span s, real *space) {
+    if (!a->relations.data) return strip + s.start;
     const idx start = pair_at(&a->relations, at, r);
     for (idx j = 0; j < at->keys; j++) space[j] = strip[margin_of(a) + label_at(a, start + j)];
     for (idx j = at->keys; j < at->vecs * LANES; j++) space[j] = 0;
     return space;
 }
 
-/* Adds a row's relative terms to its scores and scales both; -inf where it may not look. Whether it looks anywhere. */
-INLINE int complete(const arguments *a, const place *at, idx r, idx position, real *scores, const real *terms) {
-    idx allowed = at->keys;
-    if (a->is_causal) allowed = clamped(position + 1 - at->key, 0, allowed);
-    for (idx v = 0; v < at->vecs; v++)
-        AT(scores + v * LANES) = (AT(scores + v * LANES) + (terms ? AT(terms + v * LANES) : splat(0))) * a->scale;
-    for (idx v = allowed / LANES; v < at->vecs; v++)
-        AT(scores + v * LANES) =
-            pick(lanes_from((integer)(v * LANES)) < (integer)allowed, AT(scores + v * LANES), splat(-INFINITY));
-    if (!a->mask.data) return allowed > 0;
-    const uint8_t *mask = (const uint8_t *)a->mask.data + pair_at(&a->mask, at, r);
-    int any = 0;
-    for (idx j = 0; j < allowed; j++) {
-        scores[j] = mask[j] ? scores[j] : -INFINITY;
-        any |= mask[j];
-    }
-    return any;
+/* Number of keys of the tile that a row may attend to, before the mask. */
+INLINE idx allowed_keys(const arguments *a, const place *at, idx position) {
+    return a->is_causal ? clamped(position + 1 - at->key, 0, at->keys) : at->keys;
 }
 
-/* ---- dropout: a counter-based generator, so that backward draws the same numbers ---- */
+/* Set the scores of pairs that may not attend to -inf. Return whether a pair is left. */
+INLINE int hide(const arguments *a, const place *at, idx r, idx allowed, vec *scores) {
+    for (idx v = allowed / LANES; v < at->vecs; v++)
+        scores[v] = pick(lanes_from((integer)(v * LANES)) < (integer)allowed, scores[v], splat(-INFINITY));
+    if (!a->mask.data) return allowed > 0;
+    typedef uint8_t bytes __attribute__((vector_size(LANES)));
+    const uint8_t *mask = (const uint8_t *)a->mask.data + pair_at(&a->mask, at, r);
+    bytes any = {0};
+    for (idx v = 0; v * LANES < allowed; v++) {
+        const idx rest = allowed - v * LANES;
+        bytes kept = {0};
+        memcpy(&kept, mask + v * LANES, rest < LANES ? rest : LANES);
+        any |= kept;
+        scores[v] = pick(__builtin_convertvector(kept, ivec) != 0, scores[v], splat(-INFINITY));
+    }
+    return any_above(__builtin_convertvector(any, vec), 0);
+}
+
+/* ---- dropout: a counter-based generator, so that the backward pass draws the same numbers ---- */
 
 enum { DRAWS = 1 << 24 };
 typedef uint32_t draws __attribute__((vector_size(4 * LANES)));
@@ -166,7 +178,7 @@ typedef int32_t signed_draws __attribute__((vector_size(4 * LANES)));
 
 INLINE int drops(const arguments *a) { return a->keep_threshold < DRAWS; }
 
-/* The number of a row: splitmix64 (Steele, Lea and Flood 2014) of the seed and the row. */
+/* A random number per row: splitmix64 (Steele, Lea and Flood 2014) of the seed and the row. */
 INLINE uint32_t row_number(const arguments *a, const place *at, idx r) {
     const uint64_t row = ((uint64_t)at->b * a->heads + at->h) * a->queries + at->first + r;
     uint64_t x = a->seed + (row + 1) * 0x9E3779B97F4A7C15u;
@@ -175,7 +187,8 @@ INLINE uint32_t row_number(const arguments *a, const place *at, idx r) {
     return (uint32_t)(x ^ (x >> 31));
 }
 
-/* Which of LANES keys from `key` on a row keeps: a mixed counter (Wellons 2018, "lowbias32") against the threshold. */
+/* Which of LANES keys from `key` on are kept by a row: a mixed counter (Wellons 2018, "lowbias32") against the
+   threshold. */
 INLINE ivec is_kept(const arguments *a, uint32_t number, idx key) {
     draws x = (__builtin_convertvector(lanes_from((integer)key), draws) + 1) * 0x9E3779B9u ^ number;
     x ^= x >> 16;
@@ -186,25 +199,37 @@ INLINE ivec is_kept(const arguments *a, uint32_t number, idx key) {
     return __builtin_convertvector((signed_draws)(x >> 8) < (int32_t)a->keep_threshold, ivec);
 }
 
-/* ---- masses: sums by label of probabilities, or of the scores' gradients ---- */
+/* ---- what the rows of a tile have in common, so that the compiler can leave out the rest ---- */
+
+enum { VECS = KEYS / LANES };
+enum {
+    KEY_TERMS = 1,   /* there is a table of keys */
+    VALUE_TERMS = 2, /* there is a table of values */
+    WHOLE = 4,       /* the rows attend to all KEYS keys of the tile, but for a mask */
+    PLAIN = 8,       /* there are no relations, no mask and no dropout, and the scale is positive */
+};
+
+INLINE int row_flags(const arguments *a, const place *at, idx position) {
+    const int plain = !a->mask.data && !a->relations.data && !drops(a) && a->scale > 0;
+    const int whole = at->keys == KEYS && (!a->is_causal || position + 1 - at->key >= KEYS);
+    return (a->rel_key.data ? KEY_TERMS : 0) | (a->rel_value.data ? VALUE_TERMS : 0) | (whole ? WHOLE : 0) |
+           (plain ? PLAIN : 0);
+}
+
+/* ---- masses: sums by label of probabilities, or of gradients of scores ---- */
 
 INLINE void clear(const arguments *a, real *strips, idx count, const place *at) {
     for (idx r = 0; r < count; r++) memset(strips + r * strip_width(a), 0, sizeof(real) * used_of(a, at));
 }
 
-/* Adds a row of numbers to the row's strip, each at its label or on an edge's repetitions. */
-INLINE void onto_labels(const arguments *a, const place *at, idx r, idx position, const real *numbers, real *strip) {
-    if (a->relations.data) {
-        const idx start = pair_at(&a->relations, at, r);
-        for (idx j = 0; j < at->keys; j++) strip[margin_of(a) + label_at(a, start + j)] += numbers[j];
-    } else {
-        real *run = strip + run_of(a, at, position);
-        for (idx v = 0; v < at->vecs; v++) AT(run + v * LANES) += AT(numbers + v * LANES);
-    }
+/* Add a row of numbers to its strip, each at its label. */
+INLINE void add_by_label(const arguments *a, const place *at, idx r, const real *numbers, real *strip) {
+    const idx start = pair_at(&a->relations, at, r);
+    for (idx j = 0; j < at->keys; j++) strip[margin_of(a) + label_at(a, start + j)] += numbers[j];
 }
 
-/* The edges' repetitions added onto the edges: the gradient of `extend`. */
-INLINE void collapse(const arguments *a, real *strips, idx count, const place *at) {
+/* Add the margins to the edge labels: the gradient of `fill_margins`. */
+INLINE void fold_margins(const arguments *a, real *strips, idx count, const place *at) {
     if (!a->clips) return;
     const idx width = strip_width(a), margin = margin_of(a);
     for (idx r = 0; r < count; r++) {
@@ -217,8 +242,8 @@ INLINE void collapse(const arguments *a, real *strips, idx count, const place *a
     }
 }
 
-/* Makes dS add up to nothing over a row's labels, as it does but for rounding in delta. Spread over many keys that
-   error averages out; on an edge's label, which has most of the keys, it would not. */
+/* Make dS sum to zero over the labels of a row. It does so but for rounding in delta, an error that averages out over
+   many keys, but not on an edge label, which has most of them. */
 INLINE void level(const arguments *a, real *ds_masses, const real *masses, idx count, const place *at) {
     const idx width = strip_width(a), used = used_of(a, at);
     for (idx r = 0; r < count; r++, ds_masses += width, masses += width) {
