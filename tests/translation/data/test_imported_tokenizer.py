@@ -1,14 +1,7 @@
 """Tokenizers of imported models: ids of their own vocabularies, and SentencePiece models that normalize text."""
 
-from __future__ import annotations
-
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import sentencepiece
@@ -29,23 +22,17 @@ MARKS = ["</s>", "<blank>", "<s>", "<unk>", "<to de>"]  # special tokens, at oth
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory) -> Path:
+def model(tmp_path_factory):
+    """Return a SentencePiece model."""
     path = tmp_path_factory.mktemp("model") / "sp"
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES * 5), model_prefix=str(path), vocab_size=60, hard_vocab_limit=False,
-        character_coverage=1.0, minloglevel=2,
-    )  # fmt: skip
-    return path.with_suffix(".model")
+    settings = {"vocab_size": 60, "hard_vocab_limit": False, "character_coverage": 1.0, "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(LINES * 5), model_prefix=str(path), **settings)
+    return sentencepiece.SentencePieceProcessor(model_file=f"{path}.model")
 
 
-def pieces_of(model: Path) -> list[str]:
-    loaded = sentencepiece.SentencePieceProcessor(model_file=str(model))
-    return [loaded.id_to_piece(i) for i in range(3, loaded.get_piece_size())]
-
-
-@pytest.fixture
-def tokenizer(model) -> ImportedTokenizer:
-    pieces = pieces_of(model)
+@pytest.fixture(scope="module")
+def tokenizer(model):
+    pieces = [model.id_to_piece(i) for i in range(3, model.get_piece_size())]
     vocabulary = Vocabulary(
         source=[*pieces[:5], *MARKS, *pieces[5:]],
         target=[*reversed(pieces), *reversed(MARKS)],
@@ -55,17 +42,19 @@ def tokenizer(model) -> ImportedTokenizer:
         source_begin=["<s>", "<to de>"],
         source_end=["</s>"],
     )
-    return ImportedTokenizer(model.read_bytes(), model.read_bytes(), vocabulary)
+    content = model.serialized_model_proto()
+    return ImportedTokenizer(content, content, vocabulary)
 
 
 def test_pieces_have_the_ids_of_the_vocabulary(tokenizer, model):
-    loaded = sentencepiece.SentencePieceProcessor(model_file=str(model))
     source, target = tokenizer.vocabularies
     for line in LINES:
-        pieces = loaded.encode(line, out_type=str)
+        pieces = model.encode(line, out_type=str)
         assert [source[i] for i in tokenizer.encode(line)] == pieces
         assert [target[i] for i in tokenizer.encode_target(line)] == pieces
         assert tokenizer.decode(tokenizer.encode_target(line)) == line
+        (pair,) = tokenizer.encode_pairs([(line, line)])
+        assert pair == (tokenizer.encode(line), tokenizer.encode_target(line))
     assert tokenizer.special == SpecialTokens(
         pad=0,
         bos=target.index("<to de>"),
@@ -74,105 +63,103 @@ def test_pieces_have_the_ids_of_the_vocabulary(tokenizer, model):
         src_begin=(source.index("<s>"), source.index("<to de>")),
         src_end=(source.index("</s>"),),
     )
-    assert tokenizer.vocab_sizes == (len(source), len(target))
-    assert tokenizer.unknown_piece == "<unk>"
+    assert (tokenizer.vocab_sizes, tokenizer.unknown_piece) == ((len(source), len(target)), "<unk>")
+    frequencies = list(tokenizer.frequencies())  # in an order that does not depend on the process
+    assert frequencies == sorted(set(source) & set(target) - set(MARKS))
 
 
 def test_special_tokens_are_not_decoded(tokenizer):
-    ids = tokenizer.encode_target("two pears")
-    target = tokenizer.vocabularies[1]
+    ids, (source, target) = tokenizer.encode_target("two pears"), tokenizer.vocabularies
     for mark in ("</s>", "<blank>", "<unk>", "<to de>"):
         assert tokenizer.decode([target.index(mark), *ids, target.index(mark)]) == "two pears"
-    assert tokenizer.encode("中") == [tokenizer.vocabularies[0].index(piece) for piece in ("▁", "<unk>")]
+    assert tokenizer.encode("中") == [source.index(piece) for piece in ("▁", "<unk>")]
     assert tokenizer.decode(tokenizer.encode_target("中")) == ""
 
 
 def test_start_and_end_may_be_the_same_token(tokenizer):
     vocabulary = replace(tokenizer.vocabulary, start="</s>")
     special = ImportedTokenizer(*list(tokenizer.files.values())[:2], vocabulary).special
-    assert special.bos == special.eos
-    assert special.eos not in special.banned
+    assert special.bos == special.eos not in special.banned
 
 
 def test_batches_have_its_marks(tokenizer):
-    special = tokenizer.special
-    src, tgt = [[7, 8, 9], [11]], [[3], [4, 5]]
-    batch = collate(src, tgt, special)
-    begin, end = special.src_begin, special.src_end
+    special, src, tgt = tokenizer.special, [[7, 8, 9], [11]], [[3], [4, 5]]
+    batch, begin, end = collate(src, tgt, special), special.src_begin, special.src_end
     assert batch.src.tolist() == [[*begin, 7, 8, 9, *end], [*begin, 11, *end, 0, 0]]
     assert batch.src_lengths.tolist() == [6, 4]
     assert batch.tgt_in.tolist() == [[special.bos, 3, 0], [special.bos, 4, 5]]
     assert batch.tgt_out.tolist() == [[3, special.eos, 0], [4, 5, special.eos]]
     (again,) = eval_batches(src, tgt, 100, special)
-    assert sorted(again.src.tolist()) == sorted(batch.src.tolist())
     text = TrainingText(Pairs(src, tgt, None), ("text",), Mixture((2,), (2,)), special, max_tokens=100, seed=1)
-    first = next(text.steps())
-    assert sorted(first.micro_batches[0].src.tolist()) == sorted(batch.src.tolist())
+    for other in (again, next(text.steps()).micro_batches[0]):
+        assert sorted(other.src.tolist()) == sorted(batch.src.tolist())
     bare = collate(src, tgt, special._replace(src_begin=(), src_end=()))
     assert (bare.src.tolist(), bare.src_lengths.tolist()) == ([[7, 8, 9], [11, 0, 0]], [3, 1])
-    rows = [batch.src.numel() for batch in eval_batches([[1]] * 9, [[1]] * 9, 16, special)]
-    assert max(rows) == 16  # four sentences of four tokens
+    sizes = [batch.src.numel() for batch in eval_batches([[1]] * 9, [[1]] * 9, 16, special)]
+    assert max(sizes) == 16  # four sentences of four tokens
 
 
-def test_a_line_that_normalisation_empties_is_blank(tokenizer):
-    assert tokenizer.encode("\u200b") == []  # zero-width space
-    config = ModelConfig(dim=8, heads=2, feed_forward_dim=8, encoder_layers=1, decoder_layers=1,
-                         shared_embeddings="none", positions="learned", max_positions=9)  # fmt: skip
+def test_lengths_of_lines_are_those_after_normalization(tokenizer):
+    """A zero-width space is nothing. The special tokens count for the longest source."""
+    assert tokenizer.encode("\u200b") == []
+    size = {"dim": 8, "heads": 2, "feed_forward_dim": 8, "encoder_layers": 1, "decoder_layers": 1}
+    config = ModelConfig(**size, shared_embeddings="none", positions="learned", max_positions=9)
     torch.manual_seed(1)
-    translator = TorchTranslator(
-        Transformer(config, *tokenizer.vocab_sizes), tokenizer, SearchConfig(max_length_extra=4)
-    )
-    assert translator.n_best(["\u200b"])[0][0].tokens == []
-    (alone,), _ = translator.n_best(["two", "\u200b"])
+    network = Transformer(config, *tokenizer.vocab_sizes)
+    translator = TorchTranslator(network, tokenizer, SearchConfig(max_length_extra=4))
+    (alone,), (nothing,) = translator.n_best(["two", "\u200b"])
     assert alone.tokens
-    exact = next(line for n in range(20) if len(tokenizer.encode(line := "pears and apples"[:n])) == 7)
+    assert nothing.tokens == []
+    line = next(line for n in range(20) if len(tokenizer.encode(line := "pears and apples"[:n])) == 7)
     with pytest.raises(InputError, match=r"line 1 has 7 pieces, but this model reads at most 6$"):
-        translator.translate([exact])
+        translator.translate([line])
 
 
-def test_drawn_pieces_do_not_depend_on_the_process(tokenizer, tmp_path):
+def write(tokenizer, directory):
     for name, content in tokenizer.files.items():
-        (tmp_path / name).write_bytes(content)
-    code = (
-        "import pathlib, sys; from relattn.translation.data.imported_tokenizer import tokenizer_in;"
-        "print(list(tokenizer_in(pathlib.Path(sys.argv[1])).frequencies()))"
-    )
-    said = {
-        subprocess.run([sys.executable, "-c", code, str(tmp_path)], text=True,
-                       env={**os.environ, "PYTHONHASHSEED": seed},
-                       capture_output=True, check=True).stdout
-        for seed in ("1", "2")
-    }  # fmt: skip
-    assert len(said) == 1
+        (directory / name).write_bytes(content)
 
 
 def test_files_round_trip(tokenizer, tmp_path):
-    for name, content in tokenizer.files.items():
-        (tmp_path / name).write_bytes(content)
+    write(tokenizer, tmp_path)
     again = tokenizer_in(tmp_path)
-    assert (again.vocabularies, again.special, again.digest) == (
-        tokenizer.vocabularies, tokenizer.special, tokenizer.digest,
-    )  # fmt: skip
+    for name in ("vocabularies", "special", "digest"):
+        assert getattr(again, name) == getattr(tokenizer, name)
 
-    def refused(change: Callable[[dict], object], message: str) -> None:
-        content = json.loads(tokenizer.files["vocabulary.json"])
-        change(content)
-        (tmp_path / "vocabulary.json").write_text(json.dumps(content))
-        with pytest.raises(InputError, match=message) as caught:
-            tokenizer_in(tmp_path)
-        assert str(tmp_path) in str(caught.value)
 
-    refused(lambda c: c.pop("end"), "missing 1 required positional argument: 'end'$")
-    refused(lambda c: c.update(end=3), "a vocabulary's end must be a string$")
-    refused(lambda c: c.update(source=["<s>", 3]), "a vocabulary's source must be a list of strings$")
-    refused(lambda c: c["target"].remove("</s>"), "the target vocabulary must have '</s>'$")
-    (tmp_path / "vocabulary.json").write_text("[")
-    with pytest.raises(InputError, match=r"vocabulary\.json: not JSON: "):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda v: v.pop("end"), "'end'"),
+        (lambda v: v.update(end=3), "a vocabulary's end must be a string"),
+        (lambda v: v.update(source=["<s>", 3]), "a vocabulary's source must be a list of strings"),
+        (lambda v: v["target"].remove("</s>"), "the target vocabulary must have '</s>'$"),
+        (lambda v: v["source"].append("<s>"), "the source vocabulary must have '<s>' only once"),
+        (lambda v: v.update(source=[*MARKS, "￭a"]), "not the source's: 0 of its .* joined pieces with ￭"),
+    ],
+)
+def test_vocabularies_that_do_not_fit_are_refused(tokenizer, tmp_path, change, message):
+    write(tokenizer, tmp_path)
+    content = json.loads(tokenizer.files["vocabulary.json"])
+    change(content)
+    (tmp_path / "vocabulary.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=f"^{tmp_path}: .*{message}"):
         tokenizer_in(tmp_path)
-    (tmp_path / "vocabulary.json").write_bytes(tokenizer.files["vocabulary.json"])
-    (tmp_path / "tokenizer.target.model").write_bytes(b"none")
-    with pytest.raises(InputError, match=r"not a SentencePiece model, or a damaged one$"):
-        tokenizer_in(tmp_path)
-    (tmp_path / "tokenizer.target.model").unlink()
-    with pytest.raises(InputError, match=r"tokenizer\.target\.model: cannot be read: No such file"):
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("vocabulary.json", b"[", r"vocabulary\.json: not JSON: "),
+        ("tokenizer.target.model", b"none", "not a SentencePiece model, or a damaged one"),
+        ("tokenizer.target.model", None, r"tokenizer\.target\.model: cannot be read: No such file"),
+    ],
+)
+def test_damaged_files_are_refused(tokenizer, tmp_path, name, content, message):
+    write(tokenizer, tmp_path)
+    if content is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=f"^{tmp_path}.*{message}"):
         tokenizer_in(tmp_path)
