@@ -1,4 +1,4 @@
-"""A small parallel text, the smallest recipe on it, one finished run, and a hub, for whatever needs one of them."""
+"""A small parallel text, a small recipe for it, a finished run, and a loopback hub."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORDS = {"one": "eins", "cat": "Katze", "sat": "saß", "on": "auf", "mat": "Matt
 
 @pytest.fixture(scope="session")
 def text(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Paths of four files: 48 training pairs of 1 to 12 words (the target reversed), 7 validation pairs."""
+    """Paths of files with 48 training pairs of 1 to 12 words, whose target is reversed, and 7 validation pairs."""
     directory = tmp_path_factory.mktemp("text")
     source = random.Random(1)
     paths = {}
@@ -35,7 +35,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def make_recipe(text: dict[str, str]) -> Callable[..., Recipe]:
-    """make_recipe(out, model={…}, data={…}, train={…}): a recipe that trains in a moment, with dropout."""
+    """Function make_recipe(out, model={…}, data={…}, train={…}) that returns a recipe of a short training run."""
 
     def make(out: Path, *, model: dict | None = None, data: dict | None = None, train: dict | None = None) -> Recipe:
         small = {"dim": 12, "heads": 3, "feed_forward_dim": 20, "encoder_layers": 1, "decoder_layers": 1}
@@ -57,7 +57,7 @@ def make_recipe(text: dict[str, str]) -> Callable[..., Recipe]:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory, make_recipe: Callable[..., Recipe]) -> Recipe:
-    """The recipe of a run that has been trained to its end. Read it, do not write to it."""
+    """Recipe of a finished run. Read it, do not write to it."""
     from relattn.translation.training.train import train
 
     recipe = make_recipe(tmp_path_factory.mktemp("runs") / "finished")
@@ -67,20 +67,18 @@ def finished(tmp_path_factory: pytest.TempPathFactory, make_recipe: Callable[...
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """The hub that huggingface_hub asks, with an empty cache and a user who has logged in."""
+    """Hub that huggingface_hub uses, with an empty cache and a user who is logged in."""
     with Hub() as hub:
         thread = threading.Thread(target=hub.serve_forever, args=(0.01,))
         thread.start()
-        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}"
-        )
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path / "assets"))
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-        monkeypatch.setattr(constants, "AGENT_HARNESSES_PATH", str(tmp_path / "harnesses.json"))
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", False)
+        template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+        for name, value in {
+            **{"ENDPOINT": hub.url, "HUGGINGFACE_CO_URL_TEMPLATE": template},
+            **{"HF_HUB_CACHE": str(tmp_path / "cache"), "HF_ASSETS_CACHE": str(tmp_path / "assets")},
+            **{"HF_TOKEN_PATH": str(tmp_path / "token"), "AGENT_HARNESSES_PATH": str(tmp_path / "harnesses.json")},
+            **{"HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_TELEMETRY": False},
+        }.items():
+            monkeypatch.setattr(constants, name, value)
         monkeypatch.setenv("HF_TOKEN", "hf_writer")
         try:
             yield hub

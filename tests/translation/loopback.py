@@ -1,4 +1,4 @@
-"""A server on loopback that speaks as much of the Hub's HTTP interface as pushing and fetching take."""
+"""Loopback server for the part of the Hugging Face hub's HTTP API that pushing and downloading use."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ import yaml
 @dataclass
 class Repository:
     private: bool = False
-    commits: dict[str, dict[str, bytes]] = field(default_factory=dict)  # by their hashes, oldest first
+    commits: dict[str, dict[str, bytes]] = field(default_factory=dict)  # files by hash of the commit, oldest first
     branches: dict[str, str] = field(default_factory=dict)
 
     def commit(self, files: dict[str, bytes], branch: str = "main") -> str:
-        """A commit of all that the branch had, and `files`."""
+        """Add `files` to those of a branch, and return the hash of the commit."""
         files = {**self.commits.get(self.branches.get(branch, ""), {}), **files}
         sha = hashlib.sha1(json.dumps([len(self.commits), sorted(files)]).encode()).hexdigest()
         self.commits[sha] = files
@@ -31,26 +31,26 @@ class Repository:
 
 
 class Hub(ThreadingHTTPServer):
-    """A hub: what it holds, what it was asked, and how it fails."""
+    """Hub with its repositories, a record of requests, and faults."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Answers)
+        super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.repositories: dict[str, Repository] = {}
+        self.files: dict[str, bytes] = {}  # files of other servers, under /files/
         self.tokens = {"hf_writer"}
-        self.asked: list[str] = []  # method and path of every request
+        self.asked: list[str] = []  # method and path of each request
         self.agents: set[str] = set()
-        self.failing: dict[str, int] = {}  # a part of a path, and the status that requests with it get
+        self.ranges: list[str] = []
+        self.failing: dict[str, int] = {}  # part of a path → status of requests with it
         self.gated = False
-        self.files: dict[str, bytes] = {}  # of others than the hub, under /files/
-        self.cuts: dict[str, int] = {}  # by a file's name, bytes at the end of it that are not sent
-        self.wrong: dict[str, bytes] = {}  # by a file's name, what is sent in its place
-        self.ranges: list[str] = []  # that were asked for
+        self.cuts: dict[str, int] = {}  # file name → number of bytes at its end that are not sent
+        self.wrong: dict[str, bytes] = {}  # file name → content that is sent instead
 
 
-class Answers(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
     server: Hub
     protocol_version = "HTTP/1.1"
 
@@ -143,7 +143,7 @@ class Answers(BaseHTTPRequestHandler):
         return self.send_file(path, files[path], {"ETag": etag, "X-Repo-Commit": sha})
 
     def send_file(self, path: str, content: bytes, headers: dict[str, str] | None = None) -> None:
-        """A file, or what is left of it from where the client asks."""
+        """Send a file, from the position that the client asks for."""
         content = self.server.wrong.get(path, content)
         start, status, headers = 0, 200, headers or {}
         if self.headers["Range"]:
@@ -158,7 +158,7 @@ class Answers(BaseHTTPRequestHandler):
 
 
 def described(name: str, content: bytes) -> dict:
-    """What the hub says of a data set's file: of Parquet, which is large, by SHA-256, of others as Git does."""
+    """Return what the hub reports about a file: the hash of Git, and SHA-256 for Parquet, which is large."""
     about = {"rfilename": name, "size": len(content)}
     about["blobId"] = hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
     if name.endswith(".parquet"):
@@ -168,7 +168,7 @@ def described(name: str, content: bytes) -> dict:
 
 @contextmanager
 def files_no_larger_than(size: int) -> Iterator[None]:
-    """A file system with too little room, as writing sees it."""
+    """Make writing fail, as on a full disk, after `size` bytes of a file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import string
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any, get_args
 
@@ -33,15 +32,9 @@ from relattn.translation.errors import InputError
 
 CONFIGS = (ModelConfig, DataConfig, TrainConfig, SearchConfig, CleaningConfig, Calibration, Recipe)
 POSITIONS = get_args(Positions)
-OTHER_VALUES = {  # a value of each option that is not the default
-    "clip": 5,
-    "clip_right": 2,
-    "beyond": "zero",
-    "relative_tables": "keys",
-    "tables_per_head": True,
-    "max_positions": 9,
-    "kernel_size": 7,
-}
+# A value of each option that is not the default.
+OTHER_VALUES = {"clip": 5, "clip_right": 2, "beyond": "zero", "relative_tables": "keys", "tables_per_head": True}
+OTHER_VALUES |= {"max_positions": 9, "kernel_size": 7}
 
 
 def refusal(call: Callable[..., object], *arguments: Any, **named: Any) -> str:
@@ -110,6 +103,7 @@ def test_smallest_values_are_valid():
     for positions in ("none", "learned", "relative", "t5", "alibi", "cnn"):
         ModelConfig(dim=1, heads=1, positions=positions)
     ModelConfig(dim=1, heads=1, clip=0, clip_right=0, dropout=0.0)
+    assert [ModelConfig(clip=3, clip_right=right).clipping_range for right in (None, 0)] == [(3, 3), (3, 0)]
     ModelConfig(dim=2, heads=1, positions="lstm")
     ModelConfig(dim=6, heads=3, positions="rove")
     ModelConfig(positions="learned", max_positions=1)
@@ -141,16 +135,6 @@ def test_every_setting_is_documented():
     """The docstrings are the text of --help."""
     for kind in CONFIGS:
         assert [field.name for field in fields(kind) if f"        {field.name}: " not in kind.__doc__] == []
-
-
-def test_configurations_are_immutable():
-    with pytest.raises(FrozenInstanceError):
-        Recipe().seed = 3  # type: ignore[misc]
-
-
-@pytest.mark.parametrize(("clip", "right", "expected"), [(3, None, (3, 3)), (3, 0, (3, 0)), (0, 2, (0, 2))])
-def test_clipping_range(clip, right, expected):
-    assert ModelConfig(clip=clip, clip_right=right).clipping_range == expected
 
 
 def with_other_values(positions: str) -> ModelConfig:
@@ -251,11 +235,6 @@ def test_options_in_quotes_and_null(recipe_of, text, options):
     assert recipe_of(f"model: {{{text}}}").model == ModelConfig(**options)
 
 
-def test_recipe_in_json(recipe_of):
-    text = json.dumps({"out": "x", "model": {"norm": "post", "dim": 64}})
-    assert recipe_of(text) == Recipe(out="x", model=ModelConfig(norm="post", dim=64))
-
-
 TEXTS = st.one_of(
     st.sampled_from(["no", "NO", "1e-4", "null", "~", "'", '"', "a: b", "- x", "# x", " x ", "\u2028", "[", "*a", "|"]),
     st.text(string.printable + "é😀\u2028\ufeff", min_size=1, max_size=8),
@@ -291,7 +270,7 @@ VALUES += ["&a 3", "!!int 3", "!!python/name:os.system", "2020-01-01", '"\\0"', 
 NAMES = [(group, name) for group, each in as_dict(Recipe()).items() if isinstance(each, dict) for name in each]
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(VALUES)), min_size=1, max_size=3))
 def test_random_recipe_is_read_or_refused(recipe_of, entries):
     groups = {

@@ -7,16 +7,10 @@ import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relattn.translation import evaluation
 from relattn.translation.data.builtin import ITEM_SEPARATOR
 from relattn.translation.errors import InputError
-from relattn.translation.evaluation import (
-    by_length,
-    common_subsequence,
-    item_accuracy,
-    paired_bootstrap,
-    score,
-    sentence_chrf,
-)
+from relattn.translation.evaluation import by_length, common_subsequence, item_accuracy, score
 
 REFERENCES = ["The cat sat on the mat.", "A dog barked at the moon all night long.", "It rains again today, you see."]
 HYPOTHESES = ["The cat sat on a mat.", "A dog barked at the moon all day long.", "It rains again today, you see."]
@@ -37,7 +31,7 @@ def test_scores_match_sacrebleu():
     assert f"\nchrF {scores.chrf:.2f}  nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:" in str(scores)
     assert "|tok:char|" in score(HYPOTHESES, REFERENCES, tokenize="char").bleu_signature
     expected = [sacrebleu.sentence_chrf(one, [other]).score for one, other in zip(HYPOTHESES, REFERENCES, strict=True)]
-    assert sentence_chrf(HYPOTHESES, REFERENCES) == expected
+    assert evaluation.sentence_chrf(HYPOTHESES, REFERENCES) == expected
 
 
 def test_scores_at_the_ends():
@@ -47,7 +41,7 @@ def test_scores_at_the_ends():
     assert score([text.upper() for text in REFERENCES], REFERENCES).bleu < 20
     assert item_accuracy(REFERENCES, REFERENCES) == (1.0, 1.0)
     assert item_accuracy(["", "", ""], REFERENCES) == (0.0, 0.0)
-    assert paired_bootstrap(REFERENCES, REFERENCES, REFERENCES) == 1.0
+    assert evaluation.paired_bootstrap(REFERENCES, REFERENCES, REFERENCES) == 1.0
 
 
 def bucketed(hypotheses: list[str], references: list[str]) -> object:
@@ -55,10 +49,10 @@ def bucketed(hypotheses: list[str], references: list[str]) -> object:
 
 
 def other_compared(others: list[str], references: list[str]) -> object:
-    return paired_bootstrap(references, others, references)
+    return evaluation.paired_bootstrap(references, others, references)
 
 
-@pytest.mark.parametrize("measure", [score, sentence_chrf, item_accuracy, bucketed, other_compared])
+@pytest.mark.parametrize("measure", [score, evaluation.sentence_chrf, item_accuracy, bucketed, other_compared])
 def test_number_of_lines_must_agree(measure):
     with pytest.raises(InputError, match="one translation per reference, got 2 and 3"):
         measure(HYPOTHESES[:2], REFERENCES)

@@ -16,35 +16,23 @@ import yaml
 from huggingface_hub import constants
 
 import relattn
-from relattn.translation import bundle, hub, load
+from relattn.translation import hub, load
 from relattn.translation.commands import main as cli
-from relattn.translation.config import DataConfig, ModelConfig, Recipe, SearchConfig
-from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.formats.import_model import import_model
-from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.options import TranslateOptions
+from tests.support.bundles import LINES, save_random_bundle
 from tests.translation.loopback import Hub, Repository, files_no_larger_than
 
-LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]
 NEEDED = ["config.yaml", "model.safetensors", "tokenizer.model"]
 LOG_IN = "`hf auth login`"
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Directory of a bundle with random weights. Read it, do not write to it."""
+    """Directory of a bundle, from a language that YAML reads as false into a locale. Read it, do not write to it."""
     path = tmp_path_factory.mktemp("hub") / "bundle"
-    torch.manual_seed(1)
-    tokenizer = Tokenizer.train(LINES * 5, 300, seed=1)
-    recipe = Recipe(
-        model=ModelConfig(dim=12, heads=3, feed_forward_dim=20, encoder_layers=1, decoder_layers=1, clip=3),
-        data=DataConfig(src_lang="no", tgt_lang="pt_BR"),  # a language that YAML reads as false, and a locale
-        search=SearchConfig(beam_size=2, max_length_ratio=1.25, max_length_extra=2),
-    )
-    transformer = Transformer(recipe.model, tokenizer.vocab_size)
-    bundle.save(path, model=transformer, recipe=recipe, tokenizer=tokenizer, card="# Über\n")
-    return path
+    return save_random_bundle(path, src_lang="no", tgt_lang="pt_BR", card="# Über\n")
 
 
 @pytest.fixture
@@ -70,14 +58,12 @@ def refusal(call: Callable[..., object], *arguments: object, **named: object) ->
     return str(error.value)
 
 
-def pushed_files(server: Hub, path: Path, name: str = "org/name", **named: object) -> dict[str, bytes]:
-    assert hub.push(path, name, **named) == f"{server.url}/{name}"
-    return server.repositories[name].commits[server.repositories[name].branches["main"]]
-
-
-def front_matter(files: dict[str, bytes]) -> tuple[dict, str]:
+def pushed(server: Hub, path: Path, **named: object) -> tuple[dict[str, bytes], dict, str]:
+    """Push a bundle. Return the files in its repository, and the metadata and text of its card."""
+    assert hub.push(path, "org/name", **named) == f"{server.url}/org/name"
+    files = server.repositories["org/name"].commits[server.repositories["org/name"].branches["main"]]
     _, front, body = files["README.md"].decode().split("---\n", 2)
-    return yaml.safe_load(front), body
+    return files, yaml.safe_load(front), body
 
 
 def disconnect(server: Hub, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
@@ -88,9 +74,6 @@ def disconnect(server: Hub, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
         server.socket.close()
     else:
         server.failing["/"] = 500
-
-
-# Loading
 
 
 def test_newest_or_named_revision_is_fetched_once(held, model):
@@ -204,19 +187,16 @@ def test_missing_huggingface_hub(model, monkeypatch):
     assert load(model).translate([""]) == [""]
 
 
-# Pushing
-
-
 def test_pushed_bundle_can_be_loaded(server, model, copied):
     (copied / "notes.txt").write_text("private")
     server.repositories["org/name"] = Repository()
     server.repositories["org/name"].commit({"config.yaml": b"old", "run.py": b"raise SystemExit"})
-    files = pushed_files(server, copied, license="mit")
+    files, metadata, text = pushed(server, copied, license="mit")
     assert sorted(files) == sorted(["README.md", *NEEDED, "run.py"])  # files of others are kept
     assert all(files[name] == (model / name).read_bytes() for name in NEEDED)
     assert len(server.repositories["org/name"].commits) == 2
     languages = {"language": ["no", "pt"], "library_name": "relattn", "tags": ["translation"]}
-    assert front_matter(files) == ({**languages, "license": "mit"}, "\n# Über\n")
+    assert (metadata, text) == ({**languages, "license": "mit"}, "\n# Über\n")
     here, there = load(model), load("org/name")
     assert there.n_best(LINES, TranslateOptions(n_best=2)) == here.n_best(LINES, TranslateOptions(n_best=2))
     theirs = there.model.state_dict()
@@ -239,11 +219,11 @@ def test_imported_bundle_is_pushed_with_both_tokenizers(server, tmp_path):
 
 def test_metadata_of_a_card_is_kept(server, copied):
     (copied / "README.md").write_text("---\nlanguage: nb\nlicense: mit\ncolour: red\n---\n# Mine\n")
-    front, body = front_matter(pushed_files(server, copied))
+    _, metadata, text = pushed(server, copied)
     mine = {"language": "nb", "license": "mit", "colour": "red"}
-    assert (front, body) == ({**mine, "library_name": "relattn", "tags": ["translation"]}, "# Mine\n")
+    assert (metadata, text) == ({**mine, "library_name": "relattn", "tags": ["translation"]}, "# Mine\n")
     (copied / "README.md").unlink()
-    assert front_matter(pushed_files(server, copied))[0]["library_name"] == "relattn"
+    assert pushed(server, copied)[1]["library_name"] == "relattn"
 
 
 def test_private_bundle_never_becomes_public(server, model):

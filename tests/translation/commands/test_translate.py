@@ -105,11 +105,14 @@ def test_n_best_and_sampling(relattn, reading, model):
     assert relattn("translate", model, *flags).out == as_n_best(list(translator.n_best(LINES, options)))
 
 
-def test_input_must_be_utf8(relattn, reading, model):
+def test_input_must_be_utf8(relattn, reading, tmp_path, model):
     reading(b"one cat\ntwo \xff mat\n")
     result = relattn("translate", model)
     assert (result.code, result.out.count("\n")) == (2, 1)  # the lines before are translated
     assert result.err == "relattn: error: standard input: not UTF-8 at byte 12, in line 2: 0xff\n"
+    result = relattn("analyze", "attention", model, "one \udcff", "--out", tmp_path / "x.png")
+    assert_refused(result, r"must be UTF-8, got 'one \udcff'")
+    assert not (tmp_path / "x.png").exists()
 
 
 def test_prefixes(relattn, reading, tmp_path, model):
@@ -202,9 +205,3 @@ def test_bundles_that_are_no_ensemble(relattn, reading, tmp_path, model, finishe
     bundle.save(tmp_path / "other", model=transformer, recipe=finished, tokenizer=tokenizer, card="")
     assert_refused(relattn("translate", model, tmp_path / "other"), "must have the same tokenizer")
     assert_refused(relattn("translate", model, tmp_path / "none"), f"{tmp_path}/none: no such directory")
-
-
-def test_sentence_must_be_utf8(relattn, tmp_path, model):
-    result = relattn("analyze", "attention", model, "one \udcff", "--out", tmp_path / "x.png")
-    assert_refused(result, r"must be UTF-8, got 'one \udcff'")
-    assert list(tmp_path.iterdir()) == []

@@ -15,10 +15,8 @@ from relattn.translation.serve.queue import BatchQueue, QueueFull
 class Work:
     """Function that negates numbers, and can be stopped with `running`."""
 
-    def __init__(self, *, running: bool = False) -> None:
+    def __init__(self) -> None:
         self.running, self.batches = threading.Event(), list[list[int]]()
-        if running:
-            self.running.set()
 
     def __call__(self, batch: list[int]) -> list[int]:
         self.batches.append(batch)
@@ -51,9 +49,10 @@ async def submitted(queue: BatchQueue, items: list[int]) -> "asyncio.Task[list[i
 
 
 def test_every_request_gets_its_own_results() -> None:
-    work = Work(running=True)
+    work = Work()
 
     async def test(queue: BatchQueue) -> None:
+        work.running.set()
         requests = [list(range(20 * i, 20 * i + i % 7)) for i in range(1, 20)]
         assert await asyncio.gather(*map(queue.submit, requests)) == [[-each for each in one] for one in requests]
         assert queue.waiting == 0
@@ -111,9 +110,12 @@ def test_cancelled_request_leaves_the_queue() -> None:
 
 
 def test_failure_concerns_one_request() -> None:
+    work = Work()
+
     async def test(queue: BatchQueue) -> None:
+        work.running.set()
         results = await asyncio.gather(*map(queue.submit, ([1], [13, 2], [3])), return_exceptions=True)
         assert (results[0], type(results[1]), results[2]) == ([-1], ValueError, [-3])
         assert await queue.submit([4]) == [-4]
 
-    run(test, Work(running=True))
+    run(test, work)
