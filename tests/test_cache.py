@@ -37,45 +37,34 @@ def assert_holds(cache, sequences):
     assert cache.key.isfinite().all()
 
 
-@settings(max_examples=60)
+@settings(max_examples=80)
 @given(data=st.data(), capacity=st.integers(0, 12))
 def test_every_cache_keeps_what_it_holds(data, capacity):
     """Append, crop and select in any order, from any cache made so far, against lists of sequences."""
-    nothing = torch.empty(HEADS, 0, DIM)
-    caches = [(empty(capacity), [(nothing, nothing)] * BATCH)]
+    caches = [(empty(capacity), [(torch.empty(HEADS, 0, DIM),) * 2] * BATCH)]
     for step in range(data.draw(st.integers(1, 7))):
         cache, sequences = data.draw(st.sampled_from(caches))
         batch, held = len(sequences), [key.shape[1] for key, _ in sequences]
-
-        def one_per_sequence(highest, batch=batch):
-            return [data.draw(st.integers(0, most)) for most in highest[:batch]]
-
+        is_ragged = data.draw(st.booleans())
         match data.draw(st.sampled_from(["append", "append", "crop", "select"])):
             case "append":
-                n = data.draw(st.integers(0, 4))
-                new = positions(n, step, batch)
-                counts = one_per_sequence([n] * batch) if data.draw(st.booleans()) else [n] * batch
-                lengths = torch.tensor([a + b for a, b in zip(held, counts, strict=True)], dtype=torch.long)
-                cache = cache.append(*new, lengths if counts != [n] * batch else None)
-                parts = [[x[row, :, :count] for x in new] for row, count in enumerate(counts)]
+                new = positions(data.draw(st.integers(0, 4)), step, batch)
+                n = new[0].shape[2]
+                counts = [data.draw(st.integers(0, n)) if is_ragged else n for _ in held]
+                ends = torch.tensor([a + b for a, b in zip(held, counts, strict=True)], dtype=torch.long)
+                cache = cache.append(*new, ends if is_ragged else None)
                 sequences = [
-                    tuple(torch.cat(pair, dim=1) for pair in zip(old, part, strict=True))
-                    for old, part in zip(sequences, parts, strict=True)
+                    tuple(torch.cat([old, x[row, :, : counts[row]]], dim=1) for old, x in zip(pair, new, strict=True))
+                    for row, pair in enumerate(sequences)
                 ]
             case "crop":
-                if data.draw(st.booleans()):
-                    lengths = one_per_sequence(held)
-                    cache = cache.crop(torch.tensor(lengths, dtype=torch.long))
-                else:
-                    lengths = [data.draw(st.integers(0, cache.length))] * batch
-                    cache = cache.crop(lengths[0] if batch else 0)
-                sequences = [
-                    tuple(x[:, :length] for x in pair) for pair, length in zip(sequences, lengths, strict=True)
-                ]
+                same = data.draw(st.integers(0, cache.length))
+                kept = [data.draw(st.integers(0, most)) if is_ragged else same for most in held]
+                cache = cache.crop(torch.tensor(kept, dtype=torch.long) if is_ragged else same)
+                sequences = [tuple(x[:, :n] for x in pair) for pair, n in zip(sequences, kept, strict=True)]
             case "select":
                 rows = data.draw(st.lists(st.integers(0, batch - 1), max_size=4)) if batch else []
-                before = cache.capacity
-                cache = cache.select(torch.tensor(rows, dtype=torch.long))
+                before, cache = cache.capacity, cache.select(torch.tensor(rows, dtype=torch.long))
                 assert cache.capacity == before
                 sequences = [sequences[row] for row in rows]
         caches.append((cache, sequences))

@@ -23,55 +23,34 @@ BACKENDS = pytest.mark.parametrize("backend", backends.NAMES)
 FAST = pytest.mark.parametrize("backend", ["native", "dense", "reference"])
 # Dynamo makes an instance of every autograd function that it traces, and PyTorch warns of that
 TRACES = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-CAUSAL = pytest.mark.parametrize("is_causal", [False, True])
 CPU = torch.device("cpu")
 
 
 @FAST
-@CAUSAL
-def test_zero_tables_equal_plain_attention(backend, is_causal):
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_tables_for_keys_are_a_bias_of_plain_attention(backend, is_causal):
+    """No bias from tables of zeros; one number per label from a `rel_query` of ones, also as a view of a single one."""
     inputs = make_inputs(SHAPES["one key head"], dtype=widest(backend))
-    query, key, value = (inputs[name] for name in ("query", "key", "value"))
-    want = F.scaled_dot_product_attention(query, key, value, is_causal=is_causal, enable_gqa=True)
-    zeros = {name: torch.zeros_like(inputs[name]) for name in ("rel_key", "rel_value")}
+    operands = {name: inputs[name] for name in ("query", "key", "value")}
     options = {"clip": (2, 0), "is_causal": is_causal, "backend": backend}
-    assert_close(relative_attention(query, key, value, **zeros, **options), want)
-    assert_close(relative_attention(query, key, value, **options), want)
-    uniform = relative_attention(query, key, value, scale=0.0, clip=2, backend=backend)
-    assert_close(uniform, value.mean(2, keepdim=True).expand(uniform.shape))
-
-
-@FAST
-@CAUSAL
-def test_a_table_for_keys_is_a_bias_of_plain_attention(backend, is_causal):
-    """With the query, or with a `rel_query` of ones: one number per label, also as a view of a single one."""
-    inputs = make_inputs(SHAPES["self"], tables="keys", dtype=widest(backend))
-    query, key, value, rel_key = (inputs[name] for name in ("query", "key", "value", "rel_key"))
-    label = torch.tensor([[min(max(j - i, -4), 4) + 4 for j in range(13)] for i in range(13)])
-    hidden = torch.full((13, 13), -torch.inf, dtype=query.dtype).triu(1) if is_causal else 0.0
-    table = torch.randn(3, 9, 1, dtype=query.dtype)
-    ones = torch.ones(1, 1, 1, 1, dtype=query.dtype).expand(2, 3, 13, 1)
-    biases = torch.einsum("bhid,ijd->bhij", query, rel_key[label]), table[:, label, 0]
-    options = {"is_causal": is_causal, "backend": backend}
-    for bias, terms in zip(biases, ({"rel_key": rel_key}, {"rel_key": table, "rel_query": ones}), strict=True):
-        want = F.scaled_dot_product_attention(query, key, value, attn_mask=bias * 5**-0.5 + hidden)
-        assert_close(relative_attention(query, key, value, **terms, **options), want)
-    given = {"query": query, "key": key, "value": value, "rel_key": table, "rel_value": None}
-    got, want = (
-        outputs_and_gradients(relative_attention, given | {"rel_query": x}, **options)
-        for x in (ones, ones.contiguous())
-    )
-    assert_close(got, want)
-
-
-@FAST
-def test_a_rel_query_equal_to_the_query_shares_its_gradient(backend):
-    inputs = make_inputs(SHAPES["one key head"], dtype=widest(backend))
-    options = {"clip": (2, 0), "backend": backend}
-    want = outputs_and_gradients(relative_attention, inputs, **options)
-    got = outputs_and_gradients(relative_attention, inputs | {"rel_query": inputs["query"].clone()}, **options)
-    got["d query"] = got["d query"] + got.pop("d rel_query")
-    assert_close(got, want)
+    label = torch.tensor([[min(max(j - i, -2), 0) + 2 for j in range(7)] for i in range(7)])
+    hidden = torch.full((7, 7), -torch.inf, dtype=widest(backend)).triu(1) if is_causal else 0.0
+    table, ones = torch.randn(3, 3, 1, dtype=widest(backend)), torch.ones(1, 1, 1, 1, dtype=widest(backend))
+    zeros = {name: torch.zeros_like(inputs[name]) for name in ("rel_key", "rel_value")}
+    term = torch.einsum("bhid,ijd->bhij", inputs["query"], inputs["rel_key"][label])
+    ones = ones.expand(2, 3, 7, 1)
+    for terms, bias in (
+        ({}, 0.0),
+        (zeros, 0.0),
+        ({"rel_key": inputs["rel_key"]}, term),
+        ({"rel_key": table, "rel_query": ones}, table[:, label, 0]),
+    ):
+        mask = torch.zeros(2, 3, 7, 7, dtype=widest(backend)) + bias * 5**-0.5 + hidden
+        want = F.scaled_dot_product_attention(**operands, attn_mask=mask, enable_gqa=True)
+        assert_close(relative_attention(**operands, **terms, **options), want)
+    given = operands | {"rel_key": table, "rel_value": None}
+    results = (outputs_and_gradients(relative_attention, given | {"rel_query": x}, **options) for x in (ones, ones + 0))
+    assert_close(*results)
 
 
 @FAST
@@ -91,36 +70,7 @@ def test_clipping(backend):
     assert_close(relation_attention(**inputs, relations=relations, backend=backend), zero)
 
 
-@FAST
-@CAUSAL
-def test_shifting_all_positions_changes_nothing(backend, is_causal):
-    inputs = make_inputs(SHAPES["self"], dtype=widest(backend))
-    options = {"clip": 4, "is_causal": is_causal, "backend": backend}
-    want = relative_attention(**inputs, **options)
-    shifted = {name: F.pad(x, (0, 0, 3, 0), value=7.0) if name in ("key", "value") else x for name, x in inputs.items()}
-    options["mask"] = torch.arange(16) >= 3
-    assert_close(relative_attention(**shifted, **options), want)
-    assert_close(relative_attention(**shifted, **options, query_offset=torch.tensor([3, 3])), want)
-
-
-@BACKENDS
-def test_parts_of_the_keys_merge_by_their_log_sum_exp(backend):
-    inputs = make_inputs(SHAPES["self"], dtype=widest(backend))
-    options = {"clip": 4, "is_causal": True, "backend": backend, "return_lse": True}
-    output, lse = relative_attention(**inputs, **options)
-    parts = []
-    for start, stop in ((0, 2), (2, 2), (2, 9), (9, 13)):  # one is empty; the last is, for early queries
-        part = {name: x[:, :, start:stop] if name in ("key", "value") else x for name, x in inputs.items()}
-        parts.append(relative_attention(**part, **options, query_offset=-start))
-    merged = torch.stack([part_lse for _, part_lse in parts]).logsumexp(0)
-    assert_close(merged, lse)
-    assert_close(sum((part_lse - merged).exp()[..., None] * part for part, part_lse in parts), output)
-
-
-PADDED = {"backend": backends.NAMES, "is_causal": [False, True], "junk": [torch.inf, torch.nan]}
-
-
-@pairwise(**PADDED, shape=["self", "more queries"])
+@pairwise(backend=backends.NAMES, is_causal=[False, True], junk=[torch.inf, torch.nan], shape=["self", "more queries"])
 def test_content_of_padding_changes_nothing(backend, is_causal, junk, shape):
     """Neither outputs nor gradients; nor does the gradient of the outputs of padding queries."""
     sizes = replace(SHAPES[shape], heads=1, key_heads=1)
@@ -145,20 +95,14 @@ def test_content_of_padding_changes_nothing(backend, is_causal, junk, shape):
 
 
 @FAST
-@CAUSAL
-def test_lengths(backend, is_causal):
-    """`lengths` sets those of keys and queries; a padded sequence is as if alone; full lengths change nothing."""
-    inputs = make_inputs(replace(SHAPES["self"], heads=1, key_heads=1), dtype=widest(backend))
-    options = {"clip": 4, "is_causal": is_causal, "backend": backend}
-    lengths, full = torch.tensor([11, 4]), torch.full((2,), 13)
+def test_lengths(backend):
+    """`lengths` sets those of keys and queries; full lengths change nothing."""
+    inputs = make_inputs(SHAPES["self"], dtype=widest(backend))
+    options, lengths, full = {"clip": 4, "backend": backend}, torch.tensor([11, 4]), torch.full((2,), 13)
     padded = relative_attention(**inputs, **options, lengths=lengths)
-    both = relative_attention(**inputs, **options, key_lengths=lengths, query_lengths=lengths)
-    assert torch.equal(padded, both)
-    of_keys = relative_attention(**inputs, **options, key_lengths=lengths)
-    assert of_keys[1, :, 4:].any()  # as many queries as keys do not make it self-attention
-    assert_close(of_keys[1, :, :4], padded[1, :, :4])
-    alone = {name: x[1:, :, :4] if x.dim() == 4 else x for name, x in inputs.items()}
-    assert_close(relative_attention(**alone, **options), padded[1:, :, :4])
+    assert torch.equal(padded, relative_attention(**inputs, **options, key_lengths=lengths, query_lengths=lengths))
+    # as many queries as keys do not make it self-attention
+    assert relative_attention(**inputs, **options, key_lengths=lengths)[1, :, 4:].all()
     want = outputs_and_gradients(relative_attention, inputs, **options)
     for given in ({"key_lengths": full}, {"query_lengths": full}):
         assert_close(outputs_and_gradients(relative_attention, inputs, **options, **given), want)
@@ -201,13 +145,11 @@ def test_integers_may_have_any_dtype(backend):
         assert torch.equal(relation_attention(**inputs, relations=relations.to(dtype), backend=backend), related)
 
 
-def test_default_clip_follows_from_the_rows_of_the_tables():
+def test_clip_is_any_integers_or_follows_from_the_rows_of_the_tables():
     inputs = make_inputs(SHAPES["self"])
     want = relative_attention(**inputs, clip=4)
     for clip in (None, numpy.int64(4), (numpy.uint8(4), 4), [4, numpy.int16(4)]):
         assert torch.equal(relative_attention(**inputs, clip=clip, query_offset=numpy.int32(0)), want)
-    query, key, value = (inputs[name] for name in ("query", "key", "value"))
-    assert torch.equal(relative_attention(query, key, value), relative_attention(query, key, value, clip=7))
 
 
 @BACKENDS
@@ -364,7 +306,6 @@ REFUSED = [  # what is changed, and which facts the message has
     ({"key": zeros(3, 2, 5, 3)}, r"batch.*\(3, 2, 5, 3\)"),
     ({"value": zeros(2, 2, 6, 7)}, r"length.*\(2, 2, 6, 7\)"),
     ({"query": zeros(2, 3, 5, 3)}, r"multiple.*\(2, 3, 5, 3\)"),
-    ({"query": zeros(2, 0, 5, 3)}, r"multiple.*\(2, 0, 5, 3\)"),
     ({"key": zeros(2, 0, 5, 3), "value": zeros(2, 0, 5, 7)}, r"multiple.*key \(2, 0, 5, 3\)"),
     ({"key": zeros(2, 2, 5, 4)}, r"dim.*key \(2, 2, 5, 4\)"),
     ({"value": zeros(2, 2, 5, 0)}, r"dim.*value \(2, 2, 5, 0\)"),
@@ -372,11 +313,9 @@ REFUSED = [  # what is changed, and which facts the message has
     ({"key": zeros(2, 2, 5, 3, device="meta")}, "device.*key on meta"),
     ({"clip": -1}, "clip.*-1"),
     ({"clip": (1, 2, 3)}, r"clip.*\(1, 2, 3\)"),
-    ({"clip": 2.0}, "clip.*2.0"),
     ({"clip": None, "rel_key": zeros(8, 3)}, r"clip.*\(left, right\).*8 rows"),
     ({"beyond": "wrap"}, "beyond.*'wrap'"),
     ({"rel_key": zeros(4, 3)}, r"rel_key.*5 rows.*clip=2.*4 rows.*\(4, 3\)"),
-    ({"rel_value": zeros(4, 6, 7)}, r"rel_value.*5 rows.*\(4, 6, 7\)"),
     ({"rel_key": zeros(5, 3), "rel_value": zeros(7, 7), "clip": None}, "rel_value.*5 rows.*7 rows"),
     ({"rel_key": zeros(5), "clip": None}, r"rel_key.*\(5,\)"),
     ({"rel_key": zeros(0, 3)}, r"rel_key.*\(0, 3\)"),
@@ -384,7 +323,6 @@ REFUSED = [  # what is changed, and which facts the message has
     ({"rel_value": zeros(2, 5, 7)}, r"rel_value.*\(4, labels, 7\).*\(2, 5, 7\)"),
     ({"rel_key": zeros(5, 3), "rel_query": zeros(2, 4, 5, 2)}, r"rel_key.*\(labels, 2\).*\(5, 3\)"),
     ({"rel_key": zeros(5, 1), "rel_query": zeros(1, 1, 1, 1)}, r"rel_query.*\(2, 4, 5, rel_dim\).*\(1, 1, 1, 1\)"),
-    ({"rel_key": zeros(5, 3), "rel_query": zeros(4, 5, 3)}, r"rel_query.*\(4, 5, 3\)"),
     ({"rel_key": zeros(5, 0), "rel_query": zeros(2, 4, 5, 0)}, r"rel_query.*\(2, 4, 5, 0\)"),
     ({"rel_value": zeros(5, 7), "rel_query": zeros(2, 4, 5, 3)}, r"rel_query.*rel_key.*\(2, 4, 5, 3\)"),
     ({"rel_key": zeros(5, 3, dtype=torch.float64)}, "float32.*rel_key float64"),
@@ -392,25 +330,19 @@ REFUSED = [  # what is changed, and which facts the message has
     ({"key_lengths": integers(5)}, r"key_lengths.*\(2,\).*\(1,\)"),
     ({"key_lengths": integers(5, 6)}, r"key_lengths.*\[0, 5\].*from 5 to 6"),
     ({"query_lengths": integers(-1, 5)}, r"query_lengths.*\[0, 5\].*from -1 to 5"),
-    ({"query_lengths": torch.tensor(5)}, r"query_lengths.*\(2,\).*\(\)"),
     ({"key_lengths": integers(5.0, 4.0)}, "key_lengths.*integer.*float32"),
     ({"lengths": integers(5, 6)}, r"lengths.*\[0, 5\].*from 5 to 6"),
     ({"lengths": integers(5, 4), "key_lengths": integers(5, 4)}, "lengths.*key_lengths"),
-    ({"lengths": integers(5, 4), "query_lengths": integers(5, 4)}, "lengths.*query_lengths"),
     ({"query": zeros(2, 4, 3, 3), "lengths": integers(3, 3)}, "lengths.*3 queries and 5 keys"),
     ({"query": zeros(2, 4, 3, 3), "key_lengths": integers(5, 4), "is_causal": True}, "query_offset.*key_lengths"),
     ({"query_offset": integers(1, 2, 3)}, r"query_offset.*\(2,\).*\(3,\)"),
-    ({"query_offset": integers(True, False)}, "query_offset.*integer.*bool"),
     ({"query_offset": 1.5}, "query_offset.*1.5"),
     ({"mask": zeros(5, 5)}, "mask.*bool.*float32"),
     ({"mask": zeros(3, 1, 5, 5, dtype=torch.bool)}, r"mask.*\(2, 4, 5, 5\).*\(3, 1, 5, 5\)"),
-    ({"scale": "big"}, "scale.*'big'"),
     ({"scale": torch.tensor(0.5)}, r"scale.*tensor\(0.5000\).*item"),
-    ({"dropout_p": None}, "dropout_p.*None"),
     ({"dropout_p": 1.5}, "dropout_p.*1.5"),
     ({"backend": "fast"}, "backend.*native, triton, dense, reference.*'auto'.*'fast'"),
     ({"relations": integers(5).expand(1, 1, 5, 5)}, r"relations.*\[-1, 5\).*from 5 to 5"),
-    ({"relations": integers(-2).expand(1, 1, 5, 5)}, "relations.*from -2 to -2"),
     ({"relations": zeros(1, 1, 5, 5)}, "relations.*integer.*float32"),
     ({"relations": integers(0).expand(3, 1, 5, 5)}, r"relations.*\(2 or 1, 4 or 1, 5, 5\).*\(3, 1, 5, 5\)"),
     ({"relations": integers(0).expand(5, 5)}, r"relations.*\(5, 5\)"),

@@ -10,8 +10,6 @@ from torch.distributed.fsdp import fully_shard
 from relattn import RelativeAttention, RelativePositionTable, RelativeSelfAttention, relative_attention
 from tests.support.covering import pairwise
 
-TABLES = ["both", "keys", "values", "neither"]
-
 
 def layer(seed=0, **options):
     torch.manual_seed(seed)
@@ -42,21 +40,15 @@ def test_tables_are_glorot_uniform_with_a_row_per_label(clip, heads):
     assert str((5, 1) if clip == (5, 1) else (3, 3)) in repr(table)
 
 
-def rows_of(module, tables, shape):
-    """Return the weights of a module's two tables, and check which ones it has."""
-    named = dict(module.named_parameters())
-    rows = [named.get(f"{table}.weight") for table in ("rel_key", "rel_value")]
-    assert [x is not None for x in rows] == [tables in ("both", "keys"), tables in ("both", "values")]
-    assert all(x is None or x.shape == shape for x in rows)
-    return rows
-
-
-@pairwise(tables=TABLES, per_head=[False, True], bias=[False, True])
+@pairwise(tables=["both", "keys", "values", "neither"], per_head=[False, True], bias=[False, True])
 def test_layer_equals_projections_around_the_operator(tables, per_head, bias):
     attention, x = layer(tables=tables, per_head=per_head, bias=bias), sentences(2, 11)
     projections = (attention.query, attention.key, attention.value)
     query, key, value = (project(x).view(2, 11, 3, 5).transpose(1, 2) for project in projections)
-    rows = rows_of(attention.attention, tables, (3, 7, 5) if per_head else (7, 5))
+    named = dict(attention.named_parameters())
+    rows = [named.get(f"attention.{table}.weight") for table in ("rel_key", "rel_value")]
+    assert [x is not None for x in rows] == [tables in ("both", "keys"), tables in ("both", "values")]
+    assert all(x is None or x.shape == ((3, 7, 5) if per_head else (7, 5)) for x in rows)
     want = relative_attention(query, key, value, *rows, clip=(4, 2), backend="reference")
     output = attention(x)
     close(output, attention.out(want.transpose(1, 2).flatten(2)))
@@ -64,13 +56,11 @@ def test_layer_equals_projections_around_the_operator(tables, per_head, bias):
     assert all(parameter.grad.abs().max() > 0 for parameter in attention.parameters())
 
 
-@pairwise(tables=TABLES, heads=[None, 3])
-def test_attention_module_equals_the_operator(tables, heads):
-    """Options of the operator pass through, and replace the module's own."""
-    attention = RelativeAttention(5, (4, 2), heads, tables=tables, beyond="zero", dropout=0.9, dtype=torch.float64)
+def test_attention_module_passes_options_to_the_operator():
+    attention = RelativeAttention(5, (4, 2), beyond="zero", dropout=0.9, dtype=torch.float64)
     query, key, value = (torch.randn(2, 3, 7, 5, dtype=torch.float64, generator=torch.manual_seed(i)) for i in range(3))
-    rows = rows_of(attention, tables, (7, 5) if heads is None else (3, 7, 5))
     options = {"is_causal": True, "key_lengths": torch.tensor([7, 4]), "backend": "reference", "dropout_p": 0.0}
+    rows = attention.rel_key.weight, attention.rel_value.weight
     want = relative_attention(query, key, value, *rows, clip=(4, 2), beyond="zero", return_lse=True, **options)
     close(attention(query, key, value, return_lse=True, **options), want)
     close(attention(query, key, value, **options), want[0])
@@ -128,17 +118,6 @@ def test_sequences_of_different_lengths_continue_at_their_own_end(mode):
             output, cache = attention(x[rows, ends][:, None], cache=cache)
             close(output[:, 0], alone[rows, ends])
             ends = ends + 1
-
-
-def test_gradients_pass_through_a_cache():
-    attention, x = layer(is_causal=True), sentences(2, 7).requires_grad_()
-    leaves, cotangent = [x, *attention.parameters()], sentences(2, 7, seed=3)
-    cache, outputs = attention.empty_cache(2, capacity=9), []
-    for chunk in x.split([3, 1, 1, 2], dim=1):
-        output, cache = attention(chunk, cache=cache)
-        outputs.append(output)
-    stepped = torch.autograd.grad(torch.cat(outputs, dim=1), leaves, cotangent)
-    close(stepped, torch.autograd.grad(attention(x), leaves, cotangent))
 
 
 def test_padding_changes_no_sentence():

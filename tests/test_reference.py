@@ -57,11 +57,10 @@ def test_relative_attention_equals_loops(data, clip, is_causal):
     shape = Shape(2, HEADS, KEY_HEADS, queries, keys, DIM, VALUE_DIM, left, right)
     inputs = make_inputs(shape, rel_dim=data.draw(st.sampled_from([None, 4])))
     beyond = data.draw(st.sampled_from(["clip", "zero"]))
-    offsets = data.draw(st.none() | st.lists(st.integers(-4, 6), min_size=2, max_size=2))
-    key_lengths, query_lengths = (
-        data.draw(st.lists(st.integers(0, n), min_size=2, max_size=2)) for n in (keys, queries)
+    starts, key_lengths, query_lengths = (
+        data.draw(st.lists(st.integers(*limits), min_size=2, max_size=2))
+        for limits in ((-4, 6), (0, keys), (0, queries))
     )
-    starts = [keys - queries] * 2 if offsets is None else offsets
 
     def label(b, h, i, j):
         distance = j - (starts[b] + i)
@@ -75,12 +74,6 @@ def test_relative_attention_equals_loops(data, clip, is_causal):
     lengths = {"key_lengths": torch.tensor(key_lengths), "query_lengths": torch.tensor(query_lengths)}
     options = {"clip": clip, "beyond": beyond, "is_causal": is_causal, "query_offset": torch.tensor(starts), **lengths}
     assert_equal_to_loops(relative_attention, inputs, label, may_attend, scale=0.5, **options)
-    if offsets is None:  # the default; without lengths, all keys and queries are valid
-        options["query_offset"] = keys - queries
-        assert_equal_to_loops(relative_attention, inputs, label, may_attend, scale=0.5, **options)
-        key_lengths, query_lengths = [keys] * 2, [queries] * 2
-        del options["query_offset"], options["key_lengths"], options["query_lengths"]
-        assert_equal_to_loops(relative_attention, inputs, label, may_attend, **options)
 
     # rows of the tables that no pair reaches are cut off, so that they cost nothing
     defaults = dict.fromkeys(("rel_query", "relations", "check", "lengths", "key_lengths", "query_lengths", "mask"))
@@ -89,6 +82,14 @@ def test_relative_attention_equals_loops(data, clip, is_causal):
     assert call.rel_key.shape[0] == call.rel_value.shape[0] == call.left + call.right + 1
     assert call.left <= max(0, queries - 1 + max(starts))
     assert call.right <= (0 if is_causal else max(0, keys - 1 - min(starts)))
+
+
+def test_defaults():
+    """Queries are the last positions, and the scale is dim ** -0.5."""
+    inputs = make_inputs(Shape(2, HEADS, KEY_HEADS, 3, 5, DIM, VALUE_DIM, left=1, right=2))
+    assert_equal_to_loops(
+        relative_attention, inputs, lambda b, h, i, j: min(max(j - i - 2, -1), 2) + 1, lambda *pair: True, clip=(1, 2)
+    )
 
 
 @pytest.mark.parametrize("rel_dim", [None, 4])

@@ -79,6 +79,7 @@ def call_of(case: Case, shape: Shape, dtype: torch.dtype, device: str = "cpu") -
     if case["lengths"] == "keys and queries":
         options["query_lengths"] = integers(0, shape.queries + 1, shape.batch)
     if case["mask"]:
-        options["mask"] = torch.rand(*lead(), shape.queries, shape.keys, generator=generator) < 0.6
+        sizes = (n if integers(0, 4) else 1 for n in (shape.queries, shape.keys))
+        options["mask"] = torch.rand(*lead(), *sizes, generator=generator) < 0.6
     moved = {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in options.items()}
     return operator, inputs, moved
