@@ -40,8 +40,11 @@ def chunks_of(pairs, label, low, high):
     """Return the range of chunks whose labels a tile has. By position, its labels are `low` to `high`."""
     if pairs.options.relations is not None:
         low, high = tl.min(label), tl.max(label)
+    first = tl.maximum(low, 0)
+    if pairs.options.AFTER:  # a masked tile may lie after the clipping range as a whole, and needs the edge's label
+        first = tl.minimum(first, pairs.options.labels)
     stop = tl.minimum(high + 1, pairs.options.labels + pairs.options.AFTER)
-    return tl.maximum(low, 0) // pairs.options.CHUNK, (stop + pairs.options.CHUNK - 1) // pairs.options.CHUNK
+    return first // pairs.options.CHUNK, (stop + pairs.options.CHUNK - 1) // pairs.options.CHUNK
 
 
 @triton.jit
