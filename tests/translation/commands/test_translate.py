@@ -18,8 +18,8 @@ from relattn.translation.errors import InputError
 from relattn.translation.evaluation import score
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.types import SamplingOptions
+from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.pipeline import Translation
 from relattn.translation.translate.torch_translator import TorchTranslator
 from tests.support.commands import assert_refused
 
@@ -86,23 +86,33 @@ def test_lines_are_translated_in_order(relattn, reading, model, monkeypatch):
     assert "2line" in result.err  # the progress bar of a terminal
 
 
-def as_n_best(results: list[list[Translation]]) -> str:
-    """Return translations as --n_best prints them."""
-    lines = [f"{n} ||| {each.text} ||| {each.score:.4f}\n" for n, best in enumerate(results) for each in best]
-    return "".join(lines)
-
-
-def test_n_best_and_sampling(relattn, reading, model):
+@pytest.mark.parametrize(
+    ("flags", "search", "options"),
+    [
+        ("--beam_size 3 --alpha 0", {"beam_size": 3, "alpha": 0.0}, {}),
+        ("--early_stopping true --keep_tags", {"early_stopping": True}, {"keep_tags": True}),
+        (
+            "--sampling --top_k 7 --temperature 2.0 --seed 5",
+            {},
+            {"sampling": SamplingOptions(top_k=7, temperature=2.0, seed=5)},
+        ),
+        ("--glossary terms.tsv", {}, {"glossary": Glossary([(1, "cat", "löwin frau")])}),
+        ("--prefix prefixes", {}, {}),
+    ],
+)
+def test_options_of_translating(relattn, reading, tmp_path, monkeypatch, model, flags, search, options):
+    monkeypatch.chdir(tmp_path)
+    lines, prefixes = [*LINES, "one <b>cat</b> sat", "{name}"], ["Katze", "", "zwei", "", "eins", "", "", ""]
+    Path("terms.tsv").write_text("cat\tlöwin frau\n", encoding="utf-8")
+    Path("prefixes").write_text("".join(f"{prefix}\n" for prefix in prefixes), encoding="utf-8")
     translator = load(model)
-    options = TranslateOptions(n_best=3, search=replace(translator.search, beam_size=3, alpha=0.0))
-    expected = as_n_best(list(translator.n_best(LINES, options)))
-    assert [line[0] for line in expected.splitlines()] == [*"000", "1", *"222", "3", *"444", *"555"]
-    reading(INPUT)
-    assert relattn("translate", model, "--n_best", 3, "--beam_size", 3, "--alpha", 0) == (0, expected, "")
-    options = TranslateOptions(n_best=3, sampling=SamplingOptions(top_k=7, temperature=2.0, seed=5))
-    reading(INPUT)
-    flags = ("--sampling", "--top_k", 7, "--temperature", 2.0, "--seed", 5, "--n_best", 3)
-    assert relattn("translate", model, *flags).out == as_n_best(list(translator.n_best(LINES, options)))
+    options = TranslateOptions(n_best=2, search=replace(translator.search, **search), **options)
+    expected = translator.n_best(lines, options, prefixes=prefixes if "--prefix" in flags else None)
+    assert expected != translator.n_best(lines, TranslateOptions(n_best=2))
+    printed = [f"{n} ||| {each.text} ||| {each.score:.4f}\n" for n, best in enumerate(expected) for each in best]
+    reading("\n".join(lines).encode())
+    result = relattn("translate", model, "--n_best", 2, *flags.split())
+    assert (result.code, result.out) == (0, "".join(printed))
 
 
 def test_input_must_be_utf8(relattn, reading, tmp_path, model):
@@ -113,29 +123,6 @@ def test_input_must_be_utf8(relattn, reading, tmp_path, model):
     result = relattn("analyze", "attention", model, "one \udcff", "--out", tmp_path / "x.png")
     assert_refused(result, r"must be UTF-8, got 'one \udcff'")
     assert not (tmp_path / "x.png").exists()
-
-
-def test_prefixes(relattn, reading, tmp_path, model):
-    prefixes = ["Katze", "", "zwei", "", "eins", ""]
-    (tmp_path / "prefixes").write_text("".join(f"{prefix}\n" for prefix in prefixes), encoding="utf-8")
-    reading(INPUT)
-    expected = load(model).translate(LINES, prefixes=prefixes)
-    result = relattn("translate", model, "--prefix", tmp_path / "prefixes")
-    assert result == (0, "".join(f"{line}\n" for line in expected), "")
-
-
-def test_glossary_and_tags(relattn, reading, tmp_path, model):
-    (tmp_path / "terms.tsv").write_text("cat\tlöwin frau\n", encoding="utf-8")
-    reading(INPUT)
-    lines = relattn("translate", model, "--glossary", tmp_path / "terms.tsv").out.split("\n")[:-1]
-    plain = load(model).translate(LINES)
-    for source, line, before in zip(LINES, lines, plain, strict=True):
-        assert ("löwin frau" in line) == ("cat" in source)
-        assert "cat" in source or line == before
-    reading(b"one <b>cat</b> sat\n{name}\n")
-    tagged, name = relattn("translate", model, "--keep_tags").out.split("\n")[:-1]
-    assert tagged.replace("<b>", "").replace("</b>", "") == plain[0]
-    assert name == "{name}"
 
 
 def test_formats_and_alignments(relattn, reading, model):
