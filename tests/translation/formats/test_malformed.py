@@ -1,8 +1,7 @@
-"""Whatever is wrong with a model, importing it gives one line that names the file, and never a traceback."""
+"""Malformed models: importing one gives an error in one line that names the file."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import shutil
@@ -14,46 +13,42 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from relattn.translation.errors import InputError
 from relattn.translation.formats.import_model import import_model
-from tests.translation.formats.test_read_ctranslate2 import KINDS, change, write
+from relattn.translation.formats.import_model import read as read_model
+from tests.translation.formats.test_opennmt import DIRECTORY, TOKENIZER, save_checkpoint
+from tests.translation.formats.test_read_ctranslate2 import change, write
 from tests.translation.formats.test_read_ctranslate2 import tokenizers as tokenizers
 
-FIXTURES = Path(__file__).parent / "fixtures"
-WEIGHTS = {  # an embedding, a weight and a bias of each
-    "opennmt_py": (
-        "encoder.embeddings.make_embedding.emb_luts.0.weight",
-        "encoder.transformer.0.self_attn.linear_query.weight",
-        "decoder.transformer_layers.0.layer_norm_2.bias",
-    ),
-    "eole": (
-        "src_emb.embeddings.weight",
-        "encoder.transformer_layers.0.self_attn.linear_query.weight",
-        "encoder.transformer_layers.0.self_attn.relative_positions_embeddings.weight",
-        "decoder.transformer_layers.1.input_layernorm.bias",
-    ),
-    "ctranslate2": (
-        "encoder/embeddings_0/weight",
-        "encoder/layer_0/self_attention/linear_0/weight",
-        "decoder/layer_0/ffn/layer_norm/beta",
-    ),
-}
+OWN = TOKENIZER, None
 VALUES = [2.5, math.nan, -1, "two", None, [2], {"a": 1}]
+Edit = Callable[[dict[str, Any]], object]
 
 
-def with_value(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
-    def changed(tensor: torch.Tensor) -> torch.Tensor:
-        tensor = tensor.clone()
-        tensor.view(-1)[-1] = value
-        return tensor
+def fault(path: Path, tokenizers: tuple[Path | None, Path | None] = OWN) -> str:
+    """Return the error of reading a model, which must be one line that begins with a path; empty if there is none."""
+    message = ""
+    try:
+        read_model(path, *tokenizers).model()
+    except InputError as error:
+        message = str(error)
+    assert "\n" not in message
+    assert message.startswith("/") or not message
+    return message
 
-    return changed
+
+def last(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a function that replaces the last number of a tensor."""
+    return lambda x: torch.cat([x.flatten()[:-1], torch.tensor([value])]).reshape(x.shape)
 
 
-TENSORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "NaN": with_value(math.nan),
-    "inf": with_value(math.inf),
+# Damages of a tensor; those of the first group must be refused for any tensor.
+REFUSED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "NaN": last(math.nan),
+    "inf": last(math.inf),
     "integer": lambda x: x.int(),
     "boolean": lambda x: x > 0,
     "complex": lambda x: x.to(torch.complex64),
@@ -62,162 +57,260 @@ TENSORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "1-d": lambda x: x.flatten()[:3],
     "3-d": lambda x: x[None],
     "empty": lambda x: x[:0],
+}
+IN_PICKLES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sparse": lambda x: x.to_sparse(),
     "quantized": lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
     "float8": lambda x: x.to(torch.float8_e4m3fn),
     "meta": lambda x: x.to("meta"),
 }
-FEW = ("NaN", "0-d", "1-d")  # for all but the first weight
-REFUSED = {"NaN", "inf", "integer", "boolean", "complex", "too large for float32"}
-
-
-def damages(toolkit: str) -> list[tuple[str, str, Callable[[torch.Tensor], torch.Tensor]]]:
-    first = WEIGHTS[toolkit][0]
-    return [(n, k, damage) for n in WEIGHTS[toolkit] for k, damage in TENSORS.items() if n == first or k in FEW]
-
-
-def attempt(path: Path, out: Path, tokenizers: tuple[Path, Path | None]) -> str:
-    """Import a model, and return the error, which must be one line that begins with a path; empty if it worked."""
-    message = ""
-    try:
-        import_model(
-            path, out, tokenizer=tokenizers[0], tgt_tokenizer=tokenizers[1], src_lang="en", tgt_lang="de", sample=2
-        )
-    except InputError as error:
-        message = str(error)
-    assert out.exists() == (not message)
-    assert "\n" not in message
-    assert message.startswith(str(path)) or not message
-    shutil.rmtree(out, ignore_errors=True)
-    return message
-
-
-def require_named(message: str, name: str, must_fail: bool) -> None:
-    assert message or not must_fail, name
-    assert not message or name.rsplit(".", 1)[0] in message, message
-
-
-def checkpoint(path: Path, edit: Callable[[dict[str, Any]], object]) -> Path:
-    with torch.serialization.safe_globals([argparse.Namespace]):
-        content = torch.load(FIXTURES / "opennmt_py.pt", weights_only=True)
-    edit(content)
-    torch.save(content, path / "model.pt")
-    return path / "model.pt"
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_checkpoints_of_opennmt_py(tmp_path):
-    tokenizer = (FIXTURES / "sentencepiece.model", None)
-
-    def attempted(edit: Callable[[dict[str, Any]], object]) -> str:
-        return attempt(checkpoint(tmp_path, edit), tmp_path / "out", tokenizer)
-
-    for name, kind, damage in damages("opennmt_py"):
-        message = attempted(lambda c, n=name, d=damage: c["model"].update({n: d(c["model"][n])}))
-        require_named(message, name, kind in REFUSED)
-    options = ("heads", "norm_eps", "pos_ffn_activation_fn", "num_kv", "max_relative_positions", "sliding_window")
-    for name in options:
-        for value in [*VALUES, torch.ones(2)]:
-            message = attempted(lambda c, n=name, v=value: vars(c["opt"]).update({n: v}))
-            assert message or not isinstance(value, str | list | torch.Tensor), (name, value)
-    for name in ("src", "tgt", "src_feats", "decoder_start_token", "data_task"):
-        for value in [*VALUES, torch.ones(2)]:
-            attempted(lambda c, n=name, v=value: c["vocab"].update({n: v}))
-    for part in ("model", "generator", "vocab", "opt"):
-        for value in [*VALUES, torch.ones(2)]:
-            attempted(lambda c, p=part, v=value: c.update({p: v}))
-    for part in ("model", "generator", "vocab"):
-        attempted(lambda c, p=part: c[p].update({3: torch.ones(2)}))
+@pytest.mark.parametrize(
+    "name",
+    [
+        "encoder.embeddings.make_embedding.emb_luts.0.weight",
+        "encoder.transformer.0.self_attn.linear_query.weight",
+        "decoder.transformer_layers.0.layer_norm_2.bias",
+    ],
+)
+def test_weights_of_opennmt_py(tmp_path, name):
+    for damage in (REFUSED | IN_PICKLES).values():
+        path = save_checkpoint(tmp_path, lambda c, damage=damage: c["model"].update({name: damage(c["model"][name])}))
+        assert fault(path).startswith(f"{path}: {name.rsplit('.', 1)[0]}")
 
 
-@pytest.mark.whole
-@pytest.mark.filterwarnings("ignore")
-def test_directories_of_eole(tmp_path):
-    tokenizer, path = (FIXTURES / "sentencepiece.model", None), tmp_path / "eole"
-    shutil.copytree(FIXTURES / "eole", path)
-    file = path / "model.00.safetensors"
-    tensors, whole = safetensors.torch.load_file(file), file.read_bytes()
-    for name, kind, damage in damages("eole"):
-        if kind not in ("sparse", "quantized", "meta"):
-            safetensors.torch.save_file({**tensors, name: damage(tensors[name]).contiguous()}, file)
-            require_named(attempt(path, tmp_path / "out", tokenizer), name, kind in REFUSED)
-    file.write_bytes(whole)
-    for name, group, keys in (
-        ("config.json", "model", ("heads", "norm_eps", "mlp_activation_fn", "heads_kv", "embeddings", "decoder")),
-        ("config.json", "", ("model",)),
-        ("vocab.json", "", ("src", "tgt", "specials", "decoder_start_token")),
-        ("vocab.json", "specials", ("eos_token",)),
-    ):
-        before = (path / name).read_text()
-        for key in keys:
-            for value in VALUES:
-                content = json.loads(before)
-                target = content.setdefault(group, {}) if group else content
-                if isinstance(target.get("decoder"), dict):
-                    target["decoder"].pop(key, None)
-                target[key] = value
-                (path / name).write_text(json.dumps(content))
-                attempt(path, tmp_path / "out", tokenizer)
-        (path / name).write_text(before)
+EMBEDDING = "encoder.embeddings.make_embedding.emb_luts.0.weight"
+LORA = {f"encoder.transformer.{i}.self_attn.linear_keys.lora_A": torch.ones(2, 8) for i in (0, 1)}
+UNLIKE = {"max_relative_positions": -1, "layer_norm": "rms", "num_kv": 1, "decoder_type": "rnn"}
+TABLE = "relative_positions_embeddings.weight"
 
 
-@pytest.mark.whole
-@pytest.mark.filterwarnings("ignore")
-def test_directories_for_ctranslate2(tmp_path, tokenizers):
-    path = write(tmp_path / "there", KINDS["as OpenNMT-py's"], tokenizers)
-    whole = (path / "model.bin").read_bytes()
-    draw = np.random.default_rng(1)
-    shapes = {"weight": (36, 12), "beta": (12,)}
-    for name in WEIGHTS["ctranslate2"]:
-        array = draw.normal(size=shapes[name.rpartition("/")[2]]).astype(np.float32)
-        for damaged in (
-            array * np.float32(np.nan),
-            array.astype(np.int8),
-            array.sum(),
-            array.reshape(-1)[:3],
-            array[:0],
-        ):
-            change(path, {name: damaged})
-            require_named(attempt(path, tmp_path / "out", tokenizers), name, must_fail=True)
-            (path / "model.bin").write_bytes(whole)
-    for name in ("num_heads", "pre_norm", "activation", "scale_embeddings"):
-        for value in (np.float32(np.nan), np.float32(2.5), np.ones(2, np.int8), np.int32(-(2**31)), np.int8(0)):
-            change(path, {f"{stack}/{name}": value for stack in ("encoder", "decoder")})
-            attempt(path, tmp_path / "out", tokenizers)
-            (path / "model.bin").write_bytes(whole)
-    before = (path / "config.json").read_text()
-    for name in ("layer_norm_epsilon", "bos_token", "eos_token", "unk_token", "decoder_start_token", "add_source_bos"):
-        for value in VALUES:
-            (path / "config.json").write_text(json.dumps({**json.loads(before), name: value}))
-            attempt(path, tmp_path / "out", tokenizers)
+def set_table(shape: tuple[int, ...], *, is_added: bool) -> Edit:
+    """Replace the tables of relative positions by those that are added to embeddings, or add these."""
 
-
-def test_a_table_of_positions_of_any_shape(tmp_path):
-    for shape in ((), (3,), (30, 8), (30, 2, 8), (30, 1, 8), (1, 30, 1, 8)):
+    def edit(content: dict[str, Any]) -> None:
         names = [f"{stack}.embeddings.make_embedding.pe.pe" for stack in ("encoder", "decoder")]
+        kept = {name: x for name, x in content["model"].items() if is_added or not name.endswith(TABLE)}
+        content["model"] = kept | {name: torch.randn(shape) for name in names}
 
-        def edit(content: dict[str, Any], names=names, shape=shape) -> None:
-            kept = {name: x for name, x in content["model"].items() if "relative" not in name}
-            content["model"] = kept | {name: torch.randn(shape) for name in names}
+    return edit
 
-        attempt(checkpoint(tmp_path, edit), tmp_path / "out", (FIXTURES / "sentencepiece.model", None))
+
+@pytest.mark.parametrize(
+    ("edit", "facts"),
+    [
+        (
+            lambda c: (vars(c["opt"]).update(UNLIKE), c["vocab"].update(src_feats=["case"], data_task="lm")),
+            ["decoder_type rnn", "layer_norm rms", "fewer heads", "rotary positions", "the task lm", "features"],
+        ),
+        (lambda c: c["model"].update(LORA), ["not supported: encoder.transformer.*.self_attn.linear_keys.lora_A"]),
+        (lambda c: vars(c["opt"]).update(max_relative_positions=-2), ["ALiBi"]),
+        (lambda c: vars(c["opt"]).update(heads=3), ["heads", "dim 8"]),
+        (lambda c: vars(c["opt"]).update(heads=4), [TABLE, "(7, 2)", "(7, 4)"]),
+        (lambda c: vars(c["opt"]).update(norm_eps=-1), ["norm_epsilon", "got -1"]),
+        (lambda c: c["vocab"].update(src="a list"), ["source must be a list"]),
+        (lambda c: c["vocab"].update(decoder_start_token="<2de>"), ["'<2de>'"]),
+        (lambda c: c.pop("vocab"), ["it has no vocab"]),
+        (lambda c: c["model"].pop(EMBEDDING), [f"has no {EMBEDDING}"]),
+        (lambda c: c["model"].update({3: torch.ones(2)}), ["names in model", "3"]),
+        (lambda c: c["vocab"].update({"src": torch.ones(2)}), ["vocab.src", "tensor"]),
+        (lambda c: c["model"].update({n: None for n in [*c["model"]] if n.endswith(TABLE)}), ["no positions"]),
+        (set_table((30, 1, 8), is_added=True), ["positions of two kinds"]),
+        *((set_table(shape, is_added=False), ["pe.pe"]) for shape in ((), (3,), (30, 2, 8), (1, 30, 1, 8))),
+    ],
+)
+def test_checkpoints_of_opennmt_py(tmp_path, edit, facts):
+    path = save_checkpoint(tmp_path, edit)
+    message = fault(path)
+    assert message.startswith(f"{path}: ")
+    assert all(fact in message for fact in facts), message
+
+
+@settings(max_examples=40)
+@given(
+    part=st.sampled_from(["opt", "vocab", ""]),
+    name=st.sampled_from(["heads", "norm_eps", "pos_ffn_activation_fn", "num_kv", "max_relative_positions", "model",
+                          "src", "tgt", "src_feats", "decoder_start_token", "data_task", "generator", "vocab", "opt"]),
+    value=st.sampled_from([*VALUES, torch.ones(2)]),
+)  # fmt: skip
+def test_settings_of_opennmt_py(tmp_path_factory, part, name, value):
+    """Any value, at any place, gives a model or an error in one line."""
+    path = tmp_path_factory.getbasetemp()
+    edit = lambda c: (vars(c[part]) if part == "opt" else c[part] if part else c).update({name: value})  # noqa: E731
+    fault(save_checkpoint(path, edit))
+
+
+@pytest.fixture
+def directory(tmp_path) -> Path:
+    return Path(shutil.copytree(DIRECTORY, tmp_path / "eole"))
+
+
+def edit_json(file: Path, edit: Edit) -> None:
+    content = json.loads(file.read_text())
+    edit(content)
+    file.write_text(json.dumps(content))
+
+
+def unlike(config: dict[str, Any]) -> None:
+    config["model"]["decoder"].update(layer_norm="rms", heads_kv=1, mlp_activation_fn="gated-silu")
+    config["model"]["embeddings"].update(position_encoding_type="Rotary", normalize=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "facts"),
+    [
+        ("config.json", unlike, ["rms", "gated-silu", "fewer heads", "Rotary", "normalize True"]),
+        ("config.json", lambda c: c["model"].pop("share_decoder_embeddings"), ["has no generator.weight"]),
+        ("config.json", lambda c: c.pop("model"), ["config.json", "group model"]),
+        ("config.json", lambda c: c["model"].update(embeddings=3), ["config.json", "embeddings"]),
+        ("vocab.json", lambda c: c.pop("tgt"), ["vocab.json", "target must be a list"]),
+        ("vocab.json", lambda c: c.update(specials={"eos_token": "<end>"}), ["'<end>'"]),
+    ],
+)
+def test_settings_of_eole(directory, name, edit, facts):
+    edit_json(directory / name, edit)
+    message = fault(directory)
+    assert message.startswith(str(directory))
+    assert all(fact in message for fact in facts), message
+
+
+def test_values_of_eole(directory):
+    """Any value of a setting gives a model or an error in one line."""
+    keys = ("heads", "norm_eps", "mlp_activation_fn", "heads_kv", "embeddings", "decoder")
+    for name, group, key in (
+        *(("config.json", "model", key) for key in keys),
+        *(("vocab.json", "", key) for key in ("src", "tgt", "specials", "decoder_start_token")),
+        ("vocab.json", "specials", "eos_token"),
+        ("config.json", "", "model"),
+    ):
+        before = (directory / name).read_text()
+        for value in VALUES:
+            content = json.loads(before)
+            target = content.setdefault(group, {}) if group else content
+            if isinstance(target.get("decoder"), dict):
+                target["decoder"].pop(key, None)
+            target[key] = value
+            (directory / name).write_text(json.dumps(content))
+            fault(directory)
+        (directory / name).write_text(before)
+
+
+@pytest.mark.filterwarnings("ignore:clip. 0:UserWarning")
+def test_weights_of_eole(directory):
+    file = directory / "model.00.safetensors"
+    tensors, whole = safetensors.torch.load_file(file), file.read_bytes()
+    name = "encoder.transformer_layers.0.self_attn.relative_positions_embeddings.weight"
+    for damage in REFUSED.values():
+        safetensors.torch.save_file({**tensors, name: damage(tensors[name]).contiguous()}, file)
+        message = fault(directory)
+        assert message.startswith(str(directory))
+        assert name in message
+    scaled = tensors | {"decoder.transformer_layers.1.layer_scalar": torch.tensor([0.5])}
+    safetensors.torch.save_file(scaled, file)
+    assert "decoder.transformer_layers.*.layer_scalar" in fault(directory)
+    file.write_bytes(whole[:999])
+    assert "model.00.safetensors: truncated" in fault(directory)
+    (directory / "vocab.json").unlink()
+    assert "vocab.json: cannot be read" in fault(directory)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, tokenizers) -> Path:
+    return write(tmp_path_factory.mktemp("made") / "model", tokenizers)
+
+
+@pytest.fixture
+def path(made, tmp_path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "model"))
+
+
+ROWS = np.ones((5, 12), np.float32)
+NORM, LINEAR = "encoder/layer_1/self_attention/layer_norm/", "decoder/layer_0/attention/linear_1/weight"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "facts"),
+    [
+        (dict.fromkeys([f"{NORM}gamma", f"{NORM}beta"]), [f"{NORM}gamma is missing", f"{NORM}beta is missing"]),
+        ({"decoder/projection/bias": np.ones(7, np.float32)}, ["decoder/projection/bias must have shape", "got (7,)"]),
+        ({LINEAR: np.ones((24, 13), np.float32)}, [f"{LINEAR} must have shape (24, 12), got (24, 13)"]),
+        *(({name: damaged}, [name])
+          for name in ("encoder/embeddings_0/weight", "decoder/layer_0/ffn/layer_norm/beta")
+          for damaged in (ROWS * np.nan, ROWS.astype(np.int8), ROWS.sum(), ROWS.flatten()[:3], ROWS[:0])),
+        *(({f"{stack}/{name}": value for stack in ("encoder", "decoder")}, [])
+          for name in ("num_heads", "pre_norm", "activation", "scale_embeddings")
+          for value in (np.float32(2.5), np.ones(2, np.int8), np.int32(-(2**31)), np.int8(0))),
+    ],
+)  # fmt: skip
+def test_tensors_for_ctranslate2(path, tokenizers, tensors, facts):
+    change(path, {n: x for n, x in tensors.items() if x is not None}, [n for n, x in tensors.items() if x is None])
+    message = fault(path, tokenizers)
+    assert all(fact in message for fact in facts), message
+
+
+def start_with_joiner(pieces: list[str]) -> None:
+    pieces[:] = [piece if piece.startswith("<") else f"￭{piece}" for piece in pieces]
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "fact"),
+    [
+        ("config.json", "[", "config.json: not JSON"),
+        ("config.json", "[]", "config.json: must be a JSON object"),
+        ("config.json", lambda c: c.update(decoder_start_token=None), "start must be a string"),
+        ("config.json", lambda c: c.update(decoder_start_token="ja"), "target vocabulary must have 'ja'"),
+        ("config.json", lambda c: c.update(layer_norm_epsilon="1"), "config.json: layer_norm_epsilon must be"),
+        ("config.json", lambda c: c.update(layer_norm_epsilon=-1), "norm_epsilon must be in"),
+        ("config.json", lambda c: c.update(add_source_bos=1), "config.json: add_source_bos"),
+        ("config.json", lambda c: c.update(eos_token=[2]), "end must be a string"),
+        ("source_vocabulary.json", "{}", "source_vocabulary.json: must be a list of pieces"),
+        ("source_vocabulary.json", '["a", "a"]', "source vocabulary must have 'a' only once"),
+        ("source_vocabulary.json", lambda c: c.pop(), "encoder/embeddings_0/weight must have shape"),
+        ("source_vocabulary.json", start_with_joiner, "marks joined pieces with ￭"),
+        ("source_vocabulary.json", None, "it has no shared_vocabulary.json or source_vocabulary.json"),
+        ("target_vocabulary.json", '["<unk>", "<s>", "</s>"]', "src.model"),
+        ("model.bin", None, "neither model.bin"),
+        ("model.bin", b"TransformerSpec => WhisperSpecLike", "must be a TransformerSpec, got WhisperSpecLike"),
+    ],
+)
+def test_directories_for_ctranslate2(path, tokenizers, name, edit, fact):
+    file = path / name
+    if edit is None:
+        file.unlink()
+    elif isinstance(edit, str):
+        file.write_text(edit)
+    elif isinstance(edit, bytes):
+        file.write_bytes(file.read_bytes().replace(*edit.split(b" => ")))
+    else:
+        edit_json(file, edit)
+    assert fact in fault(path, tokenizers)
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_changed_bits_for_ctranslate2(made, tokenizers, tmp_path_factory, data):
+    """Other numbers, or an error in one line."""
+    path = tmp_path_factory.getbasetemp() / "bits"
+    shutil.copytree(made, path, dirs_exist_ok=True)
+    content = bytearray((path / "model.bin").read_bytes())
+    content[data.draw(st.integers(0, 600) | st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    (path / "model.bin").write_bytes(content)
+    fault(path, tokenizers)
 
 
 @pytest.mark.parametrize("code", ["../..", "en\nde", "", "e", "en/de", "en de", "\x1b[31m"])
 def test_languages_are_codes(tmp_path, code):
-    for src, tgt in ((code, "de"), ("en", code)):
-        with pytest.raises(InputError, match="lang") as caught:
-            import_model(
-                FIXTURES / "opennmt_py.pt", tmp_path / "out", tokenizer=FIXTURES / "sentencepiece.model",
-                tgt_tokenizer=None, src_lang=src, tgt_lang=tgt, sample=2,
-            )  # fmt: skip
-        assert "\n" not in str(caught.value)
+    for src_lang, tgt_lang in ((code, "de"), ("en", code)):
+        with pytest.raises(InputError, match="lang") as refused:
+            import_model(DIRECTORY, tmp_path / "out", tokenizer=TOKENIZER, tgt_tokenizer=None,
+                         src_lang=src_lang, tgt_lang=tgt_lang, sample=2)  # fmt: skip
+        assert "\n" not in str(refused.value)
     assert not (tmp_path / "out").exists()
 
 
-def test_messages_never_advise_to_run_code(tmp_path):
-    for name, content in (("text.pt", b"no checkpoint"), ("empty.pt", b""), ("pickle.pt", b"\x80\x04\x95\x00.")):
-        (tmp_path / name).write_bytes(content)
-        message = attempt(tmp_path / name, tmp_path / "out", (FIXTURES / "sentencepiece.model", None))
-        assert message
-        assert "weights_only" not in message
+def test_tokenizers_that_are_missing(path, tokenizers):
+    assert "give --tokenizer" in fault(path, (None, None))
+    assert "none: cannot be read" in fault(path, (path / "none", None))
+    assert "not a SentencePiece model" in fault(path, (path / "config.json", None))
