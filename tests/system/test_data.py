@@ -1,0 +1,92 @@
+"""Preparation and encoding of text in other processes: killed, with other hashes, and with an empty home directory."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from relattn.translation.data.builtin import builtin
+from relattn.translation.data.tokenizer import Tokenizer
+
+PREPARE = """
+import sys
+from pathlib import Path
+from relattn.translation.config import CleaningConfig
+from relattn.translation.corpus.pipeline import prepare
+from relattn.translation.corpus.sources import OwnFiles
+if __name__ == "__main__":
+    out = Path(sys.argv[1])
+    files = OwnFiles(str(out.with_name("corpus.en")), str(out.with_name("corpus.de")), ("en", "de"))
+    prepare(files, out, CleaningConfig(), processes=2, part=10_000)
+"""
+LOAD = """
+import sys
+from pathlib import Path
+from relattn.translation.config import DataConfig
+from relattn.translation.data.builtin import builtin
+from relattn.translation.data.encode import load_data
+data = load_data(DataConfig(builtin_lines=200, vocab_size=600), Path(sys.argv[1]), seed=1)
+step = next(data.train.steps())
+print(data.tokenizer.digest, step.micro_batches[0].src.tolist(), ascii(builtin("long", lines=30, seed=4)))
+"""
+
+
+def content(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in out.iterdir()}
+
+
+def test_a_killed_preparation_leaves_no_process_and_continues(tmp_path):
+    for lang in ("en", "de"):
+        lines = [f"{lang} {number} {number * 7919 % 10007}\n" for number in range(60_000)]
+        (tmp_path / f"corpus.{lang}").write_text("".join(lines))
+    (tmp_path / "script.py").write_text(PREPARE)
+    command = [sys.executable, str(tmp_path / "script.py")]
+    subprocess.run([*command, str(tmp_path / "whole")], check=True, timeout=100)
+    out = tmp_path / "out"
+    process = subprocess.Popen([*command, str(out)], start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not (out / ".preparing" / "part-00001").exists() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    process.kill()
+    process.wait()
+    assert not (out / "prepared.json").exists()
+    while time.monotonic() < deadline:  # workers end when they notice the end of their parent
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            break
+        time.sleep(0.01)
+    else:
+        pytest.fail("a worker is still running")
+    subprocess.run([*command, str(out)], check=True, timeout=100)
+    assert content(out) == content(tmp_path / "whole")
+
+
+def test_data_do_not_depend_on_the_process_and_nothing_is_written_in_the_home_directory(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_"))}
+    environment |= {"HOME": str(home), "LC_ALL": "C", "MPLCONFIGDIR": str(tmp_path / "matplotlib")}
+    outputs = set()
+    for hash_seed, zone in (("1", "UTC"), ("2", "America/New_York")):
+        command = [sys.executable, "-c", LOAD, str(tmp_path / hash_seed)]
+        changed = {**environment, "PYTHONHASHSEED": hash_seed, "TZ": zone}
+        outputs.add(subprocess.run(command, env=changed, cwd=tmp_path, stdout=subprocess.PIPE, check=True).stdout)
+    assert len(outputs) == 1
+    assert ascii(builtin("long", lines=30, seed=4)).encode() in outputs.pop()
+    assert list(home.rglob("*")) == []
+
+
+def test_training_lines_are_longer_than_the_clip_and_long_lines_longer_than_those_of_training():
+    """In pieces of a vocabulary that is learned from the training lines, for the default clip of the demo."""
+    pairs = {split: builtin(split, lines=lines) for split, lines in (("train", 3000), ("long", 200))}
+    tokenizer = Tokenizer.train((side for pair in pairs["train"] for side in pair), 1000, seed=1)
+    pieces = {name: [[len(tokenizer.encode(side)) for side in pair] for pair in pairs[name]] for name in pairs}
+    longest = max(map(max, pieces["train"]))
+    assert median(map(max, pieces["train"])) >= 3 * 8
+    assert min(map(min, pieces["long"])) > longest
+    assert median(map(max, pieces["long"])) >= 2 * longest
