@@ -1,4 +1,4 @@
-# Everything is set up in .venv and .cache, inside the project; a machine needs Python >= 3.11, make and a C compiler (cc, or the one CC names).
+# Everything is installed in .venv and .cache, inside the project. The machine needs Python >= 3.11, make and a C compiler (cc, or $CC).
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -8,7 +8,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: demo test test-system check format site notebooks wheels clean
 
-demo: .venv/usable  ## train a relative-position Transformer on the built-in corpus and show what it learned
+demo: .venv/usable  ## train a Transformer with relative positions on the built-in corpus and show its translations
 	$(BIN)/relattn demo
 
 test: .venv/installed  ## run the test suite, or a part: make test TESTS=tests/test_native.py
@@ -22,20 +22,20 @@ check: .venv/installed  ## format, lint, types
 	$(BIN)/ruff check --quiet
 	$(BIN)/mypy
 
-format: .venv/installed  ## rewrite the code as `make check` wants it
+format: .venv/installed  ## format the code
 	$(BIN)/ruff format --quiet
 	$(BIN)/ruff check --fix --quiet
 
-site: .venv/site  ## the documentation as pages, in build/site
+site: .venv/site  ## build the documentation in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-notebooks: .venv/notebooks  ## execute the notebooks and keep what they show; one that fails stays as it was
+notebooks: .venv/notebooks  ## execute the notebooks and keep their outputs; a notebook that fails is not changed
 	$(BIN)/python notebooks/execute.py notebooks/*.ipynb
 
-wheels: .venv/wheels  ## build the source distribution and, from it, the wheels for every machine, into dist/
+wheels: .venv/wheels  ## build the source distribution and the wheels for all systems, into dist/
 	$(BIN)/python wheels.py
 
-clean:  ## remove all that these commands made, runs excepted
+clean:  ## remove everything that these commands made, except runs
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache build dist
 
 .venv/usable: pyproject.toml constraints.txt hatch_build.py src/relattn/backends/native/levels.py $(wildcard src/relattn/backends/native/*.[ch])
@@ -47,17 +47,17 @@ clean:  ## remove all that these commands made, runs excepted
 
 .venv/installed: .venv/usable  # what tests and checks need
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[translation,export,serve,dev]'
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps espnet  # for one of its classes
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps espnet  # one of its classes is tested against
 	touch $@
 
-.venv/site: .venv/installed  # what makes pages of the documentation
+.venv/site: .venv/installed  # packages that build the documentation
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt mkdocs-material 'mkdocstrings[python]' nbconvert
 	touch $@
 
-.venv/notebooks: .venv/installed  # what executes notebooks
+.venv/notebooks: .venv/installed  # packages that execute notebooks
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt ipykernel nbclient
 	touch $@
 
-.venv/wheels: .venv/installed  # a compiler for other machines, what reads off which systems a wheel runs on, an index's checks
+.venv/wheels: .venv/installed  # a cross compiler, and tools that check wheels
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt auditwheel twine ziglang
 	touch $@
