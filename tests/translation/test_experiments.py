@@ -19,7 +19,7 @@ from relattn.translation.config import Positions
 from relattn.translation.data.text_files import read_parallel
 from relattn.translation.errors import InputError, Interrupted
 from relattn.translation.evaluation import paired_bootstrap
-from relattn.translation.experiments import reproduce, rows
+from relattn.translation.experiments import report, reproduce, rows
 from relattn.translation.experiments.tables import SCALES, TABLES, Entry, Scale, Table, joined
 
 PAPER = {  # BLEU of the paper's base model: tables 1 (newstest2014), 2 and 3 (newstest2013)
@@ -123,19 +123,20 @@ def test_table_is_trained_measured_and_written(small, tmp_path, text, caplog, fi
     assert {line["code"] for line in table} == {row.conditions["code"]}
     assert not list((tmp_path / "runs/tiny").glob("*/checkpoints"))
 
-    with monkeypatch.context() as patch:
-        patch.setattr(reproduce, "train", None)  # rows that exist are not trained again
-        assert small(seeds=[1, 2]) == page
-        with pytest.raises(InputError, match=r"'rope'.* relative"):
-            small(models=["rope"])
+    with pytest.raises(InputError, match=r"'rope'.* relative"):
+        small(models=["rope"])
+    calls, train = [], reproduce.train
+    monkeypatch.setattr(reproduce, "train", lambda *a, **options: (calls.append(a), train(*a, **options))[1])
     monkeypatch.setattr(reproduce, "code_digest", lambda: "deadbeef")
-    page = small(seeds=[3], models=[names[2].partition("-seed")[0]], steps=2)
+    page = small(seeds=[1, 2, 3], models=[names[2].partition("-seed")[0]], steps=2)
+    assert len(calls) == 1  # rows that exist are not trained again
     code = row.conditions["code"]
     assert "| keys (1) |" in page
     assert f"\n(1) seed 3 was trained differently: code: {code} → deadbeef; train.steps: 4 → 2\n" in page
 
 
 def test_stopped_row_continues_and_is_the_same(small, tmp_path, monkeypatch, first):
+    monkeypatch.setattr(report, "draw_all", lambda *_: {})
     small(models=["relative"])
     whole, train = rows.read(first), reproduce.train
     first.unlink()
@@ -159,6 +160,7 @@ def test_stopped_row_continues_and_is_the_same(small, tmp_path, monkeypatch, fir
 
 
 def test_run_that_diverged_is_a_row_with_a_note(small, monkeypatch, first):
+    monkeypatch.setattr(report, "draw_all", lambda *_: {})
     scale = SCALES["tiny"]
     wild = replace(scale.recipe, train=replace(scale.recipe.train, learning_rate_factor=1e6, steps=60))
     with monkeypatch.context() as patch:

@@ -33,7 +33,7 @@ from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, distributed, shards
 from relattn.translation.training.loop import seed_dropout, set_up, take_step
 from relattn.translation.training.objective import summed_loss
-from relattn.translation.training.run_directory import describe_progress, require_same_run
+from relattn.translation.training.run_directory import require_same_run
 from relattn.translation.training.stop import Stop
 from relattn.translation.training.train import train
 from tests.translation.training.states import assert_same, layout, loss_values, losses, state_of
@@ -257,18 +257,6 @@ def test_error_that_a_lost_process_may_have_caused_waits_for_the_agent(make_reci
     assert len(sleeps) == waits
 
 
-def test_progress_of_a_run_is_read_from_its_directory(tmp_path, finished):
-    assert describe_progress(tmp_path).startswith("; ")
-    assert describe_progress(tmp_path).endswith("--resume starts again")
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "log.csv").write_bytes((Path(finished.out) / "log.csv").read_bytes())
-    assert describe_progress(tmp_path).startswith(" after step 6; ")
-    assert describe_progress(tmp_path).endswith("--resume starts again")
-    checkpoints.save(tmp_path / "checkpoints", 4, {}, keep=1)
-    assert describe_progress(tmp_path).startswith(" after step 6; ")
-    assert describe_progress(tmp_path).endswith("--resume continues from step 4")
-
-
 def test_run_continues_on_other_devices_if_its_steps_stay_the_same(make_recipe, tmp_path, monkeypatch):
     old = make_recipe(tmp_path, train={"accumulate": 4, "devices": 2})
     for accumulate, settings in ((8, {}), (2, {"devices": 4}), (1, {"devices": 4, "nodes": 2, "strategy": "fsdp"})):
@@ -327,12 +315,11 @@ def test_float16_step_whose_gradients_overflow_is_skipped(make_recipe, tmp_path,
         assert norm.item() == pytest.approx(clip, rel=1e-3)  # gradients are clipped without the scale
 
 
-@pytest.mark.parametrize("positions", ["relative", "sinusoidal"])
-def test_activation_checkpointing_changes_no_bit(tmp_path, make_recipe, positions, monkeypatch):
+def test_activation_checkpointing_changes_no_bit(tmp_path, make_recipe, monkeypatch):
     calls, original = [], Transformer.recompute_activations
     monkeypatch.setattr(Transformer, "recompute_activations", lambda model: (calls.append(model), original(model)))
     settings = {"steps": 3, "valid_bleu_lines": 0, "average": 1}
-    recipe = make_recipe(tmp_path / "run", model={"positions": positions}, train=settings)
+    recipe = make_recipe(tmp_path / "run", train=settings)
     again = replace(recipe, out=str(tmp_path / "again"), train=replace(recipe.train, activation_checkpointing=True))
     train(recipe, show=False)
     assert calls == []

@@ -107,6 +107,7 @@ def test_epoch_and_time_are_those_of_the_data(finished):
     ]
     assert lines["time"].startswith("3.0 minutes: 30 s per step")  # 6 steps of 128 tokens
     assert re.search(r"\b4 target tokens", lines["time"])
+    assert "time: 60 seconds: 10 s per step" in estimate.plan(finished, seconds=10.0)
 
 
 def test_checkpoints_and_bundle_have_the_estimated_size(finished):

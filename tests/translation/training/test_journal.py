@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,30 +60,6 @@ def test_row_is_about_the_steps_since_the_previous_one(tmp_path, clock):
     first, second = read_log(tmp_path / "log.csv")
     assert first == Row(2, 2.25, 100.0, 0.5, 4.0, 1.25, 30.0)
     assert second == Row(3, 1.0, 50.0, 0.25, 5.0, None, None)
-
-
-def test_resumed_run_continues_the_log_of_its_checkpoint(tmp_path, clock):
-    """The first new row is about all steps since the last row that is kept, in both sessions."""
-    journal = make_journal(tmp_path)
-    with journal.opened(show=False):
-        for step in (1, 2, 3, 4, 5, 6):
-            add(journal, float(step), 10, 3)
-            if step == 5:
-                journal.settle()
-                saved = replace(journal.progress)
-            if step % 2 == 0:
-                journal.settle()
-                journal.row(0.1)
-    later = make_journal(tmp_path)
-    later.progress = saved
-    with later.opened(show=False):
-        assert [row.step for row in read_log(tmp_path / "log.csv")] == [2, 4]
-        add(later, 6.0, 10, 3)
-        later.settle()
-        later.row(0.1)
-    rows = read_log(tmp_path / "log.csv")
-    assert [(row.step, row.loss, row.seconds) for row in rows] == [(2, 1.5, 6.0), (4, 3.5, 12.0), (6, 5.5, 18.0)]
-    assert rows[2].tokens_per_second == rows[1].tokens_per_second
 
 
 def test_incomplete_last_line_is_ignored(tmp_path):

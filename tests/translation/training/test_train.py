@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import math
 import os
@@ -82,27 +81,6 @@ def test_resumed_run_is_bitwise_equal(tmp_path, whole, caplog):
     assert_same(*(bundle.read_bundle(Path(each.out) / "bundle").state for each in (recipe, whole)))
 
 
-def test_full_disk_leaves_the_previous_checkpoint(tmp_path, whole, monkeypatch, capsys):
-    recipe = replace(whole, out=str(tmp_path / "run"))
-    (tmp_path / "recipe.yaml").write_text(dump(recipe))
-    calls, fsync = itertools.count(), os.fsync
-
-    def fail_later(handle: int) -> None:
-        if next(calls) >= 17:  # within a checkpoint
-            raise OSError(errno.ENOSPC, "No space left on device")
-        fsync(handle)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fail_later)
-        assert cli.main(["train", str(tmp_path / "recipe.yaml")]) == 2
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("relattn: error: ")
-    assert "No space left on device" in last
-    assert 0 < checkpoints.newest(tmp_path / "run" / "checkpoints")[1]["step"] < 9
-    train(recipe, resume=True, show=False)
-    assert_same(state_of(recipe, 9), state_of(whole, 9))
-
-
 @pytest.mark.parametrize(
     ("number", "owner", "name", "call", "step"),
     [
@@ -165,25 +143,21 @@ def train_and_kill(recipe: Recipe, owner: object, name: str, *, step: int | None
 
 
 def test_run_killed_before_its_first_checkpoint_starts_again(tmp_path, finished):
-    recipe = replace(finished, out=str(tmp_path / "run"))
-    (tmp_path / "run").mkdir()
-    for name in (".lock", ".recipe.yaml.part"):  # left by a process that was killed earlier still
-        (tmp_path / "run" / name).write_text("half")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoints, "save", lambda *_, **__: None)
-        train_and_kill(recipe, module, "fit")
-    train(recipe, resume=True, show=False)
-    assert_same(state_of(recipe), state_of(finished))
-
-
-def test_run_killed_while_it_prepared_its_data_starts_again(tmp_path, finished):
-    recipe = replace(finished, out=str(tmp_path / "run"))
-    (tmp_path / "run" / "data").mkdir(parents=True)
-    (tmp_path / "run" / "recipe.yaml").write_text(dump(recipe))
-    for name in ("tokenizer.model", "data/.train.arrow.part"):
-        (tmp_path / "run" / name).write_text("half")
-    train(recipe, resume=True, show=False)
-    assert_same(state_of(recipe), state_of(finished))
+    """Killed when it had its data, after another was killed earlier, and while it prepared its data."""
+    for number, left in enumerate(([".lock", ".recipe.yaml.part"], ["tokenizer.model", "data/.train.arrow.part"])):
+        recipe = replace(finished, out=str(tmp_path / f"run {number}"))
+        (Path(recipe.out) / "data").mkdir(parents=True)
+        for name in left:
+            (Path(recipe.out) / name).write_text("half")
+        if number == 0:
+            (Path(recipe.out) / "data").rmdir()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(checkpoints, "save", lambda *_, **__: None)
+                train_and_kill(recipe, module, "fit")
+        else:
+            (Path(recipe.out) / "recipe.yaml").write_text(dump(recipe))
+        train(recipe, resume=True, show=False)
+        assert_same(state_of(recipe), state_of(finished))
 
 
 def test_log_of_a_killed_run_equals_that_of_another(tmp_path, whole, monkeypatch):
@@ -366,7 +340,7 @@ def test_run_that_cannot_start_leaves_nothing(tmp_path, make_recipe, finished, m
 
 
 def test_run_that_cannot_start_restores_directories(tmp_path, make_recipe, monkeypatch):
-    """New parents are removed. A link, a mode and the working directory stay. Failed cleaning hides no error."""
+    """New parents are removed. A link, a mode and the working directory stay."""
     (tmp_path / "real").mkdir(mode=0o750)
     (tmp_path / "link").symlink_to("real")
     monkeypatch.chdir(tmp_path / "real")
@@ -378,15 +352,6 @@ def test_run_that_cannot_start_restores_directories(tmp_path, make_recipe, monke
         assert (tmp_path / "link").is_symlink()
         assert list((tmp_path / "real").iterdir()) == []
         assert stat.S_IMODE((tmp_path / "real").stat().st_mode) == 0o750
-
-    def refuse(path: Path, **_: Any) -> None:
-        raise OSError(errno.EBUSY, "a mount point", str(path))
-
-    unlink = Path.unlink
-    monkeypatch.setattr(Path, "rmdir", refuse)
-    monkeypatch.setattr(Path, "unlink", lambda path, **o: (unlink if path.suffix == ".part" else refuse)(path, **o))
-    with pytest.raises(InputError, match="no such file"):
-        train(replace(recipe, out=str(tmp_path / "run")), show=False)
 
 
 def test_directory_that_is_in_use_is_left_alone(tmp_path, make_recipe, finished):

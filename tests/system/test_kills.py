@@ -1,0 +1,259 @@
+"""Kill training runs at random moments, continue them, and compare them with runs that were not killed.
+
+Runs of one process and of two are killed with SIGKILL, to any one of their processes including the agent: during
+imports, while data are prepared, between steps, while a checkpoint is written. A continued run must have the same bits
+as one that was not killed, except for times. Runs of two processes must equal those of one to rounding.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.measure import family
+from relattn.translation import bundle
+from relattn.translation.config import DataConfig, ModelConfig, Recipe, TrainConfig, dump
+from relattn.translation.training import checkpoints
+from relattn.translation.training.train import train
+from tests.translation.training.states import assert_same, layout, loss_values, losses, state_of
+
+KILLS_OF_ONE = int(os.environ.get("KILLS_OF_ONE", "10"))
+KILLS_OF_TWO = int(os.environ.get("KILLS_OF_TWO", "20"))  # half of them with each strategy
+KILLS_PER_RUN = 4
+STEPS = 300
+TOLERANCE = 1e-5  # relative, for losses with another number of processes, which sum in another order
+ENDLESS = {"steps": 100_000, "warmup_steps": 100_000, "checkpoint_every": 100_000}  # no warning about word order
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory) -> dict[str, str]:
+    """Paths of training and validation text."""
+    directory, chance = tmp_path_factory.mktemp("text"), random.Random(1)
+    words = ["".join(chance.choices("abcdefghij", k=chance.randint(2, 6))) for _ in range(60)]
+    paths = {}
+    for split, count in (("train", 300), ("valid", 20)):
+        lines = [chance.choices(words, k=1 + i % 12) for i in range(count)]
+        for side, content in (("src", lines), ("tgt", [line[::-1] for line in lines])):
+            path = directory / f"{split}.{side}"
+            path.write_text("".join(" ".join(line) + "\n" for line in content))
+            paths[f"{split}_{side}"] = str(path)
+    return paths
+
+
+@pytest.fixture(scope="session")
+def make_recipe(text) -> Callable[..., Recipe]:
+    """make_recipe(out, processes, strategy, …): a recipe with dropout, and equal steps for one process and for two."""
+
+    def make(out: Path, processes: int = 1, strategy: Any = "ddp", *, max_tokens: int = 60, **changes: Any) -> Recipe:
+        settings = {
+            **{"steps": STEPS, "warmup_steps": 50, "accumulate": 4 // processes, "learning_rate_factor": 0.03},
+            **{"gradient_clip": 0.5, "accelerator": "cpu", "devices": processes, "strategy": strategy, "threads": 1},
+            **{"log_every": 4, "valid_every": 60, "valid_bleu_lines": 5, "checkpoint_every": 10, "keep": 3},
+            **{"average": 2, **changes},
+        }
+        model = ModelConfig(dim=32, heads=4, feed_forward_dim=64, encoder_layers=1, decoder_layers=1, clip=4)
+        data = DataConfig(**text, vocab_size=300, max_tokens=max_tokens)
+        return Recipe(out=str(out), model=model, data=data, train=TrainConfig(**settings))
+
+    return make
+
+
+def begin(run: Recipe, *, prefix: tuple[str, ...] = (), **environment: str) -> subprocess.Popen[str]:
+    """Start a run, or continue it, in a session of its own."""
+    out = Path(run.out)
+    path = out.with_suffix(".yaml")
+    path.write_text(dump(run))
+    command = [sys.executable, *prefix, "-m", "relattn", "train", str(path)]
+    if (out / "recipe.yaml").exists():
+        command.append("--resume")
+    pipe, variables = subprocess.PIPE, {**os.environ, "TMPDIR": str(out.parent), **environment}
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True, env=variables)
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Wait until all processes of a run have ended, so that none has its output open. Return exit code and output."""
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
+
+
+def finish(run: Recipe) -> None:
+    code, out, err = end(begin(run))
+    assert (code, out) == (0, f"{run.out}/bundle\n"), err
+
+
+def wait_for_step(process: subprocess.Popen[str], run: Recipe, step: int) -> None:
+    """Wait until a step is in the log, or the run has ended."""
+    log, deadline = Path(run.out) / "log.csv", time.monotonic() + 200
+    while process.poll() is None and not (log.exists() and losses(run) and losses(run)[-1][0] >= step):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def content(run: Recipe) -> list[Any]:
+    return [losses(run), state_of(run), bundle.read_bundle(Path(run.out) / "bundle").state]
+
+
+def saved_step(run: Recipe) -> int:
+    return checkpoints.step_of(checkpoints.list_checkpoints(Path(run.out) / "checkpoints")[-1])
+
+
+@pytest.fixture(scope="session")
+def whole(make_recipe, tmp_path_factory) -> Callable[..., tuple[Recipe, float]]:
+    """whole(processes, strategy): a run that was not killed, and the seconds that it took."""
+    directory = tmp_path_factory.mktemp("whole")
+
+    @cache
+    def run(processes: int, strategy: str = "ddp") -> tuple[Recipe, float]:
+        recipe, start = make_recipe(directory / f"{processes}-{strategy}", processes, strategy), time.monotonic()
+        finish(recipe)
+        return recipe, time.monotonic() - start
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("processes", "strategy", "kills"),
+    [(1, "ddp", KILLS_OF_ONE), (2, "ddp", KILLS_OF_TWO // 2), (2, "fsdp", KILLS_OF_TWO - KILLS_OF_TWO // 2)],
+)
+def test_killed_runs_are_bitwise_equal(tmp_path, make_recipe, whole, processes, strategy, kills):
+    expected, seconds = whole(processes, strategy)
+    chance, done, number = random.Random(f"{processes} {strategy}"), 0, 0
+    while done < kills:
+        number += 1
+        run = make_recipe(tmp_path / f"run-{number}", processes, strategy)
+        for _ in range(min(KILLS_PER_RUN, kills - done)):
+            process = begin(run)
+            if done % 2:
+                wait_for_step(process, run, chance.randrange(STEPS))
+                time.sleep(chance.uniform(0.0, 0.05))
+            else:
+                time.sleep(chance.uniform(0.0, seconds))
+            if process.poll() is not None:
+                end(process)
+                break
+            os.kill(chance.choice(family(process.pid)), signal.SIGKILL)
+            assert end(process)[0] != 0
+            done += 1
+        finish(run)
+        assert_same(content(run), content(expected))
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_processes_equal_one_and_continue_as_one(tmp_path, make_recipe, whole, strategy):
+    (one, _), (two, _) = whole(1), whole(2, strategy)
+    assert loss_values(two) == pytest.approx(loss_values(one), rel=TOLERANCE)
+    for part in ("model", "optimizer"):
+        assert layout(state_of(two)[part]) == layout(state_of(one)[part])
+    run = make_recipe(tmp_path / "run", 2, strategy)
+    process = begin(run)
+    wait_for_step(process, run, 100)
+    os.kill(family(process.pid)[-1], signal.SIGKILL)
+    assert end(process)[0] == 2
+    assert 0 < saved_step(run) < STEPS
+    train(make_recipe(tmp_path / "run"), resume=True, show=False)
+    assert loss_values(run) == pytest.approx(loss_values(one), rel=TOLERANCE)
+
+
+@pytest.mark.parametrize(("prefix", "strategy"), [((), "ddp"), ((), "fsdp"), (TORCHRUN, "ddp")])
+def test_restarted_processes_continue(tmp_path, make_recipe, whole, prefix, strategy):
+    run = make_recipe(tmp_path / "run", 2, strategy, max_restarts=1)
+    process = begin(run, prefix=prefix)
+    wait_for_step(process, run, 50)
+    os.kill(family(process.pid)[-1], signal.SIGKILL)
+    code, out, err = end(process)
+    assert (code, out) == (0, f"{run.out}/bundle\n"), err
+    assert err.count("restart 1") == 1
+    assert_same(content(run), content(whole(2, strategy)[0]))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_lost_process_is_reported_in_one_line(tmp_path, make_recipe, rank):
+    run = make_recipe(tmp_path / "run", 2, **{**ENDLESS, "checkpoint_every": 4})
+    process = begin(run)
+    wait_for_step(process, run, 8)
+    os.kill(family(process.pid)[1 + rank], signal.SIGKILL)
+    code, _, err = end(process)
+    (message,) = (line for line in err.splitlines() if not line.startswith("step "))
+    assert code == 2
+    assert f"process {rank + 1} of 2 was killed by SIGKILL" in message
+    assert f"continues from step {saved_step(run)}" in message
+
+
+@pytest.mark.parametrize(
+    ("number", "receiver"),
+    [
+        (signal.SIGTERM, "agent"),
+        (signal.SIGINT, "group"),  # Ctrl-C
+        (signal.SIGTERM, "group"),  # a scheduler
+        (signal.SIGKILL, "agent"),
+        (signal.SIGTERM, "child"),
+    ],
+)
+def test_signal_leaves_a_checkpoint_and_no_orphan(tmp_path, make_recipe, number, receiver):
+    run = make_recipe(tmp_path / "run", 2, **ENDLESS)
+    process = begin(run)
+    wait_for_step(process, run, 8)
+    pids = family(process.pid)
+    if receiver == "group":
+        os.killpg(process.pid, number)
+    else:
+        os.kill(pids[receiver == "child"], number)
+    code, _, err = end(process)
+    assert code == (128 + number if number != signal.SIGKILL else -number)
+    (message,) = (line for line in err.splitlines() if not line.startswith("step "))
+    assert f"stopped after step {saved_step(run)};" in message
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids[1:])
+
+
+def test_process_without_an_agent_ends(tmp_path, make_recipe):
+    run = make_recipe(tmp_path / "run", **ENDLESS)
+    code, *_ = end(begin(run, TORCHELASTIC_RUN_ID="x", RELATTN_AGENT="1"))  # the agent is not the parent
+    assert code == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize(("changes", "fact"), [({"init_from": "nowhere"}, "nowhere"), ({"keep": 10**9}, "the disk")])
+def test_user_error_in_two_processes_is_one_line(tmp_path, make_recipe, changes, fact):
+    """The first process finds it, before and after the data are prepared."""
+    code, out, err = end(begin(make_recipe(tmp_path / "run", 2, **changes)))
+    assert (code, out, err.count("relattn: error: ")) == (2, "", 1), err
+    assert fact in err
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_processes_skip_the_steps_that_one_skips_in_float16(tmp_path, make_recipe, strategy):
+    settings = {"precision": "fp16-mixed", "checkpoint_every": 6, "log_every": 1, "steps": 6, "average": 1}
+    runs = [make_recipe(tmp_path / "one", **settings), make_recipe(tmp_path / "two", 2, strategy, **settings)]
+    for run in runs:
+        finish(run)
+        (path,) = checkpoints.list_checkpoints(Path(run.out) / "checkpoints")
+        state = checkpoints.load(path)
+        state["scaler"]["scale"] = 2.0**32  # gradients overflow
+        checkpoints.save(path.parent, state.pop("step"), state, keep=3)
+        finish(replace(run, train=replace(run.train, steps=12)))
+    scalers = [state_of(run)["scaler"] for run in runs]
+    assert scalers[0] == scalers[1]
+    assert scalers[0]["scale"] < 2.0**32
+    assert loss_values(runs[1]) == pytest.approx(loss_values(runs[0]), rel=1e-3)
+
+
+@pytest.mark.parametrize(("strategy", "changes"), [("ddp", {"activation_checkpointing": True}), ("fsdp", {})])
+def test_compiled_run_differs_by_rounding_only(tmp_path, make_recipe, strategy, changes):
+    settings = {"steps": 4, "log_every": 1, "valid_every": 4, "average": 1}
+    one = make_recipe(tmp_path / "one", **settings)
+    compiled = make_recipe(tmp_path / "compiled", 2, strategy, **settings, **changes, compile=True)
+    train(one, show=False)
+    finish(compiled)
+    assert loss_values(compiled) == pytest.approx(loss_values(one), rel=TOLERANCE)
+    assert layout(state_of(compiled)["model"]) == layout(state_of(one)["model"])
