@@ -150,10 +150,9 @@ def test_all_layers_of_a_model_follow_the_choice(monkeypatch, reason):
     model, used = transformer(), reason is None and HAS_ONEDNN
     products, got = run(model, training=True)
     assert (products.onednn, products.pytorch) == ((3 * LAYERS, 0) if used else (0, 3 * LAYERS))
-    torch.save(model.state_dict(), before := io.BytesIO())
     model.prepack()
-    torch.save(model.state_dict(), after := io.BytesIO())
-    assert (run(model)[0].packed, before.getvalue()) == (PACKED * used, after.getvalue())
+    assert run(model)[0].packed == PACKED * used
+    assert model.state_dict().keys() == {name for name, _ in model.named_parameters()}
     if used:
         with using_onednn(False):
             assert_accurate(got, run(model, training=True)[1], run(copy.deepcopy(model).double(), training=True)[1])
