@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from relattn import backends, relative_attention
@@ -17,8 +17,6 @@ from tests.support.numerics import (
     assert_within_budget,
     budgets,
     cotangent_of,
-    equations_keeping,
-    kept_pairs,
     make_inputs,
     nan_in_new_memory,
     outputs_and_gradients,
@@ -64,6 +62,7 @@ def test_half_precision_loses_no_more_than_the_reference(case, dtype):
     beyond=st.sampled_from(["clip", "zero"]),
     is_causal=st.booleans(),
 )
+@example(queries=5, keys=7, offset=-1, clip=(2, 3), beyond="clip", is_causal=True)  # the first query sees no key
 def test_any_sizes_and_positions_equal_the_reference(queries, keys, offset, clip, **options):
     """`dense` adds terms to diagonals of pairs by strided views, where a term could land in another query's row."""
     shape = Shape(2, 2, 1, queries, keys, dim=3, value_dim=5, left=clip[0], right=clip[1])
@@ -132,7 +131,7 @@ def test_strides_change_nothing_and_results_repeat_exactly(backend):
     assert_close(outputs_and_gradients(relative_attention, gaps, **options), want)
 
 
-@pytest.mark.parametrize("backend", ["native", "dense", "triton"])
+@pytest.mark.parametrize("backend", ["native", "dense"])
 def test_gradient_of_one_input_alone(backend):
     inputs = make_inputs(Shape(1, 2, 1, 5, 5, dim=3, value_dim=2, left=1, right=0), rel_dim=7, dtype=widest(backend))
     want = outputs_and_gradients(relative_attention, inputs, clip=(1, 0), backend=backend)
@@ -141,30 +140,3 @@ def test_gradient_of_one_input_alone(backend):
         output = relative_attention(**{**inputs, name: leaf}, clip=(1, 0), backend=backend)
         (gradient,) = torch.autograd.grad(output, leaf, cotangent_of(output).to(output))
         assert_close(gradient, want[f"d {name}"])
-
-
-@pytest.mark.parametrize(("backend", "n"), [("native", 70), ("dense", 23), ("triton", 13), ("reference", 13)])
-def test_dropout_equals_the_formula_for_the_pairs_it_keeps(backend, n):
-    """Backward drops the same pairs, for values and aV alike; the log-sum-exp is of all pairs."""
-    exact = make_inputs(Shape(2, 3, 3, n, n, dim=5, value_dim=19, left=3, right=3))
-    inputs = {name: x.float() for name, x in exact.items()}
-    options = {"clip": 3, "dropout_p": 0.4, "backend": backend}
-
-    def attend(seed=5, **arguments):
-        torch.manual_seed(seed)
-        return relative_attention(**arguments, **options)
-
-    kept = kept_pairs(attend, inputs)
-    deviation = (0.4 * 0.6 / kept.numel()) ** 0.5
-    assert abs(float(kept.double().mean()) - 0.6) < 5 * deviation
-    want = outputs_and_gradients(lambda return_lse, **x: equations_keeping(kept, **x, **options), exact)
-    got = outputs_and_gradients(attend, inputs)
-    largest = max(float(x.abs().max()) for x in want.values())
-    assert_close(got, {name: x.to(got[name]) for name, x in want.items()}, ulps=8 * largest)
-
-    # each row, head, sequence and call draws its own pairs: agreements of two of them are within 7 deviations of chance
-    rows = torch.cat([kept.flatten(0, 2), kept_pairs(lambda **x: attend(seed=6, **x), inputs).flatten(0, 2)])
-    centered = (rows.double() - 0.6) / 0.24**0.5
-    agreement = (centered @ centered.mT / n - torch.eye(len(rows))).fill_diagonal_(0.0).abs()
-    assert agreement.max() < 7 / n**0.5
-    assert not relative_attention(**inputs, **{**options, "dropout_p": 1.0}).any()
