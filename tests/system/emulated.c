@@ -1,6 +1,6 @@
 /* Runs one call of a kernel, in a process of its own: FILE KERNEL LIBRARY...
 
-   FILE holds the call as `emulated.py` writes it, in 64-bit integers and bytes:
+   FILE holds the call as `test_emulated.py` writes it, in 64-bit integers and bytes:
 
        where the kernel's arguments lie | number of pointers | of each: where it lies, what it points to | ... bytes
 

@@ -1,0 +1,132 @@
+"""The kernels of `native`, compiled for processors that this machine lacks, against the reference.
+
+A call runs as always, except that its arguments and tensors are written to a file, on which `emulated.c` runs the
+kernel under QEMU. PyTorch is not emulated: the arguments are the same bytes on all 64-bit little-endian Linux machines.
+Calls of several threads run twice, without GNU OpenMP, which PyTorch loads, and with it, and must give the same bits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+import hatch_build
+from relattn.backends.native import levels, library, operators
+from tests.support.calls import call_of, cases, name_of
+from tests.support.numerics import SHAPES, Shape, assert_within_budget
+
+OPENMP = "libgomp.so.1"
+LINE = 64  # alignment of tensors in a file in bytes, as in PyTorch's memory
+LONG = Shape(batch=2, heads=4, key_heads=2, queries=67, keys=131, dim=8, value_dim=24, left=5, right=0)
+CASES = cases(n=3, shapes={**SHAPES, "long": LONG}, dtype=[torch.float32, torch.float64], threads=[1, 2])
+ARM = ("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu", "-cpu")
+
+
+class Level(NamedTuple):
+    """How to run the kernels of a processor level."""
+
+    tools: str  # prefix of the compiler and the disassembler
+    emulator: tuple[str, ...]
+    multiplies: str  # instructions that multiply whole vectors
+    needs: str = ""  # packages of Debian
+
+
+LEVELS = {
+    "x86-64": Level("", (), r"\bmulp[sd]\b", "gcc"),
+    "aarch64": Level("aarch64-linux-gnu-", (*ARM, "cortex-a53"), r"\bfmla\s+v"),
+    "aarch64-sve256": Level("aarch64-linux-gnu-", (*ARM, "max,sve-default-vector-length=32"), r"\bfm(la|ad)\s+z"),
+}
+FLAGS = {level.name: level.flags for of_machine in levels.LEVELS.values() for level in of_machine}
+
+
+@pytest.fixture(scope="module", params=LEVELS)
+def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Level, Path]:
+    """A level, and the folder of its kernels, which are compiled as for a wheel, and of the program that runs them."""
+    level, folder = LEVELS[request.param], tmp_path_factory.mktemp(request.param)
+    compiler = f"{level.tools}gcc"
+    if any(shutil.which(command) is None for command in (compiler, *level.emulator[:1])):
+        pytest.skip(f"run: apt-get install {level.needs or 'qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross'}")
+    source = Path(__file__).with_name("emulated.c")
+    start = [compiler, *hatch_build.FLAGS, *hatch_build.QUIET, *FLAGS[request.param], "-DCHECKSUM=0"]
+    commands = [[compiler, source, "-ldl", "-o", folder / "driver"]]
+    for real in levels.EXACT:
+        end = [*hatch_build.DEFINES[real], library.HERE / "attention.c", *hatch_build.LIBRARIES]
+        commands.append([*start, *end, "-o", folder / f"{real}.so"])
+    for running in [subprocess.Popen(command) for command in commands]:
+        assert running.wait() == 0
+    return level, folder
+
+
+def memory_of(x: Tensor) -> Any:
+    """Return the bytes from the first number of a tensor to its last."""
+    numbers = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return (ctypes.c_char * (numbers * x.element_size())).from_address(x.data_ptr())
+
+
+def file_of(task: operators.Task) -> tuple[bytes, dict[str, int]]:
+    """Return a call as `emulated.c` reads it, and the positions of the tensors in it."""
+    tensors = {name: x for name, x in task.tensors.items() if x.numel() > 0}
+    arguments = 8 * (2 + 2 * len(tensors))
+    file, starts = bytearray(arguments) + bytes(task.arguments), {}
+    for name, x in tensors.items():
+        file += bytes(-len(file) % LINE)
+        starts[name] = len(file)
+        file += memory_of(x)
+    offsets = {name: getattr(type(task.arguments), name).offset for name in starts}
+    pointers = [number for name, start in starts.items() for number in (arguments + offsets[name], start)]
+    file[:arguments] = struct.pack(f"<{2 + len(pointers)}q", arguments, len(starts), *pointers)
+    return bytes(file), starts
+
+
+@pytest.fixture
+def ran(machine: tuple[Level, Path], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Run the kernels in the emulator, and return the list of those that ran."""
+    level, folder = machine
+    names: list[str] = []
+
+    def run(task: operators.Task, kernel: str, **tensors: Tensor) -> None:
+        names.append(kernel)
+        task.point(**tensors)
+        before, starts = file_of(task)
+        path, results = folder / "call", set()
+        for libraries in ([], [OPENMP])[: task.arguments.threads]:
+            path.write_bytes(before)
+            last = folder / f"{library.name_of(task.real)}.so"
+            command = [*level.emulator, folder / "driver", path, f"relattn_{kernel}", *libraries, last]
+            subprocess.run(command, check=True)
+            results.add(path.read_bytes()[min(starts.values(), default=0) :])
+        assert len(results) == 1, "results must not depend on the pool of threads"
+        after = path.read_bytes()
+        for name, start in starts.items():
+            memory = memory_of(task.tensors[name])
+            memory[:] = after[start : start + len(memory)]
+
+    reals = {real: kernels for real, kernels in library.KERNELS.items() if library.name_of(real) in levels.EXACT}
+    monkeypatch.setattr(library, "KERNELS", reals)
+    monkeypatch.setattr(operators.Task, "run", run)
+    return names
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_kernels_agree_with_the_reference(case, ran, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: case["threads"])
+    shape = LONG if case["shape"] == "long" else SHAPES[case["shape"]]
+    operator, inputs, options = call_of(case, shape, case["dtype"])
+    assert_within_budget(operator, inputs, "native", **options)
+    assert {"forward", "backward"} <= set(ran)
+
+
+@pytest.mark.parametrize("real", levels.EXACT)
+def test_kernels_multiply_whole_vectors(real, machine):
+    level, folder = machine
+    command = [f"{level.tools}objdump", "--disassemble", folder / f"{real}.so"]
+    assert re.search(level.multiplies, subprocess.run(command, capture_output=True, text=True, check=True).stdout)
