@@ -11,10 +11,9 @@ def test_error_of_values_that_are_not_finite():
     one = torch.tensor([1.0, 2.0])
     assert error(one, one) == error(torch.empty(0), torch.empty(0)) == 0.0
     assert error(one + 0.5, one) == 0.5
-    assert error(torch.tensor([1.0, torch.nan]), one) == float("inf")
-    assert error(torch.tensor([1.0, -torch.inf]), one) == float("inf")
+    for bad in (torch.tensor([1.0, torch.nan]), torch.tensor([1.0, -torch.inf]), one[:1]):
+        assert error(bad, one) == error(one, bad) == float("inf")
     assert error(torch.tensor([1.0, -torch.inf]), torch.tensor([1.5, -torch.inf])) == 0.5
-    assert error(one, one[:1]) == float("inf")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])

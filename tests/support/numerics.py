@@ -145,8 +145,8 @@ def equations_keeping(
 
 
 def error(got: Tensor, want: Tensor) -> float:
-    """Return the largest difference; infinity if only one of two values is infinite, or if `got` has a NaN."""
-    if got.shape != want.shape or got.isnan().any() or not torch.equal(got.isinf(), want.isinf()):
+    """Return the largest difference; infinity if only one of two values is infinite, or if there is a NaN."""
+    if got.shape != want.shape or got.isnan().any() or want.isnan().any() or not torch.equal(got.isinf(), want.isinf()):
         return float("inf")
     finite = ~want.isinf()
     difference = (got.double() - want.double())[finite].abs()
