@@ -8,8 +8,10 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from datasets import Dataset
 
 from relattn.translation.data.builtin import builtin
+from relattn.translation.data.storage import open_pairs
 from relattn.translation.data.tokenizer import Tokenizer
 
 PREPARE = """
@@ -79,6 +81,9 @@ def test_data_do_not_depend_on_the_process_and_nothing_is_written_in_the_home_di
     assert len(outputs) == 1
     assert ascii(builtin("long", lines=30, seed=4)).encode() in outputs.pop()
     assert list(home.rglob("*")) == []
+    path = tmp_path / "1" / "data" / "train.arrow"
+    src, tgt, _ = open_pairs(path)
+    assert Dataset.from_file(str(path))[9] == {"src": src[9].tolist(), "tgt": tgt[9].tolist(), "line": 10}
 
 
 def test_training_lines_are_longer_than_the_clip_and_long_lines_longer_than_those_of_training():

@@ -20,7 +20,6 @@ from relattn.translation.corpus.dedup import SeenPairs, digest
 from relattn.translation.corpus.filters import Cleaner, normalize_spaces, script_share, split_words
 from relattn.translation.corpus.overlap import HeldOutText
 from relattn.translation.data.builtin import builtin
-from relattn.translation.errors import InputError
 
 CONFIG = CleaningConfig(max_words=7, max_characters=60, max_ratio=2.0, ngram=5)
 HELD_OUT = ["one two three four five six", "eins zwei drei vier"]
@@ -65,15 +64,17 @@ def test_disabled_rules_drop_nothing():
 
 
 @pytest.mark.parametrize("tgt_lang", ["en", "fr", "es", "pl", "ru"])
-def test_good_pairs_of_other_languages_are_kept(tgt_lang):
-    """Numbers that are one word in one of the languages, and the built-in corpus."""
+def test_numbers_in_one_word_are_kept(tgt_lang):
     for src_lang in ("de", "nl", "it", "fi", "hu", "tr"):
         cleaner = Cleaner(CleaningConfig(), (src_lang, tgt_lang), [])
         for number in (791, 7_791, 77_777, 777_777):
             assert cleaner.drop_reason(num2words(number, lang=src_lang), num2words(number, lang=tgt_lang)) is None
-    cleaner = Cleaner(CleaningConfig(), ("it", tgt_lang), [])
-    pairs = builtin("train", src_lang="it", tgt_lang=tgt_lang, lines=50)
-    assert "ratio" not in [cleaner.drop_reason(*map(normalize_spaces, pair)) for pair in pairs]
+
+
+def test_the_builtin_corpus_is_kept():
+    cleaner = Cleaner(CleaningConfig(), ("it", "en"), [])
+    pairs = builtin("train", src_lang="it", tgt_lang="en", lines=500)
+    assert "ratio" not in [cleaner.drop_reason(*pair) for pair in pairs]
 
 
 @pytest.mark.parametrize("short", ["Thank you.", "Yes", "1 2"])
@@ -162,9 +163,3 @@ def test_digests_take_at_most_24_bytes_per_pair_and_8_at_rest():
     assert len(seen._runs) <= 9  # after 256 calls
     assert rest < 8 * count + (1 << 17)
     assert peak < 24 * count + (1 << 17)
-
-
-@pytest.mark.parametrize(("name", "value"), [("max_words", 0), ("max_ratio", 0.5), ("min_script", 1.5), ("ngram", 0)])
-def test_invalid_settings(name, value):
-    with pytest.raises(InputError, match=f"{name} must be in "):
-        CleaningConfig(**{name: value})

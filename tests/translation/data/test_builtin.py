@@ -16,7 +16,7 @@ from relattn.translation.data.builtin import (
 )
 from relattn.translation.errors import InputError
 
-LINES = {"train": 1500, "valid": 300, "test": 300, "long": 60}
+LINES = {"train": 1000, "valid": 150, "test": 150, "long": 40}
 DAY = 365 * 149 + 37 + 107  # leap days from 1900 to 2048, then the 107th day of 2049
 
 
@@ -98,7 +98,7 @@ def test_the_values_of_each_kind_reach_every_split():
     ],
 )
 def test_any_pair_of_locales(src_lang, tgt_lang, missing):
-    lines = draw_items("train", src_lang=src_lang, tgt_lang=tgt_lang, lines=250, seed=0)
+    lines = draw_items("train", src_lang=src_lang, tgt_lang=tgt_lang, lines=150, seed=0)
     assert {kind.name for kind in KINDS} - {item.kind for line in lines for item in line} == missing
     for text in (text for line in lines for item in line for text in (item.src, item.tgt)):
         assert text == text.strip()

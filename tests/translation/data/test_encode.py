@@ -5,10 +5,8 @@ from collections import Counter
 from itertools import islice, takewhile
 from pathlib import Path
 
-import numpy as np
 import pyarrow
 import pytest
-from datasets import Dataset
 
 from relattn.translation.config import DataConfig
 from relattn.translation.data import storage, text_files
@@ -155,7 +153,6 @@ def test_stored_pairs_come_back_across_chunks(tmp_path, monkeypatch, pieces):
     assert [(src[i].tolist(), tgt[i].tolist(), line[i].as_py()) for i in range(11)] == pairs
     assert src.lengths().tolist() == [len(row) for row, *_ in pairs]
     assert len(src) == len(tgt) == 11
-    assert Dataset.from_file(str(path))[10] == dict(zip(("src", "tgt", "line"), pairs[10], strict=True))
 
 
 def test_stored_pairs_are_mapped_not_read(tmp_path):
@@ -165,16 +162,6 @@ def test_stored_pairs_are_mapped_not_read(tmp_path):
     src, tgt, _ = open_pairs(tmp_path / "pairs.arrow")
     assert (int(src[1499].sum()), len(tgt[17])) == (1499 * 200, 200)
     assert pyarrow.total_allocated_bytes() - before < 100_000
-
-
-def test_a_store_that_cannot_be_written_leaves_nothing(tmp_path):
-    def pairs():
-        yield [1], [2], 1
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(InputError, match=r"pairs\.arrow: cannot be written: No space left on device"):
-        write_pairs(tmp_path / "pairs.arrow", pairs(), vocab_size=9)
-    assert list(tmp_path.iterdir()) == []
 
 
 # Mixtures
@@ -195,13 +182,10 @@ def test_mixtures():
     assert len(set(drawn.values())) == 3  # it depends on seed and epoch
     assert frozenset().union(*(mixture.epoch(1, epoch).tolist() for epoch in range(40))) == frozenset(range(70))
     assert Mixture.weighted([10_000, 1], [1, 1e-6]).draws == (10_000, 1)
-
-
-@pytest.mark.parametrize("temperature", [1, 2, 5, 1e6])
-def test_temperature_flattens_the_shares(temperature):
-    wanted = np.array([1000.0, 20.0]) ** (1 / temperature)
-    expected = 1020 * wanted / wanted.sum()
-    assert Mixture.weighted([1000, 10], [1, 2], temperature).draws == tuple(round(x) for x in expected.tolist())
+    for temperature in (1, 2, 5, 1e6):  # it flattens the shares
+        shares = [1000 ** (1 / temperature), 20 ** (1 / temperature)]
+        draws = tuple(round(1020 * share / sum(shares)) for share in shares)
+        assert Mixture.weighted([1000, 10], [1, 2], temperature).draws == draws
 
 
 @pytest.fixture
@@ -264,11 +248,3 @@ def test_invalid_lists(tmp_path, line, weighted, message):
     (tmp_path / "list").write_text(f"# a comment\n{line}\n")
     with pytest.raises(InputError, match=message):
         read_corpus_list(str(tmp_path / "list"), weighted=weighted)
-
-
-@pytest.mark.parametrize(
-    "settings", [{"train_list": "l", "train_src": "a", "train_tgt": "b"}, {"valid_list": "l"}]
-)  # together, or alone
-def test_impossible_combinations_of_lists_and_files(settings):
-    with pytest.raises(InputError, match="train_src"):
-        DataConfig(**settings)

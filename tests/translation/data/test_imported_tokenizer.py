@@ -115,51 +115,35 @@ def test_lengths_of_lines_are_those_after_normalization(tokenizer):
         translator.translate([line])
 
 
-def write(tokenizer, directory):
-    for name, content in tokenizer.files.items():
-        (directory / name).write_bytes(content)
-
-
-def test_files_round_trip(tokenizer, tmp_path):
-    write(tokenizer, tmp_path)
-    again = tokenizer_in(tmp_path)
-    for name in ("vocabularies", "special", "digest"):
-        assert getattr(again, name) == getattr(tokenizer, name)
-
-
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("name", "change", "message"),
     [
-        (lambda v: v.pop("end"), "'end'"),
-        (lambda v: v.update(end=3), "a vocabulary's end must be a string"),
-        (lambda v: v.update(source=["<s>", 3]), "a vocabulary's source must be a list of strings"),
-        (lambda v: v["target"].remove("</s>"), "the target vocabulary must have '</s>'$"),
-        (lambda v: v["source"].append("<s>"), "the source vocabulary must have '<s>' only once"),
-        (lambda v: v.update(source=[*MARKS, "￭a"]), "not the source's: 0 of its .* joined pieces with ￭"),
-    ],
-)
-def test_vocabularies_that_do_not_fit_are_refused(tokenizer, tmp_path, change, message):
-    write(tokenizer, tmp_path)
-    content = json.loads(tokenizer.files["vocabulary.json"])
-    change(content)
-    (tmp_path / "vocabulary.json").write_text(json.dumps(content))
-    with pytest.raises(InputError, match=f"^{tmp_path}: .*{message}"):
-        tokenizer_in(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
+        ("", None, None),
+        ("vocabulary.json", lambda v: v.pop("end"), "'end'"),
+        ("vocabulary.json", lambda v: v.update(end=3), "a vocabulary's end must be a string"),
+        ("vocabulary.json", lambda v: v.update(source=["<s>", 3]), "a vocabulary's source must be a list of strings"),
+        ("vocabulary.json", lambda v: v["target"].remove("</s>"), "the target vocabulary must have '</s>'$"),
+        ("vocabulary.json", lambda v: v["source"].append("<s>"), "the source vocabulary must have '<s>' only once"),
+        ("vocabulary.json", lambda v: v.update(source=[*MARKS, "￭a"]), "not the source's: 0 of its .* joined pieces"),
         ("vocabulary.json", b"[", r"vocabulary\.json: not JSON: "),
         ("tokenizer.target.model", b"none", "not a SentencePiece model, or a damaged one"),
         ("tokenizer.target.model", None, r"tokenizer\.target\.model: cannot be read: No such file"),
     ],
 )
-def test_damaged_files_are_refused(tokenizer, tmp_path, name, content, message):
-    write(tokenizer, tmp_path)
-    if content is None:
-        (tmp_path / name).unlink()
-    else:
-        (tmp_path / name).write_bytes(content)
+def test_files_round_trip_or_are_refused(tokenizer, tmp_path, name, change, message):
+    files = dict(tokenizer.files)
+    if callable(change):
+        vocabulary = json.loads(files[name])
+        change(vocabulary)
+        change = json.dumps(vocabulary).encode()
+    files[name] = change
+    for file, content in files.items():
+        if content is not None:
+            (tmp_path / file).write_bytes(content)
+    if message is None:
+        again = tokenizer_in(tmp_path)
+        for attribute in ("vocabularies", "special", "digest"):
+            assert getattr(again, attribute) == getattr(tokenizer, attribute)
+        return
     with pytest.raises(InputError, match=f"^{tmp_path}.*{message}"):
         tokenizer_in(tmp_path)

@@ -3,7 +3,6 @@
 import bz2
 import gzip
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -90,15 +89,6 @@ def test_errors_name_the_file(tmp_path, name, content, message):
         list(read_lines(path))
     assert str(caught.value).startswith(f"{path}: {message}")
     assert "\n" not in str(caught.value)
-
-
-def test_a_file_without_permission_is_reported(tmp_path, monkeypatch):
-    def refuse(self, mode):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(InputError, match="secret: cannot be read: Permission denied"):
-        list(read_lines(tmp_path / "secret"))
 
 
 def test_a_line_without_end_is_refused_after_the_lines_before_it(tmp_path, monkeypatch):

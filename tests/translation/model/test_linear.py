@@ -76,16 +76,6 @@ def test_outputs_and_gradients(lead, inputs, has_bias, needed, mode, loss):
     assert_accurate(got, results(F.linear), results(F.linear, torch.float64))
 
 
-@patch.object(module, "_onednn", torch.no_grad()(F.linear))  # the operator supports neither float64 nor derivatives
-def test_second_derivatives_match_finite_differences():
-    def gradients(*tensors):
-        return torch.autograd.grad(module._Product.apply(*tensors).square().sum(), tensors, create_graph=True)
-
-    tensors = [torch.randn(*shape).double().requires_grad_() for shape in ((2, 3, 5), (7, 5), (7,))]
-    assert all(gradient.requires_grad for gradient in gradients(*tensors))
-    assert torch.autograd.gradcheck(gradients, tensors)
-
-
 UNSUPPORTED = {
     "float64": lambda x, w, b: linear(x.double(), w.double(), b.double()),
     "autocast": lambda x, w, b: torch.autocast("cpu", torch.bfloat16)(linear)(x, w, b),
@@ -164,14 +154,15 @@ def test_all_layers_of_a_model_follow_the_choice(monkeypatch, reason):
 def test_prepacked_weights(dtype):
     """They are used in decoding with enough rows, until they change, not in training and not by copies, and freed."""
     model, held = transformer().to(dtype), len(module._packed)
+    model.prepack()
+    (products, got), (copied, pytorch) = run(model), run(copy.deepcopy(model))
+    assert (products.packed, copied.packed) == (PACKED, 0)
+    assert_accurate(got, pytorch, run(copy.deepcopy(model).double())[1])
+    assert run(model, 3)[0].packed < PACKED
+    assert run(model, training=True)[0].packed == 0
     for change in (lambda weight: weight.add_(1), lambda weight: setattr(weight, "data", weight + 1)):
         model.prepack()
-        copied, exact = copy.deepcopy(model), run(copy.deepcopy(model).double())[1]
-        (products, got), (others, pytorch) = run(model), run(copied)
-        assert (products.packed, others.packed) == (PACKED, 0)
-        assert_accurate(got, pytorch, exact)
-        assert run(model, 3)[0].packed < PACKED
-        assert run(model, training=True)[0].packed == 0
+        assert run(model)[0].packed == PACKED
         with torch.no_grad():
             change(model.unembedding)
         assert run(model)[0].packed == PACKED - 1
