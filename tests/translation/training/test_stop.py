@@ -16,7 +16,12 @@ def test_signal_during_the_exchange_is_reported_by_the_next_one(monkeypatch):
     """The other of two processes gets no signal. `during` runs while they exchange theirs."""
     fabric = SimpleNamespace(world_size=2, during=lambda: signal.raise_signal(signal.SIGTERM))
     monkeypatch.setattr(torch.distributed, "new_group", lambda backend: backend)
-    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_, **__: fabric.during())
+
+    def all_reduce(number: torch.Tensor, operation: object, group: str) -> None:
+        fabric.during()
+        number *= operation == torch.distributed.ReduceOp.MAX  # the number of the other process is 0
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
     with Stop() as stop:
         assert not stop.agreed(fabric)  # the other process does not know yet
         fabric.during = lambda: None
