@@ -80,7 +80,7 @@ def print_growth() -> None:
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
     estimate.seconds_per_step(recipe, 1)
-    print(estimate.memory(recipe).total, resident("VmHWM") - before)
+    sys.stdout.write(f"{estimate.memory(recipe).total} {resident('VmHWM') - before}")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and glibc")
