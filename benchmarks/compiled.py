@@ -1,13 +1,13 @@
-"""What the Triton kernels need of a GPU, which need not be there: compiled ahead of time, for several generations.
+"""Machine code of the Triton kernels, for GPUs that need not be there: registers, spills, instructions per step.
 
-Every kernel that a call with gradients launches is compiled by Triton for each target, down to machine code. Recorded
-are the assembler's own counts: registers per thread, bytes of shared memory, and bytes of registers spilled to memory.
-In the machine code of the loops through far and near tiles are counted the instructions that a warp issues per step
-where no pair is hidden, exponentials over pairs in the tile (2: every pair is computed twice), and loads and stores of
-spilled registers. Exits 1 where the assembler remarks that it made products on the matrix units wait for one another
-(C75…), and where the compiler made of a kernel nothing but a trap. Nothing is run, so no GPU is needed; but Triton must
-not be in its interpreter (TRITON_INTERPRET unset). For another Triton than the installed one: `pip install --target
-FOLDER triton==3.6.0` and PYTHONPATH=FOLDER.
+Every kernel that a call with gradients launches is compiled by Triton for each target. Recorded are the assembler's
+counts of registers per thread, bytes of shared memory, and bytes of registers spilled to memory. For the loops through
+far and near tiles, the machine code gives the instructions that a warp issues per step where no pair is hidden,
+exponentials over pairs in the tile (2: every pair is computed twice), and loads and stores of spilled registers.
+
+The exit code is 1 if the assembler remarks that products on the tensor cores wait for one another (C75…), or if the
+compiler made a trap of a kernel. TRITON_INTERPRET must not be set. To compile with another version of Triton: `pip
+install --target FOLDER triton==3.6.0` and PYTHONPATH=FOLDER.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
@@ -40,7 +41,7 @@ KEY = ("triton", "target", "dtype", "dim", "clip", "n", "queries", "causal", "dr
 
 @dataclass(frozen=True)
 class Case:
-    """Self-attention over sentences of one length, both tables given. A bias is a rel_query of ones, of one dim."""
+    """Self-attention over sentences of one length, with both tables. A bias is a rel_query of ones with one dim."""
 
     dtype: str
     dim: int
@@ -107,7 +108,7 @@ CASES = (
 
 
 class Absent:
-    """A driver for a GPU that is not there: enough for Triton to compile by, not to run."""
+    """A driver for a GPU that is not there, which suffices to compile."""
 
     def __init__(self, target: int) -> None:
         self.target = GPUTarget("cuda", target, 32)
@@ -123,7 +124,7 @@ class Absent:
 
 
 def assembled(compiled: Any, target: int) -> dict[str, Any]:
-    """What the assembler says of a kernel, and what its loops do."""
+    """Return the assembler's counts of a kernel, and those of its loops."""
     tools = triton.knobs.nvidia
     assembler = tools.ptxas_blackwell if target >= 100 else tools.ptxas
     architecture = f"sm_{target}a" if target >= 90 else f"sm_{target}"
@@ -145,8 +146,11 @@ def assembled(compiled: Any, target: int) -> dict[str, Any]:
 
 
 def loops_of(code: str) -> list[dict[str, int]]:
-    """For each innermost loop with exponentials, in the order of the code: instructions issued per step where every
-    branch forward is taken, exponentials, and loads and stores of spilled registers."""
+    """Return the counts of each innermost loop with exponentials, in the order of the code.
+
+    They are instructions issued per step if every forward branch is taken, exponentials, and loads and stores of
+    spilled registers.
+    """
     found, labels = list[str](), dict[str, int]()
     for line in code.splitlines():
         if label := re.match(r"(\.L_x_\d+):", line.strip()):
@@ -173,8 +177,10 @@ def loops_of(code: str) -> list[dict[str, int]]:
 
 
 def counted(kernel: str, tiles: Config, loops: list[dict[str, int]], has_far: bool = True) -> dict[str, Any]:
-    """Columns for the loops through far and near tiles: for the first where the compiler makes several of one; empty
-    for one of a single step, which is no loop in the machine code."""
+    """Return the columns of the loops through far and near tiles, empty for a loop of a single step.
+
+    If the compiler makes several loops of one, they are those of the first.
+    """
     far: dict[str, int] = loops[0] if has_far and len(loops) > 1 else {}
     near: dict[str, int] = next(iter(loops[bool(far) :]), {})
     side = tiles.cols if kernel == "backward_key" else tiles.rows
@@ -191,7 +197,7 @@ def counted(kernel: str, tiles: Config, loops: list[dict[str, int]], has_far: bo
 
 
 def rows(target: int, case: Case) -> list[dict[str, Any]]:
-    """What each kernel of a call needs, forward and backward."""
+    """Return a row for each kernel of a call, forward and backward."""
     found: list[dict[str, Any]] = []
 
     def compile_only(kernel: Any, programs: int, tiles: Any, call: Call, **arguments: Any) -> None:
@@ -210,28 +216,43 @@ def rows(target: int, case: Case) -> list[dict[str, Any]]:
     return found
 
 
-def main() -> None:
+def variants(cases: Iterable[Case]) -> int:
+    """Return the number of variants that Triton compiles for calls with gradients, by its own keys. Compile nothing.
+
+    There is one for each combination of dtypes, tiles, options and properties of integers, such as being 1.
+    """
+    found = set()
+
+    def add(kernel: Any, programs: int, tiles: Config | None, call: Call, **arguments: Any) -> None:
+        binder = kernel.device_caches[driver.active.get_current_device()][-1]
+        _, specialization, options = binder(**operators.launch_arguments(tiles, arguments), debug=False)
+        found.add(f"{kernel.__name__} {specialization} {options}")
+
+    for case in cases:
+        call = case.call()
+        results = operators.run_forward(call, add)
+        operators.run_backward(call, torch.empty_like(results[0]), *results, add)
+    return len(found)
+
+
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compiled", description=__doc__)
     parser.add_argument("--targets", type=int, nargs="+", default=list(TARGETS), help="compute capabilities, times ten")
     parser.add_argument("--dims", type=int, nargs="+", help="only cases of these head dims")
-    parser.add_argument("--dtypes", nargs="+", help="only cases of these types")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "triton-compiled.csv")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if triton.knobs.runtime.interpret:
-        sys.exit("Triton is in its interpreter, which compiles nothing: unset TRITON_INTERPRET")
-    wanted = {"dim": options.dims, "dtype": options.dtypes}
-    chosen = [case for case in CASES if all(of is None or getattr(case, name) in of for name, of in wanted.items())]
-    held = {"triton": triton.__version__, "commit": commit()}
-    remarks = []
-    for target, case in product(options.targets, chosen):
-        found = [{**row, **held} for row in rows(target, case)]
-        for row in found:
-            print(show(row), flush=True)
-            if row["remarks"]:
-                remarks.append(show(row))
-        keep(options.out, found, KEY)
-    if remarks:
-        sys.exit("products on the matrix units wait for one another, or there is a trap:\n" + "\n".join(remarks))
+        parser.error("Triton's interpreter compiles nothing: unset TRITON_INTERPRET")
+    held, remarks = {"triton": triton.__version__, "commit": commit()}, 0
+    for target, case in product(options.targets, CASES):
+        if options.dims is None or case.dim in options.dims:
+            found = [{**row, **held} for row in rows(target, case)]
+            for row in found:
+                print(show(row), flush=True)
+                remarks += bool(row["remarks"])
+            keep(options.out, found, KEY)
+    print(f"{remarks} kernels with remarks")
+    return 1 if remarks else 0
 
 
 def show(row: dict[str, Any]) -> str:
@@ -241,13 +262,13 @@ def show(row: dict[str, Any]) -> str:
         for name in ("far", "near")
         if row[f"{name} instructions"] != ""
     )
-    given = "+".join(filter(None, options))
     return (
-        f"{row['target']:<6} {row['dtype']:<8} d {row['dim']} k {row['clip']} n {row['n']} {given} "
-        f"{row['kernel']} {row['rows']}×{row['cols']}, {row['near']}; {row['warps']} warps, {row['stages']} stages; "
-        f"{row['registers']} registers, {row['shared']} shared, {row['spilled']} spilled; {loops} {row['remarks']}"
+        f"{row['target']:<6} {row['dtype']:<8} d {row['dim']} k {row['clip']} n {row['n']} "
+        f"{'+'.join(filter(None, options))} {row['kernel']} {row['rows']}×{row['cols']}, {row['near']}; "
+        f"{row['warps']} warps, {row['stages']} stages; {row['registers']} registers, {row['shared']} shared, "
+        f"{row['spilled']} spilled; {loops} {row['remarks']}"
     )
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

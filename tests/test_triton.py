@@ -119,6 +119,12 @@ def test_results_equal_the_reference(monkeypatch, case):
     check(monkeypatch, case)
 
 
+def test_dropout_in_far_tiles(monkeypatch):
+    configure(monkeypatch)
+    inputs = make_inputs(SHAPES["far on both sides"], dtype=torch.float32)
+    assert_same_as_native(relative_attention, inputs, clip=4, dropout_p=0.3)
+
+
 def test_masked_keys_after_the_clipping_range_take_the_edge_row(monkeypatch):
     """A tile of them has only the label of the edge, whose chunk is not the one that its own distances are in."""
     configure(monkeypatch)
@@ -126,6 +132,12 @@ def test_masked_keys_after_the_clipping_range_take_the_edge_row(monkeypatch):
     mask = torch.rand(1, 1, 3, 53, generator=torch.Generator().manual_seed(0)) < 0.6
     inputs = make_inputs(sizes, dtype=torch.float32)
     assert_within_budget(relative_attention, inputs, "triton", clip=(0, 19), query_offset=-3, mask=mask)
+
+
+def test_positions_beyond_32_bits(monkeypatch):
+    inputs = make_inputs(SHAPES["three queries"], dtype=torch.float32)
+    for offset in (2**33 + 1, 3 - 2**33):
+        assert_within_budget(relative_attention, inputs, "triton", clip=(9, 2), query_offset=torch.tensor([offset]))
 
 
 def test_large_scores_with_a_negative_scale(monkeypatch):

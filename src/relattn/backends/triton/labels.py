@@ -111,10 +111,9 @@ def pairs_to_labels(x, pairs, position, first_key, chunk, other):
     The result is the value at the one key of this tile where a query meets a label, or `other` if there is none.
     """
     slot = tl.arange(0, pairs.options.CHUNK) + chunk * pairs.options.CHUNK
-    key = (
-        tl.where(slot < pairs.options.labels, pairs.options.start + slot - first_key, -(2**30))[None, :]
-        + position[:, None]
-    )  # (rows, CHUNK)
+    nowhere = -3 * 2**29  # no key, plus any position up to 2 ** 30
+    distance = tl.where(slot < pairs.options.labels, pairs.options.start + slot - first_key, nowhere)
+    key = distance[None, :] + position[:, None]  # (rows, CHUNK)
     wrapped = key & (x.shape[1] - 1)
     return tl.where(key == wrapped, tl.gather(x, wrapped, 1), other)
 

@@ -1,0 +1,127 @@
+"""All Triton kernels in Triton's interpreter with every triple of options, and compiled for a GPU that is not there."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch._dynamo.backends.debugging import aot_eager
+
+from benchmarks import errors
+from benchmarks.peers import Case
+from relattn import backends, relative_attention
+from relattn.backends.triton import availability, operators, selftest
+from tests import test_triton
+from tests.support.calls import call_of, cases, name_of
+from tests.support.numerics import SHAPES, Shape, assert_within_budget, make_inputs
+from tests.test_triton import _poison_and_forget, check, grid, small_call  # noqa: F401 - an autouse fixture
+
+
+@pytest.mark.parametrize("case", grid(3, test_triton.SHAPES, ["float32", "tf32x3", "bfloat16", "float16"]), ids=name_of)
+def test_small_tiles(monkeypatch, case):
+    check(monkeypatch, case)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("case", [*cases(3), *cases(2, shape=list(SHAPES))], ids=name_of)
+def test_common_grid(case, dtype):
+    operator, inputs, options = call_of(case, SHAPES[case["shape"]], dtype)
+    assert_within_budget(operator, inputs, "triton", **options)
+
+
+@pytest.mark.parametrize(("dim", "value_dim", "rel_dim"), [(80, 200, None), (256, 16, 1), (3, 256, 129)])
+@pytest.mark.parametrize("n", [63, 150])
+def test_tiles_of_a_gpu(n, dim, value_dim, rel_dim):
+    sizes = Shape(batch=1, heads=1, key_heads=1, queries=n, keys=n, dim=dim, value_dim=value_dim, left=16, right=3)
+    inputs = make_inputs(sizes, rel_dim=rel_dim, dtype=torch.bfloat16)
+    assert_within_budget(relative_attention, inputs, "triton", clip=(16, 3))
+
+
+def test_long_sequences_lose_no_more_than_twice_what_plain_attention_loses():
+    case = Case(batch=1, heads=1, n=256, dim=16, left=2, right=2, is_causal=False)
+    ratios = {row["result"]: row["ratio"] for row in errors.rows("triton", case)}
+    assert len(ratios) == 6
+    assert max(ratios.values()) < errors.LIMIT, ratios
+
+
+@pytest.mark.parametrize("seed", [None, torch.tensor(3)], ids=["plain", "dropout"])
+def test_operators_pass_opcheck(seed):
+    bias = torch.ones(1, 1, 1, 1).expand(2, 1, 5, 1)
+    call = small_call(
+        5, 5, seed=seed, dropout_p=0.0 if seed is None else 0.2, rel_query=bias, rel_key=torch.zeros(3, 1)
+    )
+    tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(operators.attention_forward, tuple(call), test_utils=tests)
+    results = operators.attention_forward(*call)
+    torch.library.opcheck(operators.attention_backward, (results[0], *results, *call), test_utils=tests)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # PyTorch's own, from dense
+def test_compiled_calls_use_a_known_result_of_the_selftest(monkeypatch):
+    monkeypatch.setattr(backends, "on_gpu", lambda device: True)
+    results = {}
+    monkeypatch.setattr(selftest, "RESULTS", results)
+    tensors = *torch.randn(3, 1, 1, 40, 16), *torch.randn(2, 5, 16)
+
+    def operators_in_graph():
+        names = set()
+
+        def compile_graph(graph, inputs):
+            names.update(str(node.target) for node in graph.graph.nodes)
+            return aot_eager(graph, inputs)
+
+        torch.compiler.reset()
+        attend = torch.compile(relative_attention, fullgraph=True, backend=compile_graph, dynamic=True)
+        assert (attend(*tensors, clip=2) - relative_attention(*tensors, clip=2, backend="dense")).abs().max() < 1e-5
+        return [name for name in names if "relattn" in name]
+
+    assert operators_in_graph() == []
+    kind = availability.Kind(torch.float32, 16, 16, relations=False, mask=False, dropout=False, tf32=False)
+    results[availability.chip(torch.device("cpu")), kind] = None
+    assert operators_in_graph() == ["relattn.triton.default"]
+    results[availability.chip(torch.device("cpu")), kind] = "disagreed"
+    assert operators_in_graph() == []
+
+
+FAR_APART = """
+import torch
+from relattn import relative_attention
+from tests.support.numerics import Shape, make_inputs, outputs_and_gradients
+
+def spread(x, dimension):  # steps of 2 ** 30 numbers, two of which need more than 32 bits, in memory never touched
+    step = 2**30 + 8
+    strides = [step if d == dimension else x.stride(d) for d in range(x.dim())]
+    memory = torch.empty(step * (x.shape[dimension] - 1) + x.numel(), dtype=x.dtype)
+    return memory.as_strided(x.shape, strides).copy_(x)
+
+shape = Shape(batch=3, heads=3, key_heads=3, queries=3, keys=3, dim=3, value_dim=3, left=1, right=1)
+inputs = make_inputs(shape, rel_dim=3, dtype=torch.float16)
+want = outputs_and_gradients(relative_attention, inputs, clip=1, backend="triton")
+for dimension in range(4):
+    far = {name: spread(x, dimension) if x.dim() == 4 else x for name, x in inputs.items()}
+    got = outputs_and_gradients(relative_attention, far, clip=1, backend="triton")
+    assert all(torch.equal(got[name], want[name]) for name in want), dimension
+"""
+
+COMPILED = """
+from benchmarks import compiled
+from benchmarks.compiled import Case, rows, variants
+
+several = Case("bfloat16", 64, 64, 64, True, 0.1, "mask+grouped+lengths+offsets+rel_query")
+for case in (Case("bfloat16", 64, 16, 2048), several):
+    for row in rows(90, case):
+        assert not row["remarks"], row  # no product waits for another, and no kernel is a trap
+        assert not row["far redundancy"] or row["far redundancy"] < 1.13, row  # no pair is computed twice
+        assert row["far local"] in ("", 0), row
+assert variants(Case("float16", 64, 16, n, batch=1024 // n) for n in range(5, 121, 5)) == 8
+assert variants(Case("float16", 64, 16, n, True, queries=1) for n in range(1, 300, 7)) < 10
+"""
+
+
+@pytest.mark.parametrize(("code", "interpreter"), [(FAR_APART, "1"), (COMPILED, "0")], ids=["64 bits", "compiled"])
+def test_addresses_and_machine_code(tmp_path, code, interpreter):
+    """A short address ends the process. Compiled kernels meet the criteria of `configs.py`, with few variants."""
+    environment = {**os.environ, "TRITON_INTERPRET": interpreter, "TRITON_CACHE_DIR": str(tmp_path)}
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
