@@ -66,7 +66,7 @@ def recipe_file(tmp_path: Path, make_recipe: Callable[..., Recipe]) -> Path:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Recipe, bool]]:
+def train_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Recipe, bool]]:
     """Recipes that `train` is called with, and `resume` of each. Nothing is trained."""
     calls: list[tuple[Recipe, bool]] = []
 

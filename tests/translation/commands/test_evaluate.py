@@ -87,8 +87,9 @@ def test_output_never_replaces_an_input(relattn, tmp_path, text, model, command)
     """Nor is it written into a bundle."""
     path = Path(shutil.copytree(model, tmp_path / "bundle"))
     src, ref = (Path(shutil.copy(text[f"valid_{side}"], tmp_path / side)) for side in ("src", "tgt"))
-    (tmp_path / "link").symlink_to(ref)
-    arguments, outputs = (path, "--src", src, "--ref", ref), [src, ref, tmp_path / "link", path / "config.yaml"]
+    link = tmp_path / "link"
+    link.symlink_to(ref)
+    arguments, outputs = (path, "--src", src, "--ref", link), [src, ref, link, path / "config.yaml"]
     if command == "analyze attention":
         arguments, outputs = (path, "one cat"), []
     before = {file: file.read_bytes() for file in (src, ref, *path.iterdir())}

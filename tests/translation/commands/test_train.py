@@ -80,7 +80,7 @@ def test_wrong_text(relattn, tmp_path, recipe_file, model, split, tgt, message):
     assert not (tmp_path / "run").exists()
 
 
-def test_flags_override_a_recipe(relattn, recipe_file, asked, make_recipe):
+def test_flags_override_a_recipe(relattn, recipe_file, train_calls, make_recipe):
     """Names of flags may have hyphens, and stand before and after the recipe."""
     base = make_recipe(recipe_file.parent / "run")
     flags = ("--model.clip_right=null", "--model.tables_per_head", "true", "--data.src-lang", "a-b_c", "--out=1e-4")
@@ -94,11 +94,11 @@ def test_flags_override_a_recipe(relattn, recipe_file, asked, make_recipe):
         train=replace(base.train, warmup_steps=9),
     )
     relattn("train", recipe_file, "--resume")
-    assert asked == [(expected, False), (base, True)]
+    assert train_calls == [(expected, False), (base, True)]
 
 
 @pytest.mark.parametrize("positions", ["relative+sinusoidal", "learned", "rope"])
-def test_scheme_can_be_chosen_by_a_flag(relattn, tmp_path, asked, positions):
+def test_scheme_can_be_chosen_by_a_flag(relattn, tmp_path, train_calls, positions):
     """Options of the recipe that the scheme does not have are left out."""
     model = ModelConfig(positions=positions)
     path = tmp_path / "recipe.yaml"
@@ -107,13 +107,13 @@ def test_scheme_can_be_chosen_by_a_flag(relattn, tmp_path, asked, positions):
     path.write_text(dump(Recipe(model=ModelConfig(clip=5))))
     relattn("train", path, "--model.positions", "cnn", f"--model.positions={positions}")
     clipped = replace(model, clip=5) if positions == "relative+sinusoidal" else model
-    assert asked == [(Recipe(model=model), False), (Recipe(model=clipped), False)]
+    assert train_calls == [(Recipe(model=model), False), (Recipe(model=clipped), False)]
 
 
 @pytest.mark.parametrize("path", sorted(Path(__file__).parents[3].glob("recipes/*.yaml")), ids=lambda path: path.stem)
-def test_recipes_of_the_repository(relattn, asked, path):
+def test_recipes_of_the_repository(relattn, train_calls, path):
     assert relattn("train", path).code == 0
-    assert asked[0][0] != Recipe()
+    assert train_calls[0][0] != Recipe()
 
 
 def states(*paths: str | Path) -> list[list[torch.Tensor]]:
