@@ -120,4 +120,6 @@ def test_bad_input_is_reported_in_one_line(run, tmp_path):
         assert error.startswith(str(tmp_path / "chorales.json.gz"))
         assert fact in error
     for flags in BAD_FLAGS:
-        assert flags.split()[1] in run(*f"--{flags}".split())
+        error = run(*f"--{flags}".split())
+        assert flags.split()[1] in error
+        assert error.count("\n") == 1

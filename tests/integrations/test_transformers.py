@@ -362,10 +362,10 @@ def test_disabling_restores_only_what_was_enabled():
     assert faster.report(model).count(": not enabled") == 2
     faster.enable()
     faster.enable()
-    faster.disable()
-    faster.disable()
-    assert faster.report(other).count(": not enabled") == 2
-    assert type(other.encoder.layers[0].self_attn).forward is forward
+    for _ in range(2):  # the second call does nothing
+        faster.disable()
+        assert faster.report(other).count(": not enabled") == 2
+        assert type(other.encoder.layers[0].self_attn).forward is forward
 
 
 def test_unsupported_modules_run_their_own_code_and_are_reported():
