@@ -128,15 +128,14 @@ def test_checkpoints_of_opennmt_py(tmp_path, edit, facts):
     assert all(fact in message for fact in facts), message
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(
     part=st.sampled_from(["opt", "vocab", ""]),
     name=st.sampled_from(["heads", "norm_eps", "pos_ffn_activation_fn", "num_kv", "max_relative_positions", "model",
                           "src", "tgt", "src_feats", "decoder_start_token", "data_task", "generator", "vocab", "opt"]),
     value=st.sampled_from([*VALUES, torch.ones(2)]),
 )  # fmt: skip
-def test_settings_of_opennmt_py(tmp_path_factory, part, name, value):
-    """Any value, at any place, gives a model or an error in one line."""
+def test_any_value_of_opennmt_py(tmp_path_factory, part, name, value):
     path = tmp_path_factory.getbasetemp()
     edit = lambda c: (vars(c[part]) if part == "opt" else c[part] if part else c).update({name: value})  # noqa: E731
     fault(save_checkpoint(path, edit))
@@ -176,25 +175,27 @@ def test_settings_of_eole(directory, name, edit, facts):
     assert all(fact in message for fact in facts), message
 
 
-def test_values_of_eole(directory):
-    """Any value of a setting gives a model or an error in one line."""
-    keys = ("heads", "norm_eps", "mlp_activation_fn", "heads_kv", "embeddings", "decoder")
-    for name, group, key in (
-        *(("config.json", "model", key) for key in keys),
-        *(("vocab.json", "", key) for key in ("src", "tgt", "specials", "decoder_start_token")),
-        ("vocab.json", "specials", "eos_token"),
-        ("config.json", "", "model"),
-    ):
-        before = (directory / name).read_text()
-        for value in VALUES:
-            content = json.loads(before)
-            target = content.setdefault(group, {}) if group else content
-            if isinstance(target.get("decoder"), dict):
-                target["decoder"].pop(key, None)
-            target[key] = value
-            (directory / name).write_text(json.dumps(content))
-            fault(directory)
-        (directory / name).write_text(before)
+@settings(max_examples=30)
+@given(
+    st.sampled_from(
+        [*(("config.json", "model", key) for key in ("heads", "norm_eps", "mlp_activation_fn", "heads_kv", "decoder")),
+         *(("vocab.json", "", key) for key in ("src", "tgt", "specials", "decoder_start_token")),
+         ("vocab.json", "specials", "eos_token"), ("config.json", "", "model"), ("config.json", "model", "embeddings")]
+    ),
+    st.sampled_from(VALUES),
+)  # fmt: skip
+def test_any_value_of_eole(tmp_path_factory, setting, value):
+    path, (name, group, key) = tmp_path_factory.getbasetemp() / "values", setting
+    shutil.copytree(DIRECTORY, path, dirs_exist_ok=True)
+
+    def edit(content: dict[str, Any]) -> None:
+        target = content.setdefault(group, {}) if group else content
+        if isinstance(target.get("decoder"), dict):
+            target["decoder"].pop(key, None)  # a setting of a stack has priority
+        target[key] = value
+
+    edit_json(path / name, edit)
+    fault(path)
 
 
 @pytest.mark.filterwarnings("ignore:clip. 0:UserWarning")

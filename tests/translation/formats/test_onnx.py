@@ -58,7 +58,7 @@ def assert_graphs_agree(model: Transformer, encoder: Graph, decoder: Graph) -> N
     """Assert that graphs compute the log-probabilities of a model, one target position at a time, at several sizes."""
     torch.manual_seed(2)
     layers, heads = model.config.decoder_layers, model.config.heads
-    for rows, src_len, tgt_len in ((1, 1, 1), (1, 29, 2), (5, 2, 23)):
+    for rows, src_len, tgt_len in ((1, 1, 1), (1, 29, 2), (5, 2, 11)):
         src, tgt = torch.randint(4, 100, (rows, src_len)), torch.randint(4, 100, (rows, tgt_len))
         lengths = torch.randint(1, src_len + 1, (rows,))
         lengths[0] = src_len

@@ -191,7 +191,7 @@ def test_search_equals_a_plain_beam_search(
 ):
     """Also with ties, which rounded logits give, with prefixes, and for a sentence alone. A beam of 1 is greedy."""
     model, n_best = TableModel(seed, spread=spread, round_to=round_to), data.draw(st.integers(1, beam_size))
-    limits = data.draw(st.lists(st.integers(prefix_length + 1, DEPTH), min_size=1, max_size=4))
+    limits = data.draw(st.lists(st.integers(prefix_length + 1, DEPTH), min_size=1, max_size=SENTENCES))
     words = st.lists(st.sampled_from(WORDS), min_size=prefix_length, max_size=prefix_length)
     prefixes = [data.draw(words) for _ in limits]
     how = rules(beam_size, penalty, n_best, early_stopping=early_stopping)
@@ -202,8 +202,21 @@ def test_search_equals_a_plain_beam_search(
         assert_same(found[sentence], plain_beam_search(model, sentence, limit, how, prefix))
         assert search_all(model, [limit], how, sentences=[sentence], prefixes=[prefix]) == [found[sentence]]
     if round_to is None:  # without phrases, the other search is the same but for its ties
-        for mine, its in zip(search_all(model, limits, how, prefixes=prefixes, phrases=[()] * 4), found, strict=True):
+        for mine, its in zip(
+            search_all(model, limits, how, prefixes=prefixes, phrases=[()] * SENTENCES), found, strict=True
+        ):
             assert_same(mine, its)
+
+
+@pytest.mark.parametrize("phrases", [None, [()]])
+def test_search_continues_while_a_longer_translation_may_be_better(phrases):
+    """The likeliest first token is the end of sentence, and the best translation per token has three words."""
+    model = TableModel(1)
+    model.logits[:] = torch.tensor([0.0, 0.0, 0.0, 20.0, 0.0, 0.0])  # after the first word, 3 is almost certain
+    model.logits[:, 0] = torch.tensor([1e-9, 1e-9, 0.5, 0.2, 0.15, 0.15]).log()
+    model.logits[:, 1 + 3 + VOCAB * (1 + 3 + VOCAB * (1 + 3)), EOS] = 40.0  # after 3 3 3
+    ((best,),) = search_all(model, [5], rules(2, ("average", 1.0)), phrases=phrases)
+    assert best.tokens == [3, 3, 3]
 
 
 def test_early_stopping_takes_fewer_steps():

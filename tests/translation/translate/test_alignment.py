@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -87,6 +88,20 @@ def test_attention_of_an_ensemble_is_the_mean_of_its_models():
     expected = (attention(models[0], batch) + attention(models[1], batch)) / 2
     torch.testing.assert_close(attention(Ensemble(models), batch), expected)
     assert not any(layer.cross_attention._forward_pre_hooks for model in models for layer in model.decoder)
+
+
+def test_attention_ignores_other_threads():
+    """Another thread uses the model at the same time."""
+    model, batch, other = make_model(1), collate([[5, 6, 7]], [[9, 10]]), collate([[8, 9, 11]], [[12, 13]])
+    expected = attention(model, batch)
+
+    def use(*_: object) -> None:
+        hook.remove()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(model, other.src, other.src_lengths, other.tgt_in).result()
+
+    hook = model.encoder[0].register_forward_pre_hook(use)
+    torch.testing.assert_close(attention(model, batch), expected)
 
 
 TWO = [Translation("ein\tMann »x«", -0.51239, [5], -0.25, 0.5, [(0, 0), (2, 1)]), Translation("", -2.0, [])]

@@ -110,7 +110,7 @@ def test_time_is_linear_in_the_length_of_a_line(part):
     assert time.process_time() - start < 1
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(
     st.lists(st.tuples(st.sampled_from([*TAGS, "ab", "c.", "(d", "e"]), st.sampled_from([" ", " ", ""])), max_size=9),
     st.lists(st.tuples(st.sampled_from(["", ".", ")"]), st.none() | st.integers(0, 8)), max_size=6),
@@ -135,7 +135,7 @@ def test_each_tag_occurs_once_in_a_translation(parts, words):
     assert "  " not in text
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(
     st.sets(st.integers(0, 6), min_size=4, max_size=4),
     st.booleans(),
