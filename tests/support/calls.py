@@ -32,7 +32,8 @@ def cases(n: int = 3, seed: int = 0, shapes: dict[str, Shape] = SHAPES, **more: 
         shapes: Shapes by name. The calls use them in turn, unless `shape` is one of the options.
         **more: Values of further options, such as `shape`.
     """
-    found = combinations(n, **OPTIONS, **more)
+    options: dict[str, Any] = {**OPTIONS, **more}
+    found = combinations(n, **options)
     names = list(shapes)
     return [{"shape": names[(seed + i) % len(names)], **case, "seed": seed + i} for i, case in enumerate(found)]
 
@@ -59,7 +60,7 @@ def call_of(case: Case, shape: Shape, dtype: torch.dtype, device: str = "cpu") -
     )  # fmt: skip
     options: Case = {"is_causal": case["is_causal"], "scale": (None, 0.3)[case["seed"] % 2]}
     if case["labels"] == "relations":
-        operator = relation_attention
+        operator: Any = relation_attention
         labels = integers(-1, shape.labels, *lead(), shape.queries, shape.keys)
         options["relations"] = labels.to(
             (torch.int64, torch.int8, torch.int16, torch.int32)[case["seed"] % 4 if shape.labels < 128 else 0]
