@@ -12,7 +12,7 @@ from relattn.translation.data import text_files
 from relattn.translation.data.text_files import ParallelFiles, read_lines, read_parallel, stream_lines
 from relattn.translation.errors import InputError
 
-LONG = gzip.compress(b"some text that is long enough\n" * 100)
+LONG = gzip.compress(b"some text that is long enough\n" * 100, mtime=0)
 
 
 def streamed(path):
@@ -36,7 +36,10 @@ def outcome(lines):
 
 
 @given(
-    parts=st.lists(st.sampled_from([b"a", "é\u2028\u0085😀".encode(), b"\n", b"\r\n", b"\r", b"x" * 30]), min_size=1),
+    parts=st.lists(
+        st.sampled_from([b"a", "é\u2028\u0085😀".encode(), b"\xef\xbb\xbf", b"\n", b"\r\n", b"\r", b"x" * 30]),
+        min_size=1,
+    ),
     mark=st.sampled_from([b"", b"\xef\xbb\xbf"]),
     wrong=st.sampled_from([b"", b"", b"\xff", b"\xe2\x82", b"\xc3("]),
     rest=st.sampled_from([b"", b"\nb\n"]),
