@@ -7,6 +7,7 @@ import json
 import random
 import re
 import sys
+from functools import partial
 
 import mido
 import pytest
