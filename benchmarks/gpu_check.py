@@ -117,4 +117,5 @@ def tasks(device: str) -> dict[str, Task]:
         for check in (dropout, deterministic, compiled)
     }
     found |= {name_of(case): (within_budget, (case, shapes[case["shape"]], device)) for case in calls}
-    return found if on_gpu else dict(list(found.items())[:7])
+    few = [name for name in found if not name.startswith("compiled")][:5]  # torch.compile takes seconds
+    return found if on_gpu else {name: found[name] for name in few}

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from benchmarks import gpu, gpu_check, gpu_times, measure, workers
+from benchmarks import gpu, gpu_check, gpu_times, measure, peers, workers
 from benchmarks.peers import Case
 from relattn.backends import dense, triton
 from tests.support.calls import call_of
@@ -17,11 +17,11 @@ from tests.support.interpreter import patch_language_once
 from tests.support.numerics import equations_keeping
 
 
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # PyTorch's own
 @pytest.mark.parametrize("command", gpu.FILES)
 def test_rehearsal(monkeypatch, tmp_path, command):
     patch_language_once(monkeypatch)
     monkeypatch.setattr(gpu_times, "REPEATS", 2)
+    monkeypatch.setattr(peers, "installed", lambda name: name == "VITS")
     assert gpu.main([command, "--device", "cpu", "--out", str(tmp_path), "--commit", "0123abc"]) == 0
     with open(tmp_path / gpu.FILES[command], newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
