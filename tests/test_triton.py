@@ -148,12 +148,15 @@ def test_large_scores_with_a_negative_scale(monkeypatch):
     assert_within_budget(relative_attention, inputs, "triton", clip=(9, 2), scale=-0.7)
 
 
-@pytest.mark.parametrize(("tables", "offset", "beyond"), [("keys", -7, "clip"), ("values", 5, "zero")])
-def test_parts_of_table_gradients_have_the_labels_that_are_reached(monkeypatch, tables, offset, beyond):
-    """A block of 16 queries reaches one label per key and 15 more, rounded up to tiles of keys and chunks of labels."""
-    sizes = Shape(batch=1, heads=1, key_heads=1, queries=51, keys=23, dim=5, value_dim=7, left=60, right=60)
+@pytest.mark.parametrize(("queries", "offset", "beyond"), [(49, -7, "clip"), (48, 5, "zero")])
+def test_parts_of_table_gradients_have_the_labels_that_are_reached(monkeypatch, queries, offset, beyond):
+    """A block of 16 queries reaches one label per key and 15 more, rounded up to tiles of keys and chunks of labels.
+
+    With these sizes its first label is the first of a chunk.
+    """
+    sizes = Shape(batch=1, heads=1, key_heads=1, queries=queries, keys=23, dim=5, value_dim=7, left=60, right=60)
     plans = configure(monkeypatch)
-    inputs = make_inputs(sizes, dtype=torch.float32, tables=tables, per_head=True)
+    inputs = make_inputs(sizes, dtype=torch.float32, tables="keys", per_head=True)
     options = {"clip": 60, "beyond": beyond, "query_offset": offset}
     assert_within_budget(relative_attention, inputs, "triton", **options)
     edges = 2 * (beyond == "clip")
