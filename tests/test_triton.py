@@ -111,7 +111,7 @@ def assert_same_as_native(operator, inputs, **options) -> None:
         found[backend] = outputs_and_gradients(operator, inputs, backend=backend, **options)
     largest = max(float(x[x.isfinite()].abs().max()) for x in found["native"].values() if x.isfinite().any())
     allowed = 16 * torch.finfo(torch.float32).eps * largest
-    assert all(error(found["triton"][name], want) < allowed for name, want in found["native"].items())
+    assert all(error(found["triton"][name], want) <= allowed for name, want in found["native"].items())
 
 
 @pytest.mark.parametrize("case", grid(2, list(SHAPES)[:3], ["float32", "tf32x3", "bfloat16"]), ids=name_of)
