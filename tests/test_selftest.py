@@ -155,8 +155,8 @@ def test_modes_of_the_caller_do_not_matter():
     assert torch.equal(before, torch.get_rng_state())
 
 
-@pytest.mark.parametrize("place", ["capture", "backward"])
-def test_no_selftest_in_a_capture_or_a_backward_pass(monkeypatch, tested, place):
+@pytest.mark.parametrize("place", ["capture", "compilation", "backward"])
+def test_no_selftest_in_a_capture_a_compilation_or_a_backward_pass(monkeypatch, tested, place):
     names = []
 
     def choose_twice(_=None):
@@ -167,6 +167,9 @@ def test_no_selftest_in_a_capture_or_a_backward_pass(monkeypatch, tested, place)
     if place == "capture":
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        choose_twice()
+    elif place == "compilation":
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
         choose_twice()
     else:
         x = torch.zeros(1, requires_grad=True)
