@@ -1,7 +1,7 @@
 """Settings of all tests.
 
 Each process uses one thread: the tensors of tests are too small to divide. Triton's kernels run in its interpreter. On
-a machine with a GPU, `python -m benchmarks.gpu core --check-only` runs them compiled.
+a machine with a GPU, `python -m benchmarks.gpu check --out DIR` runs them compiled.
 """
 
 import os
