@@ -41,7 +41,7 @@ HELD_OUT = ["one two three four five six", "eins zwei drei vier"]
         ("one two three four six five seven eight", "x " * 7 + "x", "long"),
         ("a" * 60, "b", None),
         ("a" * 61, "b", "long"),
-        ("one two", "a b c d e f", None),
+        ("one two", "abc abc abc abc abc abc", None),
         ("one two", "ab " * 7, "ratio"),
         ("one two", "a b c d e f g", None),  # twice as many bytes
         ("?", "a b c", "ratio"),

@@ -16,8 +16,15 @@ from relattn.translation.data.storage import open_pairs, write_pairs
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 
-SRC = [f"the cat number {i} sat on the mat" for i in range(40)] + ["", "short", "   ", "long " * 30, "a b c d e f g h"]
-TGT = [f"die Katze Nummer {i} saß auf der Matte" for i in range(40)] + ["leer", "kurz", "x", "lang", "eins"]
+SRC = [f"the cat number {i} sat on the mat" for i in range(40)] + ["", "short", "   ", "long " * 30, "a b", "c d"]
+TGT = [f"die Katze Nummer {i} saß auf der Matte" for i in range(40)] + [
+    "leer",
+    "kurz",
+    "x",
+    "lang",
+    "lang " * 62,
+    "eins",
+]
 SETTINGS = ["train_src", "train_tgt", "valid_src", "valid_tgt"]
 
 
@@ -51,8 +58,8 @@ def test_an_epoch_is_the_text_without_dropped_pairs(files, tmp_path):
     data = load(tmp_path, **files, max_length=60)
     steps = next(i for i, step in enumerate(data.train.steps()) if step.epoch == 1)
     pairs = list(zip(SRC, TGT, strict=True))
-    assert sorted(texts(data, steps)) == sorted([*pairs[:40], pairs[41], pairs[44]])
-    assert data.dropped == {"empty": 2, "max_length": 1}
+    assert sorted(texts(data, steps)) == sorted([*pairs[:40], pairs[41], pairs[45]])
+    assert data.dropped == {"empty": 2, "max_length": 2}
     (valid,) = data.valid
     assert (valid.name, valid.pairs) == ("valid_src", pairs[:7])
     rows = [row for batch in valid.batches for row in batch.tgt_out.tolist()]
@@ -64,7 +71,7 @@ def test_max_words_keeps_short_pairs_and_their_characters_alone(files, tmp_path)
         with open(files[side], "a", encoding="utf-8") as stream:
             stream.write("ж " * 11 + "\n" + "я " * 10 + "\n")
     data = load(tmp_path, train_src=files["train_src"], train_tgt=files["train_tgt"], max_words=10)
-    assert data.dropped == {"empty": 2, "max_words": 2}
+    assert data.dropped == {"empty": 2, "max_words": 3}
     assert data.valid == []
     encode = data.tokenizer.encode
     assert [len(encode(f"the cat{letter}")) - len(encode("the cat")) for letter in "яж"] == [1, 2]
@@ -135,7 +142,7 @@ def test_errors_in_text_name_the_file_and_leave_nothing_half_written(files, tmp_
 
 
 def test_a_corpus_with_nothing_to_keep_is_refused(files, tmp_path):
-    with pytest.raises(InputError, match=r"train_src: at least one pair must be kept.*: 43 max_length, 2 empty"):
+    with pytest.raises(InputError, match=r"train_src: at least one pair must be kept.*: 44 max_length, 2 empty"):
         load(tmp_path, **files, max_length=1)
     assert list((tmp_path / "run" / "data").iterdir()) == []
 
