@@ -128,7 +128,7 @@ def test_files(client, monkeypatch):
     fetched = client.get(address)
     assert fetched.content == b"1\n00:00:01,000 --> 00:00:02,000\nde:HI\n\n"
     assert fetched.headers["content-disposition"].startswith("attachment")
-    assert client.get(address[:-5] + "x.srt").status_code == 404
+    assert client.get(f"{address[:-5]}.srt").status_code == 404  # a name that was not given out
     for _ in range(files.MAX_FILES):
         client.post("/translate_file", data=parameters, files={"file": ("a.txt", b"")})
     assert client.get(address).status_code == 404  # the oldest file
