@@ -16,6 +16,7 @@ from relattn.backends import native
 from relattn.backends.native import library, operators
 from relattn.call import Call
 from tests.support.calls import call_of, cases, name_of
+from tests.support.covering import pairwise
 from tests.support.numerics import (
     Shape,
     assert_within_budget,
@@ -82,6 +83,18 @@ def test_tiles_equal_the_reference(number, level, dtype):
     operator, inputs, options = prepared(number, dtype)
     with nan_in_new_memory():
         assert_within_budget(operator, inputs, "native", **options)
+
+
+@pairwise(
+    queries=[1, 3, 4, 64, 65], keys=[15, 17, 64, 65, 129], offset=[-65, -1, 0, 62, 63, 64],
+    clip=[(0, 0), (7, 7), (8, 8), (63, 1), (1, 64)], is_causal=[False, True],
+)  # fmt: skip
+def test_sizes_around_the_ends_of_vectors_and_tiles(queries, keys, offset, clip, is_causal):
+    shape = Shape(2, 2, 1, queries, keys, dim=15, value_dim=17, left=clip[0], right=clip[1])
+    inputs = make_inputs(shape, dtype=torch.float32)
+    options = {"clip": clip, "query_offset": offset, "is_causal": is_causal}
+    with nan_in_new_memory():
+        assert_within_budget(relative_attention, inputs, "native", **options)
 
 
 @pytest.mark.parametrize(("level", "dtype"), BUILDS, indirect=["level"], ids=str)
