@@ -173,6 +173,19 @@ def test_autograd(backend):
     assert torch.equal(output.add_(1.0), want)  # autograd would refuse this for a view that a function returns
 
 
+@FAST
+def test_vmap_equals_one_call_per_index(backend):
+    inputs = make_inputs(SHAPES["one head"])
+    query = inputs.pop("query")
+    queries = torch.stack([query, 2 * query])
+
+    def attend(query):
+        return relative_attention(query, **inputs, clip=(2, 3), backend=backend)
+
+    got = torch.func.vmap(attend, in_dims=1)(queries.transpose(0, 1))
+    assert_close(got, torch.stack([attend(each) for each in queries]))
+
+
 @BACKENDS
 def test_autocast(backend):
     inputs = make_inputs(SHAPES["one head"], dtype=torch.float32)
