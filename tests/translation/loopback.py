@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import resource
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,6 +49,11 @@ class Hub(ThreadingHTTPServer):
         self.gated = False
         self.cuts: dict[str, int] = {}  # file name → number of bytes at its end that are not sent
         self.wrong: dict[str, bytes] = {}  # file name → content that is sent instead
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Ignore clients that reset their connection, and print all other errors."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class Handler(BaseHTTPRequestHandler):
