@@ -27,45 +27,61 @@ def differentiable(
     """
     final_backward = without_derivative(name, backward)
 
-    class Forward(torch.autograd.Function):
+    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.results, ctx.options = len(output) - unread, inputs[tensors:]
+        ctx.save_for_backward(*output[unread:], *inputs[:tensors])
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+
+    def gradients(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * (tensors + len(ctx.options))
+        saved = ctx.saved_tensors
+        is_final = torch.compiler.is_compiling() or not torch.is_grad_enabled()  # nobody can differentiate the results
+        results = (backward if is_final else final_backward)(grad, *saved, *ctx.options)
+        inputs = saved[ctx.results : ctx.results + INPUTS]
+        needed = (None if x is None else d for x, d in zip(inputs, results, strict=True))
+        return (*needed, *(None,) * (tensors - INPUTS + len(ctx.options)))
+
+    class Compiled(torch.autograd.Function):
+        """For `torch.compile`, which refuses a function with `jvp` in a full graph."""
+
+        setup_context = staticmethod(save)
+        backward = staticmethod(gradients)
+
         @staticmethod
         def forward(*arguments: Any) -> tuple[Tensor, ...]:
             return forward(*arguments)
 
         @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-            ctx.results, ctx.options = len(output) - unread, inputs[tensors:]
-            ctx.save_for_backward(*output[unread:], *inputs[:tensors])
-            ctx.mark_non_differentiable(*output[1:])
-            ctx.set_materialize_grads(False)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-            if grad is None:
-                return (None,) * (tensors + len(ctx.options))
-            saved = ctx.saved_tensors
-            run = backward if torch.compiler.is_compiling() else final_backward
-            gradients = run(grad, *saved, *ctx.options)
-            inputs = saved[ctx.results : ctx.results + INPUTS]
-            needed = (None if x is None else d for x, d in zip(inputs, gradients, strict=True))
-            return (*needed, *(None,) * (tensors - INPUTS + len(ctx.options)))
-
-        @staticmethod
         def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[Any, Any]:
-            return one_by_one(Eager.apply, info.batch_size, in_dims, given)
+            return one_by_one(Transformed.apply, info.batch_size, in_dims, given)
 
-    class Eager(Forward):
-        """With a clear error in forward mode; `torch.compile(fullgraph=True)` refuses a function that has `jvp`."""
+    class Transformed(Compiled):
+        """For `torch.func`, which needs `setup_context`, and for forward mode, which is an error."""
 
         jvp = staticmethod(refuse_derivative(name))
+
+    class Eager(torch.autograd.Function):
+        """For all other calls: without `setup_context`, `apply` takes 20 µs less."""
+
+        backward = staticmethod(gradients)
+
+        @staticmethod
+        def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
+            output = forward(*arguments)
+            save(ctx, arguments, output)
+            return output
 
     def function(*arguments: Any) -> Any:
         inputs = arguments[:INPUTS]
         if torch.compiler.is_compiling():
-            return (Forward.apply if has_gradients(inputs) else forward)(*distinct_tensors(arguments))
+            return (Compiled.apply if has_gradients(inputs) else forward)(*distinct_tensors(arguments))
         if torch._C._is_tracing():  # a traced module cannot be saved with a Python function in it
             return forward(*arguments)
-        return (Eager.apply if has_gradients(inputs) or is_transformed(inputs) else forward)(*arguments)
+        if is_transformed(inputs):
+            return Transformed.apply(*arguments)
+        return (Eager.apply if has_gradients(inputs) else forward)(*arguments)
 
     return function
 
@@ -76,7 +92,7 @@ def has_gradients(tensors: Iterable[Tensor | None]) -> bool:
 
 
 def is_transformed(inputs: Iterable[Tensor | None]) -> bool:
-    """Return whether a `torch.func` transform or forward mode is active; if not, `apply` and its 40 µs are avoided."""
+    """Return whether a `torch.func` transform or forward mode is active."""
     if torch._C._are_functorch_transforms_active():
         return True
     return any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in inputs)

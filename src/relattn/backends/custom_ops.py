@@ -35,28 +35,20 @@ def register(
     Returns:
         The differentiable operator, the forward operator and the backward operator, functions of a call's fields.
     """
-    saved = "Tensor grad, Tensor output, Tensor lse, Tensor stats"
-
-    @torch.library.custom_op(f"relattn::{name}", mutates_args=(), schema=f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor)")
-    def run(*fields: Any) -> Attended:
-        return forward(Call(*fields))
-
-    torch.library.impl(f"relattn::{name}", "cpu", untraced(lambda *fields: forward(Call(*fields))))
-
-    @torch.library.custom_op(
-        f"relattn::{name}_backward",
-        mutates_args=(),
-        schema=f"({saved}, {ARGUMENTS}) -> ({', '.join(['Tensor'] * INPUTS)})",
+    saved, gradients = "Tensor grad, Tensor output, Tensor lse, Tensor stats", ", ".join(["Tensor"] * INPUTS)
+    define(name, f"({ARGUMENTS}) -> (Tensor, Tensor, Tensor)", lambda *fields: forward(Call(*fields)))
+    define(
+        f"{name}_backward",
+        f"({saved}, {ARGUMENTS}) -> ({gradients})",
+        lambda *given: backward(Call(*given[4:]), *given[:4]),
     )
-    def run_backward(grad: Tensor, output: Tensor, lse: Tensor, stats: Tensor, *fields: Any) -> tuple[Tensor, ...]:
-        return backward(Call(*fields), grad, output, lse, stats)
 
-    @run.register_fake
+    @torch.library.register_fake(f"relattn::{name}")
     def _(*fields: Any) -> Attended:
         output, lse = new_results(Call(*fields))
         return output, lse, new_row_stats(lse, row_stats)
 
-    @run_backward.register_fake
+    @torch.library.register_fake(f"relattn::{name}_backward")
     def _(grad: Tensor, output: Tensor, lse: Tensor, stats: Tensor, *fields: Any) -> tuple[Tensor, ...]:
         return tuple(new_gradient(x, grad) for x in fields[:INPUTS])
 
@@ -64,14 +56,19 @@ def register(
     return differentiable(name, forward_op, backward_op, tensors=TENSORS), forward_op, backward_op
 
 
-def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that Dynamo does not trace.
+def define(name: str, schema: str, function: Callable[..., Any]) -> None:
+    """Register an operator that Dynamo does not trace.
 
-    Unlike `torch.compiler.disable`, and unlike `custom_op` with its own kernel, it does not import Dynamo, which takes
-    over a second.
+    `torch.library.custom_op` would add its own autograd function, which costs 5 µs per call. `torch.compiler.disable`
+    would import Dynamo, which takes over a second.
     """
-    disabled = functools.cache(lambda: torch.compiler.disable(function))
-    return lambda *given: (disabled() if "torch._dynamo" in sys.modules else function)(*given)
+    untraced = functools.cache(lambda: torch.compiler.disable(function))
+
+    def run(*given: Any) -> Any:
+        return (untraced() if "torch._dynamo" in sys.modules else function)(*given)
+
+    torch.library.define(f"relattn::{name}", schema)
+    torch.library.impl(f"relattn::{name}", "CompositeExplicitAutograd", run)
 
 
 def attend(call: Call, operator: Operator, return_lse: bool) -> tuple[Tensor, Tensor | None]:
