@@ -113,6 +113,7 @@ def test_a_model_without_positions_equals_pytorchs_transformer(norm):
         y = as_pytorch(layer, norm)(y, memory, tgt_mask=future, memory_key_padding_mask=PADDING)
     close(model(src, LENGTHS, tgt), model.decoder_norm(y) @ model.embedding.T)
     close(model.encode(src, LENGTHS)[~PADDING], memory[~PADDING])
+    assert [name for name, parameter in model.named_parameters() if VOCAB in parameter.shape] == ["embedding"]
 
 
 @every_model
@@ -207,11 +208,8 @@ def test_word_order_has_an_effect_unless_a_warning_says_no(changes):
 
 
 def test_learned_positions_have_a_maximum_length():
-    model = make(SCHEME_MODELS["learned"])
-    assert {name for name, changes in MODELS.items() if make(changes).max_length is not None} == {"learned"}
-    src, lengths = pieces(1, 11), torch.tensor([11])
-    _, cache = model.step(pieces(1, 10), model.start(model.encode(src, lengths), lengths))
-    _, cache = model.step(pieces(1, 1), cache)
+    model, lengths = make(SCHEME_MODELS["learned"]), torch.tensor([11])
+    _, cache = model.step(pieces(1, 11), model.start(model.encode(pieces(1, 11), lengths), lengths))
     for call in (lambda: model.step(pieces(1, 1), cache), lambda: model.encode(pieces(1, 12), lengths)):
         with pytest.raises(ValueError, match=r"at most 11 pieces .* got 12"):
             call()
@@ -233,20 +231,14 @@ def test_copies_equal_the_model_and_are_independent(changes):
     """With copy.deepcopy and with a state dict, whose shapes are also those of a model on the meta device."""
     model, other, batch = make(changes), make(changes, seed=7), inputs()
     expected, others, state = model(*batch), other(*batch), model.state_dict()
-    assert len({tensor.data_ptr() for tensor in state.values()}) == len(state)
     assert {name for name, _ in model.named_parameters()} == state.keys()
-    assert not torch.allclose(others, expected)
     copied = copy.deepcopy(model)
     assert torch.equal(copied(*batch), expected)
     copied.load_state_dict(other.state_dict())
+    assert torch.equal(copied(*batch), others)
     assert torch.equal(model(*batch), expected)
-    got = copied(*batch)
-    assert torch.equal(got, others)
-    got.square().sum().backward()
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert all(parameter.grad is not None for parameter in copied.parameters())
-    with torch.device("meta"), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*cannot tell word order")
+    assert not torch.allclose(others, expected)
+    with torch.device("meta"), warnings.catch_warnings(action="ignore"):
         empty = Transformer(model.config, VOCAB).state_dict()
     assert all(tensor.is_meta for tensor in empty.values())
     assert {name: x.shape for name, x in empty.items()} == {name: x.shape for name, x in state.items()}
@@ -284,19 +276,6 @@ def test_an_empty_batch_has_zero_loss_and_gradients(changes):
     loss.backward()
     assert loss.item() == 0
     assert not any(parameter.grad.any() for parameter in model.parameters())
-
-
-def test_source_target_and_output_share_one_matrix():
-    model, (src, _, tgt) = make({}), inputs()
-    assert [name for name, p in model.named_parameters() if VOCAB in p.shape] == ["embedding"]
-    hidden: list[Tensor] = []
-    model.decoder_norm.register_forward_hook(lambda module, inputs, output: hidden.append(output))
-    memory = model.encode(src, LENGTHS)
-    close(model.step(tgt, model.start(memory, LENGTHS))[0], hidden[0] @ model.embedding.T)
-    model.embedding.data += 0.1 * torch.randn(VOCAB, 12, generator=torch.Generator().manual_seed(5))
-    model.step(tgt, model.start(memory, LENGTHS))
-    assert (hidden[1] - hidden[0]).abs().amax() > 1e-3
-    assert (model.encode(src, LENGTHS) - memory).abs().amax() > 1e-3
 
 
 @pairwise(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import pickle
 import resource
 import subprocess
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -78,20 +78,15 @@ def saved(content: Any) -> bytes:
         (lambda code: saved({}), "got None"),
         (lambda code: saved([1, 2]), "got None"),
     ],
-    ids=["empty", "archive", "pickle", "code", "format", "dict", "list"],
 )
 def test_file_with_other_content_is_refused_and_runs_no_code(tmp_path, content: Callable[[Code], bytes], fact):
     (path,) = save(tmp_path, 7)
     data = content(Code(tmp_path / "executed"))
     path.write_bytes(data)
-    path.with_suffix(".sha256").write_text(f"{hashlib.sha256(data).hexdigest()}  {path.name}\n")
-    with pytest.raises(InputError) as caught:
+    path.with_suffix(".sha256").write_text(f"{sha256(data).hexdigest()}  {path.name}\n")
+    with pytest.raises(InputError, match=rf"^{path}.*{fact}.*$") as caught:
         checkpoints.load(path)
-    message = str(caught.value)
-    assert str(path) in message
-    assert fact in message
-    assert "\n" not in message
-    assert "weights_only" not in message  # PyTorch's advice to run the code
+    assert "weights_only" not in str(caught.value)  # PyTorch's advice to run the code
     assert not (tmp_path / "executed").exists()
 
 
@@ -101,22 +96,15 @@ def flip_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
-def name_another(path: Path) -> None:
-    """Let the checksum be that of a file with another name."""
-    checksum = path.with_suffix(".sha256")
-    checksum.write_text(checksum.read_text().replace(path.name, "other.ckpt"))
-
-
 @pytest.mark.parametrize(
     "damage",
     [
         flip_bit,
-        name_another,
         lambda path: path.write_bytes(path.read_bytes()[:-100]),
+        lambda path: path.with_suffix(".sha256").write_text(f"{sha256(path.read_bytes()).hexdigest()}  other.ckpt\n"),
         lambda path: path.with_suffix(".sha256").write_bytes(b"\xff\xfe"),
         lambda path: path.with_suffix(".sha256").unlink(),  # power failure between the two writes
     ],
-    ids=["bit", "name", "truncated", "checksum damaged", "checksum missing"],
 )
 def test_damaged_checkpoint_is_skipped(tmp_path, damage):
     with pytest.raises(InputError, match=str(tmp_path)):

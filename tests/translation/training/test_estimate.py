@@ -54,6 +54,18 @@ def test_memory_equals_what_can_be_counted_by_hand():
     assert shards.activations == memory.activations
 
 
+def test_longest_batch_and_the_steps_of_several_devices():
+    learned = replace(SMALL, model=SMALL.model.with_positions("learned", max_positions=25))
+    tiny = replace(SMALL, data=replace(SMALL.data, max_tokens=7))
+    shapes = [estimate.longest_batch(recipe).src.shape for recipe in (SMALL, learned, tiny)]
+    assert shapes == [(10, 60), (24, 25), (1, 7)]
+    spread = estimate.distribute(SMALL, 2)
+    assert (spread.train.accumulate, spread.train.devices) == (4, 2)
+    for devices in (0, 3, 16):
+        with pytest.raises(InputError, match=f"devices .* 8 .* got {devices}"):
+            estimate.distribute(SMALL, devices)
+
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -89,22 +101,6 @@ def test_process_grows_by_the_estimate():
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     estimated, grown = map(int, run.stdout.split())
     assert estimated == pytest.approx(grown, rel=0.1)
-
-
-def test_longest_batch_fits_the_data_and_the_model():
-    assert estimate.longest_batch(SMALL).src.shape == (10, 60)
-    learned = replace(SMALL, model=SMALL.model.with_positions("learned", max_positions=25))
-    assert estimate.longest_batch(learned).src.shape == (24, 25)
-    tiny = replace(SMALL, data=replace(SMALL.data, max_tokens=7))
-    assert estimate.longest_batch(tiny).src.shape == (1, 7)
-
-
-def test_steps_are_distributed_evenly():
-    spread = estimate.distribute(SMALL, 2)
-    assert (spread.train.accumulate, spread.train.devices) == (4, 2)
-    for devices in (0, 3, 16):
-        with pytest.raises(InputError, match=f"devices .* 8 .* got {devices}"):
-            estimate.distribute(SMALL, devices)
 
 
 def test_epoch_and_time_are_those_of_the_data(finished):

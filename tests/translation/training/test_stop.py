@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -31,20 +32,14 @@ def test_signal_during_the_exchange_is_reported_by_the_next_one(monkeypatch):
     assert caught.value.number == signal.SIGTERM
 
 
-def test_second_signal_acts_as_outside():
-    before = signal.getsignal(signal.SIGINT)
-    with Stop() as stop:
-        signal.raise_signal(signal.SIGINT)
-        assert stop.signal == signal.SIGINT
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) == before
-
-
-def test_second_signal_under_torchrun_is_ignored(monkeypatch):
+def test_second_signal_acts_as_outside_except_under_torchrun(monkeypatch):
     """A scheduler may signal all processes, and torchrun then signals them again."""
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
-    with Stop() as stop:
-        for _ in range(2):
-            signal.raise_signal(signal.SIGTERM)
-    assert stop.signal == signal.SIGTERM
+    before = signal.getsignal(signal.SIGINT)
+    for context in (pytest.raises(KeyboardInterrupt), nullcontext()):
+        with Stop() as stop:
+            signal.raise_signal(signal.SIGINT)
+            assert stop.signal == signal.SIGINT
+            with context:
+                signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) == before
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
