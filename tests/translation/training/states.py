@@ -1,4 +1,4 @@
-"""State of a run, read from its checkpoints and its log, for exact comparisons."""
+"""A small model, and the state of a run, read from its checkpoints and its log, for exact comparisons."""
 
 from __future__ import annotations
 
@@ -9,9 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relattn.translation.config import Recipe
+from relattn.translation.config import ModelConfig, Recipe
+from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints
 from relattn.translation.training.journal import read_log
+
+SRC = [[5, 6, 7], [8], [9, 10, 4, 5, 6], []]  # sentences of a batch
+TGT = [[4, 4], [7, 8, 9, 10], [], [6]]
+
+
+def make_model(positions: str = "relative", **changes: Any) -> Transformer:
+    torch.manual_seed(1)
+    clip = {"clip": 2} if positions == "relative" else {}
+    small = {"dim": 12, "heads": 3, "feed_forward_dim": 20, "encoder_layers": 2, "decoder_layers": 2}
+    return Transformer(ModelConfig(**{**small, **clip, "positions": positions, **changes}), 11)
 
 
 def state_of(recipe: Recipe, step: int | None = None) -> dict[str, Any]:
