@@ -13,18 +13,11 @@ from relattn.translation.data import storage, text_files
 from relattn.translation.data.encode import load_data
 from relattn.translation.data.mixture import Mixture, read_corpus_list
 from relattn.translation.data.storage import open_pairs, write_pairs
-from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 
 SRC = [f"the cat number {i} sat on the mat" for i in range(40)] + ["", "short", "   ", "long " * 30, "a b", "c d"]
-TGT = [f"die Katze Nummer {i} saß auf der Matte" for i in range(40)] + [
-    "leer",
-    "kurz",
-    "x",
-    "lang",
-    "lang " * 62,
-    "eins",
-]
+TGT = [f"die Katze Nummer {i} saß auf der Matte" for i in range(40)]
+TGT += ["leer", "kurz", "x", "lang", "lang " * 62, "eins"]
 SETTINGS = ["train_src", "train_tgt", "valid_src", "valid_tgt"]
 
 
@@ -97,47 +90,28 @@ def test_a_later_session_opens_what_the_first_wrote(files, tmp_path, monkeypatch
     assert texts(load(tmp_path, **moved, check=False), 20) == texts(first, 20)  # which reads no training text
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_a_text_that_changed_is_refused_by_its_name(files, tmp_path, name):
+def test_a_text_that_changed_is_refused_by_its_name(files, tmp_path):
     load(tmp_path, **files)
     before = written(tmp_path / "run")
-    with open(files[name], "r+", encoding="utf-8") as stream:
-        stream.write("ONE")  # same size, different text
-    with pytest.raises(InputError, match=f"data.{name}: {files[name]} must have the text that this run started with"):
-        load(tmp_path, **files)
+    for name, path in files.items():
+        content = Path(path).read_bytes()
+        Path(path).write_bytes(b"ONE" + content[3:])  # same size, different text
+        with pytest.raises(InputError, match=f"data.{name}: {path} must have the text that this run started with"):
+            load(tmp_path, **files)
+        Path(path).write_bytes(content)
     assert written(tmp_path / "run") == before
-
-
-def test_a_given_tokenizer_is_used_and_another_one_is_refused(files, tmp_path):
-    tokenizer, other = (Tokenizer.train([f"{text} 0123456789"] * 5, 300, seed=1) for text in ("other text", "more"))
-    data = load(tmp_path, **files, tokenizer=tokenizer)
-    assert data.tokenizer is tokenizer
-    assert (tmp_path / "run" / "tokenizer.model").read_bytes() == tokenizer.model_bytes
-    assert ("short", "kurz") in texts(data, 60)
-    (tmp_path / "run" / "tokenizer.model").write_bytes(other.model_bytes)
-    with pytest.raises(InputError, match=r"tokenizer\.model must be the tokenizer that this run started with"):
-        load(tmp_path, **files)
-
-
-def test_the_builtin_corpus_brings_its_own_validation(tmp_path):
-    data = load(tmp_path, builtin_lines=100, vocab_size=600)
-    (valid,) = data.valid
-    assert (len(valid.pairs), sum(len(batch.src) for batch in valid.batches), data.dropped) == (500, 500, {})
 
 
 @pytest.mark.parametrize("side", SETTINGS)
 def test_errors_in_text_name_the_file_and_leave_nothing_half_written(files, tmp_path, side):
     path = Path(files[side])
-    damaged = [
-        ("not UTF-8 at byte 4", b"abc\n\xff\n"),
-        ("must have the same number of lines", path.read_bytes() + b"one more\n"),
-        ("the file is empty", b""),
-    ]
-    for message, content in damaged:
+    for content, fact in (
+        (b"abc\n\xff\n", "not UTF-8 at byte 4"),
+        (path.read_bytes() + b"one more\n", "must have the same number of lines"),
+    ):
         path.write_bytes(content)
-        with pytest.raises(InputError, match=message) as caught:
+        with pytest.raises(InputError, match=f"{path}.*{fact}"):
             load(tmp_path, **files)
-        assert str(path) in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
@@ -157,9 +131,8 @@ def test_stored_pairs_come_back_across_chunks(tmp_path, monkeypatch, pieces):
     pairs = [([last + i] * (i % 4), [i, i + 1], 2 * i + 1) for i in range(11)]
     write_pairs(path, iter(pairs), vocab_size=pieces)
     src, tgt, line = open_pairs(path)
-    assert [(src[i].tolist(), tgt[i].tolist(), line[i].as_py()) for i in range(11)] == pairs
+    assert [(src[i].tolist(), tgt[i].tolist(), line[i].as_py()) for i in range(len(src))] == pairs
     assert src.lengths().tolist() == [len(row) for row, *_ in pairs]
-    assert len(src) == len(tgt) == 11
 
 
 def test_stored_pairs_are_mapped_not_read(tmp_path):
@@ -221,37 +194,30 @@ def test_a_run_trains_on_a_mixture_and_knows_each_pair(tmp_path, corpora):
     assert seen == {f"news en {i}": 1 for i in range(30) if i != 1} | {f"talks en {i}": 3 for i in range(6) if i != 1}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_a_list_that_changed_is_refused(tmp_path, corpora):
+    load(tmp_path, **corpora)
+    for text, message in (
         ("news.en\tnews.de\ntalks.en\ttalks.de\t2\n", r"train_list: the weight of talks\.en must be 3.*got 2"),
         ("news.en\tnews.de\n", "train_list must have 2 corpora in this run, got 1"),
         ("news.en\tnews.de\nnews.en\tnews.de\t3\n", r"train_list: .*news\.en must have the text"),
-    ],
-)
-def test_a_list_that_changed_is_refused(tmp_path, corpora, text, message):
-    load(tmp_path, **corpora)
-    Path(corpora["train_list"]).write_text(text)
-    with pytest.raises(InputError, match=message):
-        load(tmp_path, **corpora)
+    ):
+        Path(corpora["train_list"]).write_text(text)
+        with pytest.raises(InputError, match=message):
+            load(tmp_path, **corpora)
 
 
-def test_paths_of_a_list_are_relative_to_its_directory(tmp_path):
-    (tmp_path / "list").write_text("a.en\tb de.gz\n/far/c.en\t../c.de\t0.5\n")
+def test_lists_of_corpora(tmp_path):
+    """Paths are relative to the directory of the list."""
+    path = tmp_path / "list"
+    path.write_text("a.en\tb de.gz\n/far/c.en\t../c.de\t0.5\n")
     expected = [(f"{tmp_path}/a.en", f"{tmp_path}/b de.gz", 1.0), ("/far/c.en", f"{tmp_path}/../c.de", 0.5)]
-    assert read_corpus_list(str(tmp_path / "list")) == expected
-
-
-@pytest.mark.parametrize(
-    ("line", "weighted", "message"),
-    [
-        *((line, True, r"list, line 2: must be a source file, a target file")
-          for line in ("a.en", "a\tb\tc", "a\tb\t0", "a\tb\t-1", "a\tb\tnan", "a\tb\t1e9", "a\t\t1", "a\tb\t1\t2")),
+    assert read_corpus_list(str(path)) == expected
+    wrong = ("a.en", "a\tb\tc", "a\tb\t0", "a\tb\t-1", "a\tb\tnan", "a\tb\t1e9", "a\t\t1", "a\tb\t1\t2")
+    for line, weighted, message in (
+        *((line, True, r"list, line 2: must be a source file, a target file") for line in wrong),
         ("# nothing", True, "must list at least one corpus"),
         ("x\ty\t3", False, r"list, line 2: validation text must have no weight"),
-    ],
-)  # fmt: skip
-def test_invalid_lists(tmp_path, line, weighted, message):
-    (tmp_path / "list").write_text(f"# a comment\n{line}\n")
-    with pytest.raises(InputError, match=message):
-        read_corpus_list(str(tmp_path / "list"), weighted=weighted)
+    ):
+        path.write_text(f"# a comment\n{line}\n")
+        with pytest.raises(InputError, match=message):
+            read_corpus_list(str(path), weighted=weighted)
