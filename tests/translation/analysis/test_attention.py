@@ -15,17 +15,14 @@ from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.translate.torch_translator import TorchTranslator
 from tests.translation.formats.bundles import make_bundle
 
-SCHEMES = {
-    "relative": {"clip": 2},
-    "keys": {"relative_tables": "keys"},
-    "values": {"relative_tables": "values"},
-    "asymmetric, per head": {"clip_right": 1, "tables_per_head": True},
-    "zero beyond": {"clip": 1, "beyond": "zero"},
-    "xl": {"positions": "xl"},
-    "t5": {"positions": "t5"},
-    "alibi": {"positions": "alibi"},
-    "sinusoidal": {"positions": "sinusoidal"},
-}
+MODELS: list[dict] = [
+    {"clip": 2},
+    {"relative_tables": "keys"},
+    {"relative_tables": "values"},
+    {"clip_right": 1, "tables_per_head": True},
+    {"clip": 1, "beyond": "zero"},
+    *({"positions": name} for name in ("xl", "t5", "alibi", "sinusoidal")),
+]
 
 
 @pytest.fixture
@@ -33,7 +30,7 @@ def translator(tmp_path: Path) -> TorchTranslator:
     return make_bundle(tmp_path / "bundle", clip=2).translator()
 
 
-@pytest.mark.parametrize("options", SCHEMES.values(), ids=SCHEMES.keys())
+@pytest.mark.parametrize("options", MODELS, ids=str)
 def test_weights_are_those_of_the_layer(tmp_path: Path, options: dict) -> None:
     """Attending with them gives the output of the layer."""
     model = make_bundle(tmp_path / "bundle", **options).translator().model
@@ -77,19 +74,21 @@ def test_a_sentence_is_inspected_with_its_translation(translator: TorchTranslato
     assert json.loads(as_json(found))["decoder"][0]["weights"][0][0][0] == 1.0
 
 
-@pytest.mark.parametrize("positions", ["rope", "rove", "lstm", "cnn"])
-def test_schemes_without_separate_terms_are_refused(tmp_path: Path, positions: str) -> None:
-    with pytest.raises(InputError, match=f"{positions} positions"):
-        inspect(make_bundle(tmp_path / "bundle", positions=positions, dim=24).translator(), "one")
-
-
-def test_sentences_that_are_refused(translator: TorchTranslator) -> None:
-    for line, fact in ((" ", "blank"), ("a\udcff", "UTF-8"), ("one " * 10, "at most 5 tokens, got")):
-        with pytest.raises(InputError, match=fact):
-            inspect(translator, line, longest=5)
+def test_what_cannot_be_inspected(tmp_path: Path, translator: TorchTranslator) -> None:
     ensemble = TorchTranslator(Ensemble([translator.model] * 2), translator.tokenizer, translator.search)
-    with pytest.raises(InputError, match="ensemble"):
-        inspect(ensemble, "one")
+    for model, line, fact in (
+        *(
+            (translator, *case)
+            for case in ((" ", "blank"), ("a\udcff", "UTF-8"), ("one " * 10, "at most 5 tokens, got"))
+        ),
+        (ensemble, "one", "ensemble"),
+        *(
+            (make_bundle(tmp_path / name, positions=name, dim=24).translator(), "one", f"{name} positions")
+            for name in ("rope", "rove", "lstm", "cnn")
+        ),
+    ):
+        with pytest.raises(InputError, match=fact):
+            inspect(model, line, longest=5)
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

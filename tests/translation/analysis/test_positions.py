@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from relattn.translation.analysis import positions as teacher_forcing
 from relattn.translation.analysis.positions import by_position
@@ -66,6 +67,12 @@ def test_bins_are_means_over_tokens(tmp_path, monkeypatch, positions, most, widt
         assert b.pieces == len(nats)
         assert b.right == pytest.approx(sum(right) / len(right))
         assert b.nats == pytest.approx(math.fsum(nats) / len(nats), rel=1e-5)
+    axis = Figure().subplots()
+    teacher_forcing.draw(axis, {"ours": found}, trained=9)
+    curve, line = axis.get_lines()
+    assert list(curve.get_xdata()) == [(width - 1) / 2 + width * i for i in range(len(found) - 1)]
+    assert list(curve.get_ydata()) == [b.right for b in found[:-1]]
+    assert set(line.get_xdata()) == {9}
 
 
 def test_lines_that_are_refused(tmp_path):
@@ -121,18 +128,6 @@ def test_command(analyze, tmp_path):
     code, out, err = analyze("--builtin", "long", "--lines", 2, "--width", 500)
     assert (code, err) == (0, "")
     assert [line.split()[0] for line in out.splitlines()] == ["positions", "0–499", "end"]
-
-
-def test_picture_has_a_point_per_bin_and_the_trained_length(tmp_path):
-    from matplotlib.figure import Figure
-
-    axis, bins = Figure().subplots(), by_position(make(tmp_path), PAIRS, width=4)
-    teacher_forcing.draw(axis, {"ours": bins}, trained=9)
-    curve, line = axis.get_lines()
-    assert list(curve.get_xdata()) == [1.5 + 4 * i for i in range(len(bins) - 1)]
-    assert list(curve.get_ydata()) == [b.right for b in bins[:-1]]
-    assert set(line.get_xdata()) == {9}
-    assert [entry.get_text() for entry in axis.get_legend().get_texts()] == ["ours"]
 
 
 def test_options_that_are_refused(analyze, tmp_path, monkeypatch):

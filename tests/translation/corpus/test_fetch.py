@@ -18,8 +18,8 @@ from relattn.translation.corpus.catalog import CATALOG
 from relattn.translation.corpus.pipeline import prepare
 from relattn.translation.corpus.sources import KnownCorpus
 from relattn.translation.data.text_files import read_parallel
-from relattn.translation.errors import InputError
-from tests.translation.corpus.conftest import HELD_OUT
+from tests.support.commands import Result, assert_refused
+from tests.translation.corpus.conftest import HELD_OUT, error_of
 from tests.translation.loopback import Hub, Repository, files_no_larger_than
 
 TRAIN = "de-en/train-00000-of-00002.parquet"
@@ -29,13 +29,6 @@ WMT14, MULTI30K = "datasets/wmt/wmt14", "datasets/bentrevett/multi30k"
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)  # between attempts
-
-
-def error_of(call, *arguments: object) -> str:
-    with pytest.raises(InputError) as error:
-        call(*arguments)
-    assert len(str(error.value).splitlines()) == 1
-    return str(error.value)
 
 
 def content(hub: Hub, name: str = TRAIN) -> bytes:
@@ -117,8 +110,7 @@ def test_a_recipe_can_read_what_the_command_writes(known, tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     known.failing[TRAIN] = 503
     assert cli.main(["prepare", "wmt14-en-de", "--processes", "1"]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n"), f"{TRAIN}: from the hub" in err) == ("", 1, True)
+    assert_refused(Result(2, *capsys.readouterr()), f"{TRAIN}: from the hub")
     assert not Path("data").exists()
     known.failing.clear()
     assert cli.main(["prepare", "wmt14-en-de", "--processes", "1"]) == 0

@@ -28,7 +28,7 @@ from relattn.translation.corpus.filters import REASONS, Cleaner
 from relattn.translation.corpus.pipeline import Prepared, prepare
 from relattn.translation.corpus.sources import OwnFiles
 from relattn.translation.errors import InputError
-from tests.translation.corpus.conftest import HELD_OUT, random_pairs
+from tests.translation.corpus.conftest import HELD_OUT, error_of, random_pairs
 from tests.translation.loopback import files_no_larger_than
 
 CONFIG = CleaningConfig(max_words=20, max_ratio=4.0)
@@ -58,9 +58,12 @@ def own(tmp_path: Path) -> OwnFiles:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, dict[str, bytes]]:
-    """Result and files of a preparation without interruptions. Read them, do not write to them."""
+    """Result and files of a preparation by two processes without interruptions. Tests compare them with those of one.
+
+    Read them, do not write to them.
+    """
     directory = tmp_path_factory.mktemp("whole")
-    prepared = run(write_corpus(directory / "text"), directory / "out")
+    prepared = run(write_corpus(directory / "text"), directory / "out", processes=2)
     return prepared, content(directory / "out")
 
 
@@ -70,13 +73,6 @@ def run(own: OwnFiles, out: Path, config: CleaningConfig = CONFIG, *, processes:
 
 def content(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in out.iterdir()}
-
-
-def error_of(*arguments: object) -> str:
-    with pytest.raises(InputError) as error:
-        run(*arguments)
-    assert len(str(error.value).splitlines()) == 1
-    return str(error.value)
 
 
 def reason_by_brute_force(src: str, tgt: str) -> str | None:
@@ -123,10 +119,6 @@ def test_kept_and_dropped_pairs_match_brute_force(own, tmp_path, keep_duplicates
         assert stats.examples[reason] == [f"{n}: {src} ||| {tgt}" for n, src, tgt in shown[:3]]
 
 
-def test_the_number_of_processes_makes_no_difference(own, tmp_path, whole):
-    assert (run(own, tmp_path / "out", processes=2), content(tmp_path / "out")) == whole
-
-
 def test_a_killed_worker_is_reported():
     line = "word " * 100_000  # more than a pipe holds, so the worker is killed while it writes
     config = CleaningConfig(max_characters=None, max_words=None)
@@ -155,15 +147,14 @@ def test_an_interrupted_preparation_continues(own, tmp_path, monkeypatch, whole,
         run(own, tmp_path / "out")
     assert len(written) == stop
     stop = -1
-    assert run(own, tmp_path / "out") == whole[0]
+    assert (run(own, tmp_path / "out"), content(tmp_path / "out")) == whole
     assert written == [f"part-{index:05}" for index in range(7)]
-    assert content(tmp_path / "out") == whole[1]
 
 
 def test_a_full_disk_is_reported_and_finished_parts_are_kept(own, tmp_path, whole):
     out = tmp_path / "out"
     with files_no_larger_than(len(whole[1]["train.en.gz"]) - 1):
-        message = error_of(own, out)
+        message = error_of(run, own, out)
     assert message.startswith(f"{out / 'train.en.gz'}: cannot be written: File too large")
     assert len(list((out / ".preparing").glob("part-*"))) == 7
     assert (run(own, out), content(out)) == whole
@@ -224,19 +215,22 @@ def test_refusals_change_nothing(own, tmp_path, fault):
         case record:
             (out / "prepared.json").write_text(record)
             facts = [f"{out}/prepared.json: "]
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    def files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"}
+
+    before = files()
     with FileLock(out / ".lock") if fault == "in use" else nullcontext():
-        message = error_of(own, out, config)
+        message = error_of(run, own, out, config)
     assert all(fact in message for fact in facts), message
-    after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"}
-    assert after == {path: content for path, content in before.items() if path.name != ".lock"}
+    assert files() == before
 
 
 def test_a_preparation_that_kept_nothing_can_be_corrected(tmp_path):
     for side, text in (("en", "one cat\n\n\0\n"), ("ru", "один кот\nx\nx\n")):
         (tmp_path / side).write_text(text, encoding="utf-8")
     paths = str(tmp_path / "en"), str(tmp_path / "ru")
-    message = error_of(OwnFiles(*paths, ("ru", "en")), tmp_path / "out")
+    message = error_of(run, OwnFiles(*paths, ("ru", "en")), tmp_path / "out")
     for fact in (f"{tmp_path}/out: no pair is left", "1 empty (a side", "1 control (a side", "min_script"):
         assert fact in message
     assert run(OwnFiles(*paths, ("en", "ru")), tmp_path / "out").stats.kept == 1
@@ -270,29 +264,28 @@ def test_the_command(own, tmp_path, capsys):
     assert "a\\x00b ||| x\n" in out
     assert out.endswith(f"\n{tmp_path}/out/README.md\n")
     assert cli.main(command) == 0
-    again, err = capsys.readouterr()
-    assert (again.startswith(f"{tmp_path}/out was prepared before"), again.endswith(out), err) == (True, True, "")
+    assert capsys.readouterr().out.endswith(out)  # it says so if nothing was done
 
 
 FILES = ["--src", "a", "--tgt", "b", "--out", "c"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "facts"),
+    ("arguments", "fact"),
     [
-        (["wmt15"], ["'wmt15'", "wmt14-en-de, wmt14-en-fr, multi30k"]),
-        (["multi30k", "--src", "a", "--exclude", "b"], ["--src", "multi30k"]),
-        (FILES, ["--src_lang"]),
-        ([*FILES, "--src_lang", "e/n", "--tgt_lang", "de"], ["src_lang"]),
-        ([*FILES, "--src_lang", "de", "--tgt_lang", "de"], ["must differ"]),
-        (["multi30k", "--processes", "0"], ["processes", "got 0"]),
-        (["multi30k", "--max_words", "0"], ["max_words", "got 0"]),
+        (["wmt15"], "'wmt15'.*wmt14-en-de, wmt14-en-fr, multi30k"),
+        (["multi30k", "--src", "a", "--exclude", "b"], "--src.*multi30k"),
+        (FILES, "--src_lang"),
+        ([*FILES, "--src_lang", "e/n", "--tgt_lang", "de"], "src_lang"),
+        ([*FILES, "--src_lang", "de", "--tgt_lang", "de"], "must differ"),
+        (["multi30k", "--processes", "0"], "processes.*got 0"),
+        (["multi30k", "--max_words", "0"], "max_words.*got 0"),
     ],
 )
-def test_mistaken_commands(tmp_path, monkeypatch, capsys, arguments, facts):
+def test_mistaken_commands(tmp_path, monkeypatch, capsys, arguments, fact):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["prepare", *arguments]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert all(fact in err for fact in facts)
+    assert re.search(fact, err)
     assert list(tmp_path.iterdir()) == []
