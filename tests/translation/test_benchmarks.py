@@ -33,12 +33,6 @@ def run(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run_attention(run, monkeypatch):
-    monkeypatch.setattr(attention, "peak_memory", lambda *_: 1 << 20)  # which takes a process each
-    return lambda *flags: run(attention, "--tokens", "10", "--repeats", "1", "--seconds", "0", *flags)
-
-
-@pytest.fixture
 def _peer(monkeypatch):
     """Replace a peer by our operator with another rule: no relative term beyond the window."""
 
@@ -62,18 +56,22 @@ def test_form_equals_its_mask(form, is_causal, length):
 
 
 @pytest.mark.usefixtures("_peer")
-def test_attention_replaces_the_rows_it_measures_again(run_attention):
+def test_attention_replaces_the_rows_it_measures_again(run, monkeypatch):
+    """It leaves out methods that do not fit into memory."""
+    monkeypatch.setattr(attention, "peak_memory", lambda *_: 1 << 20)  # which takes a process each
+
+    def run_attention(*flags):
+        return run(attention, "--tokens", "10", "--repeats", "1", "--seconds", "0", *flags)
+
     before = run_attention("--lengths", "3", "5", "--methods", "dense")
     after = run_attention("--lengths", "5", "--methods", "reference", "VITS")
     assert [row for row in after if row["n"] == "3"] == [row for row in before if row["n"] == "3"]
     methods = [row["method"] for row in after if row["n"] == "5" and row["causal"] == "True"]
     assert sorted(set(methods)) == ["VITS", "dense", "plain", "reference"]
     assert all(row["commit"] and row["device"] and row["torch"] and float(row["ms"]) > 0 for row in after)
-
-
-def test_attention_leaves_out_what_does_not_fit(run_attention, monkeypatch):
-    monkeypatch.setattr(attention, "available_memory", lambda: 4 * 2 * 8 * 5 * 5 * 64 * 4)  # bytes of two n × n × d
-    assert {row["method"] for row in run_attention("--lengths", "5", "--methods", "reference")} == {"plain"}
+    monkeypatch.setattr(attention, "available_memory", lambda: 4 * 2 * 8 * 4 * 4 * 64 * 4)  # bytes of two n × n × d
+    last = run_attention("--lengths", "4", "--methods", "reference")
+    assert {row["method"] for row in last if row["n"] == "4"} == {"plain"}
 
 
 @pytest.mark.usefixtures("_peer")

@@ -92,6 +92,15 @@ def test_loaded_bundle_equals_the_saved_one(original, tokenizer):
     assert loaded.translate([*LINES, ""]) == [best.text for best, *_ in expected] + [""]
 
 
+def test_calibration_is_written_into_a_bundle(saved):
+    before, calibration = bundle.read_bundle(saved), Calibration(bias=1.5, slope=2.25)
+    assert before.calibration == Calibration()
+    bundle.calibrate(saved, calibration)
+    after = bundle.read_bundle(saved)
+    assert after.calibration == load(saved).calibration == calibration
+    assert (after.model, after.search, after.src_lang) == (before.model, before.search, before.src_lang)
+
+
 @pytest.mark.filterwarnings("ignore:positions. none:UserWarning")
 @pytest.mark.parametrize(
     "options", [*({"positions": name} for name in SCHEMES), {"positions": "relative", "beyond": "zero"}], ids=str
@@ -111,29 +120,15 @@ def test_every_scheme_can_be_saved(tmp_path, tokenizer, options):
     assert torch.equal(loaded(*batch), model(*batch))
 
 
-def test_calibration_is_written_into_a_bundle(saved):
-    before = bundle.read_bundle(saved)
-    assert before.calibration == Calibration()
-    bundle.calibrate(saved, Calibration(bias=1.5, slope=2.25))
-    after = bundle.read_bundle(saved)
-    assert after.calibration == load(saved).calibration == Calibration(bias=1.5, slope=2.25)
-    assert (after.model, after.search, after.src_lang) == (before.model, before.search, before.src_lang)
-    assert contents(saved).keys() == FILES
-
-
 def test_shared_tensor_is_stored_once(tmp_path, tokenizer):
-    def tied(seed: int) -> Transformer:
-        model = make_model(tokenizer, seed=seed)
+    models = [make_model(tokenizer, seed=seed) for seed in (1, 2)]
+    for model in models:
         model.decoder[1].feed_forward = model.decoder[0].feed_forward
-        return model
-
-    bundle.save(tmp_path / "tied", model=tied(1), recipe=RECIPE, tokenizer=tokenizer, card="")
+    bundle.save(tmp_path / "tied", model=models[0], recipe=RECIPE, tokenizer=tokenizer, card="")
     state = safetensors.torch.load_file(tmp_path / "tied" / "model.safetensors")
-    assert "decoder.0.feed_forward.0.weight" in state
-    assert "decoder.1.feed_forward.0.weight" not in state
-    other = tied(2)
-    bundle.load_weights(other, state, source="it")
-    assert all(torch.equal(tensor, tied(1).state_dict()[name]) for name, tensor in other.state_dict().items())
+    assert state.keys() == {name for name, _ in models[0].named_parameters()}
+    bundle.load_weights(models[1], state, source="it")
+    assert all(map(torch.equal, models[1].parameters(), models[0].parameters()))
 
 
 def test_bundle_is_replaced_and_equal_models_give_equal_files(saved, tmp_path, tokenizer):
@@ -183,13 +178,6 @@ def test_missing_files_are_named(saved, tmp_path):
         moved = (saved / name).rename(saved.parent / name)
         assert_refused(saved, f"has no {name}")
         moved.rename(saved / name)
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.model"])
-@pytest.mark.parametrize("kept", [0, 5, 1000, -1])
-def test_truncated_file_is_named(saved, name, kept):
-    (saved / name).write_bytes((saved / name).read_bytes()[:kept])
-    assert_refused(saved, f"{name}: ")
 
 
 def change_weights(path: Path, change: Callable[[dict[str, Tensor]], object], **metadata: str) -> None:
@@ -260,9 +248,6 @@ def test_wrong_config_is_refused(saved, monkeypatch, change, message):
     (saved / "config.yaml").write_text(yaml.safe_dump(config))
     monkeypatch.setattr(bundle, "load_weights", None)
     assert_refused(saved, message)
-
-
-def test_config_of_another_kind_is_refused(saved):
     pickled = b"a: !!python/object/apply:os.system ['touch pwned']"
     for content in (b"", b"- 1", b"a: [1", b"a: \xff", pickled):
         (saved / "config.yaml").write_bytes(content)
@@ -284,10 +269,11 @@ def test_randomly_damaged_file_is_read_or_refused(saved, tokenizer, name):
             damaged[start] ^= 1 << source.randrange(8)
         (saved / name).write_bytes(damaged)
         try:
-            loaded = load(saved)
+            assert load(saved).tokenizer.model_bytes == tokenizer.model_bytes
         except InputError:
             refused += 1
             assert_refused(saved)
-        else:
-            assert loaded.tokenizer.model_bytes == tokenizer.model_bytes
     assert refused >= 5
+    for kept in (0, 5, 50):
+        (saved / name).write_bytes(whole[:kept])
+        assert_refused(saved, f"{name}: ")

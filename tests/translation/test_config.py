@@ -104,10 +104,9 @@ def test_smallest_values_are_valid():
         ModelConfig(dim=1, heads=1, positions=positions)
     ModelConfig(dim=1, heads=1, clip=0, clip_right=0, dropout=0.0)
     assert [ModelConfig(clip=3, clip_right=right).clipping_range for right in (None, 0)] == [(3, 3), (3, 0)]
-    ModelConfig(dim=2, heads=1, positions="lstm")
+    for positions, options in (("lstm", {}), ("learned", {"max_positions": 1}), ("cnn", {"kernel_size": 1})):
+        ModelConfig(dim=2, heads=1, positions=positions, **options)
     ModelConfig(dim=6, heads=3, positions="rove")
-    ModelConfig(positions="learned", max_positions=1)
-    ModelConfig(positions="cnn", kernel_size=1)
     DataConfig(builtin_lines=1, vocab_size=1, max_tokens=1, max_words=1)
     TrainConfig(steps=1, warmup_steps=1, keep=1, average=1, patience=0, label_smoothing=0.0)
     TrainConfig(strategy="fsdp", nodes=2)
@@ -170,13 +169,21 @@ def test_options_of_a_scheme(recipe_of, positions):
 def test_differences_have_full_names():
     old = Recipe()
     new = replace(old, seed=9, model=replace(old.model, clip_right=3, dim=64))
-    assert differences(as_dict(old), as_dict(new)) == [
-        "model.clip_right: None → 3",
-        "model.dim: 512 → 64",
-        "seed: 1 → 9",
-    ]
-    assert differences(as_dict(old), as_dict(Recipe())) == []
+    changes = ["model.clip_right: None → 3", "model.dim: 512 → 64", "seed: 1 → 9"]
+    assert differences(as_dict(old), as_dict(new)) == changes
     assert differences({"a": {"b": 1}}, {"a": {}, "c": 2}) == ["a.b: 1 → None", "c: None → 2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("beyond: 'zero', clip: 3", {"beyond": "zero", "clip": 3}),
+        ("clip: null, beyond: null, relative_tables: , tables_per_head: null, kernel_size: null", {}),
+        ("positions: 'cnn', kernel_size: 5, clip: null", {"positions": "cnn", "kernel_size": 5}),
+    ],
+)
+def test_options_in_quotes_and_null(recipe_of, text, options):
+    assert recipe_of(f"model: {{{text}}}").model == ModelConfig(**options)
 
 
 def test_values_are_passed_on_as_flags_unchanged(tmp_path):
@@ -222,19 +229,6 @@ def test_invalid_recipe(recipe_of, message, texts):
         assert message in refused
 
 
-@pytest.mark.parametrize(
-    ("text", "options"),
-    [
-        ('relative_tables: "keys"', {"relative_tables": "keys"}),
-        ("beyond: 'zero', clip: 3", {"beyond": "zero", "clip": 3}),
-        ("clip: null, beyond: null, relative_tables: , tables_per_head: null, kernel_size: null", {}),
-        ("positions: 'cnn', kernel_size: 5, clip: null", {"positions": "cnn", "kernel_size": 5}),
-    ],
-)  # fmt: skip
-def test_options_in_quotes_and_null(recipe_of, text, options):
-    assert recipe_of(f"model: {{{text}}}").model == ModelConfig(**options)
-
-
 TEXTS = st.one_of(
     st.sampled_from(["no", "NO", "1e-4", "null", "~", "'", '"', "a: b", "- x", "# x", " x ", "\u2028", "[", "*a", "|"]),
     st.text(string.printable + "é😀\u2028\ufeff", min_size=1, max_size=8),
@@ -255,12 +249,12 @@ NAMES = [(group, name) for group, each in as_dict(Recipe()).items() if isinstanc
 
 
 @settings(max_examples=15)
-@given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(VALUES)), min_size=1, max_size=3))
+@given(st.dictionaries(st.sampled_from(NAMES), st.sampled_from(VALUES), min_size=1, max_size=3))
 def test_random_recipe_is_read_or_refused(recipe_of, entries):
-    groups = {
-        group: [f"  {name}: {value}" for (each, name), value in entries if each == group] for (group, _), _ in entries
-    }
-    text = "".join("\n".join([f"{group}:", *lines, ""]) for group, lines in groups.items())
+    groups: dict[str, str] = {}
+    for (group, name), value in entries.items():
+        groups[group] = groups.get(group, f"{group}:\n") + f"  {name}: {value}\n"
+    text = "".join(groups.values())
     try:
         recipe = recipe_of(text)
     except InputError:

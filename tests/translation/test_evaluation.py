@@ -16,11 +16,6 @@ REFERENCES = ["The cat sat on the mat.", "A dog barked at the moon all night lon
 HYPOTHESES = ["The cat sat on a mat.", "A dog barked at the moon all day long.", "It rains again today, you see."]
 
 
-def lines(*items: str) -> list[str]:
-    """Return a line of the built-in corpus per string, with an item per letter."""
-    return [ITEM_SEPARATOR.join(each) for each in items]
-
-
 def test_scores_match_sacrebleu():
     scores = score(HYPOTHESES, REFERENCES)
     assert scores.bleu == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
@@ -39,8 +34,6 @@ def test_scores_at_the_ends():
     assert (perfect.bleu, perfect.chrf) == pytest.approx((100, 100))
     assert (empty.bleu, empty.chrf) == (0, 0)
     assert score([text.upper() for text in REFERENCES], REFERENCES).bleu < 20
-    assert item_accuracy(REFERENCES, REFERENCES) == (1.0, 1.0)
-    assert item_accuracy(["", "", ""], REFERENCES) == (0.0, 0.0)
     assert evaluation.paired_bootstrap(REFERENCES, REFERENCES, REFERENCES) == 1.0
 
 
@@ -60,11 +53,21 @@ def test_number_of_lines_must_agree(measure):
         measure([], [])
 
 
-def test_accuracy_of_items():
-    assert item_accuracy(lines("acd", "e", "fxg"), lines("abcd", "e", "fgh")) == (6 / 8, 1 / 3)
-    assert item_accuracy(lines("ba"), lines("ab")).items == 0.5
-    assert item_accuracy(lines("aabb"), lines("ab")).items == 1.0
-    assert item_accuracy(lines("abc"), lines("ab")) == (1.0, 0.0)
+@pytest.mark.parametrize(
+    ("hypotheses", "references", "accuracy"),
+    [
+        (["acd", "e", "fxg"], ["abcd", "e", "fgh"], (6 / 8, 1 / 3)),
+        (["ba"], ["ab"], (0.5, 0.0)),
+        (["aabb"], ["ab"], (1.0, 0.0)),
+        (["abc"], ["ab"], (1.0, 0.0)),
+        (["ab"], ["ab"], (1.0, 1.0)),
+        ([""], ["ab"], (0.0, 0.0)),
+    ],
+)
+def test_accuracy_of_items(hypotheses, references, accuracy):
+    """A letter is an item."""
+    lines = ([ITEM_SEPARATOR.join(line) for line in side] for side in (hypotheses, references))
+    assert item_accuracy(*lines) == accuracy
 
 
 WORDS = st.text("abc", max_size=7)
