@@ -24,7 +24,6 @@ from relattn.translation.config import (
     SearchConfig,
     TrainConfig,
     as_dict,
-    differences,
     dump,
 )
 from relattn.translation.config.yaml import read_yaml, recipe_flags, to_config
@@ -164,26 +163,6 @@ def test_options_of_a_scheme(recipe_of, positions):
         assert with_other_values(other).with_positions(positions, **options) == changed
     for model in (plain, changed):
         assert recipe_of(dump(Recipe(model=model))).model == model
-
-
-def test_differences_have_full_names():
-    old = Recipe()
-    new = replace(old, seed=9, model=replace(old.model, clip_right=3, dim=64))
-    changes = ["model.clip_right: None → 3", "model.dim: 512 → 64", "seed: 1 → 9"]
-    assert differences(as_dict(old), as_dict(new)) == changes
-    assert differences({"a": {"b": 1}}, {"a": {}, "c": 2}) == ["a.b: 1 → None", "c: None → 2"]
-
-
-@pytest.mark.parametrize(
-    ("text", "options"),
-    [
-        ("beyond: 'zero', clip: 3", {"beyond": "zero", "clip": 3}),
-        ("clip: null, beyond: null, relative_tables: , tables_per_head: null, kernel_size: null", {}),
-        ("positions: 'cnn', kernel_size: 5, clip: null", {"positions": "cnn", "kernel_size": 5}),
-    ],
-)
-def test_options_in_quotes_and_null(recipe_of, text, options):
-    assert recipe_of(f"model: {{{text}}}").model == ModelConfig(**options)
 
 
 def test_values_are_passed_on_as_flags_unchanged(tmp_path):

@@ -13,8 +13,6 @@ from relattn.translation.commands import main as cli
 from relattn.translation.data import encode
 from relattn.translation.data.builtin import builtin
 from relattn.translation.errors import Interrupted
-from relattn.translation.model.positions.schemes import SCHEMES
-from relattn.translation.translate.torch_translator import TorchTranslator
 
 
 @pytest.fixture
@@ -62,32 +60,6 @@ def test_demo_trains_compares_and_shows(small, tmp_path, capsys):
     assert capsys.readouterr().out == out
     assert cli.main([*command, "--seed", "2"]) == 2
     assert "seed: 1 → 2" in capsys.readouterr().err
-
-
-def test_recipes_of_all_schemes_differ_in_the_scheme_only(tmp_path):
-    options = {"steps": 2, "seed": 1, "src_lang": "en", "tgt_lang": "de"}
-    first = demo.recipe(tmp_path, "relative", **options)
-    for positions in SCHEMES:
-        recipe = demo.recipe(tmp_path, positions, **options)
-        assert recipe.model.positions == positions
-        assert recipe.model.clip == (8 if positions.startswith("relative") else None)
-        assert first.model.with_positions(positions) == recipe.model.with_positions(positions)
-        assert replace(first, model=recipe.model) == recipe
-
-
-def test_demo_shows_which_translations_are_right(small, tmp_path, capsys, monkeypatch):
-    (wrong, reference), *others = builtin("test", lines=6)
-    answers = {wrong: "falsch", **dict(others)}
-    monkeypatch.setattr(TorchTranslator, "translate", lambda _, lines: [answers.get(line, "") for line in lines])
-    assert cli.main(["demo", "--out", str(tmp_path), "--steps", "1"]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    items = [len(tgt.split("; ")) for tgt in (reference, *answers.values())]
-    right = 100 * sum(items[2:]) / (items[0] + sum(items[2:]))
-    assert ["relative", f"{right:.1f}", "%", f"{100 * 5 / 6:.1f}", "%"] in [line[:5] for line in lines]
-    at = lines.index(["src.", *wrong.split()])
-    assert lines[at + 1 : at + 4] == [["WRONG", "falsch"], ["ref.", *reference.split()], []]
-    src, tgt = others[0]
-    assert lines[at + 4 : at + 7] == [["src.", *src.split()], ["right", *tgt.split()], []]
 
 
 def test_demo_that_fails_or_is_stopped(small, tmp_path, monkeypatch, capsys):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from filelock import FileLock
@@ -99,8 +100,8 @@ def test_table_is_trained_measured_and_written(small, tmp_path, text, caplog, fi
     assert "\n(1) not trained yet\n" in page
 
     page = small(seeds=[1, 2])
-    names = [f"relative{x}-seed{seed}.json" for x in ("", "-relative_tables=keys") for seed in (1, 2)]
-    assert sorted(path.name for path in first.parent.iterdir()) == sorted(names)
+    names = [f"relative{x}-seed{seed}.json" for x in ("-relative_tables=keys", "") for seed in (1, 2)]
+    assert sorted(path.name for path in first.parent.iterdir()) == names
     row, pairs = rows.read(first), list(read_parallel(text["valid_src"], text["valid_tgt"]))
     assert len(row.translations) == len(pairs)
     assert sum(b["tokens"] for b in row.positions["single lines"] if b["label"] == "end") == len(pairs)
@@ -126,11 +127,10 @@ def test_table_is_trained_measured_and_written(small, tmp_path, text, caplog, fi
 
     with pytest.raises(InputError, match=r"'rope'.* relative"):
         small(models=["rope"])
-    calls, train = [], reproduce.train
-    monkeypatch.setattr(reproduce, "train", lambda *a, **options: (calls.append(a), train(*a, **options))[1])
+    monkeypatch.setattr(reproduce, "train", Mock(side_effect=reproduce.train))
     monkeypatch.setattr(reproduce, "code_digest", lambda: "deadbeef")
-    page = small(seeds=[1, 2, 3], models=[names[2].partition("-seed")[0]], steps=2)
-    assert len(calls) == 1  # rows that exist are not trained again
+    page = small(seeds=[1, 2, 3], models=[names[0].partition("-seed")[0]], steps=2)
+    reproduce.train.assert_called_once()  # rows that exist are not trained again
     code = row.conditions["code"]
     assert "| keys (1) |" in page
     assert f"\n(1) seed 3 was trained differently: code: {code} → deadbeef; train.steps: 4 → 2\n" in page
@@ -164,10 +164,10 @@ def test_run_that_diverged_is_a_row_with_a_note(small, monkeypatch, first):
     monkeypatch.setattr(report, "draw_all", lambda *_: {})
     scale = SCALES["tiny"]
     wild = replace(scale.recipe, train=replace(scale.recipe.train, learning_rate_factor=1e6, steps=60))
-    with monkeypatch.context() as patch:
-        patch.setitem(SCALES, "tiny", scale._replace(recipe=wild))
-        with pytest.raises(InputError, match=r"pair\.md: there must be a row"):
-            small(models=["relative"])
+    monkeypatch.setitem(SCALES, "tiny", scale._replace(recipe=wild))
+    with pytest.raises(InputError, match=r"pair\.md: there must be a row"):
+        small(models=["relative"])
+    monkeypatch.setitem(SCALES, "tiny", scale)
     fault = json.loads(first.read_bytes())["fault"]
     assert "diverged" in fault
     page = small()
@@ -225,6 +225,7 @@ def test_bootstrap_equals_that_of_sacrebleu(tmp_path):
     expected = json.loads(done.stdout)[1]["BLEU"]["p_value"]
     assert 0.1 < expected < 0.5
     assert paired_bootstrap(base, other, references) == pytest.approx(expected, abs=1e-4)
+    assert paired_bootstrap(base, base, references) == 1.0
 
 
 def test_code_digest_changes_with_the_code_only(tmp_path, monkeypatch):

@@ -88,12 +88,10 @@ def test_newest_or_named_revision_is_fetched_once(held, model):
     first = repository.branches["v1.0"] = repository.branches["main"]
     repository.branches["refs/pr/1"] = repository.commit({"config.yaml": b"format: second"})
     repository.commit({"config.yaml": b"format: third"})
+    revisions = ("", "@main", "@refs/pr/1", "@v1.0", f"@{first}")
+    contents = [(hub.resolve(f"org/name{revision}") / "config.yaml").read_bytes() for revision in revisions]
     old = (model / "config.yaml").read_bytes()
-    for revision, content in (
-        *(("", b"format: third"), ("@main", b"format: third")),
-        *(("@refs/pr/1", b"format: second"), ("@v1.0", old), (f"@{first}", old)),
-    ):
-        assert (hub.resolve(f"org/name{revision}") / "config.yaml").read_bytes() == content
+    assert contents == [b"format: third", b"format: third", b"format: second", old, old]
 
 
 def test_local_directory_takes_precedence(held, model, tmp_path, monkeypatch):
@@ -140,9 +138,7 @@ def test_model_that_the_hub_does_not_give(held, model, monkeypatch):
     assert hub.resolve("org/name").is_dir()
     monkeypatch.delenv("HF_TOKEN")
     held.repositories["org/private"] = Repository(private=True)
-    refused = refusal(hub.resolve, "org/private")
-    assert "no such model, or a private one" in refused
-    assert LOG_IN in refused
+    assert LOG_IN in refusal(hub.resolve, "org/private")
     held.gated = True
     assert LOG_IN in refusal(hub.resolve, "org/name")
     held.failing["/api/models/"] = 401

@@ -131,9 +131,8 @@ def run(model, rows=8, *, training=False):
 @patch.object(module, "is_onednn_faster", module.is_onednn_faster.__wrapped__)
 def test_all_layers_of_a_model_follow_the_choice(monkeypatch, reason):
     monkeypatch.setattr(module, "is_amd", lambda: reason != "not AMD")
-    monkeypatch.setattr(
-        torch.backends.cpu, "get_cpu_capability", lambda: "AVX2" if reason == "no AVX-512" else "AVX512"
-    )
+    cpu = "AVX2" if reason == "no AVX-512" else "AVX512"
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: cpu)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: reason != "no MKL")
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", reason != "switched off")
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: reason != "no oneDNN" and HAS_ONEDNN)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 
@@ -224,24 +223,6 @@ def test_long_sequences(positions):
     expected = model.step(tgt, model.start(memory, length))[0]
     _, cache = model.step(tgt[:, :499], model.start(memory, length, 500))
     close(model.step(tgt[:, 499:], cache)[0], expected[:, 499:])
-
-
-@every_scheme
-def test_copies_equal_the_model_and_are_independent(changes):
-    """With copy.deepcopy and with a state dict, whose shapes are also those of a model on the meta device."""
-    model, other, batch = make(changes), make(changes, seed=7), inputs()
-    expected, others, state = model(*batch), other(*batch), model.state_dict()
-    assert {name for name, _ in model.named_parameters()} == state.keys()
-    copied = copy.deepcopy(model)
-    assert torch.equal(copied(*batch), expected)
-    copied.load_state_dict(other.state_dict())
-    assert torch.equal(copied(*batch), others)
-    assert torch.equal(model(*batch), expected)
-    assert not torch.allclose(others, expected)
-    with torch.device("meta"), warnings.catch_warnings(action="ignore"):
-        empty = Transformer(model.config, VOCAB).state_dict()
-    assert all(tensor.is_meta for tensor in empty.values())
-    assert {name: x.shape for name, x in empty.items()} == {name: x.shape for name, x in state.items()}
 
 
 @every_scheme

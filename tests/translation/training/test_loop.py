@@ -25,15 +25,6 @@ from tests.translation.training.states import SRC, TGT, make_model
 STEPS = 3
 
 
-@pytest.mark.parametrize(("dim", "warmup", "factor"), [(512, 4000, 1.0), (7, 1, 1.0), (128, 13, 2.5)])
-def test_learning_rate_increases_linearly_and_decreases_with_the_root(dim, warmup, factor):
-    """Vaswani et al. (2017), section 5.3."""
-    peak = factor * (dim * warmup) ** -0.5
-    for step in (1, warmup // 2 or 1, warmup, warmup + 1, 4 * warmup):
-        expected = peak * step / warmup if step <= warmup else peak * (warmup / step) ** 0.5
-        assert learning_rate(step, dim, warmup, factor=factor) == pytest.approx(expected, rel=1e-12)
-
-
 def smoothed_cross_entropy(logits: Tensor, target: Tensor, epsilon: float) -> Tensor:
     """Szegedy et al. (2016), section 7: (1 − ε) · −log p(y) + ε · mean over v of −log p(v); 0 is padding."""
     log_p = logits - logits.logsumexp(-1, keepdim=True)
