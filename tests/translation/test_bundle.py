@@ -23,9 +23,9 @@ from relattn.translation.model.positions.schemes import SCHEMES
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.torch_translator import TorchTranslator
+from tests.support.bundles import LINES
 
 FILES = {"config.yaml", "model.safetensors", "tokenizer.model", "README.md"}
-LINES = ["one apple and two pears", "zwei Birnen und ein Apfel", "17 apples, 4 pears", "17 Äpfel, 4 Birnen"]
 RECIPE = Recipe(
     model=ModelConfig(
         dim=12, heads=3, feed_forward_dim=20, encoder_layers=1, decoder_layers=2, clip=3, clip_right=1, norm="post"
@@ -209,11 +209,12 @@ def test_weights_that_do_not_fit(saved, tokenizer):
 
 def test_tokenizer_must_be_that_of_the_weights(saved, tokenizer):
     other = Tokenizer.train(["three plums", "drei Pflaumen", *LINES[2:]] * 5, tokenizer.vocab_size, seed=1)
+    fact = "tokenizer.model: damaged, or not the one these weights were trained with"
     (saved / "tokenizer.model").write_bytes(other.model_bytes)
-    assert_refused(saved, "tokenizer.model: damaged, or not the one these weights were trained with")
+    assert_refused(saved, fact)
     (saved / "tokenizer.model").write_bytes(tokenizer.model_bytes)
     change_weights(saved, lambda state: None, other="metadata")
-    assert_refused(saved, "tokenizer.model: damaged, or not the one these weights were trained with")
+    assert_refused(saved, fact)
 
 
 @pytest.mark.parametrize(

@@ -53,31 +53,23 @@ def test_unwritable_output_is_refused_before_the_work(tmp_path, name, reason):
     assert names(tmp_path) == ["there"]
 
 
-def test_output_is_replaced_at_the_end(tmp_path):
-    path = tmp_path / "out"
-    path.write_bytes(b"old")
-    with output(path) as write:
-        write(b"new")
-        assert path.read_bytes() == b"old"
-    assert path.read_bytes() == b"new"
-    with pytest.raises(ZeroDivisionError), output(path):
-        _ = 1 / 0
-    assert path.read_bytes() == b"new"
-    assert names(tmp_path) == ["out"]
-
-
-def test_output_through_a_link_keeps_the_link(tmp_path):
-    (tmp_path / "real").write_bytes(b"older and longer")
+def test_output_is_replaced_at_the_end_and_a_link_is_kept(tmp_path):
+    for name in ("out", "real"):
+        (tmp_path / name).write_bytes(b"older and longer")
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "dangling").symlink_to("made")
-    with pytest.raises(ZeroDivisionError), output(tmp_path / "link"):
-        _ = 1 / 0
-    assert (tmp_path / "real").read_bytes() == b"older and longer"
-    for name in ("link", "dangling"):
-        with output(tmp_path / name) as write:
+    for name in ("out", "link", "dangling"):
+        path = tmp_path / name
+        before = path.read_bytes() if path.exists() else None
+        with pytest.raises(ZeroDivisionError), output(path):
+            _ = 1 / 0
+        assert before is None or path.read_bytes() == before
+        with output(path) as write:
             write(b"new")
-        assert (tmp_path / name).is_symlink()
-        assert (tmp_path / name).read_bytes() == b"new"
+            assert name != "out" or path.read_bytes() == before
+        assert path.read_bytes() == b"new"
+        assert path.is_symlink() == (name != "out")
+    assert names(tmp_path) == ["dangling", "link", "made", "out", "real"]
 
 
 def test_pipes_and_devices_are_written_directly(tmp_path):

@@ -16,6 +16,7 @@ from relattn.translation.analysis.positions import by_position
 from relattn.translation.commands import main as cli
 from relattn.translation.errors import InputError
 from relattn.translation.translate.torch_translator import TorchTranslator
+from tests.support.commands import Result, assert_refused
 from tests.translation.formats.bundles import make_bundle
 
 PAIRS = [
@@ -142,7 +143,5 @@ def test_options_that_are_refused(analyze, tmp_path, monkeypatch):
         (("--beam_size", 3), "unknown option"),
         (("--out", "no/t.csv"), "no/t.csv: cannot be written"),
     ):
-        code, out, err = analyze("--builtin", "test", "--lines", 2, "--width", 5, *arguments)
-        assert (code, out, err.count("\n")) == (2, "", 1)
-        assert fact in err
+        assert_refused(Result(*analyze("--builtin", "test", "--lines", 2, "--width", 5, *arguments)), fact)
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]

@@ -102,19 +102,6 @@ def test_a_text_that_changed_is_refused_by_its_name(files, tmp_path):
     assert written(tmp_path / "run") == before
 
 
-@pytest.mark.parametrize("side", SETTINGS)
-def test_errors_in_text_name_the_file_and_leave_nothing_half_written(files, tmp_path, side):
-    path = Path(files[side])
-    for content, fact in (
-        (b"abc\n\xff\n", "not UTF-8 at byte 4"),
-        (path.read_bytes() + b"one more\n", "must have the same number of lines"),
-    ):
-        path.write_bytes(content)
-        with pytest.raises(InputError, match=f"{path}.*{fact}"):
-            load(tmp_path, **files)
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_corpus_with_nothing_to_keep_is_refused(files, tmp_path):
     with pytest.raises(InputError, match=r"train_src: at least one pair must be kept.*: 44 max_length, 2 empty"):
         load(tmp_path, **files, max_length=1)

