@@ -45,7 +45,7 @@ def outcome(lines):
     rest=st.sampled_from([b"", b"\nb\n"]),
     block=st.sampled_from([1, 2, 7, 1000]),
 )
-@example(parts=[b"a\n"], mark=b"", wrong=b"\xff", rest=b"", block=1000)
+@example(parts=[b"a\n"], mark=b"", wrong=b"\xff", rest=b"\nb\n", block=1000)
 def test_files_and_standard_input_are_read_alike(tmp_path_factory, parts, mark, wrong, rest, block):
     """Lines and errors are the same in plain and compressed files, whatever the sizes of the blocks that are read."""
     content = mark + b"".join(parts) + wrong + rest
