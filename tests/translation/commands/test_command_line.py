@@ -91,14 +91,6 @@ def test_wrong_arguments(relattn, tmp_path, monkeypatch, arguments, message):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_settings_in_files_and_flags_have_the_same_errors(relattn, tmp_path):
-    path = tmp_path / "recipe.yaml"
-    path.write_text("model: {dim: wide}")
-    message = "relattn: error: {} must be a whole number, got 'wide'\n"
-    assert relattn("train", path).err == message.format(f"{path}: model.dim")
-    assert relattn("train", "wmt14-en-de-base", "--model.dim=wide").err == message.format("--model.dim")
-
-
 def interrupted() -> None:
     raise Interrupted("stopped after step 3", number=15)
 
