@@ -1,23 +1,20 @@
-"""What relative positions cost: ours, and other libraries', beside PyTorch's own attention with no positions at all.
+"""Time and memory of relative attention on a CPU, next to PyTorch's attention without positions.
 
-Each length n gets the same number of tokens, 8 heads of 64 dimensions and k = 16. Forward, and forward with backward,
-are timed alternately, and every figure is also given as a ratio to plain attention's. Queries, keys and
-values lie in memory as projections make them, (batch, n, heads, dim), for every method. Operations are counted on
-paper: multiply-adds of the matrix products of each method, forward.
+At every length n, the batch has the same number of tokens, with 8 heads of 64 dimensions and k = 16. The forward pass,
+and forward and backward together, are timed alternately. Ratios are to PyTorch's attention ("plain"). Queries, keys and
+values have the memory layout of a projection's output, (batch, n, heads, dim). The column "operations ratio" counts the
+multiply-adds of the forward pass of each method.
 
-Methods are `plain`, `auto` (ours, as a caller gets it), `no tables` (the same without relative terms), a backend's
-name, the forms of `benchmarks.forms` (Transformer-XL's and T5's, ours and by a mask), and the peers of
-`benchmarks.peers`, which need what that module says and drop nothing. One that does not fit half of the memory there is
-at some n is left out, and said so. A run replaces the rows of the results that it measures again and keeps the others,
-so that it can be made in pieces.
+Methods are `plain`, `auto` (relative_attention with its default backend), `no tables` (the same without relative
+terms), the name of a backend, the forms of `benchmarks.forms` (Transformer-XL and T5, ours and with a mask), and the
+other libraries of `benchmarks.peers`. A method that needs more than half of the available memory at some n is left out.
 """
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,7 +23,7 @@ from torch import Tensor
 
 import relattn
 from benchmarks import forms, peers
-from benchmarks.measure import alternate, available_memory, conditions, keep, peak_memory, preload
+from benchmarks.measure import alternate, available_memory, conditions, parse, peak_memory, preload, record, text_of
 from benchmarks.peers import PEERS, Attend, Case
 from relattn import backends, relative_attention
 from relattn.call import Call
@@ -37,11 +34,13 @@ METHODS = ("plain", "auto", NO_TABLES, *backends.NAMES, *forms.METHODS, *PEERS)
 PYTORCH = ("plain", *forms.BY_MASK)
 HEADS, DIM, CLIP, TOKENS = 8, 64, 16, 8192
 KEY = ("n", "causal", "pass", "method", "dtype", "tokens", "dropout")
+SHOWN = (*KEY[:4], "ms", "ms low", "ms high", "peak MiB", "time ratio", "memory ratio", "operations ratio")
+PASSES = ("forward", "forward + backward")
 
 
 def operations(method: str, n: int) -> float:
-    """Multiply-adds of one sentence and head, forward: two products of plain attention, and those with the tables."""
-    products, vectors = 2.0, float(min(2 * CLIP + 1, 2 * n - 1))  # ours: a row once, however many pairs share it
+    """Return the multiply-adds of one sentence and head in a forward pass."""
+    products, vectors = 2.0, float(min(2 * CLIP + 1, 2 * n - 1))  # ours multiplies a query by each table row once
     if method in forms.METHODS:
         products, vectors = 1, forms.vectors(method, n)
     elif method in ("plain", NO_TABLES):
@@ -54,6 +53,7 @@ def operations(method: str, n: int) -> float:
 
 
 def attention(method: str, case: Case) -> Attend:
+    """Return a method as a function of query, key, value and its tables."""
     if method in PEERS:
         return peers.load(method, case)
     if method in forms.METHODS:
@@ -65,7 +65,7 @@ def attention(method: str, case: Case) -> Attend:
 
 
 def inputs_of(method: str, case: Case, requires_grad: bool) -> list[Tensor]:
-    """Query, key, value and the tables that the method has, the same numbers for all."""
+    """Return query, key, value and the tables of a method, with the same numbers for all methods."""
     generator = torch.Generator().manual_seed(0)
     tables = 0 if method in ("plain", NO_TABLES) else PEERS[method].tables if method in PEERS else 2
     made = [torch.randn(case.batch, case.n, case.heads, case.dim, generator=generator).transpose(1, 2) for _ in "qkv"]
@@ -77,13 +77,15 @@ def inputs_of(method: str, case: Case, requires_grad: bool) -> list[Tensor]:
 
 
 def prepare(method: str, case: Case, backward: bool) -> Callable[[], object]:
-    """A run of `method`: forward without a graph, or forward and backward."""
+    """Return a function that runs `method` once."""
     inputs = inputs_of(method, case, backward)
     cotangent = torch.randn(inputs[0].transpose(1, 2).shape).to(case.dtype).transpose(1, 2)
     return run_of(attention(method, case), inputs, cotangent, backward)
 
 
 def run_of(attend: Attend, inputs: list[Tensor], cotangent: Tensor, backward: bool) -> Callable[[], object]:
+    """Return a function that runs the forward pass without gradients, or forward and backward."""
+
     def forward() -> object:
         with torch.no_grad():
             return attend(*inputs)
@@ -95,7 +97,7 @@ def run_of(attend: Attend, inputs: list[Tensor], cotangent: Tensor, backward: bo
 
 
 def backend_of(method: str, case: Case) -> str:
-    """The backend that serves one of our methods."""
+    """Return the name of the backend that computes one of our methods."""
     query = torch.empty((), dtype=case.dtype).expand(case.batch, case.heads, case.n, case.dim)
     table = torch.empty((), dtype=case.dtype).expand(2 * CLIP + 1, case.dim)
     call = Call(query, query, query, table, table, left=CLIP, right=CLIP, is_causal=case.is_causal)
@@ -103,7 +105,7 @@ def backend_of(method: str, case: Case) -> str:
 
 
 def memory_needed(method: str, case: Case, backward: bool) -> int:
-    """Bytes beyond the inputs, of methods that need much."""
+    """Estimate the bytes that a method needs beyond its inputs; 0 for methods that need little."""
     if method in PEERS:
         return PEERS[method].memory(case, backward)
     if method == "plain":
@@ -119,28 +121,25 @@ def memory_needed(method: str, case: Case, backward: bool) -> int:
     return 0
 
 
-def measure(
-    case: Case, backward: bool, methods: list[str], repeats: int, seconds: float
-) -> Iterator[dict[str, object]]:
+def measure(case: Case, backward: bool, methods: list[str], repeats: int, seconds: float) -> list[dict[str, object]]:
+    """Return a row of results for each method."""
     times = alternate({method: prepare(method, case, backward) for method in methods}, repeats, seconds)
     small = replace(case, batch=1, n=min(case.n, 512))
     memory = {name: peak_memory(prepare, (name, small, backward), (name, case, backward)) for name in methods}
+    rows = list[dict[str, object]]()
     for method, time in times.items():
         package = peers.version(method) if method in PEERS else f"relattn {relattn.__version__}"
-        yield {
+        row = {
             "n": case.n,
             "causal": case.is_causal,
-            "pass": "forward + backward" if backward else "forward",
+            "pass": PASSES[backward],
             "method": method,
             "dtype": str(case.dtype).removeprefix("torch."),
             "tokens": case.batch * case.n,
             "dropout": case.dropout_p,
             "package": f"torch {torch.__version__}" if method in PYTORCH else package,
             "backend": "" if method in PYTORCH or method in PEERS else backend_of(method, case),
-            "ms": round(1e3 * time.median, 3),
-            "ms low": round(1e3 * time.low, 3),
-            "ms high": round(1e3 * time.high, 3),
-            "repeats": time.repeats,
+            **time.columns(),
             "time ratio": round(time.median / times["plain"].median, 3),
             "peak MiB": round(memory[method] / 2**20, 1),
             "memory ratio": round(memory[method] / max(1, memory["plain"]), 2),
@@ -149,73 +148,56 @@ def measure(
             "dim": DIM,
             "clip": CLIP,
         }
+        rows.append(row)
+    return rows
 
 
-def show(row: dict[str, object]) -> str:
-    causal = "causal" if row["causal"] else "full"
-    spread = f"{row['ms low']:.2f}–{row['ms high']:.2f}"
-    ratios = f"{row['time ratio']:>11.2f} {row['memory ratio']:>7.2f} {row['operations ratio']:>11.2f}"
-    return (
-        f"{row['n']:>5}  {causal:<6}  {row['pass']:<18}  {row['method']:<10}  {row['ms']:>9.2f}  {spread:>19}  "
-        f"{row['peak MiB']:>8.1f}  {ratios}"
-    )
-
-
-def parse() -> argparse.Namespace:
+def parse_flags() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.attention", description=__doc__)
     present = [name for name in PEERS if peers.installed(name)]
-    parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS), help="sentence lengths n")
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=list(LENGTHS), help="sentence lengths n (%(default)s)"
+    )
     parser.add_argument(
         "--methods",
         nargs="+",
         choices=METHODS,
         default=["auto", *present],
-        help="what is timed beside plain attention; by default auto and the peers that are installed",
+        help="methods to time besides plain attention (default: auto and the installed libraries)",
     )
-    parser.add_argument("--tokens", type=int, default=TOKENS, help="tokens per batch, and one sentence at least")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
-    parser.add_argument("--dropout", type=float, default=0.0, help="share of probabilities dropped")
-    parser.add_argument("--repeats", type=int, default=3, help="timed repeats of a method, at least")
-    parser.add_argument("--seconds", type=float, default=2.0, help="more repeats, while they take no longer than this")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "attention-cpu.csv")
-    arguments = parser.parse_args()
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="tokens per batch (%(default)s)")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="dtype of the inputs"
+    )
+    parser.add_argument("--dropout", type=float, default=0.0, help="dropout probability (%(default)s)")
+    parser.add_argument("--repeats", type=int, default=3, help="minimum number of timed runs (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="time for more runs of a fast method (%(default)s)")
+    arguments = parse(parser, "attention-cpu.csv")
     missing = [method for method in arguments.methods if method in PEERS and method not in present]
     if missing:
-        parser.error(f"{', '.join(missing)} not installed; benchmarks/peers.py says how")
+        parser.error(f"--methods must be installed, got {', '.join(missing)}; benchmarks/peers.py says how to install")
     if arguments.dropout > 0.0 and any(method in PEERS for method in arguments.methods):
-        parser.error("the peers drop nothing here: with --dropout, name the --methods")
+        parser.error("--dropout does not apply to other libraries; choose methods without them by --methods")
     return arguments
 
 
 def main() -> None:
-    arguments = parse()
-    held = conditions()
-    print("; ".join(f"{name} {value}" for name, value in held.items()))
-    print(
-        f"{HEADS} heads, d = {DIM}, k = {CLIP}, {arguments.tokens} tokens per batch, {arguments.dtype}, "
-        f"dropout {arguments.dropout}"
-    )
-    print(
-        f"{'n':>5}  {'mask':<6}  {'pass':<18}  {'method':<10}  {'ms':>9}  {'middle half':>19}  {'MiB':>8}  "
-        "ratio: time, memory, operations"
-    )
+    arguments = parse_flags()
+    held = conditions(arguments.commit)
+    print(text_of(held))
+    dtype = getattr(torch, arguments.dtype)
     wanted = list(dict.fromkeys(["plain", *arguments.methods]))
     preload([PEERS[method].module for method in wanted if method in PEERS])
-    for method in wanted:  # whatever a first call loads, it loads here
-        prepare(method, Case(1, HEADS, 64, DIM, CLIP, CLIP, False, getattr(torch, arguments.dtype)), True)()
+    for method in wanted:  # a first call loads libraries
+        prepare(method, Case(1, HEADS, 64, DIM, CLIP, CLIP, False, dtype), True)()
     for n, is_causal, backward in product(arguments.lengths, (False, True), (False, True)):
-        batch, dtype = max(1, arguments.tokens // n), getattr(torch, arguments.dtype)
-        case = Case(batch, HEADS, n, DIM, CLIP, CLIP, is_causal, dtype, arguments.dropout)
+        case = Case(max(1, arguments.tokens // n), HEADS, n, DIM, CLIP, CLIP, is_causal, dtype, arguments.dropout)
         needs = {method: memory_needed(method, case, backward) for method in wanted}
         fits = [method for method in wanted if needs[method] < available_memory() / 2]
-        rows = [{**row, **held} for row in measure(case, backward, fits, arguments.repeats, arguments.seconds)]
-        keep(arguments.out, rows, KEY)
-        for row in rows:
-            print(show(row), flush=True)
-        for method in wanted:
-            if method not in fits:
-                print(f"{n:>5}  {method} left out: it needs about {needs[method] / 2**30:.0f} GiB")
-    print(f"written to {arguments.out}")
+        rows = measure(case, backward, fits, arguments.repeats, arguments.seconds)
+        record(arguments.out, rows, KEY, held, SHOWN)
+        for method in set(wanted) - set(fits):
+            print(f"n {n}  method {method} left out: it needs about {needs[method] / 2**30:.0f} GiB")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Machine code of the Triton kernels, for GPUs that need not be there: registers, spills, instructions per step.
+"""Machine code of the Triton kernels, compiled without a GPU: registers, spills, instructions per step.
 
-Every kernel that a call with gradients launches is compiled by Triton for each target. Recorded are the assembler's
-counts of registers per thread, bytes of shared memory, and bytes of registers spilled to memory. For the loops through
-far and near tiles, the machine code gives the instructions that a warp issues per step where no pair is hidden,
-exponentials over pairs in the tile (2: every pair is computed twice), and loads and stores of spilled registers.
+Triton compiles every kernel of a call with gradients for each target. The rows have the assembler's counts of registers
+per thread, bytes of shared memory, and bytes of spilled registers. For the loops over far and near tiles, they have the
+instructions that a warp issues per step without hidden pairs ("instructions"), the exponentials per pair of the tile
+("redundancy"; 2: every pair is computed twice), and the loads and stores of spilled registers ("local").
 
-The exit code is 1 if the assembler remarks that products on the tensor cores wait for one another (C75…), or if the
-compiler made a trap of a kernel. TRITON_INTERPRET must not be set. To compile with another version of Triton: `pip
-install --target FOLDER triton==3.6.0` and PYTHONPATH=FOLDER.
+The exit code is 1 if the assembler remarks that products on the tensor cores wait for each other (C75…), or if the
+compiler turned a kernel into a trap. TRITON_INTERPRET must not be set. To compile with another version of Triton, run
+`pip install --target FOLDER triton==3.6.0` and set PYTHONPATH=FOLDER.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from benchmarks.measure import commit, keep
+from benchmarks.measure import parse, record
 from relattn.backends.triton import operators
 from relattn.backends.triton.configs import Config
 from relattn.backends.triton.plan import tiles_of
@@ -36,12 +36,15 @@ from relattn.call import Call
 
 TARGETS = (80, 90, 100)
 WITH = ("mask", "relations", "grouped", "offsets", "lengths", "keys alone", "values alone", "rel_query", "bias")
-KEY = ("triton", "target", "dtype", "dim", "clip", "n", "queries", "causal", "dropout", "given", "kernel")
+CALL = ("target", "dtype", "dim", "clip", "n", "queries", "causal", "dropout", "given", "kernel")
+KEY = ("triton", *CALL)
+LOOPS = tuple(f"{loop} {count}" for loop in ("far", "near") for count in ("instructions", "redundancy", "local"))
+SHOWN = (*CALL, "rows", "cols", "near", "warps", "stages", "registers", "shared", "spilled", *LOOPS, "remarks")
 
 
 @dataclass(frozen=True)
 class Case:
-    """Self-attention over sentences of one length, with both tables. A bias is a rel_query of ones with one dim."""
+    """Self-attention of sequences of one length, with both tables."""
 
     dtype: str
     dim: int
@@ -49,15 +52,16 @@ class Case:
     n: int
     causal: bool = False
     dropout: float = 0.0
-    given: str = ""  # what else there is, out of WITH, joined by +
-    queries: int = 0  # if not n
+    given: str = ""  # other arguments of the call, names of WITH joined by +
+    queries: int = 0  # number of queries; 0: n
     batch: int = 2
 
     def call(self) -> Call:
+        """Return the call; the bias is a rel_query of ones with a single dimension."""
         given, batch, heads = self.given.split("+"), self.batch, 2
         queries, right = self.queries or self.n, 0 if self.causal else self.clip
 
-        def rows(length: int, heads: int) -> Tensor:  # as projections make them
+        def rows(length: int, heads: int) -> Tensor:  # memory layout of a projection
             return torch.empty(batch, length, heads, self.dim, dtype=getattr(torch, self.dtype)).transpose(1, 2)
 
         query, key_heads, pairs = rows(queries, heads), 1 if "grouped" in given else heads, (batch, 1, queries, self.n)
@@ -108,7 +112,7 @@ CASES = (
 
 
 class Absent:
-    """A driver for a GPU that is not there, which suffices to compile."""
+    """Driver for a GPU that is not present. It suffices to compile."""
 
     def __init__(self, target: int) -> None:
         self.target = GPUTarget("cuda", target, 32)
@@ -117,14 +121,14 @@ class Absent:
         return self.target
 
     def get_current_device(self) -> int:
-        return self.target.arch  # a number of its own, since Triton keeps a device's target
+        return self.target.arch  # a different number per target, since Triton caches the target of a device
 
     def get_current_stream(self, device: int | None = None) -> int:
         return 0
 
 
 def assembled(compiled: Any, target: int) -> dict[str, Any]:
-    """Return the assembler's counts of a kernel, and those of its loops."""
+    """Return the assembler's counts of a kernel, and the counts of its loops."""
     tools = triton.knobs.nvidia
     assembler = tools.ptxas_blackwell if target >= 100 else tools.ptxas
     architecture = f"sm_{target}a" if target >= 90 else f"sm_{target}"
@@ -148,8 +152,8 @@ def assembled(compiled: Any, target: int) -> dict[str, Any]:
 def loops_of(code: str) -> list[dict[str, int]]:
     """Return the counts of each innermost loop with exponentials, in the order of the code.
 
-    They are instructions issued per step if every forward branch is taken, exponentials, and loads and stores of
-    spilled registers.
+    The counts are instructions issued per step if every forward branch is taken, exponentials among them, and loads
+    and stores of spilled registers.
     """
     found, labels = list[str](), dict[str, int]()
     for line in code.splitlines():
@@ -177,9 +181,9 @@ def loops_of(code: str) -> list[dict[str, int]]:
 
 
 def counted(kernel: str, tiles: Config, loops: list[dict[str, int]], has_far: bool = True) -> dict[str, Any]:
-    """Return the columns of the loops through far and near tiles, empty for a loop of a single step.
+    """Return the columns of the loops over far and near tiles; empty for a loop with a single step.
 
-    If the compiler makes several loops of one, they are those of the first.
+    If the compiler splits a loop, the columns describe the first part.
     """
     far: dict[str, int] = loops[0] if has_far and len(loops) > 1 else {}
     near: dict[str, int] = next(iter(loops[bool(far) :]), {})
@@ -202,7 +206,7 @@ def rows(target: int, case: Case) -> list[dict[str, Any]]:
 
     def compile_only(kernel: Any, programs: int, tiles: Any, call: Call, **arguments: Any) -> None:
         if tiles is None:
-            return  # a join of few numbers
+            return  # a small kernel that merges partial results
         compiled = kernel.warmup(**operators.launch_arguments(tiles, arguments), grid=(programs,))
         taken = assembled(compiled, target)
         loops = taken.pop("loops")
@@ -217,7 +221,7 @@ def rows(target: int, case: Case) -> list[dict[str, Any]]:
 
 
 def variants(cases: Iterable[Case]) -> int:
-    """Return the number of variants that Triton compiles for calls with gradients, by its own keys. Compile nothing.
+    """Return the number of kernel variants that Triton would compile for calls with gradients, by its cache keys.
 
     There is one for each combination of dtypes, tiles, options and properties of integers, such as being 1.
     """
@@ -235,39 +239,21 @@ def variants(cases: Iterable[Case]) -> int:
     return len(found)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compiled", description=__doc__)
-    parser.add_argument("--targets", type=int, nargs="+", default=list(TARGETS), help="compute capabilities, times ten")
-    parser.add_argument("--dims", type=int, nargs="+", help="only cases of these head dims")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "triton-compiled.csv")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--targets", type=int, nargs="+", default=list(TARGETS), help="compute capabilities × 10")
+    parser.add_argument("--dims", type=int, nargs="+", help="only cases with these head dimensions")
+    options = parse(parser, "triton-compiled.csv")
     if triton.knobs.runtime.interpret:
-        parser.error("Triton's interpreter compiles nothing: unset TRITON_INTERPRET")
-    held, remarks = {"triton": triton.__version__, "commit": commit()}, 0
+        parser.error("TRITON_INTERPRET must not be set: the interpreter compiles nothing")
+    held, remarks = {"triton": triton.__version__, "commit": options.commit}, 0
     for target, case in product(options.targets, CASES):
         if options.dims is None or case.dim in options.dims:
-            found = [{**row, **held} for row in rows(target, case)]
-            for row in found:
-                print(show(row), flush=True)
-                remarks += bool(row["remarks"])
-            keep(options.out, found, KEY)
+            compiled = rows(target, case)
+            record(options.out, compiled, KEY, held, SHOWN)
+            remarks += sum(bool(row["remarks"]) for row in compiled)
     print(f"{remarks} kernels with remarks")
     return 1 if remarks else 0
-
-
-def show(row: dict[str, Any]) -> str:
-    options = [row["given"]] + [name for name in ("causal", "dropout") if row[name]]
-    loops = "  ".join(
-        f"{name} {row[f'{name} instructions']} × {row[f'{name} redundancy']}, local {row[f'{name} local']}"
-        for name in ("far", "near")
-        if row[f"{name} instructions"] != ""
-    )
-    return (
-        f"{row['target']:<6} {row['dtype']:<8} d {row['dim']} k {row['clip']} n {row['n']} "
-        f"{'+'.join(filter(None, options))} {row['kernel']} {row['rows']}×{row['cols']}, {row['near']}; "
-        f"{row['warps']} warps, {row['stages']} stages; {row['registers']} registers, {row['shared']} shared, "
-        f"{row['spilled']} spilled; {loops} {row['remarks']}"
-    )
 
 
 if __name__ == "__main__":

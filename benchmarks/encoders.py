@@ -1,4 +1,4 @@
-"""Encoders of transformers at the sizes they were published in, with random weights: nothing is downloaded."""
+"""Encoders of Hugging Face transformers at their published sizes, with random weights. Nothing is downloaded."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,24 +14,22 @@ from transformers.models.speecht5.modeling_speecht5 import SpeechT5EncoderWithou
 
 from relattn.integrations import transformers as faster
 
-SAMPLES = 16_000  # of sound in a second
-LONGEST = (
-    100_000  # positions: published configurations allow 5,000, seven minutes of Parakeet's, and have no table of them
-)
+SAMPLES = 16_000  # audio samples per second
+LONGEST = 100_000  # positions; Parakeet's published limit of 5,000 is seven minutes, and no table depends on it
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """One model.
+    """An encoder of transformers.
 
     Attributes:
-        make: by an attention of its own.
-        inputs: (batch, size) to what it reads, random.
-        sizes: seconds of sound, or tokens of text, that it is timed at.
-        own: its own ways to compute attention; the last is what ours is compared with.
-        text: whether sizes are tokens.
-        masked: whether it takes a mask of padding.
-        drawn: whether its output is drawn, and so another each time.
+        make: Function from the name of an attention implementation to the model.
+        inputs: Function from a batch size and an input size to random inputs.
+        sizes: Input sizes to measure, in seconds of audio or tokens of text.
+        own: Names of its attention implementations. Our operator replaces the last.
+        text: Whether input sizes are tokens.
+        masked: Whether it accepts a padding mask.
+        random: Whether its output is sampled, and so differs from call to call.
     """
 
     make: Callable[[str], nn.Module]
@@ -40,11 +38,11 @@ class Encoder:
     own: tuple[str, ...] = ("eager", "sdpa")
     text: bool = False
     masked: bool = True
-    drawn: bool = False
+    random: bool = False
 
 
 def frames(rate: int, bins: int) -> Callable[[int, int], Tensor]:
-    """Random features, so many a second."""
+    """Return a function that makes random features with `rate` frames per second."""
     return lambda batch, seconds: torch.randn(batch, rate * seconds, bins)
 
 
@@ -57,7 +55,7 @@ def tokens(batch: int, count: int) -> Tensor:
 
 
 class Vits(nn.Module):
-    """VITS's text encoder, called as others are."""
+    """VITS's text encoder, with the signature of the other models."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -70,7 +68,7 @@ class Vits(nn.Module):
 
 
 class Voice(nn.Module):
-    """VITS from text to sound."""
+    """VITS from text to audio."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +79,7 @@ class Voice(nn.Module):
 
 
 class FastSpeech2(nn.Module):
-    """FastSpeech2-Conformer's encoder, called as others are."""
+    """FastSpeech2-Conformer's encoder, with the signature of the other models."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -94,17 +92,17 @@ class FastSpeech2(nn.Module):
 
 
 def conformer(attention: str) -> nn.Module:
-    """Wav2Vec2-Conformer with relative positions, large."""
+    """Return the large Wav2Vec2-Conformer with relative positions."""
     large = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
-    kind = {"position_embeddings_type": "relative", "attn_implementation": attention}
-    return transformers.Wav2Vec2ConformerModel(transformers.Wav2Vec2ConformerConfig(**large, **kind))
+    options = {"position_embeddings_type": "relative", "attn_implementation": attention}
+    return transformers.Wav2Vec2ConformerModel(transformers.Wav2Vec2ConformerConfig(**large, **options))
 
 
-def base(kind: str, **options: Any) -> nn.Module:
-    """An encoder of T5's, or of a relative of it, of base size."""
+def base(family: str, **options: Any) -> nn.Module:
+    """Return the encoder of T5 or UMT5 in the base size."""
     sizes = {"d_model": 768, "d_kv": 64, "d_ff": 3072, "num_layers": 12, "num_heads": 12}
-    config = getattr(transformers, f"{kind}Config")(**sizes, **options)
-    model: nn.Module = getattr(transformers, f"{kind}EncoderModel")(config)
+    config = getattr(transformers, f"{family}Config")(**sizes, **options)
+    model: nn.Module = getattr(transformers, f"{family}EncoderModel")(config)
     return model
 
 
@@ -145,14 +143,14 @@ ENCODERS = {
     ),
     "fastspeech2-conformer": Encoder(lambda own: FastSpeech2(), tokens, **TEXT, own=("eager",)),
     "vits": Encoder(lambda own: Vits(), tokens, **TEXT, own=("eager",)),
-    "vits, to sound": Encoder(lambda own: Voice(), tokens, sizes=(256,), text=True, own=("eager",), drawn=True),
+    "vits, to sound": Encoder(lambda own: Voice(), tokens, sizes=(256,), text=True, own=("eager",), random=True),
     "t5-base": Encoder(lambda own: base("T5", attn_implementation=own), tokens, **TEXT),
     "umt5-base": Encoder(lambda own: base("UMT5", attn_implementation=own), tokens, **TEXT),
 }
 
 
-def made(name: str, method: str) -> nn.Module:
-    """An encoder that computes by a method, "relattn" or one of its own; the same weights by each."""
+def make(name: str, method: str) -> nn.Module:
+    """Return an encoder with the attention "relattn" or one of its own, with the same random weights for all."""
     torch.manual_seed(1)
     model = ENCODERS[name].make(ENCODERS[name].own[-1] if method == "relattn" else method)
     with torch.no_grad():
@@ -165,22 +163,22 @@ def made(name: str, method: str) -> nn.Module:
 
 
 def inputs(name: str, batch: int, size: int) -> Tensor:
-    """What an encoder reads, the same each time."""
+    """Return the inputs of an encoder, the same in every call."""
     torch.manual_seed(2)
     return ENCODERS[name].inputs(batch, size)
 
 
-CHANCES = "attention_dropout", "activation_dropout", "dropout", "dropout_positions", "layerdrop", "jitter_noise"
+RANDOM = "attention_dropout", "activation_dropout", "dropout", "dropout_positions", "layerdrop", "jitter_noise"
 
 
-def without_chance(model: nn.Module) -> None:
-    """Have a model in training compute the same twice."""
+def remove_randomness(model: nn.Module) -> None:
+    """Make a model in training mode deterministic."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
         if isinstance(module, nn.BatchNorm1d):
             module.eval()
-        for option in CHANCES:
+        for option in RANDOM:
             if isinstance(getattr(module, option, None), float):
                 setattr(module, option, 0.0)
     config = getattr(model, "config", None)
@@ -190,7 +188,7 @@ def without_chance(model: nn.Module) -> None:
 
 
 def padding(given: Tensor) -> Tensor:
-    """(batch, length): a mask by which the second line, and only that, ends after six tenths."""
+    """Return a padding mask, (batch, length), that ends the second sequence after 60 % of its length."""
     mask = torch.ones(given.shape[:2], dtype=torch.long)
     mask[1, given.shape[1] * 6 // 10 :] = 0
     return mask

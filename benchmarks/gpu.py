@@ -1,15 +1,15 @@
-"""The Triton kernels on one NVIDIA GPU: whether they are correct, their time and memory, and training with them.
+"""The Triton kernels on one NVIDIA GPU: correctness, time and memory, and training steps.
 
     python -m benchmarks.gpu check --out DIR   # every kernel against the reference in float64
     python -m benchmarks.gpu time --out DIR    # attention: ours, PyTorch's, other libraries'
     python -m benchmarks.gpu train --out DIR   # training steps, with relative positions and with sinusoids
 
-Rows are written into DIR as they are made. Each piece of work runs in another process, so that one that hangs or breaks
-its device loses only its own rows. What does not fit into `--minutes` is left out, and the output says so. The exit
-code is 1 if a check failed or something could not run, and 2 without a GPU.
+Rows are written to DIR as they are measured. Each task runs in another process, so a task that hangs or breaks the
+device loses only its own rows. Tasks that do not fit into `--minutes` are left out and reported. The exit code is 1 if
+a check failed or a task could not run, and 2 without a GPU.
 
-With `--device cpu` and TRITON_INTERPRET=1 in the environment this is a rehearsal: the same code on tiny sizes, in this
-process. Its figures mean nothing.
+`--device cpu` with TRITON_INTERPRET=1 in the environment is a rehearsal: the same code with tiny sizes, in one process.
+Its times mean nothing.
 """
 
 import argparse
@@ -23,37 +23,37 @@ from typing import Any
 import torch
 
 from benchmarks import gpu_check, gpu_times, gpu_train
-from benchmarks.measure import conditions, keep, preload
-from benchmarks.workers import LEFT_OUT, Failure, Task, reason, run_all
+from benchmarks.measure import conditions, parse, preload, record, text_of
+from benchmarks.workers import LEFT_OUT, Failure, Task, call, run_all
 from relattn.backends.triton import interpreted
 
 FILES = {"check": "checks-gpu.csv", "time": "attention-gpu.csv", "train": "train-step-gpu.csv"}
 KEYS = {"check": ("check",), "time": gpu_times.KEY, "train": gpu_train.KEY}
-PATIENCE = {"check": 120.0, "time": 400.0, "train": 600.0}  # seconds for a task, with compilation
-Row = dict[str, Any]
+PATIENCE = {"check": 120.0, "time": 400.0, "train": 600.0}  # seconds per task, with compilation
+PRELOADED = ["benchmarks.gpu_check", "benchmarks.gpu_times", "relattn.backends.triton.operators"]
 
 
 def tasks(command: str, device: str) -> dict[str, Task]:
-    """Return what a command does, by name, the most important first."""
+    """Return the tasks of a command by name, the most important first."""
     if command == "check":
         return gpu_check.tasks(device)
     if command == "train":
         return {
-            f"{size}{', compiled' * c}": (gpu_train.time_steps, (size, c, device))
-            for size, c in gpu_train.models(device)
+            f"{size}{', compiled' * compiles}": (gpu_train.time_steps, (size, compiles, device))
+            for size, compiles in gpu_train.models(device)
         }
     return {str(case): (gpu_times.time_case, (case, methods, device)) for case, methods in gpu_times.cases(device)}
 
 
 def results(planned: dict[str, Task], command: str, device: str, stop: float) -> Iterator[tuple[str, Any]]:
-    """Run tasks until `stop`, on the monotonic clock, and return their names and results, or a `Failure`.
+    """Run tasks and yield their names with their results, or a `Failure`. No task starts after the time `stop`.
 
-    If a case cannot be timed, its methods are timed alone, each in a new process.
+    If a case cannot be timed, each of its methods is timed in a new process.
     """
-    names, processes = list(planned), min(12, os.cpu_count() or 1) if command == "check" else 1
     if device == "cpu":
-        yield from ((name, run_here(*task)) for name, task in planned.items())
+        yield from ((name, call(*task)) for name, task in planned.items())
         return
+    names, processes = list(planned), min(12, os.cpu_count() or 1) if command == "check" else 1
     for index, result in run_all(list(planned.values()), processes, PATIENCE[command], stop):
         name, (function, arguments) = names[index], planned[names[index]]
         if command == "time" and isinstance(result, Failure) and result != LEFT_OUT and len(arguments[1]) > 1:
@@ -64,30 +64,15 @@ def results(planned: dict[str, Task], command: str, device: str, stop: float) ->
             yield name, result
 
 
-def run_here(function: Any, arguments: tuple[Any, ...]) -> Any:
-    try:
-        return function(*arguments)
-    except Exception as error:
-        return Failure(reason(error))
-
-
-def rows_of(command: str, name: str, result: Any) -> list[Row]:
-    """Return the rows of a result."""
-    if command == "check":
-        return [{"check": name, "result": result.reason if isinstance(result, Failure) else "passed"}]
-    return [] if isinstance(result, Failure) else result
-
-
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+def parse_flags(flags: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("command", choices=tuple(FILES))
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory of the results")
-    parser.add_argument("--minutes", type=float, default=20.0, help="time after which nothing more is started")
-    parser.add_argument("--commit", help="commit of this tree, if git does not know it")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu is a rehearsal")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory of the CSV files")
+    parser.add_argument("--minutes", type=float, default=20.0, help="time after which no task starts (%(default)s)")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: rehearsal without a GPU")
+    options = parse(parser, flags=flags)
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.exit(2, "no NVIDIA GPU here; --device cpu with TRITON_INTERPRET=1 rehearses without one\n")
     if interpreted() != (options.device == "cpu"):
@@ -95,28 +80,28 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(flags: list[str] | None = None) -> int:
     import triton
 
-    options = parse(arguments)
+    options = parse_flags(flags)
     command, device, stop = options.command, options.device, time.monotonic() + 60 * options.minutes
-    held: Row = {**conditions(), "triton": triton.__version__}
+    held = {**conditions(options.commit), "triton": triton.__version__}
     if device == "cuda":
         held |= {"device": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda)}
-    held |= {"commit": options.commit} if options.commit else {}
-    print("; ".join(f"{name} {value}" for name, value in held.items()), flush=True)
-    preload(["benchmarks.gpu_check", "benchmarks.gpu_times", "relattn.backends.triton.operators"])
+    print(text_of(held), flush=True)
+    preload(PRELOADED)
     planned, failed = tasks(command, device), 0
     for name, result in results(planned, command, device, stop):
-        if isinstance(result, Failure):
+        reason = result.reason if isinstance(result, Failure) else ""
+        if reason:
             failed += 1
-            print(f"FAILED  {name}: {result.reason}", flush=True)
-        rows = [{**row, **held} for row in rows_of(command, name, result)]
+            print(f"FAILED  {name}: {reason}", flush=True)
+        rows = [] if reason else result
+        if command == "check":
+            rows = [{"check": name, "result": reason or "passed"}]
         if rows:
-            keep(options.out / FILES[command], rows, KEYS[command])
-        for row in rows:
-            print("  ".join(f"{column} {value}" for column, value in row.items() if column not in held), flush=True)
-    print(f"{len(planned)} pieces of work, {failed} failed or left out; written to {options.out}")
+            record(options.out / FILES[command], rows, KEYS[command], held)
+    print(f"{len(planned)} tasks, {failed} failed or left out; written to {options.out}")
     return 1 if failed else 0
 
 

@@ -1,7 +1,7 @@
 """Checks of the Triton kernels on a GPU: the calls of the tests, at the sizes of compiled kernels.
 
-Results are compared with the reference. The tolerance is measured (`tests/support/numerics.py`): a small multiple of
-the error of the reference in the same dtype against float64.
+Results are compared with the reference backend. The tolerance is a small multiple of the error of the reference in the
+same dtype against float64 (`tests/support/numerics.py`).
 """
 
 from functools import partial
@@ -38,7 +38,7 @@ SHAPES = {
     for shape in (
         shape_of(64, 64),
         shape_of(300, 300),  # far tiles on both sides
-        shape_of(128, 128),  # the longest that one program has all of, and one more
+        shape_of(128, 128),  # the longest sequence of a single program, and one more
         shape_of(129, 129, left=3, right=20),
         shape_of(17, 17, 16, 16, 20, 3),
         shape_of(100, 100, 80, 24, 5, 1),
@@ -46,8 +46,8 @@ SHAPES = {
         shape_of(300, 300, 256, 64, 0, 0),
         shape_of(100, 300, 128, 256, 0, 5),
         shape_of(300, 40, heads=4, key_heads=1),
-        shape_of(300, 300, left=64, right=64, heads=4),  # several chunks of labels
-        shape_of(300, 300, 32, 32, 299, 299, batch=1),  # a label per distance
+        shape_of(300, 300, left=64, right=64, heads=4),  # several chunks of table rows
+        shape_of(300, 300, 32, 32, 299, 299, batch=1),  # a row of the tables per distance
         shape_of(10, 1000),  # keys are split among programs
         shape_of(1, 1000, batch=4),
         shape_of(1000, 1000, batch=1),
@@ -57,17 +57,19 @@ TINY = {"tiny": shape_of(17, 20, 8, 8, 3, 2, batch=1)}
 
 
 def within_budget(case: Case, shape: Shape, device: str) -> None:
+    """Check that the outputs and gradients of a call are within the tolerance."""
     operator, inputs, options = call_of(case, shape, getattr(torch, case["dtype"]), device)
     assert_within_budget(operator, inputs, "triton", **options)
 
 
 def inputs_of(n: int, device: str) -> dict[str, Any]:
+    """Return the arguments of the calls below."""
     dim, clip = (64, 16) if device == "cuda" else (8, 3)
     return make_inputs(shape_of(n, n, dim, dim, clip, clip, batch=1), dtype=torch.float32, device=device)
 
 
 def deterministic(n: int, is_causal: bool, device: str) -> None:
-    """Check that two calls give the same bits."""
+    """Check that two calls give bitwise equal results."""
     operator = partial(relative_attention, is_causal=is_causal, backend="triton")
     first, second = (outputs_and_gradients(operator, inputs_of(n, device)) for _ in range(2))
     different = [name for name, x in first.items() if not torch.equal(x, second[name])]
@@ -75,7 +77,7 @@ def deterministic(n: int, is_causal: bool, device: str) -> None:
 
 
 def compiled(n: int, is_causal: bool, device: str) -> None:
-    """Check that torch.compile takes the call in one graph and does not change results."""
+    """Check that torch.compile traces the call in one graph and does not change results."""
     operator = partial(relative_attention, is_causal=is_causal, backend="triton")
     compiler = "inductor" if device == "cuda" else "aot_eager"
     eager = outputs_and_gradients(operator, inputs_of(n, device))
@@ -85,7 +87,7 @@ def compiled(n: int, is_causal: bool, device: str) -> None:
 
 
 def dropout(n: int, is_causal: bool, device: str) -> None:
-    """Check that a seed drops the same pairs forward and backward, and the right share of them."""
+    """Check that a seed drops the same pairs in both passes, and the right share of them."""
     inputs = inputs_of(n, device)
     options: dict[str, Any] = {"clip": inputs["rel_key"].shape[0] // 2, "is_causal": is_causal, "dropout_p": 0.3}
 
@@ -107,7 +109,7 @@ def dropout(n: int, is_causal: bool, device: str) -> None:
 
 
 def tasks(device: str) -> dict[str, Task]:
-    """Return the checks by name: few and tiny ones on a CPU."""
+    """Return the checks by name. On a CPU they are few and small."""
     on_gpu = device == "cuda"
     shapes, plain = (SHAPES, product((100, 200), (False, True))) if on_gpu else (TINY, [(17, True)])
     calls = cases(2, shapes=shapes, shape=list(shapes), dtype=list(DTYPES))

@@ -1,8 +1,8 @@
 """Time and memory of attention on a GPU: ours, PyTorch's kernels without positions, FlexAttention, other libraries.
 
-The methods of a case run in turn, so that whatever else the machine does affects all of them. A run is queued behind a
-pause on the GPU and timed there by events. The time to launch it from Python, which a large batch hides, is measured
-separately, as `launch ms`. Peak memory is what PyTorch's allocator holds beyond the inputs.
+The methods of a case run alternately. A run is queued behind a pause on the GPU, and events on the GPU time it. The
+column "launch ms" is the time to launch the run from Python, which the GPU hides for a large batch. Peak memory is what
+PyTorch's allocator holds beyond the inputs.
 """
 
 import statistics
@@ -19,26 +19,25 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import relattn
 from benchmarks import peers
-from benchmarks.attention import run_of
+from benchmarks.attention import PASSES, run_of
 from benchmarks.measure import LONG, Timing, alternate, measured
 from benchmarks.peers import PEERS, Attend, Case
 from benchmarks.workers import reason
 from relattn import backends, relative_attention
 
 PLAIN = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION, "plain": None}
-PASSES = ("forward", "forward + backward")
 KEY = ("n", "causal", "pass", "method", "dtype", "tokens", "dim", "clip")
 LENGTHS = (2048, 64, 8192, 512, 1024, 128, 256, 4096, 16384)  # the most important first
-CYCLES = 2e9  # of the GPU's clock per second, at most
+CYCLES = 2e9  # upper bound of the GPU's clock rate, per second
 LONGEST = 0.05  # seconds of a pause
-REPEATS, SECONDS = 5, 0.15  # runs of a method: at least so many, and more within so many seconds
+REPEATS, SECONDS = 5, 0.15  # minimum number of runs, and seconds for more
 
 Work = Callable[[], object]
 Row = dict[str, object]
 
 
 def cases(device: str) -> Iterator[tuple[Case, tuple[str, ...]]]:
-    """Return cases with their methods."""
+    """Yield each case with its methods."""
     others = tuple(name for name in PEERS if peers.installed(name))
     if device == "cpu":
         yield Case(1, 1, 16, 4, 4, 4, True), ("plain", "triton", "dense", *others)
@@ -49,7 +48,7 @@ def cases(device: str) -> Iterator[tuple[Case, tuple[str, ...]]]:
 
     ours = ("flash", "cudnn", "triton")
     for n, is_causal in product(LENGTHS, (False, True)):
-        few = n <= 4096 and not is_causal  # the others need an array of pairs
+        few = n <= 4096 and not is_causal  # the others need an array of all pairs
         yield case(n, is_causal), (*ours, "flex", "dense", *others) if few else ours
     for n in (2048, 128):
         yield case(n, dtype=torch.float16), ours
@@ -75,7 +74,7 @@ def plain(kernel: SDPBackend | None, is_causal: bool, query: Tensor, key: Tensor
 
 
 def flex(case: Case) -> Attend:
-    """Return FlexAttention with the term of keys, q_i · aK_ij, the one of the two that it can express; not causal."""
+    """Return FlexAttention, not causal, with the term q_i · aK_ij. It cannot express the term of values."""
     from torch.nn.attention.flex_attention import flex_attention
 
     def attend(query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor) -> Tensor:
@@ -88,12 +87,12 @@ def flex(case: Case) -> Attend:
         assert isinstance(output, Tensor)
         return output
 
-    torch._dynamo.reset()  # it is compiled for each length, and their number is limited
+    torch._dynamo.reset()  # each length is compiled, and the number of compiled variants is limited
     return torch.compile(attend, dynamic=False)
 
 
 def prepare(method: str, case: Case, device: str, backward: bool) -> Work:
-    """Return a run of a method: forward without a graph, or forward and backward."""
+    """Return a function that runs a method: forward without gradients, or forward and backward."""
     generator = torch.Generator(device).manual_seed(0)
     tables = 0 if method in PLAIN else 1 if method == "flex" else PEERS[method].tables if method in PEERS else 2
 
@@ -107,7 +106,7 @@ def prepare(method: str, case: Case, device: str, backward: bool) -> Work:
 
 
 def memory_and_launch(work: Work) -> dict[str, float]:
-    """Return the peak memory of a run, and the time to launch it, on a GPU."""
+    """Return the peak memory of a run on the GPU, and the time to launch it."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -122,6 +121,7 @@ def memory_and_launch(work: Work) -> dict[str, float]:
 
 
 def seconds_on_gpu(launch: float, work: Work) -> float:
+    """Run a function that takes `launch` seconds to launch, and return its time on the GPU in seconds."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     torch.cuda._sleep(int(CYCLES * min(LONGEST, 2 * launch + 1e-4)))
@@ -133,11 +133,12 @@ def seconds_on_gpu(launch: float, work: Work) -> float:
 
 
 def time_case(case: Case, methods: tuple[str, ...], device: str) -> list[Row]:
-    """Return the rows of methods, forward and forward + backward. A method that raises an error has it in its row."""
+    """Return the rows of methods, for both passes. The row of a method that fails has the error in its note."""
     return [row for backward in (False, True) for row in time_pass(case, methods, device, backward)]
 
 
 def time_pass(case: Case, methods: tuple[str, ...], device: str, backward: bool) -> list[Row]:
+    """Return the rows of methods for one pass."""
     works, costs, notes = dict[str, Work](), dict[str, dict[str, Any]](), dict[str, str]()
     for method in methods:
         try:
@@ -145,7 +146,7 @@ def time_pass(case: Case, methods: tuple[str, ...], device: str, backward: bool)
             work()  # compiles and loads
             costs[method] = memory_and_launch(work) if device == "cuda" else {"launch ms": 0.0, "peak MiB": ""}
             works[method] = partial(work)
-        except Exception as error:  # another library's, or too little memory: the other methods are timed
+        except Exception as error:  # of another library, or out of memory
             notes[method] = reason(error)
     if device == "cuda":
         torch.cuda.empty_cache()
@@ -164,6 +165,7 @@ def time_pass(case: Case, methods: tuple[str, ...], device: str, backward: bool)
 
 
 def described(case: Case, method: str, backward: bool) -> Row:
+    """Return the columns that do not depend on the measurement."""
     package = f"relattn {relattn.__version__}" if method in backends.NAMES else f"torch {torch.__version__}"
     return {
         "n": case.n,
@@ -181,8 +183,7 @@ def described(case: Case, method: str, backward: bool) -> Row:
 
 
 def figures(time: Timing | None, base: Timing | None) -> Row:
-    """Return the columns of a timing, with the ratio to the faster of PyTorch's kernels."""
+    """Return the columns of a timing, with its ratio to `base`; empty columns without a timing."""
     if time is None:
         return dict.fromkeys(("ms", "ms low", "ms high", "repeats", "time ratio"), "")
-    ms = {name: round(1e3 * x, 4) for name, x in (("ms", time.median), ("ms low", time.low), ("ms high", time.high))}
-    return {**ms, "repeats": time.repeats, "time ratio": "" if base is None else round(time.median / base.median, 3)}
+    return {**time.columns(), "time ratio": "" if base is None else round(time.median / base.median, 3)}

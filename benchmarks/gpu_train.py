@@ -1,16 +1,15 @@
 """Time of a training step on a GPU: the toolkit's Transformer with relative positions and with sinusoids.
 
-The attention of the latter is PyTorch's. Steps of the two alternate.
+The model with sinusoids uses PyTorch's attention. Steps of the two models alternate.
 """
 
-import time
 from functools import partial
 from typing import Any
 
 import torch
 
 from benchmarks.gpu_times import Row, Work, figures
-from benchmarks.measure import alternate
+from benchmarks.measure import alternate, measured
 
 SCHEMES = ("sinusoidal", "relative")
 KEY = ("model", "compiled", "n", "positions")
@@ -18,19 +17,21 @@ STEPS, ROUNDS = 4, 7  # steps per round, and rounds
 
 
 def models(device: str) -> list[tuple[str, bool]]:
-    """Return sizes of models, and whether they are compiled."""
+    """Return the sizes of the models, and whether each is compiled."""
     return [("tiny", False)] if device == "cpu" else [("base", False), ("base", True), ("big", False), ("big", True)]
 
 
 def seconds_per_step(device: str, step: Work) -> float:
-    """Return the time of a step on the wall clock, which includes launching."""
+    """Return the wall-clock time of a step, which includes the launches of kernels."""
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+
+    def steps() -> None:
+        for _ in range(STEPS):
+            step()
+        synchronize()
+
     synchronize()
-    begin = time.perf_counter()
-    for _ in range(STEPS):
-        step()
-    synchronize()
-    return (time.perf_counter() - begin) / STEPS
+    return measured(steps) / STEPS
 
 
 def time_steps(size: str, compiles: bool, device: str) -> list[Row]:

@@ -1,10 +1,11 @@
-"""How things are measured: medians over alternating repeats, memory in a process of its own, conditions beside both.
+"""Common parts of the benchmarks: timing, peak memory, conditions, and CSV files of results.
 
-Alternating the contestants within a repeat spreads whatever else the machine does over all of them, and the spread
-(the middle half of the repeats) is reported with the median. Peak memory is what a fresh process reaches above what
-it held before the work, since a process never gives its own peak back.
+Methods that are compared run alternately, so that other load on the machine affects all of them. The quartiles of the
+repeats are reported with the median. Peak memory is measured in a new process, since the peak of a process never
+decreases. Nothing here imports `relattn`: `benchmarks.against` chooses which version to import.
 """
 
+import argparse
 import csv
 import ctypes
 import multiprocessing
@@ -15,19 +16,20 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from relattn.translation import processor
-
+RESULTS = Path(__file__).parent / "results"
 MOST_REPEATS = 50
-LONG = 1.0  # seconds from which a first run is as good as any
-PROCESSES = multiprocessing.get_context("forkserver")  # forks of one that has imported what is preloaded, and no more
+LONG = 1.0  # seconds; a warm-up run that takes longer counts as a repeat
+PROCESSES = multiprocessing.get_context("forkserver")  # new processes that share only the preloaded imports
+CPUINFO = Path("/proc/cpuinfo")
+Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -37,50 +39,52 @@ class Timing:
     high: float  # third quartile, seconds
     repeats: int
 
+    def columns(self) -> dict[str, object]:
+        """Return the columns of a row of results."""
+        ms = {"ms": self.median, "ms low": self.low, "ms high": self.high}
+        return {**{name: round(1e3 * value, 4) for name, value in ms.items()}, "repeats": self.repeats}
+
 
 def alternate(
-    works: dict[str, Callable[[], Any]],
+    works: dict[Name, Callable[[], Any]],
     repeats: int,
     seconds: float = 0.0,
-    clock: Callable[[Callable[[], Any]], float | None] | None = None,
-) -> dict[str, Timing]:
-    """Times each of `works`, one after the other in every round, after one warm-up each.
+    clock: Callable[[Callable[[], Any]], float] | None = None,
+) -> dict[Name, Timing]:
+    """Time functions alternately, after one warm-up run each.
 
-    Each gets `repeats` rounds, and up to `MOST_REPEATS` while they take no more than `seconds`; those of the quick are
-    spread over those of the slow. A warm-up of `LONG` seconds or more is the first repeat. `clock` runs one and gives
-    its seconds, by default those on the wall, or None where it failed: then it runs no more and has no timing.
+    Args:
+        works: Functions to time, by name.
+        repeats: Minimum number of timed runs per function.
+        seconds: Fast functions are repeated up to this total time, and at most `MOST_REPEATS` times. Their runs are
+            spread over those of slow functions.
+        clock: Function that runs another and returns its time in seconds. By default `measured`.
     """
     clock = measured if clock is None else clock
-    taken: dict[str, list[float]] = {}
+    taken: dict[Name, list[float]] = {}
     rounds = {}
     for name, work in works.items():
         first = clock(work)
-        if first is None:
-            continue
-        taken[name] = []
         rounds[name] = max(repeats, min(MOST_REPEATS, int(seconds / first)))
-        if first >= LONG:
-            taken[name].append(first)
-            rounds[name] -= 1
+        taken[name] = [first] if first >= LONG else []
+        rounds[name] -= len(taken[name])
     most = max(rounds.values(), default=0)
     for turn in range(most):
-        for name in list(taken):
+        for name, work in works.items():
             if turn * rounds[name] // most < (turn + 1) * rounds[name] // most:
-                time_taken = clock(works[name])
-                if time_taken is None:
-                    del taken[name]
-                else:
-                    taken[name].append(time_taken)
+                taken[name].append(clock(work))
     return {name: summary(times) for name, times in taken.items()}
 
 
 def measured(work: Callable[[], object]) -> float:
+    """Run a function and return its wall-clock time in seconds."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
 def summary(times: Sequence[float]) -> Timing:
+    """Return the median and the quartiles of times in seconds."""
     if len(times) < 2:
         return Timing(times[0], times[0], times[0], len(times))
     low, median, high = statistics.quantiles(times, n=4, method="inclusive")
@@ -88,12 +92,12 @@ def summary(times: Sequence[float]) -> Timing:
 
 
 def apart(function: Callable[..., Any], *arguments: object) -> Any:
-    """What a function returns in a fresh process, with as many threads as here.
+    """Call a function in a new process with the same number of threads, and return its result.
 
-    It and its arguments are sent to that process and the result comes back: a module's own function, plain values.
+    The function must be defined at module level. Arguments and result are pickled.
 
     Raises:
-        MemoryError: the process died, whatever of.
+        MemoryError: The process died.
     """
     receiver, sender = PROCESSES.Pipe(duplex=False)
     process = PROCESSES.Process(target=answer, args=(sender, torch.get_num_threads(), function, arguments))
@@ -102,109 +106,139 @@ def apart(function: Callable[..., Any], *arguments: object) -> Any:
     try:
         return receiver.recv()
     except EOFError as error:
-        raise MemoryError(f"a process of its own died: {arguments}") from error
+        raise MemoryError(f"the process of {arguments} died") from error
     finally:
         process.join()
 
 
 def answer(sender: Connection, threads: int, function: Callable[..., Any], arguments: tuple) -> None:
+    """Call a function and send its result; runs in the process of `apart`."""
     torch.set_num_threads(threads)
     sender.send(function(*arguments))
     sender.close()
 
 
-def peak_memory(prepare: Callable[..., Callable[[], object]], small: tuple, arguments: tuple) -> int:
-    """Bytes that one run of `prepare(*arguments)()` needs beyond its prepared inputs, in a fresh process.
+def preload(modules: Sequence[str]) -> None:
+    """Import modules once for all new processes, which saves seconds per process."""
+    PROCESSES.set_forkserver_preload([__name__, *modules])
 
-    A run with the arguments `small` comes first, since a first call loads much that is no part of the work.
+
+def peak_memory(prepare: Callable[..., Callable[[], object]], small: tuple, arguments: tuple) -> int:
+    """Return the bytes that `prepare(*arguments)()` needs beyond its prepared inputs, in a new process.
+
+    The process first runs with the arguments `small`, since a first call loads libraries.
     """
     return int(apart(prepared_peak, prepare, small, arguments))
 
 
-def preload(modules: Sequence[str]) -> None:
-    """Has the fresh processes start with these imported, which saves seconds each."""
-    PROCESSES.set_forkserver_preload([__name__, *modules])
-
-
 def prepared_peak(prepare: Callable[..., Callable[[], object]], small: tuple, arguments: tuple) -> int:
+    """Measure `peak_memory` in this process."""
     prepare(*small)()
     return peak_here(prepare(*arguments))
 
 
 def peak_here(work: Callable[[], object]) -> int:
-    """Bytes that a run needs beyond what this process holds; in one that has held no more before."""
-    settle()
+    """Run a function, and return the bytes it needs beyond what this process holds.
+
+    Without Linux's counters the result is right only if the process has not held more memory before.
+    """
+    c_library = ctypes.CDLL(None)
+    if hasattr(c_library, "malloc_trim"):
+        c_library.malloc_trim(0)  # return freed memory to the system
+    counters = Path("/proc/self/clear_refs")
+    if counters.exists():
+        counters.write_text("5")  # reset the peak to the current size
     before = resident()
     work()
     return max(0, highest() - before)
 
 
-def settle() -> None:
-    """Gives back freed memory and sets the peak to what is held now, where the system can: imports have used some."""
-    c_library = ctypes.CDLL(None)
-    if hasattr(c_library, "malloc_trim"):
-        c_library.malloc_trim(0)
-    counters = Path("/proc/self/clear_refs")
-    if counters.exists():
-        counters.write_text("5")
+def field_in_bytes(path: str, name: str) -> int | None:
+    """Return a field of a file of /proc whose unit is kB; None if there is none."""
+    for line in Path(path).read_text().splitlines() if Path(path).exists() else ():
+        if line.startswith(name):
+            return int(line.split()[1]) * 1024
+    return None
 
 
 def highest() -> int:
-    """Bytes of memory this process has held at most. Linux's own count, since `getrusage` inherits the parent's."""
-    status = Path("/proc/self/status")
-    for line in status.read_text().splitlines() if status.exists() else ():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) * 1024
+    """Return the peak memory of this process in bytes."""
+    peak = field_in_bytes("/proc/self/status", "VmHWM")  # getrusage includes the parent's peak
     unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit if peak is None else peak
 
 
 def resident() -> int:
-    """Bytes of memory this process holds now; its peak so far where the system does not say."""
-    status = Path("/proc/self/statm")
-    if status.exists():
-        return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return highest()
+    """Return the memory of this process in bytes; its peak if the system does not report the current size."""
+    current = field_in_bytes("/proc/self/status", "VmRSS")
+    return highest() if current is None else current
+
+
+def available_memory() -> int:
+    """Return the memory in bytes that the system can still provide; without Linux's estimate, all of it."""
+    available = field_in_bytes("/proc/meminfo", "MemAvailable")
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if available is None else available
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that came of it, while they are there; Linux."""
+    """Return the id of a process and the ids of its descendants. Requires Linux."""
     try:
         lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
     except OSError:
         return [pid]
-    return [pid, *(found for child in " ".join(lists).split() for found in family(int(child)))]
+    return [pid, *(each for child in " ".join(lists).split() for each in family(int(child)))]
 
 
-def available_memory() -> int:
-    """Bytes of memory the machine can give, by its own account."""
-    for line in Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else ():
-        if line.startswith("MemAvailable"):
-            return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def parse(parser: argparse.ArgumentParser, results: str = "", flags: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse a command line, with an option ``--commit``; exit if rows would have no commit that reproduces them.
+
+    Args:
+        parser: Parser with the options of the command.
+        results: Name of the CSV file that is the default of an additional option ``--out``. Empty: no such option.
+        flags: Command line. By default that of this process.
+    """
+    if results:
+        parser.add_argument("--out", type=Path, default=RESULTS / results, help="CSV file of the rows (%(default)s)")
+    parser.add_argument("--commit", help="text for the column `commit` (default: the commit of this checkout)")
+    arguments = parser.parse_args(flags)
+    if arguments.commit is None:
+        changed = uncommitted()
+        if changed:
+            parser.exit(
+                2,
+                f"{parser.prog}: src and benchmarks must have no uncommitted changes, got {', '.join(changed[:3])}"
+                f"{', …' * (len(changed) > 3)}; commit them, or name the state of the tree with --commit TEXT\n",
+            )
+        arguments.commit = commit()
+    return arguments
 
 
-def keep(path: Path, rows: Sequence[dict[str, object]], key: Sequence[str]) -> None:
-    """Puts rows into a CSV, which has their columns, in the place of those with the same `key` or at the end."""
-    held: dict[tuple[str, ...], dict[str, object]] = {}
-    if path.exists():
-        with path.open(newline="", encoding="utf-8") as file:
-            held = {tuple(str(row.get(name)) for name in key): dict(row) for row in csv.DictReader(file)}
-    held |= {tuple(str(row[name]) for name in key): row for row in rows}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(".part")
-    with aside.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(held.values())
-    aside.replace(path)
+def uncommitted() -> list[str]:
+    """Return the changed and untracked files in src and benchmarks. Results do not count."""
+    status = git("status", "--porcelain", "--untracked-files=all", "--", "src", "benchmarks", ":!benchmarks/results")
+    return [line[3:] for line in status.splitlines()]
 
 
-def conditions() -> dict[str, str]:
-    """What a number means nothing without: commit, processor, threads, versions."""
+def commit() -> str:
+    """Return the commit of this checkout, with a + if `uncommitted`; "none" outside a checkout or without git."""
+    described = git("describe", "--always", "--abbrev=10").strip()
+    return described + "+" * bool(uncommitted()) if described else "none"
+
+
+def git(*arguments: str) -> str:
+    """Return the output of a git command at the root of this tree; empty if it fails."""
+    command = ["git", *arguments]
+    try:
+        return subprocess.run(command, cwd=RESULTS.parents[1], capture_output=True, text=True, check=True).stdout
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return ""
+
+
+def conditions(text: str | None = None) -> dict[str, str]:
+    """Return the columns that every row has: commit (by default of this checkout), processor, threads, versions."""
     return {
-        "commit": commit(),
-        "device": processor.describe(),
+        "commit": commit() if text is None else text,
+        "device": processor(),
         "threads": str(torch.get_num_threads()),
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -212,11 +246,44 @@ def conditions() -> dict[str, str]:
     }
 
 
-def commit() -> str:
-    """The checkout's commit, with a plus where files differ from it; "none" outside a checkout and without git."""
-    command = ["git", "describe", "--always", "--dirty=+", "--abbrev=10"]
-    try:
-        described = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return "none"
-    return described.stdout.strip() if described.returncode == 0 else "none"
+def processor() -> str:
+    """Return the processor's model, family, instruction set in use, and number of cores.
+
+    For example "AMD EPYC (family 26, AVX-512), 2 cores". ATEN_CPU_CAPABILITY changes the instruction set.
+    """
+    lines = CPUINFO.read_text(encoding="utf-8").splitlines() if CPUINFO.exists() else []
+    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    model = fields.get("model name") or platform.processor() or platform.machine()
+    details = [f"family {fields['cpu family']}"] if "cpu family" in fields else []
+    details.append(torch.backends.cpu.get_cpu_capability().replace("AVX512", "AVX-512"))
+    return f"{model} ({', '.join(details)}), {os.cpu_count()} cores"
+
+
+def text_of(row: dict[str, Any], columns: Sequence[str] = ()) -> str:
+    """Return a row of results, or some of its columns, as one line of text."""
+    return "  ".join(f"{name} {row[name]}" for name in columns or row)
+
+
+def record(
+    path: Path, rows: Sequence[dict[str, Any]], key: Sequence[str], held: dict[str, Any], shown: Sequence[str] = ()
+) -> None:
+    """Print rows, or their columns `shown`, and write them with their conditions `held` to a CSV file."""
+    for row in rows:
+        print(text_of(row, shown), flush=True)
+    keep(path, [{**row, **held} for row in rows], key)
+
+
+def keep(path: Path, rows: Sequence[dict[str, Any]], key: Sequence[str]) -> None:
+    """Add rows to a CSV file, in place of those with the same `key`. The file gets the columns of `rows`."""
+    held: dict[tuple[str, ...], dict[str, Any]] = {}
+    if path.exists():
+        with path.open(newline="", encoding="utf-8") as file:
+            held = {tuple(str(row.get(name)) for name in key): dict(row) for row in csv.DictReader(file)}
+    held |= {tuple(str(row[name]) for name in key): row for row in rows}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".part")
+    with temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(held.values())
+    temporary.replace(path)

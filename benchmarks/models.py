@@ -1,12 +1,23 @@
-"""Whole encoders of transformers at their published sizes, their own code and ours: time, memory, attention's part.
+"""Encoders of Hugging Face transformers at their published sizes, with their own code and with our operator.
 
-A row is one encoder on one input by one method: "eager" and "sdpa", its own code with that attention, or "relattn",
-the operator inside. Each has a process of its own: one run on a short input, then one whose peak memory is taken above
-what the model holds, and, while they are short, up to four more; seconds are the median. Attention's part is the time
-spent in the modules that the operator stands in for, projections included.
+    python -m benchmarks.models            # seconds, peak memory, and the share of attention
+    python -m benchmarks.models --check    # differences of outputs and gradients
 
-What would take more than ten minutes or most of the machine's memory, by what shorter inputs took, is left out, and
-its row says so.
+A row of measurements is one encoder on one input with one method: "eager" or "sdpa", its own attention, or "relattn",
+our operator. Each runs in a new process: first a short input, then one run whose peak memory beyond the model is
+measured, and up to four more if they are short. The seconds are the median. The share of attention is the time in the
+modules that our operator replaces, including projections. A run that would take more than ten minutes or most of the
+memory, extrapolated from shorter inputs, is left out, and its row says so.
+
+A row of differences is one encoder with our operator compared with one of its own methods, on two sequences, without
+padding or with padding in the second. Columns:
+
+    largest     largest difference of two numbers of the outputs
+    of          largest number of the own output
+    own, ours   distance of each output in bfloat16 from the own output in float32, as a share of its norm
+    loss, our_loss, gradient
+                of a training step without dropout: both losses, and the norm of the difference of all gradients as a
+                share of the norm of the own gradients
 """
 
 import argparse
@@ -14,41 +25,39 @@ import math
 import statistics
 import time
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.encoders import ENCODERS, inputs, made
-from benchmarks.measure import apart, available_memory, conditions, keep, measured, peak_here, preload
+from benchmarks.encoders import ENCODERS, inputs, make, padding, remove_randomness
+from benchmarks.measure import RESULTS, apart, available_memory, conditions, measured, parse, peak_here, preload, record
 from relattn.integrations import transformers as faster
 
-RESULTS = Path(__file__).parent / "results" / "models-cpu.csv"
-MOST_SECONDS = 600.0  # that a run may be expected to take
-MOST_MEMORY = 0.8  # of what the machine can give
+MOST_SECONDS = 600.0  # longest expected run
+MOST_MEMORY = 0.8  # largest share of the available memory
 SHORT = 10.0  # seconds for all repeats
 REPEATS = 5
-
-
-def encoded(model: nn.Module, given: Tensor) -> None:
-    with torch.inference_mode():
-        model(given)
+TRAINED = ("parakeet-0.6b", "wav2vec2-bert")  # encoders whose gradients are compared
+COLUMNS = ("model", "own_code", "dtype", "padded", "largest", "of", "own", "ours", "loss", "our_loss", "gradient")
+Row = dict[str, Any]
 
 
 def watch_attention(model: nn.Module) -> list[float]:
-    """Seconds spent in each module that the operator stands in for, as they come."""
+    """Return a list to which each call of a module that our operator replaces appends its seconds."""
     with faster.enable():
         replaced = [line.partition(" (")[0] for line in faster.report(model).splitlines() if line.endswith(": relattn")]
     spent: list[float] = []
     for name in filter(lambda name: name != "the model", replaced):
-        began: list[float] = []
+        starts: list[float] = []
 
-        def begin(*_: Any, began: list[float] = began) -> None:
-            began.append(time.perf_counter())
+        def begin(*_: Any, starts: list[float] = starts) -> None:
+            starts.append(time.perf_counter())
 
-        def end(*_: Any, began: list[float] = began) -> None:
-            spent.append(time.perf_counter() - began.pop())
+        def end(*_: Any, starts: list[float] = starts) -> None:
+            spent.append(time.perf_counter() - starts.pop())
 
         module = model.get_submodule(name)
         module.register_forward_pre_hook(begin)
@@ -56,12 +65,13 @@ def watch_attention(model: nn.Module) -> list[float]:
     return spent
 
 
+@torch.inference_mode()
 def figures(name: str, method: str, size: int) -> dict[str, float]:
-    """Seconds, bytes and attention's part of one encoder on one input, in this process."""
-    model = made(name, method)
-    encoded(model, inputs(name, 1, min(ENCODERS[name].sizes)))
+    """Return seconds, bytes and the share of attention of one encoder on one input, measured in this process."""
+    model = make(name, method)
+    model(inputs(name, 1, min(ENCODERS[name].sizes)))
     spent = watch_attention(model)
-    run = partial(encoded, model, inputs(name, 1, size))
+    run = partial(model, inputs(name, 1, size))
     seconds: list[float] = []
     peak = peak_here(lambda: seconds.append(measured(run)))
     while len(seconds) < REPEATS and sum(seconds) + seconds[0] < SHORT:
@@ -70,64 +80,133 @@ def figures(name: str, method: str, size: int) -> dict[str, float]:
 
 
 def too_much(method: str, size: int, before: dict[int, dict[str, float]]) -> str:
-    """Why a method is not run at a size, by its figures at smaller ones; empty where it is.
+    """Return the reason for leaving out a size, from the figures of smaller ones; empty if there is none.
 
-    Memory is taken to grow with the square, ours in proportion; time as it last did.
+    Memory is assumed to grow with the square of the size, ours linearly, and time with the last observed power.
     """
     if not before:
         return ""
     last = max(before)
-    held = before[last]["bytes"] * (size / last) ** (1 if method == "relattn" else 2)
-    if held > MOST_MEMORY * available_memory():
-        return f"left out: {held / 2**30:.0f} GiB by what it took at {last}"
+    memory = before[last]["bytes"] * (size / last) ** (1 if method == "relattn" else 2)
+    if memory > MOST_MEMORY * available_memory():
+        return f"left out: {memory / 2**30:.0f} GiB extrapolated from size {last}"
     power = 2.0
     if len(before) > 1:
         shorter = sorted(before)[-2]
         power = math.log(before[last]["seconds"] / before[shorter]["seconds"]) / math.log(last / shorter)
     seconds = before[last]["seconds"] * (size / last) ** min(max(power, 1.0), 2.0)
-    return f"left out: {seconds:.0f} s by what it took at {last}" if seconds > MOST_SECONDS else ""
+    return f"left out: {seconds:.0f} s extrapolated from size {last}" if seconds > MOST_SECONDS else ""
+
+
+def measure_row(name: str, method: str, size: int, before: dict[int, dict[str, float]]) -> Row:
+    """Measure one encoder on one input, add its figures to those of smaller inputs, and return its row."""
+    note = too_much(method, size, before)
+    if not note:
+        try:
+            before[size] = apart(figures, name, method, size)
+        except MemoryError as error:
+            note = str(error)
+    row: Row = {"model": name, "size": size, "unit": "tokens" if ENCODERS[name].text else "s", "method": method}
+    if note:
+        return row | {"seconds": "", "peak_mib": "", "attention": "", "note": note}
+    seconds, peak, attention = before[size].values()
+    row |= {"seconds": f"{seconds:.3g}", "peak_mib": int(peak) >> 20, "attention": f"{attention:.3f}", "note": ""}
+    return row
+
+
+def output_of(model: nn.Module, read: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the output in float32, without padding if the model marks it."""
+    with torch.inference_mode():
+        out: Any = model(read) if mask is None else model(read, attention_mask=mask)
+    states: Tensor = out.last_hidden_state.float()
+    valid = None if mask is None else getattr(out, "attention_mask", None)
+    return states if valid is None else states[valid.bool()]
+
+
+def distance(first: list[Tensor], second: list[Tensor]) -> float:
+    """Return the norm of the difference of two lists of tensors, as a share of the norm of the second."""
+    squares = [(float((x - y).square().sum()), float(y.square().sum())) for x, y in zip(first, second, strict=True)]
+    return math.sqrt(sum(difference for difference, _ in squares) / sum(norm for _, norm in squares))
+
+
+def agreement(name: str, own_code: str, size: int) -> list[Row]:
+    """Return the rows of the outputs of one encoder, compared with one of its own methods."""
+    model, read = make(name, own_code), inputs(name, 2, size)
+    masks = [None, padding(read)] if ENCODERS[name].masked else [None]
+    rows: list[Row] = []
+    exact: list[list[Tensor]] = []
+    for dtype in (torch.float32, torch.bfloat16):
+        model = model.to(dtype)
+        read = read.to(dtype) if read.is_floating_point() else read
+        for case, mask in enumerate(masks):
+            own = output_of(model, read, mask)
+            with faster.enable():
+                ours = output_of(model, read, mask)
+            row: Row = {"model": name, "own_code": own_code}
+            row |= {"dtype": str(dtype).removeprefix("torch."), "padded": mask is not None}
+            row |= {"largest": f"{float((ours - own).abs().max()):.2g}", "of": f"{float(own.abs().max()):.3g}"}
+            if dtype == torch.float32:
+                exact.append([own])
+            else:
+                row |= {"own": f"{distance([own], exact[case]):.4f}", "ours": f"{distance([ours], exact[case]):.4f}"}
+            rows.append(row)
+    return rows
+
+
+def training(name: str, own_code: str, size: int) -> list[Row]:
+    """Return the row of a training step of one encoder, compared with one of its own methods."""
+    model, read = make(name, own_code).train(), inputs(name, 2, size)
+    remove_randomness(model)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        target = torch.randn_like(model(read).last_hidden_state)
+
+    def step() -> tuple[float, list[Tensor]]:
+        model.zero_grad()
+        loss = (model(read).last_hidden_state - target).square().mean()
+        loss.backward()
+        return float(loss.detach()), [p.grad for p in model.parameters() if p.grad is not None]
+
+    loss, own = step()
+    with faster.enable():
+        our_loss, ours = step()
+    row: Row = {"model": name, "own_code": own_code, "dtype": "float32", "padded": "training"}
+    return [row | {"loss": f"{loss:.6f}", "our_loss": f"{our_loss:.6f}", "gradient": f"{distance(ours, own):.2g}"}]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.models", description=__doc__)
-    parser.add_argument("--only", nargs="*", choices=ENCODERS, default=list(ENCODERS), help="these encoders")
-    parser.add_argument("--sizes", type=int, nargs="*", help="in place of each encoder's own: seconds, or tokens")
-    parser.add_argument("--methods", nargs="*", choices=("eager", "sdpa", "relattn"), help="these, of those it has")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.models", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="compare outputs and gradients, and measure nothing")
+    parser.add_argument("--only", nargs="*", choices=ENCODERS, default=list(ENCODERS), help="encoders (default: all)")
+    parser.add_argument("--sizes", type=int, nargs="*", help="seconds of audio, or tokens (default: by encoder)")
+    parser.add_argument("--methods", nargs="*", help="eager, sdpa, relattn (default: all)")
+    parser.add_argument("--threads", type=int, default=1, help="threads (%(default)s)")
+    parser.add_argument(
+        "--out", type=Path, help="CSV file of the rows (default: models-cpu.csv or models-agreement.csv)"
+    )
+    arguments = parse(parser)
+    out = arguments.out or RESULTS / ("models-agreement.csv" if arguments.check else "models-cpu.csv")
     torch.set_num_threads(arguments.threads)
+    held = conditions(arguments.commit)
     preload([__name__])
     for name in arguments.only:
         encoder = ENCODERS[name]
         methods = [each for each in (*encoder.own, "relattn") if arguments.methods is None or each in arguments.methods]
-        before: dict[str, dict[int, dict[str, float]]] = {method: {} for method in methods}
-        for size in arguments.sizes or encoder.sizes:
-            for method in methods:
-                note = too_much(method, size, before[method])
-                found: dict[str, float] = {}
-                if not note:
-                    try:
-                        found = before[method][size] = apart(figures, name, method, size)
-                    except MemoryError as error:
-                        note = str(error)
-                row = written(name, method, size, found, note)
-                print("  ".join(str(row[column]) for column in list(row)[:7]), flush=True)
-                keep(arguments.out, [row | conditions()], ("model", "size", "method", "threads"))
-
-
-def written(name: str, method: str, size: int, found: dict[str, float], note: str) -> dict[str, object]:
-    """A row of the results."""
-    return {
-        "model": name,
-        "size": size,
-        "unit": "tokens" if ENCODERS[name].text else "s",
-        "method": method,
-        "seconds": f"{found['seconds']:.3g}" if found else "",
-        "peak_mib": int(found["bytes"]) >> 20 if found else "",
-        "attention": f"{found['attention']:.3f}" if found else "",
-        "note": note,
-    }
+        sizes = arguments.sizes or encoder.sizes
+        if not arguments.check:
+            before: dict[str, dict[int, dict[str, float]]] = {method: {} for method in methods}
+            for size, method in product(sizes, methods):
+                row = measure_row(name, method, size, before[method])
+                record(out, [row], ("model", "size", "method", "threads"), held)
+        elif not encoder.random:
+            size = min(sizes)
+            for own_code in encoder.own:
+                rows = apart(agreement, name, own_code, size)
+                rows += apart(training, name, own_code, size) if name in TRAINED else []
+                whole = [dict.fromkeys(COLUMNS, "") | row | {"size": size} for row in rows]
+                record(out, whole, ("model", "own_code", "dtype", "padded"), held)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python -m benchmarks.serving MODEL --text FILE --seconds 60
 
-`directly` is the number of sentences per second of the translator itself, with all lines in one call. At the end, the
-server gets SIGTERM under load: `accepted` is the number of requests in its log, and `answered` the number that clients
-got an answer to. Both must be equal.
+The column "directly" is the number of sentences per second of the translator itself, with all lines in one call. At the
+end, the server gets SIGTERM under load: "accepted" is the number of requests in its log, and "answered" the number of
+requests that clients got an answer to. They must be equal.
 """
 
 import argparse
@@ -26,11 +26,9 @@ from typing import IO
 
 import httpx2
 
-from benchmarks.measure import conditions, keep
+from benchmarks.measure import conditions, parse, record
 from relattn.translation import load
 from relattn.translation.data.text_files import read_lines
-
-RESULTS = Path(__file__).parent / "results" / "serving-cpu.csv"
 
 
 @contextmanager
@@ -62,7 +60,7 @@ async def send_until_refused(
     statuses: Counter[str],
     seconds: list[float],
 ) -> None:
-    """Send requests, one after the other, until the server refuses a connection. Count what happens to them."""
+    """Send requests one after the other until the server refuses a connection, and count the answers by status."""
     draw = random.Random(id(asyncio.current_task()))
     while True:
         line, began = draw.choice(list(expected)), time.perf_counter()
@@ -82,7 +80,7 @@ async def send_until_refused(
 async def measure(
     model: Path, lines: list[str], languages: dict[str, str], options: list[str], *, clients: int, seconds: float
 ) -> dict[str, object]:
-    """Start a server, send requests of many clients for some seconds, stop it, and return what was measured."""
+    """Start a server, send requests of many clients for some seconds, stop it, and return the columns of the row."""
     began, statuses, latencies, memory = time.perf_counter(), Counter[str](), list[float](), list[int]()
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=clients)
     with tempfile.TemporaryFile("w+") as log:
@@ -122,14 +120,13 @@ async def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
     parser.add_argument("model", type=Path, help="bundle or export")
-    parser.add_argument("--text", type=Path, required=True, help="source lines, plain or .gz; the first 500 are used")
-    parser.add_argument("--languages", nargs=2, default=["en", "de"], help="source and target language")
-    parser.add_argument("--name", default="", help="name of the row in the results (default: that of the model)")
-    parser.add_argument("--clients", type=int, default=200, help="number of clients")
-    parser.add_argument("--seconds", type=float, default=60.0, help="duration of the load")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of the server")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="CSV file of results")
-    given = parser.parse_args()
+    parser.add_argument("--text", type=Path, required=True, help="source lines, plain or .gz; uses the first 500")
+    parser.add_argument("--languages", nargs=2, default=["en", "de"], help="source and target language (%(default)s)")
+    parser.add_argument("--name", default="", help="name of the row (default: that of the model)")
+    parser.add_argument("--clients", type=int, default=200, help="number of clients (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration of the load (%(default)s)")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of the server (%(default)s)")
+    given = parse(parser, "serving-cpu.csv")
     lines = list(dict.fromkeys(line for line in read_lines(given.text) if line.strip()))[:500]
     languages = dict(zip(("source", "target"), given.languages, strict=True))
     translator = load(given.model, threads=given.threads)
@@ -140,8 +137,7 @@ def main() -> None:
     row |= {"directly": f"{len(lines) / (time.perf_counter() - began):.1f}"}
     options = ["--threads", str(given.threads)]
     row |= asyncio.run(measure(given.model, lines, languages, options, clients=given.clients, seconds=given.seconds))
-    print("  ".join(f"{key} {value}" for key, value in row.items()))
-    keep(given.out, [row | conditions()], ("name", "clients", "seconds", "threads"))
+    record(given.out, [row], ("name", "clients", "seconds", "threads"), conditions(given.commit))
 
 
 if __name__ == "__main__":

@@ -5,17 +5,15 @@ d = 512, feed-forward 1024, 8 heads, k = 16) on sentences of n pieces per side. 
 """
 
 import argparse
-import csv
 import random
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import cast
 
 import torch
 
-from benchmarks.measure import alternate, conditions
+from benchmarks.measure import alternate, conditions, parse, record, text_of
 from relattn import RelativeAttention
 from relattn.translation.config import ModelConfig
 from relattn.translation.data.batching import collate
@@ -28,6 +26,7 @@ from relattn.translation.training.objective import summed_loss
 SCHEMES = {entry.name: entry for entry in sorted(TABLES["positions"].entries, key=lambda e: e.name != "none")}
 LENGTHS = (32, 256, 1024)
 VOCABULARY, TOKENS = 8000, 2048
+KEY = ("n", "positions", "products", "layers", "tokens")
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Size:
         return SCHEMES[scheme].model(config)
 
 
-SIZES = {  # the paper's two, and one for trying the program
+SIZES = {  # the two of the paper, and one for tests
     "base": Size(dim=512, heads=8, feed_forward_dim=1024, layers=6, clip=16),
     "big": Size(dim=1024, heads=16, feed_forward_dim=4096, layers=6, clip=8),
     "tiny": Size(dim=32, heads=2, feed_forward_dim=64, layers=1, clip=4),
@@ -83,7 +82,7 @@ def prepare(
     """
     torch.manual_seed(0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a model that cannot tell word order warns; here it is the baseline
+        warnings.simplefilter("ignore")  # a model without positions warns
         model = Transformer(config, VOCABULARY).to(device)
     for module in model.modules():
         if isinstance(module, RelativeAttention):
@@ -108,16 +107,18 @@ def prepare(
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.train_step", description=__doc__)
-    parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS), help="pieces per sentence, n")
-    parser.add_argument("--tokens", type=int, default=TOKENS, help="pieces per side in a step")
-    parser.add_argument("--layers", type=int, default=6, help="layers of the encoder, and of the decoder")
-    parser.add_argument("--repeats", type=int, default=7, help="number of timed steps per scheme")
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=list(LENGTHS), help="pieces per sentence (%(default)s)"
+    )
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="pieces per side in a step (%(default)s)")
+    parser.add_argument("--layers", type=int, default=6, help="layers per encoder and per decoder (%(default)s)")
+    parser.add_argument("--repeats", type=int, default=7, help="timed steps per scheme (%(default)s)")
     parser.add_argument(
         "--schemes",
         nargs="+",
         choices=SCHEMES,
         default=list(SCHEMES),
-        help="position schemes to time; ratios are to the first",
+        help="position schemes to time; ratios are to the first (default: all)",
     )
     parser.add_argument(
         "--products",
@@ -126,41 +127,30 @@ def main() -> None:
         default=["onednn" if is_onednn_faster() else "torch"],
         help="implementations of large linear layers to compare (default: the one for this processor)",
     )
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "train-step-cpu.csv")
-    arguments = parser.parse_args()
-
-    held = conditions()
-    print("; ".join(f"{name} {value}" for name, value in held.items()))
-    layers, tokens = arguments.layers, arguments.tokens
-    size = replace(SIZES["base"], layers=layers)
-    print(
-        f"{layers} + {layers} layers, d = 512, {tokens} pieces per side, vocabulary {VOCABULARY}, float32, dropout 0.1"
-    )
-    print(f"{'n':>5}  {'positions':<31}  {'products':<8}  {'ms':>9}  {'middle half':>19}  ratio")
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    with arguments.out.open("w", newline="", encoding="utf-8") as file:
-        names = ["n", "positions", "products", "ms", "ms low", "ms high", "ratio", "layers", "tokens", "repeats", *held]
-        writer = csv.DictWriter(file, names, lineterminator="\n")
-        writer.writeheader()
-        for n in arguments.lengths:
-            ways = {f"{scheme}, {way}": (scheme, way) for way in arguments.products for scheme in arguments.schemes}
-            steps = {
-                name: prepare(size.config(scheme), n, tokens, onednn=way == "onednn")
-                for name, (scheme, way) in ways.items()
+    arguments = parse(parser, "train-step-cpu.csv")
+    held = conditions(arguments.commit)
+    print(text_of(held))
+    size = replace(SIZES["base"], layers=arguments.layers)
+    for n in arguments.lengths:
+        steps = {
+            (scheme, way): prepare(size.config(scheme), n, arguments.tokens, onednn=way == "onednn")
+            for way in arguments.products
+            for scheme in arguments.schemes
+        }
+        times = alternate(steps, arguments.repeats)
+        rows = [
+            {
+                "n": n,
+                "positions": scheme,
+                "products": way,
+                **time.columns(),
+                "ratio": round(time.median / times[arguments.schemes[0], way].median, 4),
+                "layers": arguments.layers,
+                "tokens": arguments.tokens,
             }
-            times = alternate(steps, arguments.repeats)
-            for name, time in times.items():
-                scheme, way = ways[name]
-                ms, low, high = (1e3 * value for value in (time.median, time.low, time.high))
-                ratio = time.median / times[f"{arguments.schemes[0]}, {way}"].median
-                print(
-                    f"{n:>5}  {scheme:<31}  {way:<8}  {ms:>9.1f}  {low:>8.1f} – {high:<8.1f}  {ratio:.3f}", flush=True
-                )
-                row = [n, scheme, way, round(ms, 2), round(low, 2), round(high, 2), round(ratio, 4)]
-                writer.writerow(
-                    dict(zip(names, [*row, layers, tokens, arguments.repeats, *held.values()], strict=True))
-                )
-    print(f"wrote {arguments.out}")
+            for (scheme, way), time in times.items()
+        ]
+        record(arguments.out, rows, KEY, held)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Work in separate processes: one that dies, hangs or breaks its device takes nothing else with it.
+"""Run tasks in separate processes: a task that dies, hangs or breaks its device does not affect the others.
 
-With a GPU they are started afresh, not forked: CUDA does not survive a fork once anything has asked it for devices.
+With a GPU, processes are spawned and not forked, since CUDA does not survive a fork.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.measure import PROCESSES
 
-Task = tuple[Callable[..., Any], tuple[Any, ...]]  # a module's own function, and plain values
+Task = tuple[Callable[..., Any], tuple[Any, ...]]  # a function of a module, and arguments that can be pickled
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,12 @@ class Worker:
         self.closed = False
 
     def send(self, function: Callable[..., Any], *arguments: Any) -> None:
-        with contextlib.suppress(OSError):  # a process that is gone: `receive` says so
+        with contextlib.suppress(OSError):  # if the process died, `receive` reports it
             self.connection.send((function, arguments))
 
-    def receive(self, seconds: float) -> Any:
-        """What the function gave, or a `Failure`; where it is the process that failed, the worker is closed."""
-        if self.closed:
-            return Failure("its process is gone")
-        if not self.connection.poll(max(0.0, seconds)):
+    def receive(self) -> Any:
+        """Return the result of the function, or a `Failure`. If the process failed, it is closed."""
+        if not self.connection.poll():
             self.close(wait=0.0)
             return STALLED
         try:
@@ -59,8 +57,7 @@ class Worker:
         return result
 
     def close(self, wait: float = 5.0) -> None:
-        """Lets the process go, by force where it has not gone `wait` seconds later. One that hangs in the GPU's driver
-        outlives even that, and is not waited for."""
+        """End the process, and kill it after `wait` seconds. A process that hangs in the GPU's driver is left."""
         self.closed = True
         self.connection.close()
         self.process.join(wait)
@@ -68,40 +65,39 @@ class Worker:
         self.process.join(5.0)
 
 
-def close_all(workers: Sequence[Worker], wait: float = 5.0) -> None:
-    for worker in workers:
-        worker.connection.close()  # by which all go at once
-    for worker in workers:
-        worker.close(wait)
-
-
 def serve(connection: Connection) -> None:
+    """Call functions that arrive through a connection, until it closes or the GPU fails."""
     healthy = True
     while healthy:
         try:
             function, arguments = connection.recv()
         except EOFError:
             return
-        try:
-            result = function(*arguments)
-        except Exception as error:
-            result = Failure(reason(error))
+        result = call(function, arguments)
         healthy = device_works()
         if not healthy and not isinstance(result, Failure):
             result = Failure("the GPU failed after it")
         if healthy and isinstance(result, Failure) and torch.cuda.is_initialized():
-            torch.cuda.empty_cache()  # what failed for want of memory leaves it to others
+            torch.cuda.empty_cache()  # after an out-of-memory error, others need the memory
         connection.send((result, healthy))
 
 
+def call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Return the result of a function, or a `Failure` with the error it raises."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        return Failure(reason(error))
+
+
 def reason(error: Exception) -> str:
-    """An error in one line, without the middle of a long one."""
+    """Return an error as one line, without the middle of a long message."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return text if len(text) <= 400 else f"{text[:200]} … {text[-200:]}"
 
 
 def device_works() -> bool:
-    """Whether CUDA still answers: after a kernel's fault nothing in the process does."""
+    """Return whether CUDA still works. After a fault of a kernel it does not, in this process."""
     if not torch.cuda.is_initialized():
         return True
     try:
@@ -112,9 +108,13 @@ def device_works() -> bool:
 
 
 def run_all(tasks: Sequence[Task], processes: int, patience: float, stop: float) -> Iterator[tuple[int, Any]]:
-    """Numbers of tasks with what they give, or a `Failure`, as they end.
+    """Run tasks in a number of processes. Yield the index of each task with its result or a `Failure`, as they end.
 
-    A task has `patience` seconds; none is started after `stop`, on the monotonic clock.
+    Args:
+        tasks: Tasks, the first to start first.
+        processes: Number of processes.
+        patience: Seconds per task.
+        stop: Time of the monotonic clock after which no task starts.
     """
     waiting, busy, idle = deque(enumerate(tasks)), dict[Worker, tuple[int, float]](), list[Worker]()
     try:
@@ -131,9 +131,11 @@ def run_all(tasks: Sequence[Task], processes: int, patience: float, stop: float)
             for worker, (index, give_up) in list(busy.items()):
                 if worker.connection in ready or time.monotonic() > give_up:
                     del busy[worker]
-                    yield index, worker.receive(0.0)
+                    yield index, worker.receive()
                     if not worker.closed:
                         idle.append(worker)
     finally:
-        close_all(list(busy), wait=0.0)
-        close_all(idle)
+        for worker in idle:
+            worker.connection.close()  # so that all processes end at the same time
+        for worker in (*busy, *idle):
+            worker.close(wait=0.0 if worker in busy else 5.0)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from jsonargparse import ArgumentParser
 
-from benchmarks import arguments_picture
+from benchmarks import pictures
 from relattn import relative_attention
 from relattn.translation.commands import main as cli
 from relattn.translation.commands.parser import parse as parse_command
@@ -77,10 +77,10 @@ def test_code_for_transformers_runs():
 
 
 def test_drawn_pictures_are_current():
-    drawn = arguments_picture.pictures()
+    drawn = pictures.argument_pictures()
     assert {path.name for path in drawn} == {path.name for path in (DOCS / "arguments").iterdir()}
     for path, content in drawn.items():
-        assert path.read_text(encoding="utf-8") == content, f"{path.name}: run python -m benchmarks.arguments_picture"
+        assert path.read_text(encoding="utf-8") == content, f"{path.name}: run python -m benchmarks.pictures"
 
 
 def test_links_resolve():

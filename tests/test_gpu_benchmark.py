@@ -42,7 +42,7 @@ def test_commands_that_cannot_run(monkeypatch, capsys, tmp_path, arguments, fact
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(SystemExit) as exit:
-        gpu.main([*arguments, "--out", str(tmp_path)])
+        gpu.main([*arguments, "--out", str(tmp_path), "--commit", "0"])
     assert exit.value.code == 2
     assert fact in capsys.readouterr().err
 
@@ -77,8 +77,8 @@ def test_methods_of_a_case_that_broke_are_timed_alone(monkeypatch):
 
 
 def test_failures_and_work_without_time(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(gpu, "run_here", lambda function, arguments: workers.Failure("off by 2"))
-    assert gpu.main(["check", "--device", "cpu", "--out", str(tmp_path)]) == 1
+    monkeypatch.setattr(gpu, "call", lambda function, arguments: workers.Failure("off by 2"))
+    assert gpu.main(["check", "--device", "cpu", "--out", str(tmp_path), "--commit", "0"]) == 1
     assert "off by 2" in (tmp_path / gpu.FILES["check"]).read_text()
     assert list(workers.run_all([(math.sqrt, (4.0,))], 1, patience=60, stop=0.0)) == [(0, workers.LEFT_OUT)]
 

@@ -19,7 +19,7 @@ from transformers.models.granite_speech.modeling_granite_speech import GraniteSp
 from transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2 import SeamlessM4Tv2SpeechEncoder
 from transformers.models.speecht5.modeling_speecht5 import SpeechT5EncoderWithoutPrenet
 
-from benchmarks.encoders import FastSpeech2, Vits, padding, without_chance
+from benchmarks.encoders import FastSpeech2, Vits, padding, remove_randomness
 from relattn.call import Call
 from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import adapters
@@ -218,7 +218,7 @@ def test_training_step_is_the_same(name):
     if name in ("parakeet", "wav2vec2-conformer", "t5"):
         model.activation_checkpointing_enable()
     model.train()
-    without_chance(model)
+    remove_randomness(model)
     target = torch.randn_like(output(model, inputs).last_hidden_state)
 
     def gradients() -> tuple[float, dict[str, Tensor]]:

@@ -24,6 +24,8 @@ def table(path):
 def run(tmp_path, monkeypatch):
     """Return a function that runs a benchmark with flags, and returns the rows of its results file."""
 
+    monkeypatch.setattr(measure, "uncommitted", list)  # a tree with changes does not matter here
+
     def run(module, *flags):
         monkeypatch.setattr(sys, "argv", ["benchmark", *flags, "--out", str(tmp_path / "rows.csv")])
         module.main()
@@ -97,10 +99,37 @@ def test_errors_fails_beyond_its_limit(run, tmp_path, monkeypatch, limit):
         assert 0 < float(row["error"]) < {"float32": 1e-5, "bfloat16": 1e-1}[row["dtype"]]
 
 
-def test_train_step_measures_every_scheme(run):
-    rows = run(train_step, "--lengths", "4", "--tokens", "8", "--layers", "1", "--repeats", "1")
-    assert [row["positions"] for row in rows] == list(train_step.SCHEMES)
+def test_train_step_measures_every_scheme_of_a_committed_tree(run, monkeypatch, capsys):
+    monkeypatch.setattr(measure, "uncommitted", lambda: ["src/new.py"])
+    flags = ("--lengths", "4", "--tokens", "8", "--layers", "1", "--repeats", "1")
+    with pytest.raises(SystemExit) as exit:
+        run(train_step, *flags)
+    assert exit.value.code == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert "src/new.py" in error
+    rows = run(train_step, *flags, "--commit", "a try")
+    assert [(row["commit"], row["positions"]) for row in rows] == [("a try", name) for name in train_step.SCHEMES]
     assert float(rows[1]["ratio"]) == pytest.approx(float(rows[1]["ms"]) / float(rows[0]["ms"]), rel=1e-2)
+
+
+def test_changed_and_new_sources_are_uncommitted(tmp_path, monkeypatch):
+    monkeypatch.setattr(measure, "RESULTS", tmp_path / "benchmarks" / "results")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
+    assert measure.commit() == "none"
+    author = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for name in ("src/a.py", "src/a.txt", "b.md", "benchmarks/results/a.csv"):
+        tmp_path.joinpath(name).write_text("before")
+    for command in (("init", "-q"), ("add", "."), (*author, "commit", "-q", "-m", "a")):
+        measure.git(*command)
+    clean = measure.commit()
+    for name in ("b.md", "benchmarks/results/a.csv"):
+        tmp_path.joinpath(name).write_text("after")
+    assert (measure.uncommitted(), measure.commit()) == ([], clean)
+    tmp_path.joinpath("src/a.py").write_text("after")
+    tmp_path.joinpath("benchmarks/b.py").write_text("new")
+    assert measure.uncommitted() == ["src/a.py", "benchmarks/b.py"]
+    assert measure.commit() == f"{clean}+"
 
 
 def test_decoding_translates_the_same_lines(run, tmp_path, monkeypatch, finished, text):

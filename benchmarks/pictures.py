@@ -1,0 +1,318 @@
+"""Draw the pictures of the documentation: docs/attention.svg, docs/models.svg and docs/arguments/*.svg.
+
+The first two show the rows of results/attention-cpu.csv and results/models-cpu.csv. Those of docs/arguments.md show the
+calls in the Python code before each picture, as a matrix of queries × keys per call and sequence:
+
+    rows-NAME.svg      the table row that each pair reads, a dash if it reads none
+    terms-NAME.svg     the relative term of each pair's score
+    weights-NAME.svg   the probabilities
+
+Cells of masked pairs are empty.
+"""
+
+import argparse
+import csv
+import math
+import re
+from collections.abc import Callable
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
+from torch import Tensor
+
+import relattn
+from benchmarks.measure import RESULTS
+
+DOCS = RESULTS.parents[1] / "docs"
+GREY, GRID = "#57606a", "#d0d7de"
+COLOURS = {
+    **{"plain": GREY, "auto": "#0550ae", "OpenNMT-py": "#bc4c00", "eole": "#1a7f37", "W2V-BERT": "#8250df"},
+    **{"VITS": "#bf3989", "eager": "#bc4c00", "sdpa": GREY, "relattn": "#0550ae"},
+}
+NAMES = {"plain": "PyTorch, no positions", "auto": "relattn"}
+ENCODER_NAMES = {"eager": "own code, eager", "sdpa": "own code, SDPA", "relattn": "relattn"}
+Lines = dict[str, list[tuple[int, float]]]  # method -> points (n, y), in order
+EncoderRows = dict[tuple[str, int, str], dict[str, dict[str, str]]]  # (model, size, unit) -> method -> row
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def draw_attention(results: Path, out: Path) -> None:
+    """Draw time and memory of attention by length. A line ends before the first length that did not fit."""
+    wanted = {"causal": "False", "pass": "forward + backward", "dtype": "float32"}
+    rows = [row for row in read(results) if row["method"] in COLOURS and wanted.items() <= row.items()]
+    figure, axes = new_figure(width_ratios=(1.25, 1), figsize=(10, 4.3))
+    titles = {
+        "time ratio": "time, forward + backward, as a ratio to plain attention's",
+        "peak MiB": "peak memory beyond the inputs (MiB)",
+    }
+    for axis, (column, title) in zip(axes, titles.items(), strict=True):
+        lines: Lines = {}
+        for row in sorted(rows, key=lambda row: int(row["n"])):
+            lines.setdefault(row["method"], []).append((int(row["n"]), float(row[column])))
+        # the order of the methods in the file, which is that of the drawing
+        attention_panel(axis, {row["method"]: lines[row["method"]] for row in rows}, title)
+    note = "8 heads, d = 64, k = 16, 8,192 tokens a batch, float32; × the next length does not fit half of the memory"
+    figure.supxlabel(note, fontsize=8.5, color=GREY)
+    save(figure, out)
+
+
+def attention_panel(axis: Axes, lines: Lines, title: str) -> None:
+    for method, points in lines.items():
+        ours = method == "auto"
+        style: dict[str, Any] = {"marker": "o", "markersize": 5 if ours else 3.5, "linewidth": 2.6 if ours else 1.5}
+        if method == "plain":
+            style = {"linestyle": "--", "linewidth": 1.5}
+        axis.plot(*zip(*points, strict=True), color=COLOURS[method], zorder=3 if ours else 2, **style)
+    axis.set(xscale="log", yscale="log", xlabel="sentence length n")
+    ticks = sorted({n for points in lines.values() for n, _ in points})
+    axis.set_xticks(ticks, [f"{n:,}" for n in ticks], rotation=45, ha="right", rotation_mode="anchor")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter(lambda y, _: f"{y:,g}")
+    axis.margins(y=0.1)
+    finish(axis, title)
+
+    bottom, top = (math.log(y) for y in axis.get_ylim())
+    for complete in (True, False):  # labels of lines that reach the last length, and of the others
+        ends = {method: points[-1] for method, points in lines.items() if (points[-1][0] == ticks[-1]) == complete}
+        heights = {method: (math.log(y) - bottom) / (top - bottom) for method, (_, y) in ends.items()}
+        for method, height in spread(heights, gap=0.065).items():
+            axis.text(
+                1.15 * max(n for n, _ in ends.values()),
+                height,
+                NAMES.get(method, method) + ("" if complete else " ×"),
+                transform=axis.get_xaxis_transform(),
+                color=COLOURS[method],
+                weight="bold" if method == "auto" else "normal",
+                va="center",
+            )
+
+
+def spread(heights: dict[str, float], gap: float) -> dict[str, float]:
+    """Move heights so that they are at least `gap` apart, in the same order, and as close to their places as possible.
+
+    Labels that touch form a group, which is centred on the mean of their heights.
+    """
+    groups: list[tuple[float, list[str]]] = []  # mean height of each group, and its labels
+    for name in sorted(heights, key=lambda name: heights[name]):
+        middle, members = heights[name], [name]
+        while groups and middle - groups[-1][0] < gap * (len(members) + len(groups[-1][1])) / 2:
+            below, names = groups.pop()
+            middle = (middle * len(members) + below * len(names)) / (len(members) + len(names))
+            members = names + members
+        groups.append((middle, members))
+    return {
+        name: middle + gap * (place - (len(members) - 1) / 2)
+        for middle, members in groups
+        for place, name in enumerate(members)
+    }
+
+
+def draw_models(results: Path, out: Path) -> None:
+    """Draw seconds and memory of encoders, a line per encoder and size. A cross at the edge is a method left out."""
+    lines: EncoderRows = {}
+    for row in read(results):
+        lines.setdefault((row["model"], int(row["size"]), row["unit"]), {})[row["method"]] = row
+    figure, (left, right) = new_figure(sharey=True, figsize=(10, 0.6 + 0.24 * len(lines)))
+    models_panel(left, lines, "seconds", "seconds")
+    models_panel(right, lines, "peak_mib", "peak memory beyond the weights (MiB)")
+    for method, name in ENCODER_NAMES.items():
+        left.scatter([], [], color=COLOURS[method], label=name)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    save(figure, out)
+
+
+def models_panel(axis: Axes, lines: EncoderRows, column: str, title: str) -> None:
+    for height, rows in enumerate(reversed(lines.values())):
+        values = {method: float(row[column]) for method, row in rows.items() if row[column]}
+        axis.plot(list(values.values()), [height] * len(values), color=GRID, linewidth=1.2, zorder=1)
+        for method, value in values.items():
+            size = 46 if method == "relattn" else 26
+            axis.scatter(value, height, color=COLOURS[method], s=size, zorder=3 if method == "relattn" else 2)
+        for place, method in enumerate(method for method in rows if method not in values):
+            axis.text(
+                0.99 - 0.025 * place,
+                height,
+                "×",
+                transform=axis.get_yaxis_transform(),
+                color=COLOURS[method],
+                ha="center",
+                va="center_baseline",
+            )
+    axis.set(xscale="log", ylim=(-0.7, len(lines) - 0.3))
+    axis.xaxis.set_major_formatter(lambda x, _: f"{x:,g}")
+    axis.margins(x=0.08)
+    axis.spines["left"].set_visible(False)
+    axis.tick_params(left=False)
+    finish(axis, title, axis="x")
+    names, before = list[str](), ""
+    for model, size, unit in lines:
+        names.append(f"{size:,} {unit}" if model == before else f"{model}, {size:,} {unit}")
+        before = model
+    axis.set_yticks(range(len(lines)), reversed(names))
+
+
+def new_figure(**options: Any) -> tuple[Figure, list[Axes]]:
+    """Return a figure with two panels in the common style."""
+    matplotlib.use("Agg")
+    matplotlib.rcParams |= {"font.size": 9.5, "svg.hashsalt": "relattn", "axes.edgecolor": GREY}
+    figure, axes = plt.subplots(1, 2, layout="constrained", facecolor="white", **options)
+    return figure, list(axes)
+
+
+def finish(panel: Axes, title: str, **grid: Any) -> None:
+    """Add what all panels have."""
+    panel.set_title(title, loc="left", fontsize=10.5)
+    panel.minorticks_off()
+    panel.grid(color=GRID, linewidth=0.6, **grid)
+    panel.spines[["top", "right"]].set_visible(False)
+
+
+def save(figure: Figure, out: Path) -> None:
+    """Write an SVG file, the same bytes for the same rows."""
+    figure.savefig(out, dpi=130, metadata={"Date": None})
+    plt.close(figure)
+
+
+PAGE = DOCS / "arguments.md"
+PARTS = re.compile(r"```python\n(?P<code>.*?)```|^!\[[^]]*\]\((?P<path>[^)]+)\)$", re.DOTALL | re.MULTILINE)
+CELL, GAP, EDGE = 30, 26, 22
+LEFT, MIDDLE, RIGHT = (33, 102, 172), (247, 247, 247), (217, 95, 14)
+Matrices = tuple[Tensor, float, float]  # (batch, heads, queries, keys), and the values with the darkest colours
+
+
+def argument_pictures() -> dict[Path, str]:
+    """Return the SVG of each picture of docs/arguments.md by its path."""
+    names: dict[str, Any] = {}
+    calls: list[tuple[Callable[..., Any], dict[str, Any]]] = []  # an operator and its arguments
+
+    def recorded(operator: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls.append((operator, dict(signature(operator).bind(*args, **kwargs).arguments)))
+            return operator(*args, **kwargs)
+
+        return call
+
+    operators = {name: getattr(relattn, name) for name in ("relative_attention", "relation_attention")}
+    drawn = {}
+    for part in PARTS.finditer(PAGE.read_text(encoding="utf-8")):
+        if part["code"]:
+            calls.clear()
+            exec(part["code"], names)
+            names |= {name: recorded(operator) for name, operator in operators.items()}
+        elif part["path"].startswith(PAGE.stem):
+            content = Path(part["path"]).name.partition("-")[0]
+            drawn[DOCS / part["path"]] = draw_matrices([CONTENTS[content](*call) for call in calls], content)
+    return drawn
+
+
+def scores(operator: Callable[..., Any], given: dict[str, Any]) -> Tensor:
+    """Return the scores of a call, (batch, heads, queries, keys), from the log-sum-exp of one key at a time.
+
+    Scores of masked pairs are −inf.
+    """
+    keys, mask = given["key"].shape[2], given.get("mask")
+    columns = []
+    for j in range(keys):
+        alone = torch.arange(keys) == j
+        given["mask"] = alone[None] if mask is None else mask & alone
+        columns.append(operator(**given, return_lse=True)[1])
+    return torch.stack(columns, -1)
+
+
+def rows(operator: Callable[..., Any], given: dict[str, Any]) -> Matrices:
+    """Return the table row that each pair reads; −1 for none, −inf for a masked pair."""
+    tables = [given.pop(name) for name in ("rel_key", "rel_value") if name in given]
+    given["query"] = torch.zeros_like(given["query"])
+    labels = tables[0].shape[-2] if tables else 1
+    if tables:  # the score of a pair is the number of its row, from 1
+        given["rel_key"] = torch.arange(1.0, labels + 1)[:, None]
+        given |= {"rel_query": torch.ones_like(given["query"][..., :1]), "scale": 1.0}
+    return scores(operator, given).round() - 1, 0, labels - 1
+
+
+def terms(operator: Callable[..., Any], given: dict[str, Any]) -> Matrices:
+    """Return the relative term of each pair's score."""
+    query = given["query"]
+    given = {"rel_query": query, "scale": query.shape[-1] ** -0.5} | given
+    relative = scores(operator, given | {"query": torch.zeros_like(query)})
+    most = float(relative.abs().max())
+    return relative, -most, most
+
+
+def weights(operator: Callable[..., Any], given: dict[str, Any]) -> Matrices:
+    """Return the probabilities, which are the output for values that are unit vectors."""
+    key = given["key"]
+    return operator(**given | {"value": torch.eye(key.shape[2]).expand(*key.shape[:2], -1, -1)}), -1, 1
+
+
+CONTENTS = {"rows": rows, "terms": terms, "weights": weights}
+
+
+def draw_matrices(calls: list[Matrices], content: str) -> str:
+    """Return an SVG with the first head of each call and sequence, side by side."""
+    matrices = [(sequence[0], *bounds) for call, *bounds in calls for sequence in call]
+    titled = len(matrices) > 1
+    top, left, parts = 40 if titled else 24, EDGE, []
+    for number, (matrix, low, high) in enumerate(matrices):
+        if titled:
+            title = f"{'call' if len(calls) > 1 else 'sequence'} {number}"
+            parts.append(text(left, 14, title, anchor="start", size=12))
+        for j in range(matrix.shape[1]):
+            parts.append(text(left + (j + 0.5) * CELL, top - 7, j, size=10, fill=GREY))
+        for i, row in enumerate(matrix.tolist()):
+            parts.append(text(left - 9, top + (i + 0.5) * CELL + 4, i, size=10, fill=GREY))
+            for j, value in enumerate(row):
+                place = (value - low) / (high - low or 1)
+                parts += cell(left + j * CELL, top + i * CELL, value, content, place)
+        left += matrix.shape[1] * CELL + GAP
+    height = top + max(matrix.shape[0] for matrix, *_ in matrices) * CELL + 8
+    size = f'width="{left}" height="{height}" viewBox="0 0 {left} {height}"'
+    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif">']
+    lines += [f'<rect width="{left}" height="{height}" rx="6" fill="#ffffff"/>', *parts, "</svg>"]
+    return "\n".join(lines) + "\n"
+
+
+def cell(x: float, y: float, value: float, content: str, place: float) -> list[str]:
+    """Return the cell of a pair, in a colour from blue at place 0 to orange at 1."""
+    square = f'x="{x + 1}" y="{y + 1}" width="{CELL - 2}" height="{CELL - 2}" rx="3"'
+    if value == float("-inf"):
+        return [f'<rect {square} fill="none" stroke="#d8dee4" stroke-dasharray="2 3"/>']
+    if content == "rows" and value < 0:
+        return [f'<rect {square} fill="#f6f8fa"/>', text(x + CELL / 2, y + CELL / 2 + 4, "–", fill=GREY)]
+    towards, share = (LEFT, 1 - 2 * place) if place < 0.5 else (RIGHT, 2 * place - 1)
+    red, green, blue = (round(a + (b - a) * share) for a, b in zip(MIDDLE, towards, strict=True))
+    shown = f"{value:.0f}" if content == "rows" else f"{value:.1f}".replace("-0.0", "0.0").replace("-", "−")
+    fill = "#ffffff" if share > 0.6 else "#1f2328"
+    colour = f"#{red:02x}{green:02x}{blue:02x}"
+    return [f'<rect {square} fill="{colour}"/>', text(x + CELL / 2, y + CELL / 2 + 4, shown, fill=fill)]
+
+
+def text(x: float, y: float, what: object, *, anchor: str = "middle", size: int = 11, fill: str = "#1f2328") -> str:
+    return f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" fill="{fill}">{what}</text>'
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.pictures", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.parse_args()
+    draw_attention(RESULTS / "attention-cpu.csv", DOCS / "attention.svg")
+    draw_models(RESULTS / "models-cpu.csv", DOCS / "models.svg")
+    for path, content in argument_pictures().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
