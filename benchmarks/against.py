@@ -1,17 +1,15 @@
-"""Times this tree's attention beside another version of the package: what a change makes slower, or faster.
+"""Compare the time of this tree's attention with another version of the package.
 
-The other version is a folder that holds `relattn` with its kernels compiled: a source tree, or what pip makes of a
-commit or a tag:
+The other version is a directory that holds `relattn` with compiled kernels: a source tree, or a commit or tag installed
+by pip:
 
     pip install --no-deps --no-build-isolation --target build/other "git+file://$PWD@v0.1.0"
     python -m benchmarks.against build/other
 
-Each version has a process of its own, since two cannot be imported at once; these import no other `relattn`, and so
-are none of `workers`. A round starts both afresh and runs every case in turns, one version after the other, which
-begin in every other round; it gives one ratio a case, of medians. Rounds differ by whatever else the machine does and
-by how each process came to lie in memory, and that is the noise: a case is slower, or faster, where it is by more
-than the threshold in every round. Of a version beside itself that happens to a case less often than heads in as many
-throws as there are rounds, and much less often where the threshold is above the noise.
+Each version runs in its own process. A round starts both processes and times every case, alternating between the
+versions; the version that starts changes from round to round. A round gives one ratio of medians per case. Rounds
+differ because of other load on the machine and the memory layout of the processes. A case counts as slower or faster
+only if it is so by more than the threshold in every round.
 """
 
 import argparse
@@ -20,42 +18,180 @@ import statistics
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from benchmarks.against_cases import CASES
-from benchmarks.measure import alternate, conditions
+from benchmarks.measure import alternate, conditions, measured
 
 ROOT = Path(__file__).parents[1]
-SHORTEST = 0.02  # seconds: what takes less is run so many times at once
-REPEATS = 3  # timed repeats in a round, at least
+SHORTEST = 0.02  # seconds; shorter calls are timed several at once
+REPEATS = 3  # minimum number of timed repeats per round
+HEADS, DIM, CLIP, TOKENS = 8, 64, 16, 4096
+Work = Callable[[], object]
+
+# Cases. They import public names of `relattn` only when they are prepared, so that a version without such a name lacks
+# only the cases that need it.
+
+
+def normal(*sizes: int) -> Tensor:
+    return torch.randn(*sizes, generator=torch.Generator().manual_seed(0))
+
+
+def sequences(n: int, tokens: int = TOKENS) -> list[Tensor]:
+    """Return queries, keys and values, (batch, heads, n, dim), with the memory layout of a projection."""
+    return [normal(tokens // n, n, HEADS, DIM).transpose(1, 2) for _ in "qkv"]
+
+
+def run_of(attend: Callable[..., Tensor], inputs: list[Tensor], backward: bool) -> Work:
+    """Return a function that runs the forward pass without gradients, or forward and backward."""
+
+    def forward() -> object:
+        with torch.no_grad():
+            return attend(*inputs)
+
+    def forward_and_backward() -> object:
+        return torch.autograd.grad(attend(*inputs).sum(), inputs)
+
+    for x in inputs:
+        x.requires_grad_(backward)
+    return forward_and_backward if backward else forward
+
+
+def relative(n: int, backward: bool, *, tokens: int = TOKENS, **options: Any) -> Work:
+    """Prepare attention with tables for keys and values, on sequences of length n with `tokens` positions in total."""
+    from relattn import relative_attention
+
+    tables = [normal(2 * CLIP + 1, DIM) for _ in "kv"]
+    return run_of(partial(relative_attention, clip=CLIP, **options), [*sequences(n, tokens), *tables], backward)
+
+
+def xl(n: int) -> Work:
+    """Prepare Transformer-XL's form: a table row per distance and head, and a separate query for the relative term."""
+    from relattn import relative_attention
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor, rel_query: Tensor) -> Tensor:
+        return relative_attention(query, key, value, table, rel_query=rel_query, clip=n - 1)
+
+    query, key, value = sequences(n)
+    return run_of(attend, [query, key, value, normal(HEADS, 2 * n - 1, DIM), query.clone()], True)
+
+
+def labelled(n: int) -> Work:
+    """Prepare attention with a label per pair, the same labels for all sequences."""
+    from relattn import relation_attention
+
+    labels = 2 * CLIP + 1
+    relations = torch.randint(-1, labels, (1, 1, n, n), generator=torch.Generator().manual_seed(0))
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor, rel_value: Tensor) -> Tensor:
+        return relation_attention(query, key, value, relations, rel_key, rel_value)
+
+    return run_of(attend, [*sequences(n), *(normal(labels, DIM) for _ in "kv")], True)
+
+
+def decoding(steps: int) -> Work:
+    """Prepare a causal layer with a cache that reads one token per step, for 8 sequences."""
+    from relattn import RelativeSelfAttention
+
+    layer = RelativeSelfAttention(HEADS * DIM, HEADS, CLIP, is_causal=True).eval()
+    token = normal(8, 1, HEADS * DIM)
+
+    @torch.inference_mode()
+    def decode() -> None:
+        cache = layer.empty_cache(8, steps)
+        for _ in range(steps):
+            _, cache = layer(token, cache=cache)
+
+    return decode
+
+
+def training(n: int) -> Work:
+    """Prepare a training step of a model with one layer per side."""
+    from benchmarks.train_step import SIZES, prepare
+
+    return prepare(replace(SIZES["base"], layers=1).config("relative"), n, 1024)
+
+
+PASSES = {"forward": False, "forward + backward": True}
+CASES: dict[str, Callable[[], Work]] = {
+    **{
+        f"one sequence, {name}, n = {n}": partial(relative, n, PASSES[name], tokens=n)
+        for name in PASSES
+        for n in (1, 8)
+    },
+    **{f"{name}, n = {n}": partial(relative, n, PASSES[name]) for name in PASSES for n in (16, 128, 1024, 4096)},
+    "causal, forward + backward, n = 1024": partial(relative, 1024, True, is_causal=True),
+    "Transformer-XL's form, forward + backward, n = 512": partial(xl, 512),
+    "labelled pairs, forward + backward, n = 256": partial(labelled, 256),
+    "decoding 128 tokens with a cache": partial(decoding, 128),
+    "training step of 1 + 1 layers, n = 64": partial(training, 64),
+}
+
+
+def serve() -> None:
+    """Time cases of the version in a directory, with a number of threads; the entry point of a version's process.
+
+    It reads requests from standard input, one JSON list per line, and answers each with a line:
+
+        ["make", case]    prepare a case and run it once; the seconds of a second run
+        ["run", times]    the seconds of so many runs
+
+    An answer that is a string is the reason of a failure.
+    """
+    folder, threads = sys.argv[1:]
+    sys.path.insert(0, folder)
+    torch.set_num_threads(int(threads))
+    out, sys.stdout = sys.stdout, sys.stderr  # a version may print something
+    for answer in answers(sys.stdin):
+        print(json.dumps(answer), file=out, flush=True)
+
+
+def answers(requests: Iterable[str]) -> Iterator[float | str]:
+    work: Work = object
+
+    def repeat(times: int) -> None:
+        for _ in range(times):
+            work()
+
+    for line in requests:
+        name, argument = json.loads(line)
+        try:
+            if name == "make":
+                work = CASES[argument]()
+                work()
+            yield measured(partial(repeat, argument if name == "run" else 1))
+        except Exception as error:
+            yield " ".join(f"{type(error).__name__}: {error}".split())
 
 
 class Missing(Exception):
-    """A version that has not what a case needs, and why."""
+    """A version cannot run a case."""
 
 
 class Version:
-    """A version of the package, in processes of its own: where one dies, the next question has another."""
+    """A version of the package in a process, which is started again after it died."""
 
     def __init__(self, name: str, folder: Path, threads: int) -> None:
         self.name = name
-        self.command = [sys.executable, "-m", "benchmarks.against_cases", str(folder), str(threads)]
+        code = "from benchmarks.against import serve; serve()"
+        self.command = [sys.executable, "-c", code, str(folder), str(threads)]
         self.process: subprocess.Popen[str] | None = None
 
-    def ask(self, what: str, argument: str | int) -> float:
-        """Seconds, as `against_cases` says."""
+    def ask(self, request: str, argument: str | int) -> float:
+        """Send a request of `serve` and return the seconds."""
         if self.process is None:
             pipe = subprocess.PIPE
             self.process = subprocess.Popen(self.command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
-            self.process.stdin.write(json.dumps([what, argument]) + "\n")
+            self.process.stdin.write(json.dumps([request, argument]) + "\n")
             self.process.stdin.flush()
             line = self.process.stdout.readline()
         except BrokenPipeError:
@@ -76,14 +212,14 @@ class Version:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds that a case takes, a median for each round."""
+    """Median seconds of a case, one number per round."""
 
     other: list[float]
     here: list[float]
 
     @property
     def ratios(self) -> list[float]:
-        """This tree's time in the other version's, in each round, the lowest first."""
+        """This tree's time divided by the other version's, one ratio per round, sorted."""
         return sorted(here / other for other, here in zip(self.other, self.here, strict=True))
 
     def verdict(self, threshold: float) -> str:
@@ -92,8 +228,8 @@ class Times:
         return "faster" if 1 / self.ratios[-1] > 1 + threshold else ""
 
 
-def in_turns(case: str, versions: dict[str, Version], seconds: float) -> dict[str, float]:
-    """Median seconds of a case in each version."""
+def time_case(case: str, versions: dict[str, Version], seconds: float) -> dict[str, float]:
+    """Return the median seconds of a case in each version, timed alternately."""
     longest = max([version.ask("make", case) for version in versions.values()])
     calls = max(1, int(SHORTEST / longest))
     works: dict[str, Callable[[], float]] = {
@@ -106,6 +242,7 @@ def in_turns(case: str, versions: dict[str, Version], seconds: float) -> dict[st
 def compare(
     other: Version, here: Version, cases: Sequence[str], rounds: int, seconds: float
 ) -> dict[str, Times | Missing]:
+    """Return the times of each case, or the reason why a version cannot run it."""
     results: dict[str, Times | Missing] = {case: Times([], []) for case in cases}
     orders = ({"other": other, "here": here}, {"here": here, "other": other})
     for turn in range(rounds):
@@ -115,7 +252,7 @@ def compare(
                 if isinstance(times, Missing):
                     continue
                 try:
-                    taken = in_turns(case, orders[turn % 2], seconds)
+                    taken = time_case(case, orders[turn % 2], seconds)
                 except Missing as error:
                     results[case] = error
                 else:
@@ -128,7 +265,7 @@ def compare(
 
 
 def table(results: dict[str, Times | Missing], names: tuple[str, str], threshold: float) -> str:
-    """In Markdown."""
+    """Return the results as a Markdown table."""
     lines = [f"| case | {names[0]}, ms | {names[1]}, ms | ratio | rounds | |", "|---|--:|--:|--:|--:|---|"]
     for case, times in results.items():
         if isinstance(times, Missing):
@@ -142,49 +279,49 @@ def table(results: dict[str, Times | Missing], names: tuple[str, str], threshold
 
 
 def package_in(text: str) -> Path:
-    """The folder that holds the package: this one, or its `src`."""
+    """Return the directory that holds the package: this one, or its `src`."""
     for folder in (Path(text), Path(text) / "src"):
         if (folder / "relattn" / "__init__.py").is_file():
             return folder.resolve()
-    raise argparse.ArgumentTypeError(f"no relattn in {text}, nor in its src")
+    raise argparse.ArgumentTypeError(f"must hold relattn or src/relattn, got {text}")
 
 
 def kernels(folder: Path) -> int:
     return len(list((folder / "relattn").rglob("*.so")))
 
 
-def parse() -> argparse.Namespace:
+def parse_flags() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.against", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("other", type=package_in, help="folder of the other version: it or its src holds relattn")
-    parser.add_argument("--name", default="the other", help="what the other version is called in the table")
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), metavar="CASE", help="some alone")
-    parser.add_argument("--rounds", type=int, default=5, help="how many times both are started")
-    parser.add_argument("--seconds", type=float, default=0.3, help="of each case and version in a round, or 3 repeats")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--threshold", type=float, default=0.05, help="slower by less is not marked")
-    parser.add_argument("--out", type=Path, help="file for the table, Markdown")
-    parser.add_argument("--fail", action="store_true", help="exit status 1 where a case is slower, or fails here")
+    parser.add_argument("other", type=package_in, help="directory of the other version, with relattn or src/relattn")
+    parser.add_argument("--name", default="the other", help="name of the other version in the table")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), metavar="CASE", help="default: all")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.3, help="time per case and version in a round (%(default)s)")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads (%(default)s)")
+    parser.add_argument("--threshold", type=float, default=0.05, help="smallest change that is marked (%(default)s)")
+    parser.add_argument("--out", type=Path, help="Markdown file for the table")
+    parser.add_argument("--fail", action="store_true", help="exit with 1 if a case is slower or fails in this tree")
     arguments = parser.parse_args()
     if arguments.rounds < 1:
-        parser.error(f"--rounds {arguments.rounds}: one at least")
+        parser.error(f"--rounds must be at least 1, got {arguments.rounds}")
     return arguments
 
 
 def main() -> None:
-    arguments = parse()
+    arguments = parse_flags()
     torch.set_num_threads(arguments.threads)  # for the conditions
     other = Version(arguments.name, arguments.other, arguments.threads)
     here = Version("this tree", ROOT / "src", arguments.threads)
     results = compare(other, here, arguments.cases, arguments.rounds, arguments.seconds)
     held = "; ".join(f"{name} {value}" for name, value in conditions().items())
     text = (
-        f"### Time beside {other.name}\n\n"
+        f"### Time compared with {other.name}\n\n"
         f"{table(results, (other.name, here.name), arguments.threshold)}\n\n"
-        f"Medians of {arguments.rounds} rounds; the ratio's lowest and highest of a round stand beside it. Slower or "
-        f"faster is what is so by more than {arguments.threshold:.0%} in every round. Compiled kernels: "
-        f"{kernels(arguments.other)} in {other.name}, {kernels(ROOT / 'src')} in this tree. {held}.\n"
+        f'Medians of {arguments.rounds} rounds. The column "rounds" has the lowest and the highest ratio of a round. '
+        f"A case is slower or faster if it is so by more than {arguments.threshold:.0%} in every round. Compiled "
+        f"kernels: {kernels(arguments.other)} in {other.name}, {kernels(ROOT / 'src')} in this tree. {held}.\n"
     )
     print(text)
     if arguments.out is not None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import against, against_cases
+from benchmarks import against
 
 
 class Version:
@@ -46,15 +46,15 @@ def test_ratios_are_taken_per_round_and_missing_cases_are_named():
 
 def test_a_process_answers_with_seconds_or_a_reason(monkeypatch):
     ran = []
-    monkeypatch.setattr(against_cases, "CASES", {"counts": lambda: lambda: ran.append(0), "fails": lambda: [][1]})
+    monkeypatch.setattr(against, "CASES", {"counts": lambda: lambda: ran.append(0), "fails": lambda: [][1]})
     questions = [["make", "counts"], ["run", 5], ["make", "fails"], ["make", "counts"]]
-    taken, five, reason, again = against_cases.answers(map(json.dumps, questions))
+    taken, five, reason, again = against.answers(map(json.dumps, questions))
     assert reason == "IndexError: list index out of range"
     assert all(seconds >= 0 for seconds in (taken, five, again))
     assert len(ran) == 2 + 5 + 2
 
 
-@pytest.mark.parametrize("case", list(against_cases.CASES)[::4])
+@pytest.mark.parametrize("case", list(against.CASES)[::4])
 def test_this_tree_has_the_cases(case):
-    answers = list(against_cases.answers([json.dumps(["make", case])]))
+    answers = list(against.answers([json.dumps(["make", case])]))
     assert isinstance(answers[0], float), answers
