@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.measure import alternate, conditions, measured
+from benchmarks.measure import alternate, command, conditions, measured
 
 ROOT = Path(__file__).parents[1]
 SHORTEST = 0.02  # seconds; shorter calls are timed several at once
@@ -291,9 +291,7 @@ def kernels(folder: Path) -> int:
 
 
 def parse_flags() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.against", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command("against", __doc__)
     parser.add_argument("other", type=package_in, help="directory of the other version, with relattn or src/relattn")
     parser.add_argument("--name", default="the other", help="name of the other version in the table")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), metavar="CASE", help="default: all")

@@ -23,7 +23,7 @@ from torch import Tensor
 
 import relattn
 from benchmarks import forms, peers
-from benchmarks.measure import alternate, available_memory, conditions, parse, peak_memory, preload, record, text_of
+from benchmarks.measure import Row, alternate, available_memory, command, parse, peak_memory, preload, record
 from benchmarks.peers import PEERS, Attend, Case
 from relattn import backends, relative_attention
 from relattn.call import Call
@@ -121,12 +121,12 @@ def memory_needed(method: str, case: Case, backward: bool) -> int:
     return 0
 
 
-def measure(case: Case, backward: bool, methods: list[str], repeats: int, seconds: float) -> list[dict[str, object]]:
+def measure(case: Case, backward: bool, methods: list[str], repeats: int, seconds: float) -> list[Row]:
     """Return a row of results for each method."""
     times = alternate({method: prepare(method, case, backward) for method in methods}, repeats, seconds)
     small = replace(case, batch=1, n=min(case.n, 512))
     memory = {name: peak_memory(prepare, (name, small, backward), (name, case, backward)) for name in methods}
-    rows = list[dict[str, object]]()
+    rows = list[Row]()
     for method, time in times.items():
         package = peers.version(method) if method in PEERS else f"relattn {relattn.__version__}"
         row = {
@@ -153,7 +153,7 @@ def measure(case: Case, backward: bool, methods: list[str], repeats: int, second
 
 
 def parse_flags() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.attention", description=__doc__)
+    parser = command("attention", __doc__)
     present = [name for name in PEERS if peers.installed(name)]
     parser.add_argument(
         "--lengths", type=int, nargs="+", default=list(LENGTHS), help="sentence lengths n (%(default)s)"
@@ -183,8 +183,6 @@ def parse_flags() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parse_flags()
-    held = conditions(arguments.commit)
-    print(text_of(held))
     dtype = getattr(torch, arguments.dtype)
     wanted = list(dict.fromkeys(["plain", *arguments.methods]))
     preload([PEERS[method].module for method in wanted if method in PEERS])
@@ -195,7 +193,7 @@ def main() -> None:
         needs = {method: memory_needed(method, case, backward) for method in wanted}
         fits = [method for method in wanted if needs[method] < available_memory() / 2]
         rows = measure(case, backward, fits, arguments.repeats, arguments.seconds)
-        record(arguments.out, rows, KEY, held, SHOWN)
+        record(arguments, rows, KEY, SHOWN)
         for method in set(wanted) - set(fits):
             print(f"n {n}  method {method} left out: it needs about {needs[method] / 2**30:.0f} GiB")
 

@@ -10,7 +10,6 @@ compiler turned a kernel into a trap. TRITON_INTERPRET must not be set. To compi
 `pip install --target FOLDER triton==3.6.0` and set PYTHONPATH=FOLDER.
 """
 
-import argparse
 import re
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from benchmarks.measure import parse, record
+from benchmarks.measure import command, parse, record
 from relattn.backends.triton import operators
 from relattn.backends.triton.configs import Config
 from relattn.backends.triton.plan import tiles_of
@@ -240,17 +239,18 @@ def variants(cases: Iterable[Case]) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.compiled", description=__doc__)
+    parser = command("compiled", __doc__)
     parser.add_argument("--targets", type=int, nargs="+", default=list(TARGETS), help="compute capabilities × 10")
     parser.add_argument("--dims", type=int, nargs="+", help="only cases with these head dimensions")
     options = parse(parser, "triton-compiled.csv")
     if triton.knobs.runtime.interpret:
         parser.error("TRITON_INTERPRET must not be set: the interpreter compiles nothing")
-    held, remarks = {"triton": triton.__version__, "commit": options.commit}, 0
+    options.held = {"triton": triton.__version__, "commit": options.held["commit"]}
+    remarks = 0
     for target, case in product(options.targets, CASES):
         if options.dims is None or case.dim in options.dims:
             compiled = rows(target, case)
-            record(options.out, compiled, KEY, held, SHOWN)
+            record(options, compiled, KEY, SHOWN)
             remarks += sum(bool(row["remarks"]) for row in compiled)
     print(f"{remarks} kernels with remarks")
     return 1 if remarks else 0

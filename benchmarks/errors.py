@@ -5,7 +5,6 @@ the norm of that result. Inputs are rounded first, so both computations have the
 gradients of tables; ours are compared with its largest error. The exit code is 1 if a ratio is above 2.
 """
 
-import argparse
 import sys
 from itertools import product
 
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.attention import CLIP, DIM, attention, backend_of, inputs_of
-from benchmarks.measure import conditions, parse, record, text_of
+from benchmarks.measure import Row, command, parse, record
 from benchmarks.peers import Case
 from relattn import backends
 
@@ -40,7 +39,7 @@ def errors(method: str, case: Case) -> dict[str, float]:
     return dict(zip(RESULTS, relative, strict=False))
 
 
-def rows(method: str, case: Case) -> list[dict[str, object]]:
+def rows(method: str, case: Case) -> list[Row]:
     """Return a row for each result of a method."""
     plain, ours = errors("plain", case), errors(method, case)
     beside = {result: plain.get(result, max(plain.values())) for result in ours}
@@ -61,7 +60,7 @@ def rows(method: str, case: Case) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.errors", description=__doc__)
+    parser = command("errors", __doc__)
     parser.add_argument(
         "--lengths", type=int, nargs="+", default=list(LENGTHS), help="sentence lengths n (%(default)s)"
     )
@@ -72,14 +71,12 @@ def main() -> None:
         "--dtypes", nargs="+", choices=("float32", "bfloat16", "float16"), default=list(DTYPES), help="(%(default)s)"
     )
     arguments = parse(parser, "errors-cpu.csv")
-    held = conditions(arguments.commit)
-    print(text_of(held))
     worst = 0.0
     for n, is_causal, dtype, method in product(arguments.lengths, (False, True), arguments.dtypes, arguments.methods):
         case = Case(1, HEADS, n, DIM, CLIP, CLIP, is_causal, getattr(torch, dtype))
         measured = rows(method, case)
-        record(arguments.out, measured, KEY, held)
-        worst = max(worst, *(float(str(row["ratio"])) for row in measured))
+        record(arguments, measured, KEY)
+        worst = max(worst, *(row["ratio"] for row in measured))
     print(f"largest ratio {worst:.2f}, at most {LIMIT} allowed")
     sys.exit(0 if worst <= LIMIT else 1)
 

@@ -22,8 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import gpu_check, gpu_times, gpu_train
-from benchmarks.measure import conditions, parse, preload, record, text_of
+from benchmarks import gpu_check, gpu_times, gpu_train, measure
 from benchmarks.workers import LEFT_OUT, Failure, Task, call, run_all
 from relattn.backends.triton import interpreted
 
@@ -65,14 +64,12 @@ def results(planned: dict[str, Task], command: str, device: str, stop: float) ->
 
 
 def parse_flags(flags: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = measure.command("gpu", __doc__)
     parser.add_argument("command", choices=tuple(FILES))
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory of the CSV files")
     parser.add_argument("--minutes", type=float, default=20.0, help="time after which no task starts (%(default)s)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: rehearsal without a GPU")
-    options = parse(parser, flags=flags)
+    options = measure.parse(parser, flags=flags)
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.exit(2, "no NVIDIA GPU here; --device cpu with TRITON_INTERPRET=1 rehearses without one\n")
     if interpreted() != (options.device == "cpu"):
@@ -85,11 +82,11 @@ def main(flags: list[str] | None = None) -> int:
 
     options = parse_flags(flags)
     command, device, stop = options.command, options.device, time.monotonic() + 60 * options.minutes
-    held = {**conditions(options.commit), "triton": triton.__version__}
+    options.out /= FILES[command]
+    options.held["triton"] = triton.__version__
     if device == "cuda":
-        held |= {"device": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda)}
-    print(text_of(held), flush=True)
-    preload(PRELOADED)
+        options.held |= {"device": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda)}
+    measure.preload(PRELOADED)
     planned, failed = tasks(command, device), 0
     for name, result in results(planned, command, device, stop):
         reason = result.reason if isinstance(result, Failure) else ""
@@ -100,7 +97,7 @@ def main(flags: list[str] | None = None) -> int:
         if command == "check":
             rows = [{"check": name, "result": reason or "passed"}]
         if rows:
-            record(options.out / FILES[command], rows, KEYS[command], held)
+            measure.record(options, rows, KEYS[command])
     print(f"{len(planned)} tasks, {failed} failed or left out; written to {options.out}")
     return 1 if failed else 0
 

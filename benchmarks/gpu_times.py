@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import relattn
 from benchmarks import peers
 from benchmarks.attention import PASSES, run_of
-from benchmarks.measure import LONG, Timing, alternate, measured
+from benchmarks.measure import LONG, Row, Timing, alternate, measured
 from benchmarks.peers import PEERS, Attend, Case
 from benchmarks.workers import reason
 from relattn import backends, relative_attention
@@ -33,7 +33,6 @@ LONGEST = 0.05  # seconds of a pause
 REPEATS, SECONDS = 5, 0.15  # minimum number of runs, and seconds for more
 
 Work = Callable[[], object]
-Row = dict[str, object]
 
 
 def cases(device: str) -> Iterator[tuple[Case, tuple[str, ...]]]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_times import Row, Work, figures
-from benchmarks.measure import alternate, measured
+from benchmarks.gpu_times import Work, figures
+from benchmarks.measure import Row, alternate, measured
 
 SCHEMES = ("sinusoidal", "relative")
 KEY = ("model", "compiled", "n", "positions")

@@ -30,6 +30,7 @@ LONG = 1.0  # seconds; a warm-up run that takes longer counts as a repeat
 PROCESSES = multiprocessing.get_context("forkserver")  # new processes that share only the preloaded imports
 CPUINFO = Path("/proc/cpuinfo")
 Name = TypeVar("Name", bound=Hashable)
+Row = dict[str, Any]  # a row of a CSV file
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Timing:
     high: float  # third quartile, seconds
     repeats: int
 
-    def columns(self) -> dict[str, object]:
+    def columns(self) -> Row:
         """Return the columns of a row of results."""
         ms = {"ms": self.median, "ms low": self.low, "ms high": self.high}
         return {**{name: round(1e3 * value, 4) for name, value in ms.items()}, "repeats": self.repeats}
@@ -91,24 +92,31 @@ def summary(times: Sequence[float]) -> Timing:
     return Timing(median, low, high, len(times))
 
 
-def apart(function: Callable[..., Any], *arguments: object) -> Any:
+def apart(function: Callable[..., Any], *arguments: object, seconds: float | None = None) -> Any:
     """Call a function in a new process with the same number of threads, and return its result.
 
     The function must be defined at module level. Arguments and result are pickled.
 
     Raises:
         MemoryError: The process died.
+        TimeoutError: The process had no result after `seconds`. It was killed.
     """
-    receiver, sender = PROCESSES.Pipe(duplex=False)
-    process = PROCESSES.Process(target=answer, args=(sender, torch.get_num_threads(), function, arguments))
+    # CUDA does not survive a fork
+    context = multiprocessing.get_context("spawn") if torch.cuda.is_available() else PROCESSES
+    receiver, sender = context.Pipe(duplex=False)
+    arguments = (sender, torch.get_num_threads(), function, arguments)
+    process = context.Process(target=answer, args=arguments, daemon=True)
     process.start()
     sender.close()
     try:
+        if not receiver.poll(seconds):
+            process.kill()
+            raise TimeoutError("no answer in time")
         return receiver.recv()
     except EOFError as error:
-        raise MemoryError(f"the process of {arguments} died") from error
+        raise MemoryError("its process died") from error
     finally:
-        process.join()
+        process.join(5.0)  # a process that hangs in the GPU's driver never ends
 
 
 def answer(sender: Connection, threads: int, function: Callable[..., Any], arguments: tuple) -> None:
@@ -189,27 +197,40 @@ def family(pid: int) -> list[int]:
     return [pid, *(each for child in " ".join(lists).split() for each in family(int(child)))]
 
 
-def parse(parser: argparse.ArgumentParser, results: str = "", flags: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse a command line, with an option ``--commit``; exit if rows would have no commit that reproduces them.
+def command(module: str, about: str | None) -> argparse.ArgumentParser:
+    """Return the parser of a command, with the docstring of its module as the description."""
+    prog, style = f"python -m benchmarks.{module}", argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(prog=prog, description=about, formatter_class=style)
+
+
+def parse(
+    parser: argparse.ArgumentParser, results: str = "", flags: Sequence[str] | None = None, threads: int = 0
+) -> argparse.Namespace:
+    """Parse the command line of a command that writes rows, print its `conditions`, and return them as `held`.
+
+    Options ``--threads`` and ``--commit`` are added. The command ends here if no commit could reproduce its rows.
 
     Args:
-        parser: Parser with the options of the command.
-        results: Name of the CSV file that is the default of an additional option ``--out``. Empty: no such option.
+        parser: Parser with the other options.
+        results: Name of the default CSV file of an additional option ``--out``. Empty: no such option.
         flags: Command line. By default that of this process.
+        threads: Default of ``--threads``. 0: PyTorch's default.
     """
     if results:
         parser.add_argument("--out", type=Path, default=RESULTS / results, help="CSV file of the rows (%(default)s)")
+    default = threads or torch.get_num_threads()
+    parser.add_argument("--threads", type=int, default=default, help="threads of PyTorch (%(default)s)")
     parser.add_argument("--commit", help="text for the column `commit` (default: the commit of this checkout)")
     arguments = parser.parse_args(flags)
-    if arguments.commit is None:
-        changed = uncommitted()
-        if changed:
-            parser.exit(
-                2,
-                f"{parser.prog}: src and benchmarks must have no uncommitted changes, got {', '.join(changed[:3])}"
-                f"{', …' * (len(changed) > 3)}; commit them, or name the state of the tree with --commit TEXT\n",
-            )
-        arguments.commit = commit()
+    if arguments.commit is None and (changed := uncommitted()):
+        parser.exit(
+            2,
+            f"{parser.prog}: src and benchmarks must have no uncommitted changes, got {', '.join(changed[:3])}"
+            f"{', …' * (len(changed) > 3)}; commit them, or name the state of the tree with --commit TEXT\n",
+        )
+    torch.set_num_threads(arguments.threads)
+    arguments.held = conditions(arguments.commit)
+    print(text_of(arguments.held))
     return arguments
 
 
@@ -259,23 +280,21 @@ def processor() -> str:
     return f"{model} ({', '.join(details)}), {os.cpu_count()} cores"
 
 
-def text_of(row: dict[str, Any], columns: Sequence[str] = ()) -> str:
+def text_of(row: Row, columns: Sequence[str] = ()) -> str:
     """Return a row of results, or some of its columns, as one line of text."""
     return "  ".join(f"{name} {row[name]}" for name in columns or row)
 
 
-def record(
-    path: Path, rows: Sequence[dict[str, Any]], key: Sequence[str], held: dict[str, Any], shown: Sequence[str] = ()
-) -> None:
-    """Print rows, or their columns `shown`, and write them with their conditions `held` to a CSV file."""
+def record(arguments: argparse.Namespace, rows: Sequence[Row], key: Sequence[str], shown: Sequence[str] = ()) -> None:
+    """Print rows, or only their columns `shown`, and write them with the conditions to the file of `parse`."""
     for row in rows:
         print(text_of(row, shown), flush=True)
-    keep(path, [{**row, **held} for row in rows], key)
+    keep(arguments.out, [{**row, **arguments.held} for row in rows], key)
 
 
-def keep(path: Path, rows: Sequence[dict[str, Any]], key: Sequence[str]) -> None:
+def keep(path: Path, rows: Sequence[Row], key: Sequence[str]) -> None:
     """Add rows to a CSV file, in place of those with the same `key`. The file gets the columns of `rows`."""
-    held: dict[tuple[str, ...], dict[str, Any]] = {}
+    held: dict[tuple[str, ...], Row] = {}
     if path.exists():
         with path.open(newline="", encoding="utf-8") as file:
             held = {tuple(str(row.get(name)) for name in key): dict(row) for row in csv.DictReader(file)}

@@ -20,7 +20,6 @@ padding or with padding in the second. Columns:
                 share of the norm of the own gradients
 """
 
-import argparse
 import math
 import statistics
 import time
@@ -33,7 +32,18 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.encoders import ENCODERS, inputs, make, padding, remove_randomness
-from benchmarks.measure import RESULTS, apart, available_memory, conditions, measured, parse, peak_here, preload, record
+from benchmarks.measure import (
+    RESULTS,
+    Row,
+    apart,
+    available_memory,
+    command,
+    measured,
+    parse,
+    peak_here,
+    preload,
+    record,
+)
 from relattn.integrations import transformers as faster
 
 MOST_SECONDS = 600.0  # longest expected run
@@ -42,7 +52,6 @@ SHORT = 10.0  # seconds for all repeats
 REPEATS = 5
 TRAINED = ("parakeet-0.6b", "wav2vec2-bert")  # encoders whose gradients are compared
 COLUMNS = ("model", "own_code", "dtype", "padded", "largest", "of", "own", "ours", "loss", "our_loss", "gradient")
-Row = dict[str, Any]
 
 
 def watch_attention(model: nn.Module) -> list[float]:
@@ -175,21 +184,16 @@ def training(name: str, own_code: str, size: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.models", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command("models", __doc__)
     parser.add_argument("--check", action="store_true", help="compare outputs and gradients, and measure nothing")
     parser.add_argument("--only", nargs="*", choices=ENCODERS, default=list(ENCODERS), help="encoders (default: all)")
     parser.add_argument("--sizes", type=int, nargs="*", help="seconds of audio, or tokens (default: by encoder)")
     parser.add_argument("--methods", nargs="*", help="eager, sdpa, relattn (default: all)")
-    parser.add_argument("--threads", type=int, default=1, help="threads (%(default)s)")
     parser.add_argument(
         "--out", type=Path, help="CSV file of the rows (default: models-cpu.csv or models-agreement.csv)"
     )
-    arguments = parse(parser)
-    out = arguments.out or RESULTS / ("models-agreement.csv" if arguments.check else "models-cpu.csv")
-    torch.set_num_threads(arguments.threads)
-    held = conditions(arguments.commit)
+    arguments = parse(parser, threads=1)
+    arguments.out = arguments.out or RESULTS / ("models-agreement.csv" if arguments.check else "models-cpu.csv")
     preload([__name__])
     for name in arguments.only:
         encoder = ENCODERS[name]
@@ -199,14 +203,14 @@ def main() -> None:
             before: dict[str, dict[int, dict[str, float]]] = {method: {} for method in methods}
             for size, method in product(sizes, methods):
                 row = measure_row(name, method, size, before[method])
-                record(out, [row], ("model", "size", "method", "threads"), held)
+                record(arguments, [row], ("model", "size", "method", "threads"))
         elif not encoder.random:
             size = min(sizes)
             for own_code in encoder.own:
                 rows = apart(agreement, name, own_code, size)
                 rows += apart(training, name, own_code, size) if name in TRAINED else []
                 whole = [dict.fromkeys(COLUMNS, "") | row | {"size": size} for row in rows]
-                record(out, whole, ("model", "own_code", "dtype", "padded"), held)
+                record(arguments, whole, ("model", "own_code", "dtype", "padded"))
 
 
 if __name__ == "__main__":

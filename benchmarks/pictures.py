@@ -10,7 +10,6 @@ calls in the Python code before each picture, as a matrix of queries × keys per
 Cells of masked pairs are empty.
 """
 
-import argparse
 import csv
 import math
 import re
@@ -28,7 +27,7 @@ from matplotlib.ticker import LogLocator
 from torch import Tensor
 
 import relattn
-from benchmarks.measure import RESULTS
+from benchmarks.measure import RESULTS, command
 
 DOCS = RESULTS.parents[1] / "docs"
 GREY, GRID = "#57606a", "#d0d7de"
@@ -303,10 +302,7 @@ def text(x: float, y: float, what: object, *, anchor: str = "middle", size: int 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.pictures", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.parse_args()
+    command("pictures", __doc__).parse_args()
     draw_attention(RESULTS / "attention-cpu.csv", DOCS / "attention.svg")
     draw_models(RESULTS / "models-cpu.csv", DOCS / "models.svg")
     for path, content in argument_pictures().items():

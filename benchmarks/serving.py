@@ -7,7 +7,6 @@ end, the server gets SIGTERM under load: "accepted" is the number of requests in
 requests that clients got an answer to. They must be equal.
 """
 
-import argparse
 import asyncio
 import os
 import random
@@ -26,7 +25,7 @@ from typing import IO
 
 import httpx2
 
-from benchmarks.measure import conditions, parse, record
+from benchmarks.measure import command, parse, record
 from relattn.translation import load
 from relattn.translation.data.text_files import read_lines
 
@@ -118,15 +117,14 @@ async def measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
+    parser = command("serving", __doc__)
     parser.add_argument("model", type=Path, help="bundle or export")
     parser.add_argument("--text", type=Path, required=True, help="source lines, plain or .gz; uses the first 500")
     parser.add_argument("--languages", nargs=2, default=["en", "de"], help="source and target language (%(default)s)")
     parser.add_argument("--name", default="", help="name of the row (default: that of the model)")
     parser.add_argument("--clients", type=int, default=200, help="number of clients (%(default)s)")
     parser.add_argument("--seconds", type=float, default=60.0, help="duration of the load (%(default)s)")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of the server (%(default)s)")
-    given = parse(parser, "serving-cpu.csv")
+    given = parse(parser, "serving-cpu.csv", threads=os.cpu_count() or 1)
     lines = list(dict.fromkeys(line for line in read_lines(given.text) if line.strip()))[:500]
     languages = dict(zip(("source", "target"), given.languages, strict=True))
     translator = load(given.model, threads=given.threads)
@@ -137,7 +135,7 @@ def main() -> None:
     row |= {"directly": f"{len(lines) / (time.perf_counter() - began):.1f}"}
     options = ["--threads", str(given.threads)]
     row |= asyncio.run(measure(given.model, lines, languages, options, clients=given.clients, seconds=given.seconds))
-    record(given.out, [row], ("name", "clients", "seconds", "threads"), conditions(given.commit))
+    record(given, [row], ("name", "clients", "seconds", "threads"))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ A step is a forward pass with teacher forcing, the backward pass and Adam, for t
 d = 512, feed-forward 1024, 8 heads, k = 16) on sentences of n pieces per side. Steps of the schemes alternate.
 """
 
-import argparse
 import random
 import warnings
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import cast
 
 import torch
 
-from benchmarks.measure import alternate, conditions, parse, record, text_of
+from benchmarks.measure import alternate, command, parse, record
 from relattn import RelativeAttention
 from relattn.translation.config import ModelConfig
 from relattn.translation.data.batching import collate
@@ -106,7 +105,7 @@ def prepare(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.train_step", description=__doc__)
+    parser = command("train_step", __doc__)
     parser.add_argument(
         "--lengths", type=int, nargs="+", default=list(LENGTHS), help="pieces per sentence (%(default)s)"
     )
@@ -128,8 +127,6 @@ def main() -> None:
         help="implementations of large linear layers to compare (default: the one for this processor)",
     )
     arguments = parse(parser, "train-step-cpu.csv")
-    held = conditions(arguments.commit)
-    print(text_of(held))
     size = replace(SIZES["base"], layers=arguments.layers)
     for n in arguments.lengths:
         steps = {
@@ -150,7 +147,7 @@ def main() -> None:
             }
             for (scheme, way), time in times.items()
         ]
-        record(arguments.out, rows, KEY, held)
+        record(arguments, rows, KEY)
 
 
 if __name__ == "__main__":

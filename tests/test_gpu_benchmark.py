@@ -88,7 +88,7 @@ def test_work_continues_after_a_process_failed_died_or_hung():
     tasks = [(math.sqrt, (-1.0,)), (math.sqrt, (4.0,)), (os._exit, (3,)), (time.sleep, (60,)), (math.sqrt, (9.0,))]
     found = [result for _, result in workers.run_all(tasks, 1, patience=4.0, stop=math.inf)]
     assert found[0].reason.startswith("ValueError: ")
-    assert found[1:] == [2.0, workers.Failure("its process died"), workers.STALLED, 3.0]
+    assert found[1:] == [2.0, workers.Failure("its process died"), workers.Failure("no answer in time"), 3.0]
 
 
 @pytest.mark.parametrize("check", [gpu_check.within_budget, gpu_check.deterministic])
