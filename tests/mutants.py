@@ -17,6 +17,7 @@ import argparse
 import os
 import queue
 import re
+import resource
 import runpy
 import shlex
 import shutil
@@ -207,6 +208,7 @@ for real, kernels in library.KERNELS.items():
     print(library.object_of(kernels.level, library.name_of(real), library.HERE).name)
 """  # prints the path that relattn is imported from, and the names of the object files that this machine loads
 RUNNING: set[subprocess.Popen[bytes]] = set()
+LARGEST_FILE = 10**9  # bytes that tests may write to one file, since a mutation may never stop writing
 
 
 @dataclass(frozen=True)
@@ -241,12 +243,6 @@ def read_mutations(text: str) -> Iterator[Mutation]:
         file, _, change = line.partition(": ")
         old, _, new = change.partition("  =>  ")
         yield Mutation(Path(directory, file), old, new, tuple(tests))
-
-
-def read_paths(file: str) -> dict[str, list[str]]:
-    """Return what tests are called in another tree: lines of a path here and one or more paths there."""
-    lines = Path(file).read_text().splitlines() if file else []
-    return {line.split()[0]: line.split()[1:] for line in lines if line.strip()}
 
 
 class Copy:
@@ -294,6 +290,7 @@ class Copy:
         """Run tests and return what caught an error: a test, a crash or a timeout; "" if they passed."""
         paths = [f"tests/{path}" for path in tests]
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "-p", "no:cacheprovider", *arguments, *paths]
+        command.append(f"--basetemp={self.temporary / 'pytest'}")  # which `run` deletes
         code, printed = self.run(command, seconds)
         if code in (0, 5):  # 5: no test of these files is in the tier
             return ""
@@ -344,12 +341,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="copies that run tests at the same time")
     parser.add_argument("--timeout", type=float, default=300, help="seconds that a mutation may add to its tests")
     parser.add_argument("--tree", type=Path, default=ROOT, help="apply the mutations to another checkout and its tests")
-    parser.add_argument("--paths", default="", help="file that maps paths of tests here to paths in --tree")
     parser.add_argument(
         "--pytest-args", type=shlex.split, default=[], help="arguments for pytest, such as --pytest-args=-v"
     )
     options = parser.parse_args()
-    tree, renamed = options.tree.resolve(), read_paths(options.paths)
+    tree = options.tree.resolve()
 
     mutations = read_mutations(MUTATIONS)
     chosen = [each for each in mutations if not options.only or any(text in str(each) for text in options.only)]
@@ -359,10 +355,7 @@ def main() -> int:
             mutation.apply((tree / SOURCES / mutation.path).read_text())
         except (OSError, SyntaxError, ValueError) as error:
             errors.append(str(error))
-    wanted = {
-        mutation: [other for path in mutation.tests for other in renamed.get(path, [path])] for mutation in chosen
-    }
-    paths = sorted({path for tests in wanted.values() for path in tests})
+    paths = sorted({path for mutation in chosen for path in mutation.tests})
     errors += [f"{tree}/tests/{path}: no such tests" for path in paths if not (tree / "tests" / path).exists()]
     if errors:
         print("\n".join(errors))
@@ -371,6 +364,7 @@ def main() -> int:
         print("\n".join(map(str, chosen)))
         return 0
 
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))  # which all processes started here inherit
     for number in (signal.SIGINT, signal.SIGTERM):  # so that the tests end with this process
         signal.signal(number, signal.default_int_handler)
     BUILD.update(runpy.run_path(str(tree / "hatch_build.py")))
@@ -399,7 +393,7 @@ def main() -> int:
                 if failed:
                     return 2
                 took[path] = seconds
-            running = {threads.submit(test, tests, mutation): mutation for mutation, tests in wanted.items()}
+            running = {threads.submit(test, mutation.tests, mutation): mutation for mutation in chosen}
             for future in as_completed(running):
                 caught, seconds = future.result()
                 survived += [] if caught else [running[future]]

@@ -13,7 +13,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -34,7 +35,21 @@ KILLS_PER_RUN = 4
 STEPS = 300
 TOLERANCE = 1e-5  # relative, for losses with another number of processes, which sum in another order
 ENDLESS = {"steps": 100_000, "warmup_steps": 100_000, "checkpoint_every": 100_000}  # no warning about word order
+STARTED: list[subprocess.Popen[str]] = []  # runs whose end no test has seen
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
+
+
+@pytest.fixture(autouse=True)
+def _kill_runs_of_a_failed_test() -> Iterator[None]:
+    yield
+    for process in STARTED:
+        for pid in family(process.pid) if process.poll() is None else ():  # torchrun starts sessions of their own
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    STARTED.clear()
 
 
 @pytest.fixture(scope="session")
@@ -79,12 +94,15 @@ def begin(run: Recipe, *, prefix: tuple[str, ...] = (), **environment: str) -> s
     if (out / "recipe.yaml").exists():
         command.append("--resume")
     pipe, variables = subprocess.PIPE, {**os.environ, "TMPDIR": str(out.parent), **environment}
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True, env=variables)
+    options = {"stdout": pipe, "stderr": pipe, "text": True, "start_new_session": True, "env": variables}
+    STARTED.append(subprocess.Popen(command, **options))
+    return STARTED[-1]
 
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Wait until all processes of a run have ended, so that none has its output open. Return exit code and output."""
     out, err = process.communicate(timeout=300)
+    STARTED.remove(process)
     return process.returncode, out, err
 
 
@@ -191,16 +209,11 @@ def test_lost_process_is_reported_in_one_line(tmp_path, make_recipe, rank):
     assert f"continues from step {saved_step(run)}" in message
 
 
-@pytest.mark.parametrize(
-    ("number", "receiver"),
-    [
-        (signal.SIGTERM, "agent"),
-        (signal.SIGINT, "group"),  # Ctrl-C
-        (signal.SIGTERM, "group"),  # a scheduler
-        (signal.SIGKILL, "agent"),
-        (signal.SIGTERM, "child"),
-    ],
-)
+SIGNALS = [(signal.SIGTERM, receiver) for receiver in ("agent", "group", "child")]  # a scheduler signals the group
+SIGNALS += [(signal.SIGINT, "group"), (signal.SIGKILL, "agent")]  # the first is Ctrl-C
+
+
+@pytest.mark.parametrize(("number", "receiver"), SIGNALS)
 def test_signal_leaves_a_checkpoint_and_no_orphan(tmp_path, make_recipe, number, receiver):
     run = make_recipe(tmp_path / "run", 2, **ENDLESS)
     process = begin(run)
