@@ -92,10 +92,3 @@ from relattn.integrations import transformers
 """
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"
-
-
-def test_public_names():
-    tables = ["RelativeAttention", "RelativePositionTable", "RelativeSelfAttention"]
-    assert sorted(relattn.__all__) == ["AttentionCache", *tables, "relation_attention", "relative_attention"]
-    assert all(hasattr(relattn, name) for name in relattn.__all__)
-    assert (LIBRARY / "py.typed").exists()

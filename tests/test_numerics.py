@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from relattn import relative_attention
-from tests.support.numerics import SHAPES, assert_within_budget, budgets, error, make_inputs
+from tests.support.numerics import SHAPES, assert_within_budget, error, make_inputs
 
 
 def test_error_of_values_that_are_not_finite():
@@ -14,15 +14,6 @@ def test_error_of_values_that_are_not_finite():
     for bad in (torch.tensor([1.0, torch.nan]), torch.tensor([1.0, -torch.inf]), one[:1]):
         assert error(bad, one) == error(one, bad) == float("inf")
     assert error(torch.tensor([1.0, -torch.inf]), torch.tensor([1.5, -torch.inf])) == 0.5
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_a_budget_is_a_few_roundings(dtype):
-    inputs = make_inputs(SHAPES["self"], dtype=dtype)
-    exact, allowed = budgets(relative_attention, inputs, clip=4)
-    assert set(exact) == set(allowed) == {"output", "lse", *(f"d {name}" for name in inputs)}
-    for name, budget in allowed.items():
-        assert 0.0 < budget < 100 * float(exact[name].abs().max().clamp(min=1.0)) * torch.finfo(dtype).eps
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
