@@ -8,7 +8,7 @@ gradients of all parameters that are compared differ in the attention only.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -102,6 +102,11 @@ def joined(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
+def between(scheme: Callable[..., Tensor], *linears: nn.Module, options: dict, **names: object) -> Attend:
+    """Return the code of the page between the projections of a class: of query, key and value, and of the output."""
+    return lambda x: linears[-1](joined(scheme(*project(x, *linears[:3]), options, **names)))
+
+
 def valid(lengths: Tensor) -> Tensor:
     """Return which positions of a padded batch are valid: (batch, n)."""
     return torch.arange(int(lengths.max())) < lengths[:, None]
@@ -174,11 +179,9 @@ def assert_same_as_vits(scheme: Callable[..., Tensor], lengths: Tensor) -> None:
     n, module = int(lengths.max()), filled(vits.VitsAttention(vits.VitsConfig(**VITS)))
     mask = float_mask(valid(lengths)[:, None, None].expand(-1, -1, n, -1))
 
-    def ours(x: Tensor) -> Tensor:
-        tables = {"rel_key": module.emb_rel_k[0], "rel_value": module.emb_rel_v[0]}
-        inputs = project(x, module.q_proj, module.k_proj, module.v_proj)
-        return module.out_proj(joined(scheme(*inputs, {"key_lengths": lengths}, **tables)))
-
+    linears = (module.q_proj, module.k_proj, module.v_proj, module.out_proj)
+    tables = {"rel_key": module.emb_rel_k[0], "rel_value": module.emb_rel_v[0]}
+    ours = between(scheme, *linears, options={"key_lengths": lengths}, **tables)
     assert_same(ours, lambda x: module(x, attention_mask=mask)[0], module, lengths=lengths)
 
 
@@ -208,11 +211,9 @@ def test_wav2vec2_bert(scheme, model, lengths):
         config = seamless.SeamlessM4Tv2Config(hidden_size=DIM, speech_encoder_attention_heads=HEADS, **EAGER)
         module = filled(seamless.SeamlessM4Tv2ConformerSelfAttention(config))
 
-    def ours(x: Tensor) -> Tensor:
-        inputs = project(x, module.linear_q, module.linear_k, module.linear_v)
-        table = module.distance_embedding.weight
-        return module.linear_out(joined(scheme(*inputs, {"key_lengths": lengths}, rel_key=table)))
-
+    linears = (module.linear_q, module.linear_k, module.linear_v, module.linear_out)
+    table = module.distance_embedding.weight
+    ours = between(scheme, *linears, options={"key_lengths": lengths}, rel_key=table)
     mask = float_mask(valid(lengths)[:, None, None])
     assert_same(ours, lambda x: module(x, mask)[0], module, lengths=lengths)
 
@@ -222,16 +223,12 @@ def test_speecht5(scheme, lengths):
     module = filled(speecht5.SpeechT5Attention(DIM, HEADS))
     positions = filled(speecht5.SpeechT5RelativePositionalEncoding(HEAD_DIM, 160))
 
-    def ours(x: Tensor) -> Tensor:
-        inputs = project(x, module.q_proj, module.k_proj, module.v_proj)
-        return module.out_proj(joined(scheme(*inputs, {"key_lengths": lengths}, pe_k=positions.pe_k.weight)))
-
+    linears = (module.q_proj, module.k_proj, module.v_proj, module.out_proj)
+    ours = between(scheme, *linears, options={"key_lengths": lengths}, pe_k=positions.pe_k.weight)
     mask = float_mask(valid(lengths)[:, None, None].expand(-1, -1, int(lengths.max()), -1))
 
-    def theirs(x: Tensor) -> Tensor:
-        return module(x, attention_mask=mask, position_bias=positions(x))[0]
-
-    assert_same(ours, theirs, module, positions, lengths=lengths)
+    theirs = partial(module, attention_mask=mask)
+    assert_same(ours, lambda x: theirs(x, position_bias=positions(x))[0], module, positions, lengths=lengths)
 
 
 @pytest.mark.parametrize("per_head", [False, True])
@@ -304,10 +301,8 @@ def test_transformer_xl(scheme, model, lengths):
         linears = (module.linear_q, module.linear_k, module.linear_v, module.linear_pos, module.linear_out)
         u, v = module.pos_bias_u, module.pos_bias_v
 
-    def ours(x: Tensor) -> Tensor:
-        inputs, names = project(x, *linears[:3]), {"R": linears[3](positions[0]), "u": u, "v": v}
-        return linears[4](joined(scheme(*inputs, {"key_lengths": lengths}, **names)))
-
+    names = {"R": linears[3](positions[0]), "u": u, "v": v}
+    ours = between(scheme, *linears, options={"key_lengths": lengths}, **names)
     assert_same(ours, lambda x: module(x, **arguments)[0], module, lengths=lengths, dtype=dtype)
 
 
@@ -342,11 +337,9 @@ def test_t5(scheme, decoder, lengths):
     mask = float_mask(valid(lengths)[:, None, None] & (causal(n) | (not decoder)))
     bucket = partial(module._relative_position_bucket, bidirectional=not decoder)
 
-    def ours(x: Tensor) -> Tensor:
-        options = {"key_lengths": lengths, "is_causal": decoder}
-        names = {"weight": module.relative_attention_bias.weight, "bucket": bucket}
-        return module.o(joined(scheme(*project(x, module.q, module.k, module.v), options, **names)))
-
+    linears, options = (module.q, module.k, module.v, module.o), {"key_lengths": lengths, "is_causal": decoder}
+    names = {"weight": module.relative_attention_bias.weight, "bucket": bucket}
+    ours = between(scheme, *linears, options=options, **names)
     assert_same(ours, lambda x: module(x, mask=mask)[0], module, lengths=lengths)
 
 
@@ -375,26 +368,21 @@ def test_alibi(scheme, model, lengths):
         module = filled(bloom.BloomAttention(bloom.BloomConfig(hidden_size=DIM, n_head=HEADS), 0), dtype)
         alibi, out = bloom.build_alibi_tensor(keys.float(), HEADS, dtype), module.dense
 
-        def projected(x: Tensor) -> tuple[Tensor, ...]:
-            return module.query_key_value(x).unflatten(-1, (HEADS, 3, HEAD_DIM)).transpose(1, 2).unbind(3)
-
-        def theirs(x: Tensor) -> Tensor:
-            return module(x, torch.zeros_like(x), alibi, float_mask(mask, dtype))[0]
+        def both(x: Tensor) -> tuple[Sequence[Tensor], Tensor]:
+            inputs = module.query_key_value(x).unflatten(-1, (HEADS, 3, HEAD_DIM)).transpose(1, 2).unbind(3)
+            return inputs, module(x, torch.zeros_like(x), alibi, float_mask(mask, dtype))[0]
 
     else:
         module = filled(mpt.MptAttention(mpt.MptConfig(d_model=DIM, n_heads=HEADS), 0), dtype)
         alibi, out = mpt.build_mpt_alibi_tensor(HEADS, n), module.out_proj
 
-        def projected(x: Tensor) -> tuple[Tensor, ...]:
-            return tuple(map(split, module.Wqkv(x).chunk(3, -1)))
-
-        def theirs(x: Tensor) -> Tensor:
-            return module(x, alibi, attention_mask=~mask)[0]
+        def both(x: Tensor) -> tuple[Sequence[Tensor], Tensor]:
+            return tuple(map(split, module.Wqkv(x).chunk(3, -1))), module(x, alibi, attention_mask=~mask)[0]
 
     def ours(x: Tensor) -> Tensor:
-        return out(joined(scheme(*projected(x), {"key_lengths": lengths})))
+        return out(joined(scheme(*both(x)[0], {"key_lengths": lengths})))
 
-    assert_same(ours, theirs, module, lengths=lengths, dtype=dtype)
+    assert_same(ours, lambda x: both(x)[1], module, lengths=lengths, dtype=dtype)
 
 
 @pairwise(window=[3, 7], shifted=[False, True])
@@ -405,16 +393,11 @@ def test_swin(scheme, window, shifted):
     region = torch.arange(area) % 2 + torch.arange(windows)[:, None] % 2  # positions attend to their own region
     mask = region[:, :, None] == region[:, None, :] if shifted else torch.ones(windows, area, area, dtype=torch.bool)
 
-    def ours(x: Tensor) -> Tensor:
-        names = {"index": index, "table": module.relative_position_bias.relative_position_bias_table}
-        options = {"mask": mask.repeat(BATCH, 1, 1)[:, None]} if shifted else {}
-        inputs = project(x, module.q_proj, module.k_proj, module.v_proj)
-        return module.o_proj(joined(scheme(*inputs, options, **names)))
-
-    def theirs(x: Tensor) -> Tensor:
-        return module(x, float_mask(mask, dtype) if shifted else None)[0]
-
-    assert_same(ours, theirs, module, shape=(BATCH * windows, area, DIM), dtype=dtype)
+    linears = (module.q_proj, module.k_proj, module.v_proj, module.o_proj)
+    names = {"index": index, "table": module.relative_position_bias.relative_position_bias_table}
+    options, added = ({"mask": mask.repeat(BATCH, 1, 1)[:, None]}, float_mask(mask, dtype)) if shifted else ({}, None)
+    ours = between(scheme, *linears, options=options, **names)
+    assert_same(ours, lambda x: module(x, added)[0], module, shape=(BATCH * windows, area, DIM), dtype=dtype)
 
 
 @pairwise(layer=["hybrid", "hybrid_sliding"], lengths=[(9, 7), (40, 33)])
