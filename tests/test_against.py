@@ -22,17 +22,14 @@ class Version:
         self.seconds = self.seconds[1:]
 
 
-@pytest.mark.parametrize(
-    ("ratios", "verdict"),
-    [((1.2, 1.3, 1.4), "slower"), ((1.2, 1.3, 1.04), ""), ((1.04, 1.04, 1.04), ""), ((0.7, 0.8, 0.9), "faster")],
-)
-def test_verdict_holds_in_every_round(ratios, verdict):
+def test_verdict_holds_in_every_round():
     ones = [2.0, 3.0, 5.0]
-    times = against.Times(ones, [one * ratio for one, ratio in zip(ones, ratios, strict=True)])
-    assert times.verdict(0.05) == verdict
-    assert against.Times(times.here, times.other).verdict(0.05) == {"slower": "faster", "faster": "slower"}.get(
-        verdict, ""
-    )
+    for ratios, verdict, swapped in (
+        ((1.2, 1.3, 1.4), "slower", "faster"), ((1.2, 1.3, 1.04), "", ""), ((1.04, 1.04, 1.04), "", ""),
+    ):  # fmt: skip
+        others = [one * ratio for one, ratio in zip(ones, ratios, strict=True)]
+        assert against.Times(ones, others).verdict(0.05) == verdict
+        assert against.Times(others, ones).verdict(0.05) == swapped
 
 
 def test_ratios_are_taken_per_round_and_missing_cases_are_named():

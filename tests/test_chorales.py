@@ -58,11 +58,8 @@ def test_scores_and_samples_match_one_pass_per_token(scheme):
         torch.testing.assert_close(torch.cat(parts, dim=1), model(tokens[None])[0], rtol=1e-4, atol=1e-4)
         for n, token in enumerate(tokens):
             start = max(0, n // 16 - 1) * 16
-            contexts = [
-                torch.tensor([example.START, *tokens[:n]]),
-                torch.tensor([example.START, *tokens])[start : n + 1],
-            ]
-            whole, window = (model(context[None])[0][0, -1].log_softmax(-1) for context in contexts)
+            context = torch.tensor([[example.START, *tokens[:n]]])
+            whole, window = (model(x)[0][0, -1].log_softmax(-1) for x in (context, context[:, start:]))
             want = torch.stack([-whole[token], (whole.argmax() == token).float(), -window[token]])
             torch.testing.assert_close(torch.cat([scores[n], in_windows[n, :1]]), want, rtol=1e-4, atol=1e-4)
     sampled = example.sample(model, tokens[:12], 40, 1e-6, seed=0)  # near 0, the most probable token is drawn

@@ -52,9 +52,8 @@ def test_contents(dist, tmp_path):
     tracked = set(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines())
     assert {name for name in tracked if (ROOT / name).exists()} <= names
     assert not any(name.endswith(".so") for name in names)
-    package = {
-        name.removeprefix("src/") for name in names if name.startswith("src/relattn/") and "." in Path(name).name
-    }
+    files = (name for name in names if name.startswith("src/relattn/") and "." in Path(name).name)
+    package = {name.removeprefix("src/") for name in files}
     built = sorted(dist.glob("*.whl"))
     assert len(built) == len(wheels.TARGETS)
     for wheel in built:
@@ -91,9 +90,8 @@ def test_installed_wheels_run_the_example_of_the_readme(install, dist, tmp_path)
     variables = {"PATH": str(bin_), "HOME": str(tmp_path)}
 
     def run(*command: object) -> str:
-        done = subprocess.run(
-            [bin_ / "python", "-I", *command], cwd=tmp_path, env=variables, capture_output=True, text=True
-        )
+        options = {"cwd": tmp_path, "env": variables, "capture_output": True, "text": True}
+        done = subprocess.run([bin_ / "python", "-I", *command], **options)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
