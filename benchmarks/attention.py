@@ -2,8 +2,7 @@
 
 At every length n, the batch has the same number of tokens, with 8 heads of 64 dimensions and k = 16. The forward pass,
 and forward and backward together, are timed alternately. Ratios are to PyTorch's attention ("plain"). Queries, keys and
-values have the memory layout of a projection's output, (batch, n, heads, dim). The column "operations ratio" counts the
-multiply-adds of the forward pass of each method.
+values have the memory layout of a projection's output, (batch, n, heads, dim).
 
 Methods are `plain`, `auto` (relative_attention with its default backend), `no tables` (the same without relative
 terms), the name of a backend, the forms of `benchmarks.forms` (Transformer-XL and T5, ours and with a mask), and the
@@ -12,6 +11,7 @@ other libraries of `benchmarks.peers`. A method that needs more than half of the
 
 import argparse
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import relattn
 from benchmarks import forms, peers
@@ -31,25 +32,12 @@ from relattn.call import Call
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 NO_TABLES = "no tables"
 METHODS = ("plain", "auto", NO_TABLES, *backends.NAMES, *forms.METHODS, *PEERS)
-PYTORCH = ("plain", *forms.BY_MASK)
+PLAIN = {"plain": None, "flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+PYTORCH = (*PLAIN, "flex", *forms.BY_MASK)
 HEADS, DIM, CLIP, TOKENS = 8, 64, 16, 8192
 KEY = ("n", "causal", "pass", "method", "dtype", "tokens", "dropout")
 SHOWN = (*KEY[:4], "ms", "ms low", "ms high", "peak MiB", "time ratio", "memory ratio", "operations ratio")
 PASSES = ("forward", "forward + backward")
-
-
-def operations(method: str, n: int) -> float:
-    """Return the multiply-adds of one sentence and head in a forward pass."""
-    products, vectors = 2.0, float(min(2 * CLIP + 1, 2 * n - 1))  # ours multiplies a query by each table row once
-    if method in forms.METHODS:
-        products, vectors = 1, forms.vectors(method, n)
-    elif method in ("plain", NO_TABLES):
-        products = 0
-    elif method == "reference":
-        vectors = n
-    elif method in PEERS:
-        products, vectors = PEERS[method].products, n if PEERS[method].vectors == "pairs" else 2 * n - 1
-    return (2 * n + products * vectors) * n * DIM
 
 
 def attention(method: str, case: Case) -> Attend:
@@ -58,21 +46,48 @@ def attention(method: str, case: Case) -> Attend:
         return peers.load(method, case)
     if method in forms.METHODS:
         return forms.attention(method, case)
+    if method == "flex":
+        return flex(case)
     options: dict[str, Any] = {"is_causal": case.is_causal, "dropout_p": case.dropout_p}
-    if method == "plain":
-        return partial(F.scaled_dot_product_attention, **options)
-    return partial(relative_attention, backend="auto" if method == NO_TABLES else method, **options)
+    if method in PLAIN:
+        return partial(plain, PLAIN[method], options)
+    clip = {} if method == NO_TABLES else {"clip": (case.left, case.right)}
+    return partial(relative_attention, **clip, **options, backend="auto" if method == NO_TABLES else method)
+
+
+def plain(kernel: SDPBackend | None, options: dict[str, Any], query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    with nullcontext() if kernel is None else sdpa_kernel(kernel):
+        return F.scaled_dot_product_attention(query, key, value, **options)
+
+
+def flex(case: Case) -> Attend:
+    """Return FlexAttention, not causal, with the term q_i · aK_ij. It cannot express the term of values."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor) -> Tensor:
+        terms = (query @ rel_key.mT) * case.dim**-0.5  # (batch, heads, n, labels)
+
+        def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return score + terms[b, h, i, torch.clamp(j - i, -case.left, case.right) + case.left]
+
+        output = flex_attention(query, key, value, score_mod=score_mod)
+        assert isinstance(output, Tensor)
+        return output
+
+    torch._dynamo.reset()  # each length is compiled, and the number of compiled variants is limited
+    return torch.compile(attend, dynamic=False)
 
 
 def inputs_of(method: str, case: Case, requires_grad: bool) -> list[Tensor]:
     """Return query, key, value and the tables of a method, with the same numbers for all methods."""
-    generator = torch.Generator().manual_seed(0)
-    tables = 0 if method in ("plain", NO_TABLES) else PEERS[method].tables if method in PEERS else 2
+    generator = torch.Generator(torch.get_default_device()).manual_seed(0)
+    tables = {**dict.fromkeys((*PLAIN, NO_TABLES), 0), "flex": 1, **{name: peer.tables for name, peer in PEERS.items()}}
     made = [torch.randn(case.batch, case.n, case.heads, case.dim, generator=generator).transpose(1, 2) for _ in "qkv"]
     if method in forms.METHODS:
         made += forms.others(method, case, generator)
     else:
-        made += [torch.randn(2 * CLIP + 1, case.dim, generator=generator) for _ in range(tables)]
+        labels = case.left + case.right + 1
+        made += [torch.randn(labels, case.dim, generator=generator) for _ in range(tables.get(method, 2))]
     return [x.to(case.dtype).requires_grad_(requires_grad) for x in made]
 
 
@@ -121,35 +136,52 @@ def memory_needed(method: str, case: Case, backward: bool) -> int:
     return 0
 
 
+def described(method: str, case: Case, backward: bool) -> Row:
+    """Return the columns that do not depend on the measurement."""
+    package = peers.version(method) if method in PEERS else f"relattn {relattn.__version__}"
+    return {
+        "n": case.n,
+        "causal": case.is_causal,
+        "pass": PASSES[backward],
+        "method": method,
+        "dtype": str(case.dtype).removeprefix("torch."),
+        "tokens": case.batch * case.n,
+        "dropout": case.dropout_p,
+        "package": f"torch {torch.__version__}" if method in PYTORCH else package,
+        "heads": case.heads,
+        "dim": case.dim,
+        "clip": case.left,
+    }
+
+
 def measure(case: Case, backward: bool, methods: list[str], repeats: int, seconds: float) -> list[Row]:
     """Return a row of results for each method."""
     times = alternate({method: prepare(method, case, backward) for method in methods}, repeats, seconds)
     small = replace(case, batch=1, n=min(case.n, 512))
     memory = {name: peak_memory(prepare, (name, small, backward), (name, case, backward)) for name in methods}
-    rows = list[Row]()
-    for method, time in times.items():
-        package = peers.version(method) if method in PEERS else f"relattn {relattn.__version__}"
-        row = {
-            "n": case.n,
-            "causal": case.is_causal,
-            "pass": PASSES[backward],
-            "method": method,
-            "dtype": str(case.dtype).removeprefix("torch."),
-            "tokens": case.batch * case.n,
-            "dropout": case.dropout_p,
-            "package": f"torch {torch.__version__}" if method in PYTORCH else package,
+    return [
+        {
+            **described(method, case, backward),
             "backend": "" if method in PYTORCH or method in PEERS else backend_of(method, case),
             **time.columns(),
             "time ratio": round(time.median / times["plain"].median, 3),
             "peak MiB": round(memory[method] / 2**20, 1),
             "memory ratio": round(memory[method] / max(1, memory["plain"]), 2),
-            "operations ratio": round(operations(method, case.n) / operations("plain", case.n), 2),
-            "heads": HEADS,
-            "dim": DIM,
-            "clip": CLIP,
+            "operations ratio": operations_ratio(method, case),
         }
-        rows.append(row)
-    return rows
+        for method, time in times.items()
+    ]
+
+
+def operations_ratio(method: str, case: Case) -> float | str:
+    """Return the multiply-adds of a forward pass as a ratio to plain attention's; empty for forms and other libraries.
+
+    A query is multiplied by each row of a table once, and once per key with the backend `reference`.
+    """
+    if method in PEERS or method in forms.METHODS:
+        return ""
+    rows = case.n if method == "reference" else min(case.left + case.right + 1, 2 * case.n - 1)
+    return 1.0 if method in ("plain", NO_TABLES) else round(1 + rows / case.n, 2)
 
 
 def parse_flags() -> argparse.Namespace:

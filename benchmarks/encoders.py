@@ -91,42 +91,37 @@ class FastSpeech2(nn.Module):
         return self.encoder(ids, mask, return_dict=True, **kwargs)
 
 
-def conformer(attention: str) -> nn.Module:
-    """Return the large Wav2Vec2-Conformer with relative positions."""
-    large = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
-    options = {"position_embeddings_type": "relative", "attn_implementation": attention}
-    return transformers.Wav2Vec2ConformerModel(transformers.Wav2Vec2ConformerConfig(**large, **options))
+def model(name: str, encoder: str = "", **options: Any) -> Callable[[str], nn.Module]:
+    """Return a function that makes the model `name` of transformers, or its class `encoder`, with an attention."""
+
+    def make(attention: str) -> nn.Module:
+        config = getattr(transformers, f"{name}Config")(attn_implementation=attention, **options)
+        made: nn.Module = getattr(transformers, encoder or f"{name}Model")(config)
+        return made
+
+    return make
 
 
-def base(family: str, **options: Any) -> nn.Module:
-    """Return the encoder of T5 or UMT5 in the base size."""
-    sizes = {"d_model": 768, "d_kv": 64, "d_ff": 3072, "num_layers": 12, "num_heads": 12}
-    config = getattr(transformers, f"{family}Config")(**sizes, **options)
-    model: nn.Module = getattr(transformers, f"{family}EncoderModel")(config)
-    return model
-
-
-TEXT: dict[str, Any] = {"sizes": (256, 1024, 4096), "text": True}
+LARGE: dict[str, Any] = {
+    "hidden_size": 1024,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "intermediate_size": 4096,
+}
+BASE = {"d_model": 768, "d_kv": 64, "d_ff": 3072, "num_layers": 12, "num_heads": 12}
+TEXT: dict[str, Any] = {"inputs": tokens, "sizes": (256, 1024, 4096), "text": True}
+LONG = (10, 30, 60, 400, 1200)
 ENCODERS = {
     "parakeet-0.6b": Encoder(
-        lambda own: transformers.ParakeetEncoder(
-            transformers.ParakeetEncoderConfig(max_position_embeddings=LONGEST, attn_implementation=own)
-        ),
-        frames(100, 80),
-        (10, 30, 60, 400, 1200),
+        model("ParakeetEncoder", "ParakeetEncoder", max_position_embeddings=LONGEST), frames(100, 80), LONG
     ),
     "nemotron-streaming-0.6b": Encoder(
-        lambda own: transformers.NemotronAsrStreamingEncoder(
-            transformers.NemotronAsrStreamingEncoderConfig(attn_implementation=own)
-        ),
-        frames(100, 80),
-        own=("sdpa",),
+        model("NemotronAsrStreamingEncoder", "NemotronAsrStreamingEncoder"), frames(100, 80), own=("sdpa",)
     ),
-    "wav2vec2-bert": Encoder(
-        lambda own: transformers.Wav2Vec2BertModel(transformers.Wav2Vec2BertConfig(attn_implementation=own)),
-        frames(50, 160),
+    "wav2vec2-bert": Encoder(model("Wav2Vec2Bert"), frames(50, 160)),
+    "wav2vec2-conformer-large": Encoder(
+        model("Wav2Vec2Conformer", position_embeddings_type="relative", **LARGE), sound
     ),
-    "wav2vec2-conformer-large": Encoder(conformer, sound),
     "seamless-m4t-v2": Encoder(
         lambda own: SeamlessM4Tv2SpeechEncoder(transformers.SeamlessM4Tv2Config(attn_implementation=own)),
         frames(50, 160),
@@ -134,32 +129,32 @@ ENCODERS = {
     "granite-speech": Encoder(
         lambda own: GraniteSpeechCTCEncoder(transformers.GraniteSpeechEncoderConfig()),
         frames(50, 160),
-        (10, 30, 60, 400, 1200),
+        LONG,
         ("sdpa",),
         masked=False,
     ),
     "speecht5": Encoder(
         lambda own: SpeechT5EncoderWithoutPrenet(transformers.SpeechT5Config()), frames(50, 768), own=("eager",)
     ),
-    "fastspeech2-conformer": Encoder(lambda own: FastSpeech2(), tokens, **TEXT, own=("eager",)),
-    "vits": Encoder(lambda own: Vits(), tokens, **TEXT, own=("eager",)),
-    "vits, to sound": Encoder(lambda own: Voice(), tokens, sizes=(256,), text=True, own=("eager",), random=True),
-    "t5-base": Encoder(lambda own: base("T5", attn_implementation=own), tokens, **TEXT),
-    "umt5-base": Encoder(lambda own: base("UMT5", attn_implementation=own), tokens, **TEXT),
+    "fastspeech2-conformer": Encoder(lambda own: FastSpeech2(), **TEXT, own=("eager",)),
+    "vits": Encoder(lambda own: Vits(), **TEXT, own=("eager",)),
+    "vits, to sound": Encoder(lambda own: Voice(), tokens, (256,), ("eager",), text=True, random=True),
+    "t5-base": Encoder(model("T5", "T5EncoderModel", **BASE), **TEXT),
+    "umt5-base": Encoder(model("UMT5", "UMT5EncoderModel", **BASE), **TEXT),
 }
 
 
 def make(name: str, method: str) -> nn.Module:
     """Return an encoder with the attention "relattn" or one of its own, with the same random weights for all."""
     torch.manual_seed(1)
-    model = ENCODERS[name].make(ENCODERS[name].own[-1] if method == "relattn" else method)
+    encoder = ENCODERS[name].make(ENCODERS[name].own[-1] if method == "relattn" else method)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for parameter in encoder.parameters():
             if not bool(parameter.any()):
                 parameter.normal_(0, 0.02)
     if method == "relattn":
-        faster.enable(model)
-    return model.eval()
+        faster.enable(encoder)
+    return encoder.eval()
 
 
 def inputs(name: str, batch: int, size: int) -> Tensor:

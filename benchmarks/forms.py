@@ -1,8 +1,7 @@
-"""Transformer-XL's form and T5's bias, by `relative_attention` and as models have them: a bias of all pairs, which goes
-to PyTorch's own attention as a mask.
+"""Transformer-XL's form and T5's bias, with `relative_attention`, and "by mask": as a mask for PyTorch's attention.
 
-    Transformer-XL   scale · (q_i · k_j + r_i · R_{j−i}), one row of R for every distance and head, a query r of its own
-    T5               scale · (q_i · k_j + b_{j−i}), one number for every head and distance, all the same from 128 on
+Transformer-XL   scale · (q_i · k_j + r_i · R_{j−i}), a row of R per distance and head, a separate query r
+T5               scale · (q_i · k_j + b_{j−i}), a number per distance and head, constant beyond distance 128
 """
 
 from collections.abc import Callable
@@ -17,18 +16,17 @@ from relattn import relative_attention
 from relattn.functional import Options
 from relattn.positions import distances, labels
 
-FURTHEST = 128  # distance at which T5's buckets end
+FURTHEST = 128  # distance of T5's last bucket
 
 
 @dataclass(frozen=True)
 class Form:
-    """Attention over queries, keys, values and what `others` makes."""
+    """A form of attention. Its inputs are queries, keys, values, and the tensors that `others` returns."""
 
     others: Callable[[Case, torch.Generator], list[Tensor]]
     ours: Callable[[Case], Attend]
     by_mask: Callable[[Case], Attend]
-    vectors: tuple[Callable[[int], float], Callable[[int], float]]  # multiplied with a query, ours and by a mask
-    scores: tuple[int, int]  # arrays of pairs that a mask is made by, forward and with backward
+    scores: tuple[int, int]  # arrays of all pairs that a mask needs, in the forward pass and with the backward pass
 
 
 def xl_others(case: Case, generator: torch.Generator) -> list[Tensor]:
@@ -87,14 +85,7 @@ def with_bias(case: Case, seen: Tensor | None, query: Tensor, key: Tensor, value
     return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=case.dropout_p)
 
 
-def nothing(n: int) -> float:
-    return 0.0
-
-
-FORMS = {
-    "Transformer-XL": Form(xl_others, xl, xl_by_mask, (lambda n: n + 64.0, lambda n: 2.0 * n - 1), (5, 9)),
-    "T5": Form(t5_others, t5, t5_by_mask, (nothing, nothing), (3, 5)),
-}
+FORMS = {"Transformer-XL": Form(xl_others, xl, xl_by_mask, (5, 9)), "T5": Form(t5_others, t5, t5_by_mask, (3, 5))}
 BY_MASK = {f"{name} by mask": name for name in FORMS}
 METHODS = (*FORMS, *BY_MASK)
 
@@ -108,12 +99,8 @@ def others(method: str, case: Case, generator: torch.Generator) -> list[Tensor]:
     return FORMS[BY_MASK.get(method, method)].others(case, generator)
 
 
-def vectors(method: str, n: int) -> float:
-    return FORMS[BY_MASK.get(method, method)].vectors[method in BY_MASK](n)
-
-
 def memory(method: str, case: Case, backward: bool) -> int:
-    """Bytes beyond the inputs that a mask takes."""
+    """Return the bytes that a method needs beyond its inputs, for its mask."""
     if method not in BY_MASK:
         return 0
     return FORMS[BY_MASK[method]].scores[backward] * case.batch * case.heads * case.n * case.n * case.dtype.itemsize

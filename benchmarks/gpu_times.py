@@ -7,25 +7,18 @@ PyTorch's allocator holds beyond the inputs.
 
 import statistics
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from functools import partial
 from itertools import product
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-import relattn
 from benchmarks import peers
-from benchmarks.attention import PASSES, run_of
+from benchmarks.attention import PLAIN, described, prepare
 from benchmarks.measure import LONG, Row, Timing, alternate, measured
-from benchmarks.peers import PEERS, Attend, Case
+from benchmarks.peers import PEERS, Case
 from benchmarks.workers import reason
-from relattn import backends, relative_attention
 
-PLAIN = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION, "plain": None}
 KEY = ("n", "causal", "pass", "method", "dtype", "tokens", "dim", "clip")
 LENGTHS = (2048, 64, 8192, 512, 1024, 128, 256, 4096, 16384)  # the most important first
 CYCLES = 2e9  # upper bound of the GPU's clock rate, per second
@@ -53,55 +46,6 @@ def cases(device: str) -> Iterator[tuple[Case, tuple[str, ...]]]:
         yield case(n, dtype=torch.float16), ours
         yield case(n, dim=128), ours
         yield case(n, k=64), ours
-
-
-def attention(method: str, case: Case, device: str) -> Attend:
-    """Return a method as a function of query, key, value and its tables."""
-    if method in PLAIN:
-        return partial(plain, PLAIN[method], case.is_causal)
-    if method == "flex":
-        return flex(case)
-    if method in PEERS:
-        with torch.device(device):
-            return peers.load(method, case)
-    return partial(relative_attention, clip=(case.left, case.right), is_causal=case.is_causal, backend=method)
-
-
-def plain(kernel: SDPBackend | None, is_causal: bool, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    with nullcontext() if kernel is None else sdpa_kernel(kernel):
-        return F.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
-
-
-def flex(case: Case) -> Attend:
-    """Return FlexAttention, not causal, with the term q_i · aK_ij. It cannot express the term of values."""
-    from torch.nn.attention.flex_attention import flex_attention
-
-    def attend(query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor) -> Tensor:
-        terms = (query @ rel_key.mT) * case.dim**-0.5  # (batch, heads, n, labels)
-
-        def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            return score + terms[b, h, i, torch.clamp(j - i, -case.left, case.right) + case.left]
-
-        output = flex_attention(query, key, value, score_mod=score_mod)
-        assert isinstance(output, Tensor)
-        return output
-
-    torch._dynamo.reset()  # each length is compiled, and the number of compiled variants is limited
-    return torch.compile(attend, dynamic=False)
-
-
-def prepare(method: str, case: Case, device: str, backward: bool) -> Work:
-    """Return a function that runs a method: forward without gradients, or forward and backward."""
-    generator = torch.Generator(device).manual_seed(0)
-    tables = 0 if method in PLAIN else 1 if method == "flex" else PEERS[method].tables if method in PEERS else 2
-
-    def normal(*sizes: int) -> Tensor:
-        return torch.randn(*sizes, generator=generator, device=device).to(case.dtype)
-
-    *made, cotangent = (normal(case.batch, case.n, case.heads, case.dim).transpose(1, 2) for _ in "qkvz")
-    made += [normal(case.left + case.right + 1, case.dim) for _ in range(tables)]
-    inputs = [x.requires_grad_(backward) for x in made]
-    return run_of(attention(method, case, device), inputs, cotangent, backward)
 
 
 def memory_and_launch(work: Work) -> dict[str, float]:
@@ -141,9 +85,10 @@ def time_pass(case: Case, methods: tuple[str, ...], device: str, backward: bool)
     works, costs, notes = dict[str, Work](), dict[str, dict[str, Any]](), dict[str, str]()
     for method in methods:
         try:
-            work = prepare(method, case, device, backward)
+            with torch.device(device):
+                work = prepare(method, case, backward)
             work()  # compiles and loads
-            costs[method] = memory_and_launch(work) if device == "cuda" else {"launch ms": 0.0, "peak MiB": ""}
+            costs[method] = memory_and_launch(work) if device == "cuda" else {"launch ms": "", "peak MiB": ""}
             works[method] = partial(work)
         except Exception as error:  # of another library, or out of memory
             notes[method] = reason(error)
@@ -157,28 +102,10 @@ def time_pass(case: Case, methods: tuple[str, ...], device: str, backward: bool)
         times = alternate(works, REPEATS)
     base = min((time for name, time in times.items() if name in PLAIN), key=lambda time: time.median, default=None)
     return [
-        {**described(case, method, backward), **figures(times.get(method), base), **costs.get(method, {}),
-         "note": notes.get(method, "")}
+        {**described(method, case, backward), **figures(times.get(method), base), "launch ms": "", "peak MiB": "",
+         **costs.get(method, {}), "note": notes.get(method, "")}
         for method in methods
     ]  # fmt: skip
-
-
-def described(case: Case, method: str, backward: bool) -> Row:
-    """Return the columns that do not depend on the measurement."""
-    package = f"relattn {relattn.__version__}" if method in backends.NAMES else f"torch {torch.__version__}"
-    return {
-        "n": case.n,
-        "causal": case.is_causal,
-        "pass": PASSES[backward],
-        "method": method,
-        "dtype": str(case.dtype).removeprefix("torch."),
-        "tokens": case.batch * case.n,
-        "dim": case.dim,
-        "clip": case.left,
-        "package": peers.version(method) if method in PEERS else package,
-        "launch ms": "",
-        "peak MiB": "",
-    }
 
 
 def figures(time: Timing | None, base: Timing | None) -> Row:

@@ -36,13 +36,12 @@ def seconds_per_step(device: str, step: Work) -> float:
 
 def time_steps(size: str, compiles: bool, device: str) -> list[Row]:
     """Return a row for each position scheme."""
-    from benchmarks import train_step  # imports the toolkit
+    from benchmarks.train_step import config, prepare  # imports the toolkit
 
     n, tokens = (8, 16) if device == "cpu" else (64, 16384)
     backend = "triton" if device == "cuda" else "auto"  # the kernels under test, at every length
-    model = train_step.SIZES[size]
     steps: dict[str, Any] = {
-        scheme: train_step.prepare(model.config(scheme), n, tokens, device, torch.bfloat16, compiles, backend)
+        scheme: prepare(config(size, scheme), n, tokens, device, torch.bfloat16, compiles, backend)
         for scheme in SCHEMES
     }
     times = alternate(steps, ROUNDS, clock=partial(seconds_per_step, device))

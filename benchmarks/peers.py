@@ -1,29 +1,31 @@
-"""Other libraries' attention with relative positions, imported from their own packages, beside ours.
+"""Attention with relative positions of other libraries, imported from their packages and compared with ours.
 
-They go into an environment of their own, since OpenNMT-py asks for torch < 2.3 and eole for another SentencePiece than
-ours; `peers.txt` pins them and all that importing them needs:
+They need a separate environment, since OpenNMT-py requires torch < 2.3 and eole another SentencePiece than ours.
+`peers.txt` has their versions and those of what they import:
 
     python3 -m venv .cache/peers
     .cache/peers/bin/pip install --constraint constraints.txt --editable '.[translation]'
     .cache/peers/bin/pip install --no-deps --requirement benchmarks/peers.txt
     .cache/peers/bin/python -m benchmarks.peers
 
-The last command holds each against `relative_attention`, called so that it computes the same, outputs and gradients,
-causal and not; it prints the largest differences and exits 1 where one is more than rounding. A peer's projections are
-taken out, so that attention alone is compared and timed: it gets the queries, keys and values themselves.
+The last command compares the outputs and gradients of each with `relative_attention`, causal and not. It prints the
+largest differences. The exit code is 1 if a difference is more than rounding. Projections are removed, so that only
+attention is compared and timed.
 """
 
-import argparse
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import metadata
-from typing import Any, Literal
+from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from benchmarks.measure import command
 from relattn import relative_attention
 from tests.support.numerics import Shape, budgets, error, make_inputs, outputs_and_gradients
 
@@ -32,7 +34,7 @@ Attend = Callable[..., Tensor]  # (query, key, value, table or tables) -> output
 
 @dataclass(frozen=True)
 class Case:
-    """Self-attention over sentences of one length."""
+    """Self-attention of sequences of one length."""
 
     batch: int
     heads: int
@@ -45,38 +47,50 @@ class Case:
     dropout_p: float = 0.0
 
     def causal_mask(self) -> Tensor | None:
-        """(batch, 1, n, n), True where a query may attend; made once, as a model makes it once for all its layers."""
+        """Return the mask of visible pairs, (batch, 1, n, n). Models make it once for all layers."""
         visible = torch.ones(self.n, self.n, dtype=torch.bool).tril()
         return visible.expand(self.batch, 1, self.n, self.n) if self.is_causal else None
 
     def causal_bias(self) -> Tensor | None:
-        """The same as numbers to add to scores."""
+        """Return the mask as numbers to add to scores."""
         mask, least = self.causal_mask(), torch.finfo(self.dtype).min
         return None if mask is None else torch.zeros(mask.shape, dtype=self.dtype).masked_fill(~mask, least)
 
 
 @dataclass(frozen=True)
 class Peer:
-    package: str  # its name on PyPI
-    module: str  # what `make` imports
+    """Attention of another library.
+
+    Attributes:
+        package: Name on PyPI.
+        module: Module that `make` imports.
+        computes: Description of its relative terms.
+        tables: Number of tables; 1 if keys and values share a table, or values have none.
+        make: Function from a case to its attention.
+        same: `relative_attention` with arguments that compute the same.
+        asymmetric: Whether the clipping distances of both sides may differ.
+        gathers: Peak memory of the forward pass, and with the backward pass, in arrays of (n, n, dim).
+        scores: Peak memory in addition to that, in arrays of (batch, heads, n, n).
+    """
+
+    package: str
+    module: str
     computes: str
-    tables: int  # 1 where keys and values share one or values have none
-    products: int  # with tables: 1 where values have none
+    tables: int
     make: Callable[[Case], Attend]
-    same: Callable[..., Any]  # `relative_attention`, called so that it computes what the peer does
-    lopsided: bool  # left ≠ right can be asked for
-    vectors: Literal["pairs", "diagonals"]  # what a query is multiplied with, a table: n or 2n − 1 vectors
-    gathers: tuple[int, int]  # peak memory, forward and with backward, in arrays of one vector per pair, n × n × dim,
-    scores: tuple[int, int]  # and of one number per pair and head, batch × heads × n × n
+    same: Callable[..., Any]
+    asymmetric: bool = False
+    gathers: tuple[int, int] = (1, 3)
+    scores: tuple[int, int] = (3, 3)
 
     def memory(self, case: Case, backward: bool) -> int:
-        """Bytes that it was seen to need beyond its inputs."""
+        """Return the bytes that it was observed to need beyond its inputs."""
         pair = self.gathers[backward] * case.dim + self.scores[backward] * case.batch * case.heads
         return pair * case.n * case.n * case.dtype.itemsize
 
 
-class Given(nn.Module):
-    """In a projection's place: what a projection would have made of the hidden states."""
+class Projection(nn.Module):
+    """Replacement of a projection that returns prepared queries, keys or values."""
 
     def __init__(self, copy: bool = False) -> None:
         super().__init__()
@@ -96,21 +110,27 @@ def bare(
     overwrites_query: bool = False,
     **options: object,
 ) -> Attend:
-    """A peer's module as a function of queries, keys, values and tables.
+    """Return a module of another library as a function of queries, keys, values and tables, without projections.
 
-    `projections` names those of query, key, value and output; `tables` the parameters that hold them, with their
-    shapes; the module takes the hidden states `hidden` times, and `options`.
+    Args:
+        module: Attention module. It is changed.
+        case: Sizes.
+        projections: Names of the submodules that project queries, keys, values and the output.
+        tables: Names of the parameters that hold the tables, with their shapes.
+        hidden: Number of times the module takes the hidden states as an argument.
+        overwrites_query: Whether the module changes the projected queries in place.
+        options: Other arguments of a call.
     """
-    given = [Given(copy=overwrites_query), Given(), Given()]
-    for name, stand_in in zip(projections, [*given, nn.Identity()], strict=True):
-        setattr(module, name, stand_in)
+    inputs = [Projection(copy=overwrites_query), Projection(), Projection()]
+    for name, replacement in zip(projections, [*inputs, nn.Identity()], strict=True):
+        setattr(module, name, replacement)
     module.eval()
 
     def attend(query: Tensor, key: Tensor, value: Tensor, *rows: Tensor) -> Tensor:
-        for stand_in, heads in zip(given, (query, key, value), strict=True):
-            stand_in.projected = heads.transpose(1, 2).flatten(2)  # (batch, n, heads · dim)
+        for replacement, heads in zip(inputs, (query, key, value), strict=True):
+            replacement.projected = heads.transpose(1, 2).flatten(2)  # (batch, n, heads · dim)
         held = {name: table.view(shape) for (name, shape), table in zip(tables.items(), rows, strict=True)}
-        output = torch.func.functional_call(module, held, (given[0].projected,) * hidden, options)[0]
+        output = torch.func.functional_call(module, held, (inputs[0].projected,) * hidden, options)[0]
         return output.unflatten(-1, (case.heads, case.dim)).transpose(1, 2)
 
     return attend
@@ -165,7 +185,7 @@ def w2v_bert(case: Case) -> Attend:
         left_max_position_embeddings=case.left,
         right_max_position_embeddings=case.right,
         attention_dropout=0.0,
-        attn_implementation="sdpa",  # what a model of this kind takes by itself
+        attn_implementation="sdpa",  # the default of these models
     )
     return bare(
         Wav2Vec2BertSelfAttention(config),
@@ -204,90 +224,70 @@ def one_table_unscaled(rel_key: Tensor, rel_value: None, **call: Any) -> Any:
     return relative_attention(rel_key=rel_key * rel_key.shape[-1] ** 0.5, rel_value=rel_key, **call)
 
 
-def zero_beyond(**call: Any) -> Any:
-    return relative_attention(beyond="zero", **call)
-
-
-PEERS = {
-    "OpenNMT-py": Peer(
-        package="OpenNMT-py",
-        module="onmt.modules.multi_headed_attn",
-        computes="one table for keys and values",
-        tables=1,
-        products=2,
-        make=opennmt_py,
-        same=one_table,
-        lopsided=False,
-        vectors="pairs",
-        gathers=(1, 3),
-        scores=(3, 3),
-    ),
-    "eole": Peer(
-        package="eole",
-        module="eole.modules.multi_headed_attn",
-        computes="one table for keys and values, q · aK not scaled",
-        tables=1,
-        products=2,
-        make=eole,
-        same=one_table_unscaled,
-        lopsided=False,
-        vectors="pairs",
-        gathers=(1, 3),
-        scores=(3, 3),
-    ),
-    "W2V-BERT": Peer(
-        package="transformers",
-        module="transformers.models.wav2vec2_bert.modeling_wav2vec2_bert",
-        computes="keys only",
-        tables=1,
-        products=1,
-        make=w2v_bert,
-        same=relative_attention,
-        lopsided=True,
-        vectors="pairs",
-        gathers=(1, 2),
-        scores=(2, 3),
-    ),
-    "VITS": Peer(
-        package="transformers",
-        module="transformers.models.vits.modeling_vits",
-        computes="both tables, no term beyond the clipping range",
-        tables=2,
-        products=2,
-        make=vits,
-        same=zero_beyond,
-        lopsided=False,
-        vectors="diagonals",
-        gathers=(0, 0),
-        scores=(9, 9),
-    ),
-}
+OPENNMT_PY = Peer(
+    package="OpenNMT-py",
+    module="onmt.modules.multi_headed_attn",
+    computes="one table for keys and values",
+    tables=1,
+    make=opennmt_py,
+    same=one_table,
+)
+EOLE = replace(
+    OPENNMT_PY,
+    package="eole",
+    module="eole.modules.multi_headed_attn",
+    computes="one table for keys and values, q · aK not scaled",
+    make=eole,
+    same=one_table_unscaled,
+)
+W2V_BERT = Peer(
+    package="transformers",
+    module="transformers.models.wav2vec2_bert.modeling_wav2vec2_bert",
+    computes="keys only",
+    tables=1,
+    make=w2v_bert,
+    same=relative_attention,
+    asymmetric=True,
+    gathers=(1, 2),
+    scores=(2, 3),
+)
+VITS = Peer(
+    package="transformers",
+    module="transformers.models.vits.modeling_vits",
+    computes="both tables, no term beyond the clipping range",
+    tables=2,
+    make=vits,
+    same=partial(relative_attention, beyond="zero"),
+    gathers=(0, 0),
+    scores=(9, 9),
+)
+PEERS = {"OpenNMT-py": OPENNMT_PY, "eole": EOLE, "W2V-BERT": W2V_BERT, "VITS": VITS}
 
 
 def installed(name: str) -> bool:
     try:
-        metadata.version(PEERS[name].package)
+        return bool(version(name))
     except metadata.PackageNotFoundError:
         return False
-    return True
 
 
 def version(name: str) -> str:
+    """Return the package of another library's attention with its version."""
     package = PEERS[name].package
     return f"{package} {metadata.version(package)}"
 
 
 def load(name: str, case: Case) -> Attend:
-    """A peer's attention for a case. What its import warns of (kernels for devices we lack) is kept quiet."""
+    """Return another library's attention for a case, without the warnings of its import."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return PEERS[name].make(case)
 
 
-def compare(name: str, n: int, is_causal: bool) -> dict[str, tuple[float, float]]:
-    """How far a peer's output and gradients are from ours, and how far rounding may take them."""
+def compare(name: str, n: int, is_causal: bool) -> list[tuple[float, float, str]]:
+    """Return the difference from ours, the largest allowed difference, and the name, of each output and gradient."""
     peer = PEERS[name]
-    left, right = 5, 3 if peer.lopsided else 5
+    left, right = 5, 3 if peer.asymmetric else 5
     shape = Shape(batch=2, heads=3, key_heads=3, queries=n, keys=n, dim=8, value_dim=8, left=left, right=right)
     inputs = make_inputs(shape, tables="both" if peer.tables == 2 else "keys", dtype=torch.float32)
     options: dict[str, Any] = {"clip": (left, right), "is_causal": is_causal}
@@ -296,34 +296,32 @@ def compare(name: str, n: int, is_causal: bool) -> dict[str, tuple[float, float]
     attend = load(name, Case(batch=2, heads=3, n=n, dim=8, left=left, right=right, is_causal=is_causal))
 
     def operator(return_lse: bool, **given: Tensor | None) -> tuple[Tensor, Tensor]:
-        return attend(*(x for x in given.values() if x is not None)), ours["lse"]  # which a peer does not give
+        return attend(*(x for x in given.values() if x is not None)), ours["lse"]  # others have no log-sum-exp
 
     got = outputs_and_gradients(operator, inputs)
-    return {result: (error(x, ours[result]), allowed[result]) for result, x in got.items()}
+    return [(error(x, ours[result]), allowed[result], result) for result, x in got.items()]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    parser = command("peers", __doc__)
     parser.add_argument("names", nargs="*", default=list(PEERS), metavar="PEER", help=", ".join(PEERS))
     arguments = parser.parse_args()
     missing = [name for name in arguments.names if name not in PEERS or not installed(name)]
     if missing:
-        parser.error(f"not known or not installed: {', '.join(missing)}; benchmarks/peers.py says how to install")
-
+        parser.error(f"PEER must be known and installed, got {', '.join(missing)}; see --help")
     print(
-        "largest difference from relative_attention, as a share of four times what float32 costs the reference backend"
+        "largest difference from relative_attention, divided by four times the rounding error of the reference backend"
     )
     agree = True
     for name in arguments.names:
         print(f"\n{name} ({version(name)}): {PEERS[name].computes}")
-        for is_causal in (False, True):
-            for n in (1, 4, 29):  # alone, within the clipping range, past it
-                found = compare(name, n, is_causal)
-                result, (off, allowed) = max(found.items(), key=lambda item: item[1][0] / item[1][1])
-                agree = agree and off <= allowed
-                verdict = "same" if off <= allowed else "DIFFERENT"
-                causal = "causal" if is_causal else "full"
-                print(f"  n = {n:<3} {causal:<7} {off / allowed:>9.2f} ({off:.1e}, {result})  {verdict}")
+        for is_causal, n in product(
+            (False, True), (1, 4, 29)
+        ):  # a single position, within and beyond the clipping range
+            off, allowed, result = max(compare(name, n, is_causal), key=lambda each: each[0] / each[1])
+            agree = agree and off <= allowed
+            verdict = "same" if off <= allowed else "DIFFERENT"
+            print(f"  n = {n:<3} causal {is_causal!s:<6} {off / allowed:>9.2f} ({off:.1e}, {result})  {verdict}")
     sys.exit(0 if agree else 1)
 
 

@@ -7,7 +7,7 @@ d = 512, feed-forward 1024, 8 heads, k = 16) on sentences of n pieces per side. 
 import random
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -28,37 +28,22 @@ VOCABULARY, TOKENS = 8000, 2048
 KEY = ("n", "positions", "products", "layers", "tokens")
 
 
-@dataclass(frozen=True)
-class Size:
-    dim: int
-    heads: int
-    feed_forward_dim: int
-    layers: int
-    clip: int
-
-    def config(self, scheme: str) -> ModelConfig:
-        """Return the configuration of a model of this size with a position scheme, a key of `SCHEMES`."""
-        config = ModelConfig(
-            dim=self.dim,
-            heads=self.heads,
-            feed_forward_dim=self.feed_forward_dim,
-            encoder_layers=self.layers,
-            decoder_layers=self.layers,
-            norm="post",
-            clip=self.clip,
-        )
-        return SCHEMES[scheme].model(config)
+BASE = ModelConfig(dim=512, heads=8, feed_forward_dim=1024, encoder_layers=6, decoder_layers=6, norm="post", clip=16)
+BIG = replace(BASE, dim=1024, heads=16, feed_forward_dim=4096, clip=8)
+TINY = replace(BASE, dim=32, heads=2, feed_forward_dim=64, encoder_layers=1, decoder_layers=1, clip=4)  # for tests
+SIZES = {"base": BASE, "big": BIG, "tiny": TINY}
 
 
-SIZES = {  # the two of the paper, and one for tests
-    "base": Size(dim=512, heads=8, feed_forward_dim=1024, layers=6, clip=16),
-    "big": Size(dim=1024, heads=16, feed_forward_dim=4096, layers=6, clip=8),
-    "tiny": Size(dim=32, heads=2, feed_forward_dim=64, layers=1, clip=4),
-}
+def config(size: str, scheme: str, layers: int = 0) -> ModelConfig:
+    """Return the configuration of a size with a position scheme, and with other numbers of layers if not 0."""
+    base = SIZES[size]
+    return SCHEMES[scheme].model(
+        replace(base, encoder_layers=layers or base.encoder_layers, decoder_layers=layers or base.decoder_layers)
+    )
 
 
 def prepare(
-    config: ModelConfig,
+    model_config: ModelConfig,
     n: int,
     tokens: int,
     device: str = "cpu",
@@ -70,7 +55,7 @@ def prepare(
     """Return a function that runs one training step.
 
     Args:
-        config: Configuration of the model.
+        model_config: Configuration of the model.
         n: Pieces per sentence.
         tokens: Pieces per side in a step.
         device: Device of the model.
@@ -82,7 +67,7 @@ def prepare(
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a model without positions warns
-        model = Transformer(config, VOCABULARY).to(device)
+        model = Transformer(model_config, VOCABULARY).to(device)
     for module in model.modules():
         if isinstance(module, RelativeAttention):
             module.backend = backend
@@ -127,10 +112,11 @@ def main() -> None:
         help="implementations of large linear layers to compare (default: the one for this processor)",
     )
     arguments = parse(parser, "train-step-cpu.csv")
-    size = replace(SIZES["base"], layers=arguments.layers)
     for n in arguments.lengths:
         steps = {
-            (scheme, way): prepare(size.config(scheme), n, arguments.tokens, onednn=way == "onednn")
+            (scheme, way): prepare(
+                config("base", scheme, arguments.layers), n, arguments.tokens, onednn=way == "onednn"
+            )
             for way in arguments.products
             for scheme in arguments.schemes
         }
