@@ -97,20 +97,6 @@ def test_content_of_padding_changes_nothing(backend, is_causal, junk, shape):
     assert all(torch.equal(got, want) for got, want in zip(results(junk), results(0.0), strict=True))
 
 
-@FAST
-def test_lengths(backend):
-    """`lengths` sets those of keys and queries; full lengths change nothing."""
-    inputs = make_inputs(SHAPES["self"], dtype=widest(backend))
-    options, lengths, full = {"clip": 4, "backend": backend}, torch.tensor([11, 4]), torch.full((2,), 13)
-    padded = relative_attention(**inputs, **options, lengths=lengths)
-    assert torch.equal(padded, relative_attention(**inputs, **options, key_lengths=lengths, query_lengths=lengths))
-    # as many queries as keys do not make it self-attention
-    assert relative_attention(**inputs, **options, key_lengths=lengths)[1, :, 4:].all()
-    want = outputs_and_gradients(relative_attention, inputs, **options)
-    for given in ({"key_lengths": full}, {"query_lengths": full}):
-        assert_close(outputs_and_gradients(relative_attention, inputs, **options, **given), want)
-
-
 @pairwise(backend=backends.NAMES, beyond=["clip", "zero"], sign=[1, -1])
 def test_positions_as_far_from_zero_as_is_allowed(backend, beyond, sign):
     inputs = make_inputs(replace(SHAPES["self"], heads=1, key_heads=1), dtype=widest(backend))

@@ -36,7 +36,6 @@ def test_tables_are_glorot_uniform_with_a_row_per_label(clip, heads):
     bound = (6 / (7 + 64)) ** 0.5
     assert 0.95 * bound < table().abs().max() <= bound
     assert table().std().item() == pytest.approx(bound / 3**0.5, rel=0.1)
-    assert table().requires_grad
     assert str((5, 1) if clip == (5, 1) else (3, 3)) in repr(table)
 
 
@@ -67,10 +66,9 @@ def test_attention_module_passes_options_to_the_operator():
 
 
 def test_modules_are_made_on_a_device_in_a_dtype():
-    options = {"device": "meta", "dtype": torch.bfloat16}
-    for module in (RelativePositionTable(2, 4, **options), RelativeAttention(4, 2, **options),
-                   RelativeSelfAttention(8, 2, 2, **options)):  # fmt: skip
-        assert {(x.device.type, x.dtype) for x in module.parameters()} == {("meta", torch.bfloat16)}
+    """The layer makes the other modules."""
+    module = RelativeSelfAttention(8, 2, 2, device="meta", dtype=torch.bfloat16)
+    assert {(x.device.type, x.dtype) for x in module.parameters()} == {("meta", torch.bfloat16)}
 
 
 MODES = [torch.enable_grad, torch.no_grad, torch.inference_mode]

@@ -83,15 +83,15 @@ def test_without_a_compiler_there_are_no_kernels(name, value, tmp_path, monkeypa
     assert len(warnings) == (name == "CC")
 
 
-@pytest.mark.parametrize(
-    ("target", "tag", "levels"),
-    [
-        ("x86_64-linux-gnu.2.28", "manylinux_2_28_x86_64",
-         ["x86-64-v4-amx", "x86-64-v4-bf16", "x86-64-v4", "x86-64-v3", "x86-64"]),
-        ("aarch64-linux-gnu.2.34", "manylinux_2_34_aarch64", ["aarch64-sve256", "aarch64"]),
-        ("aarch64-macos.11.0", "macosx_11_0_arm64", ["aarch64"]),
-    ],
-)  # fmt: skip
+INTEL = ["x86-64-v4-amx", "x86-64-v4-bf16", "x86-64-v4", "x86-64-v3", "x86-64"]
+TARGETS = [
+    ("x86_64-linux-gnu.2.28", "manylinux_2_28_x86_64", INTEL),
+    ("aarch64-linux-gnu.2.34", "manylinux_2_34_aarch64", ["aarch64-sve256", "aarch64"]),
+    ("aarch64-macos.11.0", "macosx_11_0_arm64", ["aarch64"]),
+]
+
+
+@pytest.mark.parametrize(("target", "tag", "levels"), TARGETS)
 def test_targets_have_tags_and_levels(target, tag, levels, monkeypatch):
     monkeypatch.setattr(hatch_build, "find_spec", lambda name: name == "ziglang")
     found = hatch_build.named(target)
