@@ -22,12 +22,12 @@ from typing import Any
 
 import torch
 
-from benchmarks import gpu_check, gpu_times, gpu_train, measure
+from benchmarks import gpu_check, gpu_times, measure
 from benchmarks.workers import LEFT_OUT, Failure, Task, call, run_all
 from relattn.backends.triton import interpreted
 
 FILES = {"check": "checks-gpu.csv", "time": "attention-gpu.csv", "train": "train-step-gpu.csv"}
-KEYS = {"check": ("check",), "time": gpu_times.KEY, "train": gpu_train.KEY}
+KEYS = {"check": ("check",), **gpu_times.KEYS}
 PATIENCE = {"check": 120.0, "time": 400.0, "train": 600.0}  # seconds per task, with compilation
 PRELOADED = ["benchmarks.gpu_check", "benchmarks.gpu_times", "relattn.backends.triton.operators"]
 
@@ -38,8 +38,8 @@ def tasks(command: str, device: str) -> dict[str, Task]:
         return gpu_check.tasks(device)
     if command == "train":
         return {
-            f"{size}{', compiled' * compiles}": (gpu_train.time_steps, (size, compiles, device))
-            for size, compiles in gpu_train.models(device)
+            f"{size}{', compiled' * compiles}": (gpu_times.time_steps, (size, compiles, device))
+            for size, compiles in gpu_times.trained_models(device)
         }
     return {str(case): (gpu_times.time_case, (case, methods, device)) for case, methods in gpu_times.cases(device)}
 

@@ -1,7 +1,7 @@
-"""Time and memory of attention on a GPU: ours, PyTorch's kernels without positions, FlexAttention, other libraries.
+"""Time and memory of attention on a GPU (ours, PyTorch's, FlexAttention, other libraries'), and of training steps.
 
-The methods of a case run alternately. A run is queued behind a pause on the GPU, and events on the GPU time it. The
-column "launch ms" is the time to launch the run from Python, which the GPU hides for a large batch. Peak memory is what
+Methods run alternately. A run is queued behind a pause on the GPU, and events on the GPU time it. The column
+"launch ms" is the time to launch the run from Python, which the GPU hides for a large batch. Peak memory is what
 PyTorch's allocator holds beyond the inputs.
 """
 
@@ -15,15 +15,21 @@ import torch
 
 from benchmarks import peers
 from benchmarks.attention import PLAIN, described, prepare
-from benchmarks.measure import LONG, Row, Timing, alternate, measured
+from benchmarks.measure import LONG, Row, alternate, measured
 from benchmarks.peers import PEERS, Case
 from benchmarks.workers import reason
 
-KEY = ("n", "causal", "pass", "method", "dtype", "tokens", "dim", "clip")
+KEYS = {
+    "time": ("n", "causal", "pass", "method", "dtype", "tokens", "dim", "clip"),
+    "train": ("model", "compiled", "n", "positions"),
+}
+MEASURED = ("ms", "ms low", "ms high", "repeats", "time ratio", "launch ms", "peak MiB", "note")
 LENGTHS = (2048, 64, 8192, 512, 1024, 128, 256, 4096, 16384)  # the most important first
 CYCLES = 2e9  # upper bound of the GPU's clock rate, per second
 LONGEST = 0.05  # seconds of a pause
 REPEATS, SECONDS = 5, 0.15  # minimum number of runs, and seconds for more
+SCHEMES = ("sinusoidal", "relative")  # of the models that are trained; the first uses PyTorch's attention
+STEPS, ROUNDS = 4, 7  # training steps per round, and rounds
 
 Work = Callable[[], object]
 
@@ -82,34 +88,73 @@ def time_case(case: Case, methods: tuple[str, ...], device: str) -> list[Row]:
 
 def time_pass(case: Case, methods: tuple[str, ...], device: str, backward: bool) -> list[Row]:
     """Return the rows of methods for one pass."""
-    works, costs, notes = dict[str, Work](), dict[str, dict[str, Any]](), dict[str, str]()
+    works, columns = dict[str, Work](), dict[str, Row]()
     for method in methods:
+        row = columns[method] = described(method, case, backward) | dict.fromkeys(MEASURED, "")
         try:
             with torch.device(device):
                 work = prepare(method, case, backward)
             work()  # compiles and loads
-            costs[method] = memory_and_launch(work) if device == "cuda" else {"launch ms": "", "peak MiB": ""}
+            row |= memory_and_launch(work) if device == "cuda" else {}
             works[method] = partial(work)
         except Exception as error:  # of another library, or out of memory
-            notes[method] = reason(error)
+            row["note"] = reason(error)
     if device == "cuda":
         torch.cuda.empty_cache()
         clocks: dict[str, Work] = {
-            name: partial(seconds_on_gpu, costs[name]["launch ms"] / 1e3, work) for name, work in works.items()
+            name: partial(seconds_on_gpu, columns[name]["launch ms"] / 1e3, work) for name, work in works.items()
         }
         times = alternate(clocks, REPEATS, SECONDS, clock=lambda clock: clock())
     else:
         times = alternate(works, REPEATS)
     base = min((time for name, time in times.items() if name in PLAIN), key=lambda time: time.median, default=None)
+    for method, time in times.items():
+        columns[method] |= time.columns() | {"time ratio": round(time.median / base.median, 3) if base else ""}
+    return list(columns.values())
+
+
+def trained_models(device: str) -> list[tuple[str, bool]]:
+    """Return the sizes of the models, and whether each is compiled."""
+    return [("tiny", False)] if device == "cpu" else [("base", False), ("base", True), ("big", False), ("big", True)]
+
+
+def seconds_per_step(device: str, step: Work) -> float:
+    """Return the wall-clock time of a step, which includes the launches of kernels."""
+    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+
+    def steps() -> None:
+        for _ in range(STEPS):
+            step()
+        synchronize()
+
+    synchronize()
+    return measured(steps) / STEPS
+
+
+def time_steps(size: str, compiles: bool, device: str) -> list[Row]:
+    """Time training steps of a model, alternately with each position scheme. Return a row per scheme."""
+    from benchmarks.train_step import config, prepare  # imports the toolkit
+
+    n, tokens = (8, 16) if device == "cpu" else (64, 16384)
+    backend = "triton" if device == "cuda" else "auto"  # the kernels under test, at every length
+    steps: dict[str, Any] = {
+        scheme: prepare(config(size, scheme), n, tokens, device, torch.bfloat16, compiles, backend)
+        for scheme in SCHEMES
+    }
+    times = alternate(steps, ROUNDS, clock=partial(seconds_per_step, device))
     return [
-        {**described(method, case, backward), **figures(times.get(method), base), "launch ms": "", "peak MiB": "",
-         **costs.get(method, {}), "note": notes.get(method, "")}
-        for method in methods
-    ]  # fmt: skip
-
-
-def figures(time: Timing | None, base: Timing | None) -> Row:
-    """Return the columns of a timing, with its ratio to `base`; empty columns without a timing."""
-    if time is None:
-        return dict.fromkeys(("ms", "ms low", "ms high", "repeats", "time ratio"), "")
-    return {**time.columns(), "time ratio": "" if base is None else round(time.median / base.median, 3)}
+        {
+            "model": size,
+            "compiled": compiles,
+            "n": n,
+            "positions": scheme,
+            **times[scheme].columns(),
+            "time ratio": round(times[scheme].median / times["sinusoidal"].median, 3),
+            "tokens per second": round(tokens / times[scheme].median),
+            "note": "",
+            "dtype": "bfloat16 autocast",
+            "tokens": tokens,
+            "backend": backend,
+        }
+        for scheme in SCHEMES
+    ]
