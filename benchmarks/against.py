@@ -13,14 +13,15 @@ only if it is so by more than the threshold in every round.
 """
 
 import argparse
-import json
+import multiprocessing
 import statistics
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from torch import Tensor
 from benchmarks.measure import alternate, command, conditions, measured
 
 ROOT = Path(__file__).parents[1]
+SPAWN = multiprocessing.get_context("spawn")  # a process that has not imported relattn
 SHORTEST = 0.02  # seconds; shorter calls are timed several at once
 REPEATS = 3  # minimum number of timed repeats per round
 HEADS, DIM, CLIP, TOKENS = 8, 64, 16, 4096
@@ -134,38 +136,32 @@ CASES: dict[str, Callable[[], Work]] = {
 }
 
 
-def serve() -> None:
-    """Time cases of the version in a directory, with a number of threads; the entry point of a version's process.
-
-    It reads requests from standard input, one JSON list per line, and answers each with a line:
-
-        ["make", case]    prepare a case and run it once; the seconds of a second run
-        ["run", times]    the seconds of so many runs
-
-    An answer that is a string is the reason of a failure.
-    """
-    folder, threads = sys.argv[1:]
+def serve(connection: Connection, folder: str, threads: int) -> None:
+    """Answer requests about the version in a directory; runs in the process of a `Version`."""
     sys.path.insert(0, folder)
-    torch.set_num_threads(int(threads))
-    out, sys.stdout = sys.stdout, sys.stderr  # a version may print something
-    for answer in answers(sys.stdin):
-        print(json.dumps(answer), file=out, flush=True)
+    torch.set_num_threads(threads)
+    for answer in answers(iter(connection.recv, None)):
+        connection.send(answer)
 
 
-def answers(requests: Iterable[str]) -> Iterator[float | str]:
+def answers(requests: Iterable[tuple[str, Any]]) -> Iterator[float | str]:
+    """Answer each request with seconds, or with the reason of a failure.
+
+    ("make", case)    prepare a case and run it once; the seconds of a second run
+    ("run", times)    the seconds of so many runs
+    """
     work: Work = object
 
     def repeat(times: int) -> None:
         for _ in range(times):
             work()
 
-    for line in requests:
-        name, argument = json.loads(line)
+    for request, argument in requests:
         try:
-            if name == "make":
+            if request == "make":
                 work = CASES[argument]()
                 work()
-            yield measured(partial(repeat, argument if name == "run" else 1))
+            yield measured(partial(repeat, argument if request == "run" else 1))
         except Exception as error:
             yield " ".join(f"{type(error).__name__}: {error}".split())
 
@@ -178,35 +174,30 @@ class Version:
     """A version of the package in a process, which is started again after it died."""
 
     def __init__(self, name: str, folder: Path, threads: int) -> None:
-        self.name = name
-        code = "from benchmarks.against import serve; serve()"
-        self.command = [sys.executable, "-c", code, str(folder), str(threads)]
-        self.process: subprocess.Popen[str] | None = None
+        self.name, self.arguments = name, (str(folder), threads)
+        self.process: SpawnProcess | None = None
 
     def ask(self, request: str, argument: str | int) -> float:
-        """Send a request of `serve` and return the seconds."""
+        """Send a request of `answers` and return the seconds."""
         if self.process is None:
-            pipe = subprocess.PIPE
-            self.process = subprocess.Popen(self.command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
+            self.connection, theirs = SPAWN.Pipe()
+            self.process = SPAWN.Process(target=serve, args=(theirs, *self.arguments), daemon=True)
+            self.process.start()
+            theirs.close()
         try:
-            self.process.stdin.write(json.dumps([request, argument]) + "\n")
-            self.process.stdin.flush()
-            line = self.process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        answer = json.loads(line) if line else "its process died"
+            self.connection.send((request, argument))
+            answer = self.connection.recv()
+        except (EOFError, OSError):
+            self.close()
+            answer = "its process died"
         if isinstance(answer, float):
             return answer
-        if not line:
-            self.close()
         raise Missing(f"not in {self.name} ({textwrap.shorten(answer, 120)})")
 
     def close(self) -> None:
         if self.process is not None:
             self.process.kill()
-            self.process.communicate()
+            self.process.join()
             self.process = None
 
 
