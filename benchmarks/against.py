@@ -148,7 +148,7 @@ def answers(requests: Iterable[tuple[str, Any]]) -> Iterator[float | str]:
     """Answer each request with seconds, or with the reason of a failure.
 
     ("make", case)    prepare a case and run it once; the seconds of a second run
-    ("run", times)    the seconds of so many runs
+    ("run", times)    the seconds of this number of runs
     """
     work: Work = object
 
@@ -303,13 +303,13 @@ def main() -> None:
     other = Version(arguments.name, arguments.other, arguments.threads)
     here = Version("this tree", ROOT / "src", arguments.threads)
     results = compare(other, here, arguments.cases, arguments.rounds, arguments.seconds)
-    held = "; ".join(f"{name} {value}" for name, value in conditions().items())
+    state = "; ".join(f"{name} {value}" for name, value in conditions().items())
     text = (
         f"### Time compared with {other.name}\n\n"
         f"{table(results, (other.name, here.name), arguments.threshold)}\n\n"
         f'Medians of {arguments.rounds} rounds. The column "rounds" has the lowest and the highest ratio of a round. '
         f"A case is slower or faster if it is so by more than {arguments.threshold:.0%} in every round. Compiled "
-        f"kernels: {kernels(arguments.other)} in {other.name}, {kernels(ROOT / 'src')} in this tree. {held}.\n"
+        f"kernels: {kernels(arguments.other)} in {other.name}, {kernels(ROOT / 'src')} in this tree. {state}.\n"
     )
     print(text)
     if arguments.out is not None:

@@ -27,7 +27,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from benchmarks.measure import command, parse, record
+from benchmarks.measure import Row, command, parse, record
 from relattn.backends.triton import operators
 from relattn.backends.triton.configs import Config
 from relattn.backends.triton.plan import tiles_of
@@ -134,15 +134,15 @@ def assembled(compiled: Any, target: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "kernel.ptx").write_text(compiled.asm["ptx"])
         command = [assembler.path, "-v", f"--gpu-name={architecture}", "kernel.ptx", "-o", "kernel.cubin"]
-        said = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stderr
+        log = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stderr
         command = [tools.nvdisasm.path, "-c", "kernel.cubin"]
         code = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
-    (registers,) = re.findall(r"Used (\d+) registers", said)
-    remarks = {*re.findall(r"\bC75\d\d\b", said), *re.findall(r"\btrap\b", compiled.asm["ptx"])}
+    (registers,) = re.findall(r"Used (\d+) registers", log)
+    remarks = {*re.findall(r"\bC75\d\d\b", log), *re.findall(r"\btrap\b", compiled.asm["ptx"])}
     return {
         "registers": int(registers),
         "shared": compiled.metadata.shared,
-        "spilled": sum(int(size) for size in re.findall(r"(\d+) bytes spill", said)),
+        "spilled": sum(int(size) for size in re.findall(r"(\d+) bytes spill", log)),
         "remarks": " ".join(sorted(remarks)),
         "loops": loops_of(code),
     }
@@ -154,21 +154,21 @@ def loops_of(code: str) -> list[dict[str, int]]:
     The counts are instructions issued per step if every forward branch is taken, exponentials among them, and loads
     and stores of spilled registers.
     """
-    found, labels = list[str](), dict[str, int]()
+    code_lines, labels = list[str](), dict[str, int]()
     for line in code.splitlines():
         if label := re.match(r"(\.L_x_\d+):", line.strip()):
-            labels[label[1]] = len(found)
+            labels[label[1]] = len(code_lines)
         elif instruction := re.match(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?(.*?);", line):
-            found.append(instruction[1])
-    branches = [(at, re.search(r"\.L_x_\d+", text)) for at, text in enumerate(found) if text.startswith("BRA")]
+            code_lines.append(instruction[1])
+    branches = [(at, re.search(r"\.L_x_\d+", text)) for at, text in enumerate(code_lines) if text.startswith("BRA")]
     jumps = [(at, labels[to[0]]) for at, to in branches if to is not None]
-    bodies = [(to, at + 1) for at, to in jumps if to <= at and any("EX2" in text for text in found[to:at])]
+    bodies = [(to, at + 1) for at, to in jumps if to <= at and any("EX2" in text for text in code_lines[to:at])]
     inner = [(a, b) for a, b in bodies if not any(a <= c and d <= b and (c, d) != (a, b) for c, d in bodies)]
     counts = []
     for start, stop in sorted(inner):
         skipped = {at for a, b in jumps if start <= a < b < stop for at in range(a + 1, b)}
-        issued = [text for at, text in enumerate(found) if start <= at < stop and at not in skipped]
-        body = found[start:stop]
+        issued = [text for at, text in enumerate(code_lines) if start <= at < stop and at not in skipped]
+        body = code_lines[start:stop]
         counts.append(
             {
                 "issued": len(issued),
@@ -199,24 +199,24 @@ def counted(kernel: str, tiles: Config, loops: list[dict[str, int]], has_far: bo
     return columns
 
 
-def rows(target: int, case: Case) -> list[dict[str, Any]]:
+def rows(target: int, case: Case) -> list[Row]:
     """Return a row for each kernel of a call, forward and backward."""
-    found: list[dict[str, Any]] = []
+    made: list[Row] = []
 
     def compile_only(kernel: Any, programs: int, tiles: Any, call: Call, **arguments: Any) -> None:
         if tiles is None:
             return  # a small kernel that merges partial results
-        compiled = kernel.warmup(**operators.launch_arguments(tiles, arguments), grid=(programs,))
-        taken = assembled(compiled, target)
+        code = kernel.warmup(**operators.launch_arguments(tiles, arguments), grid=(programs,))
+        taken = assembled(code, target)
         loops = taken.pop("loops")
         row = {"target": f"sm_{target}", **asdict(case), "kernel": kernel.__name__, **tiles._asdict()}
-        found.append({**row, **taken, **counted(kernel.__name__, tiles, loops, not arguments.get("WHOLE"))})
+        made.append({**row, **taken, **counted(kernel.__name__, tiles, loops, not arguments.get("WHOLE"))})
 
     driver.set_active(Absent(target))
     call, tiles_of_target = case.call(), partial(tiles_of, generation=target // 10)
     results = operators.run_forward(call, compile_only, tiles_of_target)
     operators.run_backward(call, torch.empty_like(results[0]), *results, compile_only, tiles_of_target)
-    return found
+    return made
 
 
 def variants(cases: Iterable[Case]) -> int:
@@ -224,18 +224,18 @@ def variants(cases: Iterable[Case]) -> int:
 
     There is one for each combination of dtypes, tiles, options and properties of integers, such as being 1.
     """
-    found = set()
+    keys = set()
 
     def add(kernel: Any, programs: int, tiles: Config | None, call: Call, **arguments: Any) -> None:
         binder = kernel.device_caches[driver.active.get_current_device()][-1]
         _, specialization, options = binder(**operators.launch_arguments(tiles, arguments), debug=False)
-        found.add(f"{kernel.__name__} {specialization} {options}")
+        keys.add(f"{kernel.__name__} {specialization} {options}")
 
     for case in cases:
         call = case.call()
         results = operators.run_forward(call, add)
         operators.run_backward(call, torch.empty_like(results[0]), *results, add)
-    return len(found)
+    return len(keys)
 
 
 def main() -> int:
@@ -245,13 +245,13 @@ def main() -> int:
     options = parse(parser, "triton-compiled.csv")
     if triton.knobs.runtime.interpret:
         parser.error("TRITON_INTERPRET must not be set: the interpreter compiles nothing")
-    options.held = {"triton": triton.__version__, "commit": options.held["commit"]}
+    options.conditions = {"triton": triton.__version__, "commit": options.conditions["commit"]}
     remarks = 0
     for target, case in product(options.targets, CASES):
         if options.dims is None or case.dim in options.dims:
-            compiled = rows(target, case)
-            record(options, compiled, KEY, SHOWN)
-            remarks += sum(bool(row["remarks"]) for row in compiled)
+            made = rows(target, case)
+            record(options, made, KEY, SHOWN)
+            remarks += sum(bool(row["remarks"]) for row in made)
     print(f"{remarks} kernels with remarks")
     return 1 if remarks else 0
 

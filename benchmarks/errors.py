@@ -42,7 +42,7 @@ def errors(method: str, case: Case) -> dict[str, float]:
 def rows(method: str, case: Case) -> list[Row]:
     """Return a row for each result of a method."""
     plain, ours = errors("plain", case), errors(method, case)
-    beside = {result: plain.get(result, max(plain.values())) for result in ours}
+    reference = {result: plain.get(result, max(plain.values())) for result in ours}
     return [
         {
             "n": case.n,
@@ -52,8 +52,8 @@ def rows(method: str, case: Case) -> list[Row]:
             "result": result,
             "backend": backend_of(method, case),
             "error": f"{error:.3e}",
-            "plain": f"{beside[result]:.3e}",
-            "ratio": round(error / beside[result], 3),
+            "plain": f"{reference[result]:.3e}",
+            "ratio": round(error / reference[result], 3),
         }
         for result, error in ours.items()
     ]

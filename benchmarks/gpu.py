@@ -83,9 +83,9 @@ def main(flags: list[str] | None = None) -> int:
     options = parse_flags(flags)
     command, device, stop = options.command, options.device, time.monotonic() + 60 * options.minutes
     options.out /= FILES[command]
-    options.held["triton"] = triton.__version__
+    options.conditions["triton"] = triton.__version__
     if device == "cuda":
-        options.held |= {"device": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda)}
+        options.conditions |= {"device": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda)}
     measure.preload(PRELOADED)
     planned, failed = tasks(command, device), 0
     for name, result in results(planned, command, device, stop):

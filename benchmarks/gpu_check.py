@@ -113,11 +113,11 @@ def tasks(device: str) -> dict[str, Task]:
     on_gpu = device == "cuda"
     shapes, plain = (SHAPES, product((100, 200), (False, True))) if on_gpu else (TINY, [(17, True)])
     calls = cases(2, shapes=shapes, shape=list(shapes), dtype=list(DTYPES))
-    found: dict[str, Task] = {
+    checks: dict[str, Task] = {
         f"{check.__name__}: n {n}{', causal' * is_causal}": (check, (n, is_causal, device))
         for n, is_causal in plain
         for check in (dropout, deterministic, compiled)
     }
-    found |= {name_of(case): (within_budget, (case, shapes[case["shape"]], device)) for case in calls}
-    few = [name for name in found if not name.startswith("compiled")][:5]  # torch.compile takes seconds
-    return found if on_gpu else {name: found[name] for name in few}
+    checks |= {name_of(case): (within_budget, (case, shapes[case["shape"]], device)) for case in calls}
+    few = [name for name in checks if not name.startswith("compiled")][:5]  # torch.compile takes seconds
+    return checks if on_gpu else {name: checks[name] for name in few}

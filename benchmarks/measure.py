@@ -148,7 +148,7 @@ def prepared_peak(prepare: Callable[..., Callable[[], object]], small: tuple, ar
 def peak_here(work: Callable[[], object]) -> int:
     """Run a function, and return the bytes it needs beyond what this process holds.
 
-    Without Linux's counters the result is right only if the process has not held more memory before.
+    Without Linux's counters the result is right only if the process has not used more memory before.
     """
     c_library = ctypes.CDLL(None)
     if hasattr(c_library, "malloc_trim"):
@@ -206,7 +206,7 @@ def command(module: str, about: str | None) -> argparse.ArgumentParser:
 def parse(
     parser: argparse.ArgumentParser, results: str = "", flags: Sequence[str] | None = None, threads: int = 0
 ) -> argparse.Namespace:
-    """Parse the command line of a command that writes rows, print its `conditions`, and return them as `held`.
+    """Parse the command line of a command that writes rows. Print its conditions and return them as an attribute.
 
     Options ``--threads`` and ``--commit`` are added. The command ends here if no commit could reproduce its rows.
 
@@ -229,8 +229,8 @@ def parse(
             f"{', …' * (len(changed) > 3)}; commit them, or name the state of the tree with --commit TEXT\n",
         )
     torch.set_num_threads(arguments.threads)
-    arguments.held = conditions(arguments.commit)
-    print(text_of(arguments.held))
+    arguments.conditions = conditions(arguments.commit)
+    print(text_of(arguments.conditions))
     return arguments
 
 
@@ -289,20 +289,20 @@ def record(arguments: argparse.Namespace, rows: Sequence[Row], key: Sequence[str
     """Print rows, or only their columns `shown`, and write them with the conditions to the file of `parse`."""
     for row in rows:
         print(text_of(row, shown), flush=True)
-    keep(arguments.out, [{**row, **arguments.held} for row in rows], key)
+    keep(arguments.out, [{**row, **arguments.conditions} for row in rows], key)
 
 
 def keep(path: Path, rows: Sequence[Row], key: Sequence[str]) -> None:
     """Add rows to a CSV file, in place of those with the same `key`. The file gets the columns of `rows`."""
-    held: dict[tuple[str, ...], Row] = {}
+    kept: dict[tuple[str, ...], Row] = {}
     if path.exists():
         with path.open(newline="", encoding="utf-8") as file:
-            held = {tuple(str(row.get(name)) for name in key): dict(row) for row in csv.DictReader(file)}
-    held |= {tuple(str(row[name]) for name in key): row for row in rows}
+            kept = {tuple(str(row.get(name)) for name in key): dict(row) for row in csv.DictReader(file)}
+    kept |= {tuple(str(row[name]) for name in key): row for row in rows}
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".part")
     with temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]), extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(held.values())
+        writer.writerows(kept.values())
     temporary.replace(path)

@@ -188,7 +188,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="compare outputs and gradients, and measure nothing")
     parser.add_argument("--only", nargs="*", choices=ENCODERS, default=list(ENCODERS), help="encoders (default: all)")
     parser.add_argument("--sizes", type=int, nargs="*", help="seconds of audio, or tokens (default: by encoder)")
-    parser.add_argument("--methods", nargs="*", help="eager, sdpa, relattn (default: all)")
+    parser.add_argument("--methods", nargs="*", choices=("eager", "sdpa", "relattn"), help="(default: all)")
     parser.add_argument(
         "--out", type=Path, help="CSV file of the rows (default: models-cpu.csv or models-agreement.csv)"
     )

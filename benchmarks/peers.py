@@ -129,8 +129,8 @@ def bare(
     def attend(query: Tensor, key: Tensor, value: Tensor, *rows: Tensor) -> Tensor:
         for replacement, heads in zip(inputs, (query, key, value), strict=True):
             replacement.projected = heads.transpose(1, 2).flatten(2)  # (batch, n, heads · dim)
-        held = {name: table.view(shape) for (name, shape), table in zip(tables.items(), rows, strict=True)}
-        output = torch.func.functional_call(module, held, (inputs[0].projected,) * hidden, options)[0]
+        parameters = {name: table.view(shape) for (name, shape), table in zip(tables.items(), rows, strict=True)}
+        output = torch.func.functional_call(module, parameters, (inputs[0].projected,) * hidden, options)[0]
         return output.unflatten(-1, (case.heads, case.dim)).transpose(1, 2)
 
     return attend
