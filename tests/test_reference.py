@@ -62,17 +62,30 @@ def test_relative_attention_equals_loops(data, clip, is_causal):
         for limits in ((-4, 6), (0, keys), (0, queries))
     )
 
+    side = st.none() | st.integers(0, 4)
+    window = data.draw(st.none() | st.tuples(side, side))
+    chunk = data.draw(st.none() | st.tuples(st.integers(1, 3), side)) if window is None else None
+
     def label(b, h, i, j):
         distance = j - (starts[b] + i)
         is_inside = -left <= distance <= right
         return min(max(distance, -left), right) + left if is_inside or beyond == "clip" else -1
 
     def may_attend(b, h, i, j):
+        position = starts[b] + i
         is_valid = j < key_lengths[b] and i < query_lengths[b]
-        return is_valid and (j <= starts[b] + i or not is_causal)
+        if window is not None:
+            is_valid &= all(
+                limit is None or x <= limit for x, limit in zip((position - j, j - position), window, strict=True)
+            )
+        if chunk is not None:
+            size, before = chunk
+            is_valid &= j // size <= position // size and (before is None or position // size - j // size <= before)
+        return is_valid and (j <= position or not is_causal)
 
     lengths = {"key_lengths": torch.tensor(key_lengths), "query_lengths": torch.tensor(query_lengths)}
     options = {"clip": clip, "beyond": beyond, "is_causal": is_causal, "query_offset": torch.tensor(starts), **lengths}
+    options |= {"window": window, "chunk": chunk}
     assert_equal_to_loops(
         relative_attention, inputs, label, may_attend, scale=data.draw(st.sampled_from([0.5, 0.0])), **options
     )

@@ -35,6 +35,9 @@ class Call(NamedTuple):
     right: int = 0
     clips: bool = True  # pairs beyond the clipping range take an edge row; False: no relative term
     is_causal: bool = False
+    window_left: int | None = None  # keys from i − i mod chunk − window_left on may be attended to; None: from 0 on
+    window_right: int | None = None  # keys to i − i mod chunk + window_right may be attended to; None: all
+    chunk: int = 1
     dropout_p: float = 0.0
     scale: float = 1.0
 
@@ -47,8 +50,9 @@ class Call(NamedTuple):
     def from_arguments(
         cls, query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor | None, rel_value: Tensor | None, *,
         rel_query: Tensor | None, relations: Tensor | None, check: bool | None, clip: Any, beyond: Beyond,
-        query_offset: int | Tensor | None, is_causal: bool, lengths: Tensor | None, key_lengths: Tensor | None,
-        query_lengths: Tensor | None, mask: Tensor | None, dropout_p: float, scale: float | None,
+        query_offset: int | Tensor | None, is_causal: bool, window: Any, chunk: Any, lengths: Tensor | None,
+        key_lengths: Tensor | None, query_lengths: Tensor | None, mask: Tensor | None, dropout_p: float,
+        scale: float | None,
     ) -> "Call":  # fmt: skip
         """Check the arguments of an operator, as documented there, and resolve their defaults.
 
@@ -107,7 +111,8 @@ class Call(NamedTuple):
             key_lengths = checks.check_lengths("key_lengths", key_lengths, batch, keys, "keys")
             query_lengths = checks.check_lengths("query_lengths", query_lengths, batch, queries, "queries")
         if query_offset is None:
-            needs_positions = is_causal or (table is not None and relations is None)
+            has_window = window is not None or chunk is not None
+            needs_positions = is_causal or has_window or (table is not None and relations is None)
             if key_lengths is not None and queries != keys and needs_positions:
                 rule = "query_offset must be given with key_lengths if queries ≠ keys"
                 raise ValueError(f"{rule}, got query {checks.show(query)}, key {checks.show(key)}")
@@ -115,13 +120,29 @@ class Call(NamedTuple):
         offset, offsets, offset_limits = checks.check_offset(query_offset, batch)
         mask = checks.check_mask(mask, query, key)
 
-        # A clipping range wider than the sequence costs no more than the sequence: rows that no pair takes are cut off.
-        reach = positions.reached_range(left, right, queries, keys, offset_limits, is_causal=is_causal)
+        window_left, window_right = checks.check_window(window)
+        size = 1
+        if chunk is not None:
+            size, window_left = checks.check_chunk(chunk, window)
+            window_right = size - 1
+
+        # A clipping range or a window wider than the sequence costs no more than the sequence: rows of tables that no
+        # pair takes are cut off, and so are sides of the window that hide no pair.
+        farthest = positions.farthest_pairs(queries, keys, offset_limits, is_causal=is_causal)
+        if farthest is not None:
+            window_left = None if window_left is None or window_left >= farthest[0] else window_left
+            window_right = None if window_right is None or window_right >= farthest[1] + size - 1 else window_right
+        window_end = 0 if is_causal else window_right
+        reach = positions.reached_range(left, right, farthest, window_left, window_end, size)
         if reach != (left, right):
             kept = slice(left - reach[0], left + reach[1] + 1)
             rel_key = None if rel_key is None else rel_key[..., kept, :]
             rel_value = None if rel_value is None else rel_value[..., kept, :]
             left, right = reach
+
+        clips = relations is None and beyond == "clip"
+        if window_left is not None and window_end is not None:  # whether a pair that attends is beyond the range
+            clips = clips and (left < window_left + size - 1 or right < window_end)
 
         return cls(
             query=query,
@@ -138,8 +159,11 @@ class Call(NamedTuple):
             query_offset=offset,
             left=left,
             right=right,
-            clips=relations is None and beyond == "clip",
+            clips=clips,
             is_causal=bool(is_causal),
+            window_left=window_left,
+            window_right=window_right,
+            chunk=1 if window_left is None and window_right is None else size,
             dropout_p=dropout_p,
             scale=dim**-0.5 if scale is None else scale,
         )

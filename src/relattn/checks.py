@@ -13,6 +13,7 @@ from torch._subclasses import FakeTensor
 
 SIGNED = {torch.uint8: torch.int16, torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.int64}
 FARTHEST = 2**62  # positions farther from zero than this could overflow 64 bits when they are subtracted
+WIDEST = 2**29  # windows and chunks wider than this could overflow 32 bits when they are added to positions
 
 
 def check_tensors(**tensors: Any) -> None:
@@ -93,6 +94,40 @@ def clipping_range_of_rows(rows: int) -> tuple[int, int]:
     if rows > 0 and rows % 2 == 0:
         raise ValueError(f"clip must be given as (left, right) for tables of an even number of rows, got {rows} rows")
     return rows // 2, rows // 2
+
+
+def check_window(window: Any) -> tuple[int | None, int | None]:
+    """Return the sides (left, right) of a sliding window; None for a side without a limit."""
+    if window is None:
+        return None, None
+    if not is_pair(window) or not all(side is None or is_width(side) for side in window):
+        raise ValueError(f"window must be a pair (left, right) of integers in [0, 2^29] or None, got {window!r}")
+    left, right = (side if side is None else as_integer(side) for side in window)
+    return left, right
+
+
+def check_chunk(chunk: Any, window: Any) -> tuple[int, int | None]:
+    """Return the size of a chunk and the number of positions before it to attend to; None for no limit."""
+    if not is_pair(chunk) or not is_width(chunk[0], 1) or not (chunk[1] is None or is_width(chunk[1])):
+        rule = "chunk must be a pair (size, left_chunks) of an integer >= 1 and an integer >= 0 or None"
+        raise ValueError(f"{rule}, each at most 2^29, got {chunk!r}")
+    if window is not None:
+        raise ValueError(f"chunk must be given without window, got chunk={chunk!r} and window={window!r}")
+    size = as_integer(chunk[0])
+    before = None if chunk[1] is None else as_integer(chunk[1]) * size
+    if before is not None and not is_width(before):
+        raise ValueError(f"chunk must span at most 2^29 positions before a query's chunk, got {chunk!r}")
+    return size, before
+
+
+def is_pair(x: Any) -> bool:
+    return isinstance(x, tuple | list) and len(x) == 2
+
+
+def is_width(x: Any, least: int = 0) -> bool:
+    """Return whether `x` is an integer that windows and chunks may have as a width."""
+    width = as_integer(x)
+    return width is not None and (isinstance(width, torch.SymInt) or least <= width <= WIDEST)
 
 
 def check_rel_query(rel_query: Tensor | None, query: Tensor, rel_key: Tensor | None) -> None:

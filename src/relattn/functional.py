@@ -18,6 +18,8 @@ from relattn import backends
 from relattn.call import Beyond, Call, casts
 
 Clip = int | tuple[int, int] | None
+Window = tuple[int | None, int | None] | None
+Chunk = tuple[int, int | None] | None
 
 
 class Options(TypedDict, total=False):
@@ -26,6 +28,8 @@ class Options(TypedDict, total=False):
     rel_query: Tensor | None
     query_offset: int | Tensor | None
     is_causal: bool
+    window: Window
+    chunk: Chunk
     lengths: Tensor | None
     key_lengths: Tensor | None
     query_lengths: Tensor | None
@@ -48,9 +52,10 @@ def relative_attention(
 def relative_attention(
     query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor | None = None, rel_value: Tensor | None = None, *,
     rel_query: Tensor | None = None, clip: Clip = None, beyond: Beyond = "clip",
-    query_offset: int | Tensor | None = None, is_causal: bool = False, lengths: Tensor | None = None,
-    key_lengths: Tensor | None = None, query_lengths: Tensor | None = None, mask: Tensor | None = None,
-    dropout_p: float = 0.0, scale: float | None = None, backend: str = "auto", return_lse: bool = False,
+    query_offset: int | Tensor | None = None, is_causal: bool = False, window: Window = None, chunk: Chunk = None,
+    lengths: Tensor | None = None, key_lengths: Tensor | None = None, query_lengths: Tensor | None = None,
+    mask: Tensor | None = None, dropout_p: float = 0.0, scale: float | None = None, backend: str = "auto",
+    return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """Compute attention with clipped relative position representations; without tables, plain attention.
 
@@ -72,13 +77,19 @@ def relative_attention(
         is_causal: Do not attend to keys at positions after the query's own. This is aligned bottom-right: with the
             default offset the last query sees all keys. PyTorch's `scaled_dot_product_attention` is aligned top-left,
             which is `query_offset=0` here. The two agree if queries == keys.
+        window: The sliding window (left, right): a query at position i attends to keys from i − left to i + right, as
+            with flash-attention's `window_size`. None for a side: no limit. Time and memory of "native" and "triton"
+            are linear in the length for a fixed window.
+        chunk: (size, left_chunks): a query attends to the keys of its own chunk of `size` positions, and of as many
+            chunks before it; chunks begin at multiples of `size`. None for left_chunks: all chunks before it. It must
+            not be combined with `window`. Both are combined with all other arguments.
         lengths: (batch,) numbers of valid positions of right-padded sequences in self-attention: `key_lengths` and
             `query_lengths` in one. It must be given without these, and requires queries == keys.
         key_lengths: (batch,) numbers of valid keys. Later keys are padding, which nothing attends to.
         query_lengths: (batch,) numbers of valid queries. Later queries are padding. Padding may hold any values,
             NaN and infinity included: they reach no valid position, in the outputs or in the gradients.
         mask: bool, broadcastable to (batch, heads, queries, keys); True: the pair may attend. It is combined with
-            `is_causal` and the lengths. Keys and values that a mask hides must be finite.
+            `is_causal`, the window and the lengths. Keys and values that a mask hides must be finite.
         dropout_p: Probability of dropping an attention probability, after normalisation; kept ones are scaled up.
             Pass 0.0 for evaluation.
         scale: Factor on both terms of the score. Default: dim ** -0.5. Divide a bias by it if the bias is not to be
@@ -98,8 +109,8 @@ def relative_attention(
     """
     call = Call.from_arguments(
         query, key, value, rel_key, rel_value, rel_query=rel_query, relations=None, check=None, clip=clip,
-        beyond=beyond, query_offset=query_offset, is_causal=is_causal, lengths=lengths, key_lengths=key_lengths,
-        query_lengths=query_lengths, mask=mask, dropout_p=dropout_p, scale=scale,
+        beyond=beyond, query_offset=query_offset, is_causal=is_causal, window=window, chunk=chunk, lengths=lengths,
+        key_lengths=key_lengths, query_lengths=query_lengths, mask=mask, dropout_p=dropout_p, scale=scale,
     )  # fmt: skip
     return attend(call, backend, return_lse)
 
@@ -119,9 +130,10 @@ def relation_attention(
 def relation_attention(
     query: Tensor, key: Tensor, value: Tensor, relations: Tensor, rel_key: Tensor | None = None,
     rel_value: Tensor | None = None, *, rel_query: Tensor | None = None,
-    query_offset: int | Tensor | None = None, is_causal: bool = False, lengths: Tensor | None = None,
-    key_lengths: Tensor | None = None, query_lengths: Tensor | None = None, mask: Tensor | None = None,
-    dropout_p: float = 0.0, scale: float | None = None, backend: str = "auto", return_lse: bool = False,
+    query_offset: int | Tensor | None = None, is_causal: bool = False, window: Window = None, chunk: Chunk = None,
+    lengths: Tensor | None = None, key_lengths: Tensor | None = None, query_lengths: Tensor | None = None,
+    mask: Tensor | None = None, dropout_p: float = 0.0, scale: float | None = None, backend: str = "auto",
+    return_lse: bool = False,
     check: bool | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """Compute attention over any labelled graph: the pair (i, j) takes row `relations[..., i, j]` of each table.
@@ -140,8 +152,8 @@ def relation_attention(
         raise TypeError("relations must be a tensor of labels, got None; relative_attention labels pairs by position")
     call = Call.from_arguments(
         query, key, value, rel_key, rel_value, rel_query=rel_query, relations=relations, check=check, clip=None,
-        beyond="zero", query_offset=query_offset, is_causal=is_causal, lengths=lengths, key_lengths=key_lengths,
-        query_lengths=query_lengths, mask=mask, dropout_p=dropout_p, scale=scale,
+        beyond="zero", query_offset=query_offset, is_causal=is_causal, window=window, chunk=chunk, lengths=lengths,
+        key_lengths=key_lengths, query_lengths=query_lengths, mask=mask, dropout_p=dropout_p, scale=scale,
     )  # fmt: skip
     return attend(call, backend, return_lse)
 

@@ -47,24 +47,36 @@ def labels_of_pairs(call: Call) -> Tensor:
     return label[:, None] if label.dim() == 3 else label[None, None]
 
 
-def reached_range(
-    left: int, right: int, queries: int, keys: int, offsets: tuple[int, int] | None, *, is_causal: bool
-) -> tuple[int, int]:
-    """Return the part of a clipping range (left, right) that the pairs of a call reach; it contains distance 0.
+def farthest_pairs(
+    queries: int, keys: int, offsets: tuple[int, int] | None, *, is_causal: bool
+) -> tuple[int, int] | None:
+    """Return the largest distances to the left and to the right of any pair of a call that may attend.
 
     Args:
-        left: Clipping distance to the left.
-        right: Clipping distance to the right.
         queries: Number of queries.
         keys: Number of keys.
         offsets: Least and largest position of a first query; None if unknown, as while tracing.
         is_causal: Whether keys to the right are never attended to.
+
+    Returns:
+        Two numbers >= 0, or None if `offsets` is.
     """
-    right = 0 if is_causal else right
     if offsets is None:
-        return left, right
+        return None
     least, most = offsets
-    return min(left, max(0, queries - 1 + most)), min(right, max(0, keys - 1 - least))
+    return max(0, queries - 1 + most), 0 if is_causal else max(0, keys - 1 - least)
+
+
+def reached_range(
+    left: int, right: int, farthest: tuple[int, int] | None, window_left: int | None, window_right: int | None,
+    chunk: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Return the part of a clipping range (left, right) that pairs which attend reach; it contains distance 0."""
+    if farthest is not None:
+        left, right = min(left, farthest[0]), min(right, farthest[1])
+    if window_left is not None:
+        left = min(left, window_left + chunk - 1)
+    return left, right if window_right is None else min(right, window_right)
 
 
 def visible(call: Call) -> Tensor | None:
@@ -77,6 +89,9 @@ def visible(call: Call) -> Tensor | None:
     if call.is_causal:
         causal = distances(queries, keys, call.offset, device) <= 0
         masks.append(causal[:, None] if causal.dim() == 3 else causal[None, None])
+    if call.window_left is not None or call.window_right is not None:
+        window = is_in_window(call)
+        masks.append(window[:, None] if window.dim() == 3 else window[None, None])
     if call.key_lengths is not None:
         masks.append(is_valid(keys, call.key_lengths)[:, None, None])
     if call.query_lengths is not None:
@@ -87,6 +102,18 @@ def visible(call: Call) -> Tensor | None:
     for mask in masks[1:]:
         combined = combined & mask
     return combined
+
+
+def is_in_window(call: Call) -> Tensor:
+    """Return which pairs are in the window: (queries, keys), or (batch, queries, keys) for an offset per sequence."""
+    position = query_positions(call.query.shape[2], call.offset, call.query.device)
+    distance = torch.arange(call.key.shape[2], device=position.device) - (position - position % call.chunk)[..., None]
+    inside = torch.ones_like(distance, dtype=torch.bool)
+    if call.window_left is not None:
+        inside &= distance >= -call.window_left
+    if call.window_right is not None:
+        inside &= distance <= call.window_right
+    return inside
 
 
 def is_valid(positions: int, lengths: Tensor) -> Tensor:

@@ -9,11 +9,12 @@ from tests.support.covering import combinations
 from tests.support.numerics import SHAPES, Shape, make_inputs
 
 # Options of a call that the backends treat together: the label of a pair follows from `labels`, `offset` and, where a
-# backend skips hidden keys, from `is_causal` and `lengths`; each table takes it along another way.
+# backend skips hidden keys, from `is_causal`, `window` and `lengths`; each table takes it along another way.
 OPTIONS: dict[str, list[Any]] = {
     "labels": ["clip", "zero", "relations"],
     "tables": ["both", "keys", "values", "neither"],
     "is_causal": [False, True],
+    "window": ["none", "window", "chunk"],
     "lengths": ["none", "keys", "keys and queries"],
     "offset": ["default", "integer", "per sequence"],
     "mask": [False, True],
@@ -74,6 +75,12 @@ def call_of(case: Case, shape: Shape, dtype: torch.dtype, device: str = "cpu") -
         options["query_offset"] = integers(-2, shape.keys, shape.batch)
     elif case["lengths"] != "none" and shape.queries != shape.keys:
         options["query_offset"] = shape.keys - shape.queries
+    if case["window"] == "window":
+        sides = (int(integers(0, shape.keys)) if integers(0, 4) else None for _ in range(2))
+        options["window"] = tuple(sides)
+    elif case["window"] == "chunk":
+        before = int(integers(0, 3)) if integers(0, 4) else None
+        options["chunk"] = (int(integers(1, max(2, shape.keys // 3))), before)
     if case["lengths"] != "none":
         options["key_lengths"] = integers(0, shape.keys + 1, shape.batch)
         options["key_lengths"][0] = shape.keys

@@ -11,7 +11,9 @@ from torch import Tensor
 from relattn.backends.autograd import INPUTS, differentiable
 from relattn.call import Call, accumulation_dtype
 
-TYPES = {Tensor: "Tensor", Tensor | None: "Tensor?", int: "SymInt", bool: "bool", float: "float"}  # in a schema
+TYPES = {
+    Tensor: "Tensor", Tensor | None: "Tensor?", int: "SymInt", int | None: "SymInt?", bool: "bool", float: "float",
+}  # fmt: skip
 ARGUMENTS = ", ".join(f"{TYPES[annotation]} {name}" for name, annotation in Call.__annotations__.items())
 TENSORS = ARGUMENTS.count("Tensor")
 

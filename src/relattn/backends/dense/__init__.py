@@ -60,7 +60,8 @@ def masks(call: Call) -> tuple[Tensor | None, Tensor | None]:
 
 def every_query_sees_itself(call: Call) -> bool:
     """Return whether a causal call leaves every query a key, as far as is known without reading tensors."""
-    return call.query_offsets is None and call.query_offset >= 0
+    has_window = call.window_left is not None or call.window_right is not None
+    return call.query_offsets is None and call.query_offset >= 0 and not has_window
 
 
 def hides_later_keys(call: Call) -> bool:

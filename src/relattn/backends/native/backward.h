@@ -18,6 +18,8 @@ typedef struct {
     number *key_columns, *value_columns, *keys, *query_lhs, *grad_lhs, *query_rhs, *grad_rhs, *tile_lhs;
     table rel_key, rel_value;
     run labels; /* those that are loaded of the tables */
+    run held;   /* the keys that are loaded of a head */
+    rhs key_rows;
 } backward_space;
 
 /* One row of a tile: its scores become the weights of the values, and `ds`, which holds g . v of each key, becomes dS.
@@ -47,7 +49,7 @@ INLINE void backward_row(const arguments *a, const place *at, idx r, idx positio
         edge = 0;
     }
     int any = 1;
-    if (!(flags & WHOLE) || !plain) any = hide(a, at, r, allowed_keys(a, at, position), x);
+    if (!(flags & WHOLE) || !plain) any = hide(a, at, r, position, x);
     if (!any) {
         for (idx v = 0; v < vecs; v++) AT(scores + v * LANES) = AT(ds + v * LANES) = splat(0);
         return;
@@ -109,8 +111,9 @@ static void write_gradients(const arguments *a, const array *x, const place *at,
     }
 }
 
-/* ROWS queries of a head against all of its keys. Add to the gradients of keys, values and tables. */
-static void backward_rows(const arguments *a, place at, idx live, idx share, rhs keys, rows d_keys, rows d_values,
+/* ROWS queries of a head against all of its keys, of which those in `w->held` are loaded. Add to the gradients of keys,
+   values and tables. */
+static void backward_rows(const arguments *a, place at, idx live, idx share, rows d_keys, rows d_values,
                           const backward_space *w) {
     const idx dim = a->dim, value_dim = a->value_dim, padded = up(dim, PADDING), wide = up(value_dim, PADDING);
     const idx width = strip_width(a), margin = margin_of(a), across = up(a->rel_dim, PADDING);
@@ -130,7 +133,8 @@ static void backward_rows(const arguments *a, place at, idx live, idx share, rhs
         w->base_rest[r] = isinf(x) ? 0 : fma(x, LOG2_E, -w->base[r]) + x * LOG2_E_REST;
     }
     const rows rel_query = rel_query_of(a, &at, live, query, w->rel_query);
-    at.labels = reached_by_rows(a, position, visible, w->labels);
+    at.begin = first_tile(a, position, visible);
+    at.labels = reached_by_rows(a, position, at.begin, visible, w->labels);
     if (a->rel_key.data) {
         by_label(a, w->terms, rel_query, live, a->rel_dim, &w->rel_key, &at);
         fill_margins(a, w->terms, live, &at);
@@ -148,12 +152,12 @@ static void backward_rows(const arguments *a, place at, idx live, idx share, rhs
     const rhs grad_rhs = rhs_of(grad, live, wide, w->grad_rhs);
     const rows d_query = result_rows(a, &a->d_query, at.b, at.h, at.first, dim, w->d_query);
 
-    for (at.key = 0; at.key < visible; at.key += KEYS) {
+    for (at.key = at.begin; at.key < visible; at.key += KEYS) {
         at.keys = tile_len(at.key, visible);
         at.vecs = (at.keys + LANES - 1) / LANES;
-        const idx n = at.vecs * LANES;
-        const rhs key_columns = columns_at(w->key_columns + at.key * packed(padded), padded);
-        const rhs value_columns = columns_at(w->value_columns + at.key * packed(wide), wide);
+        const idx n = at.vecs * LANES, held = at.key - w->held.first;
+        const rhs key_columns = columns_at(w->key_columns + held * packed(padded), padded);
+        const rhs value_columns = columns_at(w->value_columns + held * packed(wide), wide);
         multiply(w->scores, KEYS, query_lhs, key_columns, live, n, dim, 0);
         multiply(w->ds, KEYS, grad_lhs, value_columns, live, n, value_dim, 0);
         backward_tile(a, &at, live, position, w);
@@ -162,15 +166,15 @@ static void backward_rows(const arguments *a, place at, idx live, idx share, rhs
                  lhs_of_transposed(weights, at.keys, live, w->tile_lhs), grad_rhs, at.keys, wide, live, 1);
         multiply(d_keys.data + at.key * d_keys.row, d_keys.row, lhs_of_transposed(ds, at.keys, live, w->tile_lhs),
                  query_rhs, at.keys, padded, live, 1);
-        multiply(d_query.data, d_query.row, lhs_of(ds, live, n, w->tile_lhs), rows_from(keys, at.key), live, padded,
-                 at.keys, at.key > 0);
+        multiply(d_query.data, d_query.row, lhs_of(ds, live, n, w->tile_lhs), rows_from(w->key_rows, held), live,
+                 padded, at.keys, at.key > at.begin);
     }
 
     const idx tables = share * a->heads + at.h; /* number of table gradients before this head's */
     const int own = a->rel_query.data != NULL;
     rows d_rel_query = d_query;
     if (own) d_rel_query = result_rows(a, &a->d_rel_query, at.b, at.h, at.first, a->rel_dim, w->d_rel_query);
-    if (a->rel_key.data && visible > 0) {
+    if (a->rel_key.data && at.begin < visible) {
         if (at.repeats) level(a, w->ds_masses, w->masses, live, &at);
         fold_margins(a, w->ds_masses, live, &at);
         const rows table = rows_at(&w->rel_key, at.labels.first);
@@ -180,27 +184,35 @@ static void backward_rows(const arguments *a, place at, idx live, idx share, rhs
         product(d_rows, across, w->ds_masses + margin, 1, width, rel_query.data, rel_query.row, PANEL, at.labels.count,
                 across, live, 1);
     }
-    if (a->rel_value.data && visible > 0) {
+    if (a->rel_value.data && at.begin < visible) {
         fold_margins(a, w->masses, live, &at);
         real *d_rows = a->d_rel_value + (tables * a->labels + at.labels.first) * wide;
         product(d_rows, wide, w->masses + margin, 1, width, grad.data, grad.row, PANEL, at.labels.count, wide, live, 1);
     }
-    write_gradients(a, &a->d_query, &at, visible > 0 ? live : 0, d_query, dim);
-    if (own) write_gradients(a, &a->d_rel_query, &at, visible > 0 ? live : 0, d_rel_query, a->rel_dim);
+    write_gradients(a, &a->d_query, &at, at.begin < visible ? live : 0, d_query, dim);
+    if (own) write_gradients(a, &a->d_rel_query, &at, at.begin < visible ? live : 0, d_rel_query, a->rel_dim);
+}
+
+/* Load keys and values of a head. */
+static void load_keys(const arguments *a, idx b, idx kv, run keys, backward_space *w) {
+    const idx padded = up(a->dim, PADDING), wide = up(a->value_dim, PADDING), most = up(most_keys(a, TASK_ROWS), KEYS);
+    w->held = keys;
+    for (idx j = 0; j < keys.count; j += KEYS) {
+        const idx some = tile_len(j, keys.count);
+        const rows key = rows_once(a, &a->key, b, kv, keys.first + j, some, a->dim, w->space);
+        columns_of(w->key_columns + j * packed(padded), key, some, padded, w->columns);
+        const rows value = rows_once(a, &a->value, b, kv, keys.first + j, some, a->value_dim, w->space);
+        columns_of(w->value_columns + j * packed(wide), value, some, wide, w->columns);
+    }
+    w->key_rows = all_rows(a, &a->key, b, kv, keys, most, a->dim, w->space, w->keys);
 }
 
 /* All heads that share one head of keys. */
 static void backward_head(const arguments *a, idx b, idx kv, idx share, backward_space *w) {
     const idx dim = a->dim, value_dim = a->value_dim, padded = up(dim, PADDING), wide = up(value_dim, PADDING);
     const idx valid = valid_keys(a, b), group = a->heads / a->key_heads;
-    for (idx j = 0; j < valid; j += KEYS) {
-        const idx some = tile_len(j, valid);
-        const rows key = rows_once(a, &a->key, b, kv, j, some, dim, w->space);
-        columns_of(w->key_columns + j * packed(padded), key, some, padded, w->columns);
-        const rows value = rows_once(a, &a->value, b, kv, j, some, value_dim, w->space);
-        columns_of(w->value_columns + j * packed(wide), value, some, wide, w->columns);
-    }
-    const rhs keys = all_rows(a, &a->key, b, kv, valid, dim, w->space, w->keys);
+    const int by_window = most_keys(a, TASK_ROWS) < a->keys;
+    if (!by_window) load_keys(a, b, kv, (run){0, valid}, w);
     const rows d_keys = result_rows(a, &a->d_key, b, kv, 0, dim, w->d_keys);
     const rows d_values = result_rows(a, &a->d_value, b, kv, 0, value_dim, w->d_values);
     for (idx j = 0; j < valid; j++) memset(d_keys.data + j * d_keys.row, 0, sizeof(real) * padded);
@@ -211,13 +223,15 @@ static void backward_head(const arguments *a, idx b, idx kv, idx share, backward
                 const idx rest = a->queries - first, several = rest < TASK_ROWS ? rest : TASK_ROWS;
                 const idx position = position_of(a, b, first), live = live_rows(a, b, first, several);
                 const idx visible = visible_keys(a, b, position, live);
-                w->labels = to_load(w->labels, reached(a, position, up(several, ROWS), visible));
+                const idx begin = first_tile(a, position, visible);
+                if (by_window) load_keys(a, b, kv, (run){begin, visible - begin}, w);
+                w->labels = to_load(w->labels, reached(a, position, up(several, ROWS), begin, visible));
                 load_table(a, &w->rel_key, &a->rel_key, h, w->labels, a->rel_dim);
                 load_table(a, &w->rel_value, &a->rel_value, h, w->labels, value_dim);
             }
             const idx count = a->queries - first < ROWS ? a->queries - first : ROWS;
             const place at = {.b = b, .h = h, .first = first, .rows = count};
-            backward_rows(a, at, live_rows(a, b, first, count), share, keys, d_keys, d_values, w);
+            backward_rows(a, at, live_rows(a, b, first, count), share, d_keys, d_values, w);
         }
     for (idx j = 0; j < a->keys; j++) {
         if (j >= valid) {
@@ -235,7 +249,7 @@ static void backward_worker(void *data) {
     pool *work = data;
     const arguments *a = work->a;
     const idx padded = up(a->dim, PADDING), wide = up(a->value_dim, PADDING), width = strip_width(a),
-              all = up(a->keys, KEYS);
+              all = up(a->keys, KEYS), most = up(most_keys(a, TASK_ROWS), KEYS);
     const idx widest = padded > wide ? padded : wide;
     const int pairs = TOGETHER > 1;
     const idx labels = up(most_labels(a, TASK_ROWS), KEYS), across = up(a->rel_dim, PADDING);
@@ -243,9 +257,9 @@ static void backward_worker(void *data) {
     const piece pieces[] = {
         {&w.space, KEYS * widest},
         {&w.columns, pairs ? KEYS * widest : 0},
-        {&w.key_columns, all * packed(padded)},
-        {&w.value_columns, all * packed(wide)},
-        {&w.keys, all_rows_size(a, &a->key, a->dim)},
+        {&w.key_columns, most * packed(padded)},
+        {&w.value_columns, most * packed(wide)},
+        {&w.keys, all_rows_size(a, &a->key, most, a->dim)},
         {&w.query_lhs, pairs ? ROWS * packed(padded) : 0},
         {&w.grad_lhs, pairs ? ROWS * packed(wide) : 0},
         {&w.query_rhs, pairs ? packed(ROWS) * padded : 0},

@@ -14,7 +14,8 @@ typedef struct {
     number *keys, *values, *query_lhs, *scores_lhs;    /* operands of products */
     table rel_key, rel_value;
     run labels; /* those that are loaded of the tables */
-    idx loaded; /* the head whose keys and values are loaded, -1 for none */
+    idx loaded; /* the head of which keys and values are loaded, -1 for none */
+    run held;   /* these keys */
 } forward_space;
 
 /* Raise the base of a row, which is a score in powers of 2, and scale down what was summed with the old one. */
@@ -23,7 +24,7 @@ static void raise_base(const arguments *a, const place *at, idx r, real top, row
     const idx width = strip_width(a), used = used_of(a, at), wide = up(a->value_dim, PADDING);
     w->base[r] = top;
     AT(w->sums + r * LANES) *= shrink;
-    if (at->key == 0) return;
+    if (at->key == at->begin) return;
     for (idx i = 0; i < wide; i += LANES) AT(out.data + r * out.row + i) *= shrink;
     if (a->rel_value.data)
         for (idx i = 0; i < used; i += LANES) AT(w->masses + r * width + i) *= shrink;
@@ -57,7 +58,7 @@ INLINE int forward_row(const arguments *a, const place *at, idx r, idx position,
         for (idx v = 0; v < vecs; v++) x[v] = x[v] * c + (x[v] * c_rest + edge);
         edge = 0;
     }
-    if (!(flags & WHOLE) || !plain) any = hide(a, at, r, allowed_keys(a, at, position), x);
+    if (!(flags & WHOLE) || !plain) any = hide(a, at, r, position, x);
     if (!any) {
         for (idx v = 0; v < vecs; v++) AT(scores + v * LANES) = splat(0);
         return 0;
@@ -112,12 +113,13 @@ static void few_products(real *scores, rows query, idx live, rows keys, const pl
         for (idx j = 0; j < at->vecs * LANES; j++) {
             vec sum = splat(0);
             for (idx i = 0; i < padded && j < at->keys; i += LANES)
-                sum += AT(query.data + r * query.row + i) * AT(keys.data + (at->key + j) * keys.row + i);
+                sum += AT(query.data + r * query.row + i) * AT(keys.data + j * keys.row + i);
             scores[r * KEYS + j] = sum_of(sum);
         }
 }
 
-/* ROWS queries of a head against all of its keys. `keys` is used by FEW queries alone. */
+/* ROWS queries of a head against all of its keys, of which those in `w->held` are loaded. `keys` is used by FEW queries
+   alone. */
 static void forward_rows(const arguments *a, place at, idx live, rows keys, rhs values, const forward_space *w) {
     const idx dim = a->dim, padded = up(dim, PADDING), wide = up(a->value_dim, PADDING);
     const idx position = position_of(a, at.b, at.first), visible = visible_keys(a, at.b, position, live);
@@ -126,7 +128,8 @@ static void forward_rows(const arguments *a, place at, idx live, rows keys, rhs 
     const rows query = rows_of(a, &a->query, at.b, at.h, at.first, live, dim, w->query);
     const lhs query_lhs = lhs_of(query, live, padded, w->query_lhs);
     const rows out = result_rows(a, &a->output, at.b, at.h, at.first, a->value_dim, w->output);
-    at.labels = reached_by_rows(a, position, visible, w->labels);
+    at.begin = first_tile(a, position, visible);
+    at.labels = reached_by_rows(a, position, at.begin, visible, w->labels);
     if (a->rel_key.data) {
         by_label(a, w->terms, rel_query_of(a, &at, live, query, w->rel_query), live, a->rel_dim, &w->rel_key, &at);
         fill_margins(a, w->terms, live, &at);
@@ -134,19 +137,21 @@ static void forward_rows(const arguments *a, place at, idx live, rows keys, rhs 
     if (a->rel_value.data) clear(a, w->masses, live, &at);
     for (idx r = 0; r < live; r++) w->base[r] = -INFINITY, AT(w->sums + r * LANES) = splat(0);
 
-    for (at.key = 0; at.key < visible; at.key += KEYS) {
+    for (at.key = at.begin; at.key < visible; at.key += KEYS) {
+        const idx held = at.key - w->held.first;
         at.keys = tile_len(at.key, visible);
         at.vecs = (at.keys + LANES - 1) / LANES;
-        if (a->queries < FEW) few_products(w->scores, query, live, keys, &at, padded);
+        if (a->queries < FEW)
+            few_products(w->scores, query, live, (rows){keys.data + held * keys.row, keys.row}, &at, padded);
         else
-            multiply(w->scores, KEYS, query_lhs, columns_at(w->keys + at.key * packed(padded), padded), live,
+            multiply(w->scores, KEYS, query_lhs, columns_at(w->keys + held * packed(padded), padded), live,
                      at.vecs * LANES, dim, 0);
         forward_tile(a, &at, live, position, out, w, seen);
         const lhs weights = lhs_of((rows){w->scores, KEYS}, live, at.vecs * LANES, w->scores_lhs);
-        multiply(out.data, out.row, weights, rows_from(values, at.key), live, wide, at.keys, at.key > 0);
+        multiply(out.data, out.row, weights, rows_from(values, held), live, wide, at.keys, at.key > at.begin);
     }
 
-    if (a->rel_value.data && visible > 0) {
+    if (a->rel_value.data && at.begin < visible) {
         const rows table = rows_at(&w->rel_value, at.labels.first);
         fold_margins(a, w->masses, live, &at);
         product(out.data, out.row, w->masses + margin_of(a), strip_width(a), 1, table.data, table.row, PANEL, live,
@@ -170,17 +175,17 @@ static void forward_worker(void *data) {
     pool *work = data;
     const arguments *a = work->a;
     const idx padded = up(a->dim, PADDING), wide = up(a->value_dim, PADDING), width = strip_width(a),
-              all = up(a->keys, KEYS), widest = padded > wide ? padded : wide;
+              most = up(most_keys(a, TASK_ROWS), KEYS), widest = padded > wide ? padded : wide;
     const idx labels = up(most_labels(a, TASK_ROWS), KEYS), across = up(a->rel_dim, PADDING);
     forward_space w = {.factor = factor_of(a->scale), .loaded = -1, .rel_key.head = -1, .rel_value.head = -1};
     const int few = a->queries < FEW, pairs = TOGETHER > 1;
     real *key_rows;
     const piece pieces[] = {
-        {&w.keys, few ? 0 : all * packed(padded)},
-        {&w.values, all_rows_size(a, &a->value, a->value_dim)},
+        {&w.keys, few ? 0 : most * packed(padded)},
+        {&w.values, all_rows_size(a, &a->value, most, a->value_dim)},
         {&w.query_lhs, pairs ? ROWS * packed(padded) : 0},
         {&w.scores_lhs, pairs ? ROWS * packed(KEYS) : 0},
-        {&key_rows, few && !in_place(a, &a->key, a->dim) ? all * padded : 0},
+        {&key_rows, few && !in_place(a, &a->key, a->dim) ? most * padded : 0},
         {&w.space, KEYS * widest},
         {&w.columns, pairs ? KEYS * padded : 0},
         {&w.query, ROWS * padded},
@@ -206,22 +211,25 @@ static void forward_worker(void *data) {
     rhs values = {0};
     for (idx task; (task = next_task(work)) < a->batch * a->heads * parts;) {
         const idx b = task / parts / a->heads, h = task / parts % a->heads, kv = h / group;
-        if (w.loaded != b * a->key_heads + kv) {
-            const idx valid = valid_keys(a, b);
-            if (few) keys = rows_of(a, &a->key, b, kv, 0, valid, a->dim, key_rows);
-            for (idx j = 0; j < valid && !few; j += KEYS) {
-                const idx some = tile_len(j, valid);
-                columns_of(w.keys + j * packed(padded), rows_once(a, &a->key, b, kv, j, some, a->dim, w.space), some,
-                           padded, w.columns);
-            }
-            values = all_rows(a, &a->value, b, kv, valid, a->value_dim, w.space, w.values);
-            w.loaded = b * a->key_heads + kv;
-        }
         const idx start = task % parts * TASK_ROWS,
                   end = start + TASK_ROWS < a->queries ? start + TASK_ROWS : a->queries;
         const idx position = position_of(a, b, start);
         const idx visible = visible_keys(a, b, position, live_rows(a, b, start, end - start));
-        w.labels = to_load(w.labels, reached(a, position, up(end - start, ROWS), visible));
+        const idx begin = first_tile(a, position, visible), valid = valid_keys(a, b);
+        /* all keys of a head, or those in the windows of a task */
+        const run needed = most >= a->keys ? (run){0, valid} : (run){begin, visible - begin};
+        if (w.loaded != b * a->key_heads + kv || w.held.first != needed.first || w.held.count != needed.count) {
+            if (few) keys = rows_of(a, &a->key, b, kv, needed.first, needed.count, a->dim, key_rows);
+            for (idx j = 0; j < needed.count && !few; j += KEYS) {
+                const idx some = tile_len(j, needed.count);
+                const rows key = rows_once(a, &a->key, b, kv, needed.first + j, some, a->dim, w.space);
+                columns_of(w.keys + j * packed(padded), key, some, padded, w.columns);
+            }
+            values = all_rows(a, &a->value, b, kv, needed, most, a->value_dim, w.space, w.values);
+            w.loaded = b * a->key_heads + kv;
+            w.held = needed;
+        }
+        w.labels = to_load(w.labels, reached(a, position, up(end - start, ROWS), begin, visible));
         load_table(a, &w.rel_key, &a->rel_key, h, w.labels, a->rel_dim);
         load_table(a, &w.rel_value, &a->rel_value, h, w.labels, a->value_dim);
         for (idx first = start; first < end; first += ROWS) {

@@ -50,19 +50,20 @@ INLINE void columns_of(number *to, rows from, idx count, idx padded, real *space
 }
 INLINE rhs columns_at(const number *columns, idx padded) { return (rhs){columns, PANEL, padded * PANEL}; }
 
-/* Memory for all rows of a head as `b`, in numbers. */
-INLINE idx all_rows_size(const arguments *a, const array *x, idx dim) {
+/* Memory for up to `most` rows of a head as `b`, in numbers. `most` is a multiple of KEYS. */
+INLINE idx all_rows_size(const arguments *a, const array *x, idx most, idx dim) {
     const idx padded = up(dim, PADDING);
-    return in_place(a, x, dim) && padded <= PANEL ? 0 : up(a->keys, KEYS) * up(padded, PANEL);
+    return in_place(a, x, dim) && padded <= PANEL ? 0 : most * up(padded, PANEL);
 }
 
-/* All rows of a head as `b`, in panels if they are wider than one. */
-INLINE rhs all_rows(const arguments *a, const array *x, idx b, idx h, idx count, idx dim, real *space, number *to) {
-    const idx padded = up(dim, PADDING), panel = up(a->keys, KEYS) * PANEL;
-    if (all_rows_size(a, x, dim) == 0) return (rhs){rows_in(x, b, h, 0).data, x->row, PANEL};
-    for (idx j = 0; j < count; j += KEYS) {
-        const idx some = tile_len(j, count);
-        to_panels(to + j * PANEL, panel, rows_once(a, x, b, h, j, some, dim, space), some, padded);
+/* Some rows of a head as `b`, in panels if they are wider than one. */
+INLINE rhs all_rows(const arguments *a, const array *x, idx b, idx h, run keys, idx most, idx dim, real *space,
+                    number *to) {
+    const idx padded = up(dim, PADDING), panel = most * PANEL;
+    if (all_rows_size(a, x, most, dim) == 0) return (rhs){rows_in(x, b, h, keys.first).data, x->row, PANEL};
+    for (idx j = 0; j < keys.count; j += KEYS) {
+        const idx some = tile_len(j, keys.count);
+        to_panels(to + j * PANEL, panel, rows_once(a, x, b, h, keys.first + j, some, dim, space), some, padded);
     }
     return (rhs){to, PANEL, panel};
 }
@@ -127,15 +128,16 @@ INLINE void columns_of(number *to, rows from, idx count, idx padded, real *space
 }
 INLINE rhs columns_at(const number *columns, idx padded) { return (rhs){columns, KEYS}; }
 
-INLINE idx all_rows_size(const arguments *a, const array *x, idx dim) {
-    return up(a->keys, KEYS) / TOGETHER * up(dim, PADDING);
+INLINE idx all_rows_size(const arguments *a, const array *x, idx most, idx dim) {
+    return most / TOGETHER * up(dim, PADDING);
 }
 
-INLINE rhs all_rows(const arguments *a, const array *x, idx b, idx h, idx count, idx dim, real *space, number *to) {
+INLINE rhs all_rows(const arguments *a, const array *x, idx b, idx h, run keys, idx most, idx dim, real *space,
+                    number *to) {
     const idx padded = up(dim, PADDING);
-    for (idx j = 0; j < count; j += KEYS) {
-        const idx some = tile_len(j, count);
-        rhs_of(rows_once(a, x, b, h, j, some, dim, space), some, padded, to + j / 2 * padded);
+    for (idx j = 0; j < keys.count; j += KEYS) {
+        const idx some = tile_len(j, keys.count);
+        rhs_of(rows_once(a, x, b, h, keys.first + j, some, dim, space), some, padded, to + j / 2 * padded);
     }
     return (rhs){to, padded};
 }

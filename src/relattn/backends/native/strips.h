@@ -10,6 +10,7 @@
 typedef struct {     /* a tile, or the rows of one */
     idx b, h;        /* sequence, head */
     idx first, rows; /* queries */
+    idx begin;       /* first key of the first tile of these rows */
     idx key, keys;   /* the tile's keys */
     idx vecs;        /* vectors that hold them */
     run labels;      /* those of the strips, which the queries reach */
@@ -18,9 +19,17 @@ typedef struct {     /* a tile, or the rows of one */
 
 INLINE idx margin_of(const arguments *a) { return a->keys < KEYS ? up(a->keys, PADDING) : KEYS; }
 
+/* The largest number of keys in the windows of some queries, from a multiple of KEYS on. */
+INLINE idx most_keys(const arguments *a, idx queries) {
+    if (a->window_left < 0 || (a->window_right < 0 && !a->is_causal)) return a->keys;
+    const idx right = a->window_right < 0 ? 0 : a->window_right;
+    const idx most = up(queries, ROWS) + a->window_left + right + a->chunk + KEYS;
+    return a->keys < most ? a->keys : most;
+}
+
 /* The largest number of labels that some queries reach, counted from a multiple of KEYS. Relations reach all. */
 INLINE idx most_labels(const arguments *a, idx queries) {
-    const idx most = a->keys + up(queries, ROWS) + KEYS;
+    const idx most = most_keys(a, queries) + up(queries, ROWS) + KEYS;
     return a->relations.data || a->labels < most ? a->labels : most;
 }
 
@@ -43,16 +52,31 @@ INLINE idx position_of(const arguments *a, idx b, idx row) {
     return (a->query_offsets ? a->query_offsets[b] : a->query_offset) + row;
 }
 
-/* Number of keys, from the first, that `live` queries from a position on may attend to. */
-INLINE idx visible_keys(const arguments *a, idx b, idx position, idx live) {
-    const idx valid = live > 0 ? valid_keys(a, b) : 0;
-    return a->is_causal ? clamped(position + live, 0, valid) : valid;
+/* The first key that a query at a position may attend to, and the end of these keys, if there were enough keys. */
+INLINE idx window_begin(const arguments *a, idx position) {
+    const idx in_chunk = a->chunk == 1 ? 0 : (position % a->chunk + a->chunk) % a->chunk;
+    return a->window_left < 0 ? 0 : position - in_chunk - a->window_left;
+}
+INLINE idx window_end(const arguments *a, idx position) {
+    const idx in_chunk = a->chunk == 1 ? 0 : (position % a->chunk + a->chunk) % a->chunk;
+    const idx end = a->window_right < 0 ? INT64_MAX : position - in_chunk + a->window_right + 1;
+    return a->is_causal && position + 1 < end ? position + 1 : end;
 }
 
-/* The labels of queries from a position on with the keys before `visible`. Relations reach all. */
-INLINE run reached(const arguments *a, idx position, idx queries, idx visible) {
+/* Number of keys, from the first, that `live` queries from a position on may attend to. */
+INLINE idx visible_keys(const arguments *a, idx b, idx position, idx live) {
+    return live > 0 ? clamped(window_end(a, position + live - 1), 0, valid_keys(a, b)) : 0;
+}
+
+/* The first key, a multiple of KEYS, of the tiles for queries from a position on, whose visible keys end there. */
+INLINE idx first_tile(const arguments *a, idx position, idx visible) {
+    return clamped(window_begin(a, position), 0, visible) / KEYS * KEYS;
+}
+
+/* The labels of queries from a position on with the keys from `begin` to `visible`. Relations reach all. */
+INLINE run reached(const arguments *a, idx position, idx queries, idx begin, idx visible) {
     if (a->relations.data) return (run){0, a->labels};
-    const idx first = clamped(a->left - (position + queries - 1), 0, a->labels - 1);
+    const idx first = clamped(a->left + begin - (position + queries - 1), 0, a->labels - 1);
     return (run){first, clamped(a->left + visible - position, first + 1, a->labels) - first};
 }
 
@@ -70,8 +94,8 @@ INLINE int may_repeat(const arguments *a) {
 
 /* The labels of ROWS queries, from a multiple of KEYS labels after the first loaded one: KEYS are transposed at a time.
    */
-INLINE run reached_by_rows(const arguments *a, idx position, idx visible, run held) {
-    const run labels = reached(a, position, ROWS, visible);
+INLINE run reached_by_rows(const arguments *a, idx position, idx begin, idx visible, run held) {
+    const run labels = reached(a, position, ROWS, begin, visible);
     const idx back = (labels.first - held.first) % KEYS;
     return (run){labels.first - back, labels.count + back};
 }
@@ -147,16 +171,15 @@ INLINE const real *terms_of(const arguments *a, const place *at, idx r, const re
     return space;
 }
 
-/* Number of keys of the tile that a row may attend to, before the mask. */
-INLINE idx allowed_keys(const arguments *a, const place *at, idx position) {
-    return a->is_causal ? clamped(position + 1 - at->key, 0, at->keys) : at->keys;
-}
-
-/* Set the scores of pairs that may not attend to -inf. Return whether a pair is left. */
-INLINE int hide(const arguments *a, const place *at, idx r, idx allowed, vec *scores) {
+/* Set the scores of a row's pairs that may not attend to -inf. Return whether a pair is left. */
+INLINE int hide(const arguments *a, const place *at, idx r, idx position, vec *scores) {
+    const idx allowed = clamped(window_end(a, position) - at->key, 0, at->keys);
+    const idx before = clamped(window_begin(a, position) - at->key, 0, allowed);
+    for (idx v = 0; v * LANES < before; v++)
+        scores[v] = pick(lanes_from((integer)(v * LANES)) >= (integer)before, scores[v], splat(-INFINITY));
     for (idx v = allowed / LANES; v < at->vecs; v++)
         scores[v] = pick(lanes_from((integer)(v * LANES)) < (integer)allowed, scores[v], splat(-INFINITY));
-    if (!a->mask.data) return allowed > 0;
+    if (!a->mask.data) return allowed > before;
     typedef uint8_t bytes __attribute__((vector_size(LANES)));
     const uint8_t *mask = (const uint8_t *)a->mask.data + pair_at(&a->mask, at, r);
     bytes any = {0};
@@ -164,6 +187,7 @@ INLINE int hide(const arguments *a, const place *at, idx r, idx allowed, vec *sc
         const idx rest = allowed - v * LANES;
         bytes kept = {0};
         memcpy(&kept, mask + v * LANES, rest < LANES ? rest : LANES);
+        for (idx i = v * LANES; i < before && i < (v + 1) * LANES; i++) kept[i - v * LANES] = 0;
         any |= kept;
         scores[v] = pick(__builtin_convertvector(kept, ivec) != 0, scores[v], splat(-INFINITY));
     }
@@ -211,7 +235,8 @@ enum {
 
 INLINE int row_flags(const arguments *a, const place *at, idx position) {
     const int plain = !a->mask.data && !a->relations.data && !drops(a) && a->scale > 0;
-    const int whole = at->keys == KEYS && (!a->is_causal || position + 1 - at->key >= KEYS);
+    const int whole = at->keys == KEYS && window_end(a, position) >= at->key + KEYS &&
+                      window_begin(a, position + at->rows - 1) <= at->key;
     return (a->rel_key.data ? KEY_TERMS : 0) | (a->rel_value.data ? VALUE_TERMS : 0) | (whole ? WHOLE : 0) |
            (plain ? PLAIN : 0);
 }
