@@ -15,11 +15,11 @@ from relattn.checks import as_integer, can_read, show
 class AttentionCache:
     """Keys and values of the positions that a causal layer has seen, with free capacity for more.
 
-    A cache is a value: `append`, `crop` and `select` return new caches, and what a cache holds never changes. Only
-    `move` works in place. The first append to a cache writes into its free capacity and copies nothing. What the cache
-    holds is copied first if the free capacity may be in use (a second append to the same cache, an append to a cropped
-    cache), if it is too small (the capacity is then doubled), and while autograd records, which needs the earlier
-    steps unchanged. So decode under `torch.inference_mode()`.
+    A cache is a value: `append`, `drop`, `crop` and `select` return new caches, and what a cache holds never changes.
+    Only `move` works in place. The first append to a cache writes into its free capacity and copies nothing. What the
+    cache holds is copied first if the free capacity may be in use (a second append to the same cache, an append to a
+    cropped cache), if it is too small (the capacity is then doubled), and while autograd records, which needs the
+    earlier steps unchanged. So decode under `torch.inference_mode()`.
 
     Sequences are aligned left. Sequences of different lengths each continue at their own end.
 
@@ -28,12 +28,14 @@ class AttentionCache:
         length: Number of positions filled: the length of the longest sequence, or more.
         lengths: (batch,) numbers of positions per sequence. Default: `length` for all.
         appended: Whether the buffers may be in use after `length`, by another cache. Default: yes.
+        dropped: Number of positions that came before those held, and were dropped.
     """
 
     rooms: tuple[Tensor, Tensor]
     length: int = 0
     lengths: Tensor | None = None
     appended: bool = True
+    dropped: int = 0
 
     @property
     def key(self) -> Tensor:
@@ -57,7 +59,7 @@ class AttentionCache:
 
     @property
     def next_position(self) -> int | Tensor:
-        """Position of the next query, for `query_offset`: an integer, or (batch,)."""
+        """Position of the next query among those held, for `query_offset`: an integer, or (batch,)."""
         return self.length if self.lengths is None else self.lengths
 
     def append(self, key: Tensor, value: Tensor, lengths: Tensor | None = None) -> AttentionCache:
@@ -66,7 +68,8 @@ class AttentionCache:
         Args:
             key: (batch, heads, n, head_dim).
             value: (batch, heads, n, head_dim).
-            lengths: (batch,) numbers of positions per sequence afterwards, if some of the n are padding on the right.
+            lengths: (batch,) numbers of positions held afterwards per sequence, if some of the n are padding on the
+                right.
                 The next position of a sequence then replaces its padding.
 
         Raises:
@@ -93,7 +96,26 @@ class AttentionCache:
                 position = self.lengths[:, None] + torch.arange(n, device=new.device)
                 buffer[:, :, self.length : end] = 0.0  # padding must be finite for callers that mask it themselves
                 buffer.scatter_(2, position[:, None, :, None].expand_as(new), new)
-        return AttentionCache(rooms, end, lengths, appended=False)
+        return AttentionCache(rooms, end, lengths, appended=False, dropped=self.dropped)
+
+    def drop(self, count: int) -> AttentionCache:
+        """Return the cache without its first `count` positions, which a sliding window has left behind.
+
+        The positions that remain are counted from 0 again: attention needs distances only. The next append to the
+        returned cache writes into the memory that both share, and copies what is held only if that is full, without
+        the positions dropped. So a stream that drops what its window has left needs constant memory.
+
+        Raises:
+            ValueError: `count` is negative, or more than the shortest sequence holds.
+        """
+        held = self.next_position
+        shortest = int(held.min()) if isinstance(held, Tensor) and len(held) > 0 else self.length
+        if as_integer(count) is None or not 0 <= count <= shortest:
+            raise ValueError(f"count must be in [0, {shortest}], the positions of the shortest sequence, got {count!r}")
+        rooms, appended = (self.rooms[0][:, :, count:], self.rooms[1][:, :, count:]), self.appended
+        self.appended = True
+        lengths = None if self.lengths is None else self.lengths - count
+        return AttentionCache(rooms, self.length - count, lengths, appended, self.dropped + count)
 
     def crop(self, length: int | Tensor) -> AttentionCache:
         """Return the cache of the first positions, for example after some speculative tokens were rejected.
@@ -113,21 +135,22 @@ class AttentionCache:
             if can_read(length) and bool(((length < 0) | (length > self.next_position)).any()):
                 held = self.length if self.lengths is None else self.lengths.tolist()
                 raise ValueError(f"length must be in [0, {held}], the positions held, got {length.tolist()}")
-            return AttentionCache(self.rooms, self.length, length)
+            return AttentionCache(self.rooms, self.length, length, dropped=self.dropped)
         kept = as_integer(length)
         if kept is None or not 0 <= kept <= self.length:
             raise ValueError(f"length must be in [0, {self.length}], the positions held, got {length!r}")
-        return AttentionCache(self.rooms, kept, None if self.lengths is None else self.lengths.clamp(max=kept))
+        lengths = None if self.lengths is None else self.lengths.clamp(max=kept)
+        return AttentionCache(self.rooms, kept, lengths, dropped=self.dropped)
 
     def select(self, rows: Tensor) -> AttentionCache:
         """Return the cache of the sequences `rows`, (new batch,) indices, repeats allowed, in new memory."""
         lengths = None if self.lengths is None else self.lengths[rows]
         if any(buffer.requires_grad for buffer in self.rooms):
-            return AttentionCache((self.key[rows], self.value[rows]), self.length, lengths)
+            return AttentionCache((self.key[rows], self.value[rows]), self.length, lengths, dropped=self.dropped)
         rooms = [buffer.new_empty(len(rows), *buffer.shape[1:]) for buffer in self.rooms]
         for buffer, held in zip(rooms, (self.key, self.value), strict=True):
             torch.index_select(held, 0, rows, out=buffer[:, :, : self.length])
-        return AttentionCache((rooms[0], rooms[1]), self.length, lengths, appended=False)
+        return AttentionCache((rooms[0], rooms[1]), self.length, lengths, appended=False, dropped=self.dropped)
 
     def move(self, rows: Tensor, to: Tensor, keep: int) -> AttentionCache:
         """Move sequences to other places, and return the cache of the first `keep` sequences: a beam's reordering.
@@ -144,7 +167,7 @@ class AttentionCache:
             held.index_copy_(0, to, held.index_select(0, rows))
         lengths = None if self.lengths is None else self.lengths.index_copy(0, to, self.lengths[rows])[:keep]
         rooms = self.rooms[0][:keep], self.rooms[1][:keep]
-        return AttentionCache(rooms, self.length, lengths, appended=self.appended)
+        return AttentionCache(rooms, self.length, lengths, self.appended, self.dropped)
 
     def _copy(self, capacity: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return what is held, in new tensors of the given capacity."""

@@ -13,8 +13,16 @@ from torch import Tensor, nn
 from relattn import backends
 from relattn.cache import AttentionCache
 from relattn.call import Beyond
-from relattn.checks import as_integer, check_beyond, check_dropout, clipping_range
-from relattn.functional import Options, relative_attention
+from relattn.checks import (
+    as_integer,
+    check_beyond,
+    check_chunk,
+    check_dropout,
+    check_window,
+    clipping_range,
+    is_tracing,
+)
+from relattn.functional import Chunk, Options, Window, relative_attention
 
 Tables = Literal["both", "keys", "values", "neither"]
 
@@ -149,6 +157,9 @@ class SelfAttention(nn.Module):
             (batch, heads, length, head_dim), with the options of `relative_attention`.
         num_heads: Number of heads.
         is_causal: Whether a position attends to itself and earlier positions only.
+        window: The sliding window (left, right), as in `relative_attention`. Default: none, and `attention` is called
+            without this option.
+        chunk: (size, left_chunks), as in `relative_attention`. Default: as for `window`.
     """
 
     def __init__(
@@ -161,9 +172,19 @@ class SelfAttention(nn.Module):
         *,
         num_heads: int,
         is_causal: bool,
+        window: Window = None,
+        chunk: Chunk = None,
     ) -> None:
         super().__init__()
         self.num_heads, self.head_dim, self.is_causal = num_heads, query.out_features // num_heads, is_causal
+        self.limits: Options = {}
+        left, size = check_window(window)[0], 1
+        if window is not None:
+            self.limits["window"] = window
+        if chunk is not None:
+            size, left = check_chunk(chunk, window)
+            self.limits["chunk"] = chunk
+        self.window_left, self.chunk_size = left, size
         self.query, self.key, self.value, self.out = query, key, value, out
         self.attention = attention
 
@@ -187,17 +208,20 @@ class SelfAttention(nn.Module):
             x: (batch, n, embed_dim). With a cache: the positions that follow those in the cache.
             lengths: (batch,) numbers of valid positions per sequence, including those in the cache. The rest of `x` is
                 padding. A cache does not keep padding: the next call continues at the end of each sequence.
-            cache: Keys and values of the earlier positions; for causal layers only.
+            cache: Keys and values of the earlier positions, for causal layers, and for layers with chunks if the
+                earlier positions are whole chunks. The new cache drops positions that no later window reaches, so that
+                the memory of a stream is constant.
 
         Returns:
             The output, (batch, n, embed_dim). With a cache, a pair of the output and the new cache. Padding positions
             get the bias of the output projection.
 
         Raises:
-            ValueError: The layer is not causal and a cache is given, or the cache is of another layer.
+            ValueError: A cache is given, and the layer is not causal or in the middle of a chunk; or the cache is of
+                another layer.
         """
-        if cache is not None and not self.is_causal:
-            raise ValueError("a cache must be used with is_causal=True: later positions would change earlier outputs")
+        if cache is not None:
+            self._check_stream(cache)
         heads = (self.num_heads, self.head_dim)
         query, key, value = (
             project(x).unflatten(-1, heads).transpose(1, 2) for project in (self.query, self.key, self.value)
@@ -205,13 +229,33 @@ class SelfAttention(nn.Module):
         padding: Options = {"lengths": lengths}
         if cache is not None:
             offset = cache.next_position
-            cache = cache.append(key, value, lengths)
+            cache = cache.append(key, value, None if lengths is None else lengths - cache.dropped)
             key, value, held = cache.key, cache.value, cache.lengths
             padding = {"query_offset": offset, "key_lengths": held}
             padding["query_lengths"] = None if held is None else held - offset
-        attended = self.attention(query, key, value, is_causal=self.is_causal, **padding)
+            cache = self._without_past(cache)
+        attended = self.attention(query, key, value, is_causal=self.is_causal, **self.limits, **padding)
         output = self.out(attended.transpose(1, 2).flatten(2))
         return output if cache is None else (output, cache)
+
+    def _check_stream(self, cache: AttentionCache) -> None:
+        """Check that positions to come cannot change the outputs of those in the cache."""
+        if self.is_causal:
+            return
+        if "chunk" not in self.limits:
+            raise ValueError("a cache must be used with is_causal=True: later positions would change earlier outputs")
+        held = cache.next_position
+        ends = held.tolist() if isinstance(held, Tensor) else [held]
+        if any(end % self.chunk_size != 0 for end in ends):
+            raise ValueError(f"a cache must hold whole chunks of {self.chunk_size} positions, got {ends} positions")
+
+    def _without_past(self, cache: AttentionCache) -> AttentionCache:
+        """Return the cache without the positions that no later query attends to."""
+        if self.window_left is None or is_tracing():
+            return cache
+        held = cache.next_position
+        shortest = held if isinstance(held, int) else int(held.min()) if len(held) > 0 else 0
+        return cache.drop(max(0, shortest - shortest % self.chunk_size - self.window_left))
 
 
 class RelativeSelfAttention(SelfAttention):
@@ -227,6 +271,8 @@ class RelativeSelfAttention(SelfAttention):
         dropout: Dropout probability of attention probabilities during training.
         bias: Whether the projections have a bias.
         is_causal: Whether a position attends to itself and earlier positions only.
+        window: The sliding window (left, right), as in `relative_attention`.
+        chunk: (size, left_chunks), as in `relative_attention`.
         backend: As in `relative_attention`.
         device: Device of the parameters.
         dtype: Dtype of the parameters.
@@ -247,6 +293,8 @@ class RelativeSelfAttention(SelfAttention):
         dropout: float = 0.0,
         bias: bool = True,
         is_causal: bool = False,
+        window: Window = None,
+        chunk: Chunk = None,
         backend: str = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -269,7 +317,9 @@ class RelativeSelfAttention(SelfAttention):
             device=device,
             dtype=dtype,
         )
-        super().__init__(query, key, value, out, attention, num_heads=num_heads, is_causal=is_causal)
+        super().__init__(
+            query, key, value, out, attention, num_heads=num_heads, is_causal=is_causal, window=window, chunk=chunk
+        )
 
 
 def linear(inputs: int, outputs: int, bias: bool = True, **options: Any) -> nn.Linear:
