@@ -72,6 +72,7 @@ INLINE void backward_row(const arguments *a, const place *at, idx r, idx positio
         } else {
             d = p * ((dp - (delta - dp_edge)) * a->scale);
         }
+        if (!(flags & WHOLE)) d = pick(x[v] != splat(-INFINITY), d, splat(0)); /* not all of dP was computed */
         AT(scores + v * LANES) = weight;
         AT(ds + v * LANES) = d;
         if (s.far) {
@@ -108,6 +109,20 @@ static void write_gradients(const arguments *a, const array *x, const place *at,
         if (r >= live) write_zeros(x, at->b, at->h, at->first + r, dim, a->type);
         else if (!in_place(a, x, dim))
             write_row(x, at->b, at->h, at->first + r, from.data + r * from.row, dim, 1, a->type);
+    }
+}
+
+/* The runs of rows that attend to each BAND keys of a tile. */
+INLINE void transpose_bands(const place *at, idx live, run *across) {
+    for (idx j = 0; j < at->keys; j += BAND) {
+        idx first = live, end = 0;
+        for (idx r = 0; r < live; r += BAND) {
+            const run band = at->bands[r / BAND];
+            if (band.first >= j + BAND || band.first + band.count <= j) continue;
+            if (first == live) first = r;
+            end = r + BAND < live ? r + BAND : live;
+        }
+        across[j / BAND] = (run){first < end ? first : 0, first < end ? end - first : 0};
     }
 }
 
@@ -153,21 +168,37 @@ static void backward_rows(const arguments *a, place at, idx live, idx share, row
     const rows d_query = result_rows(a, &a->d_query, at.b, at.h, at.first, dim, w->d_query);
 
     for (at.key = at.begin; at.key < visible; at.key += KEYS) {
-        at.keys = tile_len(at.key, visible);
-        at.vecs = (at.keys + LANES - 1) / LANES;
+        next_tile(a, &at, position, visible, BAND);
         const idx n = at.vecs * LANES, held = at.key - w->held.first;
         const rhs key_columns = columns_at(w->key_columns + held * packed(padded), padded);
         const rhs value_columns = columns_at(w->value_columns + held * packed(wide), wide);
-        multiply(w->scores, KEYS, query_lhs, key_columns, live, n, dim, 0);
-        multiply(w->ds, KEYS, grad_lhs, value_columns, live, n, value_dim, 0);
+        if (at.banded) {
+            multiply_columns(w->scores, KEYS, query_lhs, key_columns, live, at.bands, dim);
+            multiply_columns(w->ds, KEYS, grad_lhs, value_columns, live, at.bands, value_dim);
+        } else {
+            multiply(w->scores, KEYS, query_lhs, key_columns, live, n, dim, 0);
+            multiply(w->ds, KEYS, grad_lhs, value_columns, live, n, value_dim, 0);
+        }
         backward_tile(a, &at, live, position, w);
         const rows weights = {w->scores, KEYS}, ds = {w->ds, KEYS};
-        multiply(d_values.data + at.key * d_values.row, d_values.row,
-                 lhs_of_transposed(weights, at.keys, live, w->tile_lhs), grad_rhs, at.keys, wide, live, 1);
-        multiply(d_keys.data + at.key * d_keys.row, d_keys.row, lhs_of_transposed(ds, at.keys, live, w->tile_lhs),
-                 query_rhs, at.keys, padded, live, 1);
-        multiply(d_query.data, d_query.row, lhs_of(ds, live, n, w->tile_lhs), rows_from(w->key_rows, held), live,
-                 padded, at.keys, at.key > at.begin);
+        real *d_value = d_values.data + at.key * d_values.row, *d_key = d_keys.data + at.key * d_keys.row;
+        if (at.banded) {
+            run across[KEYS / BAND];
+            transpose_bands(&at, live, across);
+            multiply_inner(d_value, d_values.row, lhs_of_transposed(weights, at.keys, live, w->tile_lhs), grad_rhs,
+                           at.keys, wide, across, 1);
+            multiply_inner(d_key, d_keys.row, lhs_of_transposed(ds, at.keys, live, w->tile_lhs), query_rhs, at.keys,
+                           padded, across, 1);
+            multiply_inner(d_query.data, d_query.row, lhs_of(ds, live, n, w->tile_lhs), rows_from(w->key_rows, held),
+                           live, padded, at.bands, at.key > at.begin);
+        } else {
+            multiply(d_value, d_values.row, lhs_of_transposed(weights, at.keys, live, w->tile_lhs), grad_rhs, at.keys,
+                     wide, live, 1);
+            multiply(d_key, d_keys.row, lhs_of_transposed(ds, at.keys, live, w->tile_lhs), query_rhs, at.keys, padded,
+                     live, 1);
+            multiply(d_query.data, d_query.row, lhs_of(ds, live, n, w->tile_lhs), rows_from(w->key_rows, held), live,
+                     padded, at.keys, at.key > at.begin);
+        }
     }
 
     const idx tables = share * a->heads + at.h; /* number of table gradients before this head's */

@@ -139,16 +139,20 @@ static void forward_rows(const arguments *a, place at, idx live, rows keys, rhs 
 
     for (at.key = at.begin; at.key < visible; at.key += KEYS) {
         const idx held = at.key - w->held.first;
-        at.keys = tile_len(at.key, visible);
-        at.vecs = (at.keys + LANES - 1) / LANES;
-        if (a->queries < FEW)
+        next_tile(a, &at, position, visible, BAND);
+        if (a->queries < FEW) {
             few_products(w->scores, query, live, (rows){keys.data + held * keys.row, keys.row}, &at, padded);
-        else
-            multiply(w->scores, KEYS, query_lhs, columns_at(w->keys + held * packed(padded), padded), live,
-                     at.vecs * LANES, dim, 0);
+        } else {
+            const rhs columns = columns_at(w->keys + held * packed(padded), padded);
+            if (at.banded) multiply_columns(w->scores, KEYS, query_lhs, columns, live, at.bands, dim);
+            else multiply(w->scores, KEYS, query_lhs, columns, live, at.vecs * LANES, dim, 0);
+        }
         forward_tile(a, &at, live, position, out, w, seen);
         const lhs weights = lhs_of((rows){w->scores, KEYS}, live, at.vecs * LANES, w->scores_lhs);
-        multiply(out.data, out.row, weights, rows_from(values, held), live, wide, at.keys, at.key > at.begin);
+        const rhs tile_values = rows_from(values, held);
+        if (at.banded)
+            multiply_inner(out.data, out.row, weights, tile_values, live, wide, at.bands, at.key > at.begin);
+        else multiply(out.data, out.row, weights, tile_values, live, wide, at.keys, at.key > at.begin);
     }
 
     if (a->rel_value.data && at.begin < visible) {

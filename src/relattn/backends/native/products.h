@@ -42,6 +42,7 @@ typedef struct {
 /* Rows as an operand: `a` (m, inner), their transpose as `a`, and `b` (inner, n). */
 INLINE lhs lhs_of(rows a, idx m, idx inner, number *space) { return (lhs){a.data, a.row, 1}; }
 INLINE lhs lhs_of_transposed(rows a, idx m, idx inner, number *space) { return (lhs){a.data, 1, a.row}; }
+INLINE lhs lhs_at(lhs a, idx i, idx k) { return (lhs){a.data + i * a.row + k * a.col, a.row, a.col}; }
 INLINE rhs rhs_of(rows b, idx inner, idx n, number *space) { return (rhs){b.data, b.row, PANEL}; }
 
 /* KEYS rows, or the last few, transposed: `b` (padded, KEYS). */
@@ -49,6 +50,7 @@ INLINE void columns_of(number *to, rows from, idx count, idx padded, real *space
     transpose(to, from, count, padded);
 }
 INLINE rhs columns_at(const number *columns, idx padded) { return (rhs){columns, PANEL, padded * PANEL}; }
+INLINE rhs columns_from(rhs b, idx j) { return (rhs){b.data + j / PANEL * b.panel + j % PANEL, b.row, b.panel}; }
 
 /* Memory for up to `most` rows of a head as `b`, in numbers. `most` is a multiple of KEYS. */
 INLINE idx all_rows_size(const arguments *a, const array *x, idx most, idx dim) {
@@ -127,6 +129,8 @@ INLINE void columns_of(number *to, rows from, idx count, idx padded, real *space
     rhs_of((rows){space, KEYS}, padded, KEYS, to);
 }
 INLINE rhs columns_at(const number *columns, idx padded) { return (rhs){columns, KEYS}; }
+INLINE rhs columns_from(rhs b, idx j) { return (rhs){b.data + j, b.row}; }
+INLINE lhs lhs_at(lhs a, idx i, idx k) { return (lhs){a.data + i * a.row + k / 2, a.row}; }
 
 INLINE idx all_rows_size(const arguments *a, const array *x, idx most, idx dim) {
     return most / TOGETHER * up(dim, PADDING);
@@ -248,6 +252,28 @@ INLINE void multiply(real *c, idx ldc, lhs a, rhs b, idx m, idx n, idx inner, in
 INLINE rhs rows_from(rhs b, idx k) {
     b.data += k / TOGETHER * b.row;
     return b;
+}
+
+/* ---- products of tiles of which a band attends: each BAND rows have their own run of columns ---- */
+
+enum { BAND = TOGETHER > 1 ? 32 : PANEL < KEYS && PANEL > 16 ? PANEL : 16, BANDS = ROWS / BAND };
+
+/* Columns of `c` outside the runs are not written. */
+INLINE void multiply_columns(real *c, idx ldc, lhs a, rhs b, idx m, const run *runs, idx inner) {
+    for (idx i = 0; i < m; i += BAND) {
+        const run columns = runs[i / BAND];
+        multiply(c + i * ldc + columns.first, ldc, lhs_at(a, i, 0), columns_from(b, columns.first),
+                 m - i < BAND ? m - i : BAND, up(columns.count, LANES), inner, 0);
+    }
+}
+
+/* Columns of `a`, and rows of `b`, outside the runs are not read. */
+INLINE void multiply_inner(real *c, idx ldc, lhs a, rhs b, idx m, idx n, const run *runs, int add) {
+    for (idx i = 0; i < m; i += BAND) {
+        const run inner = runs[i / BAND];
+        multiply(c + i * ldc, ldc, lhs_at(a, i, inner.first), rows_from(b, inner.first), m - i < BAND ? m - i : BAND,
+                 n, inner.count, add);
+    }
 }
 
 #endif

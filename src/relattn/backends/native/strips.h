@@ -15,6 +15,8 @@ typedef struct {     /* a tile, or the rows of one */
     idx vecs;        /* vectors that hold them */
     run labels;      /* those of the strips, which the queries reach */
     int repeats;     /* whether several keys of a query may have one label */
+    int banded;      /* whether some rows attend to a part of the tile's keys only, but for a mask: */
+    run bands[ROWS / 16];
 } place;
 
 INLINE idx margin_of(const arguments *a) { return a->keys < KEYS ? up(a->keys, PADDING) : KEYS; }
@@ -71,6 +73,19 @@ INLINE idx visible_keys(const arguments *a, idx b, idx position, idx live) {
 /* The first key, a multiple of KEYS, of the tiles for queries from a position on, whose visible keys end there. */
 INLINE idx first_tile(const arguments *a, idx position, idx visible) {
     return clamped(window_begin(a, position), 0, visible) / KEYS * KEYS;
+}
+
+/* Set the keys of the next tile of some rows, and the runs of them that each `band` rows attend to. */
+INLINE void next_tile(const arguments *a, place *at, idx position, idx visible, idx band) {
+    at->keys = tile_len(at->key, visible);
+    at->vecs = (at->keys + LANES - 1) / LANES;
+    at->banded = window_end(a, position) < at->key + at->keys || window_begin(a, position + at->rows - 1) > at->key;
+    for (idx r = 0; r < at->rows && at->banded; r += band) {
+        const idx last = position + (r + band < at->rows ? r + band : at->rows) - 1;
+        const idx end = clamped(window_end(a, last) - at->key, 0, at->keys);
+        const idx first = clamped(window_begin(a, position + r) - at->key, 0, end) / band * band;
+        at->bands[r / band] = (run){first, end - first};
+    }
 }
 
 /* The labels of queries from a position on with the keys from `begin` to `visible`. Relations reach all. */
@@ -235,10 +250,8 @@ enum {
 
 INLINE int row_flags(const arguments *a, const place *at, idx position) {
     const int plain = !a->mask.data && !a->relations.data && !drops(a) && a->scale > 0;
-    const int whole = at->keys == KEYS && window_end(a, position) >= at->key + KEYS &&
-                      window_begin(a, position + at->rows - 1) <= at->key;
-    return (a->rel_key.data ? KEY_TERMS : 0) | (a->rel_value.data ? VALUE_TERMS : 0) | (whole ? WHOLE : 0) |
-           (plain ? PLAIN : 0);
+    return (a->rel_key.data ? KEY_TERMS : 0) | (a->rel_value.data ? VALUE_TERMS : 0) |
+           (at->keys == KEYS && !at->banded ? WHOLE : 0) | (plain ? PLAIN : 0);
 }
 
 /* ---- masses: sums by label of probabilities, or of gradients of scores ---- */
