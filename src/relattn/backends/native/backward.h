@@ -26,7 +26,8 @@ typedef struct {
    */
 INLINE void backward_row(const arguments *a, const place *at, idx r, idx position, const backward_space *w,
                          const int flags) {
-    const idx vecs = flags & WHOLE ? VECS : at->vecs, width = strip_width(a);
+    const run vecs = flags & WHOLE ? (run){0, VECS} : vectors_of(at, r);
+    const idx first = vecs.first, end = first + vecs.count, width = strip_width(a);
     const int plain = flags & PLAIN, by_relation = !plain && a->relations.data, drop = !plain && drops(a);
     const int sums_weights = flags & VALUE_TERMS || at->repeats;
     const span s = span_of(a, at, position);
@@ -35,23 +36,24 @@ INLINE void backward_row(const arguments *a, const place *at, idx r, idx positio
     real *masses = w->masses + r * width, *ds_masses = w->ds_masses + r * width;
     real space[KEYS], dp_space[KEYS];
     vec x[VECS];
+    if (!(flags & WHOLE) && vecs.count == 0) return;
 
 #pragma GCC unroll 16
-    for (idx v = 0; v < vecs; v++) x[v] = AT(scores + v * LANES);
+    for (idx v = first; v < end; v++) x[v] = AT(scores + v * LANES);
     const real *terms = flags & KEY_TERMS ? terms_of(a, at, r, w->terms + r * width, s, space) : NULL;
     const real *dp_terms = flags & VALUE_TERMS ? terms_of(a, at, r, w->dp_terms + r * width, s, dp_space) : NULL;
     if (flags & KEY_TERMS && !s.far)
 #pragma GCC unroll 16
-        for (idx v = 0; v < vecs; v++) x[v] += AT(terms + v * LANES);
+        for (idx v = first; v < end; v++) x[v] += AT(terms + v * LANES);
     real edge = flags & KEY_TERMS && s.far ? terms[0] * c + terms[0] * c_rest : 0;
     if (!plain) {
-        for (idx v = 0; v < vecs; v++) x[v] = x[v] * c + (x[v] * c_rest + edge);
+        for (idx v = first; v < end; v++) x[v] = x[v] * c + (x[v] * c_rest + edge);
         edge = 0;
     }
     int any = 1;
-    if (!(flags & WHOLE) || !plain) any = hide(a, at, r, position, x);
+    if (!(flags & WHOLE) || !plain) any = hide(a, at, r, position, vecs, x);
     if (!any) {
-        for (idx v = 0; v < vecs; v++) AT(scores + v * LANES) = AT(ds + v * LANES) = splat(0);
+        for (idx v = first; v < end; v++) AT(scores + v * LANES) = AT(ds + v * LANES) = splat(0);
         return;
     }
 
@@ -60,7 +62,7 @@ INLINE void backward_row(const arguments *a, const place *at, idx r, idx positio
     const uint32_t number = drop ? row_number(a, at, r) : 0;
     vec mass = splat(0), ds_mass = splat(0);
 #pragma GCC unroll 16
-    for (idx v = 0; v < vecs; v++) {
+    for (idx v = first; v < end; v++) {
         vec p = x[v] - base - rest;
         if (plain) p = x[v] * c - base + (x[v] * c_rest - rest);
         p = power_of_2(p);
@@ -85,8 +87,8 @@ INLINE void backward_row(const arguments *a, const place *at, idx r, idx positio
     }
     if (s.far && flags & KEY_TERMS) AT(ds_masses + s.start) += ds_mass;
     if (s.far && sums_weights) AT(masses + s.start) += mass;
-    if (by_relation && flags & KEY_TERMS) add_by_label(a, at, r, ds, ds_masses);
-    if (by_relation && sums_weights) add_by_label(a, at, r, scores, masses);
+    if (by_relation && flags & KEY_TERMS) add_by_label(a, at, r, vecs, ds, ds_masses);
+    if (by_relation && sums_weights) add_by_label(a, at, r, vecs, scores, masses);
 }
 
 static void backward_tile(const arguments *a, const place *at, idx live, idx position, const backward_space *w) {
@@ -168,7 +170,7 @@ static void backward_rows(const arguments *a, place at, idx live, idx share, row
     const rows d_query = result_rows(a, &a->d_query, at.b, at.h, at.first, dim, w->d_query);
 
     for (at.key = at.begin; at.key < visible; at.key += KEYS) {
-        next_tile(a, &at, position, visible, BAND);
+        next_tile(a, &at, position, visible);
         const idx n = at.vecs * LANES, held = at.key - w->held.first;
         const rhs key_columns = columns_at(w->key_columns + held * packed(padded), padded);
         const rhs value_columns = columns_at(w->value_columns + held * packed(wide), wide);

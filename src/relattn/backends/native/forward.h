@@ -38,35 +38,37 @@ static void raise_base(const arguments *a, const place *at, idx r, real top, row
    the row attends to a key. */
 INLINE int forward_row(const arguments *a, const place *at, idx r, idx position, rows out, const forward_space *w,
                        const int flags) {
-    const idx vecs = flags & WHOLE ? VECS : at->vecs, width = strip_width(a);
+    const run vecs = flags & WHOLE ? (run){0, VECS} : vectors_of(at, r);
+    const idx first = vecs.first, end = first + vecs.count, width = strip_width(a);
     const int plain = flags & PLAIN;
     const span s = span_of(a, at, position);
     const real c = w->factor.most, c_rest = w->factor.rest;
     real *scores = w->scores + r * KEYS, *masses = w->masses + r * width;
     real space[KEYS];
     vec x[VECS];
+    if (!(flags & WHOLE) && vecs.count == 0) return 0;
 
 #pragma GCC unroll 16
-    for (idx v = 0; v < vecs; v++) x[v] = AT(scores + v * LANES);
+    for (idx v = first; v < end; v++) x[v] = AT(scores + v * LANES);
     const real *terms = flags & KEY_TERMS ? terms_of(a, at, r, w->terms + r * width, s, space) : NULL;
     if (flags & KEY_TERMS && !s.far)
 #pragma GCC unroll 16
-        for (idx v = 0; v < vecs; v++) x[v] += AT(terms + v * LANES);
+        for (idx v = first; v < end; v++) x[v] += AT(terms + v * LANES);
     real edge = flags & KEY_TERMS && s.far ? terms[0] * c + terms[0] * c_rest : 0;
     int any = 1;
     if (!plain) { /* the scale may be negative */
-        for (idx v = 0; v < vecs; v++) x[v] = x[v] * c + (x[v] * c_rest + edge);
+        for (idx v = first; v < end; v++) x[v] = x[v] * c + (x[v] * c_rest + edge);
         edge = 0;
     }
-    if (!(flags & WHOLE) || !plain) any = hide(a, at, r, position, x);
+    if (!(flags & WHOLE) || !plain) any = hide(a, at, r, position, vecs, x);
     if (!any) {
-        for (idx v = 0; v < vecs; v++) AT(scores + v * LANES) = splat(0);
+        for (idx v = first; v < end; v++) AT(scores + v * LANES) = splat(0);
         return 0;
     }
 
-    vec high = x[0];
+    vec high = x[first];
 #pragma GCC unroll 16
-    for (idx v = 1; v < vecs; v++) high = larger(high, x[v]);
+    for (idx v = first + 1; v < end; v++) high = larger(high, x[v]);
     if (plain) high *= c;
     if (__builtin_expect(any_above(high, w->base[r] - edge + RISE), 0))
         raise_base(a, at, r, max_of(high) + edge, out, w);
@@ -76,7 +78,7 @@ INLINE int forward_row(const arguments *a, const place *at, idx r, idx position,
     const uint32_t number = drop ? row_number(a, at, r) : 0;
     vec sum = splat(0), kept = splat(0);
 #pragma GCC unroll 16
-    for (idx v = 0; v < vecs; v++) {
+    for (idx v = first; v < end; v++) {
         vec p = x[v] - base;
         if (plain) p = x[v] * c - base + x[v] * c_rest;
         p = power_of_2(p);
@@ -88,7 +90,7 @@ INLINE int forward_row(const arguments *a, const place *at, idx r, idx position,
     }
     AT(w->sums + r * LANES) += sum;
     if (flags & VALUE_TERMS && s.far) AT(masses + s.start) += kept;
-    if (flags & VALUE_TERMS && !plain && a->relations.data) add_by_label(a, at, r, scores, masses);
+    if (flags & VALUE_TERMS && !plain && a->relations.data) add_by_label(a, at, r, vecs, scores, masses);
     return any;
 }
 
@@ -139,7 +141,7 @@ static void forward_rows(const arguments *a, place at, idx live, rows keys, rhs 
 
     for (at.key = at.begin; at.key < visible; at.key += KEYS) {
         const idx held = at.key - w->held.first;
-        next_tile(a, &at, position, visible, BAND);
+        next_tile(a, &at, position, visible);
         if (a->queries < FEW) {
             few_products(w->scores, query, live, (rows){keys.data + held * keys.row, keys.row}, &at, padded);
         } else {

@@ -5,7 +5,7 @@
 #ifndef RELATTN_STRIPS_H
 #define RELATTN_STRIPS_H
 
-#include "rows.h"
+#include "products.h"
 
 typedef struct {     /* a tile, or the rows of one */
     idx b, h;        /* sequence, head */
@@ -16,7 +16,7 @@ typedef struct {     /* a tile, or the rows of one */
     run labels;      /* those of the strips, which the queries reach */
     int repeats;     /* whether several keys of a query may have one label */
     int banded;      /* whether some rows attend to a part of the tile's keys only, but for a mask: */
-    run bands[ROWS / 16];
+    run bands[BANDS];
 } place;
 
 INLINE idx margin_of(const arguments *a) { return a->keys < KEYS ? up(a->keys, PADDING) : KEYS; }
@@ -75,16 +75,16 @@ INLINE idx first_tile(const arguments *a, idx position, idx visible) {
     return clamped(window_begin(a, position), 0, visible) / KEYS * KEYS;
 }
 
-/* Set the keys of the next tile of some rows, and the runs of them that each `band` rows attend to. */
-INLINE void next_tile(const arguments *a, place *at, idx position, idx visible, idx band) {
+/* Set the keys of the next tile of some rows, and the runs of them that each BAND rows attend to. */
+INLINE void next_tile(const arguments *a, place *at, idx position, idx visible) {
     at->keys = tile_len(at->key, visible);
     at->vecs = (at->keys + LANES - 1) / LANES;
     at->banded = window_end(a, position) < at->key + at->keys || window_begin(a, position + at->rows - 1) > at->key;
-    for (idx r = 0; r < at->rows && at->banded; r += band) {
-        const idx last = position + (r + band < at->rows ? r + band : at->rows) - 1;
+    for (idx r = 0; r < at->rows && at->banded; r += BAND) {
+        const idx last = position + (r + BAND < at->rows ? r + BAND : at->rows) - 1;
         const idx end = clamped(window_end(a, last) - at->key, 0, at->keys);
-        const idx first = clamped(window_begin(a, position + r) - at->key, 0, end) / band * band;
-        at->bands[r / band] = (run){first, end - first};
+        const idx first = clamped(window_begin(a, position + r) - at->key, 0, end) / BAND * BAND;
+        at->bands[r / BAND] = (run){first, end - first};
     }
 }
 
@@ -186,19 +186,27 @@ INLINE const real *terms_of(const arguments *a, const place *at, idx r, const re
     return space;
 }
 
+/* The vectors of a row of a tile that are computed: all, or those of its band. */
+INLINE run vectors_of(const place *at, idx r) {
+    if (!at->banded) return (run){0, at->vecs};
+    const run band = at->bands[r / BAND];
+    const idx first = band.first / LANES, end = up(band.first + band.count, BAND) / LANES;
+    return (run){first, band.count == 0 ? 0 : (end < at->vecs ? end : at->vecs) - first};
+}
+
 /* Set the scores of a row's pairs that may not attend to -inf. Return whether a pair is left. */
-INLINE int hide(const arguments *a, const place *at, idx r, idx position, vec *scores) {
+INLINE int hide(const arguments *a, const place *at, idx r, idx position, run vecs, vec *scores) {
     const idx allowed = clamped(window_end(a, position) - at->key, 0, at->keys);
     const idx before = clamped(window_begin(a, position) - at->key, 0, allowed);
-    for (idx v = 0; v * LANES < before; v++)
+    for (idx v = vecs.first; v * LANES < before; v++)
         scores[v] = pick(lanes_from((integer)(v * LANES)) >= (integer)before, scores[v], splat(-INFINITY));
-    for (idx v = allowed / LANES; v < at->vecs; v++)
+    for (idx v = allowed / LANES; v < vecs.first + vecs.count; v++)
         scores[v] = pick(lanes_from((integer)(v * LANES)) < (integer)allowed, scores[v], splat(-INFINITY));
     if (!a->mask.data) return allowed > before;
     typedef uint8_t bytes __attribute__((vector_size(LANES)));
     const uint8_t *mask = (const uint8_t *)a->mask.data + pair_at(&a->mask, at, r);
     bytes any = {0};
-    for (idx v = 0; v * LANES < allowed; v++) {
+    for (idx v = vecs.first; v * LANES < allowed; v++) {
         const idx rest = allowed - v * LANES;
         bytes kept = {0};
         memcpy(&kept, mask + v * LANES, rest < LANES ? rest : LANES);
@@ -260,10 +268,10 @@ INLINE void clear(const arguments *a, real *strips, idx count, const place *at) 
     for (idx r = 0; r < count; r++) memset(strips + r * strip_width(a), 0, sizeof(real) * used_of(a, at));
 }
 
-/* Add a row of numbers to its strip, each at its label. */
-INLINE void add_by_label(const arguments *a, const place *at, idx r, const real *numbers, real *strip) {
-    const idx start = pair_at(&a->relations, at, r);
-    for (idx j = 0; j < at->keys; j++) strip[margin_of(a) + label_at(a, start + j)] += numbers[j];
+/* Add some vectors of a row of numbers to its strip, each number at its label. */
+INLINE void add_by_label(const arguments *a, const place *at, idx r, run vecs, const real *numbers, real *strip) {
+    const idx start = pair_at(&a->relations, at, r), end = (vecs.first + vecs.count) * LANES;
+    for (idx j = vecs.first * LANES; j < end && j < at->keys; j++) strip[margin_of(a) + label_at(a, start + j)] += numbers[j];
 }
 
 /* Add the margins to the edge labels: the gradient of `fill_margins`. */
