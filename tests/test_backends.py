@@ -46,7 +46,7 @@ def test_native_and_dense_equal_the_reference(dtype, case):
     assert_backends_equal_the_reference(case, SHAPES[case["shape"]], dtype, "native", "dense")
 
 
-@pytest.mark.parametrize("case", cases(2, seed=7), ids=name_of)
+@pytest.mark.parametrize("case", cases(2, seed=7, has_pos_query=[False]), ids=name_of)
 def test_triton_equals_the_reference(case):
     """In the interpreter, which takes time for every sequence and head."""
     shape = SHAPES[case["shape"]]

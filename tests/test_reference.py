@@ -22,7 +22,7 @@ def by_loops(inputs, label, may_attend, scale):
     """
     q, k, v = (inputs[name].tolist() for name in ("query", "key", "value"))
     r = inputs.get("rel_query", inputs["query"]).tolist()
-    a_key, a_value = (inputs[name].tolist() for name in ("rel_key", "rel_value"))
+    a_key, a_value, a_query = (inputs[name].tolist() for name in ("rel_key", "rel_value", "pos_query"))
     batch, queries, keys = len(q), len(q[0][0]), len(k[0][0])
     z = torch.zeros(batch, HEADS, queries, VALUE_DIM, dtype=torch.float64)
     log_sum = torch.full(z.shape[:-1], -math.inf, dtype=torch.float64)
@@ -33,7 +33,9 @@ def by_loops(inputs, label, may_attend, scale):
             if may_attend(b, h, i, j):
                 row = label(b, h, i, j)
                 e = sum(q[b][h][i][c] * k[b][group][j][c] for c in range(DIM))
-                e += sum(x * a for x, a in zip(r[b][h][i], a_key[row], strict=True)) if row >= 0 else 0.0
+                if row >= 0:
+                    e += sum(x * a for x, a in zip(r[b][h][i], a_key[row], strict=True))
+                    e += sum(x * a for x, a in zip(k[b][group][j], a_query[row], strict=True))
                 weights[j], rows[j] = math.exp(scale * e), a_value[row] if row >= 0 else [0.0] * VALUE_DIM
         if weights:
             total = sum(weights.values())
@@ -44,6 +46,7 @@ def by_loops(inputs, label, may_attend, scale):
 
 
 def assert_equal_to_loops(operator, inputs, label, may_attend, **options):
+    inputs["pos_query"] = torch.randn(len(inputs["rel_key"]), DIM, dtype=torch.float64)
     got, lse = operator(**inputs, **options, backend="reference", return_lse=True)
     z, log_sum = by_loops(inputs, label, may_attend, options.get("scale", DIM**-0.5))
     torch.testing.assert_close(got, z, rtol=1e-13, atol=1e-13)

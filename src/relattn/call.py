@@ -24,6 +24,7 @@ class Call(NamedTuple):
     rel_key: Tensor | None = None  # (labels, rel_dim) or (heads, labels, rel_dim)
     rel_value: Tensor | None = None  # (labels, value_dim) or (heads, labels, value_dim)
     rel_query: Tensor | None = None  # (batch, heads, queries, rel_dim); None: the query, and rel_dim == dim
+    pos_query: Tensor | None = None  # (labels, dim) or (heads, labels, dim), multiplied with the keys
     relations: Tensor | None = None  # (batch or 1, heads or 1, queries, keys) labels; −1: no relative term
     query_offsets: Tensor | None = None  # (batch,) positions of query 0 on the key axis, if sequences differ
     key_lengths: Tensor | None = None  # (batch,) valid keys
@@ -49,10 +50,10 @@ class Call(NamedTuple):
     @classmethod
     def from_arguments(
         cls, query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor | None, rel_value: Tensor | None, *,
-        rel_query: Tensor | None, relations: Tensor | None, check: bool | None, clip: Any, beyond: Beyond,
-        query_offset: int | Tensor | None, is_causal: bool, window: Any, chunk: Any, lengths: Tensor | None,
-        key_lengths: Tensor | None, query_lengths: Tensor | None, mask: Tensor | None, dropout_p: float,
-        scale: float | None,
+        rel_query: Tensor | None, pos_query: Tensor | None, relations: Tensor | None, check: bool | None, clip: Any,
+        beyond: Beyond, query_offset: int | Tensor | None, is_causal: bool, window: Any, chunk: Any,
+        lengths: Tensor | None, key_lengths: Tensor | None, query_lengths: Tensor | None, mask: Tensor | None,
+        dropout_p: float, scale: float | None,
     ) -> "Call":  # fmt: skip
         """Check the arguments of an operator, as documented there, and resolve their defaults.
 
@@ -60,20 +61,20 @@ class Call(NamedTuple):
             ValueError, TypeError: the first argument that breaks a rule, in one line.
         """
         # Operands: tensors, their shapes, dtypes and devices.
-        checks.check_tensors(
-            query=query, key=key, value=value, rel_key=rel_key, rel_value=rel_value, rel_query=rel_query,
-            relations=relations, lengths=lengths, key_lengths=key_lengths, query_lengths=query_lengths, mask=mask,
-        )  # fmt: skip
+        operands = {
+            "query": query, "key": key, "value": value, "rel_key": rel_key, "rel_value": rel_value,
+            "rel_query": rel_query, "pos_query": pos_query,
+        }  # fmt: skip
+        others = {
+            "relations": relations, "lengths": lengths, "key_lengths": key_lengths, "query_lengths": query_lengths,
+            "mask": mask,
+        }  # fmt: skip
+        checks.check_tensors(**operands, **others)
         checks.check_shapes(query, key, value)
-        query, key, value, rel_key, rel_value, rel_query = autocast(query, key, value, rel_key, rel_value, rel_query)
-        checks.check_dtypes(
-            query=query, key=key, value=value, rel_key=rel_key, rel_value=rel_value, rel_query=rel_query
-        )
-        checks.check_devices(
-            query=query, key=key, value=value, rel_key=rel_key, rel_value=rel_value, rel_query=rel_query,
-            relations=relations, lengths=lengths, key_lengths=key_lengths, query_lengths=query_lengths, mask=mask,
-            query_offset=query_offset,
-        )  # fmt: skip
+        checks.check_devices(**operands, **others, query_offset=query_offset)
+        operands = dict(zip(operands, autocast(*operands.values()), strict=True))
+        checks.check_dtypes(**operands)
+        query, key, value, rel_key, rel_value, rel_query, pos_query = operands.values()
         batch, heads, queries, dim = query.shape
         keys, value_dim = value.shape[2:]
         if isinstance(dim, Tensor):  # torch.jit.trace makes sizes tensors; a traced module keeps them as constants
@@ -90,16 +91,18 @@ class Call(NamedTuple):
         else:
             checks.check_table("rel_key", rel_key, rel_query.shape[3], heads)
         checks.check_table("rel_value", rel_value, value_dim, heads)
-        table = rel_value if rel_key is None else rel_key
+        checks.check_table("pos_query", pos_query, dim, heads)
+        tables = {"rel_key": rel_key, "rel_value": rel_value, "pos_query": pos_query}
+        table = next((x for x in tables.values() if x is not None), None)
         rows = 0 if table is None else table.shape[-2]
         left = right = 0
         if relations is None:
             checks.check_beyond(beyond)
             left, right = checks.clipping_range_of_rows(rows) if clip is None else checks.clipping_range(clip)
-            checks.check_rows({"rel_key": rel_key, "rel_value": rel_value}, left + right + 1, clip)
+            checks.check_rows(tables, left + right + 1, clip)
         else:
             relations = checks.check_relations(relations, query, key)
-            checks.check_rows({"rel_key": rel_key, "rel_value": rel_value}, rows, None)
+            checks.check_rows(tables, rows, None)
             if table is not None:
                 checks.check_labels(relations, rows, check)
 
@@ -136,8 +139,9 @@ class Call(NamedTuple):
         reach = positions.reached_range(left, right, farthest, window_left, window_end, size)
         if reach != (left, right):
             kept = slice(left - reach[0], left + reach[1] + 1)
-            rel_key = None if rel_key is None else rel_key[..., kept, :]
-            rel_value = None if rel_value is None else rel_value[..., kept, :]
+            rel_key, rel_value, pos_query = (
+                None if x is None else x[..., kept, :] for x in (rel_key, rel_value, pos_query)
+            )
             left, right = reach
 
         clips = relations is None and beyond == "clip"
@@ -151,6 +155,7 @@ class Call(NamedTuple):
             rel_key=rel_key,
             rel_value=rel_value,
             rel_query=rel_query,
+            pos_query=pos_query,
             relations=None if table is None else relations,
             query_offsets=offsets,
             key_lengths=key_lengths,

@@ -1,9 +1,10 @@
 """The public operators: signatures, documentation and dispatch.
 
-    e_ij = scale · (q_i · k_j + r_i · aK_ij)        α_i = softmax_j e_ij        z_i = Σ_j α_ij (v_j + aV_ij)
+    e_ij = scale · (q_i · k_j + r_i · aK_ij + aQ_ij · k_j)    α_i = softmax_j e_ij    z_i = Σ_j α_ij (v_j + aV_ij)
 
 Here r_i is q_i, as in the paper, or an optional separate query for the relative term, which covers Transformer-XL, T5,
-ALiBi and others (docs/family.md). `relative_attention` takes aK_ij and aV_ij from tables by clip(j − i), key position
+ALiBi and others (docs/family.md). The third term is optional too: DeBERTa has it. `relative_attention` takes aK_ij,
+aQ_ij and aV_ij from tables by clip(j − i), key position
 minus query position (Shaw, Uszkoreit, Vaswani 2018, section 3.2). `relation_attention` takes them by a label that the
 caller gives for every pair (section 3.1). `Call.from_arguments` checks the arguments.
 """
@@ -26,6 +27,7 @@ class Options(TypedDict, total=False):
     """Keyword arguments of both operators, as `relative_attention` documents them."""
 
     rel_query: Tensor | None
+    pos_query: Tensor | None
     query_offset: int | Tensor | None
     is_causal: bool
     window: Window
@@ -51,7 +53,7 @@ def relative_attention(
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 def relative_attention(
     query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor | None = None, rel_value: Tensor | None = None, *,
-    rel_query: Tensor | None = None, clip: Clip = None, beyond: Beyond = "clip",
+    rel_query: Tensor | None = None, pos_query: Tensor | None = None, clip: Clip = None, beyond: Beyond = "clip",
     query_offset: int | Tensor | None = None, is_causal: bool = False, window: Window = None, chunk: Chunk = None,
     lengths: Tensor | None = None, key_lengths: Tensor | None = None, query_lengths: Tensor | None = None,
     mask: Tensor | None = None, dropout_p: float = 0.0, scale: float | None = None, backend: str = "auto",
@@ -68,6 +70,8 @@ def relative_attention(
         rel_value: The table wV, (labels, value_dim) or (heads, labels, value_dim).
         rel_query: The query r of the relative term, (batch, heads, queries, rel_dim). Default: `query`. With q + v
             here and q + u as `query`, scores are Transformer-XL's. With ones of one dimension, `rel_key` is a bias.
+        pos_query: The table wQ, (labels, dim) or (heads, labels, dim): position queries, whose rows are multiplied with
+            the keys. It is DeBERTa's position-to-content term, whose name this is. "triton" does not support it.
         clip: The clipping distance k, or the clipping range (left, right), where labels == left + right + 1. Default:
             k for tables of 2k + 1 rows. A table for one side only, as in causal schemes, needs (rows − 1, 0).
         beyond: Pairs beyond the clipping range take the edge row ("clip", the paper) or have no relative term ("zero").
@@ -108,9 +112,10 @@ def relative_attention(
         ValueError, TypeError: An argument breaks a rule above. The message says what must hold and what was given.
     """
     call = Call.from_arguments(
-        query, key, value, rel_key, rel_value, rel_query=rel_query, relations=None, check=None, clip=clip,
-        beyond=beyond, query_offset=query_offset, is_causal=is_causal, window=window, chunk=chunk, lengths=lengths,
-        key_lengths=key_lengths, query_lengths=query_lengths, mask=mask, dropout_p=dropout_p, scale=scale,
+        query, key, value, rel_key, rel_value, rel_query=rel_query, pos_query=pos_query, relations=None, check=None,
+        clip=clip, beyond=beyond, query_offset=query_offset, is_causal=is_causal, window=window, chunk=chunk,
+        lengths=lengths, key_lengths=key_lengths, query_lengths=query_lengths, mask=mask, dropout_p=dropout_p,
+        scale=scale,
     )  # fmt: skip
     return attend(call, backend, return_lse)
 
@@ -129,7 +134,7 @@ def relation_attention(
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 def relation_attention(
     query: Tensor, key: Tensor, value: Tensor, relations: Tensor, rel_key: Tensor | None = None,
-    rel_value: Tensor | None = None, *, rel_query: Tensor | None = None,
+    rel_value: Tensor | None = None, *, rel_query: Tensor | None = None, pos_query: Tensor | None = None,
     query_offset: int | Tensor | None = None, is_causal: bool = False, window: Window = None, chunk: Chunk = None,
     lengths: Tensor | None = None, key_lengths: Tensor | None = None, query_lengths: Tensor | None = None,
     mask: Tensor | None = None, dropout_p: float = 0.0, scale: float | None = None, backend: str = "auto",
@@ -151,9 +156,10 @@ def relation_attention(
     if relations is None:
         raise TypeError("relations must be a tensor of labels, got None; relative_attention labels pairs by position")
     call = Call.from_arguments(
-        query, key, value, rel_key, rel_value, rel_query=rel_query, relations=relations, check=check, clip=None,
-        beyond="zero", query_offset=query_offset, is_causal=is_causal, window=window, chunk=chunk, lengths=lengths,
-        key_lengths=key_lengths, query_lengths=query_lengths, mask=mask, dropout_p=dropout_p, scale=scale,
+        query, key, value, rel_key, rel_value, rel_query=rel_query, pos_query=pos_query, relations=relations,
+        check=check, clip=None, beyond="zero", query_offset=query_offset, is_causal=is_causal, window=window,
+        chunk=chunk, lengths=lengths, key_lengths=key_lengths, query_lengths=query_lengths, mask=mask,
+        dropout_p=dropout_p, scale=scale,
     )  # fmt: skip
     return attend(call, backend, return_lse)
 

@@ -9,7 +9,7 @@ from types import ModuleType
 import torch
 
 from relattn.backends import dense, native, reference, triton
-from relattn.backends.autograd import has_gradients
+from relattn.backends.autograd import INPUTS, has_gradients
 from relattn.call import Call
 
 BACKENDS: dict[str, ModuleType] = {"native": native, "triton": triton, "dense": dense, "reference": reference}
@@ -71,7 +71,7 @@ def saves_memory(call: Call) -> bool:
     Without gradients it always does: `dense` allocates an array of pairs, and `triton` allocates nothing. Measured
     thresholds belong here.
     """
-    tensors = (call.query, call.key, call.value, call.rel_key, call.rel_value, call.rel_query)
+    tensors = call[:INPUTS]
     return not has_gradients(tensors) or triton.bytes_for_backward(call) < bytes_of_dense(call)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-INPUTS = 6  # leading arguments, which have gradients: query, key, value, rel_key, rel_value and rel_query
+INPUTS = 7  # leading arguments, which have gradients, from query to pos_query
 
 Function = Callable[..., tuple[Tensor, ...]]
 

@@ -12,12 +12,13 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Devices, dtypes and sizes that a backend supports. Every backend supports every option of both operators.
+    """Devices, dtypes and sizes that a backend supports. Every backend supports every other option of both operators.
 
     Attributes:
         devices: Types of devices; empty: any.
         dtypes: Dtypes of the operands.
         head_dims: Largest head dimension; None: any.
+        takes_pos_query: Whether it computes the term of `pos_query`.
         is_exported: Whether `torch.export` can trace it, which takes plain PyTorch operations.
         unavailable_reason: Return why this installation cannot run a call, or None if it can.
         installation: Return one line about this installation.
@@ -27,6 +28,7 @@ class Capabilities:
     dtypes: tuple[torch.dtype, ...] = DTYPES
     head_dims: int | None = None
     is_exported: bool = False
+    takes_pos_query: bool = True
     unavailable_reason: Callable[[Call], str | None] = lambda call: None
     installation: Callable[[], str] = lambda: "needs nothing"
 
@@ -40,6 +42,8 @@ class Capabilities:
         elif self.head_dims is not None and not all(1 <= dim <= self.head_dims for dim in head_dims(call).values()):
             listed = ", ".join(f"{name} {dim}" for name, dim in head_dims(call).items())
             reason = f"head dims must be from 1 to {self.head_dims}, got {listed}"
+        elif call.pos_query is not None and not self.takes_pos_query:
+            reason = "it has no pos_query"
         elif torch.compiler.is_exporting() and not self.is_exported:
             reason = "torch.export supports plain PyTorch operations only"
         else:

@@ -31,7 +31,8 @@ def register(
         forward: Function of a call. It returns the output, the natural log-sum-exp (batch, heads, queries), and the
             other statistics of each query that the backward pass reads.
         backward: Function of a call, the gradient of the output, and the three results of `forward`. It returns the
-            gradients of query, key, value, rel_key, rel_value and rel_query; an empty tensor for an absent argument.
+            gradients of query, key, value, rel_key, rel_value, rel_query and pos_query; an empty tensor for an absent
+            argument.
         row_stats: Number of these statistics.
 
     Returns:

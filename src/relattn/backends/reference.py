@@ -1,10 +1,10 @@
 """The paper's equations, line by line: every other backend is tested against them.
 
-    e_ij = scale · (q_i · k_j + r_i · aK_ij)        α_i = softmax_j e_ij        z_i = Σ_j α_ij (v_j + aV_ij)
+    e_ij = scale · (q_i · k_j + r_i · aK_ij + aQ_ij · k_j)    α_i = softmax_j e_ij    z_i = Σ_j α_ij (v_j + aV_ij)
 
-Here q = x W^Q, k = x W^K and v = x W^V are given; r = q unless a `rel_query` is given; aK_ij and aV_ij are gathered
-for every pair, in n × n × d numbers. It runs on any device in any floating-point dtype. It is for reading and for
-checking, not for speed.
+Here q = x W^Q, k = x W^K and v = x W^V are given; r = q unless a `rel_query` is given; aK_ij, aQ_ij and aV_ij are
+gathered for every pair, in n × n × d numbers. It runs on any device in any floating-point dtype. It is for reading and
+for checking, not for speed.
 """
 
 import torch
@@ -32,6 +32,8 @@ def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
         a_key = vectors_of_pairs(call.rel_key, label)
         r = q if call.rel_query is None else call.rel_query
         e = e + (r[:, :, :, None, :] * a_key).sum(-1)
+    if call.pos_query is not None:
+        e = e + (k[:, :, None] * vectors_of_pairs(call.pos_query, label)).sum(-1)
     e = call.scale * e
 
     e = e.to(accumulation_dtype(e.dtype))

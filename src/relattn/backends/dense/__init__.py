@@ -24,7 +24,10 @@ def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
         kept = torch.empty(*call.query.shape[:3], call.key.shape[2], dtype=torch.bool, device=call.query.device)
         kept.bernoulli_(1.0 - call.dropout_p)
     tables, label, diagonals = labels(call)
-    tensors = (call.query, call.key, call.value, *tables, call.rel_query, label, hidden, live, kept)
+    rel_key, rel_value, pos_query = tables
+    tensors = (
+        call.query, call.key, call.value, rel_key, rel_value, call.rel_query, pos_query, label, hidden, live, kept,
+    )  # fmt: skip
     options = (diagonals, keep_scale(call.dropout_p), call.scale, return_lse, has_gradients(tensors))
     output, *rest = differentiable_attention(*tensors, *options)
     return output, rest[0].detach() if return_lse else None
@@ -32,7 +35,8 @@ def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
 
 def labels(call: Call) -> tuple[list[Tensor | None], Tensor | None, Diagonals | None]:
     """Return the tables, (heads or 1, labels, dim), and how pairs get their rows: by labels, or by diagonals."""
-    tables = [None if x is None else x[None] if x.dim() == 2 else x for x in (call.rel_key, call.rel_value)]
+    given = (call.rel_key, call.rel_value, call.pos_query)
+    tables = [None if x is None else x[None] if x.dim() == 2 else x for x in given]
     queries, keys = call.query.shape[2], call.key.shape[2]
     needs_labels = call.relations is not None or call.query_offsets is not None or queries * keys == 0
     if needs_labels or is_tracing():

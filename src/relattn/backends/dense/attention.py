@@ -31,6 +31,7 @@ class Inputs(NamedTuple):
     key_table: Tensor | None  # (heads or 1, labels, rel_dim)
     value_table: Tensor | None  # (heads or 1, labels, value_dim)
     rel_query: Tensor | None  # (batch, heads, queries, rel_dim); None: the query
+    query_table: Tensor | None  # (heads or 1, labels, dim), multiplied with the keys
     label: Tensor | None  # (…, queries, keys), if there are no diagonals
     hidden: Tensor | None  # (…, queries, keys): True for pairs that may not attend
     live: Tensor | None  # (…, queries, 1): False for queries whose output is zeros
@@ -50,6 +51,7 @@ class Inputs(NamedTuple):
             key_table=cut(self.key_table, heads),
             value_table=cut(self.value_table, heads),
             rel_query=cut(self.rel_query, sentences, heads),
+            query_table=cut(self.query_table, heads),
             label=cut(self.label, sentences, heads),
             hidden=cut(self.hidden, sentences, heads),
             live=cut(self.live, sentences, heads),
@@ -60,6 +62,10 @@ class Inputs(NamedTuple):
         """Return the query of the relative term."""
         return self.query if self.rel_query is None else self.rel_query
 
+    def keys_of_heads(self) -> Tensor:
+        """Return the keys that each head of the queries has, (batch, heads, keys, dim)."""
+        return self.key.repeat_interleave(self.query.shape[1] // self.key.shape[1], dim=1)
+
     def labelling(self) -> Diagonals | Labels:
         """Return the object that adds terms by label to pairs, and collects pairs by label."""
         if self.diagonals is not None:
@@ -68,7 +74,7 @@ class Inputs(NamedTuple):
         return Labels(self.label)
 
 
-TENSORS = 10  # leading fields of Inputs that are tensors or None
+TENSORS = 11  # leading fields of Inputs that are tensors or None
 
 
 def forward(*given: Any) -> tuple[Tensor, ...]:
@@ -100,7 +106,7 @@ def forward(*given: Any) -> tuple[Tensor, ...]:
 
 
 def backward(grad: Tensor, *given: Any) -> tuple[Tensor, ...]:
-    """Return the gradients of query, key, value, tables and rel_query; empty tensors for absent arguments.
+    """Return the gradients of the arguments from query to query_table; empty tensors for absent ones.
 
     Args:
         grad: Gradient of the output.
@@ -108,7 +114,7 @@ def backward(grad: Tensor, *given: Any) -> tuple[Tensor, ...]:
     """
     inputs = Inputs(*given[-len(Inputs._fields) :])
     saved = list(given[1 if inputs.return_lse else 0 : -len(Inputs._fields)])
-    tables = (inputs.key_table, inputs.value_table)
+    tables = (inputs.key_table, inputs.value_table, inputs.query_table)
     d_query, d_key, d_value = (x.new_empty(x.shape) for x in (inputs.query, inputs.key, inputs.value))
     d_rel_query = None if inputs.rel_query is None else inputs.rel_query.new_empty(inputs.rel_query.shape)
     d_tables = [inputs.query.new_empty(0) if x is None else torch.zeros_like(x) for x in tables]
@@ -125,7 +131,9 @@ def backward(grad: Tensor, *given: Any) -> tuple[Tensor, ...]:
         for d_table, share in zip(d_tables, d_part, strict=True):
             if share is not None:
                 cut(d_table, heads).add_(share)
-    return d_query, d_key, d_value, *d_tables, grad.new_empty(0) if d_rel_query is None else d_rel_query
+    d_key_table, d_value_table, d_query_table = d_tables
+    d_rel_query = grad.new_empty(0) if d_rel_query is None else d_rel_query
+    return d_query, d_key, d_value, d_key_table, d_value_table, d_rel_query, d_query_table
 
 
 differentiable_attention = differentiable("dense", forward, backward, tensors=TENSORS, unread=1)
@@ -138,6 +146,11 @@ def scores(part: Inputs) -> Tensor:
     stacked(pairs, key).baddbmm_(stacked(query, key), stacked(key, key).mT, beta=0, alpha=part.scale)
     if table is not None:
         part.labelling().add(pairs, times_table(part.relative_query(), table.mT * part.scale))
+    if part.query_table is not None:
+        terms = query.new_zeros(*query.shape[:2], key.shape[2], query.shape[2])  # (batch, heads, keys, queries)
+        by_label = times_table(part.keys_of_heads(), part.query_table.mT * part.scale)
+        part.labelling().transposed(query).add(terms, by_label)
+        pairs += terms.mT
     return pairs if part.hidden is None else pairs.masked_fill_(part.hidden, -torch.inf)
 
 
@@ -159,7 +172,7 @@ def gradients_of_part(
     probabilities: Tensor,
     by_label: Tensor | None,
     part: Inputs,
-) -> tuple[Tensor | None, Tensor | None]:
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Write the gradients of query, key, value and rel_query to `out`, and return those of the tables."""
     query, key, value, labelling = part.query, part.key, part.value, part.labelling()
     d_query, d_key, d_value = (stacked(x, key) for x in out[:3])
@@ -182,7 +195,13 @@ def gradients_of_part(
     torch._softmax_backward_data(ds, probabilities, -1, ds.dtype, grad_input=ds)
 
     d_key.baddbmm_(flat.mT, queries, beta=0, alpha=part.scale)
-    d_key_table = d_value_table = None
+    d_key_table = d_value_table = d_query_table = None
+    if part.query_table is not None:
+        transposed = ds.mT.contiguous()  # (batch, heads, keys, queries)
+        ds_of_keys = part.labelling().transposed(query).collect(transposed, part.query_table.shape[1])
+        d_query_table = table_gradient(ds_of_keys, part.keys_of_heads(), part.query_table) * part.scale
+        d_keys = times_table(ds_of_keys, part.query_table * part.scale)
+        out[1].add_(d_keys.unflatten(1, (key.shape[1], -1)).sum(2))
     beta = 0.0
     if part.key_table is not None:
         ds_by_label = labelling.collect(ds, part.key_table.shape[1])
@@ -195,7 +214,7 @@ def gradients_of_part(
     d_query.baddbmm_(flat, keys, beta=beta, alpha=part.scale)
     if part.value_table is not None and by_label is not None:
         d_value_table = table_gradient(by_label, grad, part.value_table)
-    return d_key_table, d_value_table
+    return d_key_table, d_value_table, d_query_table
 
 
 def parts(query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice, slice]]:

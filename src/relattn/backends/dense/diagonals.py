@@ -9,7 +9,6 @@ Pairs left and right of the clipping range, which share its edge labels, form tw
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -41,7 +40,7 @@ class Diagonals:
         if self.right is not None:
             rows, columns = self.right.shape
             pairs[..., :rows, -columns:].addcmul_(self.right, by_label[..., :rows, -1:])
-        self.diagonals(pairs).add_(by_label[..., self.complete.start : self.complete.stop, :])
+        self.complete_diagonals(pairs).add_(by_label[..., self.complete.start : self.complete.stop, :])
         for first, last in self.ends():
             near = self.columns(first, last)
             ahead = first + self.start - near.start  # of label 0 of the first query, in these columns
@@ -52,9 +51,9 @@ class Diagonals:
     def collect(self, pairs: Tensor, labels: int) -> Tensor:
         """Return the sums of the pairs over the keys of each label: (…, queries, width)."""
         if len(self.complete) == self.queries and self.left is None and self.right is None:
-            return self.diagonals(pairs)
+            return self.complete_diagonals(pairs)
         by_label = pairs.new_empty(*pairs.shape[:-1], self.width)
-        by_label[..., self.complete.start : self.complete.stop, :] = self.diagonals(pairs)
+        by_label[..., self.complete.start : self.complete.stop, :] = self.complete_diagonals(pairs)
         for first, last in self.ends():
             near = self.columns(first, last)
             ahead = first + self.start - near.start
@@ -69,7 +68,14 @@ class Diagonals:
             by_label[..., :rows, -1] += (pairs[..., :rows, -columns:] * self.right).sum(-1)
         return by_label
 
-    def diagonals(self, pairs: Tensor) -> Tensor:
+    def transposed(self, like: Tensor) -> "Diagonals":
+        """Return the diagonals of the pairs (key, query)."""
+        start = 1 - self.start - self.width
+        return diagonals(
+            Reversed, self.keys, self.queries, start, self.width, like, self.right is not None, self.left is not None
+        )
+
+    def complete_diagonals(self, pairs: Tensor) -> Tensor:
         """Return the pairs of the complete queries by label, (…, complete, width): a view of a contiguous array."""
         sizes = (*pairs.shape[:-2], len(self.complete), self.width)
         strides = (*pairs.stride()[:-2], self.keys + 1, 1)
@@ -99,7 +105,7 @@ def diagonals_of(call: Call) -> tuple[Diagonals, slice]:
 
     Distances are left out that no pair has, or no pair that may attend.
     """
-    queries, keys, device, dtype = call.query.shape[2], call.key.shape[2], call.query.device, call.query.dtype
+    queries, keys = call.query.shape[2], call.key.shape[2]
     offset = call.query_offset
     if call.clips:  # beyond the clipping range, all offsets give the same labels
         offset = min(max(offset, 1 - queries - call.right), keys - 1 + call.left)
@@ -110,15 +116,35 @@ def diagonals_of(call: Call) -> tuple[Diagonals, slice]:
     width = max(0, end - begin)
     start = begin + offset if width > 0 else 0
 
+    corners = call.clips and width > 0
+    made = diagonals(
+        Diagonals, queries, keys, start, width, call.query, corners and lowest < begin, corners and highest >= end
+    )
+    return made, slice(begin + call.left, begin + call.left + width)
+
+
+def diagonals(
+    kind: type[Diagonals], queries: int, keys: int, start: int, width: int, like: Tensor, has_left: bool,
+    has_right: bool,
+) -> Diagonals:  # fmt: skip
+    """Return the diagonals from `start` on, with the corners that there are in the dtype of a tensor."""
     first = min(queries, max(0, -start))
     complete = range(first, max(first, min(queries, keys - start - width + 1)))
     left = right = None
-    if call.clips and width > 0 and lowest < begin:
+    if has_left:
         rows, columns = min(queries, queries - 1 + start), min(keys, queries - 1 + start)
-        left = torch.ones(rows, columns, dtype=dtype, device=device).tril(start - 1 + queries - rows)
-    if call.clips and width > 0 and highest >= end:
+        left = like.new_ones(rows, columns).tril(start - 1 + queries - rows)
+    if has_right:
         rows, columns = min(queries, keys - start - width), min(keys, keys - start - width)
-        right = torch.ones(rows, columns, dtype=dtype, device=device).triu(start + width - keys + columns)
-    return Diagonals(queries, keys, start, width, complete, left, right), slice(
-        begin + call.left, begin + call.left + width
-    )
+        right = like.new_ones(rows, columns).triu(start + width - keys + columns)
+    return kind(queries, keys, start, width, complete, left, right)
+
+
+class Reversed(Diagonals):
+    """Diagonals whose labels run from the last to the first: those of the pairs (key, query)."""
+
+    def add(self, pairs: Tensor, by_label: Tensor) -> None:
+        super().add(pairs, by_label.flip(-1))
+
+    def collect(self, pairs: Tensor, labels: int) -> Tensor:
+        return super().collect(pairs, labels).flip(-1)

@@ -13,6 +13,10 @@ class Labels:
 
     label: Tensor  # (batch or 1, heads or 1, queries, keys)
 
+    def transposed(self, like: Tensor) -> "Labels":
+        """Return the labels of the pairs (key, query)."""
+        return Labels(self.label.mT)
+
     def add(self, pairs: Tensor, by_label: Tensor) -> None:
         """Add terms by label, (…, queries, labels), to the pairs (…, queries, keys) in place."""
         pairs += by_label.gather(-1, self.index(pairs, by_label.shape[-1]))

@@ -17,9 +17,9 @@ typedef struct {
 typedef struct {
     /* (batch, heads, rows, dim) in `type`; key and value have key_heads heads; a rel_query may have no data */
     array query, key, value, rel_query, output, grad, d_query, d_key, d_value, d_rel_query;
-    /* (1, heads, labels, rel_dim) and (1, heads, labels, value_dim) in `type`, stride 0 where heads share one; no data
-       where there is none */
-    array rel_key, rel_value;
+    /* (1, heads, labels, rel_dim, value_dim or dim) in `type`, stride 0 where heads share one; no data where there is
+       none */
+    array rel_key, rel_value, pos_query;
     /* (batch, heads, queries) in the build's number */
     array lse;
     /* one byte per pair, (batch, heads, queries, keys), strides 0 where broadcast; no data where there is none */
@@ -27,7 +27,7 @@ typedef struct {
     /* as the mask; integers of `relations_size` bytes */
     array relations;
     /* (shares, heads, labels, padded dim) in the build's number, zeros at first */
-    real *d_rel_key, *d_rel_value;
+    real *d_rel_key, *d_rel_value, *d_pos_query;
     /* (batch,), or NULL */
     const int64_t *query_offsets, *key_lengths, *query_lengths;
     idx batch, heads, key_heads, queries, keys, dim, value_dim, rel_dim, labels, relations_size, type, threads;

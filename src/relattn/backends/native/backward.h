@@ -7,8 +7,7 @@
 #ifndef RELATTN_BACKWARD_H
 #define RELATTN_BACKWARD_H
 
-#include "products.h"
-#include "strips.h"
+#include "key_strips.h"
 #include "threads.h"
 
 typedef struct {
@@ -17,6 +16,7 @@ typedef struct {
     factor factor; /* of scores */
     number *key_columns, *value_columns, *keys, *query_lhs, *grad_lhs, *query_rhs, *grad_rhs, *tile_lhs;
     table rel_key, rel_value;
+    key_strips strips;
     run labels; /* those that are loaded of the tables */
     run held;   /* the keys that are loaded of a head */
     rhs key_rows;
@@ -135,6 +135,7 @@ static void backward_rows(const arguments *a, place at, idx live, idx share, row
     const idx dim = a->dim, value_dim = a->value_dim, padded = up(dim, PADDING), wide = up(value_dim, PADDING);
     const idx width = strip_width(a), margin = margin_of(a), across = up(a->rel_dim, PADDING);
     const idx position = position_of(a, at.b, at.first), visible = visible_keys(a, at.b, position, live);
+    const int add = a->pos_query.data != NULL;
 
     const rows query = rows_of(a, &a->query, at.b, at.h, at.first, live, dim, w->query);
     const rows grad = rows_of(a, &a->grad, at.b, at.h, at.first, live, value_dim, w->grad);
@@ -153,13 +154,13 @@ static void backward_rows(const arguments *a, place at, idx live, idx share, row
     at.begin = first_tile(a, position, visible);
     at.labels = reached_by_rows(a, position, at.begin, visible, w->labels);
     if (a->rel_key.data) {
-        by_label(a, w->terms, rel_query, live, a->rel_dim, &w->rel_key, &at);
-        fill_margins(a, w->terms, live, &at);
+        by_label(w->terms, width, margin, rel_query, live, a->rel_dim, &w->rel_key, at.labels);
+        fill_margins(a->clips, w->terms, width, margin, live, at.labels);
         clear(a, w->ds_masses, live, &at);
     }
     if (a->rel_value.data) {
-        by_label(a, w->dp_terms, grad, live, value_dim, &w->rel_value, &at);
-        fill_margins(a, w->dp_terms, live, &at);
+        by_label(w->dp_terms, width, margin, grad, live, value_dim, &w->rel_value, at.labels);
+        fill_margins(a->clips, w->dp_terms, width, margin, live, at.labels);
     }
     at.repeats = a->rel_key.data && repeats(a, position, visible);
     if (a->rel_value.data || at.repeats) clear(a, w->masses, live, &at);
@@ -174,14 +175,17 @@ static void backward_rows(const arguments *a, place at, idx live, idx share, row
         const idx n = at.vecs * LANES, held = at.key - w->held.first;
         const rhs key_columns = columns_at(w->key_columns + held * packed(padded), padded);
         const rhs value_columns = columns_at(w->value_columns + held * packed(wide), wide);
+        if (add) terms_of_tile(a, &w->strips, &at, live, position, w->scores);
         if (at.banded) {
-            multiply_columns(w->scores, KEYS, query_lhs, key_columns, live, at.bands, dim);
-            multiply_columns(w->ds, KEYS, grad_lhs, value_columns, live, at.bands, value_dim);
+            if (add) memset(w->ds, 0, sizeof(real) * ROWS * KEYS); /* outside the bands */
+            multiply_columns(w->scores, KEYS, query_lhs, key_columns, live, at.bands, dim, add);
+            multiply_columns(w->ds, KEYS, grad_lhs, value_columns, live, at.bands, value_dim, 0);
         } else {
-            multiply(w->scores, KEYS, query_lhs, key_columns, live, n, dim, 0);
+            multiply(w->scores, KEYS, query_lhs, key_columns, live, n, dim, add);
             multiply(w->ds, KEYS, grad_lhs, value_columns, live, n, value_dim, 0);
         }
         backward_tile(a, &at, live, position, w);
+        if (add) add_tile(a, &w->strips, &at, live, position, w->ds);
         const rows weights = {w->scores, KEYS}, ds = {w->ds, KEYS};
         real *d_value = d_values.data + at.key * d_values.row, *d_key = d_keys.data + at.key * d_keys.row;
         if (at.banded) {
@@ -209,7 +213,7 @@ static void backward_rows(const arguments *a, place at, idx live, idx share, row
     if (own) d_rel_query = result_rows(a, &a->d_rel_query, at.b, at.h, at.first, a->rel_dim, w->d_rel_query);
     if (a->rel_key.data && at.begin < visible) {
         if (at.repeats) level(a, w->ds_masses, w->masses, live, &at);
-        fold_margins(a, w->ds_masses, live, &at);
+        fold_margins(a->clips, w->ds_masses, width, margin, live, at.labels);
         const rows table = rows_at(&w->rel_key, at.labels.first);
         real *d_rows = a->d_rel_key + (tables * a->labels + at.labels.first) * across;
         product(d_rel_query.data, d_rel_query.row, w->ds_masses + margin, width, 1, table.data, table.row, PANEL, live,
@@ -218,7 +222,7 @@ static void backward_rows(const arguments *a, place at, idx live, idx share, row
                 across, live, 1);
     }
     if (a->rel_value.data && at.begin < visible) {
-        fold_margins(a, w->masses, live, &at);
+        fold_margins(a->clips, w->masses, width, margin, live, at.labels);
         real *d_rows = a->d_rel_value + (tables * a->labels + at.labels.first) * wide;
         product(d_rows, wide, w->masses + margin, 1, width, grad.data, grad.row, PANEL, at.labels.count, wide, live, 1);
     }
@@ -261,10 +265,17 @@ static void backward_head(const arguments *a, idx b, idx kv, idx share, backward
                 w->labels = to_load(w->labels, reached(a, position, up(several, ROWS), begin, visible));
                 load_table(a, &w->rel_key, &a->rel_key, h, w->labels, a->rel_dim);
                 load_table(a, &w->rel_value, &a->rel_value, h, w->labels, value_dim);
+                load_table(a, &w->strips.table, &a->pos_query, h, w->labels, dim);
+                if (a->pos_query.data)
+                    fill_key_strips(a, &w->strips, b, kv, (run){begin, visible - begin}, position, up(several, ROWS),
+                                    w->space);
             }
             const idx count = a->queries - first < ROWS ? a->queries - first : ROWS;
             const place at = {.b = b, .h = h, .first = first, .rows = count};
             backward_rows(a, at, live_rows(a, b, first, count), share, d_keys, d_values, w);
+            if (a->pos_query.data && ((first + ROWS) % TASK_ROWS == 0 || first + ROWS >= a->queries))
+                add_key_gradients(a, &w->strips, b, kv, d_keys,
+                                  a->d_pos_query + (share * a->heads + h) * a->labels * padded, w->space);
         }
     for (idx j = 0; j < a->keys; j++) {
         if (j >= valid) {
@@ -286,7 +297,8 @@ static void backward_worker(void *data) {
     const idx widest = padded > wide ? padded : wide;
     const int pairs = TOGETHER > 1;
     const idx labels = up(most_labels(a, TASK_ROWS), KEYS), across = up(a->rel_dim, PADDING);
-    backward_space w = {.factor = factor_of(a->scale), .rel_key.head = -1, .rel_value.head = -1};
+    backward_space w = {.factor = factor_of(a->scale), .rel_key.head = -1, .rel_value.head = -1,
+                        .strips.table.head = -1};
     const piece pieces[] = {
         {&w.space, KEYS * widest},
         {&w.columns, pairs ? KEYS * widest : 0},
@@ -304,6 +316,10 @@ static void backward_worker(void *data) {
         {&w.rel_query, a->rel_query.data ? ROWS * across : 0},
         {&w.d_rel_query, a->rel_query.data ? ROWS * across : 0},
         {&w.rel_key.space, !a->rel_key.data || in_place(a, &a->rel_key, a->rel_dim) ? 0 : labels * across},
+        {&w.strips.terms, a->pos_query.data ? most * key_strip_width(a) : 0},
+        {&w.strips.masses, a->pos_query.data ? most * key_strip_width(a) : 0},
+        {&w.strips.table.space, !a->pos_query.data || in_place(a, &a->pos_query, a->dim) ? 0 : labels * padded},
+        {&w.strips.table.transposed, a->pos_query.data ? labels * padded : 0},
         {&w.rel_key.transposed, a->rel_key.data ? labels * across : 0},
         {&w.rel_value.space, !a->rel_value.data || in_place(a, &a->rel_value, a->value_dim) ? 0 : labels * wide},
         {&w.rel_value.transposed, a->rel_value.data ? labels * wide : 0},

@@ -3,8 +3,7 @@
 #ifndef RELATTN_FORWARD_H
 #define RELATTN_FORWARD_H
 
-#include "products.h"
-#include "strips.h"
+#include "key_strips.h"
 #include "threads.h"
 
 typedef struct {
@@ -13,6 +12,7 @@ typedef struct {
     factor factor; /* of scores */
     number *keys, *values, *query_lhs, *scores_lhs;    /* operands of products */
     table rel_key, rel_value;
+    key_strips strips;
     run labels; /* those that are loaded of the tables */
     idx loaded; /* the head of which keys and values are loaded, -1 for none */
     run held;   /* these keys */
@@ -110,13 +110,13 @@ static void forward_tile(const arguments *a, const place *at, idx live, idx posi
 }
 
 /* Scores of a few queries, without transposed keys. */
-static void few_products(real *scores, rows query, idx live, rows keys, const place *at, idx padded) {
+static void few_products(real *scores, rows query, idx live, rows keys, const place *at, idx padded, int add) {
     for (idx r = 0; r < live; r++)
         for (idx j = 0; j < at->vecs * LANES; j++) {
             vec sum = splat(0);
             for (idx i = 0; i < padded && j < at->keys; i += LANES)
                 sum += AT(query.data + r * query.row + i) * AT(keys.data + j * keys.row + i);
-            scores[r * KEYS + j] = sum_of(sum);
+            scores[r * KEYS + j] = (add ? scores[r * KEYS + j] : 0) + sum_of(sum);
         }
 }
 
@@ -124,6 +124,7 @@ static void few_products(real *scores, rows query, idx live, rows keys, const pl
    alone. */
 static void forward_rows(const arguments *a, place at, idx live, rows keys, rhs values, const forward_space *w) {
     const idx dim = a->dim, padded = up(dim, PADDING), wide = up(a->value_dim, PADDING);
+    const idx width = strip_width(a), margin = margin_of(a), add = a->pos_query.data != NULL;
     const idx position = position_of(a, at.b, at.first), visible = visible_keys(a, at.b, position, live);
     char seen[ROWS] = {0};
 
@@ -133,8 +134,9 @@ static void forward_rows(const arguments *a, place at, idx live, rows keys, rhs 
     at.begin = first_tile(a, position, visible);
     at.labels = reached_by_rows(a, position, at.begin, visible, w->labels);
     if (a->rel_key.data) {
-        by_label(a, w->terms, rel_query_of(a, &at, live, query, w->rel_query), live, a->rel_dim, &w->rel_key, &at);
-        fill_margins(a, w->terms, live, &at);
+        by_label(w->terms, width, margin, rel_query_of(a, &at, live, query, w->rel_query), live, a->rel_dim,
+                 &w->rel_key, at.labels);
+        fill_margins(a->clips, w->terms, width, margin, live, at.labels);
     }
     if (a->rel_value.data) clear(a, w->masses, live, &at);
     for (idx r = 0; r < live; r++) w->base[r] = -INFINITY, AT(w->sums + r * LANES) = splat(0);
@@ -143,11 +145,14 @@ static void forward_rows(const arguments *a, place at, idx live, rows keys, rhs 
         const idx held = at.key - w->held.first;
         next_tile(a, &at, position, visible);
         if (a->queries < FEW) {
-            few_products(w->scores, query, live, (rows){keys.data + held * keys.row, keys.row}, &at, padded);
+            const rows tile_keys = {keys.data + held * keys.row, keys.row};
+            if (add) few_terms(a, &w->strips.table, &at, live, position, tile_keys, w->scores);
+            few_products(w->scores, query, live, tile_keys, &at, padded, add);
         } else {
             const rhs columns = columns_at(w->keys + held * packed(padded), padded);
-            if (at.banded) multiply_columns(w->scores, KEYS, query_lhs, columns, live, at.bands, dim);
-            else multiply(w->scores, KEYS, query_lhs, columns, live, at.vecs * LANES, dim, 0);
+            if (add) terms_of_tile(a, &w->strips, &at, live, position, w->scores);
+            if (at.banded) multiply_columns(w->scores, KEYS, query_lhs, columns, live, at.bands, dim, add);
+            else multiply(w->scores, KEYS, query_lhs, columns, live, at.vecs * LANES, dim, add);
         }
         forward_tile(a, &at, live, position, out, w, seen);
         const lhs weights = lhs_of((rows){w->scores, KEYS}, live, at.vecs * LANES, w->scores_lhs);
@@ -159,8 +164,8 @@ static void forward_rows(const arguments *a, place at, idx live, rows keys, rhs 
 
     if (a->rel_value.data && at.begin < visible) {
         const rows table = rows_at(&w->rel_value, at.labels.first);
-        fold_margins(a, w->masses, live, &at);
-        product(out.data, out.row, w->masses + margin_of(a), strip_width(a), 1, table.data, table.row, PANEL, live,
+        fold_margins(a->clips, w->masses, width, margin, live, at.labels);
+        product(out.data, out.row, w->masses + margin, width, 1, table.data, table.row, PANEL, live,
                 wide, at.labels.count, 1);
     }
     for (idx r = 0; r < live; r++) w->total[r] = sum_of(AT(w->sums + r * LANES));
@@ -183,7 +188,8 @@ static void forward_worker(void *data) {
     const idx padded = up(a->dim, PADDING), wide = up(a->value_dim, PADDING), width = strip_width(a),
               most = up(most_keys(a, TASK_ROWS), KEYS), widest = padded > wide ? padded : wide;
     const idx labels = up(most_labels(a, TASK_ROWS), KEYS), across = up(a->rel_dim, PADDING);
-    forward_space w = {.factor = factor_of(a->scale), .loaded = -1, .rel_key.head = -1, .rel_value.head = -1};
+    forward_space w = {.factor = factor_of(a->scale), .loaded = -1, .rel_key.head = -1, .rel_value.head = -1,
+                       .strips.table.head = -1};
     const int few = a->queries < FEW, pairs = TOGETHER > 1;
     real *key_rows;
     const piece pieces[] = {
@@ -199,6 +205,9 @@ static void forward_worker(void *data) {
         {&w.rel_key.space, !a->rel_key.data || in_place(a, &a->rel_key, a->rel_dim) ? 0 : labels * across},
         {&w.rel_key.transposed, a->rel_key.data && !few ? labels * across : 0},
         {&w.rel_value.space, !a->rel_value.data || in_place(a, &a->rel_value, a->value_dim) ? 0 : labels * wide},
+        {&w.strips.terms, a->pos_query.data && !few ? most * key_strip_width(a) : 0},
+        {&w.strips.table.space, !a->pos_query.data || in_place(a, &a->pos_query, a->dim) ? 0 : labels * padded},
+        {&w.strips.table.transposed, a->pos_query.data && !few ? labels * padded : 0},
         {&w.scores, ROWS * KEYS},
         {&w.output, ROWS * wide},
         {&w.terms, a->rel_key.data ? ROWS * width : 0},
@@ -210,7 +219,8 @@ static void forward_worker(void *data) {
     real *block = allocate(work, pieces, sizeof pieces / sizeof *pieces);
     if (!block) return;
     begin_products();
-    if (few) w.rel_key.transposed = NULL;
+    if (few) w.rel_key.transposed = w.strips.table.transposed = NULL;
+    w.strips.masses = NULL;
 
     const idx parts = (a->queries + TASK_ROWS - 1) / TASK_ROWS, group = a->heads / a->key_heads;
     rows keys = {0};
@@ -238,6 +248,10 @@ static void forward_worker(void *data) {
         w.labels = to_load(w.labels, reached(a, position, up(end - start, ROWS), begin, visible));
         load_table(a, &w.rel_key, &a->rel_key, h, w.labels, a->rel_dim);
         load_table(a, &w.rel_value, &a->rel_value, h, w.labels, a->value_dim);
+        load_table(a, &w.strips.table, &a->pos_query, h, w.labels, a->dim);
+        if (a->pos_query.data && !few)
+            fill_key_strips(a, &w.strips, b, kv, (run){begin, visible - begin}, position, up(end - start, ROWS),
+                            w.space);
         for (idx first = start; first < end; first += ROWS) {
             const idx count = end - first < ROWS ? end - first : ROWS;
             const place at = {.b = b, .h = h, .first = first, .rows = count};

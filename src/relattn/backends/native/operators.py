@@ -34,13 +34,13 @@ def forward(call: Call) -> Attended:
 
 
 def backward(call: Call, grad: Tensor, output: Tensor, lse: Tensor, row_stats: Tensor) -> tuple[Tensor, ...]:
-    """Return the gradients of query, key, value, rel_key, rel_value and rel_query; empty for absent arguments."""
+    """Return the gradients of the arguments from query to pos_query; empty for absent ones."""
     task = Task(call)
     d_query, d_key, d_value, d_rel_query = (
         new_gradient(task.tensors.get(name), grad) for name in ("query", "key", "value", "rel_query")
     )
-    tables = (call.rel_key, call.rel_value)
-    d_rel_key, d_rel_value = (task.new_shares(table) for table in tables)
+    tables = (call.rel_key, call.rel_value, call.pos_query)
+    d_rel_key, d_rel_value, d_pos_query = (task.new_shares(table) for table in tables)
     task.run(
         "backward",
         grad=with_contiguous_rows(grad),
@@ -52,12 +52,13 @@ def backward(call: Call, grad: Tensor, output: Tensor, lse: Tensor, row_stats: T
         d_rel_query=d_rel_query,
         d_rel_key=d_rel_key,
         d_rel_value=d_rel_value,
+        d_pos_query=d_pos_query,
     )
-    d_tables = (
+    d_rel_key, d_rel_value, d_pos_query = (
         new_gradient(table, grad) if table is None else summed(shares, table)
-        for shares, table in zip((d_rel_key, d_rel_value), tables, strict=True)
+        for shares, table in zip((d_rel_key, d_rel_value, d_pos_query), tables, strict=True)
     )
-    return d_query, d_key, d_value, *d_tables, d_rel_query
+    return d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, d_pos_query
 
 
 class Task:
@@ -66,7 +67,7 @@ class Task:
     def __init__(self, call: Call) -> None:
         batch, heads, queries, dim = call.query.shape
         _, key_heads, keys, value_dim = call.value.shape
-        tables = [x for x in (call.rel_key, call.rel_value) if x is not None]
+        tables = [x for x in (call.rel_key, call.rel_value, call.pos_query) if x is not None]
         self.real = accumulation_dtype(call.query.dtype)
         self.kernels = library.kernels_of(call.query.dtype)
         self.arguments: Any = self.kernels.arguments(
@@ -143,6 +144,7 @@ def tensors_of(call: Call) -> dict[str, Tensor | None]:
         "rel_query": None if call.rel_query is None else with_contiguous_rows(call.rel_query),
         "rel_key": table_per_head(call.rel_key, heads),
         "rel_value": table_per_head(call.rel_value, heads),
+        "pos_query": table_per_head(call.pos_query, heads),
         "relations": on_pairs(call.relations, pairs),
         "mask": on_pairs(call.mask, pairs),
         "query_offsets": int64(call.query_offsets),

@@ -259,11 +259,11 @@ INLINE rhs rows_from(rhs b, idx k) {
 enum { BAND = TOGETHER > 1 ? 32 : PANEL < KEYS && PANEL > 16 ? PANEL : 16, BANDS = ROWS / BAND };
 
 /* Columns of `c` outside the runs are not written. */
-INLINE void multiply_columns(real *c, idx ldc, lhs a, rhs b, idx m, const run *runs, idx inner) {
+INLINE void multiply_columns(real *c, idx ldc, lhs a, rhs b, idx m, const run *runs, idx inner, int add) {
     for (idx i = 0; i < m; i += BAND) {
         const run columns = runs[i / BAND];
         multiply(c + i * ldc + columns.first, ldc, lhs_at(a, i, 0), columns_from(b, columns.first),
-                 m - i < BAND ? m - i : BAND, up(columns.count, LANES), inner, 0);
+                 m - i < BAND ? m - i : BAND, up(columns.count, LANES), inner, add);
     }
 }
 

@@ -136,11 +136,11 @@ INLINE rows rel_query_of(const arguments *a, const place *at, idx live, rows que
     return a->rel_query.data ? rows_of(a, &a->rel_query, at->b, at->h, at->first, live, a->rel_dim, space) : query;
 }
 
-/* Multiply rows with the rows of a table: one number per label, in strips. */
-static void by_label(const arguments *a, real *strips, rows x, idx count, idx dim, const table *t, const place *at) {
-    const idx width = strip_width(a), deep = up(dim, PADDING), skipped = at->labels.first - t->labels.first;
-    const idx labels = at->labels.count, products = t->transposed ? in_products(labels) : 0;
-    real *strip = strips + margin_of(a);
+/* Multiply rows with the rows of a table: one number per label, in strips of a width, after a margin. */
+static void by_label(real *strips, idx width, idx margin, rows x, idx count, idx dim, const table *t, run run) {
+    const idx deep = up(dim, PADDING), skipped = run.first - t->labels.first;
+    const idx labels = run.count, products = t->transposed ? in_products(labels) : 0;
+    real *strip = strips + margin;
     for (idx l = 0; l < products; l += KEYS)
         product(strip + l, width, x.data, x.row, 1, t->transposed + (skipped + l) * deep, PANEL, deep * PANEL, count,
                 up(tile_len(l, products), LANES), dim, 0);
@@ -155,11 +155,10 @@ static void by_label(const arguments *a, real *strips, rows x, idx count, idx di
 
 /* Fill the margins of strips of scores: with the scores of the two edges, or with zeros. For relations, the slot before
    label 0 is zero: pairs without a label use it. */
-INLINE void fill_margins(const arguments *a, real *strips, idx count, const place *at) {
-    const idx width = strip_width(a), margin = margin_of(a);
+INLINE void fill_margins(idx clips, real *strips, idx width, idx margin, idx count, run run) {
     for (idx r = 0; r < count; r++) {
-        real *strip = strips + r * width, *labels = strip + margin, *end = labels + at->labels.count;
-        const vec before = splat(a->clips ? labels[0] : 0), after = splat(a->clips ? end[-1] : 0);
+        real *strip = strips + r * width, *labels = strip + margin, *end = labels + run.count;
+        const vec before = splat(clips ? labels[0] : 0), after = splat(clips ? end[-1] : 0);
         for (idx i = 0; i < margin; i += LANES) AT(strip + i) = before;
         for (idx i = 0; i < margin; i += LANES) AT(end + i) = after;
     }
@@ -275,11 +274,10 @@ INLINE void add_by_label(const arguments *a, const place *at, idx r, run vecs, c
 }
 
 /* Add the margins to the edge labels: the gradient of `fill_margins`. */
-INLINE void fold_margins(const arguments *a, real *strips, idx count, const place *at) {
-    if (!a->clips) return;
-    const idx width = strip_width(a), margin = margin_of(a);
+INLINE void fold_margins(idx clips, real *strips, idx width, idx margin, idx count, run run) {
+    if (!clips) return;
     for (idx r = 0; r < count; r++) {
-        real *strip = strips + r * width, *labels = strip + margin, *end = labels + at->labels.count;
+        real *strip = strips + r * width, *labels = strip + margin, *end = labels + run.count;
         vec before = splat(0), after = splat(0);
         for (idx i = 0; i < margin; i += LANES) before += AT(strip + i);
         for (idx i = 0; i < margin; i += LANES) after += AT(end + i);

@@ -105,7 +105,7 @@ def run_backward(
     call: Call, grad: Tensor, output: Tensor, lse: Tensor, row_stats: Tensor, launch: Launch = launch,
     tiles_of: TilesOf = tiles_of,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Return the gradients of query, key, value, rel_key, rel_value and rel_query; an empty tensor for None."""
+    """Return the gradients of the arguments from query to pos_query; an empty tensor for an absent one."""
     problem = Problem(call, tiles_of)
     plan = problem.plan
     batch, heads, _ = lse.shape
@@ -154,7 +154,8 @@ def run_backward(
         grad.new_empty(0) if part is None else sum_of_parts(problem.with_table_rows(part, groups, kernel), table)
         for part, table in zip(parts, tables, strict=True)
     )
-    return d_query, d_key, d_value, *d_tables, grad.new_empty(0) if d_rel_query is None else d_rel_query
+    absent = grad.new_empty(0)
+    return d_query, d_key, d_value, *d_tables, absent if d_rel_query is None else d_rel_query, absent
 
 
 class Problem:
