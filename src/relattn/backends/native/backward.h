@@ -26,7 +26,7 @@ typedef struct {
    */
 INLINE void backward_row(const arguments *a, const place *at, idx r, idx position, const backward_space *w,
                          const int flags) {
-    const run vecs = flags & WHOLE ? (run){0, VECS} : vectors_of(at, r);
+    const run vecs = vectors_of(at, r, flags);
     const idx first = vecs.first, end = first + vecs.count, width = strip_width(a);
     const int plain = flags & PLAIN, by_relation = !plain && a->relations.data, drop = !plain && drops(a);
     const int sums_weights = flags & VALUE_TERMS || at->repeats;
@@ -36,7 +36,7 @@ INLINE void backward_row(const arguments *a, const place *at, idx r, idx positio
     real *masses = w->masses + r * width, *ds_masses = w->ds_masses + r * width;
     real space[KEYS], dp_space[KEYS];
     vec x[VECS];
-    if (!(flags & WHOLE) && vecs.count == 0) return;
+    if (flags & BANDED && vecs.count == 0) return;
 
 #pragma GCC unroll 16
     for (idx v = first; v < end; v++) x[v] = AT(scores + v * LANES);
@@ -51,7 +51,7 @@ INLINE void backward_row(const arguments *a, const place *at, idx r, idx positio
         edge = 0;
     }
     int any = 1;
-    if (!(flags & WHOLE) || !plain) any = hide(a, at, r, position, vecs, x);
+    if (flags & BANDED || at->keys % LANES != 0 || !plain) any = hide(a, at, r, position, vecs, x);
     if (!any) {
         for (idx v = first; v < end; v++) AT(scores + v * LANES) = AT(ds + v * LANES) = splat(0);
         return;
@@ -100,8 +100,9 @@ static void backward_tile(const arguments *a, const place *at, idx live, idx pos
         case PLAIN | WHOLE | KEY_TERMS: BACKWARD_ROWS(PLAIN | WHOLE | KEY_TERMS); break;
         case PLAIN | WHOLE | KEY_TERMS | VALUE_TERMS: BACKWARD_ROWS(PLAIN | WHOLE | KEY_TERMS | VALUE_TERMS); break;
         default:
-            if (flags & PLAIN) BACKWARD_ROWS(flags | PLAIN);
-            else BACKWARD_ROWS(flags & ~PLAIN);
+            if (!(flags & PLAIN)) BACKWARD_ROWS(flags & ~PLAIN);
+            else if (flags & BANDED) BACKWARD_ROWS(flags | PLAIN | BANDED);
+            else BACKWARD_ROWS((flags | PLAIN) & ~BANDED);
     }
 }
 

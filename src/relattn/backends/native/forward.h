@@ -38,7 +38,7 @@ static void raise_base(const arguments *a, const place *at, idx r, real top, row
    the row attends to a key. */
 INLINE int forward_row(const arguments *a, const place *at, idx r, idx position, rows out, const forward_space *w,
                        const int flags) {
-    const run vecs = flags & WHOLE ? (run){0, VECS} : vectors_of(at, r);
+    const run vecs = vectors_of(at, r, flags);
     const idx first = vecs.first, end = first + vecs.count, width = strip_width(a);
     const int plain = flags & PLAIN;
     const span s = span_of(a, at, position);
@@ -46,7 +46,7 @@ INLINE int forward_row(const arguments *a, const place *at, idx r, idx position,
     real *scores = w->scores + r * KEYS, *masses = w->masses + r * width;
     real space[KEYS];
     vec x[VECS];
-    if (!(flags & WHOLE) && vecs.count == 0) return 0;
+    if (flags & BANDED && vecs.count == 0) return 0;
 
 #pragma GCC unroll 16
     for (idx v = first; v < end; v++) x[v] = AT(scores + v * LANES);
@@ -60,7 +60,7 @@ INLINE int forward_row(const arguments *a, const place *at, idx r, idx position,
         for (idx v = first; v < end; v++) x[v] = x[v] * c + (x[v] * c_rest + edge);
         edge = 0;
     }
-    if (!(flags & WHOLE) || !plain) any = hide(a, at, r, position, vecs, x);
+    if (flags & BANDED || at->keys % LANES != 0 || !plain) any = hide(a, at, r, position, vecs, x);
     if (!any) {
         for (idx v = first; v < end; v++) AT(scores + v * LANES) = splat(0);
         return 0;
@@ -104,8 +104,9 @@ static void forward_tile(const arguments *a, const place *at, idx live, idx posi
         case PLAIN | WHOLE | KEY_TERMS: FORWARD_ROWS(PLAIN | WHOLE | KEY_TERMS); break;
         case PLAIN | WHOLE | KEY_TERMS | VALUE_TERMS: FORWARD_ROWS(PLAIN | WHOLE | KEY_TERMS | VALUE_TERMS); break;
         default:
-            if (flags & PLAIN) FORWARD_ROWS(flags | PLAIN);
-            else FORWARD_ROWS(flags & ~PLAIN);
+            if (!(flags & PLAIN)) FORWARD_ROWS(flags & ~PLAIN);
+            else if (flags & BANDED) FORWARD_ROWS(flags | PLAIN | BANDED);
+            else FORWARD_ROWS((flags | PLAIN) & ~BANDED);
     }
 }
 

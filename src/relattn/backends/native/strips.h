@@ -185,9 +185,20 @@ INLINE const real *terms_of(const arguments *a, const place *at, idx r, const re
     return space;
 }
 
+/* ---- what the rows of a tile have in common, so that the compiler can leave out the rest ---- */
+
+enum { VECS = KEYS / LANES };
+enum {
+    KEY_TERMS = 1,   /* there is a table of keys */
+    VALUE_TERMS = 2, /* there is a table of values */
+    WHOLE = 4,       /* the rows attend to all KEYS keys of the tile, but for a mask */
+    BANDED = 16,     /* some rows attend to a part of the tile's keys only */
+    PLAIN = 8,       /* there are no relations, no mask and no dropout, and the scale is positive */
+};
+
 /* The vectors of a row of a tile that are computed: all, or those of its band. */
-INLINE run vectors_of(const place *at, idx r) {
-    if (!at->banded) return (run){0, at->vecs};
+INLINE run vectors_of(const place *at, idx r, const int flags) {
+    if (!(flags & BANDED)) return (run){0, flags & WHOLE ? VECS : at->vecs};
     const run band = at->bands[r / BAND];
     const idx first = band.first / LANES, end = up(band.first + band.count, BAND) / LANES;
     return (run){first, band.count == 0 ? 0 : (end < at->vecs ? end : at->vecs) - first};
@@ -245,20 +256,10 @@ INLINE ivec is_kept(const arguments *a, uint32_t number, idx key) {
     return __builtin_convertvector((signed_draws)(x >> 8) < (int32_t)a->keep_threshold, ivec);
 }
 
-/* ---- what the rows of a tile have in common, so that the compiler can leave out the rest ---- */
-
-enum { VECS = KEYS / LANES };
-enum {
-    KEY_TERMS = 1,   /* there is a table of keys */
-    VALUE_TERMS = 2, /* there is a table of values */
-    WHOLE = 4,       /* the rows attend to all KEYS keys of the tile, but for a mask */
-    PLAIN = 8,       /* there are no relations, no mask and no dropout, and the scale is positive */
-};
-
 INLINE int row_flags(const arguments *a, const place *at, idx position) {
     const int plain = !a->mask.data && !a->relations.data && !drops(a) && a->scale > 0;
     return (a->rel_key.data ? KEY_TERMS : 0) | (a->rel_value.data ? VALUE_TERMS : 0) |
-           (at->keys == KEYS && !at->banded ? WHOLE : 0) | (plain ? PLAIN : 0);
+           (at->banded ? BANDED : at->keys == KEYS ? WHOLE : 0) | (plain ? PLAIN : 0);
 }
 
 /* ---- masses: sums by label of probabilities, or of gradients of scores ---- */
