@@ -30,8 +30,11 @@ from relattn.backends.triton.labels import (
 )
 from relattn.backends.triton.pairs import (
     Pairs,
+    common_keys,
+    common_positions,
     far_tile,
     hide,
+    in_window,
     is_kept,
     key_parts,
     labels_of,
@@ -127,7 +130,8 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, output, g
     row = block * ROWS + tl.arange(0, ROWS)
     position = row + offset
     first, last = block * ROWS + offset, tl.minimum(block * ROWS + ROWS, valid_queries) - 1 + offset
-    near_start, near_stop, stop = key_parts(pairs, first, last, valid_keys, NEAR)
+    start, near_start, near_stop, stop = key_parts(pairs, first, last, valid_keys, NEAR)
+    common_first, common_last = common_keys(pairs, first, last)
     seen_until = near_stop
     if WHOLE:  # every key is near, and the program stores a gradient for it
         near_start, near_stop, seen_until = 0, pairs.keys, stop
@@ -168,9 +172,9 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, output, g
     ds_before, ds_in, mass_in = ds_sum, ds_sum, ds_sum
 
     if not WHOLE:
-        tiles_before = (near_start + COLS - 1) // COLS
+        tiles_before = (near_start - start + COLS - 1) // COLS
         for step in range(tiles_before + (stop - near_stop + COLS - 1) // COLS):  # far tiles
-            is_before, first_key, end = far_tile(step, tiles_before, 0, near_start, near_stop, stop, COLS)
+            is_before, first_key, end = far_tile(step, tiles_before, start, near_start, near_stop, stop, COLS)
             column = first_key + tl.arange(0, COLS)
             k = load_rows(key, b, key_head, column, valid_keys)  # (COLS, dim)
             v = load_rows(value, b, key_head, column, valid_keys)  # (COLS, value_dim)
@@ -178,6 +182,10 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, output, g
             p = tl.exp2(scale2 * product(q, tl.trans(k), pairs.options.PRECISION) - log[:, None])  # (ROWS, COLS)
             if first_key + COLS > end:
                 p = tl.where((column < end)[None, :], p, 0.0)
+            if pairs.options.WINDOW:
+                if (first_key < common_first) | (first_key + COLS - 1 > common_last):
+                    seen = in_window(pairs, (column < end)[None, :], position[:, None], column[None, :])
+                    p = tl.where(seen, p, 0.0)
             dp = product(g, tl.trans(v), pairs.options.PRECISION)  # (ROWS, COLS)
             shifted_delta = tl.where(is_before, delta_before, delta_after)
             _, ds = kept_and_ds(p, dp, delta[:, None], shifted_delta[:, None], pairs, row_seed, column[None, :])
@@ -201,6 +209,8 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, output, g
         e = pair_terms(r, rel_key, key_terms, key_before, pairs, b, h, label, is_before, low, high, False)
         e = add_product(q, tl.trans(k), e, pairs.options.PRECISION)  # (ROWS, NEAR)
         may_hide = (first_key + NEAR > seen_until) | (pairs.options.CAUSAL & (first_key + NEAR - 1 > first))
+        if pairs.options.WINDOW:
+            may_hide = may_hide | (first_key < common_first) | (first_key + NEAR - 1 > common_last)
         e = hide(e, pairs, b, h, row[:, None], position[:, None], column[None, :], seen_until, may_hide)
         p = tl.exp2(scale2 * e - log_sum[:, None])  # (ROWS, NEAR)
         dp = pair_terms(g, rel_value, value_terms, value_before, pairs, b, h, label, is_before, low, high, False)
@@ -291,6 +301,7 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, grad, backwa
     column = block * COLS + tl.arange(0, COLS)
     first, last = block * COLS, tl.minimum(block * COLS + COLS, pairs.keys) - 1
     start, near_start, near_stop, stop = query_parts(pairs, first, last, offset, valid_queries, valid_keys, NEAR)
+    common_first, common_last = common_positions(pairs, first, last)
     k = load_rows(key, b, key_head, column, valid_keys)  # (COLS, dim)
     v = load_rows(value, b, key_head, column, valid_keys)  # (COLS, value_dim)
     dk, dv = tl.zeros([COLS, key.PADDED], tl.float32), tl.zeros([COLS, value.PADDED], tl.float32)
@@ -313,6 +324,11 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, grad, backwa
             if first_row + ROWS > end:
                 log = tl.where(row < end, log, float("inf"))
             p = tl.exp2(scale2 * product(k, tl.trans(q), pairs.options.PRECISION) - log[None, :])  # (COLS, ROWS)
+            if pairs.options.WINDOW:
+                if (first_row + offset < common_first) | (first_row + ROWS - 1 + offset > common_last):
+                    position = row + offset
+                    seen = in_window(pairs, (row < end)[None, :], position[None, :], column[:, None])
+                    p = tl.where(seen, p, 0.0)
             dp = product(v, tl.trans(g), pairs.options.PRECISION)  # (COLS, ROWS)
             row_seed = load_row_seed(backward_stats, b, h, row, pairs)[None, :]
             p_kept, ds = kept_and_ds(p, dp, delta[None, :], shifted_delta[None, :], pairs, row_seed, column[:, None])
@@ -347,6 +363,9 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, grad, backwa
             e = pair_terms(r, rel_key, key_terms, key_before, pairs, b, h, label, is_before, low, high, True)
             e = add_product(k, tl.trans(q), e, pairs.options.PRECISION)  # (COLS, NEAR)
             may_hide = (last >= valid_keys) | (pairs.options.CAUSAL & (last > first_row + offset))
+            if pairs.options.WINDOW:
+                is_cut = (first_row + offset < common_first) | (first_row + NEAR - 1 + offset > common_last)
+                may_hide = may_hide | is_cut
             e = hide(e, pairs, b, h, row[None, :], position[None, :], column[:, None], valid_keys, may_hide)
             p = tl.exp2(scale2 * e - log_sum[None, :])  # (COLS, NEAR)
             dp = pair_terms(g, rel_value, value_terms, value_before, pairs, b, h, label, is_before, low, high, True)

@@ -24,8 +24,10 @@ from relattn.backends.triton.labels import (
 )
 from relattn.backends.triton.pairs import (
     Pairs,
+    common_keys,
     far_tile,
     hide,
+    in_window,
     is_kept,
     key_parts,
     labels_of,
@@ -72,9 +74,10 @@ def attend(query, key, value, rel_key, rel_value, rel_query, output, lse, row_st
     row = block * ROWS + tl.arange(0, ROWS)
     position = row + offset
     first, last = block * ROWS + offset, tl.minimum(block * ROWS + ROWS, valid_queries) - 1 + offset
-    near_start, near_stop, stop = key_parts(pairs, first, last, valid_keys, NEAR)
-    share = (stop + splits * NEAR - 1) // (splits * NEAR) * NEAR  # keys per split
-    start = tl.minimum(split * share, stop)
+    begin, near_start, near_stop, stop = key_parts(pairs, first, last, valid_keys, NEAR)
+    common_first, common_last = common_keys(pairs, first, last)
+    share = (stop - begin + splits * NEAR - 1) // (splits * NEAR) * NEAR  # keys per split
+    start = tl.minimum(begin + split * share, stop)
     stop = tl.minimum(start + share, stop)
     near_start = tl.minimum(tl.maximum(near_start, start), stop)
     near_stop = tl.minimum(tl.maximum(near_stop, start), stop)
@@ -100,10 +103,17 @@ def attend(query, key, value, rel_key, rel_value, rel_query, output, lse, row_st
         e = product(q, tl.trans(k), pairs.options.PRECISION)  # (ROWS, COLS)
         if first_key + COLS > end:
             e = tl.where((column < end)[None, :], e, float("-inf"))
+        if pairs.options.WINDOW:
+            if (first_key < common_first) | (first_key + COLS - 1 > common_last):
+                seen = in_window(pairs, (column < end)[None, :], position[:, None], column[None, :])
+                e = tl.where(seen, e, float("-inf"))
         edge = scale2 * tl.where(is_before, before, after)  # (ROWS,)
         new_max = tl.maximum(row_max, scale2 * tl.max(e, 1) + edge)
-        p = tl.exp2(scale2 * e - (new_max - edge)[:, None])  # (ROWS, COLS)
-        rescale = tl.exp2(row_max - new_max)
+        finite_max = new_max
+        if pairs.options.WINDOW:
+            finite_max = tl.where(new_max == float("-inf"), 0.0, new_max)
+        p = tl.exp2(scale2 * e - (finite_max - edge)[:, None])  # (ROWS, COLS)
+        rescale = tl.exp2(row_max - finite_max)
         p_sum = tl.sum(p, 1)
         row_max, row_sum = new_max, row_sum * rescale + p_sum
         if pairs.options.seed is not None:
@@ -128,6 +138,8 @@ def attend(query, key, value, rel_key, rel_value, rel_query, output, lse, row_st
         e = pair_terms(r, rel_key, key_terms, before, pairs, b, h, label, is_before, low, high, False)
         e = add_product(q, tl.trans(k), e, pairs.options.PRECISION)  # (ROWS, NEAR)
         may_hide = (first_key + NEAR > near_stop) | (pairs.options.CAUSAL & (first_key + NEAR - 1 > first))
+        if pairs.options.WINDOW:
+            may_hide = may_hide | (first_key < common_first) | (first_key + NEAR - 1 > common_last)
         e = hide(e, pairs, b, h, row[:, None], position[:, None], column[None, :], near_stop, may_hide)
         new_max = tl.maximum(row_max, scale2 * tl.max(e, 1))
         finite_max = tl.where(new_max == float("-inf"), 0.0, new_max)

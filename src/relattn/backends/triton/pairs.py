@@ -1,7 +1,8 @@
 """Pairs of a query and a key: which attend, their labels, which of them dropout keeps, and which tiles are far.
 
 A pair is *before* or *after* the clipping range if its distance j − i is too small or too large to lie in it. A *far*
-tile has pairs of one side only, of which none is hidden, so that they all share one label. All other tiles are *near*.
+tile has pairs of one side only, so that they all share one label. Only a window hides some of them, in tiles that it
+cuts. All other tiles are *near*. Tiles outside the window are in no part.
 """
 
 from typing import Any, NamedTuple
@@ -30,6 +31,9 @@ class PairOptions(NamedTuple):
     labels: Any  # rows of a table for pairs in the clipping range; the first is row `shift`
     shift: Any
     reach: Any  # number of labels that a block of queries reaches if it is smaller than `labels`, or None
+    window_left: Any  # the window begins so many keys before the first position of a query's chunk; None: at key 0
+    window_right: Any  # the window ends so many keys after it; None: at the last key, or at the query if CAUSAL
+    chunk_size: Any  # positions per chunk of the sequence, or None if each position is a chunk of its own
     keep_threshold: Any  # dropout keeps a pair if its random number, out of 2 ** 24, is smaller
     keep_scale: Any  # factor of kept probabilities: 1 / (1 − p), or 0 if p is 1
     GROUP: Any  # query heads per key head
@@ -38,6 +42,7 @@ class PairOptions(NamedTuple):
     BEFORE: Any  # pairs before the clipping range take the first row of the table
     AFTER: Any  # pairs after the clipping range take the last row; causal attention has none
     CAUSAL: Any
+    WINDOW: Any  # the window has a limit
     PRECISION: Any  # of float32 products: "tf32x3" or "tf32"
 
 
@@ -77,6 +82,71 @@ def lengths_of(pairs, b):
 
 
 @triton.jit
+def chunk_start(pairs, position):
+    """Return the first position of the chunk that a position is in. Positions may be negative."""
+    start = position
+    if pairs.options.chunk_size is not None:
+        remainder = position % pairs.options.chunk_size  # negative for a negative position, as in C
+        start = position - tl.where(remainder < 0, remainder + pairs.options.chunk_size, remainder)
+    return start
+
+
+@triton.jit
+def in_window(pairs, seen, position, key):
+    """Return whether pairs are in the window, for those that are `seen`."""
+    if pairs.options.window_left is not None:
+        seen = seen & (key >= chunk_start(pairs, position) - pairs.options.window_left)
+    if pairs.options.window_right is not None:
+        seen = seen & (key <= chunk_start(pairs, position) + pairs.options.window_right)
+    return seen
+
+
+@triton.jit
+def no_limits():
+    return tl.full([], -(2**31), tl.int32), tl.full([], 2**31 - 1, tl.int32)
+
+
+@triton.jit
+def common_keys(pairs, first, last):
+    """Return the first and the last key in the windows of all queries at positions `first` to `last`."""
+    common_first, common_last = no_limits()
+    if pairs.options.window_left is not None:
+        common_first = chunk_start(pairs, last) - pairs.options.window_left
+    if pairs.options.window_right is not None:
+        common_last = chunk_start(pairs, first) + pairs.options.window_right
+    return common_first, common_last
+
+
+@triton.jit
+def common_positions(pairs, first, last):
+    """Return the first and the last position of queries whose windows have all keys `first` to `last`."""
+    common_first, common_last = no_limits()
+    if pairs.options.window_right is not None:
+        common_first = first_position(pairs, last)
+    if pairs.options.window_left is not None:
+        common_last = last_position(pairs, first)
+    return common_first, common_last
+
+
+@triton.jit
+def first_position(pairs, key):
+    """Return the first position of a query whose window does not end before a key."""
+    start = key - pairs.options.window_right
+    if pairs.options.chunk_size is not None:  # the next start of a chunk
+        start = chunk_start(pairs, start + pairs.options.chunk_size - 1)
+    return start
+
+
+@triton.jit
+def last_position(pairs, key):
+    """Return the last position of a query whose window does not begin after a key."""
+    last = key + pairs.options.window_left
+    if pairs.options.chunk_size is not None:
+        last = chunk_start(pairs, last) + pairs.options.chunk_size - 1
+    return last
+
+
+@triton.jit
 def hide(e, pairs, b, h, row, position, key, stop, may_hide):
     """Return the scores with −∞ for pairs that do not attend and for keys from `stop` on.
 
@@ -86,6 +156,7 @@ def hide(e, pairs, b, h, row, position, key, stop, may_hide):
         seen = (key < stop) & (row < pairs.queries)
         if pairs.options.CAUSAL:
             seen = seen & (key <= position)
+        seen = in_window(pairs, seen, position, key)
         seen = seen & tl.load(pointers(pairs.options.mask, b, h, row, key), mask=seen, other=0).to(tl.int1)
         hidden = with_product_layout(tl.where(seen, 0.0, 1.0))
         e = tl.where(hidden == 0.0, e, float("-inf"))
@@ -93,6 +164,7 @@ def hide(e, pairs, b, h, row, position, key, stop, may_hide):
         seen = key < stop
         if pairs.options.CAUSAL:
             seen = seen & (key <= position)
+        seen = in_window(pairs, seen, position, key)
         e = tl.where(seen, e, float("-inf"))
     return e
 
@@ -113,23 +185,32 @@ def labels_of(pairs, b, h, row, position, key):
 
 @triton.jit
 def key_parts(pairs, first, last, valid_keys, NEAR: tl.constexpr):
-    """Return near_start, near_stop and stop for the valid queries of a block, at positions `first` to `last`.
+    """Return start, near_start, near_stop and stop for the valid queries of a block, at positions `first` to `last`.
 
-    Keys 0 … near_start and near_stop … stop are far, and near_start … near_stop are near. The near part is a multiple
-    of NEAR wide, unless it ends at `stop`. A block of padding has `last` before `first`, and no keys.
+    Keys start … near_start and near_stop … stop are far, and near_start … near_stop are near. All others are hidden. A
+    part begins at a multiple of NEAR, or is empty and begins at `stop`. The near part is a multiple of NEAR wide,
+    unless it ends at `stop`. A block of padding has `last` before `first`, and no keys.
     """
     stop = valid_keys
     if pairs.options.CAUSAL:
         stop = tl.maximum(tl.minimum(valid_keys, last + 1), 0)
+    if pairs.options.window_right is not None:
+        stop = tl.maximum(tl.minimum(stop, chunk_start(pairs, last) + pairs.options.window_right + 1), 0)
     if pairs.options.key_lengths is not None:
         stop = tl.where(first <= last, stop, 0)
-    near_start, near_stop = stop * 0, stop
+    start = stop * 0
+    if pairs.options.window_left is not None:
+        begin = tl.maximum(chunk_start(pairs, first) - pairs.options.window_left, 0)
+        start = tl.minimum(begin // NEAR * NEAR, stop)
+    near_start, near_stop = start, stop
     if (pairs.options.mask is None) and (pairs.options.relations is None):
         near_start = tl.minimum(tl.maximum(first + pairs.options.start, 0) // NEAR * NEAR, stop)
+        if pairs.options.window_left is not None:
+            near_start = tl.maximum(near_start, start)
         if not pairs.options.CAUSAL:
             wide = tl.maximum(last + pairs.options.stop - near_start, 0)
             near_stop = tl.minimum(near_start + (wide + NEAR - 1) // NEAR * NEAR, stop)
-    return near_start, near_stop, stop
+    return start, near_start, near_stop, stop
 
 
 @triton.jit
@@ -143,6 +224,11 @@ def query_parts(pairs, first, last, offset, valid_queries, valid_keys, NEAR: tl.
     start, stop = 0, valid_queries
     if pairs.options.CAUSAL:
         start = tl.maximum(first - offset, 0) // NEAR * NEAR
+    if pairs.options.window_right is not None:
+        start = tl.maximum(first_position(pairs, first) - offset, 0) // NEAR * NEAR
+    if pairs.options.window_left is not None:
+        end = last_position(pairs, last).to(tl.int64) + 1 - offset  # may be 2 ** 31
+        stop = tl.maximum(tl.minimum(stop, end), 0).to(tl.int32)
     if pairs.options.key_lengths is not None:
         stop = tl.where(first < valid_keys, stop, 0)
     start = tl.minimum(start, stop)
@@ -150,6 +236,8 @@ def query_parts(pairs, first, last, offset, valid_queries, valid_keys, NEAR: tl.
     if (pairs.options.mask is None) and (pairs.options.relations is None):
         if not pairs.options.CAUSAL:
             near_start = tl.minimum(tl.maximum(first - pairs.options.stop - offset + 1, 0) // NEAR * NEAR, stop)
+            if pairs.options.window_right is not None:
+                near_start = tl.maximum(near_start, start)
         wide = tl.maximum(last - pairs.options.start + 1 - offset - near_start, 0)
         near_stop = tl.minimum(near_start + (wide + NEAR - 1) // NEAR * NEAR, stop)
     return start, near_start, near_stop, stop

@@ -44,6 +44,9 @@ class Sizes(NamedTuple):
     right: int
     clips: bool
     is_causal: bool
+    window_left: int | None
+    window_right: int | None
+    chunk: int
     dropout_p: float
     precision: str
 
@@ -111,6 +114,9 @@ def plan_of(call: Call, tiles_of: TilesOf = tiles_of) -> Plan:
             call.right,
             call.clips,
             call.is_causal,
+            call.window_left,
+            call.window_right,
+            call.chunk,
             call.dropout_p,
             "tf32" if tensor_floats() else "tf32x3",
         ),
@@ -129,7 +135,7 @@ def plan(sizes: Sizes, tiles_of: TilesOf) -> Plan:
     programs = sizes.batch * sizes.heads
     splits = 1
     if 0 < sizes.queries <= MAX_SPLIT_QUERIES and programs > 0:
-        splits = max(1, min(sizes.keys // MIN_SPLIT_KEYS, SPLIT_PROGRAMS // programs))
+        splits = max(1, min(keys_in_windows(sizes) // MIN_SPLIT_KEYS, SPLIT_PROGRAMS // programs))
     reach = labels_reached(sizes, tiles["whole" if whole else "backward_query"], options.CHUNK.value)
     if not sizes.has_relations and not sizes.has_offsets and reach < options.labels:
         options = options._replace(reach=reach)
@@ -150,10 +156,18 @@ def labels_reached(sizes: Sizes, tiles: Config, chunk: int) -> int:
     """Return the number of labels that a block of queries reaches, in whole chunks wherever they begin.
 
     There is one label per key, and one more per further query. A clipping range as wide as the sequence has about twice
-    as many labels.
+    as many labels. A window does not count, because the tables of a call have only the labels that it reaches.
     """
     keys = round_up(sizes.keys, tiles.near)
     return round_up(keys + tiles.rows - 1 + chunk - 1, chunk)
+
+
+def keys_in_windows(sizes: Sizes) -> int:
+    """Return an upper bound of the number of keys that all queries of a sequence attend to together."""
+    if sizes.window_left is None or (sizes.window_right is None and not sizes.is_causal):
+        return sizes.keys
+    right = 0 if sizes.is_causal or sizes.window_right is None else sizes.window_right
+    return min(sizes.keys, sizes.queries + sizes.chunk - 1 + sizes.window_left + right)
 
 
 def round_up(number: int, step: int) -> int:
@@ -184,6 +198,8 @@ def pair_options(sizes: Sizes) -> PairOptions:
     if sizes.has_relations and sizes.table_rows is not None:
         labels = sizes.table_rows
     after = edges and not sizes.is_causal
+    window_right = None if sizes.is_causal else sizes.window_right  # such a window ends after the query
+    has_window = sizes.window_left is not None or window_right is not None
     chunk = chunk_size(labels + after)
     return PairOptions(
         relations=None,
@@ -199,6 +215,9 @@ def pair_options(sizes: Sizes) -> PairOptions:
         labels=labels,
         shift=shift,
         reach=None,
+        window_left=sizes.window_left,
+        window_right=window_right,
+        chunk_size=sizes.chunk if has_window and sizes.chunk > 1 else None,
         keep_threshold=keep_threshold(sizes.dropout_p),
         keep_scale=keep_scale(sizes.dropout_p),
         GROUP=constant(sizes.heads // sizes.key_heads),
@@ -207,6 +226,7 @@ def pair_options(sizes: Sizes) -> PairOptions:
         BEFORE=constant(edges),
         AFTER=constant(after),
         CAUSAL=constant(sizes.is_causal),
+        WINDOW=constant(has_window),
         PRECISION=constant(sizes.precision),
     )
 
