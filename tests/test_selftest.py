@@ -23,6 +23,7 @@ CPU = torch.device("cpu")
 PLAIN = Kind(torch.float32, 16, 16, relations=False, mask=False, dropout=False, tf32=False)
 DROPOUT = PLAIN._replace(dtype=torch.bfloat16, dropout=True)
 REL_QUERY = PLAIN._replace(rel_dim=32)
+CHUNKS = PLAIN._replace(window=True, chunks=True)
 OUT_OF_SHARED_MEMORY = OutOfResources(9, 5, "shared memory")
 
 
@@ -60,7 +61,9 @@ def chosen(call=None) -> str:
     return backends.choose("auto", make_call() if call is None else call).__name__.rpartition(".")[2]
 
 
-@pytest.mark.parametrize("kind", [PLAIN._replace(mask=True), REL_QUERY._replace(relations=True, dropout=True)], ids=str)
+@pytest.mark.parametrize(
+    "kind", [PLAIN._replace(mask=True), CHUNKS, REL_QUERY._replace(relations=True, dropout=True)], ids=str
+)
 def test_correct_kernels_pass(kind):
     assert selftest.run(CPU, kind) is None
 
@@ -229,7 +232,7 @@ def test_the_command_reports_every_kind(monkeypatch, capsys):
         assert main(["--dtypes", "bfloat16", "--dims", "16", "9"]) == code
         printed = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
         assert list(printed)[:5] == ["chip", "Triton", "torch", "relattn", "Python"]
-        assert list(printed.values())[5:] == ["passed", failure or "passed"] * 4
+        assert list(printed.values())[5:] == ["passed", failure or "passed"] * 6
     monkeypatch.setattr(triton, "CAPABILITIES", triton.CAPABILITIES.__class__(devices=("cuda",)))
     assert main(["--device", "cpu"]) == 2
     assert "no GPU that PyTorch can use" in capsys.readouterr().err

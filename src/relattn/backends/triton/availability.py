@@ -29,11 +29,14 @@ class Kind(NamedTuple):
     dropout: bool
     tf32: bool  # products of float32 are computed in TF32
     rel_dim: int | None = None  # of rel_query, padded; None without a rel_query
+    window: bool = False
+    chunks: bool = False  # the window moves from chunk to chunk
 
     def __str__(self) -> str:
         dtype = "float32 as tf32" if self.tf32 else str(self.dtype).removeprefix("torch.")
         traits = "relations" if self.relations else "positions"
         traits += ", mask" * self.mask + ", dropout" * self.dropout
+        traits += ", chunks" if self.chunks else ", window" * self.window
         dims = f"dim {self.dim}, value_dim {self.value_dim}"
         if self.rel_dim is not None:
             dims += f", rel_dim {self.rel_dim}"
@@ -45,9 +48,11 @@ COMPILE_ERRORS: dict[tuple[str, Kind], str] = {}  # by chip and kind of call
 
 def kind_of(call: Call) -> Kind:
     """Return the kind of a call."""
-    dtype, rel_query, dropout = call.query.dtype, call.rel_query, False
+    dtype, rel_query, dropout, chunks = call.query.dtype, call.rel_query, False, False
     if call.dropout_p > 0.0:  # `torch.compile` keeps the comparison symbolic unless a branch depends on it
         dropout = True
+    if call.chunk > 1:
+        chunks = True
     return Kind(
         dtype,
         dim=padded(call.query.shape[3]),
@@ -57,6 +62,8 @@ def kind_of(call: Call) -> Kind:
         dropout=dropout,
         tf32=dtype == torch.float32 and tensor_floats(),
         rel_dim=None if rel_query is None else padded(rel_query.shape[3]),
+        window=call.window_left is not None or call.window_right is not None,
+        chunks=chunks,
     )
 
 

@@ -183,7 +183,8 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, output, g
             if first_key + COLS > end:
                 p = tl.where((column < end)[None, :], p, 0.0)
             if pairs.options.WINDOW:
-                if (first_key < common_first) | (first_key + COLS - 1 > common_last):
+                is_cut = (first_key < common_first) | (first_key + COLS - 1 > common_last)
+                if is_cut:
                     seen = in_window(pairs, (column < end)[None, :], position[:, None], column[None, :])
                     p = tl.where(seen, p, 0.0)
             dp = product(g, tl.trans(v), pairs.options.PRECISION)  # (ROWS, COLS)
@@ -325,7 +326,8 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, grad, backwa
                 log = tl.where(row < end, log, float("inf"))
             p = tl.exp2(scale2 * product(k, tl.trans(q), pairs.options.PRECISION) - log[None, :])  # (COLS, ROWS)
             if pairs.options.WINDOW:
-                if (first_row + offset < common_first) | (first_row + ROWS - 1 + offset > common_last):
+                is_cut = (first_row + offset < common_first) | (first_row + ROWS - 1 + offset > common_last)
+                if is_cut:
                     position = row + offset
                     seen = in_window(pairs, (row < end)[None, :], position[None, :], column[:, None])
                     p = tl.where(seen, p, 0.0)

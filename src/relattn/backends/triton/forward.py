@@ -104,7 +104,8 @@ def attend(query, key, value, rel_key, rel_value, rel_query, output, lse, row_st
         if first_key + COLS > end:
             e = tl.where((column < end)[None, :], e, float("-inf"))
         if pairs.options.WINDOW:
-            if (first_key < common_first) | (first_key + COLS - 1 > common_last):
+            is_cut = (first_key < common_first) | (first_key + COLS - 1 > common_last)
+            if is_cut:
                 seen = in_window(pairs, (column < end)[None, :], position[:, None], column[None, :])
                 e = tl.where(seen, e, float("-inf"))
         edge = scale2 * tl.where(is_before, before, after)  # (ROWS,)

@@ -145,7 +145,7 @@ def plan(sizes: Sizes, tiles_of: TilesOf) -> Plan:
         tiles=tiles,
         blocks=blocks,
         part_rows=options.shift + part_labels + options.AFTER.value,
-        accumulates=sizes.has_relations or options.labels > options.CHUNK.value,
+        accumulates=sizes.has_relations or not options.ONE_CHUNK.value,
         whole=whole,
         sequences=max(1, programs // MAX_PARTS) if whole else 1,
         splits=splits,

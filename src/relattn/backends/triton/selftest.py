@@ -28,7 +28,7 @@ COMMAND = "python -m relattn.backends.triton"
 DROPOUT_P = 0.3
 MULTIPLE = 4.0  # of the reference's own error
 # Keys, queries, clip and is_causal: together they have far tiles, near tiles and partial tiles, a sequence for a single
-# program, and keys that are split among programs.
+# program, and keys that are split among programs. A window hides tiles and parts of tiles of the longer ones.
 GPU_CASES = ((277, 277, 16, False), (61, 61, 5, True), (700, 3, 16, True))
 INTERPRETER_CASES = ((37, 37, 2, False), (17, 17, 3, True))
 RESULTS: dict[tuple[str, Kind], str | None] = {}  # by chip and kind: the failure, or None for a pass
@@ -111,6 +111,9 @@ def make_call(device: torch.device, kind: Kind, keys: int, queries: int, clip: i
     relations = torch.randint(-1, labels, (1, 1, queries, keys), device="cpu", generator=generator)
     mask = torch.rand((1, 1, queries, keys), dtype=torch.float64, device="cpu", generator=generator) < 0.7
     mask[..., 0] = True
+    before, after = (keys * 3 // 4, keys // 4) if kind.window else (None, None)
+    if kind.chunks:
+        after = keys // 4 - 1
     lengths = [[keys, keys - 9], [queries, queries * 2 // 3]] if is_causal and not kind.dropout else [None, None]
     key_lengths, query_lengths = (None if x is None else torch.tensor(x, device=device) for x in lengths)
     return Call(
@@ -130,6 +133,9 @@ def make_call(device: torch.device, kind: Kind, keys: int, queries: int, clip: i
         right=clip,
         clips=not kind.relations,
         is_causal=is_causal,
+        window_left=before,
+        window_right=after,
+        chunk=keys // 4 if kind.chunks else 1,
         dropout_p=DROPOUT_P if kind.dropout else 0.0,
         scale=dim**-0.5,
     )
