@@ -22,8 +22,8 @@ def kinds(dtypes: list[str], dims: list[int]) -> list[Kind]:
     for width, dtype, option, dropout in product(sorted({padded(dim) for dim in dims}), dtypes, options, (False, True)):
         tf32 = dtype == "float32" and availability.tensor_floats()
         rel_dim = width if option == "rel_query" else None
-        traits = option == "relations", option == "mask", dropout, tf32, rel_dim
-        traits += option in ("window", "chunks"), option == "chunks"
+        window = option in ("window", "chunks"), option == "chunks"
+        traits = option == "relations", option == "mask", dropout, tf32, rel_dim, *window
         listed.append(Kind(getattr(torch, dtype), width, width, *traits))
     return listed
 
