@@ -32,10 +32,13 @@ def assert_backends_equal_the_reference(case: Case, shape: Shape, dtype: torch.d
             assert_within_budget(operator, inputs, backend, budget=budget, **options)
 
 
+POS_QUERY = {"has_pos_query": [False, True]}
 COVERED = [
-    (dtype, case) for dtype in (torch.float64, torch.float32) for case in cases(3) + cases(2, shape=list(SHAPES))
+    (dtype, case)
+    for dtype in (torch.float64, torch.float32)
+    for case in cases(3, **POS_QUERY) + cases(2, shape=list(SHAPES), **POS_QUERY)
 ]
-COVERED += [(dtype, case) for dtype in (torch.bfloat16, torch.float16) for case in cases(2, seed=3)]
+COVERED += [(dtype, case) for dtype in (torch.bfloat16, torch.float16) for case in cases(2, seed=3, **POS_QUERY)]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +49,7 @@ def test_native_and_dense_equal_the_reference(dtype, case):
     assert_backends_equal_the_reference(case, SHAPES[case["shape"]], dtype, "native", "dense")
 
 
-@pytest.mark.parametrize("case", cases(2, seed=7, has_pos_query=[False]), ids=name_of)
+@pytest.mark.parametrize("case", cases(2, seed=7), ids=name_of)
 def test_triton_equals_the_reference(case):
     """In the interpreter, which takes time for every sequence and head."""
     shape = SHAPES[case["shape"]]

@@ -43,7 +43,7 @@ SHAPES = {
     "two tasks": Shape(batch=1, heads=1, key_heads=1, queries=530, keys=40, dim=3, value_dim=2, left=3, right=30),
     "two tasks, all distances": Shape(1, 1, 1, queries=1040, keys=70, dim=3, value_dim=2, left=1200, right=69),
 }
-CASES = cases(2, seed=1, shape=list(SHAPES))
+CASES = cases(2, seed=1, shape=list(SHAPES), has_pos_query=[False, True])
 # Rows without relations, masks, dropout and padding have their own code: all pairs of a tile may be beyond an edge.
 CASES += cases(2, shape=["exact tiles", "grouped"], labels=["clip", "zero"], lengths=["none"], mask=[False])
 EXACT, PAIRS = library.SUPPORTED["float32"], library.SUPPORTED["bfloat16"]

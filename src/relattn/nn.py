@@ -226,15 +226,15 @@ class SelfAttention(nn.Module):
         query, key, value = (
             project(x).unflatten(-1, heads).transpose(1, 2) for project in (self.query, self.key, self.value)
         )
-        padding: Options = {"lengths": lengths}
+        options: Options = {**self.limits, "lengths": lengths}
         if cache is not None:
             offset = cache.next_position
             cache = cache.append(key, value, None if lengths is None else lengths - cache.dropped)
             key, value, held = cache.key, cache.value, cache.lengths
-            padding = {"query_offset": offset, "key_lengths": held}
-            padding["query_lengths"] = None if held is None else held - offset
+            queries = None if held is None else held - offset
+            options = {**self.limits, "query_offset": offset, "key_lengths": held, "query_lengths": queries}
             cache = self._without_past(cache)
-        attended = self.attention(query, key, value, is_causal=self.is_causal, **self.limits, **padding)
+        attended = self.attention(query, key, value, is_causal=self.is_causal, **options)
         output = self.out(attended.transpose(1, 2).flatten(2))
         return output if cache is None else (output, cache)
 

@@ -20,7 +20,6 @@ OPTIONS: dict[str, list[Any]] = {
     "mask": [False, True],
     "per_head": [False, True],
     "has_rel_query": [False, True],
-    "has_pos_query": [False, True],
 }
 Case = dict[str, Any]
 
@@ -60,9 +59,9 @@ def call_of(case: Case, shape: Shape, dtype: torch.dtype, device: str = "cpu") -
         shape, tables=case["tables"], per_head=case["per_head"], rel_dim=rel_dim, dtype=dtype, device=device,
         seed=case["seed"],
     )  # fmt: skip
-    if case["has_pos_query"]:
-        sizes = (shape.heads, shape.labels, shape.dim) if case["per_head"] else (shape.labels, shape.dim)
-        inputs["pos_query"] = torch.randn(sizes, generator=generator, dtype=torch.float64).to(dtype).to(device)
+    if case.get("has_pos_query"):  # not an option of every backend
+        table = (shape.heads, shape.labels, shape.dim) if case["per_head"] else (shape.labels, shape.dim)
+        inputs["pos_query"] = torch.randn(table, generator=generator, dtype=torch.float64).to(dtype).to(device)
     options: Case = {"is_causal": case["is_causal"], "scale": (None, 0.3, -0.3)[case["seed"] // 3 % 3]}
     if case["labels"] == "relations":
         operator: Any = relation_attention

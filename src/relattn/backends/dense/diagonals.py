@@ -9,6 +9,7 @@ Pairs left and right of the clipping range, which share its edge labels, form tw
 
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -133,10 +134,10 @@ def diagonals(
     left = right = None
     if has_left:
         rows, columns = min(queries, queries - 1 + start), min(keys, queries - 1 + start)
-        left = like.new_ones(rows, columns).tril(start - 1 + queries - rows)
+        left = torch.ones(rows, columns, dtype=like.dtype, device=like.device).tril(start - 1 + queries - rows)
     if has_right:
         rows, columns = min(queries, keys - start - width), min(keys, keys - start - width)
-        right = like.new_ones(rows, columns).triu(start + width - keys + columns)
+        right = torch.ones(rows, columns, dtype=like.dtype, device=like.device).triu(start + width - keys + columns)
     return kind(queries, keys, start, width, complete, left, right)
 
 
