@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.integrations import is_deepspeed_zero3_enabled, is_fsdp_managed_module
 from transformers.utils.output_capturing import _active_collector
 
 from relattn import relative_attention
+from relattn.functional import Chunk, Window
 from relattn.positions import is_valid
 
 _log = logging.getLogger(__name__)
@@ -82,6 +84,28 @@ def mask_options(mask: Tensor | None) -> dict[str, Any] | None:
     return {"key_lengths": lengths}
 
 
+def run_layers(module: Any, states: Tensor, layerdrop: float, **options: Any) -> Tensor:
+    """Run the layers of an encoder. In training, each layer is skipped with the probability `layerdrop`.
+
+    Where processes share the parameters of a layer, all of them run it: they would wait for each other otherwise.
+    """
+    is_sharded = is_deepspeed_zero3_enabled() or is_fsdp_managed_module(module)
+    for layer in module.layers:
+        is_skipped = module.training and layerdrop > 0.0 and float(torch.rand([])) < layerdrop
+        if not is_skipped or is_sharded:
+            states = layer(states, **options)
+    return states
+
+
+def farthest_distance(keys: int, window: Window = None, chunk: Chunk = None) -> int:
+    """Return the largest distance |i − j| of a query and a key that may attend, for queries among the keys."""
+    sides = window or (None, None)
+    if chunk is not None:
+        size, left_chunks = chunk
+        sides = (None if left_chunks is None else (left_chunks + 1) * size - 1), size - 1
+    return min(keys - 1, max(keys - 1 if side is None else side for side in sides))
+
+
 def transformer_xl(
     query: Tensor,  # (batch, heads, queries, head_dim); these are the last positions of the keys
     key: Tensor,  # (batch, heads or fewer, keys, head_dim)
@@ -89,15 +113,19 @@ def transformer_xl(
     *,
     content_bias: Tensor,  # (heads, head_dim)
     position_bias: Tensor,  # (heads, head_dim)
-    positions: Tensor,  # (2 · keys − 1, heads · head_dim), after projection; row 0 is i − j = keys − 1
+    positions: Tensor,  # (2 · m + 1, dim), embeddings of i − j from m down to −m
+    project_positions: nn.Module,  # dim -> heads · head_dim
+    window: Window = None,
+    chunk: Chunk = None,
     **options: Any,
 ) -> Tensor:
     """Compute the attention of Transformer-XL (Dai et al. 2019).
 
         e_ij = ((q_i + u) · k_j + (q_i + v) · R_(i−j)) · scale
 
-    u is `content_bias`, v is `position_bias` and R is `positions`. q + u becomes the query of the operator, q + v its
-    `rel_query`, and R its `rel_key`. Nothing is clipped, because R has one row for each distance.
+    u is `content_bias`, v is `position_bias` and R is the projection of `positions`. q + u becomes the query of the
+    operator, q + v its `rel_query`, and R its `rel_key`. Nothing is clipped, because R has one row for each distance.
+    `positions` needs the distances that attend, and others are not projected.
 
     Args:
         options: further keyword arguments for `relative_attention`.
@@ -105,15 +133,18 @@ def transformer_xl(
     Returns:
         (batch, heads, queries, head_dim).
     """
-    max_distance = key.shape[2] - 1
-    table = positions.unflatten(-1, (-1, query.shape[-1])).transpose(0, 1)  # (heads, 2 · keys − 1, head_dim)
+    farthest, center = farthest_distance(key.shape[2], window, chunk), len(positions) // 2
+    projected = project_positions(positions[center - farthest : center + farthest + 1])
+    table = projected.unflatten(-1, (-1, query.shape[-1])).transpose(0, 1)  # (heads, 2 · farthest + 1, head_dim)
     return relative_attention(
         query + content_bias[:, None],
         key,
         value,
         table,
         rel_query=query + position_bias[:, None],
-        clip=(max_distance, max_distance),
+        clip=(farthest, farthest),
+        window=window,
+        chunk=chunk,
         query_offset=key.shape[2] - query.shape[2],  # the operator requires it together with key_lengths
         **options,
     )

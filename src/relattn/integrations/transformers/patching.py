@@ -8,7 +8,9 @@ from types import MethodType, TracebackType
 
 from torch import nn
 
-from relattn.integrations.transformers.forward_patch import ORIGINAL, PACKAGE, ForwardPatch
+from relattn.checks import check_window
+from relattn.functional import Window
+from relattn.integrations.transformers.forward_patch import ORIGINAL, PACKAGE, WINDOW, ForwardPatch
 
 TESTED = ("5.23.0", "5.24")  # tested versions of transformers: at least the first, below the second
 
@@ -29,13 +31,16 @@ class Enabled:
             _restore(owner)
 
 
-def enable(model: nn.Module | None = None) -> Enabled:
+def enable(model: nn.Module | None = None, *, window: Window = None) -> Enabled:
     """Compute relative attention with relattn in one model, or in all models of the supported families.
 
     What is already enabled stays as it is.
 
     Args:
         model: the model to patch. None patches the classes, and so all their models, including those created later.
+        window: the sliding window (left, right) of one model, in positions of its attention, as in
+            `relative_attention`. Time and memory are then linear in the length. It changes the outputs, unless no
+            input is longer than the window. Default: the model's own attention.
 
     Returns:
         A context manager. Leaving its block undoes what this call changed. Without a block the change stays.
@@ -43,21 +48,47 @@ def enable(model: nn.Module | None = None) -> Enabled:
     Raises:
         ImportError: transformers is not installed.
         RuntimeError: the installed version of transformers was not tested. The message gives the tested versions.
+        ValueError: the window has no valid form, is given without a model, or is not supported by a part of the model.
     """
     _require_tested_version()
+    check_window(window)
     patched: list[type[nn.Module] | nn.Module] = []
     if model is None:
+        if window is not None:
+            raise ValueError(f"window must be given with a model, because it changes the outputs, got window={window}")
         for patch in _patches():
             module_type = patch.load_class()
             if not hasattr(module_type.forward, ORIGINAL):
                 module_type.forward = patch.wrap(module_type.forward)  # type: ignore[method-assign]
                 patched.append(module_type)
         return Enabled(patched)
+    if window is not None:
+        _check_model_takes_window(model, window)
     for module, patch in _patchable_modules(model):
-        if not hasattr(module.forward, ORIGINAL):
-            module.forward = MethodType(patch.wrap(type(module).forward), module)  # type: ignore[method-assign]
+        forward = module.forward if window is None else module.__dict__.get("forward")  # classes have no window
+        if not hasattr(forward, ORIGINAL):
+            original_forward = getattr(type(module).forward, ORIGINAL, type(module).forward)
+            module.forward = MethodType(patch.wrap(original_forward, window), module)  # type: ignore[method-assign]
             patched.append(module)
     return Enabled(patched)
+
+
+def _check_model_takes_window(model: nn.Module, window: Window) -> None:
+    """Check that each relative attention of a model can have a window, before any is patched."""
+    modules = list(_patchable_modules(model))
+    families = "Parakeet, Wav2Vec2-BERT or Wav2Vec2-Conformer"
+    if not modules:
+        raise ValueError(f"window must be given with a model of {families}, got {type(model).__name__}")
+    for module, patch in modules:
+        name = type(module).__name__
+        if not patch.takes_window:
+            raise ValueError(f"window must be given with a model of {families}, got a model with {name}")
+        if (reason := patch.unsupported_reason(module)) is not None:
+            raise ValueError(f"window must be given with a model that is supported as a whole, got {name}: {reason}")
+        forward = module.__dict__.get("forward")
+        if hasattr(forward, ORIGINAL) and getattr(forward, WINDOW) != window:
+            enabled = getattr(forward, WINDOW)
+            raise ValueError(f"window must be {enabled}, with which {name} is enabled, got {window}; disable it first")
 
 
 def disable(model: nn.Module | None = None) -> None:
@@ -92,7 +123,8 @@ def report(model: nn.Module) -> str:
         model: the model to inspect.
 
     Returns:
-        One line per module of a supported class: its name, its class, and "relattn" or why it does not.
+        One line per module of a supported class: its name, its class, and "relattn", with its window, or why it does
+        not.
     """
     lines = []
     for name, module in model.named_modules():
@@ -102,6 +134,8 @@ def report(model: nn.Module) -> str:
         reason = patch.unsupported_reason(module)
         if reason is None and not hasattr(module.forward, ORIGINAL):
             reason = "not enabled"
+        if reason is None and (window := getattr(module.forward, WINDOW)) is not None:
+            reason = f"relattn, window {window}"
         lines.append(f"{name or 'the model'} ({type(module).__name__}): {'relattn' if reason is None else reason}")
     return "\n".join(lines) or f"{type(model).__name__}: no module of a supported class"
 

@@ -3,6 +3,7 @@
 from relattn.integrations.transformers.families import (
     fastspeech2_conformer,
     granite_speech,
+    nemotron,
     parakeet,
     speecht5,
     t5,
@@ -13,6 +14,7 @@ from relattn.integrations.transformers.families import (
 PATCHES = (
     *wav2vec2.PATCHES,
     *parakeet.PATCHES,
+    *nemotron.PATCHES,
     *fastspeech2_conformer.PATCHES,
     *granite_speech.PATCHES,
     *vits.PATCHES,

@@ -2,8 +2,8 @@
 
     e_ij = ((q_i + u) · k_j + (q_i + v) · R_(i−j)) / √d        z_i = Σ_j softmax_j(e_ij) v_j
 
-Arguments of `transformer_xl`: u is `content_bias`, v is `position_bias`, and R is `positions`, the projection of
-`pos_emb`. The operator divides by √d by default.
+Arguments of `transformer_xl`: u is `content_bias`, v is `position_bias`, and R is the projection of
+`positions`. The operator divides by √d by default.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def attention(
         value,
         content_bias=module.pos_bias_u,
         position_bias=module.pos_bias_v,
-        positions=module.linear_pos(pos_emb[0]),
+        positions=pos_emb[0],
+        project_positions=module.linear_pos,
         dropout_p=module.dropout.p if module.training else 0.0,
         **options,
     )

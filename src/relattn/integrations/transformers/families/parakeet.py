@@ -1,17 +1,17 @@
-"""Parakeet's encoder and Nemotron's streaming encoder: the attention of Transformer-XL in a Fast Conformer.
+"""Parakeet's encoder: the attention of Transformer-XL in a Fast Conformer.
 
     e_ij = ((q_i + u) · k_j + (q_i + v) · R_(i−j)) · scale        z_i = Σ_j softmax_j(e_ij) v_j
 
-Arguments of `transformer_xl`: u is `content_bias`, v is `position_bias`, and R is `positions`, the projection of the
+Arguments of `transformer_xl`: u is `content_bias`, v is `position_bias`, and R is the projection of `positions`, the
 position embeddings.
 
-The models' own code stores n × (2n − 1) scores per head. For padded batches Parakeet also stores an n × n mask, which
-its convolution reads as well. The patched encoder uses a (batch, 1, 1, n) mask of valid keys instead. Its outputs at
+The model's own code stores n × (2n − 1) scores per head. For padded batches it also stores an n × n mask, which its
+convolution reads as well. The patched encoder uses a (batch, 1, 1, n) mask of valid keys instead. Its outputs at
 padding differ from the original. This has no effect on valid positions, because the convolution zeroes padding and
 attention never reads it.
 
-Nemotron attends to its chunk and to a limited number of earlier positions, by a mask. While streaming, the keys come
-from a cache, and the queries are the last of them.
+With a window, position embeddings are made for the distances inside the window only. The result is NeMo's local
+attention, `RelPositionMultiHeadAttentionLongformer`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderModelOutput
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
+from relattn.functional import Chunk, Window
 from relattn.integrations.transformers.adapters import (
+    farthest_distance,
     join_heads,
     mask_options,
     needs_attention_weights,
     project,
+    run_layers,
     transformer_xl,
 )
 from relattn.integrations.transformers.forward_patch import ForwardPatch
@@ -39,9 +41,12 @@ def attention(
     original_forward: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
-    position_embeddings: Tensor | None,  # (1 or batch, 2 · keys − 1, dim)
+    position_embeddings: Tensor | None,  # (1 or batch, 2 · keys − 1, dim), or fewer rows about the middle one
     attention_mask: Tensor | None = None,
     past_key_values: Any = None,
+    *,
+    window: Window = None,
+    chunk: Chunk = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the self-attention of one layer: (batch, length, dim), and no weights."""
@@ -61,7 +66,10 @@ def attention(
         value,
         content_bias=module.bias_u,
         position_bias=module.bias_v,
-        positions=module.relative_k_proj(position_embeddings[0]),
+        positions=position_embeddings[0],
+        project_positions=module.relative_k_proj,
+        window=window,
+        chunk=chunk,
         scale=module.scaling,
         dropout_p=module.attention_dropout if module.training else 0.0,
         **options,
@@ -76,21 +84,21 @@ def encode(
     input_features: Tensor,  # (batch, frames, bins)
     attention_mask: Tensor | None = None,  # (batch, frames)
     output_attention_mask: bool = True,
+    *,
+    window: Window = None,
     **kwargs: Any,
 ) -> ParakeetEncoderModelOutput:
     """Run the encoder with position embeddings shared by all sequences and a mask of valid keys."""
     states = module.subsampling(input_features, attention_mask) * module.input_scale
-    positions = module.encode_positions(states[:1])
+    positions = module.encode_positions(states[:1, : farthest_distance(states.shape[1], window) + 1])
     states = nn.functional.dropout(states, p=module.dropout, training=module.training)
     positions = nn.functional.dropout(positions, p=module.dropout_positions, training=module.training)
     valid = mask = None
     if attention_mask is not None:
         valid = module._get_output_attention_mask(attention_mask, target_length=states.shape[1])  # (batch, n)
         mask = valid[:, None, None]  # (batch, 1, 1, n)
-    for layer in module.layers:
-        if module.training and module.layerdrop > 0.0 and float(torch.rand([])) < module.layerdrop:
-            continue
-        states = layer(states, attention_mask=mask, position_embeddings=positions, **kwargs)
+    options = {"attention_mask": mask, "position_embeddings": positions, **kwargs}
+    states = run_layers(module, states, module.layerdrop, **options)
     output_mask = valid.int() if valid is not None and output_attention_mask else None
     return ParakeetEncoderModelOutput(last_hidden_state=states, attention_mask=output_mask)
 
@@ -103,9 +111,6 @@ def encoder(original_forward: Callable[..., Any], module: Any, *args: Any, **kwa
 
 
 PATCHES = (
-    ForwardPatch("parakeet.modeling_parakeet.ParakeetEncoderAttention", attention),
-    ForwardPatch("parakeet.modeling_parakeet.ParakeetEncoder", encoder),
-    ForwardPatch(
-        "nemotron_asr_streaming.modeling_nemotron_asr_streaming.NemotronAsrStreamingEncoderAttention", attention
-    ),
+    ForwardPatch("parakeet.modeling_parakeet.ParakeetEncoderAttention", attention, takes_window=True),
+    ForwardPatch("parakeet.modeling_parakeet.ParakeetEncoder", encoder, takes_window=True),
 )

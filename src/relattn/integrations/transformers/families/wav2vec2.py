@@ -9,9 +9,11 @@ The output is z_i = Σ_j softmax_j(e_ij) v_j. "relative_key" clips j − i to �
 `right_max_position_embeddings`.
 
 Arguments of `relative_attention` for "relative_key": w is `rel_key`, and the two limits are `clip`. Arguments of
-`transformer_xl` for "relative": u is `content_bias`, v is `position_bias`, and R is `positions`.
+`transformer_xl` for "relative": u is `content_bias`, v is `position_bias`, and R is the projection of `positions`.
 
 The models' own code stores an n × n × d tensor for "relative_key" and n × (2n − 1) scores per head for "relative".
+Their encoders also store an n × n mask of padding, and SeamlessM4T v2 one of its chunks. The patched encoders use a
+(batch, 1, 1, n) mask of valid keys, and `chunk`, instead.
 """
 
 from __future__ import annotations
@@ -20,13 +22,17 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
+from transformers.modeling_outputs import BaseModelOutput
 
 from relattn import relative_attention
+from relattn.functional import Chunk, Window
 from relattn.integrations.transformers.adapters import (
+    farthest_distance,
     join_heads,
     mask_options,
     needs_attention_weights,
     project,
+    run_layers,
     transformer_xl,
 )
 from relattn.integrations.transformers.forward_patch import ForwardPatch
@@ -37,7 +43,10 @@ def attention(
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor | None = None,
-    relative_position_embeddings: Tensor | None = None,  # (1, 2 · length − 1, dim), for "relative"
+    relative_position_embeddings: Tensor | None = None,  # (1, 2 · length − 1, dim) or fewer rows, for "relative"
+    *,
+    window: Window = None,
+    chunk: Chunk = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the self-attention of one layer: (batch, length, dim), and no weights."""
@@ -48,6 +57,7 @@ def attention(
         return original_forward(module, hidden_states, attention_mask=attention_mask, **kwargs)
     query, key, value = project(hidden_states, module.head_size, module.linear_q, module.linear_k, module.linear_v)
     options |= {"scale": module.scaling, "dropout_p": module.dropout.p if module.training else 0.0}
+    options |= {"window": window, "chunk": chunk}
     if module.position_embeddings_type == "relative_key":
         clip = module.left_max_position_embeddings, module.right_max_position_embeddings
         table = module.distance_embedding.weight.to(query.dtype)
@@ -60,25 +70,91 @@ def attention(
             value,
             content_bias=module.pos_bias_u,
             position_bias=module.pos_bias_v,
-            positions=module.linear_pos(relative_position_embeddings[0]),
+            positions=relative_position_embeddings[0],
+            project_positions=module.linear_pos,
             **options,
         )
     return module.linear_out(join_heads(attended)), None
 
 
+def encoder(
+    original_forward: Callable[..., Any],
+    module: Any,
+    hidden_states: Tensor,  # (batch, length, dim)
+    attention_mask: Tensor | None = None,  # (batch, length)
+    *,
+    window: Window = None,
+    **kwargs: Any,
+) -> BaseModelOutput:
+    """Run the encoder of Wav2Vec2-BERT or Wav2Vec2-Conformer with a mask of valid keys."""
+    if needs_attention_weights(module, kwargs.get("output_attentions")):
+        output: BaseModelOutput = original_forward(module, hidden_states, attention_mask, **kwargs)
+        return output
+    is_bert = not hasattr(module, "layer_norm")  # its convolution reads the mask, and it has no last normalisation
+    states, mask = without_padding(hidden_states, attention_mask)
+    states = module.dropout(states)
+    if module.embed_positions is not None:
+        nearest = states[:, : farthest_distance(states.shape[1], window) + 1]
+        kwargs["relative_position_embeddings"] = module.embed_positions(nearest)
+    if is_bert:
+        kwargs["conv_attention_mask"] = attention_mask
+    states = run_layers(module, states, module.config.layerdrop, attention_mask=mask, **kwargs)
+    return BaseModelOutput(last_hidden_state=states if is_bert else module.layer_norm(states))
+
+
+def seamless_encoder(
+    original_forward: Callable[..., Any],
+    module: Any,
+    hidden_states: Tensor,  # (batch, length, dim)
+    attention_mask: Tensor | None = None,  # (batch, length)
+    **kwargs: Any,
+) -> Tensor:
+    """Run the encoder of SeamlessM4T v2 with a mask of valid keys, and with its chunks as an option."""
+    if needs_attention_weights(module, kwargs.get("output_attentions")):
+        output: Tensor = original_forward(module, hidden_states, attention_mask, **kwargs)
+        return output
+    config = module.config
+    size, left_chunks = config.speech_encoder_chunk_size, config.speech_encoder_left_chunk_num
+    chunk = None if size is None else (size, left_chunks if left_chunks >= 0 else None)
+    states, mask = without_padding(hidden_states, attention_mask)
+    options = {"attention_mask": mask, "conv_attention_mask": attention_mask, "chunk": chunk, **kwargs}
+    states = run_layers(module, module.dropout(states), config.speech_encoder_layerdrop, **options)
+    normalized: Tensor = module.layer_norm(states)
+    return normalized
+
+
+def without_padding(states: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Return `states` with zeros at padding, and the mask of valid keys, (batch, 1, 1, length)."""
+    if attention_mask is None:
+        return states, None
+    valid = attention_mask.bool()
+    return states.masked_fill(~valid[..., None], 0.0), valid[:, None, None]
+
+
 def unsupported_reason(module: Any) -> str | None:
-    """Return why `module` keeps its own code, or None."""
+    """Return why an attention module keeps its own code, or None."""
     if module.position_embeddings_type not in ("relative", "relative_key"):
         return f"position_embeddings_type must be relative or relative_key, got {module.position_embeddings_type}"
     return None
 
 
+def unsupported_encoder_reason(module: Any) -> str | None:
+    """Return why an encoder keeps its own code, or None."""
+    return unsupported_reason(module.config)
+
+
+BERT = "wav2vec2_bert.modeling_wav2vec2_bert.Wav2Vec2Bert"
+CONFORMER = "wav2vec2_conformer.modeling_wav2vec2_conformer.Wav2Vec2Conformer"
+SEAMLESS = "seamless_m4t_v2.modeling_seamless_m4t_v2.SeamlessM4Tv2Conformer"
 PATCHES = (
-    ForwardPatch("wav2vec2_bert.modeling_wav2vec2_bert.Wav2Vec2BertSelfAttention", attention, unsupported_reason),
-    ForwardPatch(
-        "wav2vec2_conformer.modeling_wav2vec2_conformer.Wav2Vec2ConformerSelfAttention", attention, unsupported_reason
+    *(
+        ForwardPatch(f"{prefix}{name}", forward, reason, takes_window=True)
+        for prefix in (BERT, CONFORMER)
+        for name, forward, reason in (
+            ("SelfAttention", attention, unsupported_reason),
+            ("Encoder", encoder, unsupported_encoder_reason),
+        )
     ),
-    ForwardPatch(
-        "seamless_m4t_v2.modeling_seamless_m4t_v2.SeamlessM4Tv2ConformerSelfAttention", attention, unsupported_reason
-    ),
+    ForwardPatch(f"{SEAMLESS}SelfAttention", attention, unsupported_reason),
+    ForwardPatch(f"{SEAMLESS}Encoder", seamless_encoder),
 )
