@@ -117,8 +117,10 @@ FAMILIES = {
     ),
     "seamless-m4t-v2": Family(lambda impl="": seamless("sdpa", speech_encoder_chunk_size=20_000), features, 3),
     "seamless-m4t-v2 in chunks": Family(
-        lambda impl="": seamless("sdpa", speech_encoder_chunk_size=20, speech_encoder_left_chunk_num=1), features, 3,
-        valid=lambda x: padding(x.last_hidden_state).bool(),
+        lambda impl="", **options: seamless(
+            "sdpa", speech_encoder_chunk_size=20, speech_encoder_left_chunk_num=1, **options
+        ),
+        features, 3, valid=lambda x: padding(x.last_hidden_state).bool(),
     ),
     "granite-speech": Family(
         maker(GraniteSpeechCTCEncoder, "GraniteSpeechEncoderConfig", "sdpa", **GRANITE, input_dim=16, output_dim=9),

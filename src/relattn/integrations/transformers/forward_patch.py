@@ -59,7 +59,7 @@ class ForwardPatch:
         return forward
 
 
-def _refuse(window: Window, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _refuse(window: Window, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     raise ValueError(
         f"window must be None for calls that {type(module).__name__}'s own code answers, such as those that return "
         f"attention weights, got {window}; call disable on the model first"

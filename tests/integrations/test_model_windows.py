@@ -1,0 +1,278 @@
+"""Tests of windows and chunks in models: the same results as the models' own code with a mask, in linear memory."""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from benchmarks.encoders import padding, without_chance
+from relattn.integrations import transformers as faster
+from relattn.integrations.transformers import adapters
+from tests.integrations.test_transformers import FAMILIES, build, features, output
+
+WINDOWED = {  # family: the names of the attention's projections, its head dimension, u, v and the scores
+    "parakeet": ("q_proj", "k_proj", "v_proj", "o_proj", "head_dim", "bias_u", "bias_v", "relative_k_proj"),
+    "wav2vec2-bert": ("linear_q", "linear_k", "linear_v", "linear_out", "head_size"),
+    "wav2vec2-bert relative": (
+        "linear_q", "linear_k", "linear_v", "linear_out", "head_size", "pos_bias_u", "pos_bias_v", "linear_pos",
+    ),
+    "wav2vec2-conformer": (
+        "linear_q", "linear_k", "linear_v", "linear_out", "head_size", "pos_bias_u", "pos_bias_v", "linear_pos",
+    ),
+}  # fmt: skip
+WINDOWS = [(5, 5), (7, 2), (0, 3), (4, None), (None, 0), (0, 0)]
+
+
+def sharp(name: str, **options: Any) -> nn.Module:
+    """Build a model whose attention differs from position to position, so that the keys in the window matter."""
+    model = build(FAMILIES[name], **options)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 1.5 * parameter[0].numel() ** -0.5)
+    return model
+
+
+def attention_modules(model: nn.Module) -> list[nn.Module]:
+    return [module for module in model.modules() if type(module).__name__.endswith("Attention")]
+
+
+def visible(window: tuple[int | None, int | None], n: int) -> Tensor:
+    """Return whether a query attends to a key: (n, n)."""
+    left, right = (n if side is None else side for side in window)
+    distance = torch.arange(n) - torch.arange(n)[:, None]  # j − i
+    return (distance >= -left) & (distance <= right)
+
+
+def with_band_mask(model: nn.Module, window: tuple[int | None, int | None]) -> None:
+    """Add the window to the mask of each attention module. Padding attends to itself: a row of −∞ would be NaN."""
+
+    def add(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        n, mask = kwargs["hidden_states"].shape[1], kwargs["attention_mask"]
+        band = visible(window, n)[None, None]
+        if mask is None or mask.dtype == torch.bool:
+            mask = band if mask is None else (mask & band) | torch.eye(n, dtype=torch.bool)
+        else:
+            mask = mask.masked_fill(~band, torch.finfo(mask.dtype).min)
+        return args, {**kwargs, "attention_mask": mask}
+
+    for module in attention_modules(model):
+        module.register_forward_pre_hook(add, with_kwargs=True)
+
+
+def with_local_attention(model: nn.Module, name: str, window: tuple[int | None, int | None], lengths: Tensor) -> None:
+    """Replace attention with NeMo's local attention, query by query: scores of the keys in the window, and softmax."""
+    names = WINDOWED[name]
+
+    def forward(module: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
+        batch, n, dim = hidden_states.shape
+        head_dim = getattr(module, names[4])
+        query, key, value = (getattr(module, each)(hidden_states).view(batch, n, -1, head_dim) for each in names[:3])
+        left, right = (n if side is None else side for side in window)
+        rows = []
+        for i in range(n):
+            j = torch.arange(max(0, i - left), min(n - 1, i + right) + 1)
+            if len(names) == 5:
+                limits = module.left_max_position_embeddings, module.right_max_position_embeddings
+                table = module.distance_embedding((j - i).clamp(-limits[0], limits[1]) + limits[0])[None, :, None]
+                content = relative = query[:, i]
+            else:
+                table = getattr(module, names[7])(sinusoids(i - j, dim)).view(1, len(j), -1, head_dim)
+                content, relative = (query[:, i] + getattr(module, bias) for bias in names[5:7])
+            scores = (content[:, None] * key[:, j] + relative[:, None] * table).sum(-1) * head_dim**-0.5
+            is_padding = (j >= lengths[:, None])[..., None]  # (batch, keys, 1)
+            weights = scores.masked_fill(is_padding, -1e4).softmax(1).masked_fill(is_padding, 0.0)
+            rows.append((weights[..., None] * value[:, j]).sum(1).flatten(1))
+        return getattr(module, names[3])(torch.stack(rows, 1)), None
+
+    for module in attention_modules(model):
+        module.forward = MethodType(forward, module)
+
+
+def sinusoids(distance: Tensor, dim: int) -> Tensor:
+    """Return Transformer-XL's embeddings of i − j, sines and cosines in turn: (distances, dim)."""
+    angles = distance[:, None] * 10_000.0 ** (-torch.arange(0, dim, 2) / dim)
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
+
+
+def results(model: nn.Module, inputs: Tensor, arguments: dict[str, Tensor], valid: Tensor) -> dict[str, Tensor]:
+    """Return the output at valid positions, and the gradients of all parameters."""
+    without_chance(model.train())
+    model.zero_grad()
+    states = model(inputs, **arguments).last_hidden_state[valid]
+    (states * torch.linspace(-1, 1, states.numel()).view_as(states)).sum().backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    return {"output": states.detach(), **gradients}
+
+
+# Wav2Vec2-Conformer's convolution reads the outputs of padding, and a row of its own mask without a key gives NaN.
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize(
+    ("name", "oracle", "masked"),
+    [
+        (name, oracle, masked)
+        for name in WINDOWED
+        for oracle in ("band mask", "local attention")
+        for masked in (False, True)
+        if not (name == "wav2vec2-conformer" and oracle == "band mask" and masked)
+    ],
+)
+def test_a_window_equals_the_models_own_code_with_a_mask_and_nemos_formula(name, window, masked, oracle):
+    family = FAMILIES[name]
+    model, inputs = sharp(name), family.inputs(family.length // 2)
+    arguments = {"attention_mask": padding(inputs)} if masked else {}
+    with torch.no_grad():
+        own = model(inputs, **arguments)
+    n = own.last_hidden_state.shape[1]
+    lengths = torch.full((2,), n)
+    if masked:
+        lengths = family.valid(own).sum(1) if name == "parakeet" else padding(inputs).sum(1)
+        if name == "wav2vec2-conformer":
+            lengths = model._get_feat_extract_output_lengths(lengths)
+    valid = torch.arange(n) < lengths[:, None]
+    with faster.enable(model, window=window):
+        ours = results(model, inputs, arguments, valid)
+    assert float((ours["output"] - own.last_hidden_state[valid]).abs().max()) > 0.05  # the window matters
+    if oracle == "band mask":
+        with_band_mask(model, window)
+    else:
+        with_local_attention(model, name, window, lengths)
+    want = results(model, inputs, arguments, valid)
+    assert ours.keys() == want.keys()
+    assert len(ours) > 50
+    for key, expected in want.items():
+        atol = 2e-5 * float(expected.abs().max()) + 1e-6
+        torch.testing.assert_close(
+            ours[key], expected, rtol=1e-3, atol=atol, msg=lambda text, key=key: f"{key}: {text}"
+        )
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+def test_a_window_wider_than_the_input_equals_full_attention(name):
+    family = FAMILIES[name]
+    model, inputs = sharp(name), family.inputs(family.length)
+    arguments = {"attention_mask": padding(inputs)}
+    with faster.enable(model):
+        full = output(model, inputs, **arguments).last_hidden_state
+    for window in [(10_000, 10_000), (None, None), (family.length, None)]:
+        with faster.enable(model, window=window):
+            assert torch.equal(output(model, inputs, **arguments).last_hidden_state, full)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records the number of elements of the largest tensor that an operation returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for x in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(x, Tensor):
+                self.elements = max(self.elements, x.numel())
+        return out
+
+
+@pytest.mark.parametrize("name", [*WINDOWED, "nemotron", "seamless-m4t-v2 in chunks"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_no_tensor_grows_with_the_square_of_the_length(name, masked):
+    family, largest = FAMILIES[name], []
+    options = {"add_adapter": False} if name.startswith("seamless") else {}  # adapters have full attention
+    model = sharp(name, **options)
+    for length in (family.length * 30, family.length * 60):
+        inputs = family.inputs(length)
+        arguments = {"attention_mask": padding(inputs)} if masked else {}
+        window = (9, 4) if name in WINDOWED else None
+        with faster.enable(model, window=window), LargestTensor() as mode:
+            output(model, inputs, **arguments)
+        largest.append(mode.elements)
+    assert largest[1] < 2.1 * largest[0]
+
+
+def test_nemotron_reads_inputs_longer_than_its_longest_position():
+    model, inputs = sharp("nemotron", max_position_embeddings=20), features(400)
+    with pytest.raises(ValueError, match="max_position_embeddings"):
+        output(model, inputs)
+    own = output(sharp("nemotron"), inputs).last_hidden_state
+    with faster.enable(model):
+        ours = output(model, inputs).last_hidden_state
+    torch.testing.assert_close(ours, own, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("look_ahead", [0, 2, 13])
+def test_nemotron_continues_a_stream_after_a_long_first_part(look_ahead):
+    model, frames = sharp("nemotron", sliding_window=15), features(16 * 28)
+
+    def stream() -> list[Tensor]:
+        parts, past = [], {}
+        for part in frames.split([8 * 28, 8 * 14, 8 * 14], dim=1):
+            out = output(model, part, use_cache=True, num_lookahead_tokens=look_ahead, **past)
+            past = {"past_key_values": out.past_key_values, "padding_cache": out.padding_cache}
+            parts.append(out.last_hidden_state)
+        return parts
+
+    own = stream()
+    with faster.enable():
+        ours = stream()
+    for our_states, own_states in zip(ours, own, strict=True):
+        torch.testing.assert_close(our_states, own_states, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("window", [(-1, 3), (3, -1), (3,), 3, (1.5, 2), ("1", 2)])
+def test_windows_that_are_no_windows_are_refused(window):
+    model = sharp("parakeet")
+    with pytest.raises(ValueError, match=r"^window must be a pair \(left, right\).*got[^\n]*$"):
+        faster.enable(model, window=window)
+    assert "not enabled" in faster.report(model)
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in WINDOWED])
+def test_families_without_windows_are_refused(name):
+    model = build(FAMILIES[name])
+    with pytest.raises(ValueError, match=r"^window must be given with a model of Parakeet[^\n]*got a model with \w+$"):
+        faster.enable(model, window=(3, 3))
+    assert ": relattn" not in faster.report(model)
+
+
+def test_windows_are_refused_where_they_would_not_hold_everywhere():
+    model = build(FAMILIES["wav2vec2-bert"], position_embeddings_type="rotary")
+    with pytest.raises(ValueError, match=r"supported as a whole, got Wav2Vec2BertEncoder: .* got rotary"):
+        faster.enable(model, window=(3, 3))
+    with pytest.raises(ValueError, match=r"window must be given with a model of Parakeet.*got Linear"):
+        faster.enable(nn.Linear(2, 2), window=(3, 3))
+    with pytest.raises(ValueError, match="window must be given with a model, because"):
+        faster.enable(window=(3, 3))
+    model = sharp("parakeet")
+    faster.enable(model)
+    with pytest.raises(ValueError, match="window must be None, with which ParakeetEncoder is enabled"):
+        faster.enable(model, window=(3, 3))
+
+
+def test_a_model_may_have_a_window_where_its_class_is_enabled():
+    model, inputs = sharp("parakeet"), features(400)
+    own = output(model, inputs).last_hidden_state
+    with faster.enable(model, window=(3, 3)):
+        windowed = output(model, inputs).last_hidden_state
+    with faster.enable():
+        with faster.enable(model, window=(3, 3)), faster.enable(model, window=(3, 3)):
+            assert faster.report(model).count(": relattn, window (3, 3)") == 3
+            assert torch.equal(output(model, inputs).last_hidden_state, windowed)
+        assert "window" not in faster.report(model)
+        torch.testing.assert_close(output(model, inputs).last_hidden_state, own, rtol=0, atol=2e-5)
+    assert float((windowed - own).abs().max()) > 1e-2
+    assert torch.equal(output(model, inputs).last_hidden_state, own)
+
+
+@pytest.mark.parametrize("name", ["parakeet", "wav2vec2-bert"])
+def test_attention_weights_are_refused_with_a_window(name, monkeypatch):
+    monkeypatch.setattr(adapters, "_warned_modules", set())
+    model, inputs = build(FAMILIES[name], "eager"), features(90)
+    with (
+        faster.enable(model, window=(3, 3)),
+        pytest.raises(ValueError, match=r"window must be None for calls.*\(3, 3\)"),
+    ):
+        output(model, inputs, output_attentions=True)
