@@ -3,8 +3,8 @@
     python -m benchmarks.models            # seconds, peak memory, and the share of attention
     python -m benchmarks.models --check    # differences of outputs and gradients
 
-A row of measurements is one encoder on one input with one method: "eager" or "sdpa", its own attention, or "relattn",
-our operator. Each runs in a new process: first a short input, then one run whose peak memory beyond the model is
+A row of measurements is one encoder on one input with one method: "eager" or "sdpa", its own attention, "relattn", our
+operator, or, with `--window`, "relattn, window LEFT RIGHT", our operator with a sliding window. Each runs in a new process: first a short input, then one run whose peak memory beyond the model is
 measured, and up to four more if they are short. The seconds are the median. The share of attention is the time in the
 modules that our operator replaces, including projections. A run that would take more than ten minutes or most of the
 memory, extrapolated from shorter inputs, is left out, and its row says so.
@@ -57,9 +57,10 @@ COLUMNS = ("model", "own_code", "dtype", "padded", "largest", "of", "own", "ours
 def watch_attention(model: nn.Module) -> list[float]:
     """Return a list to which each call of a module that our operator replaces appends its seconds."""
     with faster.enable():
-        replaced = [line.partition(" (")[0] for line in faster.report(model).splitlines() if line.endswith(": relattn")]
+        replaced = [line.partition(" (")[0] for line in faster.report(model).splitlines() if "): relattn" in line]
     spent: list[float] = []
-    for name in filter(lambda name: name != "the model", replaced):
+    modules = [model if name == "the model" else model.get_submodule(name) for name in replaced]
+    for module in (module for module in modules if not hasattr(module, "layers")):  # encoders hold the others
         starts: list[float] = []
 
         def begin(*_: Any, starts: list[float] = starts) -> None:
@@ -68,16 +69,17 @@ def watch_attention(model: nn.Module) -> list[float]:
         def end(*_: Any, starts: list[float] = starts) -> None:
             spent.append(time.perf_counter() - starts.pop())
 
-        module = model.get_submodule(name)
         module.register_forward_pre_hook(begin)
         module.register_forward_hook(end)
     return spent
 
 
 @torch.inference_mode()
-def figures(name: str, method: str, size: int) -> dict[str, float]:
+def figures(name: str, method: str, size: int, window: tuple[int, int] | None) -> dict[str, float]:
     """Return seconds, bytes and the share of attention of one encoder on one input, measured in this process."""
-    model = make(name, method)
+    model = make(name, method if window is None else ENCODERS[name].own[-1])
+    if window is not None:
+        faster.enable(model, window=window)
     model(inputs(name, 1, min(ENCODERS[name].sizes)))
     spent = watch_attention(model)
     run = partial(model, inputs(name, 1, size))
@@ -96,7 +98,7 @@ def too_much(method: str, size: int, before: dict[int, dict[str, float]]) -> str
     if not before:
         return ""
     last = max(before)
-    memory = before[last]["bytes"] * (size / last) ** (1 if method == "relattn" else 2)
+    memory = before[last]["bytes"] * (size / last) ** (1 if method.startswith("relattn") else 2)
     if memory > MOST_MEMORY * available_memory():
         return f"left out: {memory / 2**30:.0f} GiB extrapolated from size {last}"
     power = 2.0
@@ -107,12 +109,14 @@ def too_much(method: str, size: int, before: dict[int, dict[str, float]]) -> str
     return f"left out: {seconds:.0f} s extrapolated from size {last}" if seconds > MOST_SECONDS else ""
 
 
-def measure_row(name: str, method: str, size: int, before: dict[int, dict[str, float]]) -> Row:
+def measure_row(
+    name: str, method: str, size: int, window: tuple[int, int] | None, before: dict[int, dict[str, float]]
+) -> Row:
     """Measure one encoder on one input, add its figures to those of smaller inputs, and return its row."""
     note = too_much(method, size, before)
     if not note:
         try:
-            before[size] = apart(figures, name, method, size)
+            before[size] = apart(figures, name, method, size, window)
         except MemoryError as error:
             note = str(error)
     row: Row = {"model": name, "size": size, "unit": "tokens" if ENCODERS[name].text else "s", "method": method}
@@ -189,6 +193,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=ENCODERS, default=list(ENCODERS), help="encoders (default: all)")
     parser.add_argument("--sizes", type=int, nargs="*", help="seconds of audio, or tokens (default: by encoder)")
     parser.add_argument("--methods", nargs="*", choices=("eager", "sdpa", "relattn"), help="(default: all)")
+    parser.add_argument("--window", type=int, nargs=2, help="also measure a sliding window (left, right)")
     parser.add_argument(
         "--out", type=Path, help="CSV file of the rows (default: models-cpu.csv or models-agreement.csv)"
     )
@@ -200,9 +205,13 @@ def main() -> None:
         methods = [each for each in (*encoder.own, "relattn") if arguments.methods is None or each in arguments.methods]
         sizes = arguments.sizes or encoder.sizes
         if not arguments.check:
-            before: dict[str, dict[int, dict[str, float]]] = {method: {} for method in methods}
-            for size, method in product(sizes, methods):
-                row = measure_row(name, method, size, before[method])
+            windows: dict[str, tuple[int, int] | None] = dict.fromkeys(methods)
+            if arguments.window is not None:
+                left, right = arguments.window
+                windows[f"relattn, window {left} {right}"] = left, right
+            before: dict[str, dict[int, dict[str, float]]] = {method: {} for method in windows}
+            for size, method in product(sizes, windows):
+                row = measure_row(name, method, size, windows[method], before[method])
                 record(arguments, [row], ("model", "size", "method", "threads"))
         elif not encoder.random:
             size = min(sizes)

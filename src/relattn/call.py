@@ -61,7 +61,7 @@ class Call(NamedTuple):
             ValueError, TypeError: the first argument that breaks a rule, in one line.
         """
         # Operands: tensors, their shapes, dtypes and devices.
-        operands = {
+        operands: dict[str, Any] = {
             "query": query, "key": key, "value": value, "rel_key": rel_key, "rel_value": rel_value,
             "rel_query": rel_query, "pos_query": pos_query,
         }  # fmt: skip

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.encoders import padding, without_chance
 from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import adapters
+from relattn.integrations.transformers.families import parakeet
 from tests.integrations.test_transformers import FAMILIES, build, features, output
 
 WINDOWED = {  # family: the names of the attention's projections, its head dimension, u, v and the scores
@@ -191,6 +192,17 @@ def test_no_tensor_grows_with_the_square_of_the_length(name, masked):
             output(model, inputs, **arguments)
         largest.append(mode.elements)
     assert largest[1] < 2.1 * largest[0]
+
+
+@pytest.mark.parametrize("frames", [400, 401, 455, 463])
+@pytest.mark.parametrize("kernel", [3, 5])
+@pytest.mark.parametrize("masked", [False, True])
+def test_convolutions_in_pieces_equal_those_of_the_whole_input(frames, kernel, masked, monkeypatch):
+    model, inputs = sharp("parakeet", subsampling_conv_kernel_size=kernel), features(frames)
+    mask = padding(inputs) if masked else None
+    monkeypatch.setattr(parakeet, "PIECE", 19)
+    with torch.no_grad():
+        torch.testing.assert_close(parakeet.subsample(model, inputs, mask), model.subsampling(inputs, mask))
 
 
 def test_nemotron_reads_inputs_longer_than_its_longest_position():

@@ -5,6 +5,7 @@ read `unsupported_reason`. `python -m relattn.backends` prints what is available
 """
 
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -71,7 +72,7 @@ def saves_memory(call: Call) -> bool:
     Without gradients it always does: `dense` allocates an array of pairs, and `triton` allocates nothing. Measured
     thresholds belong here.
     """
-    tensors = call[:INPUTS]
+    tensors: tuple[Any, ...] = call[:INPUTS]
     return not has_gradients(tensors) or triton.bytes_for_backward(call) < bytes_of_dense(call)
 
 

@@ -10,6 +10,8 @@ convolution reads as well. The patched encoder uses a (batch, 1, 1, n) mask of v
 padding differ from the original. This has no effect on valid positions, because the convolution zeroes padding and
 attention never reads it.
 
+The convolutions before the layers run on pieces of a long input, which bounds their memory.
+
 With a window, position embeddings are made for the distances inside the window only. The result is NeMo's local
 attention, `RelPositionMultiHeadAttentionLongformer`.
 """
@@ -19,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderModelOutput
 from transformers.utils.generic import merge_with_config_defaults
@@ -35,6 +38,9 @@ from relattn.integrations.transformers.adapters import (
     transformer_xl,
 )
 from relattn.integrations.transformers.forward_patch import ForwardPatch
+from relattn.positions import is_valid
+
+PIECE = 512  # positions whose frames the convolutions before the layers read at a time
 
 
 def attention(
@@ -89,7 +95,7 @@ def encode(
     **kwargs: Any,
 ) -> ParakeetEncoderModelOutput:
     """Run the encoder with position embeddings shared by all sequences and a mask of valid keys."""
-    states = module.subsampling(input_features, attention_mask) * module.input_scale
+    states = subsample(module, input_features, attention_mask) * module.input_scale
     positions = module.encode_positions(states[:1, : farthest_distance(states.shape[1], window) + 1])
     states = nn.functional.dropout(states, p=module.dropout, training=module.training)
     positions = nn.functional.dropout(positions, p=module.dropout_positions, training=module.training)
@@ -101,6 +107,28 @@ def encode(
     states = run_layers(module, states, module.layerdrop, **options)
     output_mask = valid.int() if valid is not None and output_attention_mask else None
     return ParakeetEncoderModelOutput(last_hidden_state=states, attention_mask=output_mask)
+
+
+def subsample(module: Any, features: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Run the convolutions before the layers on pieces of the input: (batch, n, dim).
+
+    Their numbers are the largest of the encoder, 256 channels for every other frame and bin. Each piece is convolved
+    with its neighbours' nearest frames, so the result is that of the whole input.
+    """
+    config, frames = module.config, features.shape[1]
+    factor, margin = config.subsampling_factor, config.subsampling_conv_kernel_size // 2
+    length = -(-frames // factor)
+    if length <= PIECE:
+        states: Tensor = module.subsampling(features, attention_mask)
+        return states
+    parts = []
+    for begin in range(0, length, PIECE):
+        first, end = max(0, begin - margin), begin + PIECE + margin
+        part, mask = features[:, first * factor : end * factor], None
+        if attention_mask is not None:
+            mask = is_valid(part.shape[1], attention_mask.sum(-1) - first * factor)
+        parts.append(module.subsampling(part, mask)[:, begin - first : begin - first + PIECE])
+    return torch.cat(parts, dim=1)
 
 
 def encoder(original_forward: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> Any:
