@@ -215,14 +215,17 @@ def test_nemotron_reads_inputs_longer_than_its_longest_position():
     torch.testing.assert_close(ours, own, rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("look_ahead", [0, 2, 13])
-def test_nemotron_continues_a_stream_after_a_long_first_part(look_ahead):
+def test_nemotron_continues_a_stream_after_a_long_first_part(look_ahead, masked):
     model, frames = sharp("nemotron", sliding_window=15), features(16 * 28)
 
     def stream() -> list[Tensor]:
         parts, past = [], {}
         for part in frames.split([8 * 28, 8 * 14, 8 * 14], dim=1):
-            out = output(model, part, use_cache=True, num_lookahead_tokens=look_ahead, **past)
+            is_first = len(parts) == 0
+            options = {"attention_mask": padding(part)} if masked and is_first else {}
+            out = output(model, part, use_cache=True, num_lookahead_tokens=look_ahead, **options, **past)
             past = {"past_key_values": out.past_key_values, "padding_cache": out.padding_cache}
             parts.append(out.last_hidden_state)
         return parts

@@ -25,6 +25,7 @@ COMMAND = re.compile(r"(?:.*\\\n)*.+\n")  # continues after a backslash
 SHORTER = {
     r"(STEPS.*?) = \d+": r"\1 = 3", r"steps: \d+": "steps: 4", r"_every: \d+": "_every: 2", r"20_000": "300",
     r" 500\)": " 20)", r"\(20, 60, 300\)": "(4, 8)", r"100 \* 120": "100",
+    r"hour\.py \d+": "hour.py 4", r"16_000, 24": "16_000, 1",
 }  # fmt: skip
 
 

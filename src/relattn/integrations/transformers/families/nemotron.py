@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache
 from transformers.models.nemotron_asr_streaming import modeling_nemotron_asr_streaming as modeling
@@ -48,7 +49,8 @@ def encode(
     length = states.shape[1]
     left, right = module._resolve_attn_context(num_lookahead_tokens)
     size = right + 1
-    chunk = size, (left // size if left >= 0 else None)
+    left_chunks = left // size if left >= 0 else None
+    chunk = size, left_chunks
     positions = module.encode_positions(states[:1, : farthest_distance(length, chunk=chunk) + 1])
     states = nn.functional.dropout(states, p=module.dropout, training=module.training)
     positions = nn.functional.dropout(positions, p=module.dropout_positions, training=module.training)
@@ -56,7 +58,9 @@ def encode(
     if attention_mask is not None:
         valid = module._get_output_attention_mask(attention_mask, target_length=length)  # (batch, n)
         mask = valid[:, None, None]  # (batch, 1, 1, n)
-        hidden = ~valid[:, None]  # (batch, 1, n): the convolution, which is causal, reads no padding
+        chunks = torch.arange(length, device=states.device) // size
+        first_keys = (chunks - (length if left_chunks is None else left_chunks)) * size
+        hidden = (first_keys >= valid.sum(-1, keepdim=True))[:, None]  # (batch, 1, n): no key to attend to
     states = run_layers(
         module,
         states,
