@@ -306,6 +306,26 @@ def test_transformer_xl(scheme, model, lengths):
     assert_same(ours, lambda x: module(x, **arguments)[0], module, lengths=lengths, dtype=dtype)
 
 
+@pytest.mark.parametrize("window", [(3, 3), (5, 2), (0, 20)])
+def test_nemo_s_local_attention(scheme, window):
+    """Compare with Parakeet, whose weights are NeMo's, and a mask of the window. Padding attends to itself there."""
+    lengths, n, (left, right) = torch.tensor([25, 18]), 25, window
+    config = parakeet.ParakeetEncoderConfig(hidden_size=DIM, num_attention_heads=HEADS, **EAGER)
+    module = filled(parakeet.ParakeetEncoderAttention(config, 0), torch.float32)
+    positions = parakeet.ParakeetEncoderRelPositionalEncoding(config)(torch.empty(BATCH, n, DIM))
+    distance = torch.arange(n) - torch.arange(n)[:, None]
+    mask = valid(lengths)[:, None, None] & (distance >= -left) & (distance <= right) | (distance == 0)
+
+    def ours(x: Tensor) -> Tensor:
+        inputs = project(x, module.q_proj, module.k_proj, module.v_proj)
+        R = module.relative_k_proj(positions[0, n - 1 - left : n + right])
+        names = {"R": R, "u": module.bias_u, "v": module.bias_v, "left": left, "right": right}
+        return module.o_proj(joined(scheme(*inputs, {"key_lengths": lengths}, **names)))
+
+    theirs = partial(module, position_embeddings=positions, attention_mask=mask)
+    assert_same(ours, lambda x: theirs(x)[0], module, lengths=lengths, dtype=torch.float32)
+
+
 def assert_same_as_xlnet(scheme: Callable[..., Tensor], n: int, is_causal: bool) -> None:
     """Compare with XLNet and a memory. XLNet puts time first, and its mask is 1 where a query must not attend."""
     sizes = {"vocab_size": 2, "d_model": DIM, "n_layer": 1, "n_head": HEADS, "d_inner": 2}

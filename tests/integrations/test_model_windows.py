@@ -218,11 +218,11 @@ def test_nemotron_reads_inputs_longer_than_its_longest_position():
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("look_ahead", [0, 2, 13])
 def test_nemotron_continues_a_stream_after_a_long_first_part(look_ahead, masked):
-    model, frames = sharp("nemotron", sliding_window=15), features(16 * 28)
+    model, frames = sharp("nemotron", sliding_window=15), features(8 * 84)
 
     def stream() -> list[Tensor]:
         parts, past = [], {}
-        for part in frames.split([8 * 28, 8 * 14, 8 * 14], dim=1):
+        for part in frames.split([8 * 56, 8 * 14, 8 * 14], dim=1):
             is_first = len(parts) == 0
             options = {"attention_mask": padding(part)} if masked and is_first else {}
             out = output(model, part, use_cache=True, num_lookahead_tokens=look_ahead, **options, **past)
