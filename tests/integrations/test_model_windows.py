@@ -273,7 +273,7 @@ def test_a_model_may_have_a_window_where_its_class_is_enabled():
     with faster.enable(model, window=(3, 3)):
         windowed = output(model, inputs).last_hidden_state
     with faster.enable():
-        with faster.enable(model, window=(3, 3)), faster.enable(model, window=(3, 3)):
+        with faster.enable(model, window=(3, 3)), faster.enable(model, window=[3, 3]):
             assert faster.report(model).count(": relattn, window (3, 3)") == 3
             assert torch.equal(output(model, inputs).last_hidden_state, windowed)
         assert "window" not in faster.report(model)

@@ -51,7 +51,7 @@ def enable(model: nn.Module | None = None, *, window: Window = None) -> Enabled:
         ValueError: the window has no valid form, is given without a model, or is not supported by a part of the model.
     """
     _require_tested_version()
-    check_window(window)
+    window = None if window is None else check_window(window)
     patched: list[type[nn.Module] | nn.Module] = []
     if model is None:
         if window is not None:
