@@ -89,9 +89,10 @@ def run_layers(module: Any, states: Tensor, layerdrop: float, **options: Any) ->
 
     Where processes share the parameters of a layer, all of them run it: they would wait for each other otherwise.
     """
-    is_sharded = is_deepspeed_zero3_enabled() or is_fsdp_managed_module(module)
+    may_skip = module.training and layerdrop > 0.0
+    is_sharded = may_skip and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(module))
     for layer in module.layers:
-        is_skipped = module.training and layerdrop > 0.0 and float(torch.rand([])) < layerdrop
+        is_skipped = may_skip and float(torch.rand([])) < layerdrop
         if not is_skipped or is_sharded:
             states = layer(states, **options)
     return states
