@@ -291,3 +291,17 @@ def test_attention_weights_are_refused_with_a_window(name, monkeypatch):
         pytest.raises(ValueError, match=r"window must be None for calls.*\(3, 3\)"),
     ):
         output(model, inputs, output_attentions=True)
+
+
+@pytest.mark.parametrize("name", ["parakeet", "wav2vec2-bert", "nemotron"])
+def test_training_skips_as_many_layers_as_the_models_own_code(name):
+    model, inputs = sharp(name), features(90)
+    evaluated = output(model, inputs).last_hidden_state
+    without_chance(model.train())
+    model.layerdrop = model.config.layerdrop = 1.0
+    own = output(model, inputs).last_hidden_state
+    with faster.enable():
+        ours = output(model, inputs).last_hidden_state
+        assert not torch.allclose(output(model.eval(), inputs).last_hidden_state, ours)
+    torch.testing.assert_close(ours, own, rtol=0, atol=2e-5)
+    assert not torch.allclose(own, evaluated)
