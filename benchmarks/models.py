@@ -4,10 +4,11 @@
     python -m benchmarks.models --check    # differences of outputs and gradients
 
 A row of measurements is one encoder on one input with one method: "eager" or "sdpa", its own attention, "relattn", our
-operator, or, with `--window`, "relattn, window LEFT RIGHT", our operator with a sliding window. Each runs in a new process: first a short input, then one run whose peak memory beyond the model is
-measured, and up to four more if they are short. The seconds are the median. The share of attention is the time in the
-modules that our operator replaces, including projections. A run that would take more than ten minutes or most of the
-memory, extrapolated from shorter inputs, is left out, and its row says so.
+operator, or, with `--window`, "relattn, window LEFT RIGHT", our operator with a sliding window. Each runs in a new
+process: first a short input, then one run whose peak memory beyond the model is measured, and up to four more if they
+are short. The seconds are the median. The share of attention is the time in the modules that our operator replaces,
+including projections. A run that would take more than ten minutes or most of the memory, extrapolated from shorter
+inputs, is left out, and its row says so.
 
 A row of differences is one encoder with our operator compared with one of its own methods, on two sequences, without
 padding or with padding in the second. Columns:
