@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.encoders import padding, without_chance
+from benchmarks.encoders import padding, remove_randomness
 from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import adapters
 from relattn.integrations.transformers.families import parakeet
@@ -103,7 +103,7 @@ def sinusoids(distance: Tensor, dim: int) -> Tensor:
 
 def results(model: nn.Module, inputs: Tensor, arguments: dict[str, Tensor], valid: Tensor) -> dict[str, Tensor]:
     """Return the output at valid positions, and the gradients of all parameters."""
-    without_chance(model.train())
+    remove_randomness(model.train())
     model.zero_grad()
     states = model(inputs, **arguments).last_hidden_state[valid]
     (states * torch.linspace(-1, 1, states.numel()).view_as(states)).sum().backward()
@@ -297,7 +297,7 @@ def test_attention_weights_are_refused_with_a_window(name, monkeypatch):
 def test_training_skips_as_many_layers_as_the_models_own_code(name):
     model, inputs = sharp(name), features(90)
     evaluated = output(model, inputs).last_hidden_state
-    without_chance(model.train())
+    remove_randomness(model.train())
     model.layerdrop = model.config.layerdrop = 1.0
     own = output(model, inputs).last_hidden_state
     with faster.enable():
