@@ -36,20 +36,26 @@ from typing import Any
 # A line "@ directory tests…" names a directory below src/relattn, and the tests below tests/ that should catch the
 # mutations that follow. These are lines "file: old  =>  new"; the old text must occur exactly once in the file.
 MUTATIONS = r"""
-@ . test_reference.py test_functional.py test_backends.py
+@ . test_reference.py test_functional.py test_backends.py test_windows.py
 positions.py: (distance > right), -1)  =>  (distance >= right), -1)
 positions.py: max(0, keys - 1 - least)  =>  max(0, keys - 2 - least)
+positions.py: (position - position % call.chunk)  =>  position
 positions.py: call.offset, device) <= 0  =>  call.offset, device) < 0
+call.py: window_right >= farthest[1] + size - 1  =>  window_right >= farthest[1]
+call.py: clips and (left < window_left + size - 1 or right < window_end)  =>  clips and left < window_left + size - 1
 call.py: query_offset = keys - queries  =>  query_offset = 0
 call.py: if scale is None else scale  =>  if not scale else scale
 call.py: slice(left - reach[0], left + reach[1] + 1)  =>  slice(right - reach[0], right + reach[1] + 1)
 call.py: return 1.0 / (1.0 - dropout_p) if dropout_p < 1.0  =>  return 1.0 if dropout_p < 1.0
 checks.py: if least < -1 or most >= labels:  =>  if least < -1 or most > labels:
 checks.py: return x.to(SIGNED[x.dtype]) if x.dtype in SIGNED else x  =>  return x
-@ . test_cache.py test_nn.py
+@ . test_cache.py test_nn.py test_windows.py
 cache.py: rooms, self.appended = self.rooms, True  =>  rooms = self.rooms
+cache.py: self.lengths - count  =>  self.lengths
 cache.py: lengths = self.lengths + n  =>  lengths = self.lengths
 cache.py: self.lengths.index_copy(0, to, self.lengths[rows])[:keep]  =>  self.lengths[:keep]
+nn.py: shortest - shortest % self.chunk_size - self.window_left  =>  shortest - self.window_left + 1
+nn.py: lengths - cache.dropped  =>  lengths
 nn.py: self.dropout if self.training else 0.0  =>  self.dropout
 nn.py: bound = (6.0 / (labels + dim)) ** 0.5  =>  bound = (3.0 / (labels + dim)) ** 0.5
 @ . test_dense.py test_backends.py test_functional.py
@@ -68,9 +74,16 @@ autograd.py: x.select(dim, number)  =>  x.select(0, number)
 custom_ops.py: torch.randint(2**63 - 1, (), device=call.query.device)  =>  torch.full((), 7, device=call.query.device)
 @ backends test_triton.py test_backends.py test_functional.py
 capabilities.py: 1 <= dim <= self.head_dims  =>  1 <= dim < self.head_dims
-@ backends/native test_native.py test_backends.py test_functional.py
+@ backends/native test_native.py test_backends.py test_windows.py
 strips.h: return label >= 0 && label < a->labels  =>  return label > 0 && label < a->labels
-strips.h: clamped(position + live, 0, valid)  =>  clamped(position + live, 0, a->keys)
+strips.h: window_end(a, position + live - 1), 0, valid_keys(a, b))  =>  window_end(a, position + live - 1), 0, a->keys)
+strips.h: position - in_chunk - a->window_left;  =>  position - in_chunk - a->window_left + 1;
+strips.h: position - in_chunk + a->window_right + 1;  =>  position - in_chunk + a->window_right;
+strips.h: clamped(a->left + begin - (position + queries - 1)  =>  clamped(a->left + begin - position
+strips.h: window_begin(a, position + at->rows - 1) > at->key;  =>  window_begin(a, position) > at->key;
+backward.h: pick(x[v] != splat(-INFINITY), d, splat(0))  =>  d
+key_strips.h: labels.first + ROWS, 0, labels.count + ROWS)  =>  labels.first, 0, labels.count + ROWS)
+key_strips.h: fold_margins(a->clips, masses, width, ROWS, count, labels);  =>  (void)masses;
 strips.h: a->queries + at->first + r;  =>  a->queries + r;
 forward.h: AT(w->sums + r * LANES) *= shrink;  =>  AT(w->sums + r * LANES) *= 1;
 forward.h: sum += AT(query.data + r * query.row + i)  =>  sum += AT(query.data + i)

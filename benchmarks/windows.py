@@ -1,0 +1,81 @@
+"""Attention in a sliding window on a CPU: time and memory per length, ours and other ways to restrict it.
+
+Methods: `window`, ours with `window=(W, W)`; `full`, ours without a window; `mask`, PyTorch's own attention without
+positions with a band as its mask; `flex`, FlexAttention, compiled, with a band as its block mask, forward only. One
+sequence, 8 heads, d = 64; ours has both tables with k = 16. Methods whose time or memory grows with the square of the
+length are measured up to `--most` positions.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.attention import CLIP, DIM, HEADS, run_of
+from benchmarks.measure import alternate, command, parse, peak_memory, preload, record
+from relattn import relative_attention
+
+LENGTHS = (4096, 8192, 16384, 65536, 262144)
+METHODS, KEY = ("window", "full", "mask", "flex"), ("n", "window", "pass", "method", "device", "threads")
+Work = Callable[[], object]
+
+
+def prepare(method: str, n: int, window: int, backward: bool) -> Work:
+    """Return a run of a method on one sequence of length n."""
+    inputs = [torch.randn(1, n, HEADS, DIM).transpose(1, 2) for _ in "qkv"]
+    cotangent = torch.randn(1, n, HEADS, DIM).transpose(1, 2)
+    if method in ("window", "full"):
+        inputs += [torch.randn(2 * CLIP + 1, DIM) for _ in "kv"]
+    inputs = [x.requires_grad_(backward) for x in inputs]
+    return run_of(attention(method, n, window), inputs, cotangent, backward)
+
+
+def attention(method: str, n: int, window: int) -> Callable[..., Any]:
+    """Return a method as a function of its inputs."""
+    if method == "full":
+        return relative_attention
+    if method == "window":
+        return lambda *inputs: relative_attention(*inputs, window=(window, window))
+    if method == "mask":
+        position = torch.arange(n)
+        band = (position - position[:, None]).abs() <= window
+        return lambda *inputs: F.scaled_dot_product_attention(*inputs, attn_mask=band)
+
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    def in_band(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (query - key).abs() <= window
+
+    torch._dynamo.reset()  # the number of compiled variants is limited
+    mask, compiled = create_block_mask(in_band, None, None, n, n, device="cpu"), torch.compile(flex_attention)
+    with torch.no_grad():
+        compiled(*torch.zeros(3, 1, HEADS, n, DIM), block_mask=mask)  # compiles it before it is timed
+    return lambda *inputs: compiled(*inputs, block_mask=mask)
+
+
+def main() -> None:
+    parser = command("windows", __doc__)
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="lengths (%(default)s)")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="methods (%(default)s)")
+    parser.add_argument("--window", type=int, default=128, help="keys on either side of a query (%(default)s)")
+    parser.add_argument("--most", type=int, default=16384, help="longest sequence of the other methods (%(default)s)")
+    parser.add_argument("--repeats", type=int, default=3, help="minimum number of timed runs (%(default)s)")
+    arguments = parse(parser, "windows-cpu.csv", threads=2)
+    preload([__name__])
+    for n in arguments.lengths:
+        for backward in (False, True):
+            names = [name for name in arguments.methods if n <= arguments.most or name == "window"]
+            names = [name for name in names if name != "flex" or not backward]
+            times = alternate({name: prepare(name, n, arguments.window, backward) for name in names}, arguments.repeats)
+            for name, time in times.items():
+                case = (name, n, arguments.window, backward)
+                peak = peak_memory(prepare, (name, 512, arguments.window, backward), case)
+                row = {"n": n, "window": arguments.window, "pass": "forward + backward" if backward else "forward"}
+                row |= {"method": name, **time.columns(), "us per token": round(1e6 * time.median / n, 3)}
+                record(arguments, [row | {"peak MiB": round(peak / 2**20, 1)}], KEY)
+
+
+if __name__ == "__main__":
+    main()
