@@ -96,9 +96,12 @@ INLINE rows rows_in(const array *x, idx b, idx h, idx first) {
 /* Whether products can read an array itself, with any gaps between rows. */
 INLINE int is_readable(const arguments *a, idx dim) { return a->type == REAL && dim % PADDING == 0; }
 
-/* Whether rows that are used often stay in the array. Rows with gaps are copied: rows 2 KiB apart share a few sets of
-   the first-level cache. */
-INLINE int in_place(const arguments *a, const array *x, idx dim) { return is_readable(a, dim) && x->row == dim; }
+/* Whether rows that are used often stay in the array. In long sequences, rows with gaps are copied: rows 2 KiB apart
+   share a few sets of the first-level cache. In short ones the copy costs more than it saves, 3 to 15 %. */
+enum { SHORT = 128 };
+INLINE int in_place(const arguments *a, const array *x, idx dim) {
+    return is_readable(a, dim) && (x->row == dim || (a->queries <= SHORT && a->keys <= SHORT));
+}
 
 /* Rows of a head: in the array, or copied to `space`. */
 static rows rows_of(const arguments *a, const array *x, idx b, idx h, idx first, idx count, idx dim, real *space) {
