@@ -7,6 +7,7 @@ length are measured up to `--most` positions.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ def attention(method: str, n: int, window: int) -> Callable[..., Any]:
     if method == "mask":
         position = torch.arange(n)
         band = (position - position[:, None]).abs() <= window
-        return lambda *inputs: F.scaled_dot_product_attention(*inputs, attn_mask=band)
+        return partial(F.scaled_dot_product_attention, attn_mask=band)
 
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
