@@ -49,7 +49,19 @@ def test_native_and_dense_equal_the_reference(dtype, case):
     assert_backends_equal_the_reference(case, SHAPES[case["shape"]], dtype, "native", "dense")
 
 
-@pytest.mark.parametrize("case", cases(2, seed=7), ids=name_of)
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize(
+    "case", cases(2, seed=5, rel_bias=[True, False], bias=[True, False], dtype=DTYPES), ids=name_of
+)
+def test_biases_equal_the_reference(case):
+    """Some biases are −inf: these pairs are hidden, and get no gradient."""
+    names = ("dense",) if case["bias"] else ("native", "dense")
+    assert_backends_equal_the_reference(case, SHAPES[case["shape"]], case["dtype"], *names)
+
+
+@pytest.mark.parametrize("case", cases(2, seed=7) + cases(2, seed=11, rel_bias=[True])[::2], ids=name_of)
 def test_triton_equals_the_reference(case):
     """In the interpreter, which takes time for every sequence and head."""
     shape = SHAPES[case["shape"]]

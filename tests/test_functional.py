@@ -56,6 +56,65 @@ def test_tables_for_keys_are_a_bias_of_plain_attention(backend, is_causal):
     assert_close(*results)
 
 
+@pairwise(
+    tables=["both", "keys", "values", "neither"],
+    rel_dim=[None, 3],
+    per_head=[False, True],
+    bias_per_head=[False, True],
+    related=[False, True],
+    beyond=["clip", "zero"],
+    scale=[None, -0.3],
+)
+def test_rel_bias_is_the_bias_of_its_labels(tables, rel_dim, per_head, bias_per_head, related, beyond, scale):
+    inputs = make_inputs(SHAPES["lopsided"], tables=tables, per_head=per_head, rel_dim=rel_dim)
+    generator = torch.Generator().manual_seed(0)
+    inputs["rel_bias"] = torch.randn((3, 5) if bias_per_head else (5,), dtype=torch.float64, generator=generator)
+    label = torch.randint(-1, 5, (2, 1, 11, 11), generator=generator)
+    operator, options = relation_attention, {"relations": label}
+    if not related:
+        label = labels(distances(11, 11, 0, CPU), 1, 3, clips=beyond == "clip")[None, None]
+        operator, options = relative_attention, {"clip": (1, 3), "beyond": beyond}
+    options |= {"scale": scale, "backend": "reference"}
+
+    def with_bias(rel_bias, **others):
+        head = torch.arange(3)[:, None, None] if bias_per_head else ()
+        rows = F.pad(rel_bias, (0, 1))[head, label] if bias_per_head else F.pad(rel_bias, (0, 1))[label]
+        return operator(**others, bias=rows, **options)  # label −1 takes the last row, a zero
+
+    assert_close(outputs_and_gradients(operator, inputs, **options), outputs_and_gradients(with_bias, inputs))
+
+
+@FAST
+@pytest.mark.parametrize("hidden", [False, True])
+def test_bias_is_the_float_mask_of_plain_attention(backend, hidden):
+    """Gradients too, as far as PyTorch defines them: its rows without a key are NaN, and ours are zeros."""
+    inputs = make_inputs(SHAPES["one key head"], tables="neither", dtype=widest(backend))
+    bias = torch.randn(2, 1, 7, 7, dtype=widest(backend), generator=torch.Generator().manual_seed(0))
+    if hidden:
+        bias[:, :, :, 2:4] = -torch.inf
+    inputs["bias"] = bias
+
+    def plain(query, key, value, bias, return_lse):
+        lse = (query @ key.mT * 5**-0.5 + bias).detach().logsumexp(-1)
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=bias.expand(2, 3, 7, 7), enable_gqa=True
+        ), lse
+
+    operands = {name: x for name, x in inputs.items() if x is not None}
+    if backend == "native":
+        with pytest.raises(ValueError, match=r"native: bias, one number per pair.*dense"):
+            relative_attention(**operands, backend=backend)
+        return
+    got = outputs_and_gradients(relative_attention, inputs, backend=backend)
+    assert_close(got, outputs_and_gradients(plain, operands))
+    inputs["bias"] = torch.full((7, 1), -torch.inf, dtype=bias.dtype).index_fill(0, torch.tensor([1, 4]), 0.0)
+    got = outputs_and_gradients(relative_attention, inputs, backend=backend)
+    assert got["lse"].isneginf().sum(-1).eq(5).all()
+    assert not got["output"][:, :, [0, 2, 3, 5, 6]].any()
+    assert not got["d query"][:, :, [0, 2, 3, 5, 6]].any()
+    assert all(x.isfinite().all() for name, x in got.items() if name != "lse")
+
+
 @FAST
 def test_clipping(backend):
     """Clipping repeats the edge rows; rows that no pair takes change nothing; "zero" is a table padded with zeros."""
@@ -163,9 +222,44 @@ def test_vmap_equals_one_call_per_index(backend):
     assert_close(got, torch.stack([attend(each) for each in queries]))
 
 
+@pytest.mark.parametrize("backend", ["dense", "reference"])
+def test_biases_in_transforms_equal_one_call_per_index(backend):
+    inputs = make_inputs(SHAPES["one head"])
+    given = {"rel_bias": torch.randn(2, 6, dtype=torch.float64), "bias": torch.randn(2, 3, 1, 7, 7).double()}
+    given["bias"][0, :, :, 2] = -torch.inf  # a query with nothing to attend to
+
+    def loss(biases):
+        return relative_attention(**inputs, **biases, clip=(2, 3), backend=backend).square().sum()
+
+    got = torch.func.vmap(torch.func.grad(loss))(given)
+    for index in range(2):
+        leaves = {name: x[index].clone().requires_grad_() for name, x in given.items()}
+        want = torch.autograd.grad(loss(leaves), list(leaves.values()))
+        assert_close({name: x[index] for name, x in got.items()}, dict(zip(leaves, want, strict=True)))
+
+
+@pytest.mark.parametrize("backend", ["dense", "reference"])
+@pytest.mark.parametrize("junk", [torch.inf, torch.nan])
+def test_biases_of_padding_change_nothing_and_have_no_gradient(backend, junk):
+    inputs = make_inputs(SHAPES["self"])
+    inputs["bias"] = torch.randn(2, 3, 13, 13, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    lengths = torch.tensor([11, 4])
+    valid = torch.arange(13) < lengths[:, None]
+    padding = ~(valid[:, None, :, None] & valid[:, None, None])
+    options = {"clip": 4, "lengths": lengths, "backend": backend}
+    want = outputs_and_gradients(relative_attention, inputs, **options)
+    filled = {**inputs, "bias": inputs["bias"].masked_fill(padding, junk)}
+    got = outputs_and_gradients(relative_attention, filled, **options)
+    assert all(torch.equal(got[name], x) for name, x in want.items())
+    assert not got["d bias"].masked_select(padding).any()
+
+
 @BACKENDS
 def test_autocast(backend):
     inputs = make_inputs(SHAPES["one head"], dtype=torch.float32)
+    inputs["rel_bias"] = torch.linspace(-1.0, 1.0, 6)
+    if backends.BACKENDS[backend].CAPABILITIES.has_bias:
+        inputs["bias"] = torch.randn(7, 7, generator=torch.Generator().manual_seed(0))
     options = {"clip": (2, 3), "backend": backend}
     with torch.autocast("cpu", torch.bfloat16):
         output, lse = relative_attention(**inputs, **options, return_lse=True)
@@ -221,6 +315,9 @@ def test_activation_checkpointing_draws_the_same_dropout(backend):
 def test_compiles_as_one_graph(backend):
     """With all options; with relations; with one tensor for all, with and without gradients."""
     inputs = make_inputs(SHAPES["one head"], dtype=widest(backend), rel_dim=3)
+    inputs["rel_bias"] = torch.linspace(-1.0, 1.0, 6, dtype=widest(backend))
+    if backend == "dense":
+        inputs["bias"] = torch.randn(3, 1, 1, 7, dtype=widest(backend))
     x, table = torch.randn(2, 1, 7, 5), torch.randn(5, 5)
     options = {"lengths": torch.tensor([7, 4, 0]), "mask": torch.rand(7, 7) < 0.7, "is_causal": True, "clip": (2, 3)}
     relations = torch.randint(-1, 6, (3, 1, 7, 7))
@@ -250,8 +347,9 @@ class Attend(torch.nn.Module):
         self.options = options
 
     def forward(self, query, key, value, rel_key, rel_value, integers):
+        biases = {"rel_bias": rel_key[:, 0], "bias": key[:, :, None, :, 0]}
         if integers.dim() == 4:
-            return relation_attention(query, key, value, integers, rel_key, rel_value, **self.options)
+            return relation_attention(query, key, value, integers, rel_key, rel_value, **biases, **self.options)
         options = {"lengths": integers, "rel_query": value[..., :2], **self.options}
         return relative_attention(query, key, value, rel_key[:, :2], rel_value, **options)
 
@@ -338,6 +436,13 @@ REFUSED = [  # what is changed, and which facts the message has
     ({"query_offset": integers(1, 2, 3)}, r"query_offset.*\(2,\).*\(3,\)"),
     ({"query_offset": 1.5}, "query_offset.*1.5"),
     ({"mask": zeros(5, 5)}, "mask.*bool.*float32"),
+    ({"bias": zeros(3, 1, 5, 5)}, r"bias.*\(2, 4, 5, 5\).*\(3, 1, 5, 5\)"),
+    ({"bias": zeros(5, 5, dtype=torch.bool)}, "floating.*bias bool"),
+    ({"bias": zeros(5, 5), "backend": "native"}, "native: bias.*dense"),
+    ({"rel_bias": zeros(5, 1)}, r"rel_bias.*\(labels,\).*\(4, labels\).*\(5, 1\)"),
+    ({"rel_bias": zeros(4)}, "rel_bias.*5 rows.*clip=2.*4 rows"),
+    ({"rel_bias": zeros(4, 4), "rel_key": zeros(5, 3)}, r"rel_bias.*\(4, 5\).*\(4, 4\) with rel_key \(5, 3\)"),
+    ({"rel_bias": zeros(5), "scale": 0.0}, "scale must not be 0 with rel_bias.*0.0"),
     ({"mask": zeros(3, 1, 5, 5, dtype=torch.bool)}, r"mask.*\(2, 4, 5, 5\).*\(3, 1, 5, 5\)"),
     ({"scale": torch.tensor(0.5)}, r"scale.*tensor\(0.5000\).*item"),
     ({"dropout_p": 1.5}, "dropout_p.*1.5"),

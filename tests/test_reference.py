@@ -94,7 +94,8 @@ def test_relative_attention_equals_loops(data, clip, is_causal):
     )
 
     # rows of the tables that no pair reaches are cut off, so that they cost nothing
-    defaults = dict.fromkeys(("rel_query", "relations", "check", "lengths", "key_lengths", "query_lengths", "mask"))
+    names = ("rel_query", "rel_bias", "relations", "check", "lengths", "key_lengths", "query_lengths", "mask", "bias")
+    defaults = dict.fromkeys(names)
     options |= {"query_offset": torch.tensor(starts), "dropout_p": 0.0, "scale": None}
     call = Call.from_arguments(**defaults | options | inputs)
     assert call.rel_key.shape[0] == call.rel_value.shape[0] == call.left + call.right + 1

@@ -35,19 +35,8 @@ def test_windows_around_the_ends_of_tiles_equal_the_reference(queries, keys, off
 
 def call_of(queries, keys, labels, **options):
     q, k, v = torch.zeros(1, 1, queries, 2), torch.zeros(1, 1, keys, 2), torch.zeros(1, 1, keys, 2)
-    names = (
-        "rel_query",
-        "pos_query",
-        "relations",
-        "check",
-        "query_offset",
-        "window",
-        "chunk",
-        "lengths",
-        "mask",
-        "scale",
-    )
-    defaults = dict.fromkeys((*names, "key_lengths", "query_lengths", "clip"))
+    names = ("rel_query", "pos_query", "rel_bias", "relations", "check", "query_offset", "window", "chunk", "lengths")
+    defaults = dict.fromkeys((*names, "mask", "scale", "bias", "key_lengths", "query_lengths", "clip"))
     defaults |= {"beyond": "clip", "is_causal": False, "dropout_p": 0.0}
     return Call.from_arguments(q, k, v, torch.zeros(labels, 2), None, **defaults | options)
 

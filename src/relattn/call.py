@@ -30,6 +30,7 @@ class Call(NamedTuple):
     key_lengths: Tensor | None = None  # (batch,) valid keys
     query_lengths: Tensor | None = None  # (batch,) valid queries
     mask: Tensor | None = None  # bool, four dimensions that broadcast to (batch, heads, queries, keys)
+    bias: Tensor | None = None  # added to scores, four dimensions that broadcast to (batch, heads, queries, keys)
     seed: Tensor | None = None  # one int64, the seed of the kernels' dropout; None: a new one
     query_offset: int = 0  # position of query 0, if all sequences have the same
     left: int = 0  # clipping range: distances from −left to right have their own labels
@@ -50,10 +51,10 @@ class Call(NamedTuple):
     @classmethod
     def from_arguments(
         cls, query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor | None, rel_value: Tensor | None, *,
-        rel_query: Tensor | None, pos_query: Tensor | None, relations: Tensor | None, check: bool | None, clip: Any,
-        beyond: Beyond, query_offset: int | Tensor | None, is_causal: bool, window: Any, chunk: Any,
-        lengths: Tensor | None, key_lengths: Tensor | None, query_lengths: Tensor | None, mask: Tensor | None,
-        dropout_p: float, scale: float | None,
+        rel_query: Tensor | None, pos_query: Tensor | None, rel_bias: Tensor | None, relations: Tensor | None,
+        check: bool | None, clip: Any, beyond: Beyond, query_offset: int | Tensor | None, is_causal: bool, window: Any,
+        chunk: Any, lengths: Tensor | None, key_lengths: Tensor | None, query_lengths: Tensor | None,
+        mask: Tensor | None, bias: Tensor | None, dropout_p: float, scale: float | None,
     ) -> "Call":  # fmt: skip
         """Check the arguments of an operator, as documented there, and resolve their defaults.
 
@@ -63,7 +64,7 @@ class Call(NamedTuple):
         # Operands: tensors, their shapes, dtypes and devices.
         operands: dict[str, Any] = {
             "query": query, "key": key, "value": value, "rel_key": rel_key, "rel_value": rel_value,
-            "rel_query": rel_query, "pos_query": pos_query,
+            "rel_query": rel_query, "pos_query": pos_query, "rel_bias": rel_bias, "bias": bias,
         }  # fmt: skip
         others = {
             "relations": relations, "lengths": lengths, "key_lengths": key_lengths, "query_lengths": query_lengths,
@@ -74,7 +75,7 @@ class Call(NamedTuple):
         checks.check_devices(**operands, **others, query_offset=query_offset)
         operands = dict(zip(operands, autocast(*operands.values()), strict=True))
         checks.check_dtypes(**operands)
-        query, key, value, rel_key, rel_value, rel_query, pos_query = operands.values()
+        query, key, value, rel_key, rel_value, rel_query, pos_query, rel_bias, bias = operands.values()
         batch, heads, queries, dim = query.shape
         keys, value_dim = value.shape[2:]
         if isinstance(dim, Tensor):  # torch.jit.trace makes sizes tensors; a traced module keeps them as constants
@@ -83,6 +84,7 @@ class Call(NamedTuple):
         # Numbers.
         checks.check_dropout("dropout_p", dropout_p)
         checks.check_scale(scale)
+        scale = dim**-0.5 if scale is None else scale
 
         # Tables and the labels of pairs, one row per label.
         checks.check_rel_query(rel_query, query, rel_key)
@@ -92,7 +94,11 @@ class Call(NamedTuple):
             checks.check_table("rel_key", rel_key, rel_query.shape[3], heads)
         checks.check_table("rel_value", rel_value, value_dim, heads)
         checks.check_table("pos_query", pos_query, dim, heads)
-        tables = {"rel_key": rel_key, "rel_value": rel_value, "pos_query": pos_query}
+        key_table = "rel_key" if rel_bias is None or rel_key is not None else "rel_bias"  # which messages name
+        if rel_bias is not None:
+            checks.check_rel_bias(rel_bias, rel_key, heads, scale, query.dtype)
+            rel_query, rel_key = with_bias(query, rel_query, rel_key, rel_bias, scale)
+        tables = {key_table: rel_key, "rel_value": rel_value, "pos_query": pos_query}
         table = next((x for x in tables.values() if x is not None), None)
         rows = 0 if table is None else table.shape[-2]
         left = right = 0
@@ -122,6 +128,7 @@ class Call(NamedTuple):
             query_offset = keys - queries
         offset, offsets, offset_limits = checks.check_offset(query_offset, batch)
         mask = checks.check_mask(mask, query, key)
+        bias = None if bias is None else checks.with_pair_dimensions("bias", bias, query, key)
 
         window_left, window_right = checks.check_window(window)
         size = 1
@@ -161,6 +168,7 @@ class Call(NamedTuple):
             key_lengths=key_lengths,
             query_lengths=query_lengths,
             mask=mask,
+            bias=bias,
             query_offset=offset,
             left=left,
             right=right,
@@ -170,8 +178,28 @@ class Call(NamedTuple):
             window_right=window_right,
             chunk=1 if window_left is None and window_right is None else size,
             dropout_p=dropout_p,
-            scale=dim**-0.5 if scale is None else scale,
+            scale=scale,
         )
+
+
+def with_bias(
+    query: Tensor, rel_query: Tensor | None, rel_key: Tensor | None, rel_bias: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Return a relative query and its table, so that their products include a bias per label.
+
+    The table has one more column, the bias, and the query one more component, 1 / scale. Without a table, the query is
+    a view of one number. So no backend needs code for this bias.
+    """
+    column = rel_bias[..., None]
+    factor = torch.full((1, 1, 1, 1), 1.0 / scale, dtype=query.dtype, device=query.device)
+    component = factor.expand_as(query[..., :1])
+    if rel_key is None:
+        return component, column
+    if rel_key.dim() != column.dim():
+        heads = query.shape[1]
+        rel_key, column = (table.expand(heads, *table.shape[-2:]) for table in (rel_key, column))
+    rows = query if rel_query is None else rel_query
+    return torch.cat((rows, component), dim=-1), torch.cat((rel_key, column), dim=-1)
 
 
 def autocast(*tensors: Tensor | None) -> tuple[Any, ...]:

@@ -142,6 +142,17 @@ def check_rel_query(rel_query: Tensor | None, query: Tensor, rel_key: Tensor | N
         raise ValueError(f"rel_query must come with rel_key, whose rows it multiplies, got rel_query {show(rel_query)}")
 
 
+def check_rel_bias(rel_bias: Tensor, rel_key: Tensor | None, heads: int, scale: Any, dtype: torch.dtype) -> None:
+    """Check the shape of a bias per label, and that the scale can be inverted in the dtype of the query."""
+    labels = "labels" if rel_key is None else rel_key.shape[-2]
+    fits = rel_bias.dim() in (1, 2) and rel_bias.shape[-1] > 0 and rel_bias.shape[:-1] in ((), (heads,))
+    if not fits or (rel_key is not None and rel_bias.shape[-1] != labels):
+        rule = f"rel_bias must have shape ({labels},), or ({heads}, {labels}) for one bias per head"
+        raise ValueError(f"{rule}, got {show(rel_bias)}{'' if rel_key is None else f' with rel_key {show(rel_key)}'}")
+    if not abs(scale) * torch.finfo(dtype).max >= 1.0:
+        raise ValueError(f"scale must not be 0 with rel_bias, and 1 / scale must be finite in {dtype}, got {scale}")
+
+
 def check_table(name: str, table: Tensor | None, dim: int, heads: int, hint: str = "") -> None:
     """Check the shape of a table whose rows have `dim` numbers."""
     if table is None:
@@ -237,11 +248,16 @@ def check_mask(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None
         return None
     if mask.dtype != torch.bool:
         raise ValueError(f"mask must have dtype torch.bool (True: the pair may attend), got {mask.dtype}")
+    return with_pair_dimensions("mask", mask, query, key)
+
+
+def with_pair_dimensions(name: str, x: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """Return a tensor with the four dimensions (batch, heads, queries, keys), each of which may be 1."""
     full = (*query.shape[:3], key.shape[2])
-    sizes = zip(mask.shape[::-1], full[::-1], strict=False)
-    if mask.dim() > 4 or not all(size == 1 or size == wanted for size, wanted in sizes):
-        raise ValueError(f"mask must broadcast to (batch, heads, queries, keys) = {full}, got {show(mask)}")
-    return mask[(None,) * (4 - mask.dim())]
+    sizes = zip(x.shape[::-1], full[::-1], strict=False)
+    if x.dim() > 4 or not all(size == 1 or size == wanted for size, wanted in sizes):
+        raise ValueError(f"{name} must broadcast to (batch, heads, queries, keys) = {full}, got {show(x)}")
+    return x[(None,) * (4 - x.dim())]
 
 
 def as_signed(name: str, x: Tensor) -> Tensor:

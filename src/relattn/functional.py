@@ -1,10 +1,12 @@
 """The public operators: signatures, documentation and dispatch.
 
-    e_ij = scale · (q_i · k_j + r_i · aK_ij + aQ_ij · k_j)    α_i = softmax_j e_ij    z_i = Σ_j α_ij (v_j + aV_ij)
+    e_ij = scale · (q_i · k_j + r_i · aK_ij + aQ_ij · k_j) + b_ij + B_ij
+    α_i = softmax_j e_ij        z_i = Σ_j α_ij (v_j + aV_ij)
 
-Here r_i is q_i, as in the paper, or an optional separate query for the relative term, which covers Transformer-XL, T5,
-ALiBi and others (docs/family.md). The third term is optional too: DeBERTa has it. `relative_attention` takes aK_ij,
-aQ_ij and aV_ij from tables by clip(j − i), key position
+Here r_i is q_i, as in the paper, or an optional separate query for the relative term, which covers Transformer-XL,
+WavLM and others (docs/family.md). The other terms are optional too, and the paper has none of them: aQ_ij · k_j is
+DeBERTa's, b_ij is a bias per label, T5's or ALiBi's, and B_ij is one per pair. `relative_attention` takes aK_ij, aQ_ij,
+aV_ij and b_ij from tables by clip(j − i), key position
 minus query position (Shaw, Uszkoreit, Vaswani 2018, section 3.2). `relation_attention` takes them by a label that the
 caller gives for every pair (section 3.1). `Call.from_arguments` checks the arguments.
 """
@@ -28,6 +30,7 @@ class Options(TypedDict, total=False):
 
     rel_query: Tensor | None
     pos_query: Tensor | None
+    rel_bias: Tensor | None
     query_offset: int | Tensor | None
     is_causal: bool
     window: Window
@@ -36,6 +39,7 @@ class Options(TypedDict, total=False):
     key_lengths: Tensor | None
     query_lengths: Tensor | None
     mask: Tensor | None
+    bias: Tensor | None
     dropout_p: float
     scale: float | None
     backend: str
@@ -53,11 +57,12 @@ def relative_attention(
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 def relative_attention(
     query: Tensor, key: Tensor, value: Tensor, rel_key: Tensor | None = None, rel_value: Tensor | None = None, *,
-    rel_query: Tensor | None = None, pos_query: Tensor | None = None, clip: Clip = None, beyond: Beyond = "clip",
+    rel_query: Tensor | None = None, pos_query: Tensor | None = None, rel_bias: Tensor | None = None,
+    clip: Clip = None, beyond: Beyond = "clip",
     query_offset: int | Tensor | None = None, is_causal: bool = False, window: Window = None, chunk: Chunk = None,
     lengths: Tensor | None = None, key_lengths: Tensor | None = None, query_lengths: Tensor | None = None,
-    mask: Tensor | None = None, dropout_p: float = 0.0, scale: float | None = None, backend: str = "auto",
-    return_lse: bool = False,
+    mask: Tensor | None = None, bias: Tensor | None = None, dropout_p: float = 0.0, scale: float | None = None,
+    backend: str = "auto", return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """Compute attention with clipped relative position representations; without tables, plain attention.
 
@@ -69,9 +74,11 @@ def relative_attention(
             left. With a `rel_query`, (labels, rel_dim) or (heads, labels, rel_dim).
         rel_value: The table wV, (labels, value_dim) or (heads, labels, value_dim).
         rel_query: The query r of the relative term, (batch, heads, queries, rel_dim). Default: `query`. With q + v
-            here and q + u as `query`, scores are Transformer-XL's. With ones of one dimension, `rel_key` is a bias.
+            here and q + u as `query`, scores are Transformer-XL's.
         pos_query: The table wQ, (labels, dim) or (heads, labels, dim): position queries, whose rows are multiplied with
             the keys. It is DeBERTa's position-to-content term, whose name this is. "triton" does not support it.
+        rel_bias: The bias per label, (labels,) for all heads or (heads, labels), finite. It is added to the scores
+            after they are scaled, by the same labels as `rel_key`. `scale` must not be 0.
         clip: The clipping distance k, or the clipping range (left, right), where labels == left + right + 1. Default:
             k for tables of 2k + 1 rows. A table for one side only, as in causal schemes, needs (rows − 1, 0).
         beyond: Pairs beyond the clipping range take the edge row ("clip", the paper) or have no relative term ("zero").
@@ -94,10 +101,13 @@ def relative_attention(
             NaN and infinity included: they reach no valid position, in the outputs or in the gradients.
         mask: bool, broadcastable to (batch, heads, queries, keys); True: the pair may attend. It is combined with
             `is_causal`, the window and the lengths. Keys and values that a mask hides must be finite.
+        bias: The bias per pair, broadcastable to (batch, heads, queries, keys), in the dtype of `query`. It is added to
+            the scores after they are scaled, and has a gradient. A value of −inf hides a pair. "auto" then takes
+            "dense", whose memory is quadratic in the length; a bias that follows from the distance or from a label
+            costs no memory of that kind as `rel_bias`.
         dropout_p: Probability of dropping an attention probability, after normalisation; kept ones are scaled up.
             Pass 0.0 for evaluation.
-        scale: Factor on both terms of the score. Default: dim ** -0.5. Divide a bias by it if the bias is not to be
-            scaled.
+        scale: Factor on both products of the score, not on the biases. Default: dim ** -0.5.
         backend: "auto", or one of `relattn.backends.NAMES`, which is used or refused with its reasons. On a GPU "auto"
             tests "triton" on the first call of a kind and uses it if the test passes (docs/backends.md).
         return_lse: Also return the log-sum-exp of the scores.
@@ -107,15 +117,16 @@ def relative_attention(
         (batch, heads, queries): natural logarithm, before dropout, float32 for half types, without gradient. A query
         that is padding or has nothing to attend to gets zeros and −inf, and passes no gradient. There are first
         derivatives, by autograd or `torch.func.grad`. Forward mode and higher derivatives need backend="reference".
+        Under autocast, query, key, value, the tables, `rel_query` and both biases are converted to its dtype.
 
     Raises:
         ValueError, TypeError: An argument breaks a rule above. The message says what must hold and what was given.
     """
     call = Call.from_arguments(
-        query, key, value, rel_key, rel_value, rel_query=rel_query, pos_query=pos_query, relations=None, check=None,
-        clip=clip, beyond=beyond, query_offset=query_offset, is_causal=is_causal, window=window, chunk=chunk,
-        lengths=lengths, key_lengths=key_lengths, query_lengths=query_lengths, mask=mask, dropout_p=dropout_p,
-        scale=scale,
+        query, key, value, rel_key, rel_value, rel_query=rel_query, pos_query=pos_query, rel_bias=rel_bias,
+        relations=None, check=None, clip=clip, beyond=beyond, query_offset=query_offset, is_causal=is_causal,
+        window=window, chunk=chunk, lengths=lengths, key_lengths=key_lengths, query_lengths=query_lengths, mask=mask,
+        bias=bias, dropout_p=dropout_p, scale=scale,
     )  # fmt: skip
     return attend(call, backend, return_lse)
 
@@ -135,11 +146,11 @@ def relation_attention(
 def relation_attention(
     query: Tensor, key: Tensor, value: Tensor, relations: Tensor, rel_key: Tensor | None = None,
     rel_value: Tensor | None = None, *, rel_query: Tensor | None = None, pos_query: Tensor | None = None,
+    rel_bias: Tensor | None = None,
     query_offset: int | Tensor | None = None, is_causal: bool = False, window: Window = None, chunk: Chunk = None,
     lengths: Tensor | None = None, key_lengths: Tensor | None = None, query_lengths: Tensor | None = None,
-    mask: Tensor | None = None, dropout_p: float = 0.0, scale: float | None = None, backend: str = "auto",
-    return_lse: bool = False,
-    check: bool | None = None,
+    mask: Tensor | None = None, bias: Tensor | None = None, dropout_p: float = 0.0, scale: float | None = None,
+    backend: str = "auto", return_lse: bool = False, check: bool | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """Compute attention over any labelled graph: the pair (i, j) takes row `relations[..., i, j]` of each table.
 
@@ -156,9 +167,10 @@ def relation_attention(
     if relations is None:
         raise TypeError("relations must be a tensor of labels, got None; relative_attention labels pairs by position")
     call = Call.from_arguments(
-        query, key, value, rel_key, rel_value, rel_query=rel_query, pos_query=pos_query, relations=relations,
-        check=check, clip=None, beyond="zero", query_offset=query_offset, is_causal=is_causal, window=window,
-        chunk=chunk, lengths=lengths, key_lengths=key_lengths, query_lengths=query_lengths, mask=mask,
+        query, key, value, rel_key, rel_value, rel_query=rel_query, pos_query=pos_query, rel_bias=rel_bias,
+        relations=relations, check=check, clip=None, beyond="zero", query_offset=query_offset, is_causal=is_causal,
+        window=window, chunk=chunk, lengths=lengths, key_lengths=key_lengths, query_lengths=query_lengths, mask=mask,
+        bias=bias,
         dropout_p=dropout_p, scale=scale,
     )  # fmt: skip
     return attend(call, backend, return_lse)

@@ -86,6 +86,8 @@ def visible(call: Call) -> Tensor | None:
     """
     queries, keys, device = call.query.shape[2], call.key.shape[2], call.query.device
     masks = [] if call.mask is None else [call.mask]
+    if call.bias is not None:
+        masks.append(call.bias != -torch.inf)
     if call.is_causal:
         causal = distances(queries, keys, call.offset, device) <= 0
         masks.append(causal[:, None] if causal.dim() == 3 else causal[None, None])

@@ -31,7 +31,7 @@ def cases(n: int = 3, seed: int = 0, shapes: dict[str, Shape] = SHAPES, **more: 
         n: Number of options that are combined.
         seed: Seed of what each call is filled with. It also decides which shape a call has.
         shapes: Shapes by name. The calls use them in turn, unless `shape` is one of the options.
-        **more: Values of further options, such as `shape`.
+        **more: Values of further options, such as `shape`, or `rel_bias` and `bias`, which are False or True.
     """
     options: dict[str, Any] = {**OPTIONS, **more}
     found = combinations(n, **options)
@@ -62,6 +62,15 @@ def call_of(case: Case, shape: Shape, dtype: torch.dtype, device: str = "cpu") -
     if case.get("has_pos_query"):  # not an option of every backend
         table = (shape.heads, shape.labels, shape.dim) if case["per_head"] else (shape.labels, shape.dim)
         inputs["pos_query"] = torch.randn(table, generator=generator, dtype=torch.float64).to(dtype).to(device)
+    if case.get("rel_bias"):
+        sizes = (shape.heads, shape.labels) if integers(0, 2) else (shape.labels,)
+        inputs["rel_bias"] = torch.randn(sizes, dtype=torch.float64, generator=generator).to(device, dtype)
+    if case.get("bias"):
+        bias = torch.randn(*lead(), shape.queries, shape.keys, dtype=torch.float64, generator=generator)
+        if integers(0, 4) == 0:
+            bias = bias[:, :, :1] if integers(0, 2) else bias[..., :1]
+        hidden = torch.rand(bias.shape, generator=generator) < 0.1
+        inputs["bias"] = bias.masked_fill(hidden, -torch.inf).to(device, dtype)
     options: Case = {"is_causal": case["is_causal"], "scale": (None, 0.3, -0.3)[case["seed"] // 3 % 3]}
     if case["labels"] == "relations":
         operator: Any = relation_attention

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-INPUTS = 7  # leading arguments, which have gradients, from query to pos_query
+INPUTS = 7  # leading fields of a call that have gradients in all backends: from query to pos_query
 
 Function = Callable[..., tuple[Tensor, ...]]
 
 
 def differentiable(
-    name: str, forward: Function, backward: Function, *, tensors: int, unread: int = 0
+    name: str, forward: Function, backward: Function, *, tensors: int, inputs: int = INPUTS, unread: int = 0
 ) -> Callable[..., Any]:
     """Return `forward` as a differentiable function.
 
@@ -21,15 +21,16 @@ def differentiable(
         name: Name of the backend, for messages.
         forward: Function whose first `tensors` arguments are tensors or None. Only its first result has a gradient.
         backward: Function of the gradient of that result, the results from number `unread` on, and all arguments. It
-            returns the gradients of the first `INPUTS` arguments, and any tensor for an argument that is None.
+            returns the gradients of the first `inputs` arguments, and any tensor for an argument that is None.
         tensors: Number of leading arguments that are tensors or None.
+        inputs: Number of leading arguments that have gradients.
         unread: Number of leading results that `backward` does not read.
     """
     final_backward = without_derivative(name, backward)
 
-    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.results, ctx.options = len(output) - unread, inputs[tensors:]
-        ctx.save_for_backward(*output[unread:], *inputs[:tensors])
+    def save(ctx: Any, arguments: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.results, ctx.options = len(output) - unread, arguments[tensors:]
+        ctx.save_for_backward(*output[unread:], *arguments[:tensors])
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
 
@@ -39,9 +40,9 @@ def differentiable(
         saved = ctx.saved_tensors
         is_final = torch.compiler.is_compiling() or not torch.is_grad_enabled()  # nobody can differentiate the results
         results = (backward if is_final else final_backward)(grad, *saved, *ctx.options)
-        inputs = saved[ctx.results : ctx.results + INPUTS]
-        needed = (None if x is None else d for x, d in zip(inputs, results, strict=True))
-        return (*needed, *(None,) * (tensors - INPUTS + len(ctx.options)))
+        given = saved[ctx.results : ctx.results + inputs]
+        needed = (None if x is None else d for x, d in zip(given, results, strict=True))
+        return (*needed, *(None,) * (tensors - inputs + len(ctx.options)))
 
     class Compiled(torch.autograd.Function):
         """For `torch.compile`, which refuses a function with `jvp` in a full graph."""
@@ -74,14 +75,14 @@ def differentiable(
             return output
 
     def function(*arguments: Any) -> Any:
-        inputs = arguments[:INPUTS]
+        leading = arguments[:inputs]
         if torch.compiler.is_compiling():
-            return (Compiled.apply if has_gradients(inputs) else forward)(*distinct_tensors(arguments))
+            return (Compiled.apply if has_gradients(leading) else forward)(*distinct_tensors(arguments))
         if torch._C._is_tracing():  # a traced module cannot be saved with a Python function in it
             return forward(*arguments)
-        if is_transformed(inputs):
+        if is_transformed(leading):
             return Transformed.apply(*arguments)
-        return (Eager.apply if has_gradients(inputs) else forward)(*arguments)
+        return (Eager.apply if has_gradients(leading) else forward)(*arguments)
 
     return function
 

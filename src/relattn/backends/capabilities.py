@@ -12,13 +12,14 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Devices, dtypes and sizes that a backend supports. Every backend supports every other option of both operators.
+    """Devices, dtypes and sizes that a backend supports. Only `pos_query` and `bias` are options that some lack.
 
     Attributes:
         devices: Types of devices; empty: any.
         dtypes: Dtypes of the operands.
         head_dims: Largest head dimension; None: any.
-        takes_pos_query: Whether it computes the term of `pos_query`.
+        has_pos_query: Whether it supports `pos_query`.
+        has_bias: Whether it supports `bias`, whose gradient is an array of queries × keys.
         is_exported: Whether `torch.export` can trace it, which takes plain PyTorch operations.
         unavailable_reason: Return why this installation cannot run a call, or None if it can.
         installation: Return one line about this installation.
@@ -27,8 +28,9 @@ class Capabilities:
     devices: tuple[str, ...] = ()
     dtypes: tuple[torch.dtype, ...] = DTYPES
     head_dims: int | None = None
+    has_bias: bool = False
     is_exported: bool = False
-    takes_pos_query: bool = True
+    has_pos_query: bool = True
     unavailable_reason: Callable[[Call], str | None] = lambda call: None
     installation: Callable[[], str] = lambda: "needs nothing"
 
@@ -42,8 +44,10 @@ class Capabilities:
         elif self.head_dims is not None and not all(1 <= dim <= self.head_dims for dim in head_dims(call).values()):
             listed = ", ".join(f"{name} {dim}" for name, dim in head_dims(call).items())
             reason = f"head dims must be from 1 to {self.head_dims}, got {listed}"
-        elif call.pos_query is not None and not self.takes_pos_query:
-            reason = "it has no pos_query"
+        elif call.pos_query is not None and not self.has_pos_query:
+            reason = "pos_query is not supported"
+        elif call.bias is not None and not self.has_bias:
+            reason = "bias, one number per pair, is not supported"
         elif torch.compiler.is_exporting() and not self.is_exported:
             reason = "torch.export supports plain PyTorch operations only"
         else:
@@ -57,7 +61,8 @@ class Capabilities:
     def __str__(self) -> str:
         devices = " and ".join(self.devices) if self.devices else "any device"
         dims = "" if self.head_dims is None else f", head dims to {self.head_dims}"
-        return f"{devices}; {self.listed_dtypes()}{dims}{'; torch.export' if self.is_exported else ''}"
+        more = ("; bias" if self.has_bias else "") + ("; torch.export" if self.is_exported else "")
+        return f"{devices}; {self.listed_dtypes()}{dims}{more}"
 
 
 def head_dims(call: Call) -> dict[str, int]:

@@ -1,10 +1,11 @@
 """The paper's equations, line by line: every other backend is tested against them.
 
-    e_ij = scale · (q_i · k_j + r_i · aK_ij + aQ_ij · k_j)    α_i = softmax_j e_ij    z_i = Σ_j α_ij (v_j + aV_ij)
+    e_ij = scale · (q_i · k_j + r_i · aK_ij + aQ_ij · k_j) + B_ij
+    α_i = softmax_j e_ij        z_i = Σ_j α_ij (v_j + aV_ij)
 
 Here q = x W^Q, k = x W^K and v = x W^V are given; r = q unless a `rel_query` is given; aK_ij, aQ_ij and aV_ij are
-gathered for every pair, in n × n × d numbers. It runs on any device in any floating-point dtype. It is for reading and
-for checking, not for speed.
+gathered for every pair, in n × n × d numbers. B_ij is `bias`, 0 by default. It runs on any device in any floating-point
+dtype. It is for reading and for checking, not for speed.
 """
 
 import torch
@@ -15,7 +16,7 @@ from relattn import positions
 from relattn.backends.capabilities import Capabilities
 from relattn.call import Call, accumulation_dtype
 
-CAPABILITIES = Capabilities(is_exported=True)
+CAPABILITIES = Capabilities(has_bias=True, is_exported=True)
 
 
 def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
@@ -37,6 +38,8 @@ def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     e = call.scale * e
 
     e = e.to(accumulation_dtype(e.dtype))
+    if call.bias is not None:
+        e = e + call.bias
     visible = positions.visible(call)
     empty = None
     if visible is not None:

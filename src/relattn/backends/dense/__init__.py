@@ -12,7 +12,7 @@ from relattn.backends.dense.diagonals import Diagonals, diagonals_of
 from relattn.call import Call, keep_scale
 from relattn.checks import is_tracing
 
-CAPABILITIES = Capabilities(is_exported=True)
+CAPABILITIES = Capabilities(has_bias=True, is_exported=True)
 
 
 def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
@@ -26,7 +26,8 @@ def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     tables, label, diagonals = labels(call)
     rel_key, rel_value, pos_query = tables
     tensors = (
-        call.query, call.key, call.value, rel_key, rel_value, call.rel_query, pos_query, label, hidden, live, kept,
+        call.query, call.key, call.value, rel_key, rel_value, call.rel_query, pos_query, call.bias, label, hidden, live,
+        kept,
     )  # fmt: skip
     options = (diagonals, keep_scale(call.dropout_p), call.scale, return_lse, has_gradients(tensors))
     output, *rest = differentiable_attention(*tensors, *options)
@@ -56,7 +57,8 @@ def masks(call: Call) -> tuple[Tensor | None, Tensor | None]:
     visible = positions.visible(call)
     if visible is None:
         return None, None
-    if call.mask is None and call.key_lengths is None and call.query_lengths is None and every_query_sees_itself(call):
+    given = (call.mask, call.bias, call.key_lengths, call.query_lengths)
+    if all(x is None for x in given) and every_query_sees_itself(call):
         return ~visible, None
     live = visible.any(-1, keepdim=True)
     return ~visible & live, live

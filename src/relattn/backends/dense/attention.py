@@ -32,6 +32,7 @@ class Inputs(NamedTuple):
     value_table: Tensor | None  # (heads or 1, labels, value_dim)
     rel_query: Tensor | None  # (batch, heads, queries, rel_dim); None: the query
     query_table: Tensor | None  # (heads or 1, labels, dim), multiplied with the keys
+    bias: Tensor | None  # (batch or 1, heads or 1, queries or 1, keys or 1), added to the scores
     label: Tensor | None  # (…, queries, keys), if there are no diagonals
     hidden: Tensor | None  # (…, queries, keys): True for pairs that may not attend
     live: Tensor | None  # (…, queries, 1): False for queries whose output is zeros
@@ -52,6 +53,7 @@ class Inputs(NamedTuple):
             value_table=cut(self.value_table, heads),
             rel_query=cut(self.rel_query, sentences, heads),
             query_table=cut(self.query_table, heads),
+            bias=cut(self.bias, sentences, heads),
             label=cut(self.label, sentences, heads),
             hidden=cut(self.hidden, sentences, heads),
             live=cut(self.live, sentences, heads),
@@ -74,7 +76,8 @@ class Inputs(NamedTuple):
         return Labels(self.label)
 
 
-TENSORS = 11  # leading fields of Inputs that are tensors or None
+INPUTS = 8  # leading fields of Inputs that have gradients
+TENSORS = 12  # leading fields of Inputs that are tensors or None
 
 
 def forward(*given: Any) -> tuple[Tensor, ...]:
@@ -106,7 +109,7 @@ def forward(*given: Any) -> tuple[Tensor, ...]:
 
 
 def backward(grad: Tensor, *given: Any) -> tuple[Tensor, ...]:
-    """Return the gradients of the arguments from query to query_table; empty tensors for absent ones.
+    """Return the gradients of the arguments from query to bias; empty tensors for absent ones.
 
     Args:
         grad: Gradient of the output.
@@ -117,7 +120,9 @@ def backward(grad: Tensor, *given: Any) -> tuple[Tensor, ...]:
     tables = (inputs.key_table, inputs.value_table, inputs.query_table)
     d_query, d_key, d_value = (x.new_empty(x.shape) for x in (inputs.query, inputs.key, inputs.value))
     d_rel_query = None if inputs.rel_query is None else inputs.rel_query.new_empty(inputs.rel_query.shape)
-    d_tables = [inputs.query.new_empty(0) if x is None else torch.zeros_like(x) for x in tables]
+    *d_tables, d_bias = (
+        inputs.query.new_empty(0) if x is None else torch.zeros_like(x) for x in (*tables, inputs.bias)
+    )
     for sentences, heads, key_heads in parts(inputs.query, inputs.key):
         part = inputs.part(sentences, heads, key_heads)
         probabilities, by_label = saved.pop(0), None if part.value_table is None else saved.pop(0)
@@ -126,6 +131,7 @@ def backward(grad: Tensor, *given: Any) -> tuple[Tensor, ...]:
             d_key[sentences, key_heads],
             d_value[sentences, key_heads],
             None if d_rel_query is None else d_rel_query[sentences, heads],
+            None if inputs.bias is None else cut(d_bias, sentences, heads),
         )
         d_part = gradients_of_part(out, grad[sentences, heads], probabilities, by_label, part)
         for d_table, share in zip(d_tables, d_part, strict=True):
@@ -133,10 +139,10 @@ def backward(grad: Tensor, *given: Any) -> tuple[Tensor, ...]:
                 cut(d_table, heads).add_(share)
     d_key_table, d_value_table, d_query_table = d_tables
     d_rel_query = grad.new_empty(0) if d_rel_query is None else d_rel_query
-    return d_query, d_key, d_value, d_key_table, d_value_table, d_rel_query, d_query_table
+    return d_query, d_key, d_value, d_key_table, d_value_table, d_rel_query, d_query_table, d_bias
 
 
-differentiable_attention = differentiable("dense", forward, backward, tensors=TENSORS, unread=1)
+differentiable_attention = differentiable("dense", forward, backward, tensors=TENSORS, inputs=INPUTS, unread=1)
 
 
 def scores(part: Inputs) -> Tensor:
@@ -151,6 +157,10 @@ def scores(part: Inputs) -> Tensor:
         by_label = times_table(part.keys_of_heads(), part.query_table.mT * part.scale)
         part.labelling().transposed(query).add(terms, by_label)
         pairs += terms.mT
+    if part.bias is not None:
+        pairs += part.bias
+        if part.live is not None:  # the bias may be −inf or NaN on all pairs of a query
+            pairs.masked_fill_(~part.live, 0.0)
     return pairs if part.hidden is None else pairs.masked_fill_(part.hidden, -torch.inf)
 
 
@@ -167,13 +177,13 @@ def weigh(out: Tensor, probabilities: Tensor, by_label: Tensor | None, part: Inp
 
 
 def gradients_of_part(
-    out: tuple[Tensor, Tensor, Tensor, Tensor | None],
+    out: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None],
     grad: Tensor,
     probabilities: Tensor,
     by_label: Tensor | None,
     part: Inputs,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Write the gradients of query, key, value and rel_query to `out`, and return those of the tables."""
+    """Write the gradients of query, key, value and rel_query to `out`, add that of the bias, and return the tables'."""
     query, key, value, labelling = part.query, part.key, part.value, part.labelling()
     d_query, d_key, d_value = (stacked(x, key) for x in out[:3])
     if part.live is not None:
@@ -193,6 +203,8 @@ def gradients_of_part(
         ds *= part.kept
     d_value.baddbmm_(stacked(dropped, key).mT, grads, beta=0)
     torch._softmax_backward_data(ds, probabilities, -1, ds.dtype, grad_input=ds)
+    if out[4] is not None:
+        out[4].add_(ds.sum_to_size(out[4].shape))
 
     d_key.baddbmm_(flat.mT, queries, beta=0, alpha=part.scale)
     d_key_table = d_value_table = d_query_table = None

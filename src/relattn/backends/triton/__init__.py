@@ -51,7 +51,7 @@ CAPABILITIES = Capabilities(
     devices=("cuda", "cpu") if interpreted() else ("cuda",),
     dtypes=(torch.float32, torch.bfloat16, torch.float16),
     head_dims=256,
-    takes_pos_query=False,
+    has_pos_query=False,
     unavailable_reason=unavailable_reason,
     installation=installation,
 )
