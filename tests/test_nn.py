@@ -118,6 +118,28 @@ def test_sequences_of_different_lengths_continue_at_their_own_end(mode):
             ends = ends + 1
 
 
+@pairwise(key_heads=[1, 3], masked=[False, True], cached=[False, True], tables=["both", "neither"])
+def test_mask_and_grouped_keys_equal_the_operator(key_heads, masked, cached, tables):
+    attention, x = layer(num_key_heads=key_heads, tables=tables, is_causal=cached), sentences(2, 7)
+    query, key, value = (
+        project(x).view(2, 7, -1, 5).transpose(1, 2) for project in (attention.query, attention.key, attention.value)
+    )
+    assert key.shape[1] == value.shape[1] == key_heads
+    mask = torch.rand(2, 3, 7, 7, generator=torch.Generator().manual_seed(0)) < 0.6 if masked else None
+    rows = [dict(attention.named_parameters()).get(f"attention.{table}.weight") for table in ("rel_key", "rel_value")]
+    options = {"clip": (4, 2), "is_causal": cached, "mask": mask, "backend": "reference"}
+    want = attention.out(relative_attention(query, key, value, *rows, **options).transpose(1, 2).flatten(2))
+    if not cached:
+        close(attention(x, mask=mask), want)
+        return
+    cache, outputs = attention.empty_cache(2), []
+    for start, stop in ((0, 4), (4, 5), (5, 7)):
+        part = None if mask is None else mask[:, :, start:stop, :stop]
+        output, cache = attention(x[:, start:stop], cache=cache, mask=part)
+        outputs.append(output)
+    close(torch.cat(outputs, dim=1), want)
+
+
 def test_padding_changes_no_sentence():
     attention, x = layer(), sentences(2, 11)
     padded = attention(x, lengths=torch.tensor([11, 6]))
@@ -176,6 +198,7 @@ def test_bad_arguments_are_refused():
         (lambda: RelativeSelfAttention(16, 3, 4), "embed_dim.*num_heads.*16 and 3"),
         (lambda: RelativeSelfAttention(0, 1, 3), "embed_dim.*0"),
         (lambda: RelativeSelfAttention(16, 0, 3), "num_heads.*0"),
+        (lambda: RelativeSelfAttention(15, 3, 4, num_key_heads=2), "num_heads.*num_key_heads.*3 and 2"),
         (lambda: RelativeSelfAttention(15, 3, 4, dropout=1.5), "dropout.*1.5"),
         (lambda: RelativeSelfAttention(15, 3, 4, backend="fast"), "backend.*'fast'"),
         (lambda: RelativeAttention(5, 4, tables="all"), "tables.*'all'"),

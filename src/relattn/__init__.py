@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from relattn.cache import AttentionCache
     from relattn.functional import relation_attention, relative_attention
+    from relattn.multihead import RelativeMultiheadAttention
     from relattn.nn import RelativeAttention, RelativePositionTable, RelativeSelfAttention
 
 __version__ = "0.1.0"
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AttentionCache",
     "RelativeAttention",
+    "RelativeMultiheadAttention",
     "RelativePositionTable",
     "RelativeSelfAttention",
     "relation_attention",
@@ -27,10 +29,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        for module in map(import_module, ("relattn.cache", "relattn.functional", "relattn.nn")):
+        for module in map(import_module, ("relattn.cache", "relattn.functional", "relattn.nn", "relattn.multihead")):
             globals().update({public: getattr(module, public) for public in __all__ if hasattr(module, public)})
         return globals()[name]
-    if name in ("backends", "cache", "functional", "nn", "positions"):
+    if name in ("backends", "cache", "functional", "multihead", "nn", "positions"):
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

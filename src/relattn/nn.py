@@ -146,16 +146,18 @@ class RelativeAttention(nn.Module):
 class SelfAttention(nn.Module):
     """Multi-head self-attention around a given attention module: (batch, n, dim) -> (batch, n, dim).
 
+    For cross-attention, see `RelativeMultiheadAttention`.
     `RelativeSelfAttention` is this layer with `RelativeAttention` in it.
 
     Args:
         query: Projection of the input to queries, dim -> num_heads · head_dim.
-        key: Projection to keys, of the same sizes.
-        value: Projection to values, of the same sizes.
+        key: Projection to keys, dim -> num_key_heads · head_dim.
+        value: Projection to values, of the sizes of `key`.
         out: Projection of the joined heads to the output.
         attention: Called as ``attention(query, key, value, is_causal=..., query_offset=..., ...)`` on tensors of shape
             (batch, heads, length, head_dim), with the options of `relative_attention`.
         num_heads: Number of heads.
+        num_key_heads: Number of heads of keys and values, which divides `num_heads`. Default: `num_heads`.
         is_causal: Whether a position attends to itself and earlier positions only.
         window: The sliding window (left, right), as in `relative_attention`. Default: none, and `attention` is called
             without this option.
@@ -171,12 +173,14 @@ class SelfAttention(nn.Module):
         attention: nn.Module,
         *,
         num_heads: int,
+        num_key_heads: int | None = None,
         is_causal: bool,
         window: Window = None,
         chunk: Chunk = None,
     ) -> None:
         super().__init__()
         self.num_heads, self.head_dim, self.is_causal = num_heads, query.out_features // num_heads, is_causal
+        self.num_key_heads = num_heads if num_key_heads is None else num_key_heads
         self.limits: Options = {}
         left, size = check_window(window)[0], 1
         if window is not None:
@@ -190,17 +194,28 @@ class SelfAttention(nn.Module):
 
     def empty_cache(self, batch: int, capacity: int = 0) -> AttentionCache:
         """Return an empty cache for `batch` sequences, with room for `capacity` positions; it grows by doubling."""
-        shape = batch, self.num_heads, capacity, self.head_dim
+        shape = batch, self.num_key_heads, capacity, self.head_dim
         return AttentionCache((self.key.weight.new_empty(shape), self.value.weight.new_empty(shape)), appended=False)
 
     @overload
-    def forward(self, x: Tensor, lengths: Tensor | None = None, cache: None = None) -> Tensor: ...
-    @overload
-    def forward(self, x: Tensor, lengths: Tensor | None, cache: AttentionCache) -> tuple[Tensor, AttentionCache]: ...
-    @overload
-    def forward(self, x: Tensor, *, cache: AttentionCache) -> tuple[Tensor, AttentionCache]: ...
     def forward(
-        self, x: Tensor, lengths: Tensor | None = None, cache: AttentionCache | None = None
+        self, x: Tensor, lengths: Tensor | None = None, cache: None = None, *, mask: Tensor | None = None
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self, x: Tensor, lengths: Tensor | None, cache: AttentionCache, *, mask: Tensor | None = None
+    ) -> tuple[Tensor, AttentionCache]: ...
+    @overload
+    def forward(
+        self, x: Tensor, *, cache: AttentionCache, mask: Tensor | None = None
+    ) -> tuple[Tensor, AttentionCache]: ...
+    def forward(
+        self,
+        x: Tensor,
+        lengths: Tensor | None = None,
+        cache: AttentionCache | None = None,
+        *,
+        mask: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, AttentionCache]:
         """Attend from each position of `x` to all of them, and to those in the cache.
 
@@ -211,6 +226,8 @@ class SelfAttention(nn.Module):
             cache: Keys and values of the earlier positions, for causal layers, and for layers with chunks if the
                 earlier positions are whole chunks. The new cache drops positions that no later window reaches, so that
                 the memory of a stream is constant.
+            mask: bool, broadcastable to (batch, num_heads, n, keys); True: the pair may attend. The keys are the n
+                positions of `x`, or with a cache all that it held before the call and these.
 
         Returns:
             The output, (batch, n, embed_dim). With a cache, a pair of the output and the new cache. Padding positions
@@ -222,9 +239,9 @@ class SelfAttention(nn.Module):
         """
         if cache is not None:
             self._check_stream(cache)
-        heads = (self.num_heads, self.head_dim)
         query, key, value = (
-            project(x).unflatten(-1, heads).transpose(1, 2) for project in (self.query, self.key, self.value)
+            project(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            for project in (self.query, self.key, self.value)
         )
         options: Options = {**self.limits, "lengths": lengths}
         if cache is not None:
@@ -234,6 +251,8 @@ class SelfAttention(nn.Module):
             queries = None if held is None else held - offset
             options = {**self.limits, "query_offset": offset, "key_lengths": held, "query_lengths": queries}
             cache = self._without_past(cache)
+        if mask is not None:
+            options["mask"] = mask
         attended = self.attention(query, key, value, is_causal=self.is_causal, **options)
         output = self.out(attended.transpose(1, 2).flatten(2))
         return output if cache is None else (output, cache)
@@ -265,6 +284,8 @@ class RelativeSelfAttention(SelfAttention):
         embed_dim: Dimension of the model, a multiple of `num_heads`.
         num_heads: Number of heads.
         clip: The clipping distance k, or the clipping range (left, right).
+        num_key_heads: Number of heads of keys and values, which divides `num_heads` (grouped-query attention). The
+            cache holds these only. Default: `num_heads`.
         tables: Which of the two tables to use: "both", "keys" (aK), "values" (aV) or "neither".
         per_head: Use one table per head, instead of tables that all heads share.
         beyond: "clip" or "zero", as in `relative_attention`.
@@ -278,7 +299,8 @@ class RelativeSelfAttention(SelfAttention):
         dtype: Dtype of the parameters.
 
     Raises:
-        ValueError: An argument is out of range, or `embed_dim` is not a multiple of `num_heads`.
+        ValueError: An argument is out of range, `embed_dim` is not a multiple of `num_heads`, or `num_heads` not one of
+            `num_key_heads`.
     """
 
     def __init__(
@@ -287,6 +309,7 @@ class RelativeSelfAttention(SelfAttention):
         num_heads: int,
         clip: int | tuple[int, int],
         *,
+        num_key_heads: int | None = None,
         tables: Tables = "both",
         per_head: bool = False,
         beyond: Beyond = "clip",
@@ -303,9 +326,14 @@ class RelativeSelfAttention(SelfAttention):
         check_count("num_heads", num_heads)
         if embed_dim % num_heads != 0:
             raise ValueError(f"embed_dim must be a multiple of num_heads, got {embed_dim} and {num_heads}")
+        num_key_heads = num_heads if num_key_heads is None else num_key_heads
+        check_count("num_key_heads", num_key_heads)
+        if num_heads % num_key_heads != 0:
+            raise ValueError(f"num_heads must be a multiple of num_key_heads, got {num_heads} and {num_key_heads}")
         head_dim = embed_dim // num_heads
         # Projections are initialised before the tables: the order decides which weights a seed gives.
-        query, key, value, out = (linear(embed_dim, embed_dim, bias, device=device, dtype=dtype) for _ in range(4))
+        widths = (embed_dim, num_key_heads * head_dim, num_key_heads * head_dim, embed_dim)
+        query, key, value, out = (linear(embed_dim, width, bias, device=device, dtype=dtype) for width in widths)
         attention = RelativeAttention(
             head_dim,
             clip,
@@ -318,7 +346,16 @@ class RelativeSelfAttention(SelfAttention):
             dtype=dtype,
         )
         super().__init__(
-            query, key, value, out, attention, num_heads=num_heads, is_causal=is_causal, window=window, chunk=chunk
+            query,
+            key,
+            value,
+            out,
+            attention,
+            num_heads=num_heads,
+            num_key_heads=num_key_heads,
+            is_causal=is_causal,
+            window=window,
+            chunk=chunk,
         )
 
 

@@ -28,9 +28,9 @@ def differentiable(
     """
     final_backward = without_derivative(name, backward)
 
-    def save(ctx: Any, arguments: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.results, ctx.options = len(output) - unread, arguments[tensors:]
-        ctx.save_for_backward(*output[unread:], *arguments[:tensors])
+    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.results, ctx.options = len(output) - unread, inputs[tensors:]
+        ctx.save_for_backward(*output[unread:], *inputs[:tensors])
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
 
@@ -40,9 +40,9 @@ def differentiable(
         saved = ctx.saved_tensors
         is_final = torch.compiler.is_compiling() or not torch.is_grad_enabled()  # nobody can differentiate the results
         results = (backward if is_final else final_backward)(grad, *saved, *ctx.options)
-        given = saved[ctx.results : ctx.results + inputs]
+        given = saved[ctx.results : ctx.results + differentiated]
         needed = (None if x is None else d for x, d in zip(given, results, strict=True))
-        return (*needed, *(None,) * (tensors - inputs + len(ctx.options)))
+        return (*needed, *(None,) * (tensors - differentiated + len(ctx.options)))
 
     class Compiled(torch.autograd.Function):
         """For `torch.compile`, which refuses a function with `jvp` in a full graph."""

@@ -1,0 +1,275 @@
+"""`RelativeMultiheadAttention`: PyTorch's nn.MultiheadAttention with relative position representations.
+
+Constructor, forward and the names of the parameters are those of nn.MultiheadAttention, so that a model exchanges the
+layer in one line and keeps its weights. The tables wK and wV are the only new parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from relattn.call import Beyond
+from relattn.checks import can_read, check_dropout, show
+from relattn.nn import RelativeAttention, Tables, check_count
+
+
+class RelativeMultiheadAttention(nn.Module):
+    """nn.MultiheadAttention with relative position representations, for self-attention and cross-attention.
+
+    Query i and key j have the positions i and j, also in cross-attention. With tables of zeros the layer computes what
+    nn.MultiheadAttention does. It differs as follows:
+
+    - Attention weights are never stored: `need_weights` is False by default, and True is an error.
+    - `is_causal` needs no `attn_mask`.
+    - A query that may attend to no key gets the bias of the output projection, not NaN.
+
+    Args:
+        embed_dim: Dimension of the model, a multiple of `num_heads`.
+        num_heads: Number of heads.
+        dropout: Dropout probability of attention probabilities during training.
+        bias: Whether the projections have a bias.
+        add_bias_kv: Must be False: a learned key has no position.
+        add_zero_attn: Must be False, for the same reason.
+        kdim: Dimension of the keys. Default: `embed_dim`.
+        vdim: Dimension of the values. Default: `embed_dim`.
+        batch_first: Whether inputs are (batch, n, embed_dim), not (n, batch, embed_dim).
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
+        clip: The clipping distance k, or the clipping range (left, right).
+        tables: Which of the two tables to use: "both", "keys" (aK), "values" (aV) or "neither".
+        per_head: Use one table per head, instead of tables that all heads share.
+        beyond: "clip" or "zero", as in `relative_attention`.
+        backend: As in `relative_attention`.
+
+    Raises:
+        ValueError: An argument is out of range or not supported.
+    """
+
+    in_proj_weight: nn.Parameter | None
+    in_proj_bias: nn.Parameter | None
+    q_proj_weight: nn.Parameter | None
+    k_proj_weight: nn.Parameter | None
+    v_proj_weight: nn.Parameter | None
+    # nn.TransformerEncoderLayer reads this name. If it is true, its fast path for inference uses the projections
+    # without calling this module, so that the relative terms would be missing.
+    _qkv_same_embed_dim = False
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        clip: int | tuple[int, int],
+        tables: Tables = "both",
+        per_head: bool = False,
+        beyond: Beyond = "clip",
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        check_count("embed_dim", embed_dim)
+        check_count("num_heads", num_heads)
+        check_dropout("dropout", dropout)
+        if embed_dim % num_heads != 0:
+            raise ValueError(f"embed_dim must be a multiple of num_heads, got {embed_dim} and {num_heads}")
+        for name, given in (("add_bias_kv", add_bias_kv), ("add_zero_attn", add_zero_attn)):
+            if given:
+                raise ValueError(f"{name} must be False, since an added key has no position, got {given!r}")
+        self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
+        self.kdim = embed_dim if kdim is None else kdim
+        self.vdim = embed_dim if vdim is None else vdim
+        self.dropout, self.batch_first = dropout, batch_first
+        self.bias_k = self.bias_v = None
+        self.add_zero_attn = False
+
+        def parameter(wanted: bool, *sizes: int) -> nn.Parameter | None:
+            return nn.Parameter(torch.empty(sizes, device=device, dtype=dtype)) if wanted else None
+
+        joint = self.kdim == self.vdim == embed_dim
+        self.register_parameter("in_proj_weight", parameter(joint, 3 * embed_dim, embed_dim))
+        for name, width in (("q", embed_dim), ("k", self.kdim), ("v", self.vdim)):
+            self.register_parameter(f"{name}_proj_weight", parameter(not joint, embed_dim, width))
+        self.register_parameter("in_proj_bias", parameter(bias, 3 * embed_dim))
+        self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
+        self.reset_parameters()
+        self.attention = RelativeAttention(
+            self.head_dim,
+            clip,
+            num_heads if per_head else None,
+            tables=tables,
+            beyond=beyond,
+            dropout=dropout,
+            backend=backend,
+            device=device,
+            dtype=dtype,
+        )
+
+    @classmethod
+    def from_module(
+        cls,
+        module: nn.MultiheadAttention,
+        *,
+        clip: int | tuple[int, int],
+        tables: Tables = "both",
+        per_head: bool = False,
+        beyond: Beyond = "clip",
+        backend: str = "auto",
+    ) -> RelativeMultiheadAttention:
+        """Return a layer with a copy of the weights of an nn.MultiheadAttention, and tables of zeros.
+
+        It computes what `module` does until it is trained. The arguments are those of the class.
+
+        Args:
+            module: The layer to copy.
+            clip: The clipping distance k, or the clipping range (left, right).
+            tables: Which of the two tables to use.
+            per_head: Use one table per head.
+            beyond: "clip" or "zero".
+            backend: As in `relative_attention`.
+
+        Raises:
+            ValueError: `module` has an option that the class does not support.
+        """
+        weight = module.out_proj.weight
+        made = cls(
+            module.embed_dim,
+            module.num_heads,
+            module.dropout,
+            module.in_proj_bias is not None,
+            module.bias_k is not None,
+            module.add_zero_attn,
+            module.kdim,
+            module.vdim,
+            module.batch_first,
+            weight.device,
+            weight.dtype,
+            clip=clip,
+            tables=tables,
+            per_head=per_head,
+            beyond=beyond,
+            backend=backend,
+        )
+        made.load_state_dict(module.state_dict(), strict=False)
+        for table in made.attention.parameters():
+            nn.init.zeros_(table)
+        return made.train(module.training)
+
+    def reset_parameters(self) -> None:
+        """Initialise the projections as nn.MultiheadAttention does."""
+        for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
+            if weight is not None:
+                nn.init.xavier_uniform_(weight)
+        if self.in_proj_bias is not None:
+            nn.init.zeros_(self.in_proj_bias)
+            nn.init.zeros_(self.out_proj.bias)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = False,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, None]:
+        """Attend from each query to the keys.
+
+        Masks are bool, where True hides, or floating-point and added to the scores. An added mask costs memory
+        quadratic in the length, unless it holds only 0 and −inf and is on a CPU, where it is read as a bool mask.
+
+        Args:
+            query: (queries, batch, embed_dim), or (batch, queries, embed_dim) with `batch_first`; without a batch,
+                (queries, embed_dim).
+            key: (keys, batch, kdim), or as `query`.
+            value: (keys, batch, vdim), or as `query`.
+            key_padding_mask: (batch, keys), or (keys,) without a batch. True marks padding, at any position. Keys and
+                values there must be finite.
+            need_weights: Must be False.
+            attn_mask: (queries, keys) or (batch · num_heads, queries, keys).
+            average_attn_weights: Not used.
+            is_causal: Query i attends to the keys 0 to i. `attn_mask` is then taken to say the same, and not read.
+
+        Returns:
+            A pair of the output, in the layout of `query`, and None.
+
+        Raises:
+            ValueError: `need_weights` is True, or a shape does not fit.
+        """
+        if need_weights:
+            raise ValueError("need_weights must be False, since attention weights are never stored, got True")
+        for name, x, width in (("query", query, self.embed_dim), ("key", key, self.kdim), ("value", value, self.vdim)):
+            if x.dim() not in (2, 3) or x.dim() != query.dim() or x.shape[-1] != width:
+                rule = f"{name} must have shape (n, {width}) or three dimensions with {width} last, as query has"
+                raise ValueError(f"{rule}, got {show(x)} with query {show(query)}")
+        has_batch = query.dim() == 3
+        inputs = [query, key, value]
+        if not has_batch:
+            inputs = [x[None] for x in inputs]
+            key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
+        elif not self.batch_first:
+            inputs = [x.transpose(0, 1) for x in inputs]
+        heads = (self.num_heads, self.head_dim)
+        q, k, v = (x.unflatten(-1, heads).transpose(1, 2) for x in self._project(*inputs))
+        options = self._masks(q, k, key_padding_mask, None if is_causal else attn_mask)
+        attended = self.attention(q, k, v, is_causal=is_causal, query_offset=0, **options)
+        output = self.out_proj(attended.transpose(1, 2).flatten(2))
+        if not has_batch:
+            return output[0], None
+        return output if self.batch_first else output.transpose(0, 1), None
+
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+        """Return the projected query, key and value, (batch, n, embed_dim)."""
+        bias = self.in_proj_bias
+        if self.in_proj_weight is not None:
+            weights = self.in_proj_weight.chunk(3)
+        else:
+            weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        biases = (None,) * 3 if bias is None else bias.chunk(3)
+        return [F.linear(x, *each) for x, *each in zip((query, key, value), weights, biases, strict=True)]
+
+    def _masks(
+        self, query: Tensor, key: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
+    ) -> dict[str, Any]:
+        """Return both masks as the options `mask` and `bias` of `relative_attention`."""
+        batch, heads, queries, _ = query.shape
+        keys = key.shape[2]
+        given = []
+        if key_padding_mask is not None:
+            if key_padding_mask.shape != (batch, keys):
+                raise ValueError(f"key_padding_mask must have shape ({batch}, {keys}), got {show(key_padding_mask)}")
+            given.append(key_padding_mask[:, None, None])
+        if attn_mask is not None:
+            if attn_mask.shape not in ((queries, keys), (batch * heads, queries, keys)):
+                rule = f"attn_mask must have shape ({queries}, {keys}) or ({batch * heads}, {queries}, {keys})"
+                raise ValueError(f"{rule}, got {show(attn_mask)}")
+            given.append(attn_mask if attn_mask.dim() == 2 else attn_mask.unflatten(0, (batch, heads)))
+        options: dict[str, Tensor] = {}
+        for hidden in map(as_bool, given):
+            if hidden.dtype == torch.bool:
+                options["mask"] = options["mask"] & ~hidden if "mask" in options else ~hidden
+            else:
+                added = hidden.to(query.dtype)
+                options["bias"] = options["bias"] + added if "bias" in options else added
+        return options
+
+
+def as_bool(mask: Tensor) -> Tensor:
+    """Return a floating-point mask of 0 and −inf as a bool mask, where its values can be read without waiting."""
+    if mask.dtype == torch.bool or mask.requires_grad or not can_read(mask):
+        return mask
+    hidden = mask == -torch.inf
+    return hidden if bool((hidden | (mask == 0.0)).all()) else mask
