@@ -243,7 +243,7 @@ def rows(operator: Callable[..., Any], given: dict[str, Any]) -> Matrices:
 def terms(operator: Callable[..., Any], given: dict[str, Any]) -> Matrices:
     """Return the relative term of each pair's score."""
     query = given["query"]
-    given = {"rel_query": query, "scale": query.shape[-1] ** -0.5} | given
+    given = ({"rel_query": query} if "rel_key" in given else {}) | {"scale": query.shape[-1] ** -0.5} | given
     relative = scores(operator, given | {"query": torch.zeros_like(query)})
     most = float(relative.abs().max())
     return relative, -most, most

@@ -16,11 +16,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers.models.bloom import modeling_bloom as bloom
+from transformers.models.esm import modeling_esmfold as esmfold
 from transformers.models.fastspeech2_conformer import modeling_fastspeech2_conformer as fastspeech2
 from transformers.models.granite_speech import modeling_granite_speech as granite
 from transformers.models.inkling import modeling_inkling as inkling
+from transformers.models.layoutlmv3 import modeling_layoutlmv3 as layoutlmv3
 from transformers.models.mpt import modeling_mpt as mpt
 from transformers.models.parakeet import modeling_parakeet as parakeet
+from transformers.models.sam import modeling_sam as sam
 from transformers.models.seamless_m4t_v2 import modeling_seamless_m4t_v2 as seamless
 from transformers.models.speecht5 import modeling_speecht5 as speecht5
 from transformers.models.swin import modeling_swin as swin
@@ -457,3 +460,55 @@ def test_bert_relative_key(scheme, n):
         return (torch.einsum("bhid,ijd->bhij", query, weight[distance + 11]),)
 
     assert_equation(scheme, n, {"weight": torch.empty(23, HEAD_DIM)}, relative)
+
+
+@pytest.mark.parametrize(("h", "w"), [(5, 7), (3, 3)])
+def test_sam(scheme, h, w):
+    """The class computes its softmax in float32."""
+    sizes = {"hidden_size": DIM, "num_attention_heads": HEADS, "image_size": 14, "patch_size": 2}
+    module = sam.SamVisionAttention(sam.SamVisionConfig(**sizes), window_size=w)
+    module.rel_pos_h = nn.Parameter(torch.empty(2 * h - 1, HEAD_DIM))
+    module = filled(module, torch.float32)
+
+    def ours(x: Tensor) -> Tensor:
+        query, key, value = map(split, module.qkv(x.flatten(1, 2)).chunk(3, -1))
+        tables = {"rel_pos_h": module.rel_pos_h, "rel_pos_w": module.rel_pos_w}
+        out = scheme(query, key, value, h=h, w=w, **tables)
+        return module.proj(joined(out)).unflatten(1, (h, w))
+
+    assert_same(ours, lambda x: module(x)[0], module, shape=(BATCH, h, w, DIM), dtype=torch.float32)
+
+
+@pytest.mark.parametrize("model", ["LayoutLMv3", "ESMFold"])
+@padded((7, 3), (40, 31))
+def test_pair_bias(scheme, model, lengths):
+    """The biases are computed from parameters, whose gradients are compared too."""
+    n, keys = int(lengths.max()), valid(lengths)
+    pairs = nn.ParameterList([torch.empty(BATCH, HEADS, n, n) for _ in range(2)])
+    pairs = filled(pairs)
+    if model == "LayoutLMv3":
+        config = layoutlmv3.LayoutLMv3Config(
+            hidden_size=DIM, num_attention_heads=HEADS, attention_probs_dropout_prob=0.0,
+            has_relative_attention_bias=True, has_spatial_attention_bias=True,
+        )  # fmt: skip
+        module = filled(layoutlmv3.LayoutLMv3SelfAttention(config))
+        mask = float_mask(keys[:, None, None])
+
+        def ours(x: Tensor) -> Tensor:
+            bias = (pairs[0] + pairs[1]) * HEAD_DIM**-0.5
+            inputs = project(x, module.query, module.key, module.value)
+            return joined(scheme(*inputs, {"key_lengths": lengths}, pair_bias=bias))
+
+        assert_same(ours, lambda x: module(x, mask, *pairs)[0], module, pairs, lengths=lengths)
+        return
+    folding = filled(esmfold.EsmFoldSelfAttention(DIM, HEADS, HEAD_DIM, gated=True))
+
+    def ours_folding(x: Tensor) -> Tensor:
+        query, key, value = folding.proj(x).unflatten(-1, (HEADS, -1)).transpose(1, 2).chunk(3, -1)
+        out = joined(scheme(query, key, value, {"key_lengths": lengths}, pair_bias=pairs[0] + pairs[1]))
+        return folding.o_proj(folding.g_proj(x).sigmoid() * out)
+
+    def theirs(x: Tensor) -> Tensor:
+        return folding(x, mask=keys, bias=(pairs[0] + pairs[1]).permute(0, 2, 3, 1))[0]
+
+    assert_same(ours_folding, theirs, folding, pairs, lengths=lengths)

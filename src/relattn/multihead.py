@@ -234,11 +234,12 @@ class RelativeMultiheadAttention(nn.Module):
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         """Return the projected query, key and value, (batch, n, embed_dim)."""
         bias = self.in_proj_bias
+        weights: tuple[Any, ...]
         if self.in_proj_weight is not None:
             weights = self.in_proj_weight.chunk(3)
         else:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-        biases = (None,) * 3 if bias is None else bias.chunk(3)
+        biases: tuple[Any, ...] = (None,) * 3 if bias is None else bias.chunk(3)
         return [F.linear(x, *each) for x, *each in zip((query, key, value), weights, biases, strict=True)]
 
     def _masks(
