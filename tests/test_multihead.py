@@ -113,8 +113,8 @@ def test_tables_are_those_of_the_operator_and_is_causal_needs_no_mask():
 
 def test_layer_of_a_transformer_encoder_keeps_its_relative_terms_in_inference():
     """The fast path of PyTorch's encoder layer would read the projections without calling the module."""
-    layer = nn.TransformerEncoderLayer(DIM, HEADS, 7, dropout=0.0, batch_first=True).double().eval()
-    x, padding = normal(BATCH, 5, DIM), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    layer = nn.TransformerEncoderLayer(12, 4, 7, dropout=0.0, batch_first=True).double().eval()  # heads must be even
+    x, padding = normal(BATCH, 5, 12), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
     layer.self_attn = RelativeMultiheadAttention.from_module(layer.self_attn, clip=2)
     with torch.no_grad():
         plain = layer(x, src_key_padding_mask=padding)
