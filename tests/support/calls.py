@@ -63,8 +63,8 @@ def call_of(case: Case, shape: Shape, dtype: torch.dtype, device: str = "cpu") -
         table = (shape.heads, shape.labels, shape.dim) if case["per_head"] else (shape.labels, shape.dim)
         inputs["pos_query"] = torch.randn(table, generator=generator, dtype=torch.float64).to(dtype).to(device)
     if case.get("rel_bias"):
-        labels = (shape.heads, shape.labels) if integers(0, 2) else (shape.labels,)
-        inputs["rel_bias"] = torch.randn(labels, dtype=torch.float64, generator=generator).to(device, dtype)
+        rows = (shape.heads, shape.labels) if integers(0, 2) else (shape.labels,)
+        inputs["rel_bias"] = torch.randn(rows, dtype=torch.float64, generator=generator).to(device, dtype)
     if case.get("bias"):
         bias = torch.randn(*lead(), shape.queries, shape.keys, dtype=torch.float64, generator=generator)
         if integers(0, 4) == 0:

@@ -28,6 +28,8 @@ def differentiable(
     """
     final_backward = without_derivative(name, backward)
 
+    differentiated = inputs
+
     def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.results, ctx.options = len(output) - unread, inputs[tensors:]
         ctx.save_for_backward(*output[unread:], *inputs[:tensors])

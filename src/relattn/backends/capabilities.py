@@ -44,12 +44,12 @@ class Capabilities:
         elif self.head_dims is not None and not all(1 <= dim <= self.head_dims for dim in head_dims(call).values()):
             listed = ", ".join(f"{name} {dim}" for name, dim in head_dims(call).items())
             reason = f"head dims must be from 1 to {self.head_dims}, got {listed}"
+        elif torch.compiler.is_exporting() and not self.is_exported:
+            reason = "torch.export supports plain PyTorch operations only"
         elif call.pos_query is not None and not self.has_pos_query:
             reason = "pos_query is not supported"
         elif call.bias is not None and not self.has_bias:
             reason = "bias, one number per pair, is not supported"
-        elif torch.compiler.is_exporting() and not self.is_exported:
-            reason = "torch.export supports plain PyTorch operations only"
         else:
             return self.unavailable_reason(call)
         return f"{reason}; use dense"
