@@ -16,6 +16,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers.models.bloom import modeling_bloom as bloom
+from transformers.models.deberta import modeling_deberta as deberta
+from transformers.models.deberta_v2 import modeling_deberta_v2 as deberta_v2
 from transformers.models.esm import modeling_esmfold as esmfold
 from transformers.models.fastspeech2_conformer import modeling_fastspeech2_conformer as fastspeech2
 from transformers.models.granite_speech import modeling_granite_speech as granite
@@ -158,8 +160,8 @@ def assert_equation(
         scheme: the code of the page.
         n: the number of positions.
         tables: tables by their names on the page, to be filled.
-        relative: from the query and the tables, return the term, (batch, heads, n, n), and if there are any, the
-            relative values, (heads, n, n, head_dim).
+        relative: from the query, the key and the tables, return the term, (batch, heads, n, n), and if there are any,
+            the relative values, (heads, n, n, head_dim).
     """
     linear, filled_tables = filled(nn.Linear(DIM, 3 * DIM)), filled(nn.ParameterDict(tables))
 
@@ -168,7 +170,7 @@ def assert_equation(
 
     def theirs(x: Tensor) -> Tensor:
         query, key, value = map(split, linear(x).chunk(3, -1))
-        term, *values = relative(query, **filled_tables)
+        term, *values = relative(query, key, **filled_tables)
         weights = ((query @ key.mT + term) * HEAD_DIM**-0.5).softmax(-1)
         return joined(weights @ value + sum(torch.einsum("bhij,hijd->bhid", weights, each) for each in values))
 
@@ -195,7 +197,7 @@ def test_shaw(scheme, n, per_head):
     size = (HEADS, 2 * k + 1, HEAD_DIM) if per_head else (2 * k + 1, HEAD_DIM)
     label = (torch.arange(n) - torch.arange(n)[:, None]).clamp(-k, k) + k
 
-    def relative(query: Tensor, rel_key: Tensor, rel_value: Tensor) -> tuple[Tensor, Tensor]:
+    def relative(query: Tensor, key: Tensor, rel_key: Tensor, rel_value: Tensor) -> tuple[Tensor, Tensor]:
         a_key, a_value = (table[..., label, :].expand(HEADS, n, n, HEAD_DIM) for table in (rel_key, rel_value))
         return torch.einsum("bhid,hijd->bhij", query, a_key), a_value
 
@@ -237,7 +239,7 @@ def test_speecht5(scheme, lengths):
 @pytest.mark.parametrize("per_head", [False, True])
 @pytest.mark.parametrize("n", [5, 12])
 def test_music_transformer(scheme, n, per_head):
-    def skewed(query: Tensor, rel_key: Tensor) -> tuple[Tensor]:
+    def skewed(query: Tensor, key: Tensor, rel_key: Tensor) -> tuple[Tensor]:
         """Skew q E, (n, n), as in section 3.4.1: pad a column on the left, read as (n + 1, n), drop the first row."""
         products = query @ rel_key[..., 12 - n :, :].mT
         skewed = nn.functional.pad(products, (1, 0)).reshape(BATCH, HEADS, n + 1, n)[:, :, 1:]
@@ -456,8 +458,58 @@ def test_inkling(scheme, layer, lengths):
 def test_bert_relative_key(scheme, n):
     distance = torch.arange(n)[:, None] - torch.arange(n)
 
-    def relative(query: Tensor, weight: Tensor) -> tuple[Tensor]:
+    def relative(query: Tensor, key: Tensor, weight: Tensor) -> tuple[Tensor]:
         return (torch.einsum("bhid,ijd->bhij", query, weight[distance + 11]),)
+
+    assert_equation(scheme, n, {"weight": torch.empty(23, HEAD_DIM)}, relative)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@padded((5, 3), (30, 21))
+def test_deberta(scheme, version, lengths):
+    """The classes compute the scale in float32."""
+    sizes = {"hidden_size": DIM, "num_attention_heads": HEADS, "relative_attention": True, "pos_att_type": "c2p|p2c"}
+    if version == 1:
+        span = 14
+        module = deberta.DisentangledSelfAttention(deberta.DebertaConfig(max_relative_positions=span, **sizes))
+    else:
+        span, most = 8, 40
+        config = deberta_v2.DebertaV2Config(position_buckets=span, max_relative_positions=most, **sizes)
+        module = deberta_v2.DisentangledSelfAttention(config)
+    embeddings = nn.Embedding(2 * span, DIM)
+    filled(nn.ModuleList([module, embeddings]), torch.float32)
+    mask = valid(lengths)[:, None, None]
+
+    def ours(x: Tensor) -> Tensor:
+        positions, options = embeddings.weight[None], {"key_lengths": lengths}
+        if version == 1:
+            (pos_key,), (pos_query,) = project(positions, module.pos_proj, module.pos_q_proj)
+            query, key, value = split(module.in_proj(x)).chunk(3, dim=-1)
+            query, value = (a + split(b[None, None]) for a, b in ((query, module.q_bias), (value, module.v_bias)))
+        else:
+            (pos_key,), (pos_query,) = project(positions, module.pos_key_proj, module.pos_query_proj)
+            query, key, value = project(x, module.query_proj, module.key_proj, module.value_proj)
+        names = {"pos_key": pos_key, "pos_query": pos_query, "span": span, "bucket": bucket}
+        return joined(scheme(query, key, value, options, **names))
+
+    def bucket(distance: Tensor) -> Tensor:
+        return distance if version == 1 else deberta_v2.make_log_bucket_position(distance, span, most).long()
+
+    def theirs(x: Tensor) -> Tensor:
+        n = x.shape[1]
+        relative = (torch.arange(n)[:, None] - torch.arange(n))[None] if version == 1 else None
+        return module(x, mask, relative_pos=relative, rel_embeddings=embeddings.weight)[0]
+
+    assert_same(ours, theirs, module, embeddings, lengths=lengths, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("n", [5, 12])
+def test_bert_relative_key_query(scheme, n):
+    distance = torch.arange(n)[:, None] - torch.arange(n)
+
+    def relative(query: Tensor, key: Tensor, weight: Tensor) -> tuple[Tensor]:
+        pairs = weight[distance + 11]
+        return (torch.einsum("bhid,ijd->bhij", query, pairs) + torch.einsum("bhjd,ijd->bhij", key, pairs),)
 
     assert_equation(scheme, n, {"weight": torch.empty(23, HEAD_DIM)}, relative)
 
