@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 NATIVE = Path("src/relattn/backends/native")
+DECODER = Path("src/relattn/translation/kernels")
 PROCESSORS = runpy.run_path(str(Path(__file__).parent / NATIVE / "levels.py"))
 FLAGS = ["-O3", "-std=gnu11", "-shared", "-fPIC", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
 QUIET = ["-Wno-psabi", "-Wno-unknown-warning-option"]  # vectors wider than a processor's are taken apart: as intended
@@ -87,13 +88,31 @@ def in_zig(flag: str) -> str:
 
 
 def commands(folder: Path, target: Target) -> dict[Path, list[str]]:
-    """How each object is compiled, in that folder: a name in place of a path, since macOS writes it into the object."""
-    checksum = zlib.crc32((folder / "arguments.h").read_bytes())
+    """How each object of attention is compiled, in that folder: a name in place of a path, since macOS writes it into
+    the object."""
+    return commands_of("attention", "arguments.h", folder, target, tuple(DEFINES))
+
+
+def decoder_commands(folder: Path, target: Target) -> dict[Path, list[str]]:
+    """The same for the decoder of the toolkit, which computes in float32 and includes headers of attention."""
+    found = commands_of("decoder", "decoder.h", folder, target, ("float32",))
+    return {made: [*command, f"-I{os.path.relpath(NATIVE, DECODER)}"] for made, command in found.items()}
+
+
+def all_commands(root: Path, target: Target) -> dict[Path, list[str]]:
+    """How each object is compiled, in a copy of the project."""
+    return {**commands(root / NATIVE, target), **decoder_commands(root / DECODER, target)}
+
+
+def commands_of(
+    kernel: str, header: str, folder: Path, target: Target, numbers: tuple[str, ...]
+) -> dict[Path, list[str]]:
+    checksum = zlib.crc32((folder / header).read_bytes())
     found = {}
     for level, start in target.compilers.items():
-        for number in NUMBERS[level]:
-            made = folder / f"attention-{level}-{number}.so"
-            given = [*FLAGS, *QUIET, *DEFINES[number], f"-DCHECKSUM={checksum}u", "attention.c", *LIBRARIES]
+        for number in (number for number in NUMBERS[level] if number in numbers):
+            made = folder / f"{kernel}-{level}-{number}.so"
+            given = [*FLAGS, *QUIET, *DEFINES[number], f"-DCHECKSUM={checksum}u", f"{kernel}.c", *LIBRARIES]
             found[made] = [*start, *given, "-o", made.name]
     return found
 
@@ -108,14 +127,15 @@ class CompileKernels(BuildHookInterface):
                     "relattn: no C compiler for the kernels of backend 'native'; going on without them"
                 )
             return
-        running = {}
-        for made, command in commands(Path(self.root) / NATIVE, target).items():
+        root, running = Path(self.root), {}
+        for made, command in all_commands(root, target).items():
             made.unlink(missing_ok=True)
             running[made] = subprocess.Popen(command, cwd=made.parent)
-        compiled = {made.name: process.wait() == 0 for made, process in running.items()}
-        for name in compiled:
-            if compiled[name]:
-                build_data["artifacts"].append(f"/{NATIVE}/{name}")
+        compiled = {made.relative_to(root): process.wait() == 0 for made, process in running.items()}
+        for path, is_made in compiled.items():
+            name = path.name
+            if is_made:
+                build_data["artifacts"].append(f"/{path}")
             elif asked:
                 raise SystemExit(f"relattn: {name} could not be compiled for {asked}")
             else:

@@ -34,7 +34,7 @@ def checked(wheel: Path, target: str) -> list[str]:
     """The objects of a wheel; it ends with an error where they or its tag are not the target's."""
     found = hatch_build.named(target)
     tag = found.tag if found else "any"
-    expected = sorted(path.name for path in hatch_build.commands(ROOT / hatch_build.NATIVE, found)) if found else []
+    expected = sorted(path.name for path in hatch_build.all_commands(ROOT, found)) if found else []
     with zipfile.ZipFile(wheel) as archive:
         objects = sorted(Path(name).name for name in archive.namelist() if name.endswith((".so", ".dylib", ".pyd")))
     if not wheel.name.endswith(f"-py3-none-{tag}.whl") or objects != expected:

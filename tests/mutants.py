@@ -211,14 +211,16 @@ demo.py: resume=(run / "recipe.yaml").exists(),  =>  resume=False,
 """
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES, NATIVE = Path("src/relattn"), Path("src/relattn/backends/native")
+SOURCES = Path("src/relattn")
 WITH_BFLOAT16 = ("rows.h", "products.h")  # files whose mutations are compiled for bfloat16 too
 LOADED = """
 import relattn
 from relattn.backends.native import library
+from relattn.translation.kernels import decoder
 print(relattn.__file__)
 for real, kernels in library.KERNELS.items():
     print(library.object_of(kernels.level, library.name_of(real), library.HERE).name)
+print(f"decoder-{decoder.KERNELS.level}-float32.so")
 """  # prints the path that relattn is imported from, and the names of the object files that this machine loads
 RUNNING: set[subprocess.Popen[bytes]] = set()
 LARGEST_FILE = 10**9  # bytes that tests may write to one file, since a mutation may never stop writing
@@ -270,7 +272,7 @@ class Copy:
         self.root, self.temporary, self.output = directory / "tree", directory / "tmp", directory / "output.txt"
         command = ["git", "ls-files", "-coz", "--exclude-standard"]
         listed = subprocess.run(command, cwd=tree, check=True, capture_output=True, text=True).stdout
-        objects = [str(path.relative_to(tree)) for path in (tree / NATIVE).glob("*.so")]
+        objects = [str(path.relative_to(tree)) for path in (tree / SOURCES).rglob("*.so")]
         for name in [*listed.split("\0")[:-1], *objects]:
             if (tree / name).is_file():
                 (self.root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -321,15 +323,15 @@ class Copy:
         compiled = self.objects if path.suffix in (".c", ".h") else []
         if path.name not in WITH_BFLOAT16:
             compiled = [name for name in compiled if "bfloat16" not in name]
-        before = {file: file.read_bytes() for file in (path, *(self.root / NATIVE / name for name in compiled))}
+        commands = BUILD["all_commands"](self.root, BUILD["at_hand"]()) if compiled else {}
+        commands = {file: command for file, command in commands.items() if file.name in compiled}
+        before = {file: file.read_bytes() for file in (path, *commands)}
         times = path.stat()
         try:
             path.write_text(mutation.apply(before[path].decode()))
             os.utime(path, (time.time(), hash(mutation) % 2**31))  # so that no bytecode of another mutation is used
-            commands = BUILD["commands"](self.root / NATIVE, BUILD["at_hand"]()) if compiled else {}
             for file, command in commands.items():
-                if file.name in compiled:
-                    subprocess.run(command, cwd=file.parent, check=True)
+                subprocess.run(command, cwd=file.parent, check=True)
             yield
         finally:
             for file, content in before.items():

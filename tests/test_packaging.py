@@ -33,7 +33,12 @@ def compile_kernels(root: Path, source: str) -> tuple[dict[str, Any], list[str]]
     folder.mkdir(parents=True)
     for name in ("arguments.h", "vectors.h"):
         shutil.copy(ROOT / hatch_build.NATIVE / name, folder)
-    (folder / "attention.c").write_text(f'#include "arguments.h"\n{source}\n', encoding="utf-8")
+    decoder = root / hatch_build.DECODER
+    decoder.mkdir(parents=True)
+    shutil.copy(ROOT / hatch_build.DECODER / "decoder.h", decoder)
+    for path in (folder / "attention.c", decoder / "decoder.c"):
+        (header,) = {"arguments.h", "decoder.h"} & {file.name for file in path.parent.iterdir()}
+        path.write_text(f'#include "{header}"\n{source}\n', encoding="utf-8")
     (folder / f"attention-{LEVELS[-1].name}-float64.so").touch()  # of an earlier build
     data: dict[str, Any] = {"artifacts": []}
     warnings: list[str] = []
@@ -44,7 +49,9 @@ def compile_kernels(root: Path, source: str) -> tuple[dict[str, Any], list[str]]
 
 def objects(*reals: str) -> set[str]:
     pairs = ((level.name, real) for level in LEVELS for real in reals if real in level.dtypes)
-    return {f"/{hatch_build.NATIVE}/attention-{level}-{real}.so" for level, real in pairs}
+    attention = {f"/{hatch_build.NATIVE}/attention-{level}-{real}.so" for level, real in pairs}
+    exact = (level.name for level in LEVELS if "float32" in level.dtypes and "float32" in reals)
+    return attention | {f"/{hatch_build.DECODER}/decoder-{level}-float32.so" for level in exact}
 
 
 def test_cc_may_contain_flags_and_a_wrapper(tmp_path, monkeypatch):

@@ -38,12 +38,14 @@ class Kernels(NamedTuple):
     Attributes:
         level: Processor level that it is compiled for.
         library: The loaded library.
+        structures: The structures that its header declares, by name.
         arguments: Structure of its arguments.
         arrays: Names of the arguments that are tensors with strides.
     """
 
     level: str
     library: ctypes.CDLL
+    structures: dict[str, Any]
     arguments: type[ctypes.Structure]
     arrays: frozenset[str]
 
@@ -65,27 +67,37 @@ def structures(header: str, real: Any) -> dict[str, Any]:
     return types
 
 
-def object_of(level: str, dtype: str, folder: Path) -> Path:
-    """Return the path of an object file."""
-    return folder / f"attention-{level}-{dtype}.so"
+class Source(NamedTuple):
+    """A source file of kernels: its name without suffix, and the header that declares its arguments."""
+
+    name: str
+    header: str
 
 
-def load(level: str, real: torch.dtype, folder: Path = HERE) -> Kernels:
+ATTENTION = Source("attention", "arguments.h")
+
+
+def object_of(level: str, dtype: str, folder: Path, source: Source = ATTENTION) -> Path:
+    """Return the path of an object file that is compiled from a source."""
+    return folder / f"{source.name}-{level}-{dtype}.so"
+
+
+def load(level: str, real: torch.dtype, folder: Path = HERE, source: Source = ATTENTION) -> Kernels:
     """Load the kernels compiled for a processor level; OSError if they are missing or of another version."""
-    path = object_of(level, name_of(real), folder)
+    path = object_of(level, name_of(real), folder, source)
     machine = machine_in(path)
     if machine not in (None, MACHINE):
         raise OSError(f"{path.name} must be compiled for {MACHINE}, got {machine}")
     library = ctypes.CDLL(str(path))
-    header = (folder / "arguments.h").read_bytes()
+    header = (folder / source.header).read_bytes()
     if not hasattr(library, "relattn_checksum") or checksum_of(library) != zlib.crc32(header):
-        raise OSError(f"{path.name} was compiled with another version of arguments.h; install again")
+        raise OSError(f"{path.name} was compiled with another version of {source.header}; install again")
     if not library.relattn_usable():
         raise OSError(f"this system cannot run {path.name}")
     declared = structures(header.decode(), REALS[real])
     arguments = declared["arguments"]
-    arrays = frozenset(name for name, kind in arguments._fields_ if kind is declared["array"])
-    return Kernels(level, library, arguments, arrays)
+    arrays = frozenset(name for name, kind in arguments._fields_ if kind is declared.get("array"))
+    return Kernels(level, library, declared, arguments, arrays)
 
 
 def name_of(real: torch.dtype) -> str:
@@ -105,18 +117,20 @@ def machine_in(path: Path) -> str | None:
     return None
 
 
-def load_best(supported: list[str], real: torch.dtype, folder: Path) -> Kernels:
+def load_best(supported: list[str], real: torch.dtype, folder: Path, source: Source = ATTENTION) -> Kernels:
     """Load the kernels of the best installed level that the processor runs; OSError with the reasons if none."""
     dtype, reasons = name_of(real), []
     for level in supported:
-        if object_of(level, dtype, folder).exists():
+        if object_of(level, dtype, folder, source).exists():
             try:
-                return load(level, real, folder)
+                return load(level, real, folder, source)
             except OSError as error:
                 reasons.append(str(error))
     if reasons:
         raise OSError("; ".join(reasons))
-    installed = sorted(path.name.split("-", 1)[1].rsplit("-", 1)[0] for path in folder.glob(f"attention-*-{dtype}.so"))
+    installed = sorted(
+        path.name.split("-", 1)[1].rsplit("-", 1)[0] for path in folder.glob(f"{source.name}-*-{dtype}.so")
+    )
     processor = supported[0] if supported else MACHINE
     others = f", only for {', '.join(installed)}" if installed else ""
     raise OSError(f"none in this installation for {processor} on {platform.system()}{others}")

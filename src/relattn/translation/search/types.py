@@ -128,5 +128,11 @@ A cache is the state of the decoder, with one entry per row, and has two methods
     select(rows)          return the cache of `rows` (M,), in that order; a row may occur several times or not at all
     move(rows, to, keep)  copy `rows` to the places `to`, both (moved,), and return the cache of the first `keep` rows
 
-`move` changes the cache in place, which must not be used afterwards. Every row is copied as it was before the call.
+`move` changes the cache in place, which must not be used afterwards. No row may be both copied and overwritten.
+"""
+
+Best = Callable[["Tensor", Any, int, "Tensor", SearchRules], tuple["Tensor", "Tensor", Any]]
+"""A model that returns candidates: (rows,) last tokens, the cache before them, the number of candidates per row,
+(rows,) bool, True if only the end of sentence may follow, and the rules -> log-probabilities and tokens
+(rows, candidates), those of `best_tokens`, and the new cache.
 """

@@ -17,6 +17,7 @@ from relattn.translation.config import Calibration, SearchConfig
 from relattn.translation.data.batching import Batch, collate
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.data.planning import batch_by_size
+from relattn.translation.kernels.decoder import NativeDecoder, unsupported_reason
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search import beam, constrained
@@ -66,6 +67,7 @@ class TorchTranslator(Translator):
         )
         self.device = torch.device(device)
         self.model = model.to(self.device).eval()
+        self.pytorch_reason = unsupported_reason(model, self.device)  # why searches run on PyTorch, or None
 
     def map_batches(self, work: Callable[[list[Request]], Any], batches: list[list[Request]]) -> Iterator[Any]:
         if min(self.workers, len(batches)) == 1:
@@ -96,7 +98,9 @@ class TorchTranslator(Translator):
         self, requests: list[Request], search: SearchConfig, options: TranslateOptions
     ) -> list[list[Hypothesis]]:
         """Search for requests whose prefixes have the same length, and which either all have phrases or have none."""
-        special, step = self.tokenizer.special, self.model.step
+        special = self.tokenizer.special
+        decoder = self.model if requests[0].prefix else self._decoder  # the model reads a prefix in one pass
+        step = decoder.step
         rules = SearchRules(
             beam_size=search.beam_size,
             bos=special.bos,
@@ -111,7 +115,7 @@ class TorchTranslator(Translator):
         limits = self._tensor([each.limit for each in requests])
         prefixes = self._tensor([each.prefix for each in requests])
         memory = self.model.encode(pad_sequence(src, batch_first=True, padding_value=special.pad), src_lengths)
-        cache = self.model.start(memory, src_lengths, int(limits.max()))
+        cache = decoder.start(memory, src_lengths, int(limits.max()))
         if options.sampling is not None:
             draws = [[options.sampling.seed, each.number, draw] for each in requests for draw in range(options.n_best)]
             drawn_from = np.stack([np.random.default_rng(draw).random(int(limits.max())) for draw in draws])
@@ -122,7 +126,13 @@ class TorchTranslator(Translator):
             return [drawn[i : i + options.n_best] for i in range(0, len(drawn), options.n_best)]
         if requests[0].phrases:
             return constrained.search(step, cache, requests, rules, prefixes, self._continues_word)
-        return beam.search(step, cache, limits, rules, prefixes)
+        best = decoder.best if isinstance(decoder, NativeDecoder) else None
+        return beam.search(step, cache, limits, rules, prefixes, best)
+
+    @cached_property
+    def _decoder(self) -> Any:
+        """What runs the decoder in searches: the compiled one, or the model. Its weights are packed once, here."""
+        return NativeDecoder(self.model) if self.pytorch_reason is None else self.model
 
     @cached_property
     def _continues_word(self) -> np.ndarray:

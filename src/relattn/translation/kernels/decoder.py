@@ -1,0 +1,382 @@
+"""The compiled decoder: a step of a search for all its hypotheses in one call of C, in float32 on a CPU.
+
+`NativeDecoder` has the part of `Transformer` that searches use: `start`, `step`, and `best`, which returns candidates
+without logits. `unsupported_reason` says which models it does not support; these are searched with PyTorch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from relattn import RelativeAttention
+from relattn.backends.native import library
+from relattn.nn import SelfAttention
+from relattn.translation.model.ensemble import Ensemble
+from relattn.translation.model.layers import DecoderLayer, Residual
+from relattn.translation.model.positions.absolute import angles
+from relattn.translation.model.positions.base import PositionScheme
+from relattn.translation.model.positions.distance_terms import BiasAttention, DistanceAttention
+from relattn.translation.model.positions.rotary import RotaryAttention
+from relattn.translation.model.transformer import Transformer
+from relattn.translation.search.types import SearchRules
+
+PADDING, BLOCK, MARGIN = 16, 16, 16  # as in `decoder.c`
+LOG2_E = 1 / math.log(2)
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "swish")  # codes in `decoder.c`
+
+SOURCE = library.Source("decoder", "decoder.h")
+
+KERNELS: library.Kernels | None = None
+MISSING = ""
+try:
+    KERNELS = library.load_best(library.SUPPORTED["float32"], torch.float32, Path(__file__).parent, SOURCE)
+except OSError as error:
+    MISSING = str(error)
+
+
+def unsupported_reason(model: Transformer | Ensemble, device: torch.device) -> str | None:
+    """Return why the compiled decoder does not run a model on a device, or None."""
+    if KERNELS is None:
+        return f"no compiled decoder: {MISSING}"
+    if device.type != "cpu":
+        return f"the compiled decoder runs on CPUs, not on {device.type}"
+    if isinstance(model, Ensemble):
+        return "the compiled decoder does not run ensembles"
+    if model.embedding.dtype != torch.float32:
+        return f"the compiled decoder computes in float32, not in {library.name_of(model.embedding.dtype)}"
+    if model.config.positions in ("lstm", "cnn"):
+        return f"the compiled decoder does not support {model.config.positions} in place of self-attention"
+    return None
+
+
+@dataclass(frozen=True)
+class NativeCache:
+    """State of decoding, with one row per hypothesis; the counterpart of `transformer.Cache`.
+
+    A step writes into the blocks of the cache that it is given. So two steps from the same cache disturb each other.
+
+    Attributes:
+        memory: What depends on the sources, for all steps.
+        sources: (groups,) source of each rows / groups consecutive rows.
+        blocks: Keys and values of BLOCK positions each: (at least rows, layers · heads · 2 · head_dim · BLOCK).
+        rows: Number of rows.
+        length: Number of target positions.
+    """
+
+    memory: Memory
+    sources: Tensor
+    blocks: tuple[Tensor, ...]
+    rows: int
+    length: int
+
+    def select(self, rows: Tensor) -> NativeCache:
+        """Return the cache of the given rows, as `transformer.Cache.select` does."""
+        source = rows // (self.rows // len(self.sources))  # (new_rows,) place in `sources`
+        places, counts = source.unique_consecutive(return_counts=True)
+        if counts.unique().numel() > 1:
+            places = source
+        blocks = tuple(block.index_select(0, rows) for block in self.blocks)
+        return replace(self, sources=self.sources[places], blocks=blocks, rows=len(rows))
+
+    def move(self, rows: Tensor, to: Tensor, keep: int) -> NativeCache:
+        """Copy `rows` over the rows `to` and keep the first `keep` rows, in place, as `transformer.Cache.move` does.
+
+        No row may be both copied and overwritten.
+        """
+        per_source = self.rows // len(self.sources)
+        self.memory.decoder.move(self, rows, to)
+        first = to % per_source == 0
+        places, sources = to[first] // per_source, self.sources[rows[first] // per_source]
+        return replace(self, sources=self.sources.index_copy(0, places, sources)[: keep // per_source], rows=keep)
+
+
+class Memory(NamedTuple):
+    """What a search computes once: the sources' keys and values, and positions up to a limit.
+
+    Attributes:
+        decoder: The decoder.
+        capacity: Largest number of target positions.
+        arguments: Arguments of the kernel that are the same in all steps.
+        src_lengths: (sources,) valid source positions.
+        signals: (capacity, dim), added to embeddings, or None.
+        rotations: (capacity, head_dim) cosines and sines, or None.
+        kept: Tensors that `arguments` points to.
+    """
+
+    decoder: NativeDecoder
+    capacity: int
+    arguments: dict[str, Any]
+    src_lengths: Tensor
+    signals: Tensor | None
+    rotations: Tensor | None
+    kept: list[Any]
+
+
+class NativeDecoder:
+    """The decoder of a model, with its weights packed for the kernel.
+
+    Args:
+        model: A model with `unsupported_reason(model) is None`. Its weights are copied.
+    """
+
+    def __init__(self, model: Transformer) -> None:
+        assert KERNELS is not None
+        self.model, self.library, self.types = model, KERNELS.library, KERNELS.structures
+        self.library.relattn_space.restype = ctypes.c_ssize_t
+        self.panel = ctypes.c_int32.in_dll(self.library, "relattn_panel").value
+        config = model.config
+        self.heads, self.head_dim = config.heads, config.dim // config.heads
+        self.padded = padded(self.head_dim)  # of the dimension of a head
+        self.kept: list[Tensor] = []  # what the structures point to
+        self.scheme = model.tgt_positions
+        first = layers_of(model)[0].self_attention if config.decoder_layers else None
+        attention = first.attention if isinstance(first, SelfAttention) else None
+        self.rotary = attention if isinstance(attention, RotaryAttention) else None
+        self.layers = [self._layer(layer) for layer in layers_of(model)]
+        bias = model.output_bias
+        logits_bias = torch.zeros(model.vocab_size) if bias is None else bias.detach()
+        self.arguments: dict[str, Any] = {
+            "output": self._map(model.unembedding.detach(), logits_bias, padding=-math.inf),
+            "embedding": self._keep(model.embedding.detach()),
+            "vocab": model.vocab_size,
+            "dim": config.dim,
+            "heads": config.heads,
+            "head_dim": self.padded,
+            "rotary_dim": self.head_dim // 2,
+            "layer_count": config.decoder_layers,
+            "pre_norm": config.norm == "pre",
+            "activation": ACTIVATIONS.index(config.activation),
+            "rotates_values": self.rotary is not None and self.rotary.values,
+            "embedding_scale": config.dim**0.5 if config.scaled_embeddings else 1.0,
+            "epsilon": config.norm_epsilon,
+        }
+        if config.norm == "pre":
+            self.arguments["final_norm"] = self._norm(model.decoder_norm)
+
+    @torch.inference_mode()
+    def start(self, memory: Tensor, src_lengths: Tensor, capacity: int) -> NativeCache:
+        """Return a cache without target positions, as `Transformer.start` does, for at most `capacity` of them."""
+        sources, src_len, _ = memory.shape
+        width, kept = padded(src_len), [memory]
+        labels = self._labels(capacity)
+        layers = (self.types["layer"] * len(self.layers))(*self.layers)
+        for own, layer in zip(layers, layers_of(self.model), strict=True):
+            projected = torch.zeros(sources, self.heads, 2, self.padded * width)
+            keys, values = projected.unbind(2)
+            key, value = layer.cross_attention.project(memory)
+            keys.view(sources, self.heads, self.padded, width)[:, :, : self.head_dim, :src_len] = key.mT
+            values.view(sources, self.heads, width, self.padded)[:, :, :src_len, : self.head_dim] = value
+            kept += [projected, *self._relative_terms(own, layer.self_attention, labels)]
+            own.memory = projected.data_ptr()
+        attention = layers_of(self.model)[0].self_attention.attention if self.layers else None
+        arguments = {
+            **self.arguments,
+            "layers": ctypes.cast(layers, ctypes.c_void_p),
+            "src_len": src_len,
+            "left": labels - 1,
+            "clips": isinstance(attention, RelativeAttention) and attention.beyond == "clip",
+        }
+        signals = rotations = None
+        if type(self.scheme).embed is not PositionScheme.embed:
+            signals = self.scheme.embed(torch.zeros(1, capacity, self.model.config.dim), 0)[0]
+        if self.rotary is not None:
+            angle = angles(torch.arange(capacity), self.head_dim)
+            rotations = torch.cat([angle.cos(), angle.sin()], dim=1)
+        held = Memory(self, capacity, arguments, src_lengths.contiguous(), signals, rotations, [layers, *kept])
+        return NativeCache(held, torch.arange(sources), (), sources, 0)
+
+    def step(self, tokens: Tensor, cache: NativeCache) -> tuple[Tensor, NativeCache]:
+        """Return the logits (rows, new, vocab) of the piece after each of `tokens`, as `Transformer.step` does."""
+        logits = torch.empty(tokens.shape[1], len(tokens), self.model.vocab_size)
+        for column, own in zip(tokens.T, logits, strict=True):
+            cache = self._run(column.contiguous(), cache, logits=own)
+        return logits.transpose(0, 1), cache
+
+    def best(
+        self, tokens: Tensor, cache: NativeCache, k: int, at_limit: Tensor, rules: SearchRules
+    ) -> tuple[Tensor, Tensor, NativeCache]:
+        """Return the likeliest tokens after the last ones, as `best_tokens` does, and the new cache.
+
+        Args:
+            tokens: (rows,) last tokens.
+            cache: State after the earlier tokens.
+            k: Number of candidates per row.
+            at_limit: (rows,) True if only the end of sentence may follow.
+            rules: Settings of the search.
+
+        Returns:
+            Log-probabilities (rows, k) in falling order, the tokens (rows, k), and the cache.
+        """
+        values, candidates = torch.empty(len(tokens), k), torch.empty(len(tokens), k, dtype=torch.long)
+        options: dict[str, Tensor] = {"banned": torch.tensor(list(rules.banned), dtype=torch.long)}
+        if bool(at_limit.any()):
+            options["only"] = torch.where(at_limit, rules.eos, -1)
+        return values, candidates, self._run(tokens, cache, values=values, candidates=candidates, **options)
+
+    def move(self, cache: NativeCache, rows: Tensor, to: Tensor) -> None:
+        """Copy rows of a cache over others, in place."""
+        arguments = self._pointed(cache)
+        rows, to = rows.contiguous(), to.contiguous()
+        self.library.relattn_move(
+            ctypes.byref(arguments),
+            ctypes.c_void_p(rows.data_ptr()),
+            ctypes.c_void_p(to.data_ptr()),
+            ctypes.c_ssize_t(len(rows)),
+        )
+
+    def _run(self, tokens: Tensor, cache: NativeCache, **tensors: Tensor) -> NativeCache:
+        """Run a step, and let it write to the given tensors."""
+        memory, at = cache.memory, cache.length
+        if at >= memory.capacity:
+            raise ValueError(f"a cache for {memory.capacity} positions must not get more")
+        if at % BLOCK == 0:
+            block = torch.empty(cache.rows, len(self.layers) * self.heads * 2 * self.padded * BLOCK)
+            cache = replace(cache, blocks=(*cache.blocks, block))
+        arguments = self._pointed(cache)
+        inputs = {"tokens": tokens, "sources": cache.sources, "src_lengths": memory.src_lengths, **tensors}
+        for name, table in (("signal", memory.signals), ("rotation", memory.rotations)):
+            if table is not None:
+                inputs[name] = table[at]
+        for name, tensor in inputs.items():
+            setattr(arguments, name, tensor.data_ptr())
+        arguments.rows, arguments.per_source = cache.rows, cache.rows // max(1, len(cache.sources))
+        arguments.best = tensors["values"].shape[1] if "values" in tensors else 0
+        arguments.banned_count = len(tensors["banned"]) if "banned" in tensors else 0
+        space = torch.empty(self.library.relattn_space(ctypes.byref(arguments)))
+        arguments.space = space.data_ptr()
+        self.library.relattn_step(ctypes.byref(arguments))
+        return replace(cache, length=at + 1)
+
+    def _pointed(self, cache: NativeCache) -> Any:
+        """Return arguments that point to the blocks of a cache."""
+        arguments = self.types["arguments"](**cache.memory.arguments, position=cache.length)
+        addresses = (ctypes.c_void_p * len(cache.blocks))(*(block.data_ptr() for block in cache.blocks))
+        arguments.blocks = ctypes.cast(addresses, ctypes.c_void_p)
+        return arguments
+
+    # ---- packing ----
+
+    def _keep(self, tensor: Tensor) -> int:
+        """Keep a tensor alive, and return its address."""
+        tensor = tensor.contiguous()
+        self.kept.append(tensor)
+        return tensor.data_ptr()
+
+    def _map(self, weight: Tensor, bias: Tensor, padding: float = 0.0) -> Any:
+        """Pack a weight (outputs, inputs) and a bias; `padding` is the bias of outputs that are added."""
+        outputs, inputs = weight.shape
+        panels = -(-outputs // self.panel)
+        end = torch.full((panels * self.panel - outputs,), padding)
+        address = self._keep(self._panels(weight.T[None]))
+        return self.types["map"](address, self._keep(torch.cat([bias, end])), inputs, padded(outputs))
+
+    def _panels(self, matrices: Tensor) -> Tensor:
+        """Return matrices (count, inputs, outputs) as panels (count, outputs / panel, inputs, panel)."""
+        outputs = matrices.shape[2]
+        whole = nn.functional.pad(matrices, (0, -outputs % self.panel))
+        return whole.unflatten(2, (-1, self.panel)).transpose(1, 2).contiguous()
+
+    def _norm(self, norm: nn.Module) -> Any:
+        assert isinstance(norm, nn.LayerNorm)
+        more = padded(len(norm.weight)) - len(norm.weight)
+        vectors = (nn.functional.pad(each.detach(), (0, more)) for each in (norm.weight, norm.bias))
+        return self.types["norm"](*map(self._keep, vectors))
+
+    def _to_heads(self, linear: nn.Linear, times: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Return weight and bias of a map to heads, with the dimension of each head padded."""
+        more = (0, self.padded - self.head_dim)
+        weight, bias = linear.weight.detach() * times, linear.bias.detach() * times
+        weight = nn.functional.pad(weight.unflatten(0, (self.heads, -1)), (0, 0, *more)).flatten(0, 1)
+        return weight, nn.functional.pad(bias.unflatten(0, (self.heads, -1)), more).flatten()
+
+    def _from_heads(self, linear: nn.Linear) -> Any:
+        more = (0, self.padded - self.head_dim)
+        weight = nn.functional.pad(linear.weight.detach().unflatten(1, (self.heads, -1)), more).flatten(1)
+        return self._map(weight, linear.bias.detach())
+
+    def _layer(self, layer: DecoderLayer) -> Any:
+        own, cross = cast(SelfAttention, layer.self_attention), layer.cross_attention
+        scale = LOG2_E / self.head_dim**0.5
+        weight, bias = self._to_heads(own.query, scale)
+        if isinstance(own.attention, DistanceAttention):
+            content, _, _ = self._terms(own.attention, 1)  # what is added to each query
+            bias = bias + nn.functional.pad(content * scale, (0, self.padded - self.head_dim)).flatten()
+        parts = [(weight, bias), self._to_heads(own.key), self._to_heads(own.value)]
+        weights, biases = (torch.cat(each) for each in zip(*parts, strict=True))
+        feed_in, _, _, feed_out = cast("Iterable[nn.Linear]", layer.feed_forward)
+        packed = self.types["layer"](
+            *(self._norm(cast(Residual, residual).norm) for residual in layer.residuals),
+            self._map(weights, biases),
+            self._from_heads(own.out),
+            self._map(*self._to_heads(cross.query, scale)),
+            self._from_heads(cross.out),
+            *(self._map(each.weight.detach(), each.bias.detach()) for each in (feed_in, feed_out)),
+        )
+        if isinstance(own.attention, RelativeAttention):
+            labels = own.attention.clip[0] + 1
+            key, value = own.attention.rel_key, own.attention.rel_value
+            if key is not None:
+                table = self._table(key.weight.detach(), labels)
+                packed.rel_key = self._keep(self._panels(table.mT))
+                packed.rel_key_head = 0 if len(table) == 1 else self.padded * -(-labels // self.panel) * self.panel
+            if value is not None:
+                table = self._table(value.weight.detach(), labels)
+                packed.rel_value = self._keep(table)
+                packed.rel_value_head = 0 if len(table) == 1 else table[0].numel()
+        return packed
+
+    def _table(self, table: Tensor, labels: int) -> Tensor:
+        """Return the rows for distances up to 0 of a table, (heads or 1, labels, padded head_dim)."""
+        rows = table[None] if table.dim() == 2 else table
+        return nn.functional.pad(rows[:, :labels], (0, self.padded - self.head_dim))
+
+    # ---- positions ----
+
+    def _labels(self, capacity: int) -> int:
+        """Return the number of labels for distances up to 0."""
+        attention = getattr(layers_of(self.model)[0].self_attention, "attention", None) if self.layers else None
+        if isinstance(attention, RelativeAttention):
+            return attention.clip[0] + 1
+        return capacity if isinstance(attention, DistanceAttention) else 1
+
+    def _terms(self, attention: DistanceAttention, labels: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return content and relative query (heads, 1, head_dim) of a query of zeros, and the table."""
+        with torch.inference_mode():
+            distances = torch.arange(1 - labels, 1)
+            content, relative, table = attention.terms(torch.zeros(1, self.heads, 1, self.head_dim), distances)
+            return content[0], relative[0], table
+
+    def _relative_terms(self, own: Any, mixer: nn.Module, labels: int) -> list[Tensor]:
+        """Let a layer point to terms for all distances that occur, if its scheme has them, and return these."""
+        attention = mixer.attention
+        if not isinstance(attention, DistanceAttention):
+            return []
+        content, relative, table = self._terms(attention, labels)
+        kept = []
+        if isinstance(attention, BiasAttention):
+            bias = table[..., 0]  # times √head_dim
+        else:
+            panels = self._panels(nn.functional.pad(table, (0, self.padded - self.head_dim)).mT)
+            own.rel_key, own.rel_key_head = panels.data_ptr(), panels[0].numel()
+            kept.append(panels)
+            bias = ((relative - content) * table).sum(-1)  # the kernel multiplies the table by the content query
+        scale = LOG2_E / self.head_dim**0.5
+        strips = nn.functional.pad(bias * scale, (MARGIN, MARGIN + padded(labels) - labels)).contiguous()
+        own.rel_bias = strips.data_ptr()
+        return [*kept, strips]
+
+
+def layers_of(model: Transformer) -> list[DecoderLayer]:
+    return [cast(DecoderLayer, layer) for layer in model.decoder]
+
+
+def padded(size: int) -> int:
+    return -(-size // PADDING) * PADDING

@@ -1,0 +1,199 @@
+"""The compiled decoder against the model in PyTorch: logits, candidates, and translations of searches."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from relattn.translation.config import ModelConfig
+from relattn.translation.errors import Diverged
+from relattn.translation.kernels import decoder
+from relattn.translation.kernels.decoder import NativeDecoder, unsupported_reason
+from relattn.translation.model.ensemble import Ensemble
+from relattn.translation.model.transformer import Transformer
+from relattn.translation.search import beam
+from relattn.translation.search.length_penalty import length_penalty
+from relattn.translation.search.types import SearchRules
+from tests.support.covering import pairwise
+
+pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled decoder: {decoder.MISSING}")
+
+VOCAB = 331  # more than the kernel computes at a time
+LENGTHS = [19, 1, 7, 16, 2]
+SCHEMES: dict[str, tuple[str, dict[str, Any]]] = {
+    "none": ("none", {}),
+    "sinusoidal": ("sinusoidal", {}),
+    "learned": ("learned", {"max_positions": 41}),
+    "both tables": ("relative", {"clip": 3}),
+    "keys": ("relative", {"clip": 5, "relative_tables": "keys"}),
+    "values": ("relative", {"clip": 3, "relative_tables": "values", "tables_per_head": True}),
+    "one label": ("relative", {"clip": 0}),
+    "wide": ("relative", {"clip": 70, "tables_per_head": True}),
+    "asymmetric": ("relative+sinusoidal", {"clip": 17, "clip_right": 2}),
+    "beyond": ("relative", {"clip": 3, "beyond": "zero", "tables_per_head": True}),
+    **{name: (name, {}) for name in ("xl", "t5", "alibi", "rope", "rove")},
+}
+SIZES = {"exact": (64, 4, 48), "narrow": (12, 3, 20), "odd": (38, 1, 33)}  # dim, heads, feed_forward_dim
+
+
+@pytest.fixture(autouse=True)
+def inference_without_initial_values(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fill new memory with NaN, so that no result may depend on it."""
+    empty = torch.empty
+
+    def filled(*sizes: Any, **options: Any) -> Tensor:
+        tensor = empty(*sizes, **options)
+        return tensor.fill_(torch.nan) if tensor.is_floating_point() else tensor.fill_(-1)
+
+    monkeypatch.setattr(decoder.torch, "empty", filled)
+    with torch.inference_mode():
+        yield
+
+
+def make_model(scheme: str = "both tables", size: str = "exact", **options: Any) -> Transformer:
+    torch.manual_seed(1)
+    dim, heads, feed_forward_dim = SIZES[size]
+    sizes = {"dim": dim, "heads": heads, "feed_forward_dim": feed_forward_dim, "encoder_layers": 1, "decoder_layers": 2}
+    positions, more = SCHEMES[scheme]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about models that cannot tell word order
+        config = ModelConfig(**{**sizes, **options}).with_positions(positions, **more)  # type: ignore[arg-type]
+        model = Transformer(config, VOCAB).eval()
+    for parameter in model.parameters():
+        parameter += 0.1 * torch.randn_like(parameter)  # biases and norms start at constants
+    return model
+
+
+def start(model: Transformer, own: NativeDecoder, capacity: int = 40) -> tuple[Any, Any]:
+    """Return the caches of a model and its compiled decoder for sources with NaN in their padding."""
+    lengths = torch.tensor(LENGTHS)
+    memory = model.encode(torch.randint(3, VOCAB, (len(LENGTHS), max(LENGTHS))), lengths)
+    for row, length in zip(memory, LENGTHS, strict=True):
+        row[length:] = 0.0
+    expected = model.start(memory, lengths, capacity)
+    for row, length in zip(memory, LENGTHS, strict=True):
+        row[length:] = torch.nan
+    return expected, own.start(memory, lengths, capacity)
+
+
+@pairwise(
+    scheme=SCHEMES,
+    size=SIZES,
+    norm=["pre", "post"],
+    activation=["relu", "gelu", "gelu_tanh", "swish"],
+    scaled=[False, True],
+    biased=[False, True],
+)
+def test_logits_of_reordered_hypotheses(scheme, size, norm, activation, scaled, biased):
+    model = make_model(
+        scheme, size, norm=norm, activation=activation, scaled_embeddings=scaled, output_bias=biased, norm_epsilon=1e-3
+    )
+    own = NativeDecoder(model)
+    caches = start(model, own)
+    every, steps = torch.arange(len(LENGTHS)), 37
+    for step in range(steps):
+        if step == 1:  # three hypotheses per source
+            caches = tuple(cache.select(every.repeat_interleave(3)) for cache in caches)
+        if step in (5, 16):  # hypotheses replace others, and the last source replaces the second
+            last = caches[1].rows - 3
+            moves = torch.tensor([0, last, last + 1, last + 2]), torch.tensor([2, 3, 4, 5])
+            caches = tuple(cache.move(*moves, last) for cache in caches)
+        if step == 20:  # different numbers of hypotheses per source, in another order
+            caches = tuple(cache.select(torch.tensor([8, 0, 0, 1, 7, 5])) for cache in caches)
+        rows = caches[1].rows
+        tokens = torch.randint(VOCAB, (rows, 1))
+        (expected, first), (logits, second) = model.step(tokens, caches[0]), own.step(tokens, caches[1])
+        caches = first, second
+        torch.testing.assert_close(logits, expected, rtol=1e-5, atol=2e-5 * float(expected.abs().max()))
+
+
+def test_a_prefix_is_read_as_its_tokens_are():
+    model = make_model("xl")
+    own = NativeDecoder(model)
+    expected, cache = start(model, own)
+    tokens = torch.randint(VOCAB, (len(LENGTHS), 19))
+    torch.testing.assert_close(own.step(tokens, cache)[0], model.step(tokens, expected)[0], rtol=1e-5, atol=1e-4)
+    with pytest.raises(ValueError, match="40 positions"):
+        own.step(torch.randint(VOCAB, (len(LENGTHS), 41)), start(model, own)[1])
+
+
+@pytest.mark.parametrize("k", [1, 4, 33, VOCAB])
+def test_candidates(k):
+    model = make_model(output_bias=True)
+    model.output_bias[5:25] = model.output_bias[5:25] + 6.0
+    model.embedding[7] = model.embedding[19]  # a tie
+    model.output_bias[7] = model.output_bias[19] = 9.0
+    own = NativeDecoder(model)
+    expected, cache = start(model, own)
+    rules = SearchRules(beam_size=2, bos=1, eos=2, banned=(0, 1, 9), penalty=length_penalty("none", 0.0))
+    tokens, at_limit = torch.randint(VOCAB, (len(LENGTHS),)), torch.tensor([False, True, False, False, True])
+    values, candidates = beam.best_tokens(model.step(tokens[:, None], expected)[0][:, -1], k, at_limit, rules)
+    found, chosen, _ = own.best(tokens, cache, k, at_limit, rules)
+    torch.testing.assert_close(found, values, rtol=1e-5, atol=2e-5)
+    likely = values > -torch.inf
+    assert torch.equal(chosen[likely], candidates[likely])
+    assert 0 <= chosen.min() <= chosen.max() < VOCAB
+
+
+@pairwise(
+    scheme=SCHEMES,
+    beam_size=[1, 2, 4, 8],
+    sentences=[1, 3, 67],
+    prefix=[0, 2],
+    early_stopping=[False, True],
+    n_best=[1, 2],
+)
+def test_searches_find_the_same(scheme, beam_size, sentences, prefix, early_stopping, n_best):
+    model = make_model(scheme, output_bias=True)
+    model.output_bias[2] = 3.0  # ends that come early
+    own = NativeDecoder(model)
+    lengths = torch.randint(1, 13, (sentences,))
+    memory = model.encode(torch.randint(3, VOCAB, (sentences, 12)), lengths)
+    limits, prefixes = torch.randint(3, 21, (sentences,)), torch.randint(3, VOCAB, (sentences, prefix))
+    rules = SearchRules(
+        beam_size=beam_size,
+        bos=1,
+        eos=2,
+        banned=(0, 1),
+        penalty=length_penalty("gnmt", 0.6),
+        n_best=min(n_best, beam_size),
+        early_stopping=early_stopping,
+    )
+    expected, found = (
+        beam.search(each.step, each.start(memory, lengths, 20), limits, rules, prefixes, best)
+        for each, best in ((model, None), (own, own.best))
+    )
+    for ours, theirs in zip(found, expected, strict=True):
+        assert [one.tokens for one in ours] == [one.tokens for one in theirs]
+        assert [one.score for one in ours] == pytest.approx([one.score for one in theirs], rel=1e-5)
+
+
+def test_weights_that_are_nan_are_reported():
+    model = make_model()
+    model.embedding[200, 3] = torch.nan  # in the logits of all rows
+    own, rules = (
+        NativeDecoder(model),
+        SearchRules(beam_size=1, bos=1, eos=2, banned=(0, 1), penalty=length_penalty("none", 0.0)),
+    )
+    limits = torch.full((len(LENGTHS),), 9)
+    with pytest.raises(Diverged):
+        beam.search(own.step, start(model, own)[1], limits, rules, torch.zeros(5, 0, dtype=torch.long), own.best)
+
+
+def test_models_that_are_not_supported(monkeypatch):
+    cpu, model = torch.device("cpu"), make_model()
+    assert unsupported_reason(model, cpu) is None
+    assert "meta" in unsupported_reason(model, torch.device("meta"))
+    assert "ensembles" in unsupported_reason(Ensemble([model]), cpu)
+    for positions in ("lstm", "cnn"):
+        other = Transformer(model.config.with_positions(positions), VOCAB)
+        assert positions in unsupported_reason(other, cpu)
+    assert "bfloat16" in unsupported_reason(make_model().to(torch.bfloat16), cpu)
+    monkeypatch.setattr(decoder, "KERNELS", None)
+    monkeypatch.setattr(decoder, "MISSING", "no compiler")
+    assert "no compiler" in unsupported_reason(model, cpu)
