@@ -52,6 +52,14 @@ def test_wrong_options(relattn, reading, model, arguments, message):
     assert len(result.err) < 200
 
 
+def test_verbose_says_what_runs_the_search(relattn, reading, model):
+    for arguments, message in (((), "compiled decoder for"), (("--precision=bf16",), "PyTorch (the compiled decoder")):
+        reading(b"one cat\n")
+        result = relattn("translate", model, "--verbose", *arguments)
+        assert result.err.startswith(f"search: {message}")
+        assert result.err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "threads", "dtype"),
     [("", None, torch.float32), ("--threads=3", 3, torch.float32), ("--threads=1 --precision=bf16", 1, torch.bfloat16)],

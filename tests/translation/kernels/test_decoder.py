@@ -122,67 +122,57 @@ def test_a_prefix_is_read_as_its_tokens_are():
         own.step(torch.randint(VOCAB, (len(LENGTHS), 41)), start(model, own)[1])
 
 
-@pytest.mark.parametrize("k", [1, 4, 33, VOCAB])
-def test_candidates(k):
-    model = make_model(output_bias=True)
-    model.output_bias[5:25] = model.output_bias[5:25] + 6.0
-    model.embedding[7] = model.embedding[19]  # a tie
-    model.output_bias[7] = model.output_bias[19] = 9.0
-    own = NativeDecoder(model)
-    expected, cache = start(model, own)
-    rules = SearchRules(beam_size=2, bos=1, eos=2, banned=(0, 1, 9), penalty=length_penalty("none", 0.0))
-    tokens, at_limit = torch.randint(VOCAB, (len(LENGTHS),)), torch.tensor([False, True, False, False, True])
-    values, candidates = beam.best_tokens(model.step(tokens[:, None], expected)[0][:, -1], k, at_limit, rules)
-    found, chosen, _ = own.best(tokens, cache, k, at_limit, rules)
-    torch.testing.assert_close(found, values, rtol=1e-5, atol=2e-5)
-    likely = values > -torch.inf
-    assert torch.equal(chosen[likely], candidates[likely])
-    assert 0 <= chosen.min() <= chosen.max() < VOCAB
+def rules_of(beam_size: int, **options: Any) -> SearchRules:
+    penalty = length_penalty("gnmt", 0.6)
+    return SearchRules(**{"beam_size": beam_size, "bos": 1, "eos": 2, "banned": (0, 1), "penalty": penalty, **options})
 
 
 @pairwise(
     scheme=SCHEMES,
     beam_size=[1, 2, 4, 8],
     sentences=[1, 3, 67],
-    prefix=[0, 2],
     early_stopping=[False, True],
     n_best=[1, 2],
+    ties=[False, True],
 )
-def test_searches_find_the_same(scheme, beam_size, sentences, prefix, early_stopping, n_best):
+def test_searches_find_the_same(scheme, beam_size, sentences, early_stopping, n_best, ties):
     model = make_model(scheme, output_bias=True)
     model.output_bias[2] = 3.0  # ends that come early
+    model.output_bias[0] = 90.0  # likely, but banned
+    if ties:
+        model.embedding[40:46] = model.embedding[60]
+        model.output_bias[40:46] = model.output_bias[60] = 4.0
     own = NativeDecoder(model)
     lengths = torch.randint(1, 13, (sentences,))
     memory = model.encode(torch.randint(3, VOCAB, (sentences, 12)), lengths)
-    limits, prefixes = torch.randint(3, 21, (sentences,)), torch.randint(3, VOCAB, (sentences, prefix))
-    rules = SearchRules(
-        beam_size=beam_size,
-        bos=1,
-        eos=2,
-        banned=(0, 1),
-        penalty=length_penalty("gnmt", 0.6),
-        n_best=min(n_best, beam_size),
-        early_stopping=early_stopping,
-    )
-    expected, found = (
-        beam.search(each.step, each.start(memory, lengths, 20), limits, rules, prefixes, best)
-        for each, best in ((model, None), (own, own.best))
-    )
+    limits = torch.randint(1, 37, (sentences,))
+    rules = rules_of(beam_size, early_stopping=early_stopping, n_best=min(n_best, beam_size))
+    cache = model.start(memory, lengths, int(limits.max()))
+    expected = beam.search(model.step, cache, limits, rules, torch.zeros(sentences, 0, dtype=torch.long))
+    found = own.search(memory, lengths, limits, rules)
     for ours, theirs in zip(found, expected, strict=True):
         assert [one.tokens for one in ours] == [one.tokens for one in theirs]
         assert [one.score for one in ours] == pytest.approx([one.score for one in theirs], rel=1e-5)
 
 
+def test_a_beam_wider_than_the_vocabulary():
+    torch.manual_seed(1)
+    config = ModelConfig(dim=12, heads=3, feed_forward_dim=20, encoder_layers=1, decoder_layers=1, clip=2)
+    model, lengths, limits = Transformer(config, 7).eval(), torch.tensor([3, 1]), torch.tensor([4, 6])
+    memory, rules = model.encode(torch.randint(3, 7, (2, 3)), lengths), rules_of(30, n_best=30)
+    cache, prefixes = model.start(memory, lengths, 6), torch.zeros(2, 0, dtype=torch.long)
+    expected = beam.search(model.step, cache, limits, rules, prefixes)
+    for ours, theirs in zip(NativeDecoder(model).search(memory, lengths, limits, rules), expected, strict=True):
+        assert [one.tokens for one in ours] == [one.tokens for one in theirs]
+        assert [one.score for one in ours] == pytest.approx([one.score for one in theirs], rel=1e-5)
+
+
 def test_weights_that_are_nan_are_reported():
-    model = make_model()
+    model, lengths = make_model(), torch.tensor(LENGTHS)
+    memory = model.encode(torch.randint(3, 200, (len(LENGTHS), max(LENGTHS))), lengths)
     model.embedding[200, 3] = torch.nan  # in the logits of all rows
-    own, rules = (
-        NativeDecoder(model),
-        SearchRules(beam_size=1, bos=1, eos=2, banned=(0, 1), penalty=length_penalty("none", 0.0)),
-    )
-    limits = torch.full((len(LENGTHS),), 9)
     with pytest.raises(Diverged):
-        beam.search(own.step, start(model, own)[1], limits, rules, torch.zeros(5, 0, dtype=torch.long), own.best)
+        NativeDecoder(model).search(memory, lengths, torch.full((len(LENGTHS),), 9), rules_of(4))
 
 
 def test_models_that_are_not_supported(monkeypatch):

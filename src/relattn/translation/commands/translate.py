@@ -21,6 +21,7 @@ def translate(
     top_k: int | None = None,
     temperature: float | None = None,
     seed: int | None = None,
+    verbose: bool = False,
     search: SearchOptions,
     device: DeviceOptions,
 ) -> None:
@@ -40,6 +41,7 @@ def translate(
         temperature: With --sampling, divisor of the log-probabilities. Values below 1 prefer likely tokens. By default
             1.
         seed: With --sampling, random seed. By default 1.
+        verbose: Report on standard error what runs the search, and why nothing faster does.
     """
     from relattn.translation.data.text_files import read_lines, stream_lines
     from relattn.translation.search.types import SamplingOptions
@@ -57,6 +59,8 @@ def translate(
         require(not sampling or getattr(search, name) is None, f"--{name} does not work with --sampling")
     terms = Glossary.read(glossary) if glossary else None
     translator = device.load(*bundles)
+    if verbose:
+        print(f"search: {translator.engine}", file=sys.stderr)
     options = TranslateOptions(
         n_best=1 if n_best is None else n_best,
         search=search.override(translator.search),

@@ -7,7 +7,9 @@
    Scores are in units of log2(e), so that a softmax is a power of 2. The relative terms of a row's scores are a strip
    with one number per label, and its keys read a contiguous run of it (see `attention.c`). */
 
+#define _GNU_SOURCE /* MADV_HUGEPAGE */
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "decoder.h"
 
@@ -413,14 +415,23 @@ void relattn_step(const arguments *a) {
     }
 }
 
+/* Number of `real` of a row of a block of the cache. */
+INLINE idx row_size(const arguments *a) { return a->layer_count * a->heads * 2 * a->head_dim * BLOCK; }
+
+static void copy_rows(real *to_block, const real *from_block, const int64_t *from, const int64_t *to, idx count,
+                      idx size) {
+    for (idx i = 0; i < count; i++)
+        memcpy(to_block + to[i] * size, from_block + from[i] * size, sizeof(real) * size);
+}
+
 /* Copy rows of the cache over others. No row is both copied and overwritten. */
 void relattn_move(const arguments *a, const int64_t *from, const int64_t *to, idx count) {
     real *const *blocks = (real *const *)a->blocks;
-    const idx size = a->layer_count * a->heads * 2 * a->head_dim * BLOCK;
     for (idx b = 0; b < up(a->position, BLOCK) / BLOCK; b++)
-        for (idx i = 0; i < count; i++)
-            memcpy(blocks[b] + to[i] * size, blocks[b] + from[i] * size, sizeof(real) * size);
+        copy_rows(blocks[b], blocks[b], from, to, count, row_size(a));
 }
+
+#include "search.h"
 
 int relattn_usable(void) { return 1; }
 

@@ -65,4 +65,19 @@ typedef struct {
     real embedding_scale, epsilon;
 } arguments;
 
+/* The arguments of a beam search: those of its steps that are the same in all of them, and those of `search/beam.py`. */
+typedef struct {
+    arguments step;
+    /* (capacity, dim) and (capacity, 2, rotary_dim): `signal` and `rotation` by position; or NULL */
+    const real *signals, *rotations;
+    /* (sentences,) numbers of generated tokens, at most the capacity */
+    const int64_t *limits;
+    /* (capacity + 2,) length penalty by length */
+    const real *penalties;
+    /* (sentences, beam, capacity) finished hypotheses, best first, each with its end, and their scores; -inf: none */
+    int64_t *tokens;
+    real *scores;
+    idx sentences, capacity, beam, best, early_stopping, bos, eos;
+} search;
+
 #endif

@@ -1,7 +1,7 @@
-"""The compiled decoder: a step of a search for all its hypotheses in one call of C, in float32 on a CPU.
+"""The compiled decoder: a step for all hypotheses, or a whole search, in one call of C, in float32 on a CPU.
 
-`NativeDecoder` has the part of `Transformer` that searches use: `start`, `step`, and `best`, which returns candidates
-without logits. `unsupported_reason` says which models it does not support; these are searched with PyTorch.
+`NativeDecoder` has the part of `Transformer` that searches use, `start` and `step`, and beam search itself, which needs
+no logits outside of the kernel. `unsupported_reason` says which models it does not support; these run on PyTorch.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from relattn import RelativeAttention
 from relattn.backends.native import library
 from relattn.nn import SelfAttention
+from relattn.translation.errors import Diverged
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.layers import DecoderLayer, Residual
 from relattn.translation.model.positions.absolute import angles
@@ -26,7 +27,7 @@ from relattn.translation.model.positions.base import PositionScheme
 from relattn.translation.model.positions.distance_terms import BiasAttention, DistanceAttention
 from relattn.translation.model.positions.rotary import RotaryAttention
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.search.types import SearchRules
+from relattn.translation.search.types import DIVERGED, NEVER, Hypothesis, SearchRules
 
 PADDING, BLOCK, MARGIN = 16, 16, 16  # as in `decoder.c`
 LOG2_E = 1 / math.log(2)
@@ -197,29 +198,59 @@ class NativeDecoder:
         """Return the logits (rows, new, vocab) of the piece after each of `tokens`, as `Transformer.step` does."""
         logits = torch.empty(tokens.shape[1], len(tokens), self.model.vocab_size)
         for column, own in zip(tokens.T, logits, strict=True):
-            cache = self._run(column.contiguous(), cache, logits=own)
+            cache = self._run(column.contiguous(), cache, own)
         return logits.transpose(0, 1), cache
 
-    def best(
-        self, tokens: Tensor, cache: NativeCache, k: int, at_limit: Tensor, rules: SearchRules
-    ) -> tuple[Tensor, Tensor, NativeCache]:
-        """Return the likeliest tokens after the last ones, as `best_tokens` does, and the new cache.
+    @torch.inference_mode()
+    def search(self, memory: Tensor, src_lengths: Tensor, limits: Tensor, rules: SearchRules) -> list[list[Hypothesis]]:
+        """Search a batch in one call of C, and return what `beam.search` returns for it without prefixes.
 
         Args:
-            tokens: (rows,) last tokens.
-            cache: State after the earlier tokens.
-            k: Number of candidates per row.
-            at_limit: (rows,) True if only the end of sentence may follow.
+            memory: (sentences, src_len, dim), output of the encoder.
+            src_lengths: (sentences,) valid source positions.
+            limits: (sentences,) maximum number of generated tokens.
             rules: Settings of the search.
 
-        Returns:
-            Log-probabilities (rows, k) in falling order, the tokens (rows, k), and the cache.
+        Raises:
+            Diverged: The model's log-probabilities are NaN.
+            MemoryError: The cache does not fit in memory.
         """
-        values, candidates = torch.empty(len(tokens), k), torch.empty(len(tokens), k, dtype=torch.long)
-        options: dict[str, Tensor] = {"banned": torch.tensor(list(rules.banned), dtype=torch.long)}
-        if bool(at_limit.any()):
-            options["only"] = torch.where(at_limit, rules.eos, -1)
-        return values, candidates, self._run(tokens, cache, values=values, candidates=candidates, **options)
+        sentences, capacity, beam = len(memory), int(limits.max()), rules.beam_size
+        held = self.start(memory, src_lengths, capacity).memory
+        banned, penalties = torch.tensor(rules.banned), rules.penalty(torch.arange(capacity + 2))
+        tokens = torch.empty(sentences, beam, capacity, dtype=torch.long)
+        scores = torch.empty(sentences, beam)
+        arguments = self.types["search"](
+            step=self.types["arguments"](
+                **held.arguments,
+                src_lengths=held.src_lengths.data_ptr(),
+                banned=banned.data_ptr(),
+                banned_count=len(banned),
+            ),
+            signals=None if held.signals is None else held.signals.data_ptr(),
+            rotations=None if held.rotations is None else held.rotations.data_ptr(),
+            limits=limits.data_ptr(),
+            penalties=penalties.data_ptr(),
+            tokens=tokens.data_ptr(),
+            scores=scores.data_ptr(),
+            sentences=sentences,
+            capacity=capacity,
+            beam=beam,
+            best=rules.n_best,
+            early_stopping=rules.early_stopping,
+            bos=rules.bos,
+            eos=rules.eos,
+        )
+        code = self.library.relattn_search(ctypes.byref(arguments))
+        if code == 1:
+            raise Diverged(DIVERGED)
+        if code == 2:
+            raise MemoryError(f"the cache of a search must fit in memory, got {sentences} sentences and beam {beam}")
+        found = zip(tokens[:, : rules.n_best].tolist(), scores[:, : rules.n_best].tolist(), strict=True)
+        return [
+            [Hypothesis(row[: row.index(rules.eos)], score) for row, score in zip(*each, strict=True) if score > NEVER]
+            for each in found
+        ]
 
     def move(self, cache: NativeCache, rows: Tensor, to: Tensor) -> None:
         """Copy rows of a cache over others, in place."""
@@ -232,8 +263,8 @@ class NativeDecoder:
             ctypes.c_ssize_t(len(rows)),
         )
 
-    def _run(self, tokens: Tensor, cache: NativeCache, **tensors: Tensor) -> NativeCache:
-        """Run a step, and let it write to the given tensors."""
+    def _run(self, tokens: Tensor, cache: NativeCache, logits: Tensor) -> NativeCache:
+        """Run a step, and let it write its logits (rows, vocab)."""
         memory, at = cache.memory, cache.length
         if at >= memory.capacity:
             raise ValueError(f"a cache for {memory.capacity} positions must not get more")
@@ -241,15 +272,13 @@ class NativeDecoder:
             block = torch.empty(cache.rows, len(self.layers) * self.heads * 2 * self.padded * BLOCK)
             cache = replace(cache, blocks=(*cache.blocks, block))
         arguments = self._pointed(cache)
-        inputs = {"tokens": tokens, "sources": cache.sources, "src_lengths": memory.src_lengths, **tensors}
+        inputs = {"tokens": tokens, "sources": cache.sources, "src_lengths": memory.src_lengths, "logits": logits}
         for name, table in (("signal", memory.signals), ("rotation", memory.rotations)):
             if table is not None:
                 inputs[name] = table[at]
         for name, tensor in inputs.items():
             setattr(arguments, name, tensor.data_ptr())
         arguments.rows, arguments.per_source = cache.rows, cache.rows // max(1, len(cache.sources))
-        arguments.best = tensors["values"].shape[1] if "values" in tensors else 0
-        arguments.banned_count = len(tensors["banned"]) if "banned" in tensors else 0
         space = torch.empty(self.library.relattn_space(ctypes.byref(arguments)))
         arguments.space = space.data_ptr()
         self.library.relattn_step(ctypes.byref(arguments))

@@ -36,7 +36,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from relattn.translation.errors import Diverged
-from relattn.translation.search.types import DIVERGED, NEVER, Best, Hypothesis, SearchRules, SearchState, Step
+from relattn.translation.search.types import DIVERGED, NEVER, Hypothesis, SearchRules, SearchState, Step
 
 CHUNK = 1 << 19  # logits processed at a time on a CPU, 2 MiB, which stay in its cache
 BLOCK = 64  # columns of a row of logits whose maximum is computed first
@@ -82,20 +82,23 @@ def start(limits: Tensor, rules: SearchRules, prefixes: Tensor, log_prob: Tensor
     )
 
 
-def advance(state: SearchState, likeliest: tuple[Tensor, Tensor], rules: SearchRules) -> tuple[SearchState, Tensor]:
+def advance(state: SearchState, logits: Tensor, rules: SearchRules) -> tuple[SearchState, Tensor]:
     """Run one step of the search.
 
     Args:
         state: state before it.
-        likeliest: log-probabilities and tokens that may follow, (live · width, per hypothesis) each, by slot.
+        logits: (live, width, vocab) logits of the next token, by slot.
         rules: settings of the search.
 
     Returns:
         The next state, with the slots of the old one, and the slot (live, new width) of the hypothesis that each new
         live hypothesis extends.
     """
-    width, length = state.tokens.shape[1], state.tokens.shape[-1] + 1
-    per_hypothesis = likeliest[0].shape[1]
+    width, vocab = logits.shape[1:]
+    length = state.tokens.shape[-1] + 1
+    per_hypothesis = min(rules.candidates, vocab)
+    at_limit = (state.limits == length).repeat_interleave(width)
+    likeliest = best_tokens(logits.flatten(0, 1), per_hypothesis, at_limit, rules)
     log_probs, tokens = (_rows(by_slot.unflatten(0, (-1, width)), state.slots) for by_slot in likeliest)
     totals = (state.log_prob[:, :, None] + log_probs).flatten(1)  # (live, width * per_hypothesis)
     log_prob, index = stable_topk(totals, min(rules.candidates, totals.shape[1]))
@@ -169,19 +172,7 @@ def done(state: SearchState, rules: SearchRules) -> Tensor:
     return final | (state.finished_scores[:, -1] > NEVER) if rules.early_stopping else final
 
 
-def best_after(step: Step) -> Best:
-    """Return a function that computes all logits with `step` and selects the likeliest tokens from them."""
-
-    def best(tokens: Tensor, cache: Any, k: int, at_limit: Tensor, rules: SearchRules) -> tuple[Tensor, Tensor, Any]:
-        logits, cache = step(tokens[:, None], cache)
-        return *best_tokens(logits[:, -1], min(k, logits.shape[-1]), at_limit, rules), cache
-
-    return best
-
-
-def search(
-    step: Step, cache: Any, limits: Tensor, rules: SearchRules, prefixes: Tensor, best: Best | None = None
-) -> list[list[Hypothesis]]:
+def search(step: Step, cache: Any, limits: Tensor, rules: SearchRules, prefixes: Tensor) -> list[list[Hypothesis]]:
     """Search a batch, and return the `rules.n_best` best hypotheses of each sentence, best first.
 
     A sentence with fewer complete sequences within its limit has fewer hypotheses.
@@ -193,27 +184,23 @@ def search(
             than the length of the prefix.
         rules: settings of the search.
         prefixes: (sentences, length) tokens that the hypotheses begin with.
-        best: the same model as a function that returns candidates. Default: `best_after(step)`.
 
     Raises:
         Diverged: the model's log-probabilities are NaN, as after training diverged.
     """
     results: list[list[Hypothesis]] = [[]] * len(limits)
-    best = best_after(step) if best is None else best
     logits, log_prob, cache = read_prefixes(step, cache, prefixes, rules.bos)
     state = start(limits, rules, prefixes, log_prob)
-    count = min(rules.candidates, logits.shape[-1])
-    likeliest = best_tokens(logits, count, limits == prefixes.shape[1] + 1, rules)
     while True:
         width = state.tokens.shape[1]
-        state, parents = advance(state, likeliest, rules)
+        state, parents = advance(state, logits.unflatten(0, (-1, width)), rules)
         rows = parents + width * torch.arange(len(parents), device=parents.device)[:, None]  # (live, new width)
         ended = done(state, rules)
         if ended.any():
             over = state.select(ended)
             columns = over.sentences.tolist(), over.finished_tokens.tolist(), over.finished_scores.tolist()
-            for sentence, found, scores in zip(*columns, strict=True):
-                ranked = list(zip(found, scores, strict=True))[: rules.n_best]
+            for sentence, tokens, scores in zip(*columns, strict=True):
+                ranked = list(zip(tokens, scores, strict=True))[: rules.n_best]
                 results[sentence] = [
                     Hypothesis(row[: row.index(rules.eos)], score) for row, score in ranked if score > NEVER
                 ]
@@ -226,9 +213,8 @@ def search(
         slots, cache = assign_slots(cache, rows, width)
         state = replace(state, slots=slots)
         last = torch.empty_like(slots).scatter_(1, slots, state.tokens[:, :, -1])
-        at_limit = (state.limits == state.tokens.shape[-1] + 1).repeat_interleave(slots.shape[1])
-        log_probs, tokens, cache = best(last.flatten(), cache, count, at_limit, rules)
-        likeliest = log_probs, tokens
+        logits, cache = step(last.view(-1, 1), cache)
+        logits = logits[:, -1]
 
 
 def close_up(ended: Tensor) -> Tensor:

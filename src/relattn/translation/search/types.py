@@ -130,9 +130,3 @@ A cache is the state of the decoder, with one entry per row, and has two methods
 
 `move` changes the cache in place, which must not be used afterwards. No row may be both copied and overwritten.
 """
-
-Best = Callable[["Tensor", Any, int, "Tensor", SearchRules], tuple["Tensor", "Tensor", Any]]
-"""A model that returns candidates: (rows,) last tokens, the cache before them, the number of candidates per row,
-(rows,) bool, True if only the end of sentence may follow, and the rules -> log-probabilities and tokens
-(rows, candidates), those of `best_tokens`, and the new cache.
-"""

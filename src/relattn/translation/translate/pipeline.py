@@ -89,6 +89,11 @@ class Translator(ABC):
         self.src_lang, self.tgt_lang = languages
         self.calibration, self.workers = calibration, workers
 
+    @property
+    def engine(self) -> str:
+        """What runs the searches, and why nothing faster does, in one line."""
+        return type(self).__name__
+
     @abstractmethod
     def search_batch(
         self, requests: list[Request], search: SearchConfig, options: TranslateOptions

@@ -17,7 +17,7 @@ from relattn.translation.config import Calibration, SearchConfig
 from relattn.translation.data.batching import Batch, collate
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.data.planning import batch_by_size
-from relattn.translation.kernels.decoder import NativeDecoder, unsupported_reason
+from relattn.translation.kernels.decoder import KERNELS, NativeDecoder, unsupported_reason
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search import beam, constrained
@@ -69,6 +69,13 @@ class TorchTranslator(Translator):
         self.model = model.to(self.device).eval()
         self.pytorch_reason = unsupported_reason(model, self.device)  # why searches run on PyTorch, or None
 
+    @property
+    def engine(self) -> str:
+        if self.pytorch_reason is not None:
+            return f"PyTorch ({self.pytorch_reason})"
+        assert KERNELS is not None
+        return f"compiled decoder for {KERNELS.level}; PyTorch after prefixes"
+
     def map_batches(self, work: Callable[[list[Request]], Any], batches: list[list[Request]]) -> Iterator[Any]:
         if min(self.workers, len(batches)) == 1:
             yield from map(work, batches)
@@ -115,6 +122,8 @@ class TorchTranslator(Translator):
         limits = self._tensor([each.limit for each in requests])
         prefixes = self._tensor([each.prefix for each in requests])
         memory = self.model.encode(pad_sequence(src, batch_first=True, padding_value=special.pad), src_lengths)
+        if isinstance(decoder, NativeDecoder) and options.sampling is None and not requests[0].phrases:
+            return decoder.search(memory, src_lengths, limits, rules)
         cache = decoder.start(memory, src_lengths, int(limits.max()))
         if options.sampling is not None:
             draws = [[options.sampling.seed, each.number, draw] for each in requests for draw in range(options.n_best)]
@@ -126,8 +135,7 @@ class TorchTranslator(Translator):
             return [drawn[i : i + options.n_best] for i in range(0, len(drawn), options.n_best)]
         if requests[0].phrases:
             return constrained.search(step, cache, requests, rules, prefixes, self._continues_word)
-        best = decoder.best if isinstance(decoder, NativeDecoder) else None
-        return beam.search(step, cache, limits, rules, prefixes, best)
+        return beam.search(step, cache, limits, rules, prefixes)
 
     @cached_property
     def _decoder(self) -> Any:

@@ -86,6 +86,10 @@ class CTranslate2Translator(Translator):
                 compute_type=compute_type,
             )
 
+    @property
+    def engine(self) -> str:
+        return "CTranslate2"
+
     def search_batch(
         self, requests: list[Request], search: SearchConfig, options: TranslateOptions
     ) -> list[list[Hypothesis]]:
