@@ -72,8 +72,10 @@ def make_model(scheme: str = "both tables", size: str = "exact", **options: Any)
 def start(model: Transformer, own: NativeDecoder, capacity: int = 40) -> tuple[Any, Any]:
     """Return the caches of a model and its compiled decoder for sources with NaN in their padding."""
     lengths = torch.tensor(LENGTHS)
-    memory = model.encode(torch.randint(3, VOCAB, (len(LENGTHS), max(LENGTHS))), lengths)
-    for row, length in zip(memory, LENGTHS, strict=True):
+    sources = torch.randint(3, VOCAB, (len(LENGTHS), max(LENGTHS)))
+    memory, encoded = model.encode(sources, lengths), own.encode(sources, lengths)
+    for row, other, length in zip(memory, encoded, LENGTHS, strict=True):
+        torch.testing.assert_close(other[:length], row[:length], rtol=1e-5, atol=1e-5 * float(row.abs().max()))
         row[length:] = 0.0
     expected = model.start(memory, lengths, capacity)
     for row, length in zip(memory, LENGTHS, strict=True):

@@ -120,15 +120,15 @@ INLINE void apply_all(real *c, idx ldc, const real *x, idx ldx, const map *w, id
     apply(c, ldc, x, ldx, w, 0, w->outputs, m, add, NO_ACTIVATION);
 }
 
-static void normalize(real *to, idx ldt, const real *from, const norm *n, idx rows, idx width, const arguments *a) {
+static void normalize(real *to, idx ldt, const real *from, const norm *n, idx rows, idx width, idx dim, real epsilon) {
     for (idx r = 0; r < rows; r++) {
         const real *x = from + r * width;
         vec total = splat(0), squares = splat(0);
         for (idx i = 0; i < width; i += LANES) total += AT(x + i);
-        const real mean = sum_of(total) / a->dim;
+        const real mean = sum_of(total) / dim;
         for (idx i = 0; i < width; i += LANES) squares += (AT(x + i) - mean) * (AT(x + i) - mean);
-        const real variance = (sum_of(squares) - (width - a->dim) * mean * mean) / a->dim; /* without padding */
-        const real times = 1 / sqrt(variance + a->epsilon);
+        const real variance = (sum_of(squares) - (width - dim) * mean * mean) / dim; /* without padding */
+        const real times = 1 / sqrt(variance + epsilon);
         for (idx i = 0; i < width; i += LANES)
             AT(to + r * ldt + i) = (AT(x + i) - mean) * times * AT(n->weight + i) + AT(n->bias + i);
     }
@@ -308,13 +308,13 @@ static void attend_source(const arguments *a, const sizes *s, const layer *l, bu
 static void add_residual(const arguments *a, const sizes *s, buffers *b, const map *w, const real *y, idx ldy,
                          const norm *n, idx rows) {
     apply_all(b->x, s->width, y, ldy, w, rows, 1);
-    if (!a->pre_norm) normalize(b->x, s->width, b->x, n, rows, s->width, a);
+    if (!a->pre_norm) normalize(b->x, s->width, b->x, n, rows, s->width, a->dim, a->epsilon);
 }
 
 /* The input of a sub-layer: x, normalized before it or not. */
 static const real *sublayer_input(const arguments *a, const sizes *s, buffers *b, const norm *n, idx rows) {
     if (!a->pre_norm) return b->x;
-    normalize(b->y, s->width, b->x, n, rows, s->width, a);
+    normalize(b->y, s->width, b->x, n, rows, s->width, a->dim, a->epsilon);
     return b->y;
 }
 
@@ -412,6 +412,26 @@ void relattn_step(const arguments *a) {
         for (idx l = 0; l < a->layer_count; l++) run_layer(a, &s, l, &b, first, rows);
         const real *y = sublayer_input(a, &s, &b, &a->final_norm, rows);
         predict(a, &b, y, s.width, first, rows);
+    }
+}
+
+/* Run a part of a layer of the encoder, in `space` of ROWS times the rows of x and of the first map's output. */
+void relattn_sublayer(const sublayer *a) {
+    real *hidden = a->space + ROWS * a->x_row;
+    for (idx i = 0; i < a->rows; i += ROWS) {
+        const idx some = a->rows - i < ROWS ? a->rows - i : ROWS;
+        const real *x = a->x + i * a->x_row;
+        real *to = a->to + i * a->to_row;
+        if (a->input_norm.weight) {
+            normalize(a->space, a->x_row, x, &a->input_norm, some, a->x_row, a->dim, a->epsilon);
+            x = a->space;
+        }
+        if (a->second.weight) {
+            apply(hidden, a->first.outputs, x, a->x_row, &a->first, 0, a->first.outputs, some, 0, a->activation);
+            apply_all(to, a->to_row, hidden, a->first.outputs, &a->second, some, a->add);
+        } else apply_all(to, a->to_row, x, a->x_row, &a->first, some, a->add);
+        if (a->output_norm.weight)
+            normalize(to, a->to_row, to, &a->output_norm, some, a->to_row, a->dim, a->epsilon);
     }
 }
 

@@ -65,6 +65,17 @@ typedef struct {
     real embedding_scale, epsilon;
 } arguments;
 
+/* A sub-layer without its attention, for rows of (…, dim): x or its norm through one map or two, with an activation
+   between them, to another array or added to it, and that normalized. Norms and the second map may have no data. */
+typedef struct {
+    norm input_norm, output_norm;
+    map first, second;
+    const real *x;
+    real *to, *space;
+    idx rows, x_row, to_row, dim, activation, add;
+    real epsilon;
+} sublayer;
+
 /* The arguments of a beam search: those of its steps that are the same in all of them, and those of `search/beam.py`. */
 typedef struct {
     arguments step;

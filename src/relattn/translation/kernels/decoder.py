@@ -21,7 +21,7 @@ from relattn.backends.native import library
 from relattn.nn import SelfAttention
 from relattn.translation.errors import Diverged
 from relattn.translation.model.ensemble import Ensemble
-from relattn.translation.model.layers import DecoderLayer, Residual
+from relattn.translation.model.layers import DecoderLayer, EncoderLayer, Residual
 from relattn.translation.model.positions.absolute import angles
 from relattn.translation.model.positions.base import PositionScheme
 from relattn.translation.model.positions.distance_terms import BiasAttention, DistanceAttention
@@ -29,7 +29,7 @@ from relattn.translation.model.positions.rotary import RotaryAttention
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.types import DIVERGED, NEVER, Hypothesis, SearchRules
 
-PADDING, BLOCK, MARGIN = 16, 16, 16  # as in `decoder.c`
+PADDING, BLOCK, MARGIN, ROWS = 16, 16, 16, 96  # as in `decoder.c`
 LOG2_E = 1 / math.log(2)
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "swish")  # codes in `decoder.c`
 
@@ -121,6 +121,17 @@ class Memory(NamedTuple):
     kept: list[Any]
 
 
+class PackedEncoderLayer(NamedTuple):
+    """A layer of the encoder: its attention, its norms as structures, and its maps as structures."""
+
+    attention: nn.Module
+    norms: list[Any]
+    self_in: Any  # queries, keys and values of all heads
+    self_out: Any
+    feed_in: Any
+    feed_out: Any
+
+
 class NativeDecoder:
     """The decoder of a model, with its weights packed for the kernel.
 
@@ -142,6 +153,13 @@ class NativeDecoder:
         attention = first.attention if isinstance(first, SelfAttention) else None
         self.rotary = attention if isinstance(attention, RotaryAttention) else None
         self.layers = [self._layer(layer) for layer in layers_of(model)]
+        self.encoder = [self._encoder_layer(layer) for layer in cast("Iterable[EncoderLayer]", model.encoder)]
+        memory_maps = [
+            self._to_heads(linear)
+            for layer in layers_of(model)
+            for linear in (layer.cross_attention.key, layer.cross_attention.value)
+        ]
+        self.memory_map = self._map(*map(torch.cat, zip(*memory_maps, strict=True)))
         bias = model.output_bias
         logits_bias = torch.zeros(model.vocab_size) if bias is None else bias.detach()
         self.arguments: dict[str, Any] = {
@@ -163,20 +181,62 @@ class NativeDecoder:
             self.arguments["final_norm"] = self._norm(model.decoder_norm)
 
     @torch.inference_mode()
+    def encode(self, src: Tensor, src_lengths: Tensor) -> Tensor:
+        """Return the memory (rows, src_len, dim), as `Transformer.encode` does.
+
+        Attention is that of the model, so that all schemes are supported. The rest of a layer runs on packed weights.
+        """
+        model, dim, is_pre = self.model, self.model.config.dim, self.model.config.norm == "pre"
+        table = model.embedding if model.src_embedding is None else model.src_embedding
+        x = nn.functional.pad(model.embed(src, table, model.src_positions, 0), (0, padded(dim) - dim)).flatten(0, 1)
+        for layer in self.encoder:
+            mixer, feed = ({"input_norm" if is_pre else "output_norm": norm} for norm in layer.norms)
+            before, after = (mixer, {}) if is_pre else ({}, mixer)
+            projected = self._sublayer(x, layer.self_in, **before)[:, : 3 * dim]
+            heads = projected.reshape(*src.shape, 3, self.heads, self.head_dim).permute(2, 0, 3, 1, 4)
+            attended = layer.attention(*heads, is_causal=False, lengths=src_lengths)
+            self._sublayer(attended.transpose(1, 2).reshape(len(x), dim), layer.self_out, to=x, **after)
+            self._sublayer(x, layer.feed_in, layer.feed_out, to=x, **feed)
+        return model.encoder_norm(x[:, :dim]).reshape(*src.shape, dim)
+
+    def _sublayer(self, x: Tensor, first: Any, second: Any = None, *, to: Tensor | None = None, **norms: Any) -> Tensor:
+        """Run `relattn_sublayer`: maps of the rows of x, or of their norm, to new memory or added to `to`."""
+        out = torch.empty(len(x), (second or first).outputs) if to is None else to
+        space = torch.empty(ROWS * (x.shape[1] + first.outputs))
+        arguments = self.types["sublayer"](
+            **norms,
+            first=first,
+            second=second or self.types["map"](),
+            x=x.data_ptr(),
+            to=out.data_ptr(),
+            space=space.data_ptr(),
+            rows=len(x),
+            x_row=x.stride(0),
+            to_row=out.stride(0),
+            dim=self.model.config.dim,
+            activation=self.arguments["activation"],
+            add=to is not None,
+            epsilon=self.model.config.norm_epsilon,
+        )
+        self.library.relattn_sublayer(ctypes.byref(arguments))
+        return out
+
+    @torch.inference_mode()
     def start(self, memory: Tensor, src_lengths: Tensor, capacity: int) -> NativeCache:
         """Return a cache without target positions, as `Transformer.start` does, for at most `capacity` of them."""
         sources, src_len, _ = memory.shape
-        width, kept = padded(src_len), [memory]
-        labels = self._labels(capacity)
-        layers = (self.types["layer"] * len(self.layers))(*self.layers)
-        for own, layer in zip(layers, layers_of(self.model), strict=True):
-            projected = torch.zeros(sources, self.heads, 2, self.padded * width)
-            keys, values = projected.unbind(2)
-            key, value = layer.cross_attention.project(memory)
-            keys.view(sources, self.heads, self.padded, width)[:, :, : self.head_dim, :src_len] = key.mT
-            values.view(sources, self.heads, width, self.padded)[:, :, :src_len, : self.head_dim] = value
-            kept += [projected, *self._relative_terms(own, layer.self_attention, labels)]
-            own.memory = projected.data_ptr()
+        width, labels, count = padded(src_len), self._labels(capacity), len(self.layers)
+        projected = self._sublayer(memory.flatten(0, 1).contiguous(), self.memory_map)
+        projected = projected.view(sources, src_len, count, 2, self.heads, self.padded)
+        keys_and_values = torch.empty(count, sources, self.heads, 2, self.padded * width)
+        keys, values = keys_and_values.unbind(3)
+        keys.unflatten(3, (self.padded, width))[..., :src_len] = projected[:, :, :, 0].permute(2, 0, 3, 4, 1)
+        values.unflatten(3, (width, self.padded))[..., :src_len, :] = projected[:, :, :, 1].permute(2, 0, 3, 1, 4)
+        kept: list[Any] = [keys_and_values]
+        layers = (self.types["layer"] * count)(*self.layers)
+        for own, layer, memory_of_layer in zip(layers, layers_of(self.model), keys_and_values, strict=True):
+            kept += self._relative_terms(own, layer.self_attention, labels)
+            own.memory = memory_of_layer.data_ptr()
         attention = layers_of(self.model)[0].self_attention.attention if self.layers else None
         arguments = {
             **self.arguments,
@@ -361,6 +421,17 @@ class NativeDecoder:
                 packed.rel_value = self._keep(table)
                 packed.rel_value_head = 0 if len(table) == 1 else table[0].numel()
         return packed
+
+    def _encoder_layer(self, layer: EncoderLayer) -> PackedEncoderLayer:
+        own = cast(SelfAttention, layer.self_attention)
+        weight, bias = (
+            torch.cat([each.detach() for each in parts])
+            for parts in zip(*((linear.weight, linear.bias) for linear in (own.query, own.key, own.value)), strict=True)
+        )
+        feed_in, _, _, feed_out = cast("Iterable[nn.Linear]", layer.feed_forward)
+        maps = (self._map(each.weight.detach(), each.bias.detach()) for each in (own.out, feed_in, feed_out))
+        norms = [self._norm(cast(Residual, residual).norm) for residual in layer.residuals]
+        return PackedEncoderLayer(own.attention, norms, self._map(weight, bias), *maps)
 
     def _table(self, table: Tensor, labels: int) -> Tensor:
         """Return the rows for distances up to 0 of a table, (heads or 1, labels, padded head_dim)."""

@@ -121,7 +121,7 @@ class TorchTranslator(Translator):
         src_lengths = self._tensor([len(row) for row in src])
         limits = self._tensor([each.limit for each in requests])
         prefixes = self._tensor([each.prefix for each in requests])
-        memory = self.model.encode(pad_sequence(src, batch_first=True, padding_value=special.pad), src_lengths)
+        memory = decoder.encode(pad_sequence(src, batch_first=True, padding_value=special.pad), src_lengths)
         if isinstance(decoder, NativeDecoder) and options.sampling is None and not requests[0].phrases:
             return decoder.search(memory, src_lengths, limits, rules)
         cache = decoder.start(memory, src_lengths, int(limits.max()))
