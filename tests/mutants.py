@@ -206,6 +206,27 @@ html.py: node.name in _UNTRANSLATED or node.get("translate") == "no"  =>  node.n
 attention.py: expand(len(query), -1, -1)) * (rows >= 0)  =>  expand(len(query), -1, -1))
 @ translation/experiments translation/test_experiments.py
 tables.py: len(pairs) - count + 1, count)  =>  len(pairs) - count, count)
+@ translation/kernels translation/kernels/test_decoder.py
+decoder.c: label < -LANES ? -LANES : label  =>  label < 0 ? 0 : label
+decoder.c: a->clips ? to[r * ld] : 0  =>  to[r * ld]
+decoder.c: for (idx j = 0; j < before && a->clips; j++)  =>  for (idx j = 0; j < before; j++)
+decoder.c: const idx count = a->src_lengths[source];  =>  const idx count = a->src_len;
+decoder.c: for (idx j = count; j % LANES != 0; j++) s[j] = -INFINITY;  =>  ;
+decoder.c: (width - dim) * mean * mean  =>  0
+decoder.c: x = a->space;  =>  ;
+decoder.c: if (!a->pre_norm) normalize(b->x  =>  if (0) normalize(b->x
+decoder.c: *sum * exp2((*top - base) * LOG2_E) + sum_of(total)  =>  *sum + sum_of(total)
+decoder.c: if (token >= 0 && token < count) z[token] = -INFINITY;  =>  ;
+decoder.c: values[i - 1] < value; i--)  =>  values[i - 1] <= value; i--)
+search.h: if (!(total > -INFINITY)) continue;  =>  ;
+search.h: s->sorted[i - 1].total < sum; i--)  =>  s->sorted[i - 1].total <= sum; i--)
+search.h: i < a->beam || !a->early_stopping  =>  1
+search.h: soon > late ? soon : late  =>  late
+search.h: s->places[place] = last;  =>  ;
+search.h: stays && !taken[parents[w]]  =>  stays
+decoder.py: counts.unique().numel() > 1  =>  False
+decoder.py: bias + nn.functional.pad(content * scale  =>  bias + nn.functional.pad(content * 0.0
+decoder.py: ((relative - content) * table)  =>  (relative * table)
 @ translation translation/test_demo.py
 demo.py: resume=(run / "recipe.yaml").exists(),  =>  resume=False,
 """

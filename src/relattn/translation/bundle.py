@@ -120,8 +120,9 @@ class Bundle:
             calibration=self.calibration,
             workers=workers,
         )
-        for one in models:
-            one.prepack()
+        if translator.pytorch_reason is not None:  # the compiled decoder has packed weights of its own
+            for one in models:
+                one.prepack()
         return translator
 
 
