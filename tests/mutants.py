@@ -221,12 +221,12 @@ decoder.c: values[i - 1] < value; i--)  =>  values[i - 1] <= value; i--)
 search.h: if (!(total > -INFINITY)) continue;  =>  ;
 search.h: s->sorted[i - 1].total < sum; i--)  =>  s->sorted[i - 1].total <= sum; i--)
 search.h: i < a->beam || !a->early_stopping  =>  1
-search.h: soon > late ? soon : late  =>  late
+search.h: best / a->penalties[a->limits[sentence]]  =>  best
 search.h: s->places[place] = last;  =>  ;
 search.h: stays && !taken[parents[w]]  =>  stays
 decoder.py: counts.unique().numel() > 1  =>  False
-decoder.py: bias + nn.functional.pad(content * scale  =>  bias + nn.functional.pad(content * 0.0
-decoder.py: ((relative - content) * table)  =>  (relative * table)
+packing.py: bias + nn.functional.pad(content * self.scale  =>  bias + nn.functional.pad(content * 0.0
+packing.py: ((relative - content) * table)  =>  (relative * table)
 @ translation translation/test_demo.py
 demo.py: resume=(run / "recipe.yaml").exists(),  =>  resume=False,
 """

@@ -140,7 +140,7 @@ def rules_of(beam_size: int, **options: Any) -> SearchRules:
 def test_searches_find_the_same(scheme, beam_size, sentences, early_stopping, n_best, ties):
     model = make_model(scheme, output_bias=True)
     model.output_bias[2] = 3.0  # ends that come early
-    model.output_bias[0] = 90.0  # likely, but banned
+    model.output_bias[[0, VOCAB - 1]] = torch.tensor([3.0, 20.0])  # likely, but banned
     if ties:
         model.embedding[40:46] = model.embedding[60]
         model.output_bias[40:46] = model.output_bias[60] = 4.0
@@ -148,7 +148,7 @@ def test_searches_find_the_same(scheme, beam_size, sentences, early_stopping, n_
     lengths = torch.randint(1, 13, (sentences,))
     memory = model.encode(torch.randint(3, VOCAB, (sentences, 12)), lengths)
     limits = torch.randint(1, 37, (sentences,))
-    rules = rules_of(beam_size, early_stopping=early_stopping, n_best=min(n_best, beam_size))
+    rules = rules_of(beam_size, early_stopping=early_stopping, n_best=min(n_best, beam_size), banned=(0, 1, VOCAB - 1))
     cache = model.start(memory, lengths, int(limits.max()))
     expected = beam.search(model.step, cache, limits, rules, torch.zeros(sentences, 0, dtype=torch.long))
     found = own.search(memory, lengths, limits, rules)

@@ -20,17 +20,17 @@ from relattn import RelativeAttention
 from relattn.backends.native import library
 from relattn.nn import SelfAttention
 from relattn.translation.errors import Diverged
+from relattn.translation.kernels.packing import Packing, padded
 from relattn.translation.model.ensemble import Ensemble
-from relattn.translation.model.layers import DecoderLayer, EncoderLayer, Residual
+from relattn.translation.model.layers import DecoderLayer, EncoderLayer
 from relattn.translation.model.positions.absolute import angles
 from relattn.translation.model.positions.base import PositionScheme
-from relattn.translation.model.positions.distance_terms import BiasAttention, DistanceAttention
+from relattn.translation.model.positions.distance_terms import DistanceAttention
 from relattn.translation.model.positions.rotary import RotaryAttention
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.types import DIVERGED, NEVER, Hypothesis, SearchRules
 
-PADDING, BLOCK, MARGIN, ROWS = 16, 16, 16, 96  # as in `decoder.c`
-LOG2_E = 1 / math.log(2)
+BLOCK, ROWS = 16, 96  # as in `decoder.c`
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "swish")  # codes in `decoder.c`
 
 SOURCE = library.Source("decoder", "decoder.h")
@@ -121,55 +121,35 @@ class Memory(NamedTuple):
     kept: list[Any]
 
 
-class PackedEncoderLayer(NamedTuple):
-    """A layer of the encoder: its attention, its norms as structures, and its maps as structures."""
-
-    attention: nn.Module
-    norms: list[Any]
-    self_in: Any  # queries, keys and values of all heads
-    self_out: Any
-    feed_in: Any
-    feed_out: Any
-
-
 class NativeDecoder:
     """The decoder of a model, with its weights packed for the kernel.
 
     Args:
-        model: A model with `unsupported_reason(model) is None`. Its weights are copied.
+        model: A model with `unsupported_reason(model) is None`. Its weights must not change afterwards.
     """
 
     def __init__(self, model: Transformer) -> None:
         assert KERNELS is not None
         self.model, self.library, self.types = model, KERNELS.library, KERNELS.structures
         self.library.relattn_space.restype = ctypes.c_ssize_t
-        self.panel = ctypes.c_int32.in_dll(self.library, "relattn_panel").value
+        panel = ctypes.c_int32.in_dll(self.library, "relattn_panel").value
         config = model.config
-        self.heads, self.head_dim = config.heads, config.dim // config.heads
-        self.padded = padded(self.head_dim)  # of the dimension of a head
-        self.kept: list[Tensor] = []  # what the structures point to
-        self.scheme = model.tgt_positions
-        first = layers_of(model)[0].self_attention if config.decoder_layers else None
-        attention = first.attention if isinstance(first, SelfAttention) else None
-        self.rotary = attention if isinstance(attention, RotaryAttention) else None
-        self.layers = [self._layer(layer) for layer in layers_of(model)]
-        self.encoder = [self._encoder_layer(layer) for layer in cast("Iterable[EncoderLayer]", model.encoder)]
-        memory_maps = [
-            self._to_heads(linear)
-            for layer in layers_of(model)
-            for linear in (layer.cross_attention.key, layer.cross_attention.value)
-        ]
-        self.memory_map = self._map(*map(torch.cat, zip(*memory_maps, strict=True)))
+        pack = self.pack = Packing(self.types, panel, config)
+        self.attentions = [cast(SelfAttention, layer.self_attention).attention for layer in layers_of(model)]
+        self.rotary = next((each for each in self.attentions if isinstance(each, RotaryAttention)), None)
+        self.layers = [pack.layer(layer) for layer in layers_of(model)]
+        self.encoder = [pack.encoder_layer(layer) for layer in cast("Iterable[EncoderLayer]", model.encoder)]
+        self.memory_map = pack.memory_map(layers_of(model))
         bias = model.output_bias
         logits_bias = torch.zeros(model.vocab_size) if bias is None else bias.detach()
         self.arguments: dict[str, Any] = {
-            "output": self._map(model.unembedding.detach(), logits_bias, padding=-math.inf),
-            "embedding": self._keep(model.embedding.detach()),
+            "output": pack.map(model.unembedding.detach(), logits_bias, padding=-math.inf),
+            "embedding": pack.keep(model.embedding.detach()),
             "vocab": model.vocab_size,
             "dim": config.dim,
             "heads": config.heads,
-            "head_dim": self.padded,
-            "rotary_dim": self.head_dim // 2,
+            "head_dim": pack.padded,
+            "rotary_dim": self.pack.head_dim // 2,
             "layer_count": config.decoder_layers,
             "pre_norm": config.norm == "pre",
             "activation": ACTIVATIONS.index(config.activation),
@@ -178,7 +158,7 @@ class NativeDecoder:
             "epsilon": config.norm_epsilon,
         }
         if config.norm == "pre":
-            self.arguments["final_norm"] = self._norm(model.decoder_norm)
+            self.arguments["final_norm"] = pack.norm(model.decoder_norm)
 
     @torch.inference_mode()
     def encode(self, src: Tensor, src_lengths: Tensor) -> Tensor:
@@ -193,7 +173,7 @@ class NativeDecoder:
             mixer, feed = ({"input_norm" if is_pre else "output_norm": norm} for norm in layer.norms)
             before, after = (mixer, {}) if is_pre else ({}, mixer)
             projected = self._sublayer(x, layer.self_in, **before)[:, : 3 * dim]
-            heads = projected.reshape(*src.shape, 3, self.heads, self.head_dim).permute(2, 0, 3, 1, 4)
+            heads = projected.reshape(*src.shape, 3, self.pack.heads, self.pack.head_dim).permute(2, 0, 3, 1, 4)
             attended = layer.attention(*heads, is_causal=False, lengths=src_lengths)
             self._sublayer(attended.transpose(1, 2).reshape(len(x), dim), layer.self_out, to=x, **after)
             self._sublayer(x, layer.feed_in, layer.feed_out, to=x, **feed)
@@ -225,31 +205,35 @@ class NativeDecoder:
     def start(self, memory: Tensor, src_lengths: Tensor, capacity: int) -> NativeCache:
         """Return a cache without target positions, as `Transformer.start` does, for at most `capacity` of them."""
         sources, src_len, _ = memory.shape
-        width, labels, count = padded(src_len), self._labels(capacity), len(self.layers)
+        width, count = padded(src_len), len(self.layers)
         projected = self._sublayer(memory.flatten(0, 1).contiguous(), self.memory_map)
-        projected = projected.view(sources, src_len, count, 2, self.heads, self.padded)
-        keys_and_values = torch.empty(count, sources, self.heads, 2, self.padded * width)
+        projected = projected.view(sources, src_len, count, 2, self.pack.heads, self.pack.padded)
+        keys_and_values = torch.empty(count, sources, self.pack.heads, 2, self.pack.padded * width)
         keys, values = keys_and_values.unbind(3)
-        keys.unflatten(3, (self.padded, width))[..., :src_len] = projected[:, :, :, 0].permute(2, 0, 3, 4, 1)
-        values.unflatten(3, (width, self.padded))[..., :src_len, :] = projected[:, :, :, 1].permute(2, 0, 3, 1, 4)
+        keys.unflatten(3, (self.pack.padded, width))[..., :src_len] = projected[:, :, :, 0].permute(2, 0, 3, 4, 1)
+        values.unflatten(3, (width, self.pack.padded))[..., :src_len, :] = projected[:, :, :, 1].permute(2, 0, 3, 1, 4)
         kept: list[Any] = [keys_and_values]
+        attention = self.attentions[0]  # those of other layers are alike
+        labels = capacity if isinstance(attention, DistanceAttention) else 1
+        if isinstance(attention, RelativeAttention):
+            labels = attention.clip[0] + 1
         layers = (self.types["layer"] * count)(*self.layers)
-        for own, layer, memory_of_layer in zip(layers, layers_of(self.model), keys_and_values, strict=True):
-            kept += self._relative_terms(own, layer.self_attention, labels)
+        for own, each, memory_of_layer in zip(layers, self.attentions, keys_and_values, strict=True):
+            if isinstance(each, DistanceAttention):
+                kept += self.pack.distance_terms(own, each, labels)
             own.memory = memory_of_layer.data_ptr()
-        attention = layers_of(self.model)[0].self_attention.attention if self.layers else None
         arguments = {
             **self.arguments,
             "layers": ctypes.cast(layers, ctypes.c_void_p),
             "src_len": src_len,
             "left": labels - 1,
-            "clips": isinstance(attention, RelativeAttention) and attention.beyond == "clip",
+            "clips": getattr(attention, "beyond", None) == "clip",
         }
         signals = rotations = None
-        if type(self.scheme).embed is not PositionScheme.embed:
-            signals = self.scheme.embed(torch.zeros(1, capacity, self.model.config.dim), 0)[0]
+        if type(self.model.tgt_positions).embed is not PositionScheme.embed:
+            signals = self.model.tgt_positions.embed(torch.zeros(1, capacity, self.model.config.dim), 0)[0]
         if self.rotary is not None:
-            angle = angles(torch.arange(capacity), self.head_dim)
+            angle = angles(torch.arange(capacity), self.pack.head_dim)
             rotations = torch.cat([angle.cos(), angle.sin()], dim=1)
         held = Memory(self, capacity, arguments, src_lengths.contiguous(), signals, rotations, [layers, *kept])
         return NativeCache(held, torch.arange(sources), (), sources, 0)
@@ -329,7 +313,7 @@ class NativeDecoder:
         if at >= memory.capacity:
             raise ValueError(f"a cache for {memory.capacity} positions must not get more")
         if at % BLOCK == 0:
-            block = torch.empty(cache.rows, len(self.layers) * self.heads * 2 * self.padded * BLOCK)
+            block = torch.empty(cache.rows, len(self.layers) * self.pack.heads * 2 * self.pack.padded * BLOCK)
             cache = replace(cache, blocks=(*cache.blocks, block))
         arguments = self._pointed(cache)
         inputs = {"tokens": tokens, "sources": cache.sources, "src_lengths": memory.src_lengths, "logits": logits}
@@ -351,132 +335,6 @@ class NativeDecoder:
         arguments.blocks = ctypes.cast(addresses, ctypes.c_void_p)
         return arguments
 
-    # ---- packing ----
-
-    def _keep(self, tensor: Tensor) -> int:
-        """Keep a tensor alive, and return its address."""
-        tensor = tensor.contiguous()
-        self.kept.append(tensor)
-        return tensor.data_ptr()
-
-    def _map(self, weight: Tensor, bias: Tensor, padding: float = 0.0) -> Any:
-        """Pack a weight (outputs, inputs) and a bias; `padding` is the bias of outputs that are added."""
-        outputs, inputs = weight.shape
-        panels = -(-outputs // self.panel)
-        end = torch.full((panels * self.panel - outputs,), padding)
-        address = self._keep(self._panels(weight.T[None]))
-        return self.types["map"](address, self._keep(torch.cat([bias, end])), inputs, padded(outputs))
-
-    def _panels(self, matrices: Tensor) -> Tensor:
-        """Return matrices (count, inputs, outputs) as panels (count, outputs / panel, inputs, panel)."""
-        outputs = matrices.shape[2]
-        whole = nn.functional.pad(matrices, (0, -outputs % self.panel))
-        return whole.unflatten(2, (-1, self.panel)).transpose(1, 2).contiguous()
-
-    def _norm(self, norm: nn.Module) -> Any:
-        assert isinstance(norm, nn.LayerNorm)
-        more = padded(len(norm.weight)) - len(norm.weight)
-        vectors = (nn.functional.pad(each.detach(), (0, more)) for each in (norm.weight, norm.bias))
-        return self.types["norm"](*map(self._keep, vectors))
-
-    def _to_heads(self, linear: nn.Linear, times: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Return weight and bias of a map to heads, with the dimension of each head padded."""
-        more = (0, self.padded - self.head_dim)
-        weight, bias = linear.weight.detach() * times, linear.bias.detach() * times
-        weight = nn.functional.pad(weight.unflatten(0, (self.heads, -1)), (0, 0, *more)).flatten(0, 1)
-        return weight, nn.functional.pad(bias.unflatten(0, (self.heads, -1)), more).flatten()
-
-    def _from_heads(self, linear: nn.Linear) -> Any:
-        more = (0, self.padded - self.head_dim)
-        weight = nn.functional.pad(linear.weight.detach().unflatten(1, (self.heads, -1)), more).flatten(1)
-        return self._map(weight, linear.bias.detach())
-
-    def _layer(self, layer: DecoderLayer) -> Any:
-        own, cross = cast(SelfAttention, layer.self_attention), layer.cross_attention
-        scale = LOG2_E / self.head_dim**0.5
-        weight, bias = self._to_heads(own.query, scale)
-        if isinstance(own.attention, DistanceAttention):
-            content, _, _ = self._terms(own.attention, 1)  # what is added to each query
-            bias = bias + nn.functional.pad(content * scale, (0, self.padded - self.head_dim)).flatten()
-        parts = [(weight, bias), self._to_heads(own.key), self._to_heads(own.value)]
-        weights, biases = (torch.cat(each) for each in zip(*parts, strict=True))
-        feed_in, _, _, feed_out = cast("Iterable[nn.Linear]", layer.feed_forward)
-        packed = self.types["layer"](
-            *(self._norm(cast(Residual, residual).norm) for residual in layer.residuals),
-            self._map(weights, biases),
-            self._from_heads(own.out),
-            self._map(*self._to_heads(cross.query, scale)),
-            self._from_heads(cross.out),
-            *(self._map(each.weight.detach(), each.bias.detach()) for each in (feed_in, feed_out)),
-        )
-        if isinstance(own.attention, RelativeAttention):
-            labels = own.attention.clip[0] + 1
-            key, value = own.attention.rel_key, own.attention.rel_value
-            if key is not None:
-                table = self._table(key.weight.detach(), labels)
-                packed.rel_key = self._keep(self._panels(table.mT))
-                packed.rel_key_head = 0 if len(table) == 1 else self.padded * -(-labels // self.panel) * self.panel
-            if value is not None:
-                table = self._table(value.weight.detach(), labels)
-                packed.rel_value = self._keep(table)
-                packed.rel_value_head = 0 if len(table) == 1 else table[0].numel()
-        return packed
-
-    def _encoder_layer(self, layer: EncoderLayer) -> PackedEncoderLayer:
-        own = cast(SelfAttention, layer.self_attention)
-        weight, bias = (
-            torch.cat([each.detach() for each in parts])
-            for parts in zip(*((linear.weight, linear.bias) for linear in (own.query, own.key, own.value)), strict=True)
-        )
-        feed_in, _, _, feed_out = cast("Iterable[nn.Linear]", layer.feed_forward)
-        maps = (self._map(each.weight.detach(), each.bias.detach()) for each in (own.out, feed_in, feed_out))
-        norms = [self._norm(cast(Residual, residual).norm) for residual in layer.residuals]
-        return PackedEncoderLayer(own.attention, norms, self._map(weight, bias), *maps)
-
-    def _table(self, table: Tensor, labels: int) -> Tensor:
-        """Return the rows for distances up to 0 of a table, (heads or 1, labels, padded head_dim)."""
-        rows = table[None] if table.dim() == 2 else table
-        return nn.functional.pad(rows[:, :labels], (0, self.padded - self.head_dim))
-
-    # ---- positions ----
-
-    def _labels(self, capacity: int) -> int:
-        """Return the number of labels for distances up to 0."""
-        attention = getattr(layers_of(self.model)[0].self_attention, "attention", None) if self.layers else None
-        if isinstance(attention, RelativeAttention):
-            return attention.clip[0] + 1
-        return capacity if isinstance(attention, DistanceAttention) else 1
-
-    def _terms(self, attention: DistanceAttention, labels: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return content and relative query (heads, 1, head_dim) of a query of zeros, and the table."""
-        with torch.inference_mode():
-            distances = torch.arange(1 - labels, 1)
-            content, relative, table = attention.terms(torch.zeros(1, self.heads, 1, self.head_dim), distances)
-            return content[0], relative[0], table
-
-    def _relative_terms(self, own: Any, mixer: nn.Module, labels: int) -> list[Tensor]:
-        """Let a layer point to terms for all distances that occur, if its scheme has them, and return these."""
-        attention = mixer.attention
-        if not isinstance(attention, DistanceAttention):
-            return []
-        content, relative, table = self._terms(attention, labels)
-        kept = []
-        if isinstance(attention, BiasAttention):
-            bias = table[..., 0]  # times √head_dim
-        else:
-            panels = self._panels(nn.functional.pad(table, (0, self.padded - self.head_dim)).mT)
-            own.rel_key, own.rel_key_head = panels.data_ptr(), panels[0].numel()
-            kept.append(panels)
-            bias = ((relative - content) * table).sum(-1)  # the kernel multiplies the table by the content query
-        scale = LOG2_E / self.head_dim**0.5
-        strips = nn.functional.pad(bias * scale, (MARGIN, MARGIN + padded(labels) - labels)).contiguous()
-        own.rel_bias = strips.data_ptr()
-        return [*kept, strips]
-
 
 def layers_of(model: Transformer) -> list[DecoderLayer]:
     return [cast(DecoderLayer, layer) for layer in model.decoder]
-
-
-def padded(size: int) -> int:
-    return -(-size // PADDING) * PADDING

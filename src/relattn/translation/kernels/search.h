@@ -71,11 +71,12 @@ static void finish(const search *a, idx sentence, const int64_t *tokens, idx len
     found[i * a->capacity + length - 1] = a->eos;
 }
 
-/* Whether the best hypotheses of a sentence are final. */
-static int is_done(const search *a, idx sentence, real best, idx length) {
+/* Whether the best hypotheses of a sentence are final. Penalties do not fall with the length, so a live hypothesis scores
+   at most what it would at the limit. */
+static int is_done(const search *a, idx sentence, real best) {
     const real *scores = a->scores + sentence * a->beam;
-    const real soon = best / a->penalties[length + 1], late = best / a->penalties[a->limits[sentence]];
-    return scores[a->best - 1] >= (soon > late ? soon : late) || (a->early_stopping && scores[a->beam - 1] > -INFINITY);
+    const real most = best / a->penalties[a->limits[sentence]];
+    return scores[a->best - 1] >= most || (a->early_stopping && scores[a->beam - 1] > -INFINITY);
 }
 
 /* Advance the sentence at a place to `length` tokens. Return 1 if it is not done, 0 if it is, and -1 for NaN. */
@@ -104,7 +105,7 @@ static int advance(const search *a, searching *s, idx place, idx width, idx per_
         s->next.parents[first + w] = 0;
     }
     s->next.sentences[place] = sentence;
-    return !is_done(a, sentence, totals[0], length);
+    return !is_done(a, sentence, totals[0]);
 }
 
 /* Move the last sentences that are not done to the places of those that are. Return how many are left. */

@@ -1,0 +1,171 @@
+"""A model's weights in the form of the compiled decoder: maps in panels, heads padded, tables by label.
+
+The structures are those of `decoder.h`. They point to tensors, which `Packing.kept` holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from relattn import RelativeAttention
+from relattn.nn import SelfAttention
+from relattn.translation.config import ModelConfig
+from relattn.translation.model.layers import DecoderLayer, EncoderLayer, Residual
+from relattn.translation.model.positions.distance_terms import BiasAttention, DistanceAttention
+
+PADDING, MARGIN = 16, 16  # as in `decoder.c`
+LOG2_E = 1 / math.log(2)
+
+
+class PackedEncoderLayer(NamedTuple):
+    """A layer of the encoder: its attention, its norms as structures, and its maps as structures."""
+
+    attention: nn.Module
+    norms: list[Any]
+    self_in: Any  # queries, keys and values of all heads
+    self_out: Any
+    feed_in: Any
+    feed_out: Any
+
+
+class Packing:
+    """Packs the weights of one model.
+
+    Args:
+        structures: The structures of the kernel, by name.
+        panel: Number of outputs of a panel.
+        config: Configuration of the model.
+    """
+
+    def __init__(self, structures: dict[str, Any], panel: int, config: ModelConfig) -> None:
+        self.structures, self.panel, self.heads = structures, panel, config.heads
+        self.head_dim = config.dim // config.heads
+        self.padded = padded(self.head_dim)
+        self.scale = LOG2_E / self.head_dim**0.5  # of scores
+        self.kept: list[Tensor] = []
+
+    def keep(self, tensor: Tensor) -> int:
+        """Keep a tensor alive, and return its address."""
+        tensor = tensor.contiguous()
+        self.kept.append(tensor)
+        return tensor.data_ptr()
+
+    def map(self, weight: Tensor, bias: Tensor, padding: float = 0.0) -> Any:
+        """Pack a weight (outputs, inputs) and a bias; `padding` is the bias of outputs that are added."""
+        outputs, inputs = weight.shape
+        panels = -(-outputs // self.panel)
+        end = torch.full((panels * self.panel - outputs,), padding)
+        address = self.keep(self.panels(weight.T[None]))
+        return self.structures["map"](address, self.keep(torch.cat([bias, end])), inputs, padded(outputs))
+
+    def panels(self, matrices: Tensor) -> Tensor:
+        """Return matrices (count, inputs, outputs) as panels (count, outputs / panel, inputs, panel)."""
+        outputs = matrices.shape[2]
+        whole = nn.functional.pad(matrices, (0, -outputs % self.panel))
+        return whole.unflatten(2, (-1, self.panel)).transpose(1, 2).contiguous()
+
+    def norm(self, norm: nn.Module) -> Any:
+        """Pack the weights of a layer normalization."""
+        assert isinstance(norm, nn.LayerNorm)
+        more = padded(len(norm.weight)) - len(norm.weight)
+        vectors = (nn.functional.pad(each.detach(), (0, more)) for each in (norm.weight, norm.bias))
+        return self.structures["norm"](*(self.keep(each) for each in vectors))
+
+    def to_heads(self, linear: nn.Linear, times: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Return weight and bias of a map to heads, with the dimension of each head padded."""
+        more = (0, self.padded - self.head_dim)
+        weight, bias = linear.weight.detach() * times, linear.bias.detach() * times
+        weight = nn.functional.pad(weight.unflatten(0, (self.heads, -1)), (0, 0, *more)).flatten(0, 1)
+        return weight, nn.functional.pad(bias.unflatten(0, (self.heads, -1)), more).flatten()
+
+    def from_heads(self, linear: nn.Linear) -> Any:
+        """Pack a map from heads, with the dimension of each head padded."""
+        more = (0, self.padded - self.head_dim)
+        weight = nn.functional.pad(linear.weight.detach().unflatten(1, (self.heads, -1)), more).flatten(1)
+        return self.map(weight, linear.bias.detach())
+
+    def layer(self, layer: DecoderLayer) -> Any:
+        """Pack a layer of the decoder."""
+        own, cross = cast(SelfAttention, layer.self_attention), layer.cross_attention
+        weight, bias = self.to_heads(own.query, self.scale)
+        if isinstance(own.attention, DistanceAttention):
+            content, _, _ = self.terms(own.attention, 1)  # what is added to each query
+            bias = bias + nn.functional.pad(content * self.scale, (0, self.padded - self.head_dim)).flatten()
+        parts = [(weight, bias), self.to_heads(own.key), self.to_heads(own.value)]
+        weights, biases = (torch.cat(each) for each in zip(*parts, strict=True))
+        feed_in, _, _, feed_out = cast("Iterable[nn.Linear]", layer.feed_forward)
+        packed = self.structures["layer"](
+            *(self.norm(cast(Residual, residual).norm) for residual in layer.residuals),
+            self.map(weights, biases),
+            self.from_heads(own.out),
+            self.map(*self.to_heads(cross.query, self.scale)),
+            self.from_heads(cross.out),
+            *(self.map(each.weight.detach(), each.bias.detach()) for each in (feed_in, feed_out)),
+        )
+        if isinstance(own.attention, RelativeAttention):
+            labels = own.attention.clip[0] + 1
+            key, value = own.attention.rel_key, own.attention.rel_value
+            if key is not None:
+                table = self.table_rows(key.weight.detach(), labels)
+                packed.rel_key = self.keep(self.panels(table.mT))
+                packed.rel_key_head = 0 if len(table) == 1 else self.padded * -(-labels // self.panel) * self.panel
+            if value is not None:
+                table = self.table_rows(value.weight.detach(), labels)
+                packed.rel_value = self.keep(table)
+                packed.rel_value_head = 0 if len(table) == 1 else table[0].numel()
+        return packed
+
+    def encoder_layer(self, layer: EncoderLayer) -> PackedEncoderLayer:
+        """Pack a layer of the encoder."""
+        own = cast(SelfAttention, layer.self_attention)
+        weight, bias = (
+            torch.cat([each.detach() for each in parts])
+            for parts in zip(*((linear.weight, linear.bias) for linear in (own.query, own.key, own.value)), strict=True)
+        )
+        feed_in, _, _, feed_out = cast("Iterable[nn.Linear]", layer.feed_forward)
+        maps = (self.map(each.weight.detach(), each.bias.detach()) for each in (own.out, feed_in, feed_out))
+        norms = [self.norm(cast(Residual, residual).norm) for residual in layer.residuals]
+        return PackedEncoderLayer(own.attention, norms, self.map(weight, bias), *maps)
+
+    def memory_map(self, layers: Iterable[DecoderLayer]) -> Any:
+        """Pack the maps of a source to its keys and values in all layers, as one."""
+        attentions = [layer.cross_attention for layer in layers]
+        maps = [self.to_heads(linear) for each in attentions for linear in (each.key, each.value)]
+        weights, biases = (torch.cat(parts) for parts in zip(*maps, strict=True))
+        return self.map(weights, biases)
+
+    def table_rows(self, table: Tensor, labels: int) -> Tensor:
+        """Return the rows for distances up to 0 of a table, (heads or 1, labels, padded head_dim)."""
+        rows = table[None] if table.dim() == 2 else table
+        return nn.functional.pad(rows[:, :labels], (0, self.padded - self.head_dim))
+
+    def terms(self, attention: DistanceAttention, labels: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return content and relative query (heads, 1, head_dim) of a query of zeros, and the table."""
+        with torch.inference_mode():
+            distances = torch.arange(1 - labels, 1)
+            content, relative, table = attention.terms(torch.zeros(1, self.heads, 1, self.head_dim), distances)
+            return content[0], relative[0], table
+
+    def distance_terms(self, own: Any, attention: DistanceAttention, labels: int) -> list[Tensor]:
+        """Let a packed layer point to the terms of its scores for all distances that occur, and return these."""
+        content, relative, table = self.terms(attention, labels)
+        kept = []
+        if isinstance(attention, BiasAttention):
+            bias = table[..., 0]  # times √head_dim
+        else:
+            panels = self.panels(nn.functional.pad(table, (0, self.padded - self.head_dim)).mT)
+            own.rel_key, own.rel_key_head = panels.data_ptr(), panels[0].numel()
+            kept.append(panels)
+            bias = ((relative - content) * table).sum(-1)  # the kernel multiplies the table by the content query
+        strips = nn.functional.pad(bias * self.scale, (MARGIN, MARGIN + padded(labels) - labels)).contiguous()
+        own.rel_bias = strips.data_ptr()
+        return [*kept, strips]
+
+
+def padded(size: int) -> int:
+    return -(-size // PADDING) * PADDING
