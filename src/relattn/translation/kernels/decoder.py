@@ -31,6 +31,7 @@ from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.types import DIVERGED, NEVER, Hypothesis, SearchRules
 
 BLOCK, ROWS = 16, 96  # as in `decoder.c`
+MOST_POSITIONS = 8192  # of a search: its memory per step and hypothesis grows with the limit
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "swish")  # codes in `decoder.c`
 
 SOURCE = library.Source("decoder", "decoder.h")
@@ -285,12 +286,12 @@ class NativeDecoder:
             bos=rules.bos,
             eos=rules.eos,
         )
-        code = self.library.relattn_search(ctypes.byref(arguments))
-        if code == 1:
+        steps = self.library.relattn_search(ctypes.byref(arguments))
+        if steps == -1:
             raise Diverged(DIVERGED)
-        if code == 2:
+        if steps == -2:
             raise MemoryError(f"the cache of a search must fit in memory, got {sentences} sentences and beam {beam}")
-        found = zip(tokens[:, : rules.n_best].tolist(), scores[:, : rules.n_best].tolist(), strict=True)
+        found = zip(tokens[:, : rules.n_best, :steps].tolist(), scores[:, : rules.n_best].tolist(), strict=True)
         return [
             [Hypothesis(row[: row.index(rules.eos)], score) for row, score in zip(*each, strict=True) if score > NEVER]
             for each in found

@@ -64,7 +64,7 @@ static void finish(const search *a, idx sentence, const int64_t *tokens, idx len
     if (!(score > scores[i])) return;
     for (; i > 0 && scores[i - 1] < score; i--) {
         scores[i] = scores[i - 1];
-        memcpy(found + i * a->capacity, found + (i - 1) * a->capacity, sizeof(int64_t) * a->capacity);
+        memcpy(found + i * a->capacity, found + (i - 1) * a->capacity, sizeof(int64_t) * length);
     }
     scores[i] = score;
     memcpy(found + i * a->capacity, tokens, sizeof(int64_t) * (length - 1));
@@ -109,8 +109,7 @@ static int advance(const search *a, searching *s, idx place, idx width, idx per_
 }
 
 /* Move the last sentences that are not done to the places of those that are. Return how many are left. */
-static idx close_up(const search *a, searching *s, const char *is_live, idx live) {
-    const idx size = sizeof(int64_t) * a->beam;
+static idx close_up(const search *a, searching *s, const char *is_live, idx live, idx length) {
     idx left = 0, last = live;
     for (idx place = 0; place < live; place++) left += is_live[place];
     for (idx place = 0; place < left; place++) {
@@ -121,8 +120,10 @@ static idx close_up(const search *a, searching *s, const char *is_live, idx live
         s->places[place] = last;
         s->next.sentences[place] = s->next.sentences[last];
         memcpy(s->next.totals + to, s->next.totals + from, sizeof(real) * a->beam);
-        memcpy(s->next.parents + to, s->next.parents + from, size);
-        memcpy(s->next.tokens + to * a->capacity, s->next.tokens + from * a->capacity, size * a->capacity);
+        memcpy(s->next.parents + to, s->next.parents + from, sizeof(int64_t) * a->beam);
+        for (idx w = 0; w < a->beam; w++)
+            memcpy(s->next.tokens + (to + w) * a->capacity, s->next.tokens + (from + w) * a->capacity,
+                   sizeof(int64_t) * length);
     }
     return left;
 }
@@ -168,41 +169,41 @@ static int reorder(const search *a, const arguments *step, searching *s, idx wid
     return 0;
 }
 
-/* Return 1 if log-probabilities are NaN, 2 if memory ran out. */
+/* Return the number of steps, -1 if log-probabilities are NaN, or -2 if memory ran out. */
 static int run_search(const search *a, searching *s, arguments step, char *is_live) {
-    idx live = a->sentences, width = 1;
+    idx live = a->sentences, width = 1, length = 1;
     for (idx i = 0; i < live; i++) {
         s->now.sentences[i] = i, s->now.totals[i * a->beam] = 0, s->now.slots[i * a->beam] = 0, s->inputs[i] = a->bos;
         for (idx w = 0; w < a->beam; w++) a->scores[i * a->beam + w] = -INFINITY;
     }
-    for (idx length = 1; live > 0; length++) {
+    for (; live > 0; length++) {
         step.position = length - 1, step.rows = live * width, step.per_source = width;
         step.sources = s->now.sentences;
         step.signal = a->signals ? a->signals + step.position * step.dim : NULL;
         step.rotation = a->rotations ? a->rotations + step.position * 2 * step.rotary_dim : NULL;
         real **block = s->blocks + step.position / BLOCK;
-        if (!*block && !(*block = large(step.rows * row_size(&step) * (idx)sizeof(real)))) return 2;
+        if (!*block && !(*block = large(step.rows * row_size(&step) * (idx)sizeof(real)))) return -2;
         for (idx i = 0; i < step.rows; i++)
             s->only[i] = a->limits[s->now.sentences[i / width]] == length ? a->eos : -1;
         relattn_step(&step);
         for (idx place = 0; place < live; place++) {
             const int more = advance(a, s, place, width, step.best, length);
-            if (more < 0) return 1;
+            if (more < 0) return -1;
             is_live[place] = (char)more;
         }
-        live = close_up(a, s, is_live, live);
+        live = close_up(a, s, is_live, live, length);
         step.position = length; /* those to copy */
-        if (reorder(a, &step, s, width, live)) return 2;
+        if (reorder(a, &step, s, width, live)) return -2;
         const beams before = s->now;
         s->now = s->next, s->next = before;
         width = a->beam;
         for (idx i = 0; i < live * width; i++)
             s->inputs[i / width * width + s->now.slots[i]] = s->now.tokens[i * a->capacity + length - 1];
     }
-    return 0;
+    return (int)length - 1;
 }
 
-/* Search, and write the finished hypotheses of each sentence. */
+/* Search, write the finished hypotheses of each sentence, and return what `run_search` does. */
 int relattn_search(const search *a) {
     const idx rows = a->sentences * a->beam, most = a->beam == 1 ? 1 : 2 * a->beam;
     const idx blocks = up(a->capacity, BLOCK) / BLOCK;
@@ -232,8 +233,8 @@ int relattn_search(const search *a) {
     const idx count = sizeof pieces / sizeof *pieces;
     idx total = 0;
     for (idx i = 0; i < count; i++) total += up(pieces[i].bytes, 64);
-    char *memory = large(total), *left = memory;
-    if (!memory) return 2;
+    char *memory = aligned_alloc(64, total), *left = memory; /* often much more than is used */
+    if (!memory) return -2;
     for (idx i = 0; i < count; left += up(pieces[i++].bytes, 64)) memcpy(pieces[i].field, &left, sizeof left);
     memset(s.blocks, 0, sizeof(real *) * blocks);
     step.blocks = s.blocks, step.tokens = s.inputs, step.only = s.only, step.logits = NULL, step.space = s.space;

@@ -17,7 +17,7 @@ from relattn.translation.config import Calibration, SearchConfig
 from relattn.translation.data.batching import Batch, collate
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.data.planning import batch_by_size
-from relattn.translation.kernels.decoder import KERNELS, NativeDecoder, unsupported_reason
+from relattn.translation.kernels.decoder import KERNELS, MOST_POSITIONS, NativeDecoder, unsupported_reason
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search import beam, constrained
@@ -74,7 +74,7 @@ class TorchTranslator(Translator):
         if self.pytorch_reason is not None:
             return f"PyTorch ({self.pytorch_reason})"
         assert KERNELS is not None
-        return f"compiled decoder for {KERNELS.level}; PyTorch after prefixes"
+        return f"compiled decoder for {KERNELS.level}; PyTorch for prefixes, and for limits above {MOST_POSITIONS:,} pieces"
 
     def map_batches(self, work: Callable[[list[Request]], Any], batches: list[list[Request]]) -> Iterator[Any]:
         if min(self.workers, len(batches)) == 1:
@@ -106,7 +106,9 @@ class TorchTranslator(Translator):
     ) -> list[list[Hypothesis]]:
         """Search for requests whose prefixes have the same length, and which either all have phrases or have none."""
         special = self.tokenizer.special
-        decoder = self.model if requests[0].prefix else self._decoder  # the model reads a prefix in one pass
+        longest = max(each.limit for each in requests)
+        on_pytorch = requests[0].prefix or longest > MOST_POSITIONS  # the model reads a prefix in one pass
+        decoder = self.model if on_pytorch else self._decoder
         step = decoder.step
         rules = SearchRules(
             beam_size=search.beam_size,
@@ -124,7 +126,7 @@ class TorchTranslator(Translator):
         memory = decoder.encode(pad_sequence(src, batch_first=True, padding_value=special.pad), src_lengths)
         if isinstance(decoder, NativeDecoder) and options.sampling is None and not requests[0].phrases:
             return decoder.search(memory, src_lengths, limits, rules)
-        cache = decoder.start(memory, src_lengths, int(limits.max()))
+        cache = decoder.start(memory, src_lengths, longest)
         if options.sampling is not None:
             draws = [[options.sampling.seed, each.number, draw] for each in requests for draw in range(options.n_best)]
             drawn_from = np.stack([np.random.default_rng(draw).random(int(limits.max())) for draw in draws])
