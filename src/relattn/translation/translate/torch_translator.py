@@ -74,7 +74,7 @@ class TorchTranslator(Translator):
         if self.pytorch_reason is not None:
             return f"PyTorch ({self.pytorch_reason})"
         assert KERNELS is not None
-        return f"compiled decoder for {KERNELS.level}; PyTorch for prefixes, and for limits above {MOST_POSITIONS:,} pieces"
+        return f"compiled decoder for {KERNELS.level}; PyTorch for prefixes and limits above {MOST_POSITIONS:,} pieces"
 
     def map_batches(self, work: Callable[[list[Request]], Any], batches: list[list[Request]]) -> Iterator[Any]:
         if min(self.workers, len(batches)) == 1:
