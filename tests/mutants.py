@@ -81,7 +81,6 @@ strips.h: position - in_chunk - a->window_left;  =>  position - in_chunk - a->wi
 strips.h: position - in_chunk + a->window_right + 1;  =>  position - in_chunk + a->window_right;
 strips.h: clamped(a->left + begin - (position + queries - 1)  =>  clamped(a->left + begin - position
 strips.h: window_begin(a, position + at->rows - 1) > at->key;  =>  window_begin(a, position) > at->key;
-backward.h: pick(x[v] != splat(-INFINITY), d, splat(0))  =>  d
 key_strips.h: labels.first + ROWS, 0, labels.count + ROWS)  =>  labels.first, 0, labels.count + ROWS)
 key_strips.h: fold_margins(a->clips, masses, width, ROWS, count, labels);  =>  (void)masses;
 strips.h: a->queries + at->first + r;  =>  a->queries + r;

@@ -61,6 +61,8 @@ def test_a_window_that_hides_nothing_is_no_window(options, left, right):
 def test_labels_that_a_window_does_not_reach_are_cut_off():
     call = call_of(90, 90, 81, window=(3, 7))
     assert (call.left, call.right, call.rel_key.shape[0], call.clips) == (3, 7, 11, False)
+    for clip in ((5, 1), (1, 5)):  # pairs that attend are beyond one edge
+        assert call_of(90, 90, 7, clip=clip, window=(4, 4)).clips
 
 
 STREAMS = {
