@@ -1,6 +1,6 @@
-"""Draw the pictures of the documentation: docs/attention.svg, docs/models.svg and docs/arguments/*.svg.
+"""Draw the pictures of the documentation: docs/attention.svg, models.svg, windows.svg and arguments/*.svg.
 
-The first two show the rows of results/attention-cpu.csv and results/models-cpu.csv. Those of docs/arguments.md show the
+The first three show the rows of the CSV files of the same names in results. Those of docs/arguments.md show the
 calls in the Python code before each picture, as a matrix of queries × keys per call and sequence:
 
     rows-NAME.svg      the table row that each pair reads, a dash if it reads none
@@ -36,6 +36,12 @@ COLOURS = {
     **{"VITS": "#bf3989", "eager": "#bc4c00", "sdpa": GREY, "relattn": "#0550ae"},
 }
 NAMES = {"plain": "PyTorch, no positions", "auto": "relattn"}
+WINDOW_METHODS = {
+    "window": ("relattn, window (128, 128)", "#0550ae"),
+    "full": ("relattn, all pairs", "#1a7f37"),
+    "mask": ("PyTorch, a band as mask, no positions", GREY),
+    "flex": ("FlexAttention, a band as block mask, no positions", "#bc4c00"),
+}
 ENCODER_NAMES = {"eager": "own code, eager", "sdpa": "own code, SDPA", "relattn": "relattn"}
 Lines = dict[str, list[tuple[int, float]]]  # method -> points (n, y), in order
 EncoderRows = dict[tuple[str, int, str], dict[str, dict[str, str]]]  # (model, size, unit) -> method -> row
@@ -159,6 +165,26 @@ def models_panel(axis: Axes, lines: EncoderRows, column: str, title: str) -> Non
         names.append(f"{size:,} {unit}" if model == before else f"{model}, {size:,} {unit}")
         before = model
     axis.set_yticks(range(len(lines)), reversed(names))
+
+
+def draw_windows(results: Path, out: Path) -> None:
+    """Draw the time per position of attention in a window by length, forward and with backward."""
+    rows = read(results)
+    figure, axes = new_figure(figsize=(10, 4))
+    for axis, passes in zip(axes, ("forward", "forward + backward"), strict=True):
+        for method, (name, colour) in WINDOW_METHODS.items():
+            points = [(int(row["n"]), row) for row in rows if (row["method"], row["pass"]) == (method, passes)]
+            if points:
+                times = [float(row["us per token"]) for _, row in points]
+                axis.plot([n for n, _ in points], times, marker="o", markersize=4, color=colour, label=name)
+        axis.set(xscale="log", yscale="log", xlabel="length n")
+        axis.set_xticks(
+            *zip(*((n, f"{n:,}") for n in sorted({int(row["n"]) for row in rows})), strict=True), rotation=45
+        )
+        axis.yaxis.set_major_formatter(lambda y, _: f"{y:,g}")
+        finish(axis, f"microseconds per position, {passes}")
+    axes[0].legend(frameon=False, fontsize=8.5)
+    save(figure, out)
 
 
 def new_figure(**options: Any) -> tuple[Figure, list[Axes]]:
@@ -305,6 +331,7 @@ def main() -> None:
     command("pictures", __doc__).parse_args()
     draw_attention(RESULTS / "attention-cpu.csv", DOCS / "attention.svg")
     draw_models(RESULTS / "models-cpu.csv", DOCS / "models.svg")
+    draw_windows(RESULTS / "windows-cpu.csv", DOCS / "windows.svg")
     for path, content in argument_pictures().items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(content, encoding="utf-8")
