@@ -56,7 +56,7 @@ def attention(method: str, n: int, window: int) -> Callable[..., Any]:
         return compiled(query, key, value, block_mask=mask)
 
     with torch.no_grad():
-        attend(*torch.zeros(3, 1, HEADS, n, DIM))  # compiles it before it is timed
+        attend(*torch.zeros(3, 1, n, HEADS, DIM).transpose(2, 3))  # compiles it for these strides before it is timed
     return attend
 
 
