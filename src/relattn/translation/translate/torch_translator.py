@@ -71,6 +71,7 @@ class TorchTranslator(Translator):
 
     @property
     def engine(self) -> str:
+        """Name of what runs the searches, with the reason if it is PyTorch."""
         if self.pytorch_reason is not None:
             return f"PyTorch ({self.pytorch_reason})"
         assert KERNELS is not None
