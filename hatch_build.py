@@ -88,8 +88,10 @@ def in_zig(flag: str) -> str:
 
 
 def commands(folder: Path, target: Target) -> dict[Path, list[str]]:
-    """How each object of attention is compiled, in that folder: a name in place of a path, since macOS writes it into
-    the object."""
+    """Return the commands that compile the objects of attention, to be run in `folder`.
+
+    Outputs are names and not paths, since macOS writes them into the objects.
+    """
     return commands_of("attention", "arguments.h", folder, target, tuple(DEFINES))
 
 
@@ -100,7 +102,7 @@ def decoder_commands(folder: Path, target: Target) -> dict[Path, list[str]]:
 
 
 def all_commands(root: Path, target: Target) -> dict[Path, list[str]]:
-    """How each object is compiled, in a copy of the project."""
+    """Return the commands that compile all objects of the project below `root`."""
     return {**commands(root / NATIVE, target), **decoder_commands(root / DECODER, target)}
 
 

@@ -77,8 +77,8 @@ capabilities.py: 1 <= dim <= self.head_dims  =>  1 <= dim < self.head_dims
 @ backends/native test_native.py test_backends.py test_windows.py
 strips.h: return label >= 0 && label < a->labels  =>  return label > 0 && label < a->labels
 strips.h: window_end(a, position + live - 1), 0, valid_keys(a, b))  =>  window_end(a, position + live - 1), 0, a->keys)
-strips.h: position - in_chunk - a->window_left;  =>  position - in_chunk - a->window_left + 1;
-strips.h: position - in_chunk + a->window_right + 1;  =>  position - in_chunk + a->window_right;
+strips.h: chunk_start(a, position) - a->window_left;  =>  chunk_start(a, position) - a->window_left + 1;
+strips.h: chunk_start(a, position) + a->window_right + 1;  =>  chunk_start(a, position) + a->window_right;
 strips.h: clamped(a->left + begin - (position + queries - 1)  =>  clamped(a->left + begin - position
 strips.h: window_begin(a, position + at->rows - 1) > at->key;  =>  window_begin(a, position) > at->key;
 key_strips.h: labels.first + ROWS, 0, labels.count + ROWS)  =>  labels.first, 0, labels.count + ROWS)

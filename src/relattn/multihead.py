@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from relattn.call import Beyond
 from relattn.checks import can_read, check_dropout, show
-from relattn.nn import RelativeAttention, Tables, check_count
+from relattn.nn import RelativeAttention, Tables, head_dim_of
 
 
 class RelativeMultiheadAttention(nn.Module):
@@ -79,15 +79,11 @@ class RelativeMultiheadAttention(nn.Module):
         backend: str = "auto",
     ) -> None:
         super().__init__()
-        check_count("embed_dim", embed_dim)
-        check_count("num_heads", num_heads)
+        self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, head_dim_of(embed_dim, num_heads)
         check_dropout("dropout", dropout)
-        if embed_dim % num_heads != 0:
-            raise ValueError(f"embed_dim must be a multiple of num_heads, got {embed_dim} and {num_heads}")
         for name, given in (("add_bias_kv", add_bias_kv), ("add_zero_attn", add_zero_attn)):
             if given:
                 raise ValueError(f"{name} must be False, since an added key has no position, got {given!r}")
-        self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
         self.dropout, self.batch_first = dropout, batch_first

@@ -322,15 +322,11 @@ class RelativeSelfAttention(SelfAttention):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        check_count("embed_dim", embed_dim)
-        check_count("num_heads", num_heads)
-        if embed_dim % num_heads != 0:
-            raise ValueError(f"embed_dim must be a multiple of num_heads, got {embed_dim} and {num_heads}")
+        head_dim = head_dim_of(embed_dim, num_heads)
         num_key_heads = num_heads if num_key_heads is None else num_key_heads
         check_count("num_key_heads", num_key_heads)
         if num_heads % num_key_heads != 0:
             raise ValueError(f"num_heads must be a multiple of num_key_heads, got {num_heads} and {num_key_heads}")
-        head_dim = embed_dim // num_heads
         # Projections are initialised before the tables: the order decides which weights a seed gives.
         widths = (embed_dim, num_key_heads * head_dim, num_key_heads * head_dim, embed_dim)
         query, key, value, out = (linear(embed_dim, width, bias, device=device, dtype=dtype) for width in widths)
@@ -366,6 +362,15 @@ def linear(inputs: int, outputs: int, bias: bool = True, **options: Any) -> nn.L
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
     return layer
+
+
+def head_dim_of(embed_dim: int, num_heads: int) -> int:
+    """Return the dimension of a head, after a check of both arguments."""
+    check_count("embed_dim", embed_dim)
+    check_count("num_heads", num_heads)
+    if embed_dim % num_heads != 0:
+        raise ValueError(f"embed_dim must be a multiple of num_heads, got {embed_dim} and {num_heads}")
+    return embed_dim // num_heads
 
 
 def check_count(name: str, count: Any) -> None:

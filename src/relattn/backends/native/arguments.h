@@ -34,7 +34,7 @@ typedef struct {
     /* parts of the batch whose heads have gradients of the tables of their own */
     idx shares;
     idx query_offset, left, clips, is_causal;
-    /* the window begins and ends so many keys from the first position of a query's chunk; -1: no limit */
+    /* number of keys in the window before and after the first position of a query's chunk; -1: no limit */
     idx window_left, window_right, chunk;
     /* a pair is kept where its draw from [0, 2^24) is below the threshold, and multiplied by the scale: 1 / (1 - p) */
     idx keep_threshold;

@@ -54,14 +54,17 @@ INLINE idx position_of(const arguments *a, idx b, idx row) {
     return (a->query_offsets ? a->query_offsets[b] : a->query_offset) + row;
 }
 
+/* The first position of the chunk of a position, which may be negative. */
+INLINE idx chunk_start(const arguments *a, idx position) {
+    return a->chunk == 1 ? position : position - (position % a->chunk + a->chunk) % a->chunk;
+}
+
 /* The first key that a query at a position may attend to, and the end of these keys, if there were enough keys. */
 INLINE idx window_begin(const arguments *a, idx position) {
-    const idx in_chunk = a->chunk == 1 ? 0 : (position % a->chunk + a->chunk) % a->chunk;
-    return a->window_left < 0 ? 0 : position - in_chunk - a->window_left;
+    return a->window_left < 0 ? 0 : chunk_start(a, position) - a->window_left;
 }
 INLINE idx window_end(const arguments *a, idx position) {
-    const idx in_chunk = a->chunk == 1 ? 0 : (position % a->chunk + a->chunk) % a->chunk;
-    const idx end = a->window_right < 0 ? INT64_MAX : position - in_chunk + a->window_right + 1;
+    const idx end = a->window_right < 0 ? INT64_MAX : chunk_start(a, position) + a->window_right + 1;
     return a->is_causal && position + 1 < end ? position + 1 : end;
 }
 

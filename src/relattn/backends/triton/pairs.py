@@ -31,7 +31,7 @@ class PairOptions(NamedTuple):
     labels: Any  # rows of a table for pairs in the clipping range; the first is row `shift`
     shift: Any
     reach: Any  # number of labels that a block of queries reaches if it is smaller than `labels`, or None
-    window_left: Any  # the window begins so many keys before the first position of a query's chunk; None: at key 0
+    window_left: Any  # number of keys in the window before the first position of a query's chunk; None: no limit
     window_right: Any  # the window ends so many keys after it; None: at the last key, or at the query if CAUSAL
     chunk_size: Any  # positions per chunk of the sequence, or None if each position is a chunk of its own
     keep_threshold: Any  # dropout keeps a pair if its random number, out of 2 ** 24, is smaller
