@@ -353,6 +353,8 @@ def test_checkpoints_are_unchanged_and_copies_are_independent(tmp_path):
     assert faster.report(twin).count(": relattn") == 3
     torch.testing.assert_close(output(model, inputs).last_hidden_state, ours, rtol=0, atol=2e-5)
     assert float((output(twin, inputs).last_hidden_state - ours).abs().max()) > 1e-3
+    for each in (model, twin):
+        faster.disable(each)
 
 
 def test_disabling_restores_only_what_was_enabled():
@@ -418,15 +420,7 @@ def test_a_mask_that_is_a_bias_runs_the_models_own_code(name):
     assert torch.equal(ours[0], own[0])
 
 
-def test_untested_and_missing_versions_are_refused(monkeypatch):
-    package = sys.modules["transformers"]  # lazy; it replaces itself when a submodule is imported
-    for version in ("5.22.9", "5.24.0", "6.0"):
-        monkeypatch.setattr(package, "__version__", version)
-        with pytest.raises(RuntimeError, match=f"transformers must have a tested version.*got {version}"):
-            faster.enable()
-    monkeypatch.setattr(package, "__version__", "5.23.7")
-    faster.enable()
-    faster.disable()
+def test_transformers_must_be_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError, match="transformers must be installed"):
         faster.enable()

@@ -13,6 +13,6 @@ module whose attention relattn does not support keeps its own code, and `report`
 something relattn does not compute, such as attention weights, also runs the model's own code.
 """
 
-from relattn.integrations.transformers.patching import TESTED, disable, enable, report
+from relattn.integrations.transformers.patching import disable, enable, report
 
-__all__ = ["TESTED", "disable", "enable", "report"]
+__all__ = ["disable", "enable", "report"]

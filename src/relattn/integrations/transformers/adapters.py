@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.integrations import is_deepspeed_zero3_enabled, is_fsdp_managed_module
-from transformers.utils.output_capturing import _active_collector
+
+try:  # a private name; the check of each family finds out whether calls for attention weights are recognised
+    from transformers.utils.output_capturing import _active_collector
+except ImportError:
+    _active_collector = None
 
 from relattn import relative_attention
 from relattn.functional import Chunk, Window
@@ -27,8 +33,7 @@ def needs_attention_weights(module: nn.Module, output_attentions: bool | None = 
         module: the attention module or encoder that is called.
         output_attentions: the argument of that name of the call, if the call has one.
     """
-    captured = _active_collector.get()
-    needed = bool(output_attentions) or (captured is not None and any("attentions" in name for name in captured))
+    needed = bool(output_attentions) or any("attentions" in name for name in _captured() or ())
     module_type = type(module)
     if needed and module_type.__module__ not in _warned_modules:
         _warned_modules.add(module_type.__module__)
@@ -36,6 +41,25 @@ def needs_attention_weights(module: nn.Module, output_attentions: bool | None = 
             "%s: attention weights were requested, so the model's own code computes them", module_type.__name__
         )
     return needed
+
+
+def _captured() -> dict[str, Any] | None:
+    """Return what the model that runs collects from its layers, by name."""
+    if _active_collector is None:
+        return None
+    # The compiler cannot trace a ContextVar. A model that collects something stores it here too while it is compiled.
+    return _active_collector.global_var if torch.compiler.is_compiling() else _active_collector.get()
+
+
+@contextmanager
+def without_warnings(modules: set[str]) -> Iterator[None]:
+    """Do not log the warning of `needs_attention_weights` for the classes of these Python modules."""
+    added = modules - _warned_modules
+    _warned_modules.update(added)
+    try:
+        yield
+    finally:
+        _warned_modules.difference_update(added)
 
 
 def split_heads(x: Tensor, head_dim: int) -> Tensor:

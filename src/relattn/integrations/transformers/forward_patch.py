@@ -13,8 +13,19 @@ from torch import nn
 from relattn.functional import Window
 
 PACKAGE = "transformers.models"
-ORIGINAL = "_relattn_original_forward"  # attribute of a patched forward; it holds the forward that was replaced
-WINDOW = "_relattn_window"  # attribute of a patched forward; it holds the window it was enabled with
+SETTING = "_relattn_setting"  # attribute of an enabled module, or of an enabled class for all its modules
+
+
+def load_class(class_path: str) -> type[nn.Module]:
+    """Import and return a class, by its path below transformers.models."""
+    module_name, _, class_name = class_path.rpartition(".")
+    module_type: type[nn.Module] = getattr(importlib.import_module(f"{PACKAGE}.{module_name}"), class_name)
+    return module_type
+
+
+def path_of(module_type: type) -> str:
+    """Return the path of a class below transformers.models."""
+    return f"{module_type.__module__.removeprefix(f'{PACKAGE}.')}.{module_type.__qualname__}"
 
 
 @dataclass(frozen=True)
@@ -33,29 +44,22 @@ class ForwardPatch:
     unsupported_reason: Callable[[Any], str | None] = lambda module: None
     takes_window: bool = False
 
-    def load_class(self) -> type[nn.Module]:
-        """Import and return the class."""
-        module_name, _, class_name = self.class_path.rpartition(".")
-        module_type: type[nn.Module] = getattr(importlib.import_module(f"{PACKAGE}.{module_name}"), class_name)
-        return module_type
-
-    def wrap(self, original_forward: Callable[..., Any], window: Window = None) -> Callable[..., Any]:
-        """Return a forward that calls the replacement, or `original_forward` for modules that are not supported.
+    def wrap(self, original_forward: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a forward that calls the replacement for enabled modules, and `original_forward` for the others.
 
         With a window, a call that would need `original_forward`, which has no window, raises ValueError.
         """
-        replacement, own_forward = self.forward, original_forward
-        if window is not None:
-            replacement = functools.partial(self.forward, window=window)
-            own_forward = functools.partial(_refuse, window)
 
         @functools.wraps(original_forward)
         def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if self.unsupported_reason(module) is not None:
+            setting = getattr(module, SETTING, None)
+            if setting is None or self.unsupported_reason(module) is not None:
                 return original_forward(module, *args, **kwargs)
-            return replacement(own_forward, module, *args, **kwargs)
+            if setting.window is None:
+                return self.forward(original_forward, module, *args, **kwargs)
+            refuse = functools.partial(_refuse, setting.window)
+            return self.forward(refuse, module, *args, window=setting.window, **kwargs)
 
-        forward.__dict__.update({ORIGINAL: original_forward, WINDOW: window})
         return forward
 
 

@@ -1,25 +1,124 @@
-"""Enable and disable the forward patches: on classes, for all their modules, or on the modules of one model."""
+"""Enable and disable the forward patches: on classes, for all their modules, or on the modules of one model.
+
+The forward of a class is replaced by one that reads the setting of its module: an attribute of the module, or of the
+class for all its modules. So copies, replicas and wrappers of a module follow its setting, and disabling a module takes
+effect in code that kept a reference to its forward.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import MethodType, TracebackType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from torch import nn
 
 from relattn.checks import check_window
 from relattn.functional import Window
-from relattn.integrations.transformers.forward_patch import ORIGINAL, PACKAGE, WINDOW, ForwardPatch
+from relattn.integrations.transformers.forward_patch import SETTING, ForwardPatch, load_class, path_of
 
-TESTED = ("5.23.0", "5.24")  # tested versions of transformers: at least the first, below the second
+if TYPE_CHECKING:
+    from relattn.integrations.transformers.family import Family  # imports transformers
+
+_log = logging.getLogger(__name__)
+
+
+class Setting:
+    """How a module, or all modules of a class, use relattn: with which window."""
+
+    def __init__(self, owner: PatchedClass, window: Window) -> None:
+        self.owner = owner
+        self.window = window
+        owner.settings.add(self)
+
+    def __reduce__(self) -> Any:
+        """Copies and pickled models patch the class again, in their own process."""
+        return _restored_setting, (self.owner.patch.class_path, self.window)
+
+
+class PatchedClass:
+    """A supported class of transformers, whose forward can be replaced and restored.
+
+    Attributes:
+        patch: the replacement.
+        family: the family of the patch.
+        settings: the settings in use, of the class or of its modules.
+    """
+
+    def __init__(self, patch: ForwardPatch, family: Family) -> None:
+        self.patch = patch
+        self.family = family
+        self.settings: WeakSet[Setting] = WeakSet()
+        self.forward: Callable[..., Any] | None = None  # the replacement, once there is one
+        self.original: Callable[..., Any] | None = None
+        self.is_inherited = False
+
+    @functools.cached_property
+    def module_type(self) -> type[nn.Module]:
+        """The class."""
+        return load_class(self.patch.class_path)
+
+    def install(self) -> None:
+        """Replace the forward of the class, if that is not done."""
+        current = self.module_type.forward
+        if not any(forward is self.forward for forward in _unwrapped(current)):
+            self.is_inherited = "forward" not in self.module_type.__dict__
+            self.original, self.forward = current, self.patch.wrap(current)
+            self.module_type.forward = self.forward  # type: ignore[method-assign]
+
+    def uninstall(self) -> None:
+        """Restore the class if no setting is in use. What another library put around the forward stays."""
+        if self.forward is None or self.settings or self.module_type.__dict__.get("forward") is not self.forward:
+            return
+        if self.is_inherited:
+            del self.module_type.forward
+        else:
+            self.module_type.forward = self.original  # type: ignore[method-assign, assignment]
+
+    def enable(self, owner: type[nn.Module] | nn.Module, window: Window = None) -> None:
+        """Enable the class or one of its modules."""
+        self.install()
+        setattr(owner, SETTING, Setting(self, window))
+        if isinstance(owner, nn.Module):
+            self._rebind(owner, self.original, self.forward)
+
+    def disable(self, owner: type[nn.Module] | nn.Module) -> None:
+        """Undo `enable`. Does nothing if `owner` was not enabled."""
+        if (setting := owner.__dict__.get(SETTING)) is not None:
+            delattr(owner, SETTING)
+            self.settings.discard(setting)
+            if isinstance(owner, nn.Module):
+                self._rebind(owner, self.forward, self.original)
+        self.uninstall()
+
+    def _rebind(self, module: nn.Module, old: Any, new: Any) -> None:
+        """Exchange the forward in references that a module keeps, such as that of accelerate's hooks."""
+        for name, value in list(module.__dict__.items()):
+            if isinstance(value, MethodType) and value.__func__ is old:
+                module.__dict__[name] = MethodType(new, value.__self__)
+
+    def unsupported_reason(self, module: nn.Module) -> str | None:
+        """Return why `module` keeps its own code, or None."""
+        reason = _disagreement(self.family) or self.patch.unsupported_reason(module)
+        if reason is not None or "forward" not in module.__dict__:
+            return reason
+        kept = [value.__func__ for value in module.__dict__.values() if isinstance(value, MethodType)]
+        known = (self.forward, self.original or self.module_type.forward)
+        around = (getattr(forward, "__func__", None) for forward in _unwrapped(module.__dict__["forward"]))
+        if any(forward in known for forward in kept) or self.forward in around:
+            return None
+        return "another library has replaced its forward"
 
 
 class Enabled:
-    """The classes or modules that one call of `enable` patched. As a context manager, it unpatches these on exit."""
+    """The classes or modules that one call of `enable` changed. As a context manager, it restores these on exit."""
 
-    def __init__(self, patched: list[type[nn.Module] | nn.Module]) -> None:
-        self.patched = patched
+    def __init__(self) -> None:
+        self.changed: list[tuple[PatchedClass, type[nn.Module] | nn.Module]] = []
 
     def __enter__(self) -> Enabled:
         return self
@@ -27,14 +126,16 @@ class Enabled:
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for owner in self.patched:
-            _restore(owner)
+        for patched, owner in self.changed:
+            patched.disable(owner)
 
 
 def enable(model: nn.Module | None = None, *, window: Window = None) -> Enabled:
     """Compute relative attention with relattn in one model, or in all models of the supported families.
 
-    What is already enabled stays as it is.
+    What is already enabled stays as it is. A family is first compared with its own code on a small model of random
+    weights, once per process. If they disagree, because the installed version of transformers differs, the family is
+    left alone, with a warning.
 
     Args:
         model: the model to patch. None patches the classes, and so all their models, including those created later.
@@ -47,48 +148,50 @@ def enable(model: nn.Module | None = None, *, window: Window = None) -> Enabled:
 
     Raises:
         ImportError: transformers is not installed.
-        RuntimeError: the installed version of transformers was not tested. The message gives the tested versions.
-        ValueError: the window has no valid form, is given without a model, or is not supported by a part of the model.
+        ValueError: the window has no valid form, is given without a model, or is not supported by a part of the model;
+            or `model` is a part of a stack whose layers exchange positions.
     """
-    _require_tested_version()
+    try:
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise ImportError('transformers must be installed: pip install "relattn[transformers]"') from error
     window = None if window is None else check_window(window)
-    patched: list[type[nn.Module] | nn.Module] = []
+    enabled = Enabled()
     if model is None:
         if window is not None:
             raise ValueError(f"window must be given with a model, because it changes the outputs, got window={window}")
-        for patch in _patches():
-            module_type = patch.load_class()
-            if not hasattr(module_type.forward, ORIGINAL):
-                module_type.forward = patch.wrap(module_type.forward)  # type: ignore[method-assign]
-                patched.append(module_type)
-        return Enabled(patched)
+        for patched in _patched_classes().values():
+            if _disagreement(patched.family) is None and SETTING not in patched.module_type.__dict__:
+                patched.enable(patched.module_type)
+                enabled.changed.append((patched, patched.module_type))
+        return enabled
+    modules = _units(model)
     if window is not None:
-        _check_model_takes_window(model, window)
-    for module, patch in _patchable_modules(model):
-        forward = module.forward if window is None else module.__dict__.get("forward")  # classes have no window
-        if not hasattr(forward, ORIGINAL):
-            original_forward = getattr(type(module).forward, ORIGINAL, type(module).forward)
-            module.forward = MethodType(patch.wrap(original_forward, window), module)  # type: ignore[method-assign]
-            patched.append(module)
-    return Enabled(patched)
+        _check_model_takes_window(model, modules, window)
+    for module, patched in modules:
+        setting = getattr(module, SETTING, None) if window is None else module.__dict__.get(SETTING)
+        if setting is None and patched.unsupported_reason(module) is None:
+            patched.enable(module, window)
+            enabled.changed.append((patched, module))
+    return enabled
 
 
-def _check_model_takes_window(model: nn.Module, window: Window) -> None:
+def _check_model_takes_window(model: nn.Module, modules: list[tuple[nn.Module, PatchedClass]], window: Window) -> None:
     """Check that each relative attention of a model can have a window, before any is patched."""
-    modules = list(_patchable_modules(model))
     families = "Parakeet, Wav2Vec2-BERT or Wav2Vec2-Conformer"
     if not modules:
         raise ValueError(f"window must be given with a model of {families}, got {type(model).__name__}")
-    for module, patch in modules:
+    for module, patched in modules:
         name = type(module).__name__
-        if not patch.takes_window:
+        if not patched.patch.takes_window:
             raise ValueError(f"window must be given with a model of {families}, got a model with {name}")
-        if (reason := patch.unsupported_reason(module)) is not None:
+        if (reason := patched.unsupported_reason(module)) is not None:
             raise ValueError(f"window must be given with a model that is supported as a whole, got {name}: {reason}")
-        forward = module.__dict__.get("forward")
-        if hasattr(forward, ORIGINAL) and getattr(forward, WINDOW) != window:
-            enabled = getattr(forward, WINDOW)
-            raise ValueError(f"window must be {enabled}, with which {name} is enabled, got {window}; disable it first")
+        setting = module.__dict__.get(SETTING)
+        if setting is not None and setting.window != window:
+            raise ValueError(
+                f"window must be {setting.window}, with which {name} is enabled, got {window}; disable it first"
+            )
 
 
 def disable(model: nn.Module | None = None) -> None:
@@ -96,24 +199,17 @@ def disable(model: nn.Module | None = None) -> None:
 
     Args:
         model: the model to restore. None restores the classes; models that were enabled on their own stay enabled.
+
+    Raises:
+        ValueError: `model` is a part of a stack whose layers exchange positions.
     """
     if model is None:
-        for patch in _patches():
-            _restore(patch.load_class())
+        for patched in _patched_classes().values():
+            if patched.forward is not None:
+                patched.disable(patched.module_type)
     else:
-        for module, _ in _patchable_modules(model):
-            _restore(module)
-
-
-def _restore(owner: type[nn.Module] | nn.Module) -> None:
-    """Restore the original forward of a class or a module. Does nothing if it is not patched."""
-    forward = owner.__dict__.get("forward")
-    if not hasattr(forward, ORIGINAL):
-        return
-    if isinstance(owner, nn.Module):
-        del owner.forward
-    else:
-        owner.forward = getattr(forward, ORIGINAL)  # type: ignore[method-assign]
+        for module, patched in _units(model):
+            patched.disable(module)
 
 
 def report(model: nn.Module) -> str:
@@ -128,53 +224,92 @@ def report(model: nn.Module) -> str:
     """
     lines = []
     for name, module in model.named_modules():
-        patch = _find_patch(module)
-        if patch is None:
+        if (patched := _find(module)) is None:
             continue
-        reason = patch.unsupported_reason(module)
-        if reason is None and not hasattr(module.forward, ORIGINAL):
-            reason = "not enabled"
-        if reason is None and (window := getattr(module.forward, WINDOW)) is not None:
-            reason = f"relattn, window {window}"
-        lines.append(f"{name or 'the model'} ({type(module).__name__}): {'relattn' if reason is None else reason}")
+        setting: Setting | None = getattr(module, SETTING, None)
+        reason = patched.unsupported_reason(module)
+        if reason is None:
+            window = "" if setting is None or setting.window is None else f", window {setting.window}"
+            reason = "not enabled" if setting is None else f"relattn{window}"
+        lines.append(f"{name or 'the model'} ({type(module).__name__}): {reason}")
     return "\n".join(lines) or f"{type(model).__name__}: no module of a supported class"
 
 
-def _patchable_modules(model: nn.Module) -> Iterable[tuple[nn.Module, ForwardPatch]]:
-    """Yield each module of `model` whose class has a patch, with that patch."""
-    for module in model.modules():
-        if (patch := _find_patch(module)) is not None:
-            yield module, patch
+def _units(model: nn.Module) -> list[tuple[nn.Module, PatchedClass]]:
+    """Return the modules of `model` that have a patch, and check that none of them is cut off from its unit."""
+    modules = [(module, patched) for module in model.modules() if (patched := _find(module)) is not None]
+    units = {patched.family.unit for _, patched in modules} - {""}
+    inside = {
+        part
+        for unit in model.modules()
+        if any(path_of(base) in units for base in type(unit).__mro__)
+        for part in unit.modules()
+    }
+    for module, patched in modules:
+        unit = patched.family.unit
+        if unit and module not in inside and patched.unsupported_reason(module) is None:
+            raise ValueError(
+                f"model must contain the whole {unit.rpartition('.')[2]}, whose parts exchange positions, got "
+                f"{type(model).__name__}"
+            )
+    return modules
 
 
-def _find_patch(module: nn.Module) -> ForwardPatch | None:
-    """Return the patch for the class of `module`, or None."""
-    module_type = type(module)
-    class_path = f"{module_type.__module__.removeprefix(f'{PACKAGE}.')}.{module_type.__qualname__}"
-    return _patches_by_class_path().get(class_path)
+def _find(module: nn.Module) -> PatchedClass | None:
+    """Return the patched class of `module`, or None."""
+    return _patched_classes().get(path_of(type(module)))
 
 
 @functools.cache
-def _patches_by_class_path() -> dict[str, ForwardPatch]:
-    return {patch.class_path: patch for patch in _patches()}
+def _patched_classes() -> dict[str, PatchedClass]:
+    """Return the supported classes by their path below transformers.models."""
+    from relattn.integrations.transformers.families import load_families
+
+    return {patch.class_path: PatchedClass(patch, family) for family in load_families() for patch in family.patches}
 
 
 @functools.cache
-def _patches() -> tuple[ForwardPatch, ...]:
-    from relattn.integrations.transformers import families  # imports transformers
+def _disagreement(family: Family) -> str | None:
+    """Return why a family must be left alone in the installed version of transformers, or None."""
+    from transformers import __version__
 
-    return families.PATCHES
+    from relattn.integrations.transformers.family import difference
 
+    @contextmanager
+    def enabled(model: nn.Module) -> Iterator[None]:
+        with Enabled() as enabled:
+            for module in model.modules():
+                if (patched := _find(module)) is not None and patched.family is family:
+                    patched.enable(module)
+                    enabled.changed.append((patched, module))
+            yield
 
-def _require_tested_version() -> None:
     try:
-        import transformers
-    except ImportError as error:
-        raise ImportError('transformers must be installed: pip install "relattn[transformers]"') from error
-    version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
-    first, end = (tuple(int(part) for part in bound.split(".")[:2]) for bound in TESTED)
-    if not first <= version < end:
-        raise RuntimeError(
-            f"transformers must have a tested version (at least {TESTED[0]}, below {TESTED[1]}), got "
-            f"{transformers.__version__}; install a tested version"
-        )
+        for patch in family.patches:
+            load_class(patch.class_path)
+        reason = difference(family, enabled)
+    except Exception as error:  # whatever the changed class raises
+        reason = f"{type(error).__name__}: {error}"
+    if reason is None:
+        return None
+    reason = f"transformers {__version__} differs from the versions that relattn supports: {reason}"
+    _log.warning("%s keeps its own code: %s", family.model.rpartition(".")[2], reason)
+    return reason
+
+
+def _restored_setting(class_path: str, window: Window) -> Setting | None:
+    """Return the setting of a module that was copied or pickled, and patch its class."""
+    patched = _patched_classes()[class_path]
+    if (reason := _disagreement(patched.family)) is None:
+        patched.install()
+        return Setting(patched, window)
+    if window is not None:
+        raise RuntimeError(f"a model that was saved with a window must be supported, got {class_path}: {reason}")
+    return None
+
+
+def _unwrapped(forward: Any) -> Iterator[Any]:
+    """Yield a forward, and those that it wraps."""
+    while forward is not None:
+        yield forward
+        forward = getattr(forward, "__wrapped__", None)

@@ -1,23 +1,38 @@
-"""Supported model families, one file each. Each file maps the equation of its models to one call of the operator."""
+"""Supported model families, one file each. Each file maps the equation of its models to one call of the operator.
 
-from relattn.integrations.transformers.families import (
-    fastspeech2_conformer,
-    granite_speech,
-    nemotron,
-    parakeet,
-    speecht5,
-    t5,
-    vits,
-    wav2vec2,
+A file has `FAMILIES`: per model, its patches and a small model on which they are checked before use.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+
+from relattn.integrations.transformers.family import Family
+
+_log = logging.getLogger(__name__)
+FILES = (
+    "fastspeech2_conformer",
+    "granite_speech",
+    "nemotron",
+    "parakeet",
+    "speecht5",
+    "t5",
+    "vits",
+    "wav2vec2",
 )
 
-PATCHES = (
-    *wav2vec2.PATCHES,
-    *parakeet.PATCHES,
-    *nemotron.PATCHES,
-    *fastspeech2_conformer.PATCHES,
-    *granite_speech.PATCHES,
-    *vits.PATCHES,
-    *speecht5.PATCHES,
-    *t5.PATCHES,
-)
+
+@functools.cache
+def load_families() -> tuple[Family, ...]:
+    """Import the files whose models the installed version of transformers has, and return their families."""
+    families: list[Family] = []
+    for name in FILES:
+        try:
+            families += importlib.import_module(f"{__name__}.{name}").FAMILIES
+        except ImportError as error:
+            # A version without the model has no module of it. Another missing name means that the model has changed.
+            if not (isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("transformers.models.")):
+                _log.warning("%s keeps its own code: the installed version of transformers differs: %s", name, error)
+    return tuple(families)

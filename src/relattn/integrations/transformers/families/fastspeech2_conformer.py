@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from relattn.integrations.transformers.adapters import (
@@ -20,6 +21,7 @@ from relattn.integrations.transformers.adapters import (
     project,
     transformer_xl,
 )
+from relattn.integrations.transformers.family import Family, valid_rows
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
@@ -51,6 +53,19 @@ def attention(
     return module.linear_out(join_heads(attended)), None
 
 
-PATCHES = (
-    ForwardPatch("fastspeech2_conformer.modeling_fastspeech2_conformer.FastSpeech2ConformerAttention", attention),
+MODULE = "fastspeech2_conformer.modeling_fastspeech2_conformer"
+FAMILIES = (
+    Family(
+        "FastSpeech2ConformerModel",
+        {"hidden_size": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_num_attention_heads": 2}
+        | {"encoder_linear_units": 24, "decoder_linear_units": 24, "speech_decoder_postnet_units": 8, "vocab_size": 30}
+        | {"duration_predictor_channels": 8, "energy_predictor_channels": 8, "pitch_predictor_channels": 8},
+        lambda: {
+            "input_tensor": torch.randint(1, 30, (2, 67)),
+            "attention_mask": valid_rows(2, 67)[:, None],
+            "return_dict": True,
+        },
+        (ForwardPatch(f"{MODULE}.FastSpeech2ConformerAttention", attention),),
+        part="encoder",
+    ),
 )

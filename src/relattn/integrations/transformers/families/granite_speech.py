@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from relattn import relative_attention
 from relattn.integrations.transformers.adapters import join_heads, project, split_heads
+from relattn.integrations.transformers.family import Family
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
@@ -44,4 +45,14 @@ def attention(
     return module.dropout(module.to_out(states))
 
 
-PATCHES = (ForwardPatch("granite_speech.modeling_granite_speech.GraniteSpeechConformerAttention", attention),)
+MODULE = "granite_speech.modeling_granite_speech"
+FAMILIES = (
+    Family(
+        f"{MODULE}.GraniteSpeechCTCEncoder",
+        {"hidden_dim": 16, "num_layers": 2, "num_heads": 2, "dim_head": 8, "context_size": 23, "max_pos_emb": 29}
+        | {"input_dim": 10, "output_dim": 7},
+        lambda: {"hidden_states": torch.randn(2, 67, 10)},
+        (ForwardPatch(f"{MODULE}.GraniteSpeechConformerAttention", attention),),
+        config="GraniteSpeechEncoderConfig",
+    ),
+)

@@ -24,6 +24,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from relattn.integrations.transformers.adapters import farthest_distance, needs_attention_weights, run_layers
 from relattn.integrations.transformers.families.parakeet import attention
+from relattn.integrations.transformers.family import Family, sound_inputs
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
@@ -101,7 +102,17 @@ def encoder(
 
 
 MODULE = "nemotron_asr_streaming.modeling_nemotron_asr_streaming"
-PATCHES = (
-    ForwardPatch(f"{MODULE}.NemotronAsrStreamingEncoderAttention", attention),
-    ForwardPatch(f"{MODULE}.NemotronAsrStreamingEncoder", encoder),
+FAMILIES = (
+    Family(
+        "NemotronAsrStreamingEncoder",
+        {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 24}
+        | {"num_key_value_heads": 2, "num_mel_bins": 16, "subsampling_conv_channels": 8}
+        | {"sliding_window": 10},
+        lambda: sound_inputs("input_features", 331, 16) | {"num_lookahead_tokens": 2},
+        (
+            ForwardPatch(f"{MODULE}.NemotronAsrStreamingEncoderAttention", attention),
+            ForwardPatch(f"{MODULE}.NemotronAsrStreamingEncoder", encoder),
+        ),
+        unit=f"{MODULE}.NemotronAsrStreamingEncoder",
+    ),
 )

@@ -37,6 +37,7 @@ from relattn.integrations.transformers.adapters import (
     run_layers,
     transformer_xl,
 )
+from relattn.integrations.transformers.family import Family, sound_inputs
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 from relattn.positions import is_valid
 
@@ -138,7 +139,17 @@ def encoder(original_forward: Callable[..., Any], module: Any, *args: Any, **kwa
     return encode(module, *args, **kwargs)
 
 
-PATCHES = (
-    ForwardPatch("parakeet.modeling_parakeet.ParakeetEncoderAttention", attention, takes_window=True),
-    ForwardPatch("parakeet.modeling_parakeet.ParakeetEncoder", encoder, takes_window=True),
+MODULE = "parakeet.modeling_parakeet"
+FAMILIES = (
+    Family(
+        "ParakeetEncoder",
+        {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 24}
+        | {"num_key_value_heads": 2, "num_mel_bins": 16, "subsampling_conv_channels": 8},
+        lambda: sound_inputs("input_features", 331, 16),
+        (
+            ForwardPatch(f"{MODULE}.ParakeetEncoderAttention", attention, takes_window=True),
+            ForwardPatch(f"{MODULE}.ParakeetEncoder", encoder, takes_window=True),
+        ),
+        unit=f"{MODULE}.ParakeetEncoder",
+    ),
 )

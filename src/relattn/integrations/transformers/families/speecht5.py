@@ -21,6 +21,7 @@ from torch import Tensor
 
 from relattn import relative_attention
 from relattn.integrations.transformers.adapters import join_heads, mask_options, needs_attention_weights, project
+from relattn.integrations.transformers.family import Family, sound_inputs
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
@@ -68,7 +69,17 @@ def attention(
     return module.out_proj(join_heads(attended)), None
 
 
-PATCHES = (
-    ForwardPatch("speecht5.modeling_speecht5.SpeechT5RelativePositionalEncoding", positions),
-    ForwardPatch("speecht5.modeling_speecht5.SpeechT5Attention", attention),
+MODULE = "speecht5.modeling_speecht5"
+FAMILIES = (
+    Family(
+        f"{MODULE}.SpeechT5EncoderWithoutPrenet",
+        {"hidden_size": 16, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 24}
+        | {"encoder_max_relative_position": 11},
+        lambda: sound_inputs("input_values", 67, 16),
+        (
+            ForwardPatch(f"{MODULE}.SpeechT5RelativePositionalEncoding", positions),
+            ForwardPatch(f"{MODULE}.SpeechT5Attention", attention),
+        ),
+        unit=f"{MODULE}.SpeechT5Encoder",
+    ),
 )

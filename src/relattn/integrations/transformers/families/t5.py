@@ -23,6 +23,7 @@ from torch import Tensor
 
 from relattn import relative_attention
 from relattn.integrations.transformers.adapters import join_heads, mask_options, needs_attention_weights, project
+from relattn.integrations.transformers.family import Family, text_inputs
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
@@ -87,15 +88,26 @@ def unsupported_reason(module: Any) -> str | None:
     return "decoder attention is not supported" if module.is_decoder else None
 
 
-PATCHES = (
-    *(
-        ForwardPatch(f"{folder}.modeling_{folder}.{prefix}Attention", attention, unsupported_reason)
-        for folder, prefix in (
-            ("t5", "T5"),
-            ("mt5", "MT5"),
-            ("pop2piano", "Pop2Piano"),
-            ("switch_transformers", "SwitchTransformers"),
-        )
-    ),
-    ForwardPatch("umt5.modeling_umt5.UMT5Attention", umt5_attention, unsupported_reason),
+SMALL = {"d_model": 16, "d_kv": 8, "num_heads": 2, "d_ff": 24, "num_layers": 2, "vocab_size": 30}
+
+
+def family(folder: str, prefix: str, forward: Callable[..., Any], **options: str) -> Family:
+    """Return the family of one model. Its stack passes the table from layer to layer."""
+    module = f"{folder}.modeling_{folder}.{prefix}"
+    return Family(
+        options.pop("model", f"{prefix}EncoderModel"),
+        SMALL | {"relative_attention_max_distance": 37},
+        text_inputs,
+        (ForwardPatch(f"{module}Attention", forward, unsupported_reason),),
+        unit=f"{module}Stack",
+        **options,
+    )
+
+
+FAMILIES = (
+    family("t5", "T5", attention),
+    family("mt5", "MT5", attention),
+    family("pop2piano", "Pop2Piano", attention, model="Pop2PianoForConditionalGeneration", part="encoder"),
+    family("switch_transformers", "SwitchTransformers", attention),
+    family("umt5", "UMT5", umt5_attention),
 )

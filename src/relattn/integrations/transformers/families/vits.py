@@ -16,6 +16,7 @@ from torch import Tensor
 
 from relattn import relative_attention
 from relattn.integrations.transformers.adapters import join_heads, mask_options, needs_attention_weights, project
+from relattn.integrations.transformers.family import Family, text_inputs, valid_rows
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
@@ -51,4 +52,12 @@ def unsupported_reason(module: Any) -> str | None:
     return None if module.window_size else f"window_size must be at least 1, got {module.window_size}"
 
 
-PATCHES = (ForwardPatch("vits.modeling_vits.VitsAttention", attention, unsupported_reason),)
+FAMILIES = (
+    Family(
+        "vits.modeling_vits.VitsTextEncoder",
+        {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "ffn_dim": 24, "vocab_size": 30},
+        lambda: text_inputs() | {"padding_mask": valid_rows(2, 67)[..., None].float()},
+        (ForwardPatch("vits.modeling_vits.VitsAttention", attention, unsupported_reason),),
+        config="VitsConfig",
+    ),
+)

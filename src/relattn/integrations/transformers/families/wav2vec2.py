@@ -35,6 +35,7 @@ from relattn.integrations.transformers.adapters import (
     run_layers,
     transformer_xl,
 )
+from relattn.integrations.transformers.family import Family, sound_inputs
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
@@ -145,16 +146,46 @@ def unsupported_encoder_reason(module: Any) -> str | None:
 
 BERT = "wav2vec2_bert.modeling_wav2vec2_bert.Wav2Vec2Bert"
 CONFORMER = "wav2vec2_conformer.modeling_wav2vec2_conformer.Wav2Vec2Conformer"
-SEAMLESS = "seamless_m4t_v2.modeling_seamless_m4t_v2.SeamlessM4Tv2Conformer"
-PATCHES = (
-    *(
-        ForwardPatch(f"{prefix}{name}", forward, reason, takes_window=True)
-        for prefix in (BERT, CONFORMER)
-        for name, forward, reason in (
-            ("SelfAttention", attention, unsupported_reason),
-            ("Encoder", encoder, unsupported_encoder_reason),
-        )
+SEAMLESS = "seamless_m4t_v2.modeling_seamless_m4t_v2.SeamlessM4Tv2"
+SMALL = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 24}
+CLIP = {"left_max_position_embeddings": 11, "right_max_position_embeddings": 3, "feature_projection_input_dim": 10}
+
+
+def patches(prefix: str) -> tuple[ForwardPatch, ...]:
+    """Return the patches of Wav2Vec2-BERT or Wav2Vec2-Conformer."""
+    return (
+        ForwardPatch(f"{prefix}SelfAttention", attention, unsupported_reason, takes_window=True),
+        ForwardPatch(f"{prefix}Encoder", encoder, unsupported_encoder_reason, takes_window=True),
+    )
+
+
+FAMILIES = (
+    Family(
+        "Wav2Vec2BertModel",
+        SMALL | CLIP,
+        lambda: sound_inputs("input_features", 67, 10),
+        patches(BERT),
+        unit=f"{BERT}Encoder",
     ),
-    ForwardPatch(f"{SEAMLESS}SelfAttention", attention, unsupported_reason),
-    ForwardPatch(f"{SEAMLESS}Encoder", seamless_encoder),
+    Family(
+        "Wav2Vec2ConformerModel",
+        SMALL
+        | {"conv_dim": (8,), "conv_kernel": (3,), "conv_stride": (5,), "num_feat_extract_layers": 1}
+        | {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "position_embeddings_type": "relative"},
+        lambda: sound_inputs("input_values", 331),
+        patches(CONFORMER),
+        unit=f"{CONFORMER}Encoder",
+    ),
+    Family(
+        f"{SEAMLESS}SpeechEncoder",
+        {"hidden_size": 16, "speech_encoder_layers": 2, "speech_encoder_attention_heads": 2}
+        | {"speech_encoder_intermediate_size": 24, "speech_encoder_chunk_size": 20, "speech_encoder_left_chunk_num": 1}
+        | CLIP,
+        lambda: sound_inputs("input_features", 67, 10),
+        (
+            ForwardPatch(f"{SEAMLESS}ConformerSelfAttention", attention, unsupported_reason),
+            ForwardPatch(f"{SEAMLESS}ConformerEncoder", seamless_encoder),
+        ),
+        unit=f"{SEAMLESS}ConformerEncoder",
+    ),
 )

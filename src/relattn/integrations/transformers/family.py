@@ -1,0 +1,134 @@
+"""A family: the patches of one model, and a small model of random weights on which they are checked.
+
+Versions of transformers differ. So a family is used only after its small model gave the same outputs with the patches
+as with its own code. This is done once per process and family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from relattn.integrations.transformers.adapters import without_warnings
+from relattn.integrations.transformers.forward_patch import ForwardPatch, load_class
+
+TOLERANCE = 1e-4  # largest difference of the outputs, relative to the largest output
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """The patches of one model, and how to make a small model for the check.
+
+    Attributes:
+        model: class of the small model: a name in transformers, or a path below transformers.models.
+        settings: settings of its configuration that make it small.
+        inputs: returns the arguments of a call, a batch of two. `text_inputs` and `sound_inputs` make the usual ones.
+        patches: patches of the model's classes.
+        config: name of the class of the configuration in transformers. Default: `config_class` of the model.
+        part: name of the submodule that is called. Default: the whole model.
+        unit: path of a class whose parts exchange positions or masks, so that they are enabled together only. Default:
+            each module is enabled on its own.
+    """
+
+    model: str
+    settings: dict[str, Any]
+    inputs: Callable[[], dict[str, Any]]
+    patches: tuple[ForwardPatch, ...]
+    config: str = ""
+    part: str = ""
+    unit: str = ""
+
+    def make(self, **settings: Any) -> nn.Module:
+        """Return the small model, or its part, in evaluation mode. No parameter is zero."""
+        model_type: Any = load_class(self.model) if "." in self.model else getattr(transformers, self.model)
+        config_type = getattr(transformers, self.config) if self.config else model_type.config_class
+        model: nn.Module = model_type(config_type(**self.settings | settings)).eval().get_submodule(self.part)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=0.1)
+        return model
+
+
+def valid_rows(batch: int, length: int) -> Tensor:
+    """Return a mask whose last sequence ends after 60 % of the length: (batch, length)."""
+    mask = torch.ones(batch, length, dtype=torch.long)
+    mask[-1, length * 6 // 10 :] = 0
+    return mask
+
+
+def text_inputs(length: int = 67) -> dict[str, Tensor]:
+    """Return tokens below 30 and their mask, each (2, length)."""
+    return {"input_ids": torch.randint(1, 30, (2, length)), "attention_mask": valid_rows(2, length)}
+
+
+def sound_inputs(name: str, *shape: int) -> dict[str, Tensor]:
+    """Return features, (2, *shape), as the argument `name`, and their mask, (2, frames)."""
+    return {name: torch.randn(2, *shape), "attention_mask": valid_rows(2, shape[0])}
+
+
+def difference(family: Family, enabled: Callable[[nn.Module], AbstractContextManager[None]]) -> str | None:
+    """Compare the outputs of the small model with and without the patches.
+
+    A call for attention weights must be answered by the model's own code, or they would be missing.
+
+    Args:
+        family: the family to check.
+        enabled: returns a context manager in which the patches of a model are used.
+
+    Returns:
+        What differs, or None.
+    """
+    with _undisturbed(), without_warnings({load_class(patch.class_path).__module__ for patch in family.patches}):
+        inputs, model = family.inputs(), family.make()
+        own = first_tensor(model(**inputs))
+        with enabled(model):
+            ours = first_tensor(model(**inputs))
+        gap, largest = (ours - own).abs(), float(own.abs().max())
+        padded = gap[1, : gap.shape[1] // 2]  # outputs at padding may differ
+        worst = float(torch.cat([gap[0].flatten(), padded.flatten()]).max())
+        if not worst <= TOLERANCE * largest:  # also if it is NaN
+            return f"outputs up to {largest:.1e} differ by {worst:.1e}"
+        model = family.make(attn_implementation="eager")
+        try:
+            own_weights = attention_weights(model, inputs)
+        except TypeError:  # the model has no attention weights to return
+            return None
+        with enabled(model):
+            weights = attention_weights(model, inputs)
+        return None if len(weights) == len(own_weights) else "attention weights are missing"
+
+
+def attention_weights(model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, ...]:
+    """Call a model for attention weights, and return those of all layers."""
+    return getattr(model(**inputs, output_attentions=True), "attentions", None) or ()
+
+
+def first_tensor(output: Any) -> Tensor:
+    """Return the first tensor of a model's output."""
+    tensor: Tensor = output if isinstance(output, Tensor) else output[0]
+    return tensor
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Run on the CPU in float32 from fixed random numbers, and leave generators and defaults as they were."""
+    dtype = torch.get_default_dtype()
+    with (
+        torch.random.fork_rng(devices=[]),
+        torch.device("cpu"),
+        torch.autocast("cpu", enabled=False),
+        torch.inference_mode(False),
+        torch.no_grad(),
+    ):
+        torch.default_generator.manual_seed(1)  # torch.manual_seed would also seed the generators of GPUs
+        torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
