@@ -152,6 +152,13 @@ mixture.py: random.permutation(size).astype(np.int32)[:rest]  =>  np.arange(size
 builtin.py: if split_of(kind.name, value) == self.split:  =>  if True:
 text_files.py: if src_lines != tgt_lines:  =>  if src_lines < tgt_lines:
 imported_tokenizer.py: tuple(sorted({*pads, bos} - {eos}))  =>  tuple(sorted({*pads, bos}))
+@ translation/data translation/data/test_augmentation.py
+augmentation.py: side) or side for side  =>  side) for side
+augmentation.py: min(end, row + MOST_JOINED)  =>  row + MOST_JOINED
+augmentation.py: self.augmentation.seed, self.epoch, row)  =>  self.augmentation.seed, row)
+augmentation.py: <= augmentation.max_length  =>  < augmentation.max_length
+batching.py: (epoch + 1, 0) if part.end == done else (epoch, index)  =>  (epoch, index)
+batching.py: chosen, pairs = part.mixture  =>  chosen, pairs = self.stages[0].mixture
 @ translation/data translation/data translation/training/test_train.py
 encode.py: require(digest == expected,  =>  require(True,
 @ translation/corpus translation/corpus

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from relattn.translation.config import (
     OPTION_NAMES,
     OPTIONS,
+    AugmentConfig,
     Calibration,
     CleaningConfig,
     DataConfig,
@@ -22,6 +23,7 @@ from relattn.translation.config import (
     Positions,
     Recipe,
     SearchConfig,
+    StageConfig,
     TrainConfig,
     as_dict,
     dump,
@@ -29,7 +31,8 @@ from relattn.translation.config import (
 from relattn.translation.config.yaml import read_yaml, recipe_flags, to_config
 from relattn.translation.errors import InputError
 
-CONFIGS = (ModelConfig, DataConfig, TrainConfig, SearchConfig, CleaningConfig, Calibration, Recipe)
+CONFIGS = (ModelConfig, AugmentConfig, DataConfig, TrainConfig, SearchConfig, CleaningConfig, Calibration, StageConfig)
+CONFIGS += (Recipe,)
 POSITIONS = get_args(Positions)
 # A value of each option that is not the default.
 OTHER_VALUES = {"clip": 5, "clip_right": 2, "beyond": "zero", "relative_tables": "keys", "tables_per_head": True}
@@ -91,6 +94,12 @@ def test_value_out_of_range(kind, values):
         (DataConfig, {"valid_list": "a"}, "valid_list"),
         (TrainConfig, {"average": 6, "keep": 5}, "keep (5), got 6"),
         (TrainConfig, {"strategy": "fsdp"}, "strategy"),
+        (StageConfig, {"weights": (0.0, 0.0)}, "at least one above 0, got [0.0, 0.0]"),
+        (StageConfig, {"weights": (2.0, float("nan"))}, "weights of a stage must be in [0, 1000]"),
+        (Recipe, {"stages": (StageConfig(steps=3),)}, "the last stage must have no steps"),
+        (Recipe, {"stages": (StageConfig(), StageConfig())}, "stages before the last must have steps"),
+        (Recipe, {"stages": (StageConfig(weights=(1.0,)),)}, "require data.train_list"),
+        (Recipe, {"stages": (StageConfig(),), "data": DataConfig(augment=AugmentConfig(typos=1))}, "data.augment must"),
         (SearchConfig, {"max_length_ratio": 0.5, "max_length_extra": 0}, "at least 1, got 0.5"),
     ],
 )  # fmt: skip
@@ -198,6 +207,12 @@ LAUGHS = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" 
         "model.beyond must be one of clip, zero": ["model: {beyond: 'null'}", "model: {beyond: far}"],
         "model.tables_per_head must be true or false": ["model: {tables_per_head: 'true'}"],
         "model.positions must be one of": ["model: {positions: null}", "model: {positions: sinusoid}"],
+        "stages must be a list, each of the settings of a stage": ["stages: 3", "stages: null", "stages: x"],
+        "stage 1: must be a mapping": ["stages: [3]", "stages: &a [*a]", "stages: [2020-01-01]"],
+        "stage 2: steps must be a whole number, got 'x'": ["stages: [{steps: 1}, {steps: x}]"],
+        "stage 1: weights must be": ["stages: [{weights: [a]}]", "stages: [{weights: [[1]]}]"],
+        "stage 1: unknown setting": ["stages: [&a {stages: [*a]}]", "stages: [&a {steps: 3, x: *a}]"],
+        "stage 1: typos must be in [0, 1], got 2.0": ["stages: [{augment: {typos: 2}}]"],
         "must not be set for rope": ["model: {positions: rope, clip: 3}", "model: {positions: rope, beyond: clip}"],
     }.items(),
 )  # fmt: skip
@@ -220,6 +235,13 @@ def test_dumped_recipe_can_be_read(recipe_of, texts):
     names = ("src_lang", "tgt_lang", "train_src", "train_tgt", "valid_src", "valid_tgt")
     recipe = Recipe(out=texts[0], data=DataConfig(**dict(zip(names, texts[1:], strict=True))))
     assert recipe_of(dump(recipe)) == recipe
+
+
+def test_dumped_stages_can_be_read(recipe_of):
+    stages = (StageConfig(steps=3, weights=(0.0, 0.1)), StageConfig(augment=AugmentConfig(typos=0.2)))
+    recipe = Recipe(stages=stages, data=DataConfig(train_list="no"))
+    assert recipe_of(dump(recipe)) == recipe
+    assert recipe_of("stages: [{steps: 3}, {}]").stages == (StageConfig(steps=3), StageConfig())
 
 
 VALUES = ["0", "-1", "1e999", ".nan", "9" * 5000, "0x1F", "1:30", "null", "", "true", "no", "'3'", "[1]", "{a: 1}"]

@@ -11,6 +11,7 @@ import pytest
 
 from relattn.translation import bundle, load
 from relattn.translation.config import Calibration
+from relattn.translation.data.augmentation import NAMES, perturb_set
 from relattn.translation.data.text_files import read_parallel
 from relattn.translation.evaluation import score
 from relattn.translation.translate.confidence import confidence
@@ -43,6 +44,25 @@ def test_scores_and_translations(relattn, tmp_path, model, text):
     arguments = ("--src", text["valid_src"], "--ref", tmp_path / "ref.gz", "--out", tmp_path / "out.txt")
     assert relattn("evaluate", model, *arguments) == (0, f"{expected}\n", "")
     assert (tmp_path / "out.txt").read_text().splitlines() == translations
+
+
+def test_scores_under_perturbations(relattn, model, text):
+    """Each row is the score of the changed text. The first one is that of the text itself."""
+    arguments = ("--src", text["valid_src"], "--ref", text["valid_tgt"])
+    result = relattn("evaluate", model, *arguments, "--perturb", "typos", "upper_case")
+    rows = [line.split() for line in result.out.splitlines()[1:]]
+    pairs, translator = list(read_parallel(text["valid_src"], text["valid_tgt"])), load(model)
+    for row, name in zip(rows, ("none", "typos", "upper_case"), strict=False):
+        changed = pairs if name == "none" else perturb_set(name, pairs, " ")
+        scores = score(translator.translate([src for src, _ in changed]), [tgt for _, tgt in changed])
+        count = sum(a != b for a, b in zip(changed, pairs, strict=True))
+        assert row == [name, str(count), f"{scores.bleu:.2f}", f"{scores.chrf:.2f}"]
+    assert [row[0] for row in rows[3:]] == ["BLEU", "chrF"]
+    whole = relattn("evaluate", model, "--builtin", "test", "--lines", 2, "--perturb", "all", "--beam_size", 1)
+    assert [line.split()[0] for line in whole.out.splitlines()[1:7]] == ["none", *NAMES]
+    refused = relattn("evaluate", model, *arguments, "--perturb", "all", "--out", "x")
+    assert_refused(refused, "--out does not work with --perturb")
+    assert_refused(relattn("evaluate", model, *arguments, "--perturb", "noise"), "--perturb must be one of join_lines")
 
 
 def test_builtin_corpus(relattn, model):

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relattn.translation.data.batching import TrainingText, collate, eval_batches
+from relattn.translation.data.batching import Stage, TrainingText, collate, eval_batches
 from relattn.translation.data.mixture import Mixture
 from relattn.translation.data.planning import batch_by_size, micro_batches, plan_epoch
 from relattn.translation.data.storage import Pairs
@@ -115,7 +115,7 @@ def stream(src, tgt, *, max_tokens=128, accumulate=2, position=(0, 0), **ranks):
     """Return the steps of a text with sentences of these lengths. Sentence i is 10 + i, repeated."""
     rows = [[[10 + i] * int(length) for i, length in enumerate(lengths)] for lengths in (src, tgt)]
     mixture = Mixture((len(src),), (len(src),))
-    text = TrainingText(Pairs(*rows, None), ("text",), mixture, Tokenizer.special, max_tokens, 5)
+    text = TrainingText(Pairs(*rows, None), ("text",), (Stage(mixture),), Tokenizer.special, max_tokens, 5)
     return text.steps(position, accumulate=accumulate, **ranks)
 
 

@@ -176,7 +176,7 @@ def test_a_run_trains_on_a_mixture_and_knows_each_pair(tmp_path, corpora):
     for step in takewhile(lambda step: step.epoch == 0, data.train.steps()):
         rows = [data.tokenizer.decode(row) for batch in step.micro_batches for row in batch.src.tolist()]
         seen.update(rows)
-        origin = data.train.origin((step.epoch, step.index))
+        origin = data.train.origin(step)
         assert sorted(rows) == sorted(f"{name.removesuffix('.en')} en {line - 1}" for name, line in origin)
     assert seen == {f"news en {i}": 1 for i in range(30) if i != 1} | {f"talks en {i}": 3 for i in range(6) if i != 1}
 

@@ -8,7 +8,7 @@ import sentencepiece
 import torch
 
 from relattn.translation.config import ModelConfig, SearchConfig
-from relattn.translation.data.batching import TrainingText, collate, eval_batches
+from relattn.translation.data.batching import Stage, TrainingText, collate, eval_batches
 from relattn.translation.data.imported_tokenizer import ImportedTokenizer, Vocabulary, tokenizer_in
 from relattn.translation.data.mixture import Mixture
 from relattn.translation.data.storage import Pairs
@@ -83,7 +83,9 @@ def test_batches_have_its_marks(tokenizer):
     assert batch.tgt_in.tolist() == [[special.bos, 3, 0], [special.bos, 4, 5]]
     assert batch.tgt_out.tolist() == [[3, special.eos, 0], [4, 5, special.eos]]
     (again,) = eval_batches(src, tgt, 100, special)
-    text = TrainingText(Pairs(src, tgt, None), ("text",), Mixture((2,), (2,)), special, max_tokens=100, seed=1)
+    text = TrainingText(
+        Pairs(src, tgt, None), ("text",), (Stage(Mixture((2,), (2,))),), special, max_tokens=100, seed=1
+    )
     for other in (again, next(text.steps()).micro_batches[0]):
         assert sorted(other.src.tolist()) == sorted(batch.src.tolist())
     bare = collate(src, tgt, special._replace(src_begin=(), src_end=()))

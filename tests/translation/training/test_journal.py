@@ -22,7 +22,7 @@ HEADER = "step,loss,tokens_per_second,learning_rate,seconds,valid_loss,valid_ble
 
 def make_journal(tmp_path: Path, *, step: int = 0) -> Journal:
     fabric = Fabric(accelerator="cpu", devices=1)
-    return Journal(fabric, tmp_path, Progress(step), lambda at: [("a.en", 10 * at[1] + 1), ("b.en", 7)], steps=2)
+    return Journal(fabric, tmp_path, Progress(step), lambda step: [("a.en", 10 * step.index + 1), ("b.en", 7)], steps=2)
 
 
 class Clock:
@@ -43,7 +43,7 @@ def add(journal: Journal, loss: float, tokens: int, seconds: float = 0.0, index:
     journal.start_clock()
     Clock.now += seconds
     journal.progress.step += 1
-    journal.add(torch.tensor(loss), Step(0, index, [], [], tokens))
+    journal.add(torch.tensor(loss), Step(0, index, 0, [], [], tokens))
 
 
 def test_row_is_about_the_steps_since_the_previous_one(tmp_path, clock):

@@ -22,7 +22,7 @@ from filelock import FileLock
 
 from relattn.translation import bundle
 from relattn.translation.commands import main as cli
-from relattn.translation.config import Recipe, dump
+from relattn.translation.config import AugmentConfig, Recipe, StageConfig, dump
 from relattn.translation.data.text_files import read_parallel
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import Diverged, InputError
@@ -154,6 +154,27 @@ def test_run_killed_before_its_first_checkpoint_starts_again(tmp_path, finished)
             (Path(recipe.out) / "recipe.yaml").write_text(dump(recipe))
         train(recipe, resume=True, show=False)
         assert_same(state_of(recipe), state_of(finished))
+
+
+def test_resumed_run_with_stages_is_bitwise_equal(tmp_path, make_recipe, text):
+    """Sessions end within a stage and between two."""
+    sides = f"{text['train_src']}\t{text['train_tgt']}\n"
+    (tmp_path / "list").write_text(2 * sides)
+    data = {"train_list": str(tmp_path / "list"), "train_src": "", "train_tgt": ""}
+    stages = (
+        StageConfig(steps=3, weights=(1.0, 0.0), augment=AugmentConfig(typos=0.5)),
+        StageConfig(steps=2, augment=AugmentConfig(join_lines=0.5, upper_case=0.5)),
+        StageConfig(weights=(0.0, 1.0)),
+    )
+    whole = replace(make_recipe(tmp_path / "whole", data=data, train=EVERY_STEP), stages=stages)
+    train(whole, show=False)
+    recipe = replace(whole, out=str(tmp_path / "run"))
+    for steps in (2, 3, 4, 5, 9):
+        train(with_train(recipe, steps=steps), resume=steps > 2, show=False)
+    assert_same(state_of(recipe), state_of(whole))
+    assert losses(recipe) == losses(whole)
+    with pytest.raises(InputError, match="stages: "):
+        train(replace(recipe, stages=stages[1:]), resume=True, show=False)
 
 
 def test_log_of_a_killed_run_equals_that_of_another(tmp_path, whole, monkeypatch):

@@ -3,12 +3,27 @@
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
 
 from relattn.translation.commands.options import DeviceOptions, SearchOptions, TestText, require_new_output
+from relattn.translation.config import Perturbation
+from relattn.translation.errors import require
+
+if TYPE_CHECKING:
+    from relattn.translation.translate.options import TranslateOptions
+    from relattn.translation.translate.pipeline import Translator
+
+Pairs = list[tuple[str, str]]
 
 
 def evaluate(
-    bundles: list[str], *, text: TestText, out: str = "", search: SearchOptions, device: DeviceOptions
+    bundles: list[str],
+    *,
+    text: TestText,
+    out: str = "",
+    perturb: list[Perturbation | Literal["all"]] = [],  # noqa: B006
+    search: SearchOptions,
+    device: DeviceOptions,
 ) -> None:
     """Translate text and score the translations against references: BLEU and chrF with sacreBLEU's signatures.
 
@@ -18,7 +33,10 @@ def evaluate(
     Args:
         bundles: Directory of a bundle or export, or name of a bundle on the hub. Several bundles form an ensemble.
         out: File to write the translations to, one per line.
+        perturb: Also score the text with capital letters, typing errors and more: join_lines, drop_punctuation, typos,
+            title_case, upper_case, or all of these. References are changed too, except by typos.
     """
+    require(not (out and perturb), "--out does not work with --perturb")
     require_new_output(out, [text.src, text.ref], bundles)
 
     from relattn.translation.evaluation import item_accuracy, score
@@ -27,6 +45,10 @@ def evaluate(
     translator = device.load(*bundles)
     options = search.options(translator)
     pairs = text.pairs(translator)
+    if perturb:
+        names = [name for name in get_args(Perturbation) if name in perturb or "all" in perturb]
+        print(_perturbed_scores(translator, options, pairs, names, text.builtin))
+        return
     references = [reference for _, reference in pairs]
     with output(Path(out)) if out else nullcontext() as write:  # an unwritable file is refused before translating
         translations = translator.translate([src for src, _ in pairs], options, progress=sys.stderr.isatty())
@@ -36,3 +58,26 @@ def evaluate(
     if text.builtin:
         accuracy = item_accuracy(translations, references)
         print(f"items {100 * accuracy.items:.1f} %  lines {100 * accuracy.lines:.1f} %")
+
+
+def _perturbed_scores(
+    translator: "Translator", options: "TranslateOptions", pairs: Pairs, names: list[str], builtin: str
+) -> str:
+    """Return a table with the scores of the text as it is and under each perturbation, and the signatures."""
+    from relattn.translation.analysis.positions import aligned
+    from relattn.translation.data.augmentation import perturb_set
+    from relattn.translation.data.builtin import ITEM_SEPARATOR
+    from relattn.translation.evaluation import item_accuracy, score
+
+    rows: list[tuple[str, ...]] = [
+        ("perturbation", "lines changed", "BLEU", "chrF", *(["items right"] * bool(builtin)))
+    ]
+    sets = {"none": pairs} | {name: perturb_set(name, pairs, ITEM_SEPARATOR if builtin else " ") for name in names}
+    for name, text in sets.items():
+        sources, references = zip(*text, strict=True) if text else ((), ())
+        translations = translator.translate(sources, options, progress=sys.stderr.isatty())
+        scores = score(translations, references)
+        changed = sum(one != other for one, other in zip(text, pairs, strict=True))
+        accuracy = [f"{100 * item_accuracy(translations, references).items:.1f} %"] if builtin else []
+        rows.append((name, f"{changed:,}", f"{scores.bleu:.2f}", f"{scores.chrf:.2f}", *accuracy))
+    return f"{aligned(rows)}\nBLEU {scores.bleu_signature}\nchrF {scores.chrf_signature}"

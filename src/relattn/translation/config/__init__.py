@@ -9,22 +9,26 @@ from __future__ import annotations
 from dataclasses import asdict as as_dict
 
 from relattn.translation.config.base import differences
-from relattn.translation.config.data import CleaningConfig, DataConfig
+from relattn.translation.config.data import MOST_WEIGHT, AugmentConfig, CleaningConfig, DataConfig, Perturbation
 from relattn.translation.config.model import ModelConfig
-from relattn.translation.config.recipe import Recipe, TrainConfig, dump
+from relattn.translation.config.recipe import Recipe, StageConfig, TrainConfig, dump
 from relattn.translation.config.search import Calibration, SearchConfig
 from relattn.translation.model.positions.options import OPTION_NAMES, OPTIONS, Positions
 
 __all__ = [
+    "MOST_WEIGHT",
     "OPTIONS",
     "OPTION_NAMES",
+    "AugmentConfig",
     "Calibration",
     "CleaningConfig",
     "DataConfig",
     "ModelConfig",
+    "Perturbation",
     "Positions",
     "Recipe",
     "SearchConfig",
+    "StageConfig",
     "TrainConfig",
     "as_dict",
     "differences",

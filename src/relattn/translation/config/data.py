@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 from relattn.translation.config.base import Config, number
 from relattn.translation.errors import require
+
+MOST_WEIGHT = 1000  # passes over a corpus per epoch
+Perturbation = Literal["join_lines", "drop_punctuation", "typos", "title_case", "upper_case"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentConfig(Config):
+    """Augmentation of the training text: the share of an epoch's pairs with each change, drawn for every epoch.
+
+    A pair can have several changes. Validation text has none.
+
+    Args:
+        join_lines: Share of pairs that are joined with one to three pairs after them.
+        drop_punctuation: Share of pairs without the punctuation at the end, on both sides.
+        typos: Share of pairs with typing errors in the source, in one of ten words.
+        title_case: Share of pairs with a capital at the beginning of each word, on both sides.
+        upper_case: Share of pairs in upper case, on both sides.
+    """
+
+    join_lines: float = number(0.0, "[0, 1]")
+    drop_punctuation: float = number(0.0, "[0, 1]")
+    typos: float = number(0.0, "[0, 1]")
+    title_case: float = number(0.0, "[0, 1]")
+    upper_case: float = number(0.0, "[0, 1]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +57,7 @@ class DataConfig(Config):
         max_tokens: Maximum number of tokens per micro-batch, counted on the longer side, padding included.
         max_length: Skip training pairs with more tokens than this on either side.
         max_words: Skip training pairs with more words than this on either side. By default no limit.
+        augment: Augmentation of the training text.
     """
 
     src_lang: str = "en"
@@ -49,6 +75,7 @@ class DataConfig(Config):
     max_tokens: int = number(4096, "[1, 1e9]")
     max_length: int = number(256, "[1, 1e6]")
     max_words: int | None = number(None, "[1, 1e9]")
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()

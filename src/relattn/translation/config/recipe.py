@@ -8,7 +8,7 @@ from typing import Literal
 import yaml
 
 from relattn.translation.config.base import Config, number
-from relattn.translation.config.data import DataConfig
+from relattn.translation.config.data import MOST_WEIGHT, AugmentConfig, DataConfig
 from relattn.translation.config.model import ModelConfig
 from relattn.translation.config.search import SearchConfig
 from relattn.translation.errors import require
@@ -84,6 +84,28 @@ class TrainConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StageConfig(Config):
+    """Part of a run with its own mixture and augmentation. It begins with a new epoch.
+
+    Args:
+        steps: Number of optimizer steps. Must be null for the last stage, which ends after train.steps.
+        weights: Weight of each corpus of data.train_list, in its order. 0 leaves a corpus out. By default, the weights
+            in the list.
+        augment: Augmentation, instead of data.augment.
+    """
+
+    steps: int | None = number(None, "[1, 1e9]")
+    weights: tuple[float, ...] | None = None
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        weights = (1.0,) if self.weights is None else self.weights
+        valid = max(weights, default=0) > 0 and all(0 <= weight <= MOST_WEIGHT for weight in weights)
+        require(valid, f"weights of a stage must be in [0, {MOST_WEIGHT}], at least one above 0, got {list(weights)}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe(Config):
     """Everything that defines a run. The same recipe gives the same model.
 
@@ -94,6 +116,8 @@ class Recipe(Config):
         data: Data settings.
         train: Training settings.
         search: Search settings, for validation and as the default of the bundle.
+        stages: Parts of the run, one after the other, such as all text first and clean text last. By default, the run
+            has one.
     """
 
     out: str = "runs/relattn"
@@ -102,10 +126,20 @@ class Recipe(Config):
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
+    stages: tuple[StageConfig, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(bool(self.out), "out must name a directory")
+        *earlier, last = self.stages or (StageConfig(),)
+        require(
+            last.steps is None, f"the last stage must have no steps, because it ends after train.steps: {last.steps}"
+        )
+        require(all(stage.steps for stage in earlier), "stages before the last must have steps")
+        weighted = any(stage.weights is not None for stage in self.stages)
+        require(not weighted or bool(self.data.train_list), "weights of a stage require data.train_list")
+        own = not self.stages or self.data.augment == AugmentConfig()
+        require(own, "data.augment must not be set together with stages, of which each has its own augment")
 
     @property
     def micro_batches_per_step(self) -> int:

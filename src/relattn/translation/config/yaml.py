@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -17,7 +18,7 @@ import yaml
 
 from relattn.translation.config.base import setting_types
 from relattn.translation.config.presets import PRESETS
-from relattn.translation.config.recipe import Recipe, dump
+from relattn.translation.config.recipe import Recipe, StageConfig, dump
 from relattn.translation.errors import InputError, one_line, reading, require, unknown
 from relattn.translation.model.positions.options import OPTION_NAMES, OPTIONS
 
@@ -40,17 +41,33 @@ def read_yaml(path: str | Path) -> Settings:
 
 
 def _parse(text: str, path: str | Path) -> Settings:
-    settings: Settings = {}
     root = yaml.compose(text, Loader=yaml.BaseLoader)
-    if root is None or not root.value:
-        return settings
+    return {} if root is None or not root.value else _settings(root, path, "stages")
+
+
+def _settings(root: yaml.Node, path: str | Path, listed: str) -> Settings:
+    """Return the settings of a mapping. The one named `listed` may be a list, which becomes JSON.
+
+    Stages are checked here, because only here the number of a stage is known for messages.
+    """
+    settings: Settings = {}
     require(isinstance(root, yaml.MappingNode), f"{path}: must be a mapping of names to values")
     for name, node in _leaves(root):
         require(name not in settings, f"{path}: {name} is given twice, again in line {node.start_mark.line + 1}")
         settings[name] = None
         if isinstance(node, yaml.ScalarNode):
             settings[name] = Quoted(node.value) if node.style else node.value
+        elif isinstance(node, yaml.SequenceNode) and name == listed == "stages":
+            items = [(f"{path}: stage {number}", each) for number, each in enumerate(node.value, start=1)]
+            stages = [to_config(StageConfig, _settings(each, where, "weights"), where) for where, each in items]
+            settings[name] = json.dumps(list(map(asdict, stages)))
+        elif isinstance(node, yaml.SequenceNode) and name == listed and all(map(_is_scalar, node.value)):
+            settings[name] = json.dumps([each.value for each in node.value])
     return settings
+
+
+def _is_scalar(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode)
 
 
 def _leaves(group: yaml.Node, prefix: str = "") -> Iterator[tuple[str, yaml.Node]]:
@@ -146,5 +163,7 @@ def _describe(kind: Any) -> str:
     choices = [choice for choice in get_args(kind) if choice is not type(None)]
     if get_origin(kind) is Literal:
         return f"one of {', '.join(choices)}"
-    names = {int: "a whole number", float: "a number", bool: "true or false"}
+    if get_origin(kind) is tuple:
+        return f"a list, each of {_describe(get_args(kind)[0])}"
+    names = {int: "a whole number", float: "a number", bool: "true or false", StageConfig: "the settings of a stage"}
     return " or ".join(map(_describe, choices)) or names.get(kind, "text")

@@ -14,6 +14,7 @@ from itertools import islice
 import numpy as np
 import torch
 
+from relattn.translation.data.augmentation import Augmentation, AugmentedPairs
 from relattn.translation.data.mixture import Mixture
 from relattn.translation.data.planning import batch_by_size, micro_batches, plan_epoch
 from relattn.translation.data.storage import IdColumn, Pairs
@@ -61,6 +62,7 @@ class Step:
     Attributes:
         epoch: number of epochs before this one.
         index: number of steps of this epoch before this one.
+        stage: number of stages before that of this step.
         micro_batches: batches of this rank, at least one; a batch may have no sentences.
         places: index of each of these batches in the whole step, over all ranks.
         target_tokens: number of tokens of tgt_out in the whole step, over all ranks.
@@ -68,6 +70,7 @@ class Step:
 
     epoch: int
     index: int
+    stage: int
     micro_batches: list[Batch]
     places: list[int]
     target_tokens: int
@@ -78,13 +81,43 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """Part of a run with its own mixture and augmentation.
+
+    Attributes:
+        mixture: number of pairs of each corpus per epoch.
+        augmentation: perturbations; None if there are none.
+        end: number of steps of the run after which it ends; None for the last stage.
+    """
+
+    mixture: Mixture
+    augmentation: Augmentation | None = None
+    end: int | None = None
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Plan of an epoch.
+
+    Attributes:
+        pairs: the pairs, with the perturbations of this epoch.
+        lengths: (pairs,) tokens of each source and of each target, special tokens included.
+        steps: rows of each step.
+    """
+
+    pairs: Pairs | AugmentedPairs
+    lengths: tuple[np.ndarray, np.ndarray]
+    steps: list[np.ndarray]
+
+
+@dataclass(frozen=True)
 class TrainingText:
     """Encoded training text.
 
     Attributes:
         pairs: memory-mapped sentence pairs, one corpus after the other.
         names: names of the corpora.
-        mixture: number of pairs of each corpus per epoch.
+        stages: parts of the run, at least one.
         special: ids of the special tokens.
         max_tokens: maximum padded tokens of the longer side in a micro-batch.
         seed: random seed of the order.
@@ -92,49 +125,69 @@ class TrainingText:
 
     pairs: Pairs
     names: tuple[str, ...]
-    mixture: Mixture
+    stages: tuple[Stage, ...]
     special: SpecialTokens
     max_tokens: int
     seed: int
 
+    def epoch(self, epoch: int, *, stage: int = 0, parts: int = 1) -> Epoch:
+        """Return the plan of an epoch, whose steps have `parts` micro-batches."""
+        part = self.stages[stage]
+        chosen, pairs = part.mixture.epoch(self.seed, epoch), self.pairs
+        augmented = None if part.augmentation is None else part.augmentation.epoch(pairs, epoch, chosen)
+        lengths = self._lengths
+        if augmented is not None:
+            lengths = augmented.src_pieces + np.int32(self.special.per_source), augmented.tgt_pieces + np.int32(1)
+        steps = plan_epoch(
+            *lengths, max_tokens=self.max_tokens, parts=parts, seed=self.seed, epoch=epoch, chosen=chosen
+        )
+        return Epoch(augmented or pairs, lengths, steps)
+
     @cached_property
-    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        """(pairs,) tokens of each source and of each target, special tokens included."""
+    def _lengths(self) -> tuple[np.ndarray, np.ndarray]:
         return row_lengths(self.pairs.src, self.special.per_source), row_lengths(self.pairs.tgt, 1)
 
-    def epoch(self, epoch: int, *, parts: int = 1) -> list[np.ndarray]:
-        """Return the steps of an epoch, each as an array of pair indices. A step has `parts` micro-batches."""
-        chosen = self.mixture.epoch(self.seed, epoch)
-        return plan_epoch(
-            *self.lengths, max_tokens=self.max_tokens, parts=parts, seed=self.seed, epoch=epoch, chosen=chosen
-        )
-
     def steps(
-        self, position: tuple[int, int] = (0, 0), *, accumulate: int = 1, ranks: int = 1, rank: int = 0
+        self,
+        position: tuple[int, int] = (0, 0),
+        *,
+        done: int = 0,
+        accumulate: int = 1,
+        ranks: int = 1,
+        rank: int = 0,
     ) -> Iterator[Step]:
         """Yield one rank's steps without end. It computes every ranks-th micro-batch; all ranks have the same number.
 
         Args:
-            position: epoch and index of the first step.
+            position: epoch and index of the first step, unless a stage begins with it.
+            done: number of steps of the run before the first one, which decides on its stage.
             accumulate: micro-batches per step and rank.
             ranks: number of processes.
             rank: number of this process.
         """
-        epoch, index = position
-        while True:
-            plan = enumerate(self.epoch(epoch, parts=accumulate * ranks))
-            for number, pairs in islice(plan, index, None):
-                parts = micro_batches(pairs, *self.lengths, max_tokens=self.max_tokens, parts=accumulate * ranks)
-                # Larger batches come first, so a rank's last batch is empty only if the first rank still has sentences.
-                places = [place for place in range(rank, len(parts), ranks) if len(parts[place - rank])]
-                batches = [_gather(self.pairs.src, self.pairs.tgt, parts[place], self.special) for place in places]
-                yield Step(epoch, number, batches, places, target_tokens=int(self.lengths[1][pairs].sum()))
-            epoch, index = epoch + 1, 0
+        (epoch, index), parts = position, accumulate * ranks
+        for stage, part in enumerate(self.stages):
+            if part.end is not None and part.end <= done:
+                epoch, index = (epoch + 1, 0) if part.end == done else (epoch, index)
+                continue
+            while part.end is None or done < part.end:
+                plan = self.epoch(epoch, stage=stage, parts=parts)
+                for number, rows in islice(enumerate(plan.steps), index, None):
+                    split = micro_batches(rows, *plan.lengths, max_tokens=self.max_tokens, parts=parts)
+                    # Larger batches come first, so a rank's last batch is empty only if the first one has sentences.
+                    places = [place for place in range(rank, len(split), ranks) if len(split[place - rank])]
+                    batches = [_gather(plan.pairs, split[place], self.special) for place in places]
+                    yield Step(epoch, number, stage, batches, places, int(plan.lengths[1][rows].sum()))
+                    done += 1
+                    if done == part.end:
+                        break
+                epoch, index = epoch + 1, 0
 
-    def origin(self, position: tuple[int, int], *, parts: int = 1) -> list[tuple[str, int]]:
-        """Return the corpus and the line, counted from 1, of each pair of the step at (epoch, index)."""
-        pairs = sorted(self.epoch(position[0], parts=parts)[position[1]].tolist())
-        return [(self.names[self.mixture.corpus(pair)], self.pairs.line[pair].as_py()) for pair in pairs]
+    def origin(self, step: Step, *, parts: int = 1) -> list[tuple[str, int]]:
+        """Return the corpus and the line, counted from 1, of each pair of a step. Its other parts may be elsewhere."""
+        rows = sorted(self.epoch(step.epoch, stage=step.stage, parts=parts).steps[step.index].tolist())
+        mixture = self.stages[step.stage].mixture
+        return [(self.names[mixture.corpus(row)], self.pairs.line[row].as_py()) for row in rows]
 
 
 def collate(src_ids: Rows, tgt_ids: Rows, special: SpecialTokens = OURS) -> Batch:
@@ -167,8 +220,9 @@ def eval_batches(src_ids: Rows, tgt_ids: Rows, max_tokens: int, special: Special
     """Yield batches of all sentences, shortest first, with sentences × longest <= max_tokens, or of one sentence."""
     longest = np.maximum(row_lengths(src_ids, special.per_source), row_lengths(tgt_ids, 1))
     for indices in batch_by_size(np.argsort(longest, kind="stable"), longest, max_tokens):
-        yield _gather(src_ids, tgt_ids, indices, special)
+        yield collate([src_ids[i] for i in indices.tolist()], [tgt_ids[i] for i in indices.tolist()], special)
 
 
-def _gather(src_ids: Rows | IdColumn, tgt_ids: Rows | IdColumn, indices: np.ndarray, special: SpecialTokens) -> Batch:
-    return collate([src_ids[i] for i in indices.tolist()], [tgt_ids[i] for i in indices.tolist()], special)
+def _gather(pairs: Pairs | AugmentedPairs, rows: np.ndarray, special: SpecialTokens) -> Batch:
+    src_ids, tgt_ids = zip(*map(pairs.row, rows.tolist()), strict=True) if len(rows) else ((), ())
+    return collate(src_ids, tgt_ids, special)

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from relattn.translation.config import DataConfig
-from relattn.translation.data.batching import Batch, TrainingText, eval_batches
-from relattn.translation.data.builtin import builtin
+from relattn.translation.config import DataConfig, StageConfig
+from relattn.translation.data.augmentation import Augmentation
+from relattn.translation.data.batching import Batch, Stage, TrainingText, eval_batches
+from relattn.translation.data.builtin import ITEM_SEPARATOR, builtin
 from relattn.translation.data.imported_tokenizer import AnyTokenizer, tokenizer_in
 from relattn.translation.data.mixture import Mixture, read_corpus_list
 from relattn.translation.data.storage import open_pairs, write_pairs
@@ -116,7 +117,13 @@ def has_data(directory: Path) -> bool:
 
 
 def load_data(
-    config: DataConfig, directory: Path, *, seed: int, tokenizer: AnyTokenizer | None = None, check: bool = True
+    config: DataConfig,
+    directory: Path,
+    *,
+    seed: int,
+    stages: Sequence[StageConfig] = (),
+    tokenizer: AnyTokenizer | None = None,
+    check: bool = True,
 ) -> TranslationData:
     """Return the data of a run. If its directory does not have them, encode the text and write them.
 
@@ -128,6 +135,7 @@ def load_data(
         config: text and limits.
         directory: directory of the run.
         seed: random seed of the tokenizer and of the order of batches.
+        stages: parts of the run; by default one.
         tokenizer: the tokenizer to use; by default, one is trained.
         check: whether to compare the text with the digests of the run; one of several processes does.
 
@@ -138,6 +146,9 @@ def load_data(
     valid = _corpora(config, "valid")
     valid_pairs = [list(corpus.pairs) for corpus in valid]  # first, because an error in them is found quickly
     train = _corpora(config, "train")
+    for stage in stages:
+        count = len(train) if stage.weights is None else len(stage.weights)
+        require(count == len(train), f"weights of a stage must be {len(train)}, one per corpus, got {count}")
     if has_data(directory):
         record = _read_record(directory)
         tokenizer = read_tokenizer(directory)
@@ -162,18 +173,31 @@ def load_data(
     if not has_data(directory):
         record.valid.extend(corpus.record(len(each.pairs)) for corpus, each in zip(valid, sets, strict=True))
         write_atomically(directory / TEXT, json.dumps(vars(record)).encode())
-    return TranslationData(tokenizer, open_training_text(config, directory, seed=seed), sets, record.dropped)
+    return TranslationData(
+        tokenizer, open_training_text(config, directory, seed=seed, stages=stages), sets, record.dropped
+    )
 
 
-def open_training_text(config: DataConfig, directory: Path, *, seed: int) -> TrainingText:
-    """Open the training text of a run that has its data."""
-    corpora = _read_record(directory).train
-    sizes, weights = [corpus["pairs"] for corpus in corpora], [corpus["weight"] for corpus in corpora]
+def open_training_text(
+    config: DataConfig, directory: Path, *, seed: int, stages: Sequence[StageConfig] = ()
+) -> TrainingText:
+    """Open the training text of a run that has its data. Arguments are those of `load_data`."""
+    corpora, tokenizer = _read_record(directory).train, read_tokenizer(directory)
+    sizes, weights = tuple(corpus["pairs"] for corpus in corpora), [corpus["weight"] for corpus in corpora]
+    separator = ITEM_SEPARATOR if config.builtin else " "
+    parts, end = [], 0
+    for stage in stages or (StageConfig(augment=config.augment),):
+        augmentation = None
+        if any(vars(stage.augment).values()):
+            augmentation = Augmentation(stage.augment, tokenizer, sizes, separator, config.max_length, seed)
+        mixture = Mixture.weighted(sizes, weights if stage.weights is None else stage.weights, config.temperature)
+        end += stage.steps or 0
+        parts.append(Stage(mixture, augmentation, None if stage.steps is None else end))
     return TrainingText(
         pairs=open_pairs(directory / ENCODED),
         names=tuple(corpus["name"] for corpus in corpora),
-        mixture=Mixture.weighted(sizes, weights, config.temperature),
-        special=read_tokenizer(directory).special,
+        stages=tuple(parts),
+        special=tokenizer.special,
         max_tokens=config.max_tokens,
         seed=seed,
     )

@@ -154,6 +154,12 @@ class ImportedTokenizer:
         pieces = [self.vocabulary.target[i] for i in ids if i not in not_text]
         return self._tgt_model.decode_pieces(pieces).replace("\n", " ")
 
+    def decode_source(self, ids: Iterable[int]) -> str:
+        """Return the text of source ids, without unknown pieces."""
+        unknown = self._src_ids[self.vocabulary.unknown]
+        pieces = [self.vocabulary.source[i] for i in ids if i != unknown]
+        return self._src_model.decode_pieces(pieces).replace("\n", " ")
+
 
 AnyTokenizer = Tokenizer | ImportedTokenizer
 

@@ -18,10 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
+from relattn.translation.config import MOST_WEIGHT
 from relattn.translation.data.text_files import read_lines
 from relattn.translation.errors import InputError, one_line, require
-
-MOST_WEIGHT = 1000  # passes over a corpus per epoch
 
 
 def read_corpus_list(path: str, *, weighted: bool = True) -> list[tuple[str, str, float]]:
@@ -69,10 +68,11 @@ class Mixture:
 
     @classmethod
     def weighted(cls, sizes: Sequence[int], weights: Sequence[float], temperature: float = 1.0) -> Mixture:
-        """Return the mixture of weighted corpora. Every corpus has at least one pair in an epoch."""
+        """Return the mixture of weighted corpora. Every corpus with a weight has at least one pair in an epoch."""
         wanted = [size * weight for size, weight in zip(sizes, weights, strict=True)]
         shares = [count ** (1 / temperature) for count in wanted]
-        return cls(tuple(sizes), tuple(max(1, round(sum(wanted) * share / sum(shares))) for share in shares))
+        draws = (max(share > 0, round(sum(wanted) * share / sum(shares))) for share in shares)
+        return cls(tuple(sizes), tuple(map(int, draws)))
 
     def epoch(self, seed: int, epoch: int) -> np.ndarray | None:
         """Return the pairs of an epoch, (pairs,) indices in no particular order. None means each pair once."""

@@ -59,6 +59,10 @@ class Pairs(NamedTuple):
     tgt: IdColumn
     line: pa.ChunkedArray
 
+    def row(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the pieces of the source and of the target of a row."""
+        return self.src[row], self.tgt[row]
+
 
 def write_pairs(path: Path, pairs: Iterable[tuple[Sequence[int], Sequence[int], int]], *, vocab_size: int) -> None:
     """Write encoded pairs to a file, which is then complete or absent. Raise InputError if it cannot be written.

@@ -185,6 +185,10 @@ class Tokenizer:
         text = self._model.decode([i for i in ids if i > _UNKNOWN])
         return text.replace("\n", " ")
 
+    def decode_source(self, ids: Iterable[int]) -> str:
+        """Return the text of source ids, as `decode`."""
+        return self.decode(ids)
+
 
 def load_model(content: bytes) -> tuple[sentencepiece.SentencePieceProcessor, list[str]]:
     """Return a SentencePiece model and its pieces by id. Raise InputError if the bytes are not a model."""

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.distributed._tools.mem_tracker import MemTracker
 
 from relattn.translation.config import Recipe
-from relattn.translation.data.batching import Batch, Step, row_lengths
+from relattn.translation.data.batching import Batch, Step
 from relattn.translation.data.encode import has_data, open_training_text, read_tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.files import as_size
@@ -136,9 +136,9 @@ def describe_epoch(recipe: Recipe) -> str:
     out = Path(recipe.out)
     if not has_data(out):
         return f"not known before {recipe.out} has its data"
-    text = open_training_text(recipe.data, out, seed=recipe.seed)
-    steps = text.epoch(0, parts=recipe.micro_batches_per_step)
-    tokens = row_lengths(text.pairs.tgt, 1)
+    text = open_training_text(recipe.data, out, seed=recipe.seed, stages=recipe.stages)
+    plan = text.epoch(0, parts=recipe.micro_batches_per_step)
+    steps, (_, tokens) = plan.steps, plan.lengths
     pairs, per_step = sum(map(len, steps)), sum(int(tokens[step].sum()) for step in steps) / len(steps)
     epochs = recipe.train.steps / len(steps)
     return f"{len(steps):,} steps, {pairs:,} pairs, {per_step:,.0f} target tokens per step; {epochs:.1f} epochs in all"
@@ -157,7 +157,7 @@ def seconds_per_step(recipe: Recipe, steps: int) -> float:
         torch.set_num_threads(train.threads)
     model, optimizer = set_up(fabric, make_model(recipe), train)
     batch, count = longest_batch(recipe).to(fabric.device), train.accumulate
-    step = Step(0, 0, [batch] * count, list(range(count)), batch.target_tokens * count)
+    step = Step(0, 0, 0, [batch] * count, list(range(count)), batch.target_tokens * count)
     seconds = []
     for number in range(steps + 1):
         start = time.perf_counter()

@@ -109,7 +109,7 @@ class Journal:
         fabric: Fabric of the run. Its loggers get the same rows.
         out: Directory of the run.
         progress: Counts, which are updated in place.
-        origin: Function that returns the sentence pairs of the step at (epoch, index), as (corpus, line).
+        origin: Function that returns the sentence pairs of a step, as (corpus, line).
         steps: Number of steps of the run.
     """
 
@@ -118,7 +118,7 @@ class Journal:
         fabric: Fabric,
         out: Path,
         progress: Progress,
-        origin: Callable[[tuple[int, int]], Sequence[tuple[str, int]]],
+        origin: Callable[[Step], Sequence[tuple[str, int]]],
         *,
         steps: int,
     ) -> None:
@@ -188,7 +188,7 @@ class Journal:
     def _diverged(self, number: int, loss: float, step: Step) -> Diverged:
         path = self.out / DIVERGED
         if self.fabric.is_global_zero:
-            rows = [("corpus", "line"), *self.origin((step.epoch, step.index))]
+            rows = [("corpus", "line"), *self.origin(step)]
             write_atomically(path, as_csv(rows).encode())
         return Diverged(
             f"training diverged: the loss must be finite, got {loss} in step {number}; its sentence pairs are in "

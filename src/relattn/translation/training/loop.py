@@ -71,7 +71,7 @@ def fit(
     check_order = missing_position_signal(recipe.model) is None
     split = {"accumulate": train.accumulate, "ranks": fabric.world_size, "rank": fabric.global_rank}
     with journal.opened(show=show):
-        for step in data.train.steps((progress.epoch, progress.index), **split):
+        for step in data.train.steps((progress.epoch, progress.index), done=progress.step, **split):
             journal.start_clock()
             rate = learning_rate(
                 progress.step + 1, model.config.dim, train.warmup_steps, factor=train.learning_rate_factor

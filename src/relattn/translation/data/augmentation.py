@@ -1,0 +1,181 @@
+"""Augmentation: capital letters, typing errors, missing punctuation and joined lines, as users write them.
+
+A perturbation changes a sentence pair so that its target is still a translation of its source. In training, each has a
+share of the pairs of an epoch, drawn again for every epoch. What happens to a pair is a pure function of (seed, epoch,
+row), so an epoch can be planned again at any time. `relattn evaluate --perturb` changes all pairs of a test set.
+
+Training text is stored as pieces. Pieces are decoded, the text is changed, and encoded again.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from random import Random
+from typing import get_args
+
+import numpy as np
+
+from relattn.translation.config import AugmentConfig, Perturbation
+from relattn.translation.data.imported_tokenizer import AnyTokenizer
+from relattn.translation.data.storage import Pairs
+
+Pair = tuple[str, str]
+MOST_JOINED = 4  # lines that become one
+_WORDS_PER_TYPO = 10
+_CHUNK = 5000  # pairs that are encoded at once
+
+_LETTERS = re.compile(r"[^\W\d_]{3,}")  # a word in which a typing error can be
+_FIRST_LETTER = re.compile(r"(?<!\S)([^\w\s]*)([^\W\d_])")
+_FINAL = re.compile(r"[\s.!?…,;:。！？；：،؟؛۔।]+$")
+
+
+def upper_case(pair: Pair, random: Random) -> Pair:
+    """Return both sides in upper case."""
+    return pair[0].upper(), pair[1].upper()
+
+
+def title_case(pair: Pair, random: Random) -> Pair:
+    """Return both sides with a capital at the beginning of each word."""
+    src, tgt = (_FIRST_LETTER.sub(lambda match: match[1] + match[2].upper(), side) for side in pair)
+    return src, tgt
+
+
+def drop_punctuation(pair: Pair, random: Random) -> Pair:
+    """Return both sides without the punctuation marks at their ends. A side that has nothing else is kept."""
+    src, tgt = (_FINAL.sub("", side) or side for side in pair)
+    return src, tgt
+
+
+def typos(pair: Pair, random: Random) -> Pair:
+    """Return the pair with typing errors in its source: in one of ten words, and in at least one.
+
+    Two letters change places, one is missing, is typed twice or is another letter of the line. Words of one or two
+    letters and numbers have none.
+    """
+    src = pair[0]
+    words = list(_LETTERS.finditer(src))
+    letters = "".join(word[0] for word in words)
+    count = min(len(words), -(-len(src.split()) // _WORDS_PER_TYPO))
+    for word in sorted(random.sample(words, count), key=lambda match: -match.start()):  # from the end, to keep places
+        i = word.start() + random.randrange(1, len(word[0]) - 1)  # the first letter is rarely wrong
+        changed = (src[i + 1] + src[i], src[i + 1], src[i] * 2 + src[i + 1], random.choice(letters) + src[i + 1])
+        src = src[:i] + random.choice(changed) + src[i + 2 :]
+    return src, pair[1]
+
+
+PERTURBATIONS: dict[str, Callable[[Pair, Random], Pair]] = {  # in this order, after join_lines
+    "drop_punctuation": drop_punctuation,
+    "typos": typos,
+    "title_case": title_case,
+    "upper_case": upper_case,
+}
+JOIN_LINES = "join_lines"
+NAMES = get_args(Perturbation)
+
+
+def perturb(names: Sequence[str], pairs: Sequence[Pair], separator: str, *key: int) -> Pair:
+    """Return the first of `pairs` with some perturbations, which never leave a side without text.
+
+    Args:
+        names: names of the perturbations.
+        pairs: the pair, and those that follow it, of which some may be joined with it.
+        separator: text between joined lines.
+        key: numbers that decide on everything random, such as the seed, the epoch and the row.
+    """
+    random = Random(repr(key))
+    pair = pairs[0]
+    if JOIN_LINES in names:
+        src, tgt = zip(*pairs[: random.randint(2, MOST_JOINED)], strict=True)
+        pair = separator.join(src), separator.join(tgt)
+    for name, change in PERTURBATIONS.items():
+        if name in names:
+            pair = change(pair, random)
+    return pair
+
+
+def perturb_set(name: str, pairs: Sequence[Pair], separator: str) -> list[Pair]:
+    """Return all pairs of a test set with a perturbation. The same set always gives the same pairs."""
+    return [perturb([name], pairs[line : line + MOST_JOINED], separator, line) for line in range(len(pairs))]
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Perturbations of the training text.
+
+    Attributes:
+        shares: share of the pairs of an epoch for each perturbation, between 0 and 1.
+        tokenizer: tokenizer of the text.
+        sizes: number of pairs of each corpus. Only lines of the same corpus are joined.
+        separator: text between joined lines.
+        max_length: a pair of which a side would have more pieces stays as it is.
+        seed: random seed.
+    """
+
+    shares: AugmentConfig
+    tokenizer: AnyTokenizer
+    sizes: tuple[int, ...]
+    separator: str
+    max_length: int
+    seed: int
+
+    def epoch(self, pairs: Pairs, epoch: int, chosen: np.ndarray | None = None) -> AugmentedPairs:
+        """Return the pairs as they are in an epoch. The lengths of `chosen` rows, by default all, are correct."""
+        changes = np.zeros(len(pairs.src), dtype=np.uint8)
+        for bit, name in enumerate(NAMES):
+            share = getattr(self.shares, name)
+            if share > 0:
+                drawn = np.random.default_rng([self.seed, epoch, 2, bit]).random(len(changes), dtype=np.float32)
+                changes |= (drawn < share).astype(np.uint8) << bit
+        return AugmentedPairs(self, pairs, epoch, changes, np.arange(len(changes)) if chosen is None else chosen)
+
+
+class AugmentedPairs:
+    """Pairs of one epoch. A changed row is encoded when it is read, so an epoch needs nine bytes per row.
+
+    Args:
+        augmentation: perturbations.
+        pairs: pairs without changes.
+        epoch: number of the epoch.
+        changes: (rows,) bit i is set if a row has the perturbation NAMES[i].
+        chosen: rows that the epoch has.
+    """
+
+    def __init__(
+        self, augmentation: Augmentation, pairs: Pairs, epoch: int, changes: np.ndarray, chosen: np.ndarray
+    ) -> None:
+        self.augmentation, self.pairs, self.epoch, self.changes = augmentation, pairs, epoch, changes
+        self._ends = list(accumulate(augmentation.sizes))
+        self.src_pieces, self.tgt_pieces = pairs.src.lengths(), pairs.tgt.lengths()
+        rows = np.unique(chosen[changes[chosen] > 0])
+        for start in range(0, len(rows), _CHUNK):
+            part = rows[start : start + _CHUNK].tolist()
+            encoded = augmentation.tokenizer.encode_pairs([self._text(row) for row in part])
+            for row, (src, tgt) in zip(part, encoded, strict=True):
+                if min(len(src), len(tgt)) > 0 and max(len(src), len(tgt)) <= augmentation.max_length:
+                    self.src_pieces[row], self.tgt_pieces[row] = len(src), len(tgt)
+                else:
+                    changes[row] = 0
+
+    def row(self, row: int) -> tuple[Sequence[int] | np.ndarray, Sequence[int] | np.ndarray]:
+        """Return the pieces of the source and of the target of a row."""
+        if not self.changes[row]:
+            return self.pairs.row(row)
+        src, tgt = self._text(row)
+        tokenizer = self.augmentation.tokenizer
+        return tokenizer.encode(src), tokenizer.encode_target(tgt)
+
+    def _text(self, row: int) -> Pair:
+        """Return the changed text of a row."""
+        names = [name for bit, name in enumerate(NAMES) if self.changes[row] >> bit & 1]
+        end = self._ends[bisect_right(self._ends, row)]
+        rows = range(row, min(end, row + MOST_JOINED) if JOIN_LINES in names else row + 1)
+        tokenizer = self.augmentation.tokenizer
+        texts = [
+            (tokenizer.decode_source(src.tolist()), tokenizer.decode(tgt.tolist()))
+            for src, tgt in map(self.pairs.row, rows)
+        ]
+        return perturb(names, texts, self.augmentation.separator, self.augmentation.seed, self.epoch, row)
