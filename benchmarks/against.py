@@ -17,23 +17,24 @@ import multiprocessing
 import statistics
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from functools import partial
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.measure import alternate, command, conditions, measured
+from benchmarks.measure import alternate, command, measured, parse, text_of
 
 ROOT = Path(__file__).parents[1]
 SPAWN = multiprocessing.get_context("spawn")  # a process that has not imported relattn
 SHORTEST = 0.02  # seconds; shorter calls are timed several at once
 REPEATS = 3  # minimum number of timed repeats per round
+THRESHOLD = 0.05  # smallest change that is marked
 HEADS, DIM, CLIP, TOKENS = 8, 64, 16, 4096
 Work = Callable[[], object]
 
@@ -52,17 +53,8 @@ def sequences(n: int, tokens: int = TOKENS) -> list[Tensor]:
 
 def run_of(attend: Callable[..., Tensor], inputs: list[Tensor], backward: bool) -> Work:
     """Return a function that runs the forward pass without gradients, or forward and backward."""
-
-    def forward() -> object:
-        with torch.no_grad():
-            return attend(*inputs)
-
-    def forward_and_backward() -> object:
-        return torch.autograd.grad(attend(*inputs).sum(), inputs)
-
-    for x in inputs:
-        x.requires_grad_(backward)
-    return forward_and_backward if backward else forward
+    inputs = [x.requires_grad_(backward) for x in inputs]
+    return lambda: torch.autograd.grad(attend(*inputs).sum(), inputs) if backward else attend(*inputs)
 
 
 def relative(n: int, backward: bool, *, tokens: int = TOKENS, **options: Any) -> Work:
@@ -136,68 +128,55 @@ CASES: dict[str, Callable[[], Work]] = {
 }
 
 
-def serve(connection: Connection, folder: str, threads: int) -> None:
-    """Answer requests about the version in a directory; runs in the process of a `Version`."""
-    sys.path.insert(0, folder)
-    torch.set_num_threads(threads)
-    for answer in answers(iter(connection.recv, None)):
-        connection.send(answer)
-
-
-def answers(requests: Iterable[tuple[str, Any]]) -> Iterator[float | str]:
-    """Answer each request with seconds, or with the reason of a failure.
-
-    ("make", case)    prepare a case and run it once; the seconds of a second run
-    ("run", times)    the seconds of this number of runs
-    """
-    work: Work = object
-
-    def repeat(times: int) -> None:
-        for _ in range(times):
-            work()
-
-    for request, argument in requests:
-        try:
-            if request == "make":
-                work = CASES[argument]()
-                work()
-            yield measured(partial(repeat, argument if request == "run" else 1))
-        except Exception as error:
-            yield " ".join(f"{type(error).__name__}: {error}".split())
-
-
 class Missing(Exception):
     """A version cannot run a case."""
 
 
+def start(folder: str, threads: int) -> None:
+    """Choose the version; runs first in the process of a `Version`."""
+    sys.path.insert(0, folder)
+    torch.set_num_threads(threads)
+
+
+@lru_cache(maxsize=1)
+def prepared(case: str) -> Work:
+    """Return the work of a case after one run."""
+    work = CASES[case]()
+    work()
+    return work
+
+
+def seconds_of(case: str, times: int) -> float:
+    """Return the seconds of several runs of a case; runs in the process of a `Version`."""
+    try:
+        work = prepared(case)
+        return measured(lambda: [work() for _ in range(times)])
+    except Exception as error:
+        raise Missing(" ".join(f"{type(error).__name__}: {error}".split())) from None
+
+
 class Version:
-    """A version of the package in a process, which is started again after it died."""
+    """A version of the package in a process, which is started again after it died or was closed."""
 
     def __init__(self, name: str, folder: Path, threads: int) -> None:
         self.name, self.arguments = name, (str(folder), threads)
-        self.process: SpawnProcess | None = None
+        self.process: ProcessPoolExecutor | None = None
 
-    def ask(self, request: str, argument: str | int) -> float:
-        """Send a request of `answers` and return the seconds."""
+    def seconds(self, case: str, times: int) -> float:
+        """Return the result of `seconds_of` in the process of this version."""
         if self.process is None:
-            self.connection, theirs = SPAWN.Pipe()
-            self.process = SPAWN.Process(target=serve, args=(theirs, *self.arguments), daemon=True)
-            self.process.start()
-            theirs.close()
+            self.process = ProcessPoolExecutor(1, SPAWN, initializer=start, initargs=self.arguments)
         try:
-            self.connection.send((request, argument))
-            answer = self.connection.recv()
-        except (EOFError, OSError):
-            self.close()
-            answer = "its process died"
-        if isinstance(answer, float):
-            return answer
-        raise Missing(f"not in {self.name} ({textwrap.shorten(answer, 120)})")
+            return self.process.submit(seconds_of, case, times).result()
+        except (Missing, BrokenProcessPool) as error:
+            if isinstance(error, BrokenProcessPool):
+                self.close()
+            reason = str(error) if isinstance(error, Missing) else "its process died"
+            raise Missing(f"not in {self.name} ({textwrap.shorten(reason, 120)})") from None
 
     def close(self) -> None:
         if self.process is not None:
-            self.process.kill()
-            self.process.join()
+            self.process.shutdown()
             self.process = None
 
 
@@ -213,19 +192,17 @@ class Times:
         """This tree's time divided by the other version's, one ratio per round, sorted."""
         return sorted(here / other for other, here in zip(self.other, self.here, strict=True))
 
-    def verdict(self, threshold: float) -> str:
-        if self.ratios[0] > 1 + threshold:
+    def verdict(self) -> str:
+        if self.ratios[0] > 1 + THRESHOLD:
             return "slower"
-        return "faster" if 1 / self.ratios[-1] > 1 + threshold else ""
+        return "faster" if 1 / self.ratios[-1] > 1 + THRESHOLD else ""
 
 
 def time_case(case: str, versions: dict[str, Version], seconds: float) -> dict[str, float]:
     """Return the median seconds of a case in each version, timed alternately."""
-    longest = max([version.ask("make", case) for version in versions.values()])
+    longest = max([version.seconds(case, 1) for version in versions.values()])
     calls = max(1, int(SHORTEST / longest))
-    works: dict[str, Callable[[], float]] = {
-        side: partial(version.ask, "run", calls) for side, version in versions.items()
-    }
+    works: dict[str, Work] = {side: partial(version.seconds, case, calls) for side, version in versions.items()}
     times = alternate(works, REPEATS, seconds, clock=lambda work: work())
     return {side: time.median / calls for side, time in times.items()}
 
@@ -240,22 +217,21 @@ def compare(
         print(f"round {turn + 1} of {rounds}", file=sys.stderr, flush=True)
         try:
             for case, times in results.items():
-                if isinstance(times, Missing):
-                    continue
-                try:
-                    taken = time_case(case, orders[turn % 2], seconds)
-                except Missing as error:
-                    results[case] = error
-                else:
-                    times.other.append(taken["other"])
-                    times.here.append(taken["here"])
+                if isinstance(times, Times):
+                    try:
+                        taken = time_case(case, orders[turn % 2], seconds)
+                    except Missing as error:
+                        results[case] = error
+                    else:
+                        times.other.append(taken["other"])
+                        times.here.append(taken["here"])
         finally:
             other.close()
             here.close()
     return results
 
 
-def table(results: dict[str, Times | Missing], names: tuple[str, str], threshold: float) -> str:
+def table(results: dict[str, Times | Missing], names: tuple[str, str]) -> str:
     """Return the results as a Markdown table."""
     lines = [f"| case | {names[0]}, ms | {names[1]}, ms | ratio | rounds | |", "|---|--:|--:|--:|--:|---|"]
     for case, times in results.items():
@@ -263,7 +239,7 @@ def table(results: dict[str, Times | Missing], names: tuple[str, str], threshold
             lines.append(f"| {case} | | | | | {str(times).replace('|', '/')} |")
             continue
         ms = " | ".join(f"{1e3 * statistics.median(side):.2f}" for side in (times.other, times.here))
-        ratios, verdict = times.ratios, times.verdict(threshold)
+        ratios, verdict = times.ratios, times.verdict()
         spread = f"{ratios[0]:.2f}–{ratios[-1]:.2f}"
         lines.append(f"| {case} | {ms} | {statistics.median(ratios):.2f} | {spread} | {verdict and f'**{verdict}**'} |")
     return "\n".join(lines)
@@ -281,35 +257,24 @@ def kernels(folder: Path) -> int:
     return len(list((folder / "relattn").rglob("*.so")))
 
 
-def parse_flags() -> argparse.Namespace:
+def main() -> None:
     parser = command("against", __doc__)
     parser.add_argument("other", type=package_in, help="directory of the other version, with relattn or src/relattn")
     parser.add_argument("--name", default="the other", help="name of the other version in the table")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), metavar="CASE", help="default: all")
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds (%(default)s)")
     parser.add_argument("--seconds", type=float, default=0.3, help="time per case and version in a round (%(default)s)")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads (%(default)s)")
-    parser.add_argument("--threshold", type=float, default=0.05, help="smallest change that is marked (%(default)s)")
     parser.add_argument("--out", type=Path, help="Markdown file for the table")
-    arguments = parser.parse_args()
-    if arguments.rounds < 1:
-        parser.error(f"--rounds must be at least 1, got {arguments.rounds}")
-    return arguments
-
-
-def main() -> None:
-    arguments = parse_flags()
-    torch.set_num_threads(arguments.threads)  # for the conditions
+    arguments = parse(parser)
     other = Version(arguments.name, arguments.other, arguments.threads)
     here = Version("this tree", ROOT / "src", arguments.threads)
     results = compare(other, here, arguments.cases, arguments.rounds, arguments.seconds)
-    state = "; ".join(f"{name} {value}" for name, value in conditions().items())
     text = (
-        f"### Time compared with {other.name}\n\n"
-        f"{table(results, (other.name, here.name), arguments.threshold)}\n\n"
+        f"### Time compared with {other.name}\n\n{table(results, (other.name, here.name))}\n\n"
         f'Medians of {arguments.rounds} rounds. The column "rounds" has the lowest and the highest ratio of a round. '
-        f"A case is slower or faster if it is so by more than {arguments.threshold:.0%} in every round. Compiled "
-        f"kernels: {kernels(arguments.other)} in {other.name}, {kernels(ROOT / 'src')} in this tree. {state}.\n"
+        f"A case is slower or faster if it is so by more than {THRESHOLD:.0%} in every round. Compiled "
+        f"kernels: {kernels(arguments.other)} in {other.name}, {kernels(ROOT / 'src')} in this tree. "
+        f"{text_of(arguments.conditions)}.\n"
     )
     print(text)
     if arguments.out is not None:

@@ -6,10 +6,10 @@ values have the memory layout of a projection's output, (batch, n, heads, dim).
 
 Methods are `plain`, `auto` (relative_attention with its default backend), `no tables` (the same without relative
 terms), the name of a backend, the forms of `benchmarks.forms` (Transformer-XL and T5, ours and with a mask), and the
-other libraries of `benchmarks.peers`. A method that needs more than half of the available memory at some n is left out.
+other libraries of `benchmarks.peers`. A method is left out at lengths where it would need
+more than half of the available memory, extrapolated with the square of n.
 """
 
-import argparse
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -36,7 +36,7 @@ PLAIN = {"plain": None, "flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend
 PYTORCH = (*PLAIN, "flex", *forms.BY_MASK)
 HEADS, DIM, CLIP, TOKENS = 8, 64, 16, 8192
 KEY = ("n", "causal", "pass", "method", "dtype", "tokens", "dropout")
-SHOWN = (*KEY[:4], "ms", "ms low", "ms high", "peak MiB", "time ratio", "memory ratio", "operations ratio")
+SHOWN = (*KEY[:4], "ms", "ms low", "ms high", "peak MiB", "time ratio", "memory ratio")
 PASSES = ("forward", "forward + backward")
 
 
@@ -119,23 +119,6 @@ def backend_of(method: str, case: Case) -> str:
     return backends.choose(method if method in backends.NAMES else "auto", call).__name__.rpartition(".")[2]
 
 
-def memory_needed(method: str, case: Case, backward: bool) -> int:
-    """Estimate the bytes that a method needs beyond its inputs; 0 for methods that need little."""
-    if method in PEERS:
-        return PEERS[method].memory(case, backward)
-    if method == "plain":
-        return 0
-    if method in forms.METHODS:
-        return forms.memory(method, case, backward)
-    scores = case.batch * case.heads * case.n * case.n * case.dtype.itemsize
-    match backend_of(method, case):
-        case "reference":
-            return (6 if backward else 2) * scores * case.dim
-        case "dense":
-            return 3 * scores
-    return 0
-
-
 def described(method: str, case: Case, backward: bool) -> Row:
     """Return the columns that do not depend on the measurement."""
     package = peers.version(method) if method in PEERS else f"relattn {relattn.__version__}"
@@ -154,80 +137,55 @@ def described(method: str, case: Case, backward: bool) -> Row:
     }
 
 
-def measure(case: Case, backward: bool, methods: list[str], repeats: int, seconds: float) -> list[Row]:
-    """Return a row of results for each method."""
-    times = alternate({method: prepare(method, case, backward) for method in methods}, repeats, seconds)
-    small = replace(case, batch=1, n=min(case.n, 512))
-    memory = {name: peak_memory(prepare, (name, small, backward), (name, case, backward)) for name in methods}
+def measure(case: Case, backward: bool, peaks: dict[str, int], repeats: int, seconds: float) -> list[Row]:
+    """Time methods, and return a row for each. `peaks` has their peak memory in bytes."""
+    times = alternate({method: prepare(method, case, backward) for method in peaks}, repeats, seconds)
     return [
         {
             **described(method, case, backward),
             "backend": "" if method in PYTORCH or method in PEERS else backend_of(method, case),
             **time.columns(),
             "time ratio": round(time.median / times["plain"].median, 3),
-            "peak MiB": round(memory[method] / 2**20, 1),
-            "memory ratio": round(memory[method] / max(1, memory["plain"]), 2),
-            "operations ratio": operations_ratio(method, case),
+            "peak MiB": round(peaks[method] / 2**20, 1),
+            "memory ratio": round(peaks[method] / max(1, peaks["plain"]), 2),
         }
         for method, time in times.items()
     ]
 
 
-def operations_ratio(method: str, case: Case) -> float | str:
-    """Return the multiply-adds of a forward pass as a ratio to plain attention's; empty for forms and other libraries.
-
-    A query is multiplied by each row of a table once, and once per key with the backend `reference`.
-    """
-    if method in PEERS or method in forms.METHODS:
-        return ""
-    rows = case.n if method == "reference" else min(case.left + case.right + 1, 2 * case.n - 1)
-    return 1.0 if method in ("plain", NO_TABLES) else round(1 + rows / case.n, 2)
-
-
-def parse_flags() -> argparse.Namespace:
+def main() -> None:
     parser = command("attention", __doc__)
     present = [name for name in PEERS if peers.installed(name)]
-    parser.add_argument(
-        "--lengths", type=int, nargs="+", default=list(LENGTHS), help="sentence lengths n (%(default)s)"
-    )
-    parser.add_argument(
-        "--methods",
-        nargs="+",
-        choices=METHODS,
-        default=["auto", *present],
-        help="methods to time besides plain attention (default: auto and the installed libraries)",
-    )
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="sentence lengths n (%(default)s)")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=["auto", *present], help="(%(default)s)")
     parser.add_argument("--tokens", type=int, default=TOKENS, help="tokens per batch (%(default)s)")
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="dtype of the inputs"
-    )
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     parser.add_argument("--dropout", type=float, default=0.0, help="dropout probability (%(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="minimum number of timed runs (%(default)s)")
     parser.add_argument("--seconds", type=float, default=2.0, help="time for more runs of a fast method (%(default)s)")
     arguments = parse(parser, "attention-cpu.csv")
-    missing = [method for method in arguments.methods if method in PEERS and method not in present]
-    if missing:
-        parser.error(f"--methods must be installed, got {', '.join(missing)}; benchmarks/peers.py says how to install")
-    if arguments.dropout > 0.0 and any(method in PEERS for method in arguments.methods):
+    others = {method for method in arguments.methods if method in PEERS}
+    if not others.issubset(present):
+        parser.error(f"--methods must be installed, got {', '.join(others)}; benchmarks/peers.py says how to install")
+    if arguments.dropout > 0.0 and others:
         parser.error("--dropout does not apply to other libraries; choose methods without them by --methods")
-    return arguments
-
-
-def main() -> None:
-    arguments = parse_flags()
     dtype = getattr(torch, arguments.dtype)
     wanted = list(dict.fromkeys(["plain", *arguments.methods]))
-    preload([PEERS[method].module for method in wanted if method in PEERS])
+    preload([PEERS[method].module for method in others])
     for method in wanted:  # a first call loads libraries
         prepare(method, Case(1, HEADS, 64, DIM, CLIP, CLIP, False, dtype), True)()
-    for n, is_causal, backward in product(arguments.lengths, (False, True), (False, True)):
+    last: dict[tuple[str, bool, bool], tuple[int, int]] = {}  # longest n that was measured, and its peak memory
+    for n, is_causal, backward in product(sorted(arguments.lengths), (False, True), (False, True)):
         case = Case(max(1, arguments.tokens // n), HEADS, n, DIM, CLIP, CLIP, is_causal, dtype, arguments.dropout)
-        needs = {method: memory_needed(method, case, backward) for method in wanted}
-        fits = [method for method in wanted if needs[method] < available_memory() / 2]
-        rows = measure(case, backward, fits, arguments.repeats, arguments.seconds)
-        record(arguments, rows, KEY, SHOWN)
-        for method in set(wanted) - set(fits):
-            print(f"n {n}  method {method} left out: it needs about {needs[method] / 2**30:.0f} GiB")
+        small, peaks = replace(case, batch=1, n=min(n, 512)), dict[str, int]()
+        for method in wanted:
+            shorter, peak = last.get((method, is_causal, backward), (n, 0))
+            if (needed := peak * (n / shorter) ** 2) > available_memory() / 2:
+                print(f"n {n}  method {method} left out: {needed / 2**30:.0f} GiB extrapolated from n = {shorter}")
+                continue
+            peaks[method] = peak_memory(prepare, (method, small, backward), (method, case, backward))
+            last[method, is_causal, backward] = n, peaks[method]
+        record(arguments, measure(case, backward, peaks, arguments.repeats, arguments.seconds), KEY, SHOWN)
 
 
 if __name__ == "__main__":

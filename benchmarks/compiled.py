@@ -14,7 +14,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
@@ -219,39 +218,18 @@ def rows(target: int, case: Case) -> list[Row]:
     return made
 
 
-def variants(cases: Iterable[Case]) -> int:
-    """Return the number of kernel variants that Triton would compile for calls with gradients, by its cache keys.
-
-    There is one for each combination of dtypes, tiles, options and properties of integers, such as being 1.
-    """
-    keys = set()
-
-    def add(kernel: Any, programs: int, tiles: Config | None, call: Call, **arguments: Any) -> None:
-        binder = kernel.device_caches[driver.active.get_current_device()][-1]
-        _, specialization, options = binder(**operators.launch_arguments(tiles, arguments), debug=False)
-        keys.add(f"{kernel.__name__} {specialization} {options}")
-
-    for case in cases:
-        call = case.call()
-        results = operators.run_forward(call, add)
-        operators.run_backward(call, torch.empty_like(results[0]), *results, add)
-    return len(keys)
-
-
 def main() -> int:
     parser = command("compiled", __doc__)
     parser.add_argument("--targets", type=int, nargs="+", default=list(TARGETS), help="compute capabilities × 10")
-    parser.add_argument("--dims", type=int, nargs="+", help="only cases with these head dimensions")
     options = parse(parser, "triton-compiled.csv")
     if triton.knobs.runtime.interpret:
         parser.error("TRITON_INTERPRET must not be set: the interpreter compiles nothing")
     options.conditions = {"triton": triton.__version__, "commit": options.conditions["commit"]}
     remarks = 0
     for target, case in product(options.targets, CASES):
-        if options.dims is None or case.dim in options.dims:
-            made = rows(target, case)
-            record(options, made, KEY, SHOWN)
-            remarks += sum(bool(row["remarks"]) for row in made)
+        made = rows(target, case)
+        record(options, made, KEY, SHOWN)
+        remarks += sum(bool(row["remarks"]) for row in made)
     print(f"{remarks} kernels with remarks")
     return 1 if remarks else 0
 

@@ -1,35 +1,31 @@
-"""Translation as fast as the machine: target tokens a second and peak memory, ours and others', on the same lines.
+"""Speed and memory of translation, ours and others', on the same lines: target tokens per second, and peak memory.
 
-    relattn               a bundle by the compiled decoder, float32, searched until nothing better can come
-    relattn early         with early stopping, which is how CTranslate2 searches
+    relattn               a bundle with the compiled decoder, float32; the search ends when nothing better can follow
+    relattn early         the same with early stopping, as in CTranslate2
     relattn early pytorch the same on PyTorch
     relattn early bf16    the same on PyTorch in bfloat16
-    ctranslate2, … int8   its exports in CTranslate2
-    transformers          generate() of a Marian model of the same sizes, sinusoidal, with random weights
-    opennmt-py            OpenNMT-py's translator with the bundle's weights, in the environment that
-                          `benchmarks/peers.py` tells how to make; it has one table for keys and values and does not
-                          scale embeddings, so what it writes is something else, as long where the model never ends
+    ctranslate2, … int8   exports of the bundle in CTranslate2
+    transformers          generate() of a Marian model with the same sizes and random weights
 
-Each has a process of its own, which translates some lines first and then all; tokens are those that come out, ends
-counted. All sort lines by length and take batches of the same many padded tokens.
+Each method runs in a new process, which translates some lines first. Generated tokens count, with the end. All methods
+sort lines by length and take batches of the same size.
 
-Without a bundle the model is of the paper's base size with random weights, made from the text; it never ends by itself,
-and the lines are such as have exactly `--pieces` pieces, so that every translation has as many.
+Without a bundle, the model has the paper's base size and random weights, with a vocabulary from the text. It never ends
+by itself. With `--pieces`, all lines and so all translations have the same length.
 """
 
-import argparse
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from benchmarks.measure import apart, conditions, keep, peak_here, preload
+from benchmarks.measure import Row, apart, command, measured, parse, peak_here, preload, record
 from relattn.translation import bundle, load
 from relattn.translation.config import DataConfig, Recipe, SearchConfig
 from relattn.translation.config.presets import PRESETS
@@ -38,25 +34,24 @@ from relattn.translation.data.text_files import read_lines
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.formats.ctranslate2.directory import Quantization
 from relattn.translation.formats.ctranslate2.write import export
-from relattn.translation.formats.names import OPENNMT_PY
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import MAX_SENTENCES, MAX_TOKENS
 from relattn.translation.translate.torch_translator import TorchTranslator
 
-RESULTS = Path(__file__).parent / "results" / "decoding-cpu.csv"
+KEY = ("name", "lines", "beam", "method", "threads", "device")
 OURS = ("relattn", "relattn early", "relattn early pytorch", "relattn early bf16")
 METHODS = (*OURS, "ctranslate2", "ctranslate2 int8", "transformers")
 EXPORTS: dict[str, Quantization] = {"ctranslate2": "float32", "ctranslate2 int8": "int8"}
 WARM_UP = 32  # lines
-NEVER = -50.0  # the bias of an end that never comes
+NEVER = -50.0  # bias of the end of sentence
 
 
 def make_base(path: Path, text: Path) -> None:
-    """A bundle of the paper's base size with random weights and 32,768 pieces of a text."""
+    """Write a bundle of the paper's base size with random weights and at most 32,768 pieces of a text."""
     tokenizer = Tokenizer.train(islice(read_lines(text), 200_000), 32_768, seed=1)
     preset = PRESETS["wmt14-en-de-base"]
-    model_config = replace(preset.model, output_bias=True, tables_per_head=False)  # which CTranslate2 has not
+    model_config = replace(preset.model, output_bias=True, tables_per_head=False)  # as CTranslate2 requires
     torch.manual_seed(1)
     model = Transformer(model_config, tokenizer.vocab_size)
     assert model.output_bias is not None
@@ -67,23 +62,24 @@ def make_base(path: Path, text: Path) -> None:
 
 
 def exported(path: Path, method: str) -> Path:
-    """Where the export for a method is, beside the bundle."""
+    """Return the path of the export for a method, next to the bundle."""
     return path.with_name(f"{path.name}-{EXPORTS[method]}")
 
 
-def figures(path: Path, method: str, beam_size: int, threads: int, lines: list[str]) -> dict[str, float]:
-    """Seconds, tokens and bytes of one translation of all lines, in this process."""
-    run = OTHERS[method](path, beam_size, lines) if method in OTHERS else ours(path, method, beam_size, threads, lines)
+class Figures(NamedTuple):
+    seconds: float
+    tokens: int
+    peak: int  # bytes
+
+
+def figures(path: Path, method: str, beam_size: int, threads: int, lines: list[str]) -> Figures:
+    """Translate some lines, and measure a translation of all, in this process."""
+    theirs = method == "transformers"
+    run = transformers(path, beam_size, lines) if theirs else ours(path, method, beam_size, threads, lines)
     run(WARM_UP)
-    found: dict[str, float] = {}
-
-    def all_lines() -> None:
-        start = time.perf_counter()
-        found["tokens"] = run(len(lines))
-        found["seconds"] = time.perf_counter() - start
-
-    peak = peak_here(all_lines)
-    return {**found, "bytes": peak}
+    tokens, seconds = list[int](), list[float]()
+    peak = peak_here(lambda: seconds.append(measured(lambda: tokens.append(run(len(lines))))))
+    return Figures(seconds[0], tokens[0], peak)
 
 
 def ours(path: Path, method: str, beam_size: int, threads: int, lines: list[str]) -> Callable[[int], int]:
@@ -102,146 +98,77 @@ def ours(path: Path, method: str, beam_size: int, threads: int, lines: list[str]
     return lambda count: sum(len(best.tokens) + 1 for (best,) in translator.n_best(lines[:count], options))
 
 
-def batches(sources: list[list[int]]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pieces and ends, (rows, longest) padded with 0, and (rows,) lengths, in batches as ours are."""
+def batches(sources: list[list[int]]) -> Iterator[Tensor]:
+    """Yield batches like ours: pieces with the end, (rows, longest), padded with 0."""
     lengths = np.array([len(source) + 1 for source in sources])
     for indices in batch_by_size(np.argsort(-lengths, kind="stable"), lengths, MAX_TOKENS, MAX_SENTENCES):
-        rows = [torch.tensor([*sources[i], 2]) for i in indices]
-        yield pad_sequence(rows, batch_first=True), torch.from_numpy(lengths[indices])
+        yield pad_sequence([torch.tensor([*sources[i], 2]) for i in indices], batch_first=True)
 
 
 def transformers(path: Path, beam_size: int, lines: list[str]) -> Callable[[int], int]:
-    """By transformers: translations as long as the longest source of their batch."""
+    """Return a function like `ours` for transformers; translations are as long as the longest source of their batch."""
     from transformers import MarianConfig, MarianMTModel
 
     parts = bundle.read_bundle(path)
     size = parts.model
     torch.manual_seed(1)
-    model = MarianMTModel(
-        MarianConfig(
-            vocab_size=parts.tokenizer.vocab_sizes[0],
-            d_model=size.dim,
-            encoder_layers=size.encoder_layers,
-            decoder_layers=size.decoder_layers,
-            encoder_attention_heads=size.heads,
-            decoder_attention_heads=size.heads,
-            encoder_ffn_dim=size.feed_forward_dim,
-            decoder_ffn_dim=size.feed_forward_dim,
-            pad_token_id=0,
-            bos_token_id=1,
-            eos_token_id=2,
-            decoder_start_token_id=1,
-            forced_eos_token_id=None,
-        )
-    ).eval()
+    sides = {
+        f"{side}_{name}": value
+        for side, layers in (("encoder", size.encoder_layers), ("decoder", size.decoder_layers))
+        for name, value in (("layers", layers), ("attention_heads", size.heads), ("ffn_dim", size.feed_forward_dim))
+    }
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    config = {"vocab_size": parts.tokenizer.vocab_sizes[0], "d_model": size.dim, "forced_eos_token_id": None}
+    model = MarianMTModel(MarianConfig(**config, **sides, **special)).eval()
     sources = [parts.tokenizer.encode(line) for line in lines]
 
     @torch.inference_mode()
     def run(count: int) -> int:
         tokens = 0
-        for ids, _ in batches(sources[:count]):
+        for ids in batches(sources[:count]):
             longest = ids.shape[1]
-            found = model.generate(
-                ids,
-                attention_mask=(ids != 0).long(),
-                num_beams=beam_size,
-                min_new_tokens=longest,
-                max_new_tokens=longest,
-                do_sample=False,
-            )
-            tokens += found.shape[0] * (found.shape[1] - 1)
+            limits = {"min_new_tokens": longest, "max_new_tokens": longest}
+            mask = (ids != 0).long()
+            outputs = model.generate(ids, attention_mask=mask, num_beams=beam_size, do_sample=False, **limits)
+            tokens += outputs.shape[0] * (outputs.shape[1] - 1)
         return tokens
 
     return run
-
-
-def opennmt_py(path: Path, beam_size: int, lines: list[str]) -> Callable[[int], int]:
-    """By OpenNMT-py, whose translations are at most as long as the longest source of their batch, ends counted."""
-    from onmt.inputters.inputter import dict_to_vocabs
-    from onmt.model_builder import build_base_model
-    from onmt.opts import train_opts
-    from onmt.translate import GNMTGlobalScorer, Translator
-    from onmt.utils.parse import ArgumentParser
-
-    parts = bundle.read_bundle(path)
-    size, count = parts.model, parts.tokenizer.vocab_sizes[0]
-    options = f"""
-        -data {{}} -src_vocab x -encoder_type transformer -decoder_type transformer -enc_layers {size.encoder_layers}
-        -dec_layers {size.decoder_layers} -heads {size.heads} -hidden_size {size.dim} -word_vec_size {size.dim}
-        -transformer_ff {size.feed_forward_dim} -max_relative_positions {size.clip} -share_vocab -share_embeddings
-        -share_decoder_embeddings -add_ffnbias -add_qkvbias
-    """
-    parser = ArgumentParser()
-    train_opts(parser)
-    opt = ArgumentParser.ckpt_model_opts(parser.parse_known_args(options.split())[0])
-    ArgumentParser.update_model_opts(opt)
-    ArgumentParser.validate_model_opts(opt)
-    pieces = ["<blank>", "<s>", "</s>", "<unk>", *(f"piece {i}" for i in range(4, count))]
-    vocabs = dict_to_vocabs({"src": pieces, "tgt": pieces, "data_task": "seq2seq", "decoder_start_token": "<s>"})
-    model = build_base_model(opt, vocabs).eval()
-    fault = nn.Module.load_state_dict(model, OPENNMT_PY.scatter(parts.state, size), strict=False)
-    assert not fault.unexpected_keys, fault
-    sources = [parts.tokenizer.encode(line) for line in lines]
-    scorer = GNMTGlobalScorer(alpha=0.6, beta=0.0, length_penalty="wu", coverage_penalty="none")
-
-    def run(count: int) -> int:
-        tokens = 0
-        for ids, lengths in batches(sources[:count]):
-            translator = Translator(
-                model, vocabs, beam_size=beam_size, max_length=ids.shape[1], max_length_ratio=0, global_scorer=scorer
-            )
-            found = translator.translate_batch({"src": ids[:, :, None], "srclen": lengths}, attn_debug=False)
-            tokens += sum(len(best) for best, *_ in found["predictions"])
-        return tokens
-
-    return run
-
-
-OTHERS = {"transformers": transformers, "opennmt-py": opennmt_py}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.decoding", description=__doc__)
+    parser = command("decoding", __doc__)
     parser.add_argument("text", type=Path, help="source lines, plain or .gz")
-    parser.add_argument("--bundle", type=Path, help="the model; without, one of base size is made in --work")
-    parser.add_argument("--name", default="base, random", help="of the rows: what the model is, and what the lines")
-    parser.add_argument("--work", type=Path, default=Path("runs/decoding"), help="where models and exports are made")
-    parser.add_argument("--lines", type=int, default=1000, help="the text is repeated where it has fewer")
-    parser.add_argument("--pieces", type=int, help="only lines of so many")
-    parser.add_argument("--beams", type=int, nargs="+", default=[4, 1])
-    parser.add_argument("--methods", nargs="+", choices=[*METHODS, "opennmt-py"], default=list(METHODS))
-    parser.add_argument("--repeats", type=int, default=1, help="the methods take turns; a row has the median time")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+    parser.add_argument("--bundle", type=Path, help="bundle (default: a random model of base size, made in --work)")
+    parser.add_argument("--name", default="base, random", help="name of the rows: model and text (%(default)s)")
+    parser.add_argument("--work", type=Path, default=Path("runs/decoding"), help="directory for models and exports")
+    parser.add_argument("--lines", type=int, default=1000, help="number of lines; a shorter text is repeated")
+    parser.add_argument("--pieces", type=int, help="use only lines with this number of pieces")
+    parser.add_argument("--beams", type=int, nargs="+", default=[4, 1], help="beam sizes (%(default)s)")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--repeats", type=int, default=1, help="alternating runs; a row has the median (%(default)s)")
+    arguments = parse(parser, "decoding-cpu.csv", threads=1)
     preload([__name__])
     path = arguments.bundle or arguments.work / "base"
     if not path.exists():
         make_base(path, arguments.text)
     parts = bundle.read_bundle(path)
-    fitting = [
-        line
-        for line in read_lines(arguments.text)
-        if line.strip() and (arguments.pieces is None or len(parts.tokenizer.encode(line)) == arguments.pieces)
-    ]
-    lines = (fitting * (arguments.lines // len(fitting) + 1))[: arguments.lines]
+    lines = [line for line in read_lines(arguments.text) if line.strip()]
+    if arguments.pieces is not None:
+        lines = [line for line in lines if len(parts.tokenizer.encode(line)) == arguments.pieces]
+    lines = (lines * (arguments.lines // len(lines) + 1))[: arguments.lines]
     for method in set(EXPORTS) & set(arguments.methods):
         if not exported(path, method).exists():
             export(parts, exported(path, method), quantization=EXPORTS[method], sample=lines[:20])
     for beam_size in arguments.beams:
-        runs: dict[str, list[dict[str, float]]] = {method: [] for method in arguments.methods}
-        for _ in range(arguments.repeats):
-            for method, those in runs.items():
-                those.append(apart(figures, path, method, beam_size, arguments.threads, lines))
-        for method, those in runs.items():
-            found = sorted(those, key=lambda run: run["seconds"])[len(those) // 2]
-            row: dict[str, object] = {"name": arguments.name, "lines": len(lines), "beam": beam_size, "method": method}
-            row |= {"tokens_per_second": f"{found['tokens'] / found['seconds']:.0f}"}
-            row |= {"seconds": f"{found['seconds']:.1f}", "tokens": int(found["tokens"])}
-            row |= {"peak_mib": int(found["bytes"]) >> 20}
-            print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
-            keep(arguments.out, [row | conditions()], ("name", "lines", "beam", "method", "threads", "device"))
+        runs: dict[str, list[Figures]] = {method: [] for method in arguments.methods}
+        for _, (method, done) in product(range(arguments.repeats), runs.items()):
+            done.append(apart(figures, path, method, beam_size, arguments.threads, lines))
+        for method, done in runs.items():
+            median = sorted(done, key=lambda run: run.seconds)[len(done) // 2]
+            row: Row = {"name": arguments.name, "lines": len(lines), "beam": beam_size, "method": method}
+            row |= {"tokens_per_second": f"{median.tokens / median.seconds:.0f}", "seconds": f"{median.seconds:.1f}"}
+            record(arguments, [row | {"tokens": median.tokens, "peak_mib": median.peak >> 20}], KEY)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from transformers.models.speecht5.modeling_speecht5 import SpeechT5EncoderWithou
 from relattn.integrations import transformers as faster
 
 SAMPLES = 16_000  # audio samples per second
+Options = dict[str, Any]
 LONGEST = 100_000  # positions; Parakeet's published limit of 5,000 is seven minutes, and no table depends on it
 
 
@@ -102,14 +103,9 @@ def model(name: str, encoder: str = "", **options: Any) -> Callable[[str], nn.Mo
     return make
 
 
-LARGE: dict[str, Any] = {
-    "hidden_size": 1024,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "intermediate_size": 4096,
-}
+LARGE: Options = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 BASE = {"d_model": 768, "d_kv": 64, "d_ff": 3072, "num_layers": 12, "num_heads": 12}
-TEXT: dict[str, Any] = {"inputs": tokens, "sizes": (256, 1024, 4096), "text": True}
+TEXT: Options = {"inputs": tokens, "sizes": (256, 1024, 4096), "text": True}
 LONG = (10, 30, 60, 400, 1200)
 ENCODERS = {
     "parakeet-0.6b": Encoder(

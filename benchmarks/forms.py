@@ -26,7 +26,6 @@ class Form:
     others: Callable[[Case, torch.Generator], list[Tensor]]
     ours: Callable[[Case], Attend]
     by_mask: Callable[[Case], Attend]
-    scores: tuple[int, int]  # arrays of all pairs that a mask needs, in the forward pass and with the backward pass
 
 
 def xl_others(case: Case, generator: torch.Generator) -> list[Tensor]:
@@ -85,7 +84,7 @@ def with_bias(case: Case, seen: Tensor | None, query: Tensor, key: Tensor, value
     return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=case.dropout_p)
 
 
-FORMS = {"Transformer-XL": Form(xl_others, xl, xl_by_mask, (5, 9)), "T5": Form(t5_others, t5, t5_by_mask, (3, 5))}
+FORMS = {"Transformer-XL": Form(xl_others, xl, xl_by_mask), "T5": Form(t5_others, t5, t5_by_mask)}
 BY_MASK = {f"{name} by mask": name for name in FORMS}
 METHODS = (*FORMS, *BY_MASK)
 
@@ -97,10 +96,3 @@ def attention(method: str, case: Case) -> Attend:
 
 def others(method: str, case: Case, generator: torch.Generator) -> list[Tensor]:
     return FORMS[BY_MASK.get(method, method)].others(case, generator)
-
-
-def memory(method: str, case: Case, backward: bool) -> int:
-    """Return the bytes that a method needs beyond its inputs, for its mask."""
-    if method not in BY_MASK:
-        return 0
-    return FORMS[BY_MASK[method]].scores[backward] * case.batch * case.heads * case.n * case.n * case.dtype.itemsize

@@ -1,15 +1,7 @@
-"""The Triton kernels on one NVIDIA GPU: correctness, time and memory, and training steps.
+"""The Triton kernels on one NVIDIA GPU: correctness, time and memory, and training steps (benchmarks/README.md).
 
-    python -m benchmarks.gpu check --out DIR   # every kernel against the reference in float64
-    python -m benchmarks.gpu time --out DIR    # attention: ours, PyTorch's, other libraries'
-    python -m benchmarks.gpu train --out DIR   # training steps, with relative positions and with sinusoids
-
-Rows are written to DIR as they are measured. Each task runs in another process, so a task that hangs or breaks the
-device loses only its own rows. Tasks that do not fit into `--minutes` are left out and reported. The exit code is 1 if
-a check failed or a task could not run, and 2 without a GPU.
-
-`--device cpu` with TRITON_INTERPRET=1 in the environment is a rehearsal: the same code with tiny sizes, in one process.
-Its times mean nothing.
+Rows are written as they are measured. Each task runs in another process, so a task that hangs or breaks the device
+loses only its own rows. A rehearsal on a CPU runs the same code with tiny sizes in one process. Its times mean nothing.
 """
 
 import argparse

@@ -68,22 +68,14 @@ def inputs_of(n: int, device: str) -> dict[str, Any]:
     return make_inputs(shape_of(n, n, dim, dim, clip, clip, batch=1), dtype=torch.float32, device=device)
 
 
-def deterministic(n: int, is_causal: bool, device: str) -> None:
-    """Check that two calls give bitwise equal results."""
-    operator = partial(relative_attention, is_causal=is_causal, backend="triton")
-    first, second = (outputs_and_gradients(operator, inputs_of(n, device)) for _ in range(2))
-    different = [name for name, x in first.items() if not torch.equal(x, second[name])]
-    assert not different, f"differ from one call to the next: {', '.join(different)}"
-
-
-def compiled(n: int, is_causal: bool, device: str) -> None:
-    """Check that torch.compile traces the call in one graph and does not change results."""
+def repeatable(n: int, is_causal: bool, compiles: bool, device: str) -> None:
+    """Check that a second call, by torch.compile in one graph or not, gives bitwise equal results."""
     operator = partial(relative_attention, is_causal=is_causal, backend="triton")
     compiler = "inductor" if device == "cuda" else "aot_eager"
-    eager = outputs_and_gradients(operator, inputs_of(n, device))
-    got = outputs_and_gradients(torch.compile(operator, fullgraph=True, backend=compiler), inputs_of(n, device))
-    different = {name: error(got[name], x) for name, x in eager.items() if not torch.equal(x, got[name])}
-    assert not different, f"differ from eager: {different}"
+    second = torch.compile(operator, fullgraph=True, backend=compiler) if compiles else operator
+    want, got = (outputs_and_gradients(call, inputs_of(n, device)) for call in (operator, second))
+    different = {name: error(got[name], x) for name, x in want.items() if not torch.equal(x, got[name])}
+    assert not different, f"the second call differs: {different}"
 
 
 def dropout(n: int, is_causal: bool, device: str) -> None:
@@ -112,12 +104,12 @@ def tasks(device: str) -> dict[str, Task]:
     """Return the checks by name. On a CPU they are few and small."""
     on_gpu = device == "cuda"
     shapes, plain = (SHAPES, product((100, 200), (False, True))) if on_gpu else (TINY, [(17, True)])
-    calls = cases(2, shapes=shapes, shape=list(shapes), dtype=list(DTYPES))
-    checks: dict[str, Task] = {
-        f"{check.__name__}: n {n}{', causal' * is_causal}": (check, (n, is_causal, device))
-        for n, is_causal in plain
-        for check in (dropout, deterministic, compiled)
-    }
+    calls, checks = cases(2, shapes=shapes, shape=list(shapes), dtype=list(DTYPES)), dict[str, Task]()
+    for n, is_causal in plain:
+        name = f"n {n}{', causal' * is_causal}"
+        checks[f"dropout: {name}"] = dropout, (n, is_causal, device)
+        checks[f"repeated: {name}"] = repeatable, (n, is_causal, False, device)
+        if on_gpu:  # compiling takes seconds
+            checks[f"compiled: {name}"] = repeatable, (n, is_causal, True, device)
     checks |= {name_of(case): (within_budget, (case, shapes[case["shape"]], device)) for case in calls}
-    few = [name for name in checks if not name.startswith("compiled")][:5]  # torch.compile takes seconds
-    return checks if on_gpu else {name: checks[name] for name in few}
+    return checks if on_gpu else dict(list(checks.items())[:5])

@@ -188,15 +188,6 @@ def available_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if available is None else available
 
 
-def family(pid: int) -> list[int]:
-    """Return the id of a process and the ids of its descendants. Requires Linux."""
-    try:
-        lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    except OSError:
-        return [pid]
-    return [pid, *(each for child in " ".join(lists).split() for each in family(int(child)))]
-
-
 def command(module: str, about: str | None) -> argparse.ArgumentParser:
     """Return the parser of a command, with the docstring of its module as the description."""
     prog, style = f"python -m benchmarks.{module}", argparse.RawDescriptionHelpFormatter
@@ -286,23 +277,22 @@ def text_of(row: Row, columns: Sequence[str] = ()) -> str:
 
 
 def record(arguments: argparse.Namespace, rows: Sequence[Row], key: Sequence[str], shown: Sequence[str] = ()) -> None:
-    """Print rows, or only their columns `shown`, and write them with the conditions to the file of `parse`."""
+    """Print rows, or only their columns `shown`, and write them with the conditions to the file of `parse`.
+
+    They replace rows with the same `key`. The file gets the columns of `rows`.
+    """
+    kept: dict[tuple[str, ...], Row] = {}
+    if arguments.out.exists():
+        with arguments.out.open(newline="", encoding="utf-8") as file:
+            kept = {tuple(str(row.get(name)) for name in key): dict(row) for row in csv.DictReader(file)}
     for row in rows:
         print(text_of(row, shown), flush=True)
-    keep(arguments.out, [{**row, **arguments.conditions} for row in rows], key)
-
-
-def keep(path: Path, rows: Sequence[Row], key: Sequence[str]) -> None:
-    """Add rows to a CSV file, in place of those with the same `key`. The file gets the columns of `rows`."""
-    kept: dict[tuple[str, ...], Row] = {}
-    if path.exists():
-        with path.open(newline="", encoding="utf-8") as file:
-            kept = {tuple(str(row.get(name)) for name in key): dict(row) for row in csv.DictReader(file)}
-    kept |= {tuple(str(row[name]) for name in key): row for row in rows}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".part")
+        whole = {**row, **arguments.conditions}
+        kept[tuple(str(whole[name]) for name in key)] = whole
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = arguments.out.with_suffix(".part")
     with temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), extrasaction="ignore", lineterminator="\n")
+        writer = csv.DictWriter(file, list(rows[0] | arguments.conditions), extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(kept.values())
-    temporary.replace(path)
+    temporary.replace(arguments.out)

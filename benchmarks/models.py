@@ -3,22 +3,17 @@
     python -m benchmarks.models            # seconds, peak memory, and the share of attention
     python -m benchmarks.models --check    # differences of outputs and gradients
 
-A row of measurements is one encoder on one input with one method: "eager" or "sdpa", its own attention, "relattn", our
-operator, or, with `--window`, "relattn, window LEFT RIGHT", our operator with a sliding window. Each runs in a new
-process: first a short input, then one run whose peak memory beyond the model is measured, and up to four more if they
-are short. The seconds are the median. The share of attention is the time in the modules that our operator replaces,
-including projections. A run that would take more than ten minutes or most of the memory, extrapolated from shorter
-inputs, is left out, and its row says so.
+A row of measurements is one encoder on one input with one method: its own attention, "eager" or "sdpa", our operator,
+"relattn", or with `--window` "relattn, window LEFT RIGHT". Each runs in a new process: a short input, then a run whose
+peak memory beyond the model is measured, and up to four more if they are short. The seconds are the median. The share
+of attention is the time in the modules that our operator replaces, with projections. A run that would take more than
+ten minutes or most of the memory, extrapolated from shorter inputs, is left out, and its row says so.
 
-A row of differences is one encoder with our operator compared with one of its own methods, on two sequences, without
-padding or with padding in the second. Columns:
-
-    largest     largest difference of two numbers of the outputs
-    of          largest number of the own output
-    own, ours   distance of each output in bfloat16 from the own output in float32, as a share of its norm
-    loss, our_loss, gradient
-                of a training step without dropout: both losses, and the norm of the difference of all gradients as a
-                share of the norm of the own gradients
+A row of differences compares an encoder with our operator with one of its own methods, on two sequences, without
+padding or with padding in the second: the largest difference of two numbers of the outputs ("largest") and the largest
+number of the own output ("of"); the distance of each output in bfloat16 from the own output in float32, relative to
+its norm ("own", "ours"); both losses of a training step without dropout, and the norm of the difference of all
+gradients, relative to the norm of the own gradients.
 """
 
 import math
@@ -32,19 +27,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks import measure
 from benchmarks.encoders import ENCODERS, inputs, make, padding, remove_randomness
-from benchmarks.measure import (
-    RESULTS,
-    Row,
-    apart,
-    available_memory,
-    command,
-    measured,
-    parse,
-    peak_here,
-    preload,
-    record,
-)
+from benchmarks.measure import RESULTS, Row, apart, available_memory, measured, peak_here, record
 from relattn.integrations import transformers as faster
 
 MOST_SECONDS = 600.0  # longest expected run
@@ -98,13 +83,12 @@ def too_much(method: str, size: int, before: dict[int, dict[str, float]]) -> str
     """
     if not before:
         return ""
-    last = max(before)
+    *_, last = lengths = sorted(before)
     memory = before[last]["bytes"] * (size / last) ** (1 if method.startswith("relattn") else 2)
     if memory > MOST_MEMORY * available_memory():
         return f"left out: {memory / 2**30:.0f} GiB extrapolated from size {last}"
     power = 2.0
-    if len(before) > 1:
-        shorter = sorted(before)[-2]
+    for shorter in lengths[-2:-1]:
         power = math.log(before[last]["seconds"] / before[shorter]["seconds"]) / math.log(last / shorter)
     seconds = before[last]["seconds"] * (size / last) ** min(max(power, 1.0), 2.0)
     return f"left out: {seconds:.0f} s extrapolated from size {last}" if seconds > MOST_SECONDS else ""
@@ -189,18 +173,16 @@ def training(name: str, own_code: str, size: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = command("models", __doc__)
+    parser = measure.command("models", __doc__)
     parser.add_argument("--check", action="store_true", help="compare outputs and gradients, and measure nothing")
     parser.add_argument("--only", nargs="*", choices=ENCODERS, default=list(ENCODERS), help="encoders (default: all)")
     parser.add_argument("--sizes", type=int, nargs="*", help="seconds of audio, or tokens (default: by encoder)")
     parser.add_argument("--methods", nargs="*", choices=("eager", "sdpa", "relattn"), help="(default: all)")
     parser.add_argument("--window", type=int, nargs=2, help="also measure a sliding window (left, right)")
-    parser.add_argument(
-        "--out", type=Path, help="CSV file of the rows (default: models-cpu.csv or models-agreement.csv)"
-    )
-    arguments = parse(parser, threads=1)
+    parser.add_argument("--out", type=Path, help="CSV file (default: models-cpu.csv or models-agreement.csv)")
+    arguments = measure.parse(parser, threads=1)
     arguments.out = arguments.out or RESULTS / ("models-agreement.csv" if arguments.check else "models-cpu.csv")
-    preload([__name__])
+    measure.preload([__name__])
     for name in arguments.only:
         encoder = ENCODERS[name]
         methods = [each for each in (*encoder.own, "relattn") if arguments.methods is None or each in arguments.methods]

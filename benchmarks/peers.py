@@ -15,7 +15,7 @@ attention is compared and timed.
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
@@ -69,8 +69,6 @@ class Peer:
         make: Function from a case to its attention.
         same: `relative_attention` with arguments that compute the same.
         asymmetric: Whether the clipping distances of both sides may differ.
-        gathers: Peak memory of the forward pass, and with the backward pass, in arrays of (n, n, dim).
-        scores: Peak memory in addition to that, in arrays of (batch, heads, n, n).
     """
 
     package: str
@@ -80,13 +78,6 @@ class Peer:
     make: Callable[[Case], Attend]
     same: Callable[..., Any]
     asymmetric: bool = False
-    gathers: tuple[int, int] = (1, 3)
-    scores: tuple[int, int] = (3, 3)
-
-    def memory(self, case: Case, backward: bool) -> int:
-        """Return the bytes that it was observed to need beyond its inputs."""
-        pair = self.gathers[backward] * case.dim + self.scores[backward] * case.batch * case.heads
-        return pair * case.n * case.n * case.dtype.itemsize
 
 
 class Projection(nn.Module):
@@ -104,8 +95,8 @@ class Projection(nn.Module):
 def bare(
     module: nn.Module,
     case: Case,
-    projections: tuple[str, str, str, str],
     tables: dict[str, tuple[int, ...]],
+    projections: Sequence[str] = ("linear_query", "linear_keys", "linear_values", "final_linear"),
     hidden: int = 1,
     overwrites_query: bool = False,
     **options: object,
@@ -115,8 +106,8 @@ def bare(
     Args:
         module: Attention module. It is changed.
         case: Sizes.
-        projections: Names of the submodules that project queries, keys, values and the output.
         tables: Names of the parameters that hold the tables, with their shapes.
+        projections: Names of the submodules that project queries, keys, values and the output.
         hidden: Number of times the module takes the hidden states as an argument.
         overwrites_query: Whether the module changes the projected queries in place.
         options: Other arguments of a call.
@@ -146,7 +137,6 @@ def opennmt_py(case: Case) -> Attend:
     return bare(
         module,
         case,
-        ("linear_query", "linear_keys", "linear_values", "final_linear"),
         {"relative_positions_embeddings.weight": (2 * case.left + 1, case.dim)},
         hidden=3,
         overwrites_query=True,
@@ -168,7 +158,6 @@ def eole(case: Case) -> Attend:
     return bare(
         SelfMHA(config),
         case,
-        ("linear_query", "linear_keys", "linear_values", "final_linear"),
         {"relative_positions_embeddings.weight": (2 * case.left + 1, case.dim)},
         attn_mask=case.causal_mask(),
     )
@@ -190,8 +179,8 @@ def w2v_bert(case: Case) -> Attend:
     return bare(
         Wav2Vec2BertSelfAttention(config),
         case,
-        ("linear_q", "linear_k", "linear_v", "linear_out"),
         {"distance_embedding.weight": (case.left + case.right + 1, case.dim)},
+        ("linear_q", "linear_k", "linear_v", "linear_out"),
         attention_mask=case.causal_mask(),
     )
 
@@ -201,27 +190,20 @@ def vits(case: Case) -> Attend:
     from transformers.models.vits.modeling_vits import VitsAttention
 
     config = VitsConfig(
-        hidden_size=case.heads * case.dim,
-        num_attention_heads=case.heads,
-        window_size=case.left,
-        attention_dropout=0.0,
+        hidden_size=case.heads * case.dim, num_attention_heads=case.heads, window_size=case.left, attention_dropout=0.0
     )
     table = (1, 2 * case.left + 1, case.dim)
     return bare(
         VitsAttention(config),
         case,
-        ("q_proj", "k_proj", "v_proj", "out_proj"),
         {"emb_rel_k": table, "emb_rel_v": table},
+        ("q_proj", "k_proj", "v_proj", "out_proj"),
         attention_mask=case.causal_bias(),
     )
 
 
-def one_table(rel_key: Tensor, rel_value: None, **call: Any) -> Any:
-    return relative_attention(rel_key=rel_key, rel_value=rel_key, **call)
-
-
-def one_table_unscaled(rel_key: Tensor, rel_value: None, **call: Any) -> Any:
-    return relative_attention(rel_key=rel_key * rel_key.shape[-1] ** 0.5, rel_value=rel_key, **call)
+def one_table(rel_key: Tensor, rel_value: None, factor: float = 1.0, **call: Any) -> Any:
+    return relative_attention(rel_key=factor * rel_key, rel_value=rel_key, **call)
 
 
 OPENNMT_PY = Peer(
@@ -238,7 +220,7 @@ EOLE = replace(
     module="eole.modules.multi_headed_attn",
     computes="one table for keys and values, q · aK not scaled",
     make=eole,
-    same=one_table_unscaled,
+    same=lambda rel_key, **call: one_table(rel_key, factor=rel_key.shape[-1] ** 0.5, **call),
 )
 W2V_BERT = Peer(
     package="transformers",
@@ -248,8 +230,6 @@ W2V_BERT = Peer(
     make=w2v_bert,
     same=relative_attention,
     asymmetric=True,
-    gathers=(1, 2),
-    scores=(2, 3),
 )
 VITS = Peer(
     package="transformers",
@@ -258,8 +238,6 @@ VITS = Peer(
     tables=2,
     make=vits,
     same=partial(relative_attention, beyond="zero"),
-    gathers=(0, 0),
-    scores=(9, 9),
 )
 PEERS = {"OpenNMT-py": OPENNMT_PY, "eole": EOLE, "W2V-BERT": W2V_BERT, "VITS": VITS}
 
@@ -309,15 +287,11 @@ def main() -> None:
     missing = [name for name in arguments.names if name not in PEERS or not installed(name)]
     if missing:
         parser.error(f"PEER must be known and installed, got {', '.join(missing)}; see --help")
-    print(
-        "largest difference from relative_attention, divided by four times the rounding error of the reference backend"
-    )
+    print("largest difference from relative_attention, divided by four times the reference's rounding error")
     agree = True
     for name in arguments.names:
         print(f"\n{name} ({version(name)}): {PEERS[name].computes}")
-        for is_causal, n in product(
-            (False, True), (1, 4, 29)
-        ):  # a single position, within and beyond the clipping range
+        for is_causal, n in product((False, True), (1, 4, 29)):  # one position, within and beyond the clipping range
             off, allowed, result = max(compare(name, n, is_causal), key=lambda each: each[0] / each[1])
             agree = agree and off <= allowed
             verdict = "same" if off <= allowed else "DIFFERENT"

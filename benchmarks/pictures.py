@@ -11,9 +11,8 @@ Cells of masked pairs are empty.
 """
 
 import csv
-import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -31,19 +30,28 @@ from benchmarks.measure import RESULTS, command
 
 DOCS = RESULTS.parents[1] / "docs"
 GREY, GRID = "#57606a", "#d0d7de"
-COLOURS = {
-    **{"plain": GREY, "auto": "#0550ae", "OpenNMT-py": "#bc4c00", "eole": "#1a7f37", "W2V-BERT": "#8250df"},
-    **{"VITS": "#bf3989", "eager": "#bc4c00", "sdpa": GREY, "relattn": "#0550ae"},
+BLUE, ORANGE, GREEN, PURPLE, PINK = "#0550ae", "#bc4c00", "#1a7f37", "#8250df", "#bf3989"
+Names = dict[str, tuple[str, str]]  # method -> name in the legend, and colour
+ATTENTION: Names = {
+    **{"plain": ("PyTorch, no positions", GREY), "auto": ("relattn", BLUE), "OpenNMT-py": ("OpenNMT-py", ORANGE)},
+    **{"eole": ("eole", GREEN), "W2V-BERT": ("W2V-BERT", PURPLE), "VITS": ("VITS", PINK)},
 }
-NAMES = {"plain": "PyTorch, no positions", "auto": "relattn"}
-WINDOW_METHODS = {
-    "window": ("relattn, window (128, 128)", "#0550ae"),
-    "full": ("relattn, all pairs", "#1a7f37"),
+WINDOWS: Names = {
+    "window": ("relattn, window (128, 128)", BLUE),
+    "full": ("relattn, all pairs", GREEN),
     "mask": ("PyTorch, a band as mask, no positions", GREY),
-    "flex": ("FlexAttention, a band as block mask, no positions", "#bc4c00"),
+    "flex": ("FlexAttention, a band as block mask, no positions", ORANGE),
 }
-ENCODER_NAMES = {"eager": "own code, eager", "sdpa": "own code, SDPA", "relattn": "relattn"}
-Lines = dict[str, list[tuple[int, float]]]  # method -> points (n, y), in order
+ENCODERS: Names = {"eager": ("own code, eager", ORANGE), "sdpa": ("own code, SDPA", GREY), "relattn": ("relattn", BLUE)}
+BOTH, FORWARD = {"pass": "forward + backward"}, {"pass": "forward"}
+Panel = tuple[str, dict[str, str], str]  # title, values of columns that choose rows, and column to draw
+PANELS_OF_ATTENTION: tuple[Panel, ...] = (
+    ("time, forward + backward, as a ratio to plain attention's", BOTH | {"causal": "False"}, "time ratio"),
+    ("peak memory beyond the inputs (MiB)", BOTH | {"causal": "False"}, "peak MiB"),
+)
+PANELS_OF_WINDOWS: tuple[Panel, ...] = tuple(
+    (f"microseconds per position, {rows['pass']}", rows, "us per token") for rows in (FORWARD, BOTH)
+)
 EncoderRows = dict[tuple[str, int, str], dict[str, dict[str, str]]]  # (model, size, unit) -> method -> row
 
 
@@ -52,75 +60,27 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def draw_attention(results: Path, out: Path) -> None:
-    """Draw time and memory of attention by length. A line ends before the first length that did not fit."""
-    wanted = {"causal": "False", "pass": "forward + backward", "dtype": "float32"}
-    rows = [row for row in read(results) if row["method"] in COLOURS and wanted.items() <= row.items()]
-    figure, axes = new_figure(width_ratios=(1.25, 1), figsize=(10, 4.3))
-    titles = {
-        "time ratio": "time, forward + backward, as a ratio to plain attention's",
-        "peak MiB": "peak memory beyond the inputs (MiB)",
-    }
-    for axis, (column, title) in zip(axes, titles.items(), strict=True):
-        lines: Lines = {}
-        for row in sorted(rows, key=lambda row: int(row["n"])):
-            lines.setdefault(row["method"], []).append((int(row["n"]), float(row[column])))
-        # the order of the methods in the file, which is that of the drawing
-        attention_panel(axis, {row["method"]: lines[row["method"]] for row in rows}, title)
-    note = "8 heads, d = 64, k = 16, 8,192 tokens a batch, float32; × the next length does not fit half of the memory"
-    figure.supxlabel(note, fontsize=8.5, color=GREY)
+def draw_lengths(results: Path, out: Path, methods: Names, panels: Sequence[Panel], note: str = "") -> None:
+    """Draw a column of float32 rows by length, a line per method. A line ends before the first length without a row."""
+    found = [row for row in read(results) if row.get("dtype", "float32") == "float32"]
+    figure, axes = new_figure(figsize=(10, 4.3))
+    for axis, (title, wanted, column) in zip(axes, panels, strict=True):
+        chosen = [row for row in found if row["method"] in methods and wanted.items() <= row.items()]
+        for method, (name, colour) in methods.items():
+            points = sorted((int(row["n"]), float(row[column])) for row in chosen if row["method"] == method)
+            style: dict[str, Any] = {"linestyle": "--"} if method == "plain" else {"marker": "o", "markersize": 4}
+            width = 2.6 if colour == BLUE else 1.5
+            axis.plot(*zip(*points, strict=True), color=colour, label=name, linewidth=width, **style)
+        axis.set(xscale="log", yscale="log", xlabel="length n")
+        ticks = sorted({int(row["n"]) for row in chosen})
+        axis.set_xticks(ticks, [f"{n:,}" for n in ticks], rotation=45, ha="right", rotation_mode="anchor")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter(lambda y, _: f"{y:,g}")
+        finish(axis, title)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    if note:
+        figure.supxlabel(note, fontsize=8.5, color=GREY)
     save(figure, out)
-
-
-def attention_panel(axis: Axes, lines: Lines, title: str) -> None:
-    for method, points in lines.items():
-        ours = method == "auto"
-        style: dict[str, Any] = {"marker": "o", "markersize": 5 if ours else 3.5, "linewidth": 2.6 if ours else 1.5}
-        if method == "plain":
-            style = {"linestyle": "--", "linewidth": 1.5}
-        axis.plot(*zip(*points, strict=True), color=COLOURS[method], zorder=3 if ours else 2, **style)
-    axis.set(xscale="log", yscale="log", xlabel="sentence length n")
-    ticks = sorted({n for points in lines.values() for n, _ in points})
-    axis.set_xticks(ticks, [f"{n:,}" for n in ticks], rotation=45, ha="right", rotation_mode="anchor")
-    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.yaxis.set_major_formatter(lambda y, _: f"{y:,g}")
-    axis.margins(y=0.1)
-    finish(axis, title)
-
-    bottom, top = (math.log(y) for y in axis.get_ylim())
-    for complete in (True, False):  # labels of lines that reach the last length, and of the others
-        ends = {method: points[-1] for method, points in lines.items() if (points[-1][0] == ticks[-1]) == complete}
-        heights = {method: (math.log(y) - bottom) / (top - bottom) for method, (_, y) in ends.items()}
-        for method, height in spread(heights, gap=0.065).items():
-            axis.text(
-                1.15 * max(n for n, _ in ends.values()),
-                height,
-                NAMES.get(method, method) + ("" if complete else " ×"),
-                transform=axis.get_xaxis_transform(),
-                color=COLOURS[method],
-                weight="bold" if method == "auto" else "normal",
-                va="center",
-            )
-
-
-def spread(heights: dict[str, float], gap: float) -> dict[str, float]:
-    """Move heights so that they are at least `gap` apart, in the same order, and as close to their places as possible.
-
-    Labels that touch form a group, which is centred on the mean of their heights.
-    """
-    groups: list[tuple[float, list[str]]] = []  # mean height of each group, and its labels
-    for name in sorted(heights, key=lambda name: heights[name]):
-        middle, members = heights[name], [name]
-        while groups and middle - groups[-1][0] < gap * (len(members) + len(groups[-1][1])) / 2:
-            below, names = groups.pop()
-            middle = (middle * len(members) + below * len(names)) / (len(members) + len(names))
-            members = names + members
-        groups.append((middle, members))
-    return {
-        name: middle + gap * (place - (len(members) - 1) / 2)
-        for middle, members in groups
-        for place, name in enumerate(members)
-    }
 
 
 def draw_models(results: Path, out: Path) -> None:
@@ -131,8 +91,8 @@ def draw_models(results: Path, out: Path) -> None:
     figure, (left, right) = new_figure(sharey=True, figsize=(10, 0.6 + 0.24 * len(lines)))
     models_panel(left, lines, "seconds", "seconds")
     models_panel(right, lines, "peak_mib", "peak memory beyond the weights (MiB)")
-    for method, name in ENCODER_NAMES.items():
-        left.scatter([], [], color=COLOURS[method], label=name)
+    for name, colour in ENCODERS.values():
+        left.scatter([], [], color=colour, label=name)
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
     save(figure, out)
 
@@ -143,17 +103,10 @@ def models_panel(axis: Axes, lines: EncoderRows, column: str, title: str) -> Non
         axis.plot(list(values.values()), [height] * len(values), color=GRID, linewidth=1.2, zorder=1)
         for method, value in values.items():
             size = 46 if method == "relattn" else 26
-            axis.scatter(value, height, color=COLOURS[method], s=size, zorder=3 if method == "relattn" else 2)
+            axis.scatter(value, height, color=ENCODERS[method][1], s=size, zorder=3 if method == "relattn" else 2)
         for place, method in enumerate(method for method in rows if method not in values):
-            axis.text(
-                0.99 - 0.025 * place,
-                height,
-                "×",
-                transform=axis.get_yaxis_transform(),
-                color=COLOURS[method],
-                ha="center",
-                va="center_baseline",
-            )
+            style: dict[str, Any] = {"transform": axis.get_yaxis_transform(), "ha": "center", "va": "center_baseline"}
+            axis.text(0.99 - 0.025 * place, height, "×", color=ENCODERS[method][1], **style)
     axis.set(xscale="log", ylim=(-0.7, len(lines) - 0.3))
     axis.xaxis.set_major_formatter(lambda x, _: f"{x:,g}")
     axis.margins(x=0.08)
@@ -165,26 +118,6 @@ def models_panel(axis: Axes, lines: EncoderRows, column: str, title: str) -> Non
         names.append(f"{size:,} {unit}" if model == before else f"{model}, {size:,} {unit}")
         before = model
     axis.set_yticks(range(len(lines)), reversed(names))
-
-
-def draw_windows(results: Path, out: Path) -> None:
-    """Draw the time per position of attention in a window by length, forward and with backward."""
-    rows = read(results)
-    figure, axes = new_figure(figsize=(10, 4))
-    for axis, passes in zip(axes, ("forward", "forward + backward"), strict=True):
-        for method, (name, colour) in WINDOW_METHODS.items():
-            points = [(int(row["n"]), row) for row in rows if (row["method"], row["pass"]) == (method, passes)]
-            if points:
-                times = [float(row["us per token"]) for _, row in points]
-                axis.plot([n for n, _ in points], times, marker="o", markersize=4, color=colour, label=name)
-        axis.set(xscale="log", yscale="log", xlabel="length n")
-        axis.set_xticks(
-            *zip(*((n, f"{n:,}") for n in sorted({int(row["n"]) for row in rows})), strict=True), rotation=45
-        )
-        axis.yaxis.set_major_formatter(lambda y, _: f"{y:,g}")
-        finish(axis, f"microseconds per position, {passes}")
-    axes[0].legend(frameon=False, fontsize=8.5)
-    save(figure, out)
 
 
 def new_figure(**options: Any) -> tuple[Figure, list[Axes]]:
@@ -329,9 +262,10 @@ def text(x: float, y: float, what: object, *, anchor: str = "middle", size: int 
 
 def main() -> None:
     command("pictures", __doc__).parse_args()
-    draw_attention(RESULTS / "attention-cpu.csv", DOCS / "attention.svg")
+    note = "8 heads, d = 64, k = 16, 8,192 tokens per batch; a line ends where the next length needs half of the memory"
+    draw_lengths(RESULTS / "attention-cpu.csv", DOCS / "attention.svg", ATTENTION, PANELS_OF_ATTENTION, note)
+    draw_lengths(RESULTS / "windows-cpu.csv", DOCS / "windows.svg", WINDOWS, PANELS_OF_WINDOWS)
     draw_models(RESULTS / "models-cpu.csv", DOCS / "models.svg")
-    draw_windows(RESULTS / "windows-cpu.csv", DOCS / "windows.svg")
     for path, content in argument_pictures().items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(content, encoding="utf-8")

@@ -8,6 +8,7 @@ import random
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import cast
 
 import torch
@@ -26,8 +27,6 @@ SCHEMES = {entry.name: entry for entry in sorted(TABLES["positions"].entries, ke
 LENGTHS = (32, 256, 1024)
 VOCABULARY, TOKENS = 8000, 2048
 KEY = ("n", "positions", "products", "layers", "tokens")
-
-
 BASE = ModelConfig(dim=512, heads=8, feed_forward_dim=1024, encoder_layers=6, decoder_layers=6, norm="post", clip=16)
 BIG = replace(BASE, dim=1024, heads=16, feed_forward_dim=4096, clip=8)
 TINY = replace(BASE, dim=32, heads=2, feed_forward_dim=64, encoder_layers=1, decoder_layers=1, clip=4)  # for tests
@@ -55,12 +54,8 @@ def prepare(
     """Return a function that runs one training step.
 
     Args:
-        model_config: Configuration of the model.
-        n: Pieces per sentence.
-        tokens: Pieces per side in a step.
-        device: Device of the model.
+        n: Pieces per sentence, of `tokens` pieces per side.
         autocast: Dtype of autocast. None: float32 without autocast.
-        compiles: Whether the model is compiled.
         backend: Backend of relative attention.
         onednn: Value of `linear.use_onednn` during the step.
     """
@@ -91,34 +86,20 @@ def prepare(
 
 def main() -> None:
     parser = command("train_step", __doc__)
-    parser.add_argument(
-        "--lengths", type=int, nargs="+", default=list(LENGTHS), help="pieces per sentence (%(default)s)"
-    )
+    fast, names = "onednn" if is_onednn_faster() else "torch", list(SCHEMES)
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="pieces per sentence (%(default)s)")
     parser.add_argument("--tokens", type=int, default=TOKENS, help="pieces per side in a step (%(default)s)")
     parser.add_argument("--layers", type=int, default=6, help="layers per encoder and per decoder (%(default)s)")
     parser.add_argument("--repeats", type=int, default=7, help="timed steps per scheme (%(default)s)")
     parser.add_argument(
-        "--schemes",
-        nargs="+",
-        choices=SCHEMES,
-        default=list(SCHEMES),
-        help="position schemes to time; ratios are to the first (default: all)",
+        "--schemes", nargs="+", choices=names, default=names, help="ratios are to the first (%(default)s)"
     )
-    parser.add_argument(
-        "--products",
-        nargs="+",
-        choices=("torch", "onednn"),
-        default=["onednn" if is_onednn_faster() else "torch"],
-        help="implementations of large linear layers to compare (default: the one for this processor)",
-    )
+    parser.add_argument("--products", nargs="+", choices=("torch", "onednn"), default=[fast], help="of linear layers")
     arguments = parse(parser, "train-step-cpu.csv")
     for n in arguments.lengths:
         steps = {
-            (scheme, way): prepare(
-                config("base", scheme, arguments.layers), n, arguments.tokens, onednn=way == "onednn"
-            )
-            for way in arguments.products
-            for scheme in arguments.schemes
+            (name, way): prepare(config("base", name, arguments.layers), n, arguments.tokens, onednn=way == "onednn")
+            for way, name in product(arguments.products, arguments.schemes)
         }
         times = alternate(steps, arguments.repeats)
         rows = [

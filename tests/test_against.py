@@ -1,4 +1,4 @@
-"""Tests of `benchmarks.against`: verdicts, the table, and the answers of a version's process."""
+"""Tests of `benchmarks.against`: verdicts, the table, and the cases."""
 
 import pytest
 
@@ -9,15 +9,15 @@ class Version:
     """A version of the package that takes given seconds per call, in one round after the other."""
 
     def __init__(self, name, *seconds, lacks=()):
-        self.name, self.seconds, self.lacks = name, list(seconds), lacks
+        self.name, self.per_call, self.lacks = name, list(seconds), lacks
 
-    def ask(self, what, argument):
-        if argument in self.lacks:
+    def seconds(self, case, times):
+        if case in self.lacks:
             raise against.Missing(f"not in {self.name} (TypeError: no rel_query | at all)")
-        return self.seconds[0] * (argument if what == "run" else 1)
+        return self.per_call[0] * times
 
     def close(self):
-        self.seconds = self.seconds[1:]
+        self.per_call = self.per_call[1:]
 
 
 def test_verdict_holds_in_every_round():
@@ -26,30 +26,28 @@ def test_verdict_holds_in_every_round():
         ((1.2, 1.3, 1.4), "slower", "faster"), ((1.2, 1.3, 1.04), "", ""), ((1.04, 1.04, 1.04), "", ""),
     ):  # fmt: skip
         others = [one * ratio for one, ratio in zip(ones, ratios, strict=True)]
-        assert against.Times(ones, others).verdict(0.05) == verdict
-        assert against.Times(others, ones).verdict(0.05) == swapped
+        assert against.Times(ones, others).verdict() == verdict
+        assert against.Times(others, ones).verdict() == swapped
 
 
 def test_ratios_are_taken_per_round_and_missing_cases_are_named():
     other, here = Version("v1", 0.001, 0.003, 0.001, lacks=["xl"]), Version("here", 0.0012, 0.0036, 0.0013)
     results = against.compare(other, here, ["plain", "xl"], rounds=3, seconds=0.0)
     assert results["plain"].ratios == pytest.approx([1.2, 1.2, 1.3])
-    plain, xl = against.table(results, ("v1", "here"), 0.05).splitlines()[2:]
+    plain, xl = against.table(results, ("v1", "here")).splitlines()[2:]
     assert plain == "| plain | 1.00 | 1.30 | 1.20 | 1.20–1.30 | **slower** |"
     assert "TypeError: no rel_query / at all" in xl
 
 
-def test_a_process_answers_with_seconds_or_a_reason(monkeypatch):
+def test_a_case_is_prepared_once_and_an_error_is_the_reason(monkeypatch):
     ran = []
     monkeypatch.setattr(against, "CASES", {"counts": lambda: lambda: ran.append(0), "fails": lambda: [][1]})
-    questions = [["make", "counts"], ["run", 5], ["make", "fails"], ["make", "counts"]]
-    taken, five, reason, again = against.answers(questions)
-    assert reason == "IndexError: list index out of range"
-    assert all(seconds >= 0 for seconds in (taken, five, again))
-    assert len(ran) == 2 + 5 + 2
+    assert min(against.seconds_of("counts", times) for times in (1, 5)) >= 0
+    assert len(ran) == 1 + 1 + 5
+    with pytest.raises(against.Missing, match="IndexError: list index out of range"):
+        against.seconds_of("fails", 1)
 
 
 @pytest.mark.parametrize("case", list(against.CASES)[::4])
 def test_this_tree_has_the_cases(case):
-    answers = list(against.answers([("make", case)]))
-    assert isinstance(answers[0], float), answers
+    assert against.seconds_of(case, 1) > 0

@@ -105,8 +105,22 @@ for dimension in range(4):
 """
 
 COMPILED = """
-from benchmarks import compiled
-from benchmarks.compiled import Case, rows, variants
+import torch
+from triton.runtime import driver
+from benchmarks.compiled import Case, rows
+from relattn.backends.triton import operators
+
+def variants(cases):  # kernels that Triton would compile for calls with gradients, by its cache keys
+    def add(kernel, programs, tiles, call, **arguments):
+        binder = kernel.device_caches[driver.active.get_current_device()][-1]
+        _, specialization, options = binder(**operators.launch_arguments(tiles, arguments), debug=False)
+        keys.add(f"{kernel.__name__} {specialization} {options}")
+
+    keys = set()
+    for call in (case.call() for case in cases):
+        results = operators.run_forward(call, add)
+        operators.run_backward(call, torch.empty_like(results[0]), *results, add)
+    return len(keys)
 
 several = Case("bfloat16", 64, 64, 64, True, 0.1, "mask+grouped+lengths+offsets+rel_query")
 for case in (Case("bfloat16", 64, 16, 2048), several):

@@ -22,7 +22,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.measure import family
 from relattn.translation import bundle
 from relattn.translation.config import DataConfig, ModelConfig, Recipe, TrainConfig, dump
 from relattn.translation.training import checkpoints
@@ -37,6 +36,15 @@ TOLERANCE = 1e-5  # relative, for losses with another number of processes, which
 ENDLESS = {"steps": 100_000, "warmup_steps": 100_000, "checkpoint_every": 100_000}  # no warning about word order
 STARTED: list[subprocess.Popen[str]] = []  # runs whose end no test has seen
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
+
+
+def family(pid: int) -> list[int]:
+    """Return the id of a process and the ids of its descendants."""
+    try:
+        lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:
+        return [pid]
+    return [pid, *(each for child in " ".join(lists).split() for each in family(int(child)))]
 
 
 @pytest.fixture(autouse=True)

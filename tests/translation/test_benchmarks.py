@@ -71,9 +71,14 @@ def test_attention_replaces_the_rows_it_measures_again(run, monkeypatch):
     methods = [row["method"] for row in after if row["n"] == "5" and row["causal"] == "True"]
     assert sorted(set(methods)) == ["VITS", "dense", "plain", "reference"]
     assert all(row["commit"] and row["device"] and row["torch"] and float(row["ms"]) > 0 for row in after)
-    monkeypatch.setattr(attention, "available_memory", lambda: 4 * 2 * 8 * 4 * 4 * 64 * 4)  # bytes of two n × n × d
-    last = run_attention("--lengths", "4", "--methods", "reference")
-    assert {row["method"] for row in last if row["n"] == "4"} == {"plain"}
+    monkeypatch.setattr(attention, "peak_memory", lambda _, small, case: case[1].n ** 2 if case[0] == "dense" else 0)
+    monkeypatch.setattr(attention, "available_memory", lambda: 2 * 9**2)
+    last = run_attention("--lengths", "8", "9", "10", "--methods", "dense")
+    assert {(row["n"], row["method"]) for row in last if int(row["n"]) > 8} == {
+        ("9", "dense"),
+        ("9", "plain"),
+        ("10", "plain"),
+    }
 
 
 @pytest.mark.usefixtures("_peer")
