@@ -6,10 +6,9 @@ by pip:
     pip install --no-deps --no-build-isolation --target build/other "git+file://$PWD@v0.1.0"
     python -m benchmarks.against build/other
 
-Each version runs in its own process. A round starts both processes and times every case, alternating between the
-versions; the version that starts changes from round to round. A round gives one ratio of medians per case. Rounds
-differ because of other load on the machine and the memory layout of the processes. A case counts as slower or faster
-only if it is so by more than the threshold in every round.
+Each version runs in its own process. A round starts both, times every case alternately, and gives one ratio of medians
+per case. The version that starts changes from round to round. Rounds differ because of other load on the machine and
+the memory layout of the processes.
 """
 
 import argparse

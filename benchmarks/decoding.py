@@ -8,10 +8,8 @@
     transformers          generate() of a Marian model with the same sizes and random weights
 
 Each method runs in a new process, which translates some lines first. Generated tokens count, with the end. All methods
-sort lines by length and take batches of the same size.
-
-Without a bundle, the model has the paper's base size and random weights, with a vocabulary from the text. It never ends
-by itself. With `--pieces`, all lines and so all translations have the same length.
+sort lines by length and take batches of the same size. Without a bundle, the model has the paper's base size, random
+weights, and a vocabulary from the text. It never ends by itself: with `--pieces`, all translations have one length.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,8 +1,7 @@
 """Time and memory of attention on a GPU (ours, PyTorch's, FlexAttention, other libraries'), and of training steps.
 
-Methods run alternately. A run is queued behind a pause on the GPU, and events on the GPU time it. The column
-"launch ms" is the time to launch the run from Python, which the GPU hides for a large batch. Peak memory is what
-PyTorch's allocator holds beyond the inputs.
+A run is queued behind a pause on the GPU, and events on the GPU time it. "launch ms" is the time to launch it from
+Python, which the GPU hides for a large batch. Peak memory is what PyTorch's allocator holds beyond the inputs.
 """
 
 import statistics

@@ -1,8 +1,8 @@
 """Common parts of the benchmarks: timing, peak memory, conditions, and CSV files of results.
 
-Methods that are compared run alternately, so that other load on the machine affects all of them. The quartiles of the
-repeats are reported with the median. Peak memory is measured in a new process, since the peak of a process never
-decreases. Nothing here imports `relattn`: `benchmarks.against` chooses which version to import.
+Methods that are compared run alternately, so that other load on the machine affects all. Peak memory is measured in a
+new process, since the peak of a process never decreases. Nothing here imports `relattn`: `benchmarks.against` chooses
+which version to import.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def alternate(
             spread over those of slow functions.
         clock: Function that runs another and returns its time in seconds. By default `measured`.
     """
-    clock = measured if clock is None else clock
+    clock = clock or measured
     taken: dict[Name, list[float]] = {}
     rounds = {}
     for name, work in works.items():

@@ -1,13 +1,9 @@
 """Draw the pictures of the documentation: docs/attention.svg, models.svg, windows.svg and arguments/*.svg.
 
-The first three show the rows of the CSV files of the same names in results. Those of docs/arguments.md show the
-calls in the Python code before each picture, as a matrix of queries × keys per call and sequence:
-
-    rows-NAME.svg      the table row that each pair reads, a dash if it reads none
-    terms-NAME.svg     the relative term of each pair's score
-    weights-NAME.svg   the probabilities
-
-Cells of masked pairs are empty.
+The first three show the rows of the CSV files in results. Those of docs/arguments.md show the calls before each
+picture, as a matrix of queries × keys per call and sequence: in rows-NAME.svg, the table row that each pair reads, a
+dash if it reads none; in terms-NAME.svg, the relative term of each pair's score; in weights-NAME.svg, the
+probabilities. Cells of masked pairs are empty.
 """
 
 import csv
@@ -77,9 +73,8 @@ def draw_lengths(results: Path, out: Path, methods: Names, panels: Sequence[Pane
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.yaxis.set_major_formatter(lambda y, _: f"{y:,g}")
         finish(axis, title)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
-    if note:
-        figure.supxlabel(note, fontsize=8.5, color=GREY)
+    lines = axes[0].get_legend_handles_labels()
+    figure.legend(*lines, loc="outside lower center", ncols=3, frameon=False, title=note, title_fontsize=8.5)
     save(figure, out)
 
 
@@ -262,7 +257,7 @@ def text(x: float, y: float, what: object, *, anchor: str = "middle", size: int 
 
 def main() -> None:
     command("pictures", __doc__).parse_args()
-    note = "8 heads, d = 64, k = 16, 8,192 tokens per batch; a line ends where the next length needs half of the memory"
+    note = "8 heads, d = 64, k = 16, 8,192 tokens per batch; lines end where the next length needs over half the memory"
     draw_lengths(RESULTS / "attention-cpu.csv", DOCS / "attention.svg", ATTENTION, PANELS_OF_ATTENTION, note)
     draw_lengths(RESULTS / "windows-cpu.csv", DOCS / "windows.svg", WINDOWS, PANELS_OF_WINDOWS)
     draw_models(RESULTS / "models-cpu.csv", DOCS / "models.svg")

@@ -8,13 +8,14 @@ length are measured up to `--most` positions.
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.attention import CLIP, DIM, HEADS, run_of
+from benchmarks.attention import CLIP, DIM, HEADS, PASSES, run_of
 from benchmarks.measure import alternate, command, parse, peak_memory, preload, record
 from relattn import relative_attention
 
@@ -69,17 +70,16 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="minimum number of timed runs (%(default)s)")
     arguments = parse(parser, "windows-cpu.csv", threads=2)
     preload([__name__])
-    for n in arguments.lengths:
-        for backward in (False, True):
-            names = [name for name in arguments.methods if n <= arguments.most or name == "window"]
-            names = [name for name in names if name != "flex" or not backward]
-            times = alternate({name: prepare(name, n, arguments.window, backward) for name in names}, arguments.repeats)
-            for name, time in times.items():
-                case = (name, n, arguments.window, backward)
-                peak = peak_memory(prepare, (name, 512, arguments.window, backward), case)
-                row = {"n": n, "window": arguments.window, "pass": "forward + backward" if backward else "forward"}
-                row |= {"method": name, **time.columns(), "us per token": round(1e6 * time.median / n, 3)}
-                record(arguments, [row | {"peak MiB": round(peak / 2**20, 1)}], KEY)
+    for n, backward in product(arguments.lengths, (False, True)):
+        names = [name for name in arguments.methods if n <= arguments.most or name == "window"]
+        names = [name for name in names if name != "flex" or not backward]
+        times = alternate({name: prepare(name, n, arguments.window, backward) for name in names}, arguments.repeats)
+        for name, time in times.items():
+            small, case = ((name, length, arguments.window, backward) for length in (512, n))
+            peak = peak_memory(prepare, small, case)
+            row = {"n": n, "window": arguments.window, "pass": PASSES[backward], "method": name, **time.columns()}
+            row |= {"us per token": round(1e6 * time.median / n, 3), "peak MiB": round(peak / 2**20, 1)}
+            record(arguments, [row], KEY)
 
 
 if __name__ == "__main__":
