@@ -15,7 +15,10 @@ import pytest
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers.models.got_ocr2.modeling_got_ocr2 import GotOcr2VisionEncoder
 from transformers.models.granite_speech.modeling_granite_speech import GraniteSpeechCTCEncoder
+from transformers.models.sam.modeling_sam import SamVisionEncoder
+from transformers.models.sam_hq.modeling_sam_hq import SamHQVisionEncoder
 from transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2 import SeamlessM4Tv2SpeechEncoder
 from transformers.models.speecht5.modeling_speecht5 import SpeechT5EncoderWithoutPrenet
 
@@ -24,6 +27,9 @@ from relattn.call import Call
 from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import adapters
 from tests.support.covering import pairwise
+
+# PyTorch warns in WavLM's own code.
+pytestmark = pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask:UserWarning")
 
 SMALL = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32, "intermediate_size": 48}
 FAST = {**SMALL, "num_mel_bins": 16, "subsampling_conv_channels": 8, "num_key_value_heads": 4}
@@ -39,6 +45,15 @@ SEAMLESS = {
 VITS = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "ffn_dim": 48, "vocab_size": 30}
 GRANITE = {"hidden_dim": 32, "num_layers": 2, "num_heads": 4, "dim_head": 8, "context_size": 40, "max_pos_emb": 50}
 T5 = {"d_model": 32, "d_kv": 8, "num_heads": 4, "d_ff": 48, "num_layers": 3, "vocab_size": 30}
+DEBERTA = {
+    **SMALL, "vocab_size": 30, "relative_attention": True, "pos_att_type": "c2p|p2c", "max_relative_positions": 40,
+}  # fmt: skip
+DEBERTA_V3 = {**DEBERTA, "position_buckets": 16, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
+MPNET = {**SMALL, "vocab_size": 30, "max_position_embeddings": 202}
+SAM = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 44, "patch_size": 4,
+    "window_size": 7, "output_channels": 8, "initializer_range": 0.2,
+}  # fmt: skip
 SPEECHT5 = {"hidden_size": 32, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 48}
 
 
@@ -83,6 +98,25 @@ def pop2piano(impl: str = "eager") -> nn.Module:
 
 def states(length: int) -> Tensor:
     return torch.randn(2, length, 32)
+
+
+def image(length: int) -> Tensor:
+    return torch.randn(2, 3, 44, 44)
+
+
+def smaller_image(length: int) -> Tensor:
+    """Return images for which ViTDet interpolates its tables."""
+    return torch.randn(2, 3, 36, 44)
+
+
+def vitdet(impl: str = "eager", **options: Any) -> nn.Module:
+    sizes = SAM | {"num_hidden_layers": 3, "window_size": 3, "window_block_indices": [1]}
+    options = {"use_relative_position_embeddings": True, **options}
+    return transformers.VitDetModel(transformers.VitDetConfig(**sizes, **options))
+
+
+def valid_tokens(out: Any) -> Tensor:
+    return padding(out.last_hidden_state).bool()
 
 
 def features(length: int) -> Tensor:
@@ -139,8 +173,31 @@ FAMILIES = {
     "umt5": t5("UMT5"),
     "switch": t5("SwitchTransformers", "eager"),
     "pop2piano": Family(pop2piano, ids, 3, 150),
+    "deberta": Family(maker("DebertaModel", "DebertaConfig", "eager", **DEBERTA), ids, 3, valid=valid_tokens),
+    "deberta-v2": Family(
+        maker("DebertaV2Model", "DebertaV2Config", "eager", **DEBERTA, position_buckets=16, conv_kernel_size=3),
+        ids, 3, valid=valid_tokens,
+    ),
+    "deberta-v3": Family(maker("DebertaV2Model", "DebertaV2Config", "eager", **DEBERTA_V3), ids, 3, valid=valid_tokens),
+    "mpnet": Family(maker("MPNetModel", "MPNetConfig", "eager", **MPNET), ids, 3, 200),
+    "wavlm": Family(
+        maker("WavLMModel", "WavLMConfig", "eager", **SMALL, **CONVOLUTIONS, num_buckets=20, max_bucket_distance=60,
+              mask_time_prob=0.0),
+        sound,
+    ),
+    "wavlm-large": Family(
+        maker("WavLMModel", "WavLMConfig", "eager", **SMALL, **CONVOLUTIONS, num_buckets=20, max_bucket_distance=60,
+              mask_time_prob=0.0, do_stable_layer_norm=True),
+        sound,
+    ),
+    "sam": Family(maker(SamVisionEncoder, "SamVisionConfig", **SAM, mlp_dim=48, global_attn_indexes=[1]), image),
+    "sam-hq": Family(maker(SamHQVisionEncoder, "SamHQVisionConfig", **SAM, mlp_dim=48, global_attn_indexes=[1]), image),
+    "got-ocr2": Family(
+        maker(GotOcr2VisionEncoder, "GotOcr2VisionConfig", "eager", **SAM, mlp_dim=48, global_attn_indexes=[1]), image
+    ),
+    "vitdet": Family(vitdet, smaller_image, 3),
 }  # fmt: skip
-UNMASKED = ("granite-speech",)  # models whose encoder takes no mask
+UNMASKED = ("granite-speech", "sam", "sam-hq", "got-ocr2", "vitdet")  # models whose encoder takes no mask
 
 
 def build(family: Family, *arguments: Any, **options: Any) -> nn.Module:
@@ -205,12 +262,14 @@ def test_the_last_block_of_granite_may_be_shorter(length):
     torch.testing.assert_close(ours.last_hidden_state, own.last_hidden_state, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["parakeet", "wav2vec2-bert", "granite-speech"])
+@pytest.mark.parametrize(
+    "name", ["parakeet", "wav2vec2-bert", "granite-speech", "deberta", "deberta-v3", "mpnet", "wavlm", "sam", "vitdet"]
+)
 def test_bfloat16_error_is_that_of_the_models_own_code(name):
     family = FAMILIES[name]
     model, inputs = build(family), family.inputs(family.length)
     exact = output(model, inputs).last_hidden_state
-    half, inputs = model.to(torch.bfloat16), inputs.to(torch.bfloat16)
+    half, inputs = model.to(torch.bfloat16), inputs.to(torch.bfloat16) if inputs.is_floating_point() else inputs
     own, ours = (result.last_hidden_state for result in own_and_ours(half, inputs))
     assert ours.dtype == torch.bfloat16
     gaps = [float((x.float() - exact).abs().mean()) for x in (ours, own)]
@@ -245,6 +304,7 @@ def test_training_step_is_the_same(name):
 DROPOUT = {  # attribute of the attention module that holds the dropout probability
     "parakeet": "attention_dropout", "wav2vec2-bert": "dropout.p", "fastspeech2-conformer": "dropout.p",
     "vits": "dropout", "speecht5": "dropout", "t5": "dropout", "umt5": "dropout",
+    "deberta": "dropout.p", "deberta-v3": "dropout.p", "mpnet": "dropout.p", "wavlm": "dropout",
 }  # fmt: skip
 
 
@@ -375,6 +435,46 @@ def test_disabling_restores_only_what_was_enabled():
         faster.disable()
         assert faster.report(other).count(": not enabled") == 3
         assert type(other.encoder.layers[0].self_attn).forward is forward
+
+
+@pairwise(
+    name=["deberta", "deberta-v2", "deberta-v3"], terms=[["c2p"], ["p2c"], ["c2p", "p2c"], []],
+    length=[1, 8, 9, 17, 41, 90], padded=["left", "right"], hidden_states=[True, False],
+)  # fmt: skip
+def test_deberta_of_any_terms_and_length(name, terms, length, padded, hidden_states):
+    """17 buckets, or 40 distances per direction, have rows of their own; short inputs read the nearest rows only."""
+    model, inputs = build(FAMILIES[name], pos_att_type=terms), ids(length)
+    mask = padding(inputs) if length > 1 else torch.ones_like(inputs)
+    mask = mask.flip(1) if padded == "left" else mask
+    own, ours = own_and_ours(model, inputs, attention_mask=mask, output_hidden_states=hidden_states)
+    pairs = [(ours.last_hidden_state, own.last_hidden_state)]
+    if hidden_states:
+        pairs += list(zip(ours.hidden_states, own.hidden_states, strict=True))
+    for our_states, own_states in pairs:
+        torch.testing.assert_close(our_states[mask.bool()], own_states[mask.bool()], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["deberta", "deberta-v3"])
+def test_deberta_masks_of_pairs_run_the_models_own_code(name):
+    model, states = build(FAMILIES[name]), torch.randn(2, 13, 32)
+    own, ours = own_and_ours(model.encoder, states, torch.ones(2, 13, 13).tril())
+    assert torch.equal(ours.last_hidden_state, own.last_hidden_state)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [("deberta", "relative_attention", False), ("deberta", "talking_head", True), ("deberta-v3", "position_buckets", 7),
+     ("deberta-v3", "relative_attention", False), ("sam", "use_rel_pos", False),
+     ("vitdet", "use_relative_position_embeddings", False)],
+)  # fmt: skip
+def test_configurations_without_a_supported_term_are_reported(name, option, value):
+    family = FAMILIES[name]
+    model, inputs = build(family, **{option: value}), family.inputs(30)
+    own, ours = own_and_ours(model, inputs)
+    with faster.enable():
+        lines = faster.report(model).splitlines()
+    assert all(f": {option} must be" in line for line in lines), lines
+    assert torch.equal(ours.last_hidden_state, own.last_hidden_state)
 
 
 def test_unsupported_modules_run_their_own_code_and_are_reported():

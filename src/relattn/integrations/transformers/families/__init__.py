@@ -13,14 +13,18 @@ from relattn.integrations.transformers.family import Family
 
 _log = logging.getLogger(__name__)
 FILES = (
+    "deberta",
     "fastspeech2_conformer",
     "granite_speech",
+    "mpnet",
     "nemotron",
     "parakeet",
+    "sam",
     "speecht5",
     "t5",
     "vits",
     "wav2vec2",
+    "wavlm",
 )
 
 

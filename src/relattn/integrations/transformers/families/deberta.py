@@ -1,0 +1,159 @@
+"""DeBERTa, and DeBERTa v2 and v3: disentangled attention.
+
+    e_ij = (q_i · k_j + q_i · K_r + k_j · Q_r) · scale        z_i = Σ_j softmax_j(e_ij) v_j
+
+r is the row of i − j. In version 1 it is i − j itself; in versions 2 and 3 it is a logarithmic bucket of i − j. K and Q
+are projections of the position embeddings. The second term is "c2p" of `pos_att_type`, and the third is "p2c".
+
+Arguments of `relative_attention`: K by distance is `rel_key`, and Q by distance is `pos_query`. All distances of
+`max_relative_positions` or more share one row per direction, so clipping there is exact.
+
+The models' own code stores an n × n mask and n × n distances, and gathers n × n scores per head for each term. The
+patched encoders use a (batch, 1, 1, n) mask of valid keys, and no distances. Their outputs at padding differ from the
+original, where padding attends to everything; valid positions never read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+
+from relattn import relative_attention
+from relattn.integrations.transformers.adapters import (
+    join_heads,
+    mask_options,
+    needs_attention_weights,
+    project,
+    split_heads,
+)
+from relattn.integrations.transformers.forward_patch import ForwardPatch
+
+
+def attention(
+    original_forward: Callable[..., Any],
+    module: Any,
+    hidden_states: Tensor,  # (batch, length, dim)
+    attention_mask: Tensor,  # (batch, 1, 1, length) from the patched encoder
+    output_attentions: bool = False,
+    query_states: Tensor | None = None,
+    relative_pos: Tensor | None = None,  # empty from the patched encoder, else distances that the caller may choose
+    rel_embeddings: Tensor | None = None,  # (2 · span, dim)
+) -> tuple[Tensor, Tensor | None]:
+    """Compute the self-attention of one layer: (batch, length, dim), and no weights."""
+    if relative_pos is None or relative_pos.numel() > 0:
+        return original_forward(
+            module, hidden_states, attention_mask, output_attentions, query_states, relative_pos, rel_embeddings
+        )
+    options = mask_options(attention_mask)
+    assert options is not None  # a boolean mask is never a bias
+    assert rel_embeddings is not None  # the encoder passes them
+    reached, rows = reached_rows(module, hidden_states.shape[1], hidden_states.device)
+    embeddings = module.pos_dropout(rel_embeddings)[reached]
+    query, key, value, K, Q = projections(module, hidden_states, embeddings)
+    attended = relative_attention(
+        query,
+        key,
+        value,
+        None if K is None else K[:, rows],
+        pos_query=None if Q is None else Q[:, rows],
+        clip=len(rows) // 2,
+        scale=((1 + len(module.pos_att_type)) * query.shape[-1]) ** -0.5,
+        dropout_p=module.dropout.p if module.training else 0.0,
+        **options,
+    )
+    return join_heads(attended), None
+
+
+def projections(
+    module: Any, states: Tensor, embeddings: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Return query, key and value, (batch, heads, length, head_dim), and K and Q, (heads, rows, head_dim)."""
+    head_dim = module.attention_head_size
+    if hasattr(module, "in_proj"):  # version 1
+        query, key, value = split_heads(module.in_proj(states), 3 * head_dim).chunk(3, dim=-1)
+        query, value = (
+            x + split_heads(bias[None, None], head_dim) for x, bias in ((query, module.q_bias), (value, module.v_bias))
+        )
+        names = "pos_proj", "pos_q_proj"
+    else:
+        query, key, value = project(states, head_dim, module.query_proj, module.key_proj, module.value_proj)
+        names = ("key_proj", "query_proj") if module.share_att_key else ("pos_key_proj", "pos_query_proj")
+    K, Q = (
+        project(embeddings[None], head_dim, getattr(module, name))[0][0] if term in module.pos_att_type else None
+        for name, term in zip(names, ("c2p", "p2c"), strict=True)
+    )
+    return query, key, value, K, Q
+
+
+def reached_rows(module: Any, length: int, device: torch.device) -> tuple[slice, Tensor]:
+    """Return which position embeddings a sequence needs, and the row among them of each i − j, the farthest first."""
+    buckets, most = getattr(module, "position_buckets", -1), module.max_relative_positions
+    farthest, span = min(length - 1, most), buckets if buckets > 0 else most
+    distance = torch.arange(farthest, -farthest - 1, -1, device=device)
+    if buckets > 0:
+        distance = make_log_bucket_position(distance, buckets, most).long()
+    # Buckets of less than half the span are distances. Short sequences project few rows.
+    reach = farthest if farthest < span // 2 else span
+    return slice(span - reach, span + reach + 1), distance.clamp(-span, span - 1) + reach
+
+
+def encoder(
+    original_forward: Callable[..., Any],
+    module: Any,
+    hidden_states: Tensor,  # (batch, length, dim)
+    attention_mask: Tensor,  # (batch, length)
+    output_hidden_states: bool = True,
+    output_attentions: bool = False,
+    query_states: Tensor | None = None,
+    relative_pos: Tensor | None = None,
+    return_dict: bool = True,
+) -> Any:
+    """Run the layers with a mask of valid keys and no distances."""
+    given = query_states is not None or relative_pos is not None or attention_mask.dim() != 2
+    if given or needs_attention_weights(module, output_attentions):
+        return original_forward(
+            module, hidden_states, attention_mask, output_hidden_states, output_attentions, query_states,
+            relative_pos, return_dict,
+        )  # fmt: skip
+    options = {"rel_embeddings": module.get_rel_embedding(), "relative_pos": hidden_states.new_empty(0)}
+    states, mask = [hidden_states], attention_mask[:, None, None].bool()
+    for layer in module.layer:
+        output, _ = layer(states[-1], mask, **options)
+        if len(states) == 1 and getattr(module, "conv", None) is not None:
+            output = module.conv(hidden_states, output, attention_mask)
+        states.append(output)
+    all_states = tuple(states) if output_hidden_states else None
+    if not return_dict:
+        return tuple(x for x in (output, all_states) if x is not None)
+    return BaseModelOutput(last_hidden_state=output, hidden_states=all_states)
+
+
+def unsupported_reason(module: Any) -> str | None:
+    """Return why an attention module keeps its own code, or None."""
+    if not module.relative_attention:
+        return "relative_attention must be True, got False"
+    if getattr(module, "talking_head", False):
+        return "talking_head must be False, got True"
+    if (buckets := getattr(module, "position_buckets", 0)) % 2 and buckets > 0:
+        return f"position_buckets must be even, got {buckets}"
+    return None
+
+
+def unsupported_encoder_reason(module: Any) -> str | None:
+    """Return why an encoder keeps its own code, or None."""
+    return unsupported_reason(module.layer[0].attention.self)
+
+
+PATCHES = tuple(
+    ForwardPatch(f"{folder}.modeling_{folder}.{name}", forward, reason)
+    for folder, prefix in (("deberta", "Deberta"), ("deberta_v2", "DebertaV2"))
+    for name, forward, reason in (
+        ("DisentangledSelfAttention", attention, unsupported_reason),
+        (f"{prefix}Encoder", encoder, unsupported_encoder_reason),
+    )
+)

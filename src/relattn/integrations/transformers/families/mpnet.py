@@ -1,0 +1,87 @@
+"""MPNet: a bias per bucket of distances, as in T5, shared by all layers.
+
+    e_ij = q_i · k_j · scale + b_bucket(j−i)        z_i = Σ_j softmax_j(e_ij) v_j
+
+b has one number per head and bucket. All distances of 128 or more share one bucket per direction.
+
+Arguments of `relative_attention`: b by distance is `rel_bias`. Clipping at 128 is exact because of the shared bucket.
+
+The model's own encoder computes n × n numbers per head and sequence and passes them to its layers. The patched encoder
+passes the table, (heads, 257).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.modeling_outputs import BaseModelOutput
+
+from relattn import relative_attention
+from relattn.integrations.transformers.adapters import join_heads, mask_options, needs_attention_weights, project
+from relattn.integrations.transformers.forward_patch import ForwardPatch
+
+MAX_DISTANCE = 128  # the default of `relative_position_bucket`, which the encoder does not change
+
+
+def attention(
+    original_forward: Callable[..., Any],
+    module: Any,
+    hidden_states: Tensor,  # (batch, length, dim)
+    attention_mask: Tensor | None = None,
+    position_bias: Tensor | None = None,  # (heads, 257) from the patched encoder
+    output_attentions: bool = False,
+    **kwargs: Any,
+) -> tuple[Tensor, ...]:
+    """Compute the self-attention of one layer: (batch, length, dim)."""
+    if position_bias is None or position_bias.dim() != 2:
+        output: tuple[Tensor, ...] = original_forward(
+            module, hidden_states, attention_mask, position_bias, output_attentions, **kwargs
+        )
+        return output
+    options = mask_options(attention_mask)
+    assert options is not None  # the encoder has checked it
+    query, key, value = project(hidden_states, module.attention_head_size, module.q, module.k, module.v)
+    attended = relative_attention(
+        query,
+        key,
+        value,
+        rel_bias=position_bias.to(query.dtype),
+        dropout_p=module.dropout.p if module.training else 0.0,
+        **options,
+    )
+    return (module.o(join_heads(attended)),)
+
+
+def encoder(
+    original_forward: Callable[..., Any],
+    module: Any,
+    hidden_states: Tensor,  # (batch, length, dim)
+    attention_mask: Tensor | None = None,
+    output_attentions: bool = False,
+    output_hidden_states: bool = False,
+    return_dict: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """Run the layers with a table of biases."""
+    if mask_options(attention_mask) is None or needs_attention_weights(module, output_attentions):
+        return original_forward(
+            module, hidden_states, attention_mask, output_attentions, output_hidden_states, return_dict, **kwargs
+        )
+    distance = torch.arange(-MAX_DISTANCE, MAX_DISTANCE + 1, device=hidden_states.device)
+    table = module.relative_attention_bias(module.relative_position_bucket(distance)).T  # (heads, 257)
+    states = [hidden_states]
+    for layer in module.layer:
+        states.append(layer(states[-1], attention_mask, table, **kwargs)[0])
+    all_states = tuple(states) if output_hidden_states else None
+    if not return_dict:
+        return tuple(x for x in (states[-1], all_states) if x is not None)
+    return BaseModelOutput(last_hidden_state=states[-1], hidden_states=all_states)
+
+
+PATCHES = (
+    ForwardPatch("mpnet.modeling_mpnet.MPNetSelfAttention", attention),
+    ForwardPatch("mpnet.modeling_mpnet.MPNetEncoder", encoder),
+)

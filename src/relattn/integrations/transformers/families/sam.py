@@ -1,0 +1,103 @@
+"""Vision encoders of SAM, SAM-HQ, ViTDet, GOT-OCR2, and others with the attention of MViTv2.
+
+    e_ij = q_i · k_j · scale + q_i · H_(y_i−y_j) + q_i · W_(x_i−x_j)        z_i = Σ_j softmax_j(e_ij) v_j
+
+Positions are the cells (y, x) of an image. A query has only as many different relative terms as the image has rows and
+columns. They become further components of the query, and an indicator of a key's row and column becomes further
+components of the key. So the sum of both terms is a product, and memory is linear in the number of positions.
+
+Arguments of `relative_attention`: the longer queries and keys, without tables. The relative terms are not scaled, so
+`scale` is 1 and the queries are scaled.
+
+The models' own code stores n × n relative terms per head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.models.vitdet.modeling_vitdet import get_rel_pos
+
+from relattn import relative_attention
+from relattn.integrations.transformers.adapters import join_heads, needs_attention_weights
+from relattn.integrations.transformers.forward_patch import ForwardPatch
+
+
+def attention(
+    original_forward: Callable[..., Any],
+    module: Any,
+    hidden_states: Tensor,  # (batch, height, width, dim)
+    output_attentions: bool | None = None,
+) -> tuple[Tensor, None]:
+    """Compute the self-attention of one layer: (batch, height, width, dim), and no weights."""
+    if needs_attention_weights(module, output_attentions):
+        output: tuple[Tensor, None] = original_forward(module, hidden_states, output_attentions)
+        return output
+    has_dropout = module.training and "Sdpa" not in type(module).__name__  # the own code with SDPA has none
+    dropout_p = module.dropout if has_dropout else 0.0
+    return attend(module, hidden_states, module.num_attention_heads, module.get_rel_pos, dropout_p), None
+
+
+def vitdet_attention(
+    original_forward: Callable[..., Any],
+    module: Any,
+    hidden_state: Tensor,  # (batch, height, width, dim)
+    output_attentions: bool = False,
+) -> tuple[Tensor, ...]:
+    """Compute the self-attention of one layer of ViTDet: (batch, height, width, dim)."""
+    if needs_attention_weights(module, output_attentions):
+        output: tuple[Tensor, ...] = original_forward(module, hidden_state, output_attentions)
+        return output
+    return (attend(module, hidden_state, module.num_heads, get_rel_pos),)
+
+
+def attend(
+    module: Any, states: Tensor, heads: int, rows_of_pairs: Callable[..., Tensor], dropout_p: float = 0.0
+) -> Tensor:
+    """Project `states`, (batch, height, width, dim), attend, and project the result.
+
+    `rows_of_pairs` is the model's function from two sizes and a table to the row of each pair, (size, size, head_dim).
+    """
+    height, width = states.shape[1:3]
+    query, key, value = module.qkv(states.flatten(1, 2)).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+    grid = query.unflatten(2, (height, width))  # (batch, heads, height, width, head_dim)
+    rows = torch.einsum("bnyxd,ykd->bnyxk", grid, rows_of_pairs(height, height, module.rel_pos_h))
+    columns = torch.einsum("bnyxd,xkd->bnyxk", grid, rows_of_pairs(width, width, module.rel_pos_w))
+    query = torch.cat((grid * module.scale, rows, columns), dim=-1).flatten(2, 3)
+    key = torch.cat((key, positions(key, height, width).expand(*key.shape[:2], -1, -1)), dim=-1)
+    attended = relative_attention(query, key, value, scale=1.0, dropout_p=dropout_p)
+    output: Tensor = module.proj(join_heads(attended)).unflatten(1, (height, width))
+    return output
+
+
+def positions(like: Tensor, height: int, width: int) -> Tensor:
+    """Return the indicator of the row and of the column of each position: (height · width, height + width)."""
+    row, column = (torch.eye(size, dtype=like.dtype, device=like.device) for size in (height, width))
+    return torch.cat((row.repeat_interleave(width, dim=0), column.repeat(height, 1)), dim=-1)
+
+
+def unsupported_reason(module: Any) -> str | None:
+    """Return why an attention module keeps its own code, or None."""
+    name = "use_rel_pos" if hasattr(module, "use_rel_pos") else "use_relative_position_embeddings"
+    return None if getattr(module, name) else f"{name} must be True, got False"
+
+
+PATCHES = (
+    *(
+        ForwardPatch(f"{folder}.modeling_{folder}.{prefix}{attention_name}", attention, unsupported_reason)
+        for folder, prefix, names in (
+            ("sam", "SamVision", ("Attention", "SdpaAttention")),
+            ("sam_hq", "SamHQVision", ("Attention", "SdpaAttention")),
+            ("got_ocr2", "GotOcr2Vision", ("Attention",)),
+            ("deepseek_ocr2", "DeepseekOcr2SamVision", ("Attention", "SdpaAttention")),
+            ("unlimited_ocr", "UnlimitedOcrSamVision", ("Attention", "SdpaAttention")),
+            ("pp_formulanet", "PPFormulaNetVision", ("Attention",)),
+            ("slanext", "SLANeXtVision", ("Attention",)),
+        )
+        for attention_name in names
+    ),
+    ForwardPatch("vitdet.modeling_vitdet.VitDetAttention", vitdet_attention, unsupported_reason),
+)
