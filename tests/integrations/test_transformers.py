@@ -19,6 +19,7 @@ from transformers.models.got_ocr2.modeling_got_ocr2 import GotOcr2VisionEncoder
 from transformers.models.granite_speech.modeling_granite_speech import GraniteSpeechCTCEncoder
 from transformers.models.sam.modeling_sam import SamVisionEncoder
 from transformers.models.sam_hq.modeling_sam_hq import SamHQVisionEncoder
+from transformers.models.seamless_m4t.modeling_seamless_m4t import SeamlessM4TSpeechEncoder
 from transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2 import SeamlessM4Tv2SpeechEncoder
 from transformers.models.speecht5.modeling_speecht5 import SpeechT5EncoderWithoutPrenet
 
@@ -148,6 +149,9 @@ FAMILIES = {
         maker("Wav2Vec2ConformerModel", "Wav2Vec2ConformerConfig", **SMALL, **CONVOLUTIONS, mask_time_prob=0.0,
               position_embeddings_type="relative"),
         sound, 3,
+    ),
+    "seamless-m4t": Family(
+        maker(SeamlessM4TSpeechEncoder, "SeamlessM4TConfig", **SEAMLESS, feature_projection_input_dim=16), features, 3
     ),
     "seamless-m4t-v2": Family(lambda impl="": seamless("sdpa", speech_encoder_chunk_size=20_000), features, 3),
     "seamless-m4t-v2 in chunks": Family(

@@ -1,4 +1,4 @@
-"""Wav2Vec2-BERT, Wav2Vec2-Conformer and SeamlessM4T v2's speech encoder.
+"""Wav2Vec2-BERT, Wav2Vec2-Conformer and the speech encoders of SeamlessM4T v1 and v2.
 
 `position_embeddings_type` selects the scores:
 
@@ -110,15 +110,18 @@ def seamless_encoder(
     attention_mask: Tensor | None = None,  # (batch, length)
     **kwargs: Any,
 ) -> Tensor:
-    """Run the encoder of SeamlessM4T v2 with a mask of valid keys, and with its chunks as an option."""
+    """Run the encoder of SeamlessM4T with a mask of valid keys. Version 2 may have chunks, which become an option."""
     if needs_attention_weights(module, kwargs.get("output_attentions")):
         output: Tensor = original_forward(module, hidden_states, attention_mask, **kwargs)
         return output
     config = module.config
-    size, left_chunks = config.speech_encoder_chunk_size, config.speech_encoder_left_chunk_num
-    chunk = None if size is None else (size, left_chunks if left_chunks >= 0 else None)
     states, mask = without_padding(hidden_states, attention_mask)
-    options = {"attention_mask": mask, "conv_attention_mask": attention_mask, "chunk": chunk, **kwargs}
+    options = {"attention_mask": mask, "conv_attention_mask": attention_mask, **kwargs}
+    if getattr(module, "embed_positions", None) is not None:  # version 1
+        options["relative_position_embeddings"] = module.embed_positions(states)
+    elif (size := getattr(config, "speech_encoder_chunk_size", None)) is not None:
+        left_chunks = config.speech_encoder_left_chunk_num
+        options["chunk"] = size, left_chunks if left_chunks >= 0 else None
     states = run_layers(module, module.dropout(states), config.speech_encoder_layerdrop, **options)
     normalized: Tensor = module.layer_norm(states)
     return normalized
@@ -146,8 +149,11 @@ def unsupported_encoder_reason(module: Any) -> str | None:
 
 BERT = "wav2vec2_bert.modeling_wav2vec2_bert.Wav2Vec2Bert"
 CONFORMER = "wav2vec2_conformer.modeling_wav2vec2_conformer.Wav2Vec2Conformer"
-SEAMLESS = "seamless_m4t_v2.modeling_seamless_m4t_v2.SeamlessM4Tv2"
 SMALL = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 24}
+SEAMLESS = {
+    "hidden_size": 16, "speech_encoder_layers": 2, "speech_encoder_attention_heads": 2,
+    "speech_encoder_intermediate_size": 24,
+}  # fmt: skip
 CLIP = {"left_max_position_embeddings": 11, "right_max_position_embeddings": 3, "feature_projection_input_dim": 10}
 
 
@@ -156,6 +162,20 @@ def patches(prefix: str) -> tuple[ForwardPatch, ...]:
     return (
         ForwardPatch(f"{prefix}SelfAttention", attention, unsupported_reason, takes_window=True),
         ForwardPatch(f"{prefix}Encoder", encoder, unsupported_encoder_reason, takes_window=True),
+    )
+
+
+def seamless(prefix: str, settings: dict[str, Any]) -> Family:
+    """Return the family of a version of SeamlessM4T."""
+    return Family(
+        f"{prefix}SpeechEncoder",
+        SEAMLESS | settings,
+        lambda: sound_inputs("input_features", 67, 10),
+        (
+            ForwardPatch(f"{prefix}ConformerSelfAttention", attention, unsupported_reason),
+            ForwardPatch(f"{prefix}ConformerEncoder", seamless_encoder, unsupported_encoder_reason),
+        ),
+        unit=f"{prefix}ConformerEncoder",
     )
 
 
@@ -176,16 +196,9 @@ FAMILIES = (
         patches(CONFORMER),
         unit=f"{CONFORMER}Encoder",
     ),
-    Family(
-        f"{SEAMLESS}SpeechEncoder",
-        {"hidden_size": 16, "speech_encoder_layers": 2, "speech_encoder_attention_heads": 2}
-        | {"speech_encoder_intermediate_size": 24, "speech_encoder_chunk_size": 20, "speech_encoder_left_chunk_num": 1}
-        | CLIP,
-        lambda: sound_inputs("input_features", 67, 10),
-        (
-            ForwardPatch(f"{SEAMLESS}ConformerSelfAttention", attention, unsupported_reason),
-            ForwardPatch(f"{SEAMLESS}ConformerEncoder", seamless_encoder),
-        ),
-        unit=f"{SEAMLESS}ConformerEncoder",
+    seamless("seamless_m4t.modeling_seamless_m4t.SeamlessM4T", {"feature_projection_input_dim": 10}),
+    seamless(
+        "seamless_m4t_v2.modeling_seamless_m4t_v2.SeamlessM4Tv2",
+        CLIP | {"speech_encoder_chunk_size": 20, "speech_encoder_left_chunk_num": 1},
     ),
 )
