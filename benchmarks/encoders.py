@@ -1,7 +1,7 @@
 """Encoders of Hugging Face transformers at their published sizes, with random weights. Nothing is downloaded."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +9,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 from transformers.models.granite_speech.modeling_granite_speech import GraniteSpeechCTCEncoder
+from transformers.models.sam.modeling_sam import SamVisionEncoder
+from transformers.models.seamless_m4t.modeling_seamless_m4t import SeamlessM4TSpeechEncoder
 from transformers.models.seamless_m4t_v2.modeling_seamless_m4t_v2 import SeamlessM4Tv2SpeechEncoder
 from transformers.models.speecht5.modeling_speecht5 import SpeechT5EncoderWithoutPrenet
 
@@ -26,9 +28,10 @@ class Encoder:
     Attributes:
         make: Function from the name of an attention implementation to the model.
         inputs: Function from a batch size and an input size to random inputs.
-        sizes: Input sizes to measure, in seconds of audio or tokens of text.
+        sizes: Input sizes to measure, in seconds of audio, tokens of text, or pixels of a side of a square image.
         own: Names of its attention implementations. Our operator replaces the last.
-        text: Whether input sizes are tokens.
+        unit: Unit of the sizes.
+        batch: Number of inputs that are measured together.
         masked: Whether it accepts a padding mask.
         random: Whether its output is sampled, and so differs from call to call.
     """
@@ -37,7 +40,8 @@ class Encoder:
     inputs: Callable[[int, int], Tensor]
     sizes: tuple[int, ...] = (10, 30, 60)
     own: tuple[str, ...] = ("eager", "sdpa")
-    text: bool = False
+    unit: str = "s"
+    batch: int = 1
     masked: bool = True
     random: bool = False
 
@@ -53,6 +57,10 @@ def sound(batch: int, seconds: int) -> Tensor:
 
 def tokens(batch: int, count: int) -> Tensor:
     return torch.randint(1, 30, (batch, count))
+
+
+def images(batch: int, side: int) -> Tensor:
+    return torch.randn(batch, 3, side, side)
 
 
 class Vits(nn.Module):
@@ -105,7 +113,20 @@ def model(name: str, encoder: str = "", **options: Any) -> Callable[[str], nn.Mo
 
 LARGE: Options = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 BASE = {"d_model": 768, "d_kv": 64, "d_ff": 3072, "num_layers": 12, "num_heads": 12}
-TEXT: Options = {"inputs": tokens, "sizes": (256, 1024, 4096), "text": True}
+TEXT: Options = {"inputs": tokens, "sizes": (256, 1024, 4096), "unit": "tokens"}
+DEBERTA_V3 = Encoder(
+    model(
+        "DebertaV2", hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072,
+        relative_attention=True, position_buckets=256, share_att_key=True, norm_rel_ebd="layer_norm",
+        pos_att_type="p2c|c2p", position_biased_input=False, type_vocab_size=0,
+    ),
+    tokens, (128, 256, 512, 1024, 2048), ("eager",), "tokens",
+)  # fmt: skip
+DEBERTA = Encoder(
+    model("Deberta", relative_attention=True, pos_att_type="c2p|p2c", position_biased_input=False, type_vocab_size=0),
+    tokens, (128, 512), ("eager",), "tokens",
+)  # fmt: skip
+MPNET = Encoder(model("MPNet", max_position_embeddings=514), tokens, (128, 256, 512), ("eager",), "tokens")
 LONG = (10, 30, 60, 400, 1200)
 ENCODERS = {
     "parakeet-0.6b": Encoder(
@@ -134,9 +155,26 @@ ENCODERS = {
     ),
     "fastspeech2-conformer": Encoder(lambda own: FastSpeech2(), **TEXT, own=("eager",)),
     "vits": Encoder(lambda own: Vits(), **TEXT, own=("eager",)),
-    "vits, to sound": Encoder(lambda own: Voice(), tokens, (256,), ("eager",), text=True, random=True),
+    "vits, to sound": Encoder(lambda own: Voice(), tokens, (256,), ("eager",), "tokens", random=True),
     "t5-base": Encoder(model("T5", "T5EncoderModel", **BASE), **TEXT),
     "umt5-base": Encoder(model("UMT5", "UMT5EncoderModel", **BASE), **TEXT),
+    "deberta-v3-base": DEBERTA_V3,
+    "deberta-v3-base, 8 texts": replace(DEBERTA_V3, batch=8),
+    "deberta-base": DEBERTA,
+    "mpnet-base": MPNET,
+    "mpnet-base, 8 texts": replace(MPNET, batch=8),
+    "wavlm-base": Encoder(model("WavLM"), sound, own=("eager",)),
+    "sam-vit-base": Encoder(
+        lambda own: SamVisionEncoder(transformers.SamVisionConfig(attn_implementation=own, initializer_range=0.02)),
+        images,
+        (1024,),
+        unit="pixels",
+        masked=False,
+    ),
+    "seamless-m4t": Encoder(
+        lambda own: SeamlessM4TSpeechEncoder(transformers.SeamlessM4TConfig(attn_implementation=own)),
+        frames(50, 160),
+    ),
 }
 
 

@@ -3,7 +3,7 @@
     python -m benchmarks.models            # seconds, peak memory, and the share of attention
     python -m benchmarks.models --check    # differences of outputs and gradients
 
-A row of measurements is one encoder on one input with one method: its own attention, "eager" or "sdpa", our operator,
+A row of measurements is one encoder on one input or batch with one method: its own attention, "eager" or "sdpa", our operator,
 "relattn", or with `--window` "relattn, window LEFT RIGHT". Each runs in a new process: a short input, then a run whose
 peak memory beyond the model is measured, and up to four more if they are short. The seconds are the median. The share
 of attention is the time in the modules that our operator replaces, with projections. A run that would take more than
@@ -36,7 +36,8 @@ MOST_SECONDS = 600.0  # longest expected run
 MOST_MEMORY = 0.8  # largest share of the available memory
 SHORT = 10.0  # seconds for all repeats
 REPEATS = 5
-TRAINED = ("parakeet-0.6b", "wav2vec2-bert")  # encoders whose gradients are compared
+# Encoders whose gradients are compared.
+TRAINED = ("parakeet-0.6b", "wav2vec2-bert", "deberta-v3-base", "mpnet-base", "wavlm-base")
 COLUMNS = ("model", "own_code", "dtype", "padded", "largest", "of", "own", "ours", "loss", "our_loss", "gradient")
 
 
@@ -46,7 +47,9 @@ def watch_attention(model: nn.Module) -> list[float]:
         replaced = [line.partition(" (")[0] for line in faster.report(model).splitlines() if "): relattn" in line]
     spent: list[float] = []
     modules = [model if name == "the model" else model.get_submodule(name) for name in replaced]
-    for module in (module for module in modules if not hasattr(module, "layers")):  # encoders hold the others
+    for module in modules:
+        if hasattr(module, "layers") or hasattr(module, "layer"):  # an encoder, which holds the others
+            continue
         starts: list[float] = []
 
         def begin(*_: Any, starts: list[float] = starts) -> None:
@@ -66,9 +69,10 @@ def figures(name: str, method: str, size: int, window: tuple[int, int] | None) -
     model = make(name, method if window is None else ENCODERS[name].own[-1])
     if window is not None:
         faster.enable(model, window=window)
-    model(inputs(name, 1, min(ENCODERS[name].sizes)))
+    batch = ENCODERS[name].batch
+    model(inputs(name, batch, min(ENCODERS[name].sizes)))
     spent = watch_attention(model)
-    run = partial(model, inputs(name, 1, size))
+    run = partial(model, inputs(name, batch, size))
     seconds: list[float] = []
     peak = peak_here(lambda: seconds.append(measured(run)))
     while len(seconds) < REPEATS and sum(seconds) + seconds[0] < SHORT:
@@ -104,7 +108,7 @@ def measure_row(
             before[size] = apart(figures, name, method, size, window)
         except MemoryError as error:
             note = str(error)
-    row: Row = {"model": name, "size": size, "unit": "tokens" if ENCODERS[name].text else "s", "method": method}
+    row: Row = {"model": name, "size": size, "unit": ENCODERS[name].unit, "method": method}
     if note:
         return row | {"seconds": "", "peak_mib": "", "attention": "", "note": note}
     seconds, peak, attention = before[size].values()
@@ -113,11 +117,13 @@ def measure_row(
 
 
 def output_of(model: nn.Module, read: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the output in float32, without padding if the model marks it."""
+    """Return the output in float32, without padding if the model marks it or has an output per token."""
     with torch.inference_mode():
         out: Any = model(read) if mask is None else model(read, attention_mask=mask)
     states: Tensor = out.last_hidden_state.float()
     valid = None if mask is None else getattr(out, "attention_mask", None)
+    if mask is not None and mask.shape == states.shape[:2] and not read.is_floating_point():
+        valid = mask
     return states if valid is None else states[valid.bool()]
 
 
@@ -176,7 +182,7 @@ def main() -> None:
     parser = measure.command("models", __doc__)
     parser.add_argument("--check", action="store_true", help="compare outputs and gradients, and measure nothing")
     parser.add_argument("--only", nargs="*", choices=ENCODERS, default=list(ENCODERS), help="encoders (default: all)")
-    parser.add_argument("--sizes", type=int, nargs="*", help="seconds of audio, or tokens (default: by encoder)")
+    parser.add_argument("--sizes", type=int, nargs="*", help="sizes of the inputs (default: by encoder)")
     parser.add_argument("--methods", nargs="*", choices=("eager", "sdpa", "relattn"), help="(default: all)")
     parser.add_argument("--window", type=int, nargs=2, help="also measure a sliding window (left, right)")
     parser.add_argument("--out", type=Path, help="CSV file (default: models-cpu.csv or models-agreement.csv)")
@@ -196,7 +202,7 @@ def main() -> None:
             for size, method in product(sizes, windows):
                 row = measure_row(name, method, size, windows[method], before[method])
                 record(arguments, [row], ("model", "size", "method", "threads"))
-        elif not encoder.random:
+        elif not encoder.random and encoder.batch == 1:
             size = min(sizes)
             for own_code in encoder.own:
                 rows = apart(agreement, name, own_code, size)

@@ -118,6 +118,15 @@ patching.py: if not hasattr(module_type.forward, ORIGINAL):  =>  if True:
 @ integrations/transformers/families integrations/test_transformers.py
 wav2vec2.py: left_max_position_embeddings, module.right_  =>  right_max_position_embeddings, module.left_
 t5.py: past_seen_tokens=max_distance)  =>  past_seen_tokens=max_distance + 1)
+deberta.py: distance.clamp(-span, span - 1) + reach  =>  distance.clamp(-span, span) + reach
+deberta.py: (1 + len(module.pos_att_type))  =>  3
+deberta.py: reach = farthest if farthest < span // 2 else span  =>  reach = farthest
+mpnet.py: relative_position_bucket(distance)  =>  relative_position_bucket(-distance)
+wavlm.py: (attention_mask == 1)[:, None, None]  =>  (attention_mask >= 0)[:, None, None]
+wavlm.py: rel_query=gate(module, hidden_states) / module.scaling  =>  rel_query=gate(module, hidden_states)
+sam.py: rows_of_pairs(width, width, module.rel_pos_w)  =>  rows_of_pairs(width, width, module.rel_pos_h)
+sam.py: row.repeat_interleave(width, dim=0)  =>  row.repeat_interleave(height, dim=0)
+wav2vec2.py: if getattr(module, "embed_positions", None) is not None:  # version 1  =>  if False:
 @ translation/model translation/model translation/translate/test_alignment.py translation/translate/test_translator.py
 transformer.py: counts.unique().numel() > 1  =>  counts.unique().numel() > 2
 transformer.py: self.tgt_positions, cache.length)  =>  self.tgt_positions, 0)

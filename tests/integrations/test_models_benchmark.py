@@ -9,7 +9,7 @@ from benchmarks import encoders, measure, models, pictures
 
 SMALL = encoders.Encoder(
     lambda own: encoders.Vits(num_hidden_layers=1, hidden_size=32, num_attention_heads=2, ffn_dim=48, vocab_size=30),
-    encoders.tokens, sizes=(4, 8, 40), own=("eager",), text=True,
+    encoders.tokens, sizes=(4, 8, 40), own=("eager",), unit="tokens",
 )  # fmt: skip
 
 
