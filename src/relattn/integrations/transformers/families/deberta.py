@@ -31,6 +31,7 @@ from relattn.integrations.transformers.adapters import (
     project,
     split_heads,
 )
+from relattn.integrations.transformers.family import Family, text_inputs
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
@@ -149,11 +150,28 @@ def unsupported_encoder_reason(module: Any) -> str | None:
     return unsupported_reason(module.layer[0].attention.self)
 
 
-PATCHES = tuple(
-    ForwardPatch(f"{folder}.modeling_{folder}.{name}", forward, reason)
-    for folder, prefix in (("deberta", "Deberta"), ("deberta_v2", "DebertaV2"))
-    for name, forward, reason in (
-        ("DisentangledSelfAttention", attention, unsupported_reason),
-        (f"{prefix}Encoder", encoder, unsupported_encoder_reason),
+SMALL = {
+    "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 24, "vocab_size": 30,
+    "relative_attention": True, "pos_att_type": "c2p|p2c", "max_relative_positions": 37,
+}  # fmt: skip
+
+
+def family(folder: str, prefix: str, **settings: Any) -> Family:
+    """Return the family of a version. Its encoder passes no distances to the layers."""
+    module = f"{folder}.modeling_{folder}"
+    return Family(
+        f"{prefix}Model",
+        SMALL | settings,
+        text_inputs,
+        (
+            ForwardPatch(f"{module}.DisentangledSelfAttention", attention, unsupported_reason),
+            ForwardPatch(f"{module}.{prefix}Encoder", encoder, unsupported_encoder_reason),
+        ),
+        unit=f"{module}.{prefix}Encoder",
     )
+
+
+FAMILIES = (
+    family("deberta", "Deberta"),
+    family("deberta_v2", "DebertaV2", position_buckets=14, share_att_key=True, norm_rel_ebd="layer_norm"),
 )

@@ -21,6 +21,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from relattn import relative_attention
 from relattn.integrations.transformers.adapters import join_heads, mask_options, needs_attention_weights, project
+from relattn.integrations.transformers.family import Family, text_inputs
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 MAX_DISTANCE = 128  # the default of `relative_position_bucket`, which the encoder does not change
@@ -81,7 +82,14 @@ def encoder(
     return BaseModelOutput(last_hidden_state=states[-1], hidden_states=all_states)
 
 
-PATCHES = (
-    ForwardPatch("mpnet.modeling_mpnet.MPNetSelfAttention", attention),
-    ForwardPatch("mpnet.modeling_mpnet.MPNetEncoder", encoder),
+MODULE = "mpnet.modeling_mpnet"
+FAMILIES = (
+    Family(
+        "MPNetModel",
+        {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 24}
+        | {"vocab_size": 30},
+        lambda: text_inputs(157),
+        (ForwardPatch(f"{MODULE}.MPNetSelfAttention", attention), ForwardPatch(f"{MODULE}.MPNetEncoder", encoder)),
+        unit=f"{MODULE}.MPNetEncoder",
+    ),
 )

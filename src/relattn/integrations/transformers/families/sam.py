@@ -23,6 +23,7 @@ from transformers.models.vitdet.modeling_vitdet import get_rel_pos
 
 from relattn import relative_attention
 from relattn.integrations.transformers.adapters import join_heads, needs_attention_weights
+from relattn.integrations.transformers.family import Family
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
@@ -85,19 +86,36 @@ def unsupported_reason(module: Any) -> str | None:
     return None if getattr(module, name) else f"{name} must be True, got False"
 
 
-PATCHES = (
-    *(
-        ForwardPatch(f"{folder}.modeling_{folder}.{prefix}{attention_name}", attention, unsupported_reason)
-        for folder, prefix, names in (
-            ("sam", "SamVision", ("Attention", "SdpaAttention")),
-            ("sam_hq", "SamHQVision", ("Attention", "SdpaAttention")),
-            ("got_ocr2", "GotOcr2Vision", ("Attention",)),
-            ("deepseek_ocr2", "DeepseekOcr2SamVision", ("Attention", "SdpaAttention")),
-            ("unlimited_ocr", "UnlimitedOcrSamVision", ("Attention", "SdpaAttention")),
-            ("pp_formulanet", "PPFormulaNetVision", ("Attention",)),
-            ("slanext", "SLANeXtVision", ("Attention",)),
-        )
-        for attention_name in names
+SMALL = {
+    "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "mlp_dim": 24, "output_channels": 8,
+    "image_size": 44, "patch_size": 4, "window_size": 7, "global_attn_indexes": [1], "initializer_range": 0.1,
+}  # fmt: skip
+
+
+def family(folder: str, prefix: str, *names: str, model: str = "Encoder", **settings: int) -> Family:
+    """Return the family of a model whose attention has the code of SAM's."""
+    module = f"{folder}.modeling_{folder}.{prefix}"
+    return Family(
+        f"{module}{model}",
+        SMALL | settings,
+        lambda: {"pixel_values": torch.randn(2, 3, 44, 44)},
+        tuple(ForwardPatch(f"{module}{name}Attention", attention, unsupported_reason) for name in ("", *names)),
+    )
+
+
+FAMILIES = (
+    family("sam", "SamVision", "Sdpa"),
+    family("sam_hq", "SamHQVision", "Sdpa"),
+    family("got_ocr2", "GotOcr2Vision"),
+    family("deepseek_ocr2", "DeepseekOcr2SamVision", "Sdpa"),
+    family("unlimited_ocr", "UnlimitedOcrSamVision", "Sdpa"),
+    family("slanext", "SLANeXtVision"),
+    family("pp_formulanet", "PPFormulaNetVision", model="Model", output_channels=256),
+    Family(
+        "VitDetModel",
+        {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "image_size": 44, "patch_size": 4}
+        | {"window_size": 7, "window_block_indices": [1], "use_relative_position_embeddings": True},
+        lambda: {"pixel_values": torch.randn(2, 3, 36, 44)},
+        (ForwardPatch("vitdet.modeling_vitdet.VitDetAttention", vitdet_attention, unsupported_reason),),
     ),
-    ForwardPatch("vitdet.modeling_vitdet.VitDetAttention", vitdet_attention, unsupported_reason),
 )

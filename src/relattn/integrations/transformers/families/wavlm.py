@@ -29,6 +29,7 @@ from relattn.integrations.transformers.adapters import (
     project,
     split_heads,
 )
+from relattn.integrations.transformers.family import Family, sound_inputs
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
@@ -82,4 +83,18 @@ def gate(module: Any, hidden_states: Tensor) -> Tensor:
     return a * (b * module.gru_rel_pos_const - 1.0) + 2.0
 
 
-PATCHES = (ForwardPatch("wavlm.modeling_wavlm.WavLMAttention", attention),)
+MODULE = "wavlm.modeling_wavlm"
+SMALL = {
+    "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 24,
+    "conv_dim": (8,), "conv_kernel": (3,), "conv_stride": (5,), "num_feat_extract_layers": 1,
+    "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "num_buckets": 20, "max_bucket_distance": 37,
+}  # fmt: skip
+FAMILIES = (
+    Family(
+        "WavLMModel",
+        SMALL,
+        lambda: sound_inputs("input_values", 331),
+        (ForwardPatch(f"{MODULE}.WavLMAttention", attention),),
+        unit=f"{MODULE}.WavLMModel",  # it has one of two classes of encoders
+    ),
+)
