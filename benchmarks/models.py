@@ -3,11 +3,11 @@
     python -m benchmarks.models            # seconds, peak memory, and the share of attention
     python -m benchmarks.models --check    # differences of outputs and gradients
 
-A row of measurements is one encoder on one input or batch with one method: its own attention, "eager" or "sdpa", our operator,
-"relattn", or with `--window` "relattn, window LEFT RIGHT". Each runs in a new process: a short input, then a run whose
-peak memory beyond the model is measured, and up to four more if they are short. The seconds are the median. The share
-of attention is the time in the modules that our operator replaces, with projections. A run that would take more than
-ten minutes or most of the memory, extrapolated from shorter inputs, is left out, and its row says so.
+A row of measurements is one encoder on one input or batch with one method: its own attention, "eager" or "sdpa", our
+operator, "relattn", or with `--window` "relattn, window LEFT RIGHT". Each runs in a new process: a short input, then a
+run whose peak memory beyond the model is measured, and up to four more if they are short. The seconds are the median.
+The share of attention is the time in the modules that our operator replaces, with projections. A run that would take
+more than ten minutes or most of the memory, extrapolated from shorter inputs, is left out, and its row says so.
 
 A row of differences compares an encoder with our operator with one of its own methods, on two sequences, without
 padding or with padding in the second: the largest difference of two numbers of the outputs ("largest") and the largest
@@ -43,7 +43,7 @@ COLUMNS = ("model", "own_code", "dtype", "padded", "largest", "of", "own", "ours
 
 def watch_attention(model: nn.Module) -> list[float]:
     """Return a list to which each call of a module that our operator replaces appends its seconds."""
-    with faster.enable():
+    with faster.enable(model):
         replaced = [line.partition(" (")[0] for line in faster.report(model).splitlines() if "): relattn" in line]
     spent: list[float] = []
     modules = [model if name == "the model" else model.get_submodule(name) for name in replaced]
