@@ -70,12 +70,14 @@ class Call(NamedTuple):
             "relations": relations, "lengths": lengths, "key_lengths": key_lengths, "query_lengths": query_lengths,
             "mask": mask,
         }  # fmt: skip
-        checks.check_tensors(**operands, **others)
+        tensors = operands | others
+        checks.check_tensors(tensors)
         checks.check_shapes(query, key, value)
-        checks.check_devices(**operands, **others, query_offset=query_offset)
-        operands = dict(zip(operands, autocast(*operands.values()), strict=True))
-        checks.check_dtypes(**operands)
-        query, key, value, rel_key, rel_value, rel_query, pos_query, rel_bias, bias = operands.values()
+        checks.check_devices(tensors | {"query_offset": query_offset})
+        if casts(query.device.type):
+            operands = {name: autocast(x, query.device.type) for name, x in operands.items()}
+            query, key, value, rel_key, rel_value, rel_query, pos_query, rel_bias, bias = operands.values()
+        checks.check_dtypes(operands)
         batch, heads, queries, dim = query.shape
         keys, value_dim = value.shape[2:]
         if isinstance(dim, Tensor):  # torch.jit.trace makes sizes tensors; a traced module keeps them as constants
@@ -202,18 +204,10 @@ def with_bias(
     return torch.cat((rows, component), dim=-1), torch.cat((rel_key, column), dim=-1)
 
 
-def autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
-    """Return floating-point tensors in the dtype of autocast where it is on, as PyTorch's own attention does.
-
-    float64 is left alone. The first tensor decides on the device.
-    """
-    assert tensors[0] is not None
-    device = tensors[0].device.type
-    if not casts(device):
-        return tensors
-    dtype = torch.get_autocast_dtype(device)
+def autocast(x: Tensor | None, device: str) -> Any:
+    """Return a floating-point tensor in the dtype of autocast, as PyTorch's own attention does; float64 is left alone."""
     eligible = (torch.float16, torch.bfloat16, torch.float32)
-    return tuple(x if x is None or x.dtype not in eligible else x.to(dtype) for x in tensors)
+    return x if x is None or x.dtype not in eligible else x.to(torch.get_autocast_dtype(device))
 
 
 def casts(device: str) -> bool:

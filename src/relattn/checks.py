@@ -16,9 +16,9 @@ FARTHEST = 2**62  # positions farther from zero than this could overflow 64 bits
 WIDEST = 2**29  # windows and chunks wider than this could overflow 32 bits when they are added to positions
 
 
-def check_tensors(**tensors: Any) -> None:
+def check_tensors(arguments: dict[str, Any]) -> None:
     """Check that each argument is a dense tensor or None; the operands query, key and value must be given."""
-    for name, x in tensors.items():
+    for name, x in arguments.items():
         if isinstance(x, Tensor):
             if x.is_nested:
                 raise TypeError(f"{name} must be a padded tensor, got a nested tensor; pad it and pass its lengths")
@@ -30,34 +30,38 @@ def check_tensors(**tensors: Any) -> None:
 def check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
     """Check the shapes of query, key and value against each other."""
     rule = None
-    if not query.dim() == key.dim() == value.dim() == 4:
+    shapes = query.shape, key.shape, value.shape
+    if any(len(shape) != 4 for shape in shapes):
         rule = "query, key and value must have four dimensions (batch, heads, length, dim)"
-    elif not query.shape[0] == key.shape[0] == value.shape[0]:
-        rule = "query, key and value must have the same batch size (dimension 0)"
-    elif key.shape[1] != value.shape[1] or key.shape[2] != value.shape[2]:
-        rule = "key and value must have the same heads and length (dimensions 1 and 2)"
-    elif key.shape[1] == 0 or query.shape[1] == 0 or query.shape[1] % key.shape[1] != 0:
-        rule = "the heads of query must be a multiple, at least 1, of the heads of key (dimension 1)"
-    elif query.shape[3] != key.shape[3] or query.shape[3] == 0:
-        rule = "query and key must have the same dim, at least 1 (dimension 3)"
-    elif value.shape[3] == 0:
-        rule = "value must have a dim of at least 1 (dimension 3)"
+    else:
+        (batch, heads, _, dim), (key_batch, key_heads, keys, key_dim), (*of_value, value_dim) = shapes
+        if not batch == key_batch == of_value[0]:
+            rule = "query, key and value must have the same batch size (dimension 0)"
+        elif [key_heads, keys] != of_value[1:]:
+            rule = "key and value must have the same heads and length (dimensions 1 and 2)"
+        elif key_heads == 0 or heads == 0 or heads % key_heads != 0:
+            rule = "the heads of query must be a multiple, at least 1, of the heads of key (dimension 1)"
+        elif dim != key_dim or dim == 0:
+            rule = "query and key must have the same dim, at least 1 (dimension 3)"
+        elif value_dim == 0:
+            rule = "value must have a dim of at least 1 (dimension 3)"
     if rule is not None:
         raise ValueError(f"{rule}, got query {show(query)}, key {show(key)}, value {show(value)}")
 
 
-def check_dtypes(**tensors: Tensor | None) -> None:
+def check_dtypes(operands: dict[str, Tensor | None]) -> None:
     """Check that all tensors given have one floating-point dtype."""
-    given = {name: x.dtype for name, x in tensors.items() if x is not None}
-    if len(set(given.values())) > 1 or not given["query"].is_floating_point:
+    given = {name: x.dtype for name, x in operands.items() if x is not None}
+    dtype = given["query"]
+    if not dtype.is_floating_point or any(other != dtype for other in given.values()):
         listed = ", ".join(f"{name} {str(dtype).removeprefix('torch.')}" for name, dtype in given.items())
         raise ValueError(f"{', '.join(given)} must have one floating-point dtype, got {listed}")
 
 
-def check_devices(**tensors: Any) -> None:
+def check_devices(arguments: dict[str, Any]) -> None:
     """Check that all tensors given are on one device; arguments that are no tensors are ignored."""
-    given = {name: x.device for name, x in tensors.items() if isinstance(x, Tensor)}
-    if len(set(given.values())) > 1:
+    given = {name: x.device for name, x in arguments.items() if isinstance(x, Tensor)}
+    if any(device != given["query"] for device in given.values()):
         listed = ", ".join(f"{name} on {device}" for name, device in given.items())
         raise ValueError(f"all tensors must be on one device, got {listed}")
 

@@ -35,13 +35,15 @@ INLINE void backward_row(const arguments *a, const place *at, idx r, idx positio
     real *scores = w->scores + r * KEYS, *ds = w->ds + r * KEYS;
     real *masses = w->masses + r * width, *ds_masses = w->ds_masses + r * width;
     real space[KEYS], dp_space[KEYS];
+    int32_t slots[KEYS];
     vec x[VECS];
     if (flags & BANDED && vecs.count == 0) return;
+    if (by_relation) slots_of(a, at, r, slots);
 
 #pragma GCC unroll 16
     for (idx v = first; v < end; v++) x[v] = AT(scores + v * LANES);
-    const real *terms = flags & KEY_TERMS ? terms_of(a, at, r, w->terms + r * width, s, space) : NULL;
-    const real *dp_terms = flags & VALUE_TERMS ? terms_of(a, at, r, w->dp_terms + r * width, s, dp_space) : NULL;
+    const real *terms = flags & KEY_TERMS ? terms_of(a, at, w->terms + r * width, s, slots, space) : NULL;
+    const real *dp_terms = flags & VALUE_TERMS ? terms_of(a, at, w->dp_terms + r * width, s, slots, dp_space) : NULL;
     if (flags & KEY_TERMS && !s.far)
 #pragma GCC unroll 16
         for (idx v = first; v < end; v++) x[v] += AT(terms + v * LANES);
@@ -87,8 +89,8 @@ INLINE void backward_row(const arguments *a, const place *at, idx r, idx positio
     }
     if (s.far && flags & KEY_TERMS) AT(ds_masses + s.start) += ds_mass;
     if (s.far && sums_weights) AT(masses + s.start) += mass;
-    if (by_relation && flags & KEY_TERMS) add_by_label(a, at, r, vecs, ds, ds_masses);
-    if (by_relation && sums_weights) add_by_label(a, at, r, vecs, scores, masses);
+    if (by_relation && flags & KEY_TERMS) add_by_label(at, vecs, ds, slots, ds_masses);
+    if (by_relation && sums_weights) add_by_label(at, vecs, scores, slots, masses);
 }
 
 static void backward_tile(const arguments *a, const place *at, idx live, idx position, const backward_space *w) {

@@ -40,17 +40,19 @@ INLINE int forward_row(const arguments *a, const place *at, idx r, idx position,
                        const int flags) {
     const run vecs = vectors_of(at, r, flags);
     const idx first = vecs.first, end = first + vecs.count, width = strip_width(a);
-    const int plain = flags & PLAIN;
+    const int plain = flags & PLAIN, by_relation = !plain && a->relations.data;
     const span s = span_of(a, at, position);
     const real c = w->factor.most, c_rest = w->factor.rest;
     real *scores = w->scores + r * KEYS, *masses = w->masses + r * width;
     real space[KEYS];
+    int32_t slots[KEYS];
     vec x[VECS];
     if (flags & BANDED && vecs.count == 0) return 0;
+    if (by_relation) slots_of(a, at, r, slots);
 
 #pragma GCC unroll 16
     for (idx v = first; v < end; v++) x[v] = AT(scores + v * LANES);
-    const real *terms = flags & KEY_TERMS ? terms_of(a, at, r, w->terms + r * width, s, space) : NULL;
+    const real *terms = flags & KEY_TERMS ? terms_of(a, at, w->terms + r * width, s, slots, space) : NULL;
     if (flags & KEY_TERMS && !s.far)
 #pragma GCC unroll 16
         for (idx v = first; v < end; v++) x[v] += AT(terms + v * LANES);
@@ -90,7 +92,7 @@ INLINE int forward_row(const arguments *a, const place *at, idx r, idx position,
     }
     AT(w->sums + r * LANES) += sum;
     if (flags & VALUE_TERMS && s.far) AT(masses + s.start) += kept;
-    if (flags & VALUE_TERMS && !plain && a->relations.data) add_by_label(a, at, r, vecs, scores, masses);
+    if (flags & VALUE_TERMS && by_relation) add_by_label(at, vecs, scores, slots, masses);
     return any;
 }
 

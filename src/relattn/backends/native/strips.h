@@ -179,11 +179,28 @@ INLINE span span_of(const arguments *a, const place *at, idx position) {
     return (span){start, !a->relations.data && (start == 0 || start == last)};
 }
 
-/* The relative terms of a row's keys: a run of its strip, or `space` for relations. */
-INLINE const real *terms_of(const arguments *a, const place *at, idx r, const real *strip, span s, real *space) {
+/* Where a strip has the labels of a row's keys. A label out of range takes the slot before label 0. */
+INLINE void slots_of(const arguments *a, const place *at, idx r, int32_t *slots) {
+    const idx start = pair_at(&a->relations, at, r), margin = margin_of(a), end = a->labels;
+#define SLOTS(type)                                                                                                    \
+    for (idx j = 0; j < at->keys; j++) {                                                                               \
+        const type label = ((const type *)a->relations.data)[start + j];                                               \
+        slots[j] = (int32_t)(margin + (label >= 0 && label < end ? label : -1));                                       \
+    }
+    switch (a->relations_size) { /* outside of the loops, which the compiler then vectorises */
+        case 1: SLOTS(int8_t); break;
+        case 2: SLOTS(int16_t); break;
+        case 4: SLOTS(int32_t); break;
+        default: SLOTS(int64_t);
+    }
+#undef SLOTS
+}
+
+/* The relative terms of a row's keys: a run of its strip, or, for relations, those in `slots`, in `space`. */
+INLINE const real *terms_of(const arguments *a, const place *at, const real *strip, span s, const int32_t *slots,
+                            real *space) {
     if (!a->relations.data) return strip + s.start;
-    const idx start = pair_at(&a->relations, at, r);
-    for (idx j = 0; j < at->keys; j++) space[j] = strip[margin_of(a) + label_at(a, start + j)];
+    for (idx j = 0; j < at->keys; j++) space[j] = strip[slots[j]];
     for (idx j = at->keys; j < at->vecs * LANES; j++) space[j] = 0;
     return space;
 }
@@ -272,9 +289,9 @@ INLINE void clear(const arguments *a, real *strips, idx count, const place *at) 
 }
 
 /* Add some vectors of a row of numbers to its strip, each number at its label. */
-INLINE void add_by_label(const arguments *a, const place *at, idx r, run vecs, const real *numbers, real *strip) {
-    const idx start = pair_at(&a->relations, at, r), end = (vecs.first + vecs.count) * LANES;
-    for (idx j = vecs.first * LANES; j < end && j < at->keys; j++) strip[margin_of(a) + label_at(a, start + j)] += numbers[j];
+INLINE void add_by_label(const place *at, run vecs, const real *numbers, const int32_t *slots, real *strip) {
+    const idx end = (vecs.first + vecs.count) * LANES;
+    for (idx j = vecs.first * LANES; j < end && j < at->keys; j++) strip[slots[j]] += numbers[j];
 }
 
 /* Add the margins to the edge labels: the gradient of `fill_margins`. */
