@@ -205,7 +205,7 @@ def with_bias(
 
 
 def autocast(x: Tensor | None, device: str) -> Any:
-    """Return a floating-point tensor in the dtype of autocast, as PyTorch's own attention does; float64 is left alone."""
+    """Return a floating-point tensor in the dtype of autocast, as PyTorch's own attention does, except float64."""
     eligible = (torch.float16, torch.bfloat16, torch.float32)
     return x if x is None or x.dtype not in eligible else x.to(torch.get_autocast_dtype(device))
 
