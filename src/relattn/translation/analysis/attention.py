@@ -61,13 +61,14 @@ class Inspection:
     """Attention of a model over a sentence and its translation.
 
     Attributes:
-        source: source tokens, with begin and end of sentence.
+        source: source tokens, with the special tokens before and after the sentence.
         target: input tokens of the decoder: begin of sentence and the translation.
         written: output tokens of the decoder: the translation and end of sentence.
         translation: the translation as text.
         encoder: self-attention of each encoder layer.
         decoder: self-attention of each decoder layer.
         cross: cross-attention of each decoder layer: (heads, target, source).
+        special: number of special tokens before and after the source sentence.
     """
 
     source: list[str]
@@ -77,11 +78,17 @@ class Inspection:
     encoder: list[SelfView]
     decoder: list[SelfView]
     cross: list[Tensor]
+    special: tuple[int, int]
 
 
 @torch.inference_mode()
 def inspect(
-    translator: TorchTranslator, line: str, options: TranslateOptions = DEFAULTS, *, longest: int = 1000
+    translator: TorchTranslator,
+    line: str,
+    options: TranslateOptions = DEFAULTS,
+    *,
+    prefix: str = "",
+    longest: int = 1000,
 ) -> Inspection:
     """Return the attention of a model over a line and its best translation.
 
@@ -89,6 +96,7 @@ def inspect(
         translator: translator with one model.
         line: line to translate.
         options: options of the translation.
+        prefix: text that the translation begins with.
         longest: maximum number of source tokens.
 
     Raises:
@@ -103,7 +111,7 @@ def inspect(
     tokenizer, special = translator.tokenizer, translator.tokenizer.special
     src_ids = tokenizer.encode(line)
     require(len(src_ids) <= longest, f"the sentence must have at most {longest:,} tokens, got {len(src_ids):,}")
-    ((best,),) = translator.n_best([line], options)
+    ((best,),) = translator.n_best([line], options, prefixes=[prefix])
     batch = collate([src_ids], [best.tokens], special).to(translator.device)
     views: dict[nn.Module, Any] = {}
     thread = get_ident()
@@ -137,6 +145,7 @@ def inspect(
         [target[i] for i in batch.tgt_out[0].tolist()],
         best.text,
         *([views[module] for module in layers[part]] for part in ("encoder", "decoder", "cross")),
+        special=(len(special.src_begin), len(special.src_end)),
     )
 
 

@@ -25,7 +25,7 @@ from relattn.translation.analysis import Part
 from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.serve.files import FileStore
 from relattn.translation.serve.languages import Detector, language_name
-from relattn.translation.serve.routing import Router, Word
+from relattn.translation.serve.routing import Router, ScoredText
 from relattn.translation.serve.text.documents import FORMATS, file_suffix
 
 AUTO = "auto"  # source language: detect it
@@ -33,7 +33,7 @@ FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    **{f"/{name}": (name, "text/javascript; charset=utf-8") for name in ("page.js", "attention.js", "common.js")},
 }
 
 
@@ -78,6 +78,7 @@ class WordsBody(DetectBody):
     source: str
     target: str
     alternatives: int = Field(0, ge=0, le=100)
+    prefix: str = Field("", description="beginning of the translation; requires a text of one sentence")
 
 
 class AttentionBody(DetectBody):
@@ -87,6 +88,7 @@ class AttentionBody(DetectBody):
     target: str
     part: Part = "encoder"
     layer: int = Field(1, ge=1, le=1000)
+    prefix: str = Field("", description="beginning of the translation")
 
 
 B = TypeVar("B", bound=BaseModel)
@@ -234,36 +236,32 @@ class Api:
         body = await self._read(WordsBody, request)
         self._router.require_few_characters([body.q])
         (source,), detected = self._sources([body.q], body.source)
-        words: list[Word] = [(body.q, None)]
-        others: list[str] = []
+        scored = ScoredText([], [((body.q, None), None)], [])
         if source != body.target:
-            words, others = await self._router.words(body.q, source, body.target, count=body.alternatives + 1)
+            scored = await self._router.words(
+                body.q, source, body.target, count=body.alternatives + 1, prefix=body.prefix
+            )
         answer: dict[str, Any] = {
-            "words": [{"text": text, "confidence": confidence} for text, confidence in words],
-            "alternatives": others,
+            "sentences": scored.sentences,
+            "words": [
+                {"text": text, "confidence": confidence, "sentence": sentence}
+                for (text, confidence), sentence in scored.words
+            ],
+            "alternatives": scored.others,
         }
         if detected:
             answer["detectedLanguage"] = detected[0]
         return JSONResponse(answer)
 
     async def attention(self, request: Request) -> Response:
-        """Return the attention of one layer over the first sentence: content and relative scores, and weights."""
+        """Return the attention of one layer over the first sentence, and an overview of all layers."""
         body = await self._read(AttentionBody, request)
         self._router.require_few_characters([body.q])
         (source,), _ = self._sources([body.q], body.source)
-        inspection = await self._router.inspect(body.q, source, body.target)
-        from relattn.translation.analysis.attention import numbers, view_as_data
+        inspection = await self._router.inspect(body.q, source, body.target, body.prefix)
+        from relattn.translation.analysis.summaries import layer_as_data
 
-        layers: list[Any] = getattr(inspection, body.part)
-        require(body.layer <= len(layers), f"layer must be at most {len(layers)}, got {body.layer}")
-        layer = layers[body.layer - 1]
-        across = down = inspection.target if body.part == "decoder" else inspection.source
-        if body.part == "cross":
-            values, down = {"weights": numbers(layer)}, inspection.written
-        else:
-            values = view_as_data(layer)
-        shown = {"part": body.part, "layers": len(layers), "heads": len(values["weights"])}
-        return JSONResponse({**shown, "across": across, "down": down, **values})
+        return JSONResponse(layer_as_data(inspection, body.part, body.layer))
 
     async def page(self, request: Request) -> Response:
         """Return a file of the web page."""

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,22 @@ MAX_INSPECTED = 60  # source tokens of a sentence whose attention is shown
 _WITHOUT_SPACES = {"ja", "km", "lo", "my", "th", "zh"}  # languages without spaces between words
 
 
+@dataclass(frozen=True)
+class ScoredText:
+    """Translation of a text with confidences.
+
+    Attributes:
+        sentences: sentences of the source text.
+        words: words of the translation and the white space between them, each with the index of its source sentence;
+            None for white space between sentences, and for all words if the text went through two models.
+        others: other translations, best first.
+    """
+
+    sentences: list[str]
+    words: list[tuple[Word, int | None]]
+    others: list[str]
+
+
 class Model:
     """Translator of one language pair, with a queue for each kind of work.
 
@@ -44,10 +61,10 @@ class Model:
         make_queue: function that makes a queue for a function that works on batches.
 
     Attributes:
-        plain: queue of (sentence, count): up to `count` translations, best first.
+        plain: queue of (sentence, count, prefix): up to `count` translations that begin with the prefix, best first.
         tagged: the same, for sentences with tags.
         words: queue of (sentence, translation): the words of the translation, with confidences.
-        attention: queue of sentences: the attention of the model over each and its translation.
+        attention: queue of (sentence, prefix): the attention of the model over each and its translation.
     """
 
     def __init__(
@@ -63,10 +80,10 @@ class Model:
         self.queues = [make_queue(work) for work in (self._translate, tagged, self._score_words, self._inspect)]
         self.plain, self.tagged, self.words, self.attention = self.queues
 
-    def _translate(self, items: list[tuple[str, int]], *, keep_tags: bool = False) -> list[list[Translation]]:
-        sentences, counts = zip(*items, strict=True)
+    def _translate(self, items: list[tuple[str, int, str]], *, keep_tags: bool = False) -> list[list[Translation]]:
+        sentences, counts, prefixes = zip(*items, strict=True)
         options = TranslateOptions(n_best=max(counts), search=self.search, keep_tags=keep_tags)
-        translations = self.translator.n_best(sentences, options)
+        translations = self.translator.n_best(sentences, options, prefixes=prefixes if any(prefixes) else None)
         return [best[:count] for best, count in zip(translations, counts, strict=True)]
 
     def _score_words(self, items: list[tuple[str, Translation]]) -> list[list[Word]]:
@@ -80,7 +97,7 @@ class Model:
             for (_, each), values in zip(items, log_probs, strict=True)
         ]
 
-    def _inspect(self, sentences: list[str]) -> list[Inspection]:
+    def _inspect(self, items: list[tuple[str, str]]) -> list[Inspection]:
         if not self.translator.supports_alignment:
             raise InputError("attention requires a bundle, got an export")
 
@@ -89,7 +106,10 @@ class Model:
 
         assert isinstance(self.translator, TorchTranslator)
         options = TranslateOptions(search=self.search)
-        return [inspect(self.translator, each, options, longest=MAX_INSPECTED) for each in sentences]
+        return [
+            inspect(self.translator, sentence, options, prefix=prefix, longest=MAX_INSPECTED)
+            for sentence, prefix in items
+        ]
 
 
 class Router:
@@ -183,30 +203,39 @@ class Router:
         translations = iter(await self._through(route, parts, keep_tags=keep_tags, count=count))
         return await asyncio.to_thread(fill)
 
-    async def words(self, text: str, source: str, target: str, *, count: int) -> tuple[list[Word], list[str]]:
+    async def words(self, text: str, source: str, target: str, *, count: int, prefix: str = "") -> ScoredText:
         """Return the words of the best translation of a plain text, and up to count − 1 other translations.
+
+        Args:
+            text: plain text.
+            source: its language.
+            target: language to translate into.
+            count: maximum number of translations; the beam size also limits it.
+            prefix: text that each translation begins with; it requires a text of one sentence, and one model.
 
         Errors are those of `translate`.
         """
         *before, model = self._require_route(source, target)
+        sentences = split(text, source).sentences
+        require(not prefix or (len(sentences) == 1 and not before), "prefix requires one sentence and a direct model")
         if before:
             ((text, *_),) = await self._through(before, [text])
         count = min(count, model.search.beam_size)
-        ((parts, translations),) = await self._translate_sentences(model, [text], count=count)
+        ((parts, translations),) = await self._translate_sentences(model, [text], count=count, prefix=prefix)
         bests = [best for best, *_ in translations]
-        words: list[Word] = [(parts.between[0], None)]
+        words: list[tuple[Word, int | None]] = [((parts.between[0], None), None)]
         scored = await model.words.submit(list(zip(parts.sentences, bests, strict=True)))
-        for sentence, space in zip(scored, parts.between[1:], strict=True):
-            words += [*sentence, (space, None)]
+        for number, (sentence, space) in enumerate(zip(scored, parts.between[1:], strict=True)):
+            words += [*((word, None if before else number) for word in sentence), ((space, None), None)]
         texts = _joined(parts, translations)
-        return [word for word in words if word[0]], texts[1:]
+        return ScoredText(sentences, [each for each in words if each[0][0]], texts[1:])
 
-    async def inspect(self, text: str, source: str, target: str) -> Inspection:
+    async def inspect(self, text: str, source: str, target: str, prefix: str = "") -> Inspection:
         """Return the attention of the first model of the route over the first sentence of a plain text."""
         model = self._require_route(source, target)[0]
         first = split(text, source).sentences[:1]
         require(bool(first), "the text must not be blank")
-        (inspection,) = await model.attention.submit(first)
+        (inspection,) = await model.attention.submit([(first[0], prefix)])
         return inspection
 
     async def document(self, name: str, content: bytes, source: str, target: str) -> bytes:
@@ -252,12 +281,12 @@ class Router:
         return [_joined(*each) for each in translated]
 
     async def _translate_sentences(
-        self, model: Model, texts: Sequence[str], *, keep_tags: bool = False, count: int = 1
+        self, model: Model, texts: Sequence[str], *, keep_tags: bool = False, count: int = 1, prefix: str = ""
     ) -> list[tuple[SplitText, list[list[Translation]]]]:
         """Return the sentences of each text, and up to `count` translations of each sentence, best first."""
         separator = "" if model.target.partition("-")[0] in _WITHOUT_SPACES else " "
         parts = [split(text, model.source, keep_tags=keep_tags, separator=separator) for text in texts]
-        items = [(sentence, count) for text in parts for sentence in text.sentences]
+        items = [(sentence, count, prefix) for text in parts for sentence in text.sentences]
         most = self.limits.sentences
         require(len(items) <= most, f"a request must have at most {most:,} sentences, got {len(items):,}")
         translations = iter(await (model.tagged if keep_tags else model.plain).submit(items))

@@ -1,227 +1,294 @@
-// Translates when typing stops, underlines words by confidence, and shows the attention of each layer.
-"use strict";
+// Translates text when typing stops, and files when they are dropped. Words of the translation offer alternatives.
+import { byId, copy, element, fill, latest, request } from "./common.js";
+import { clearAttention, setUpAttention, showAttentionOf } from "./attention.js";
 
 const PAUSE = 350; // milliseconds without a keystroke before the text is translated
 const ALTERNATIVES = 3; // number of other translations to request
-const byId = (id) => document.getElementById(id);
-const state = { languages: [], limit: 0, requests: 0, timer: 0, attention: null };
+const CERTAIN = 0.85; // confidence from which a word is not underlined
+const EXAMPLES = {
+  en: ["one hundred and fourteen; 74,156.8; in 33 seconds; 91%", "Good morning! The train leaves on May 3, 2027."],
+  de: ["Guten Morgen! Der Zug fährt am 3. Mai 2027 um halb zehn."],
+  es: ["¡Buenos días! El tren sale a las nueve y media."],
+  fr: ["Bonjour ! Le train part à neuf heures et demie."],
+};
+const state = { languages: [], names: {}, limit: 0, timer: 0, detected: "", words: [], sentences: [], chosen: {} };
+const translations = latest(), choices = latest(), files = latest();
 
-function element(name, text, properties = {}) {
-  const node = document.createElement(name);
-  if (text !== undefined) node.textContent = text; // a translation is never parsed as HTML
-  return Object.assign(node, properties);
-}
-
-async function request(path, body) {
-  const key = byId("key").value;
-  const options = body && {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(key ? { ...body, api_key: key } : body),
-  };
-  const response = await fetch(path, options || {});
-  const content = await response.json();
-  if (!response.ok) throw new Error(content.error || `the server returned status ${response.status}`);
-  return content;
-}
-
-function fill(select, entries, chosen) {
-  select.replaceChildren(...entries.map(([value, text]) => element("option", text, { value })));
-  if (entries.some(([value]) => String(value) === String(chosen))) select.value = chosen;
-}
+const languageName = (code) => state.names[code] || code;
+const sourceLanguage = () => (byId("source").value === "auto" ? state.detected : byId("source").value);
+const translatedText = () => state.words.map(({ text }) => text).join("");
 
 function fillTargets(chosen) {
   const source = byId("source").value;
   const from = state.languages.filter(({ code }) => source === "auto" || code === source);
-  const codes = new Set(from.flatMap(({ targets }) => targets));
-  const name = (code) => (state.names[code] || code);
-  fill(byId("target"), [...codes].map((code) => [code, name(code)]), chosen || byId("target").value);
+  const codes = [...new Set(from.flatMap(({ targets }) => targets))];
+  fill(byId("target"), codes.map((code) => [code, languageName(code)]), chosen);
 }
 
-function showStatus(text, isError = false) {
+function showStatus(text, look = "") {
   byId("status").textContent = text;
-  byId("status").className = isError ? "error" : "";
+  byId("status").className = `note ${look}`;
 }
 
-function showTranslation(words) {
+// Words of the translation as buttons. One of them is in the tab order; the arrow keys move between them.
+function showWords() {
   const output = byId("translation");
-  output.replaceChildren();
-  for (const { text, confidence } of words) {
-    if (confidence === null) {
-      output.append(text);
-      continue;
+  output.lang = byId("target").value;
+  output.replaceChildren(...state.words.map((word, index) => {
+    if (word.confidence === null) return document.createTextNode(word.text);
+    const node = element("span", word.text, { className: "word", title: `certain to ${Math.round(100 * word.confidence)} %` });
+    if (word.confidence < CERTAIN) {
+      node.classList.add("doubtful");
+      node.style.textDecorationColor = `rgb(var(--doubt) / ${(1 - word.confidence * 0.8).toFixed(2)})`;
     }
-    const word = element("span", text, { className: "word", title: `${Math.round(100 * confidence)} %` });
-    word.style.textDecorationColor = `rgba(var(--doubt), ${(1 - confidence).toFixed(2)})`;
-    output.append(word);
-  }
-  byId("copy").disabled = words.length === 0;
-  byId("legend").hidden = words.length === 0;
+    if (word.sentence !== null) {
+      Object.assign(node, { tabIndex: -1, onclick: () => offerChoices(node, index) });
+      node.setAttribute("role", "button");
+    }
+    return node;
+  }));
+  const buttons = [...output.querySelectorAll("[role=button]")];
+  if (buttons.length) buttons[0].tabIndex = 0;
+  for (const id of ["copy", "share"]) byId(id).disabled = !state.words.length;
+  byId("legend").hidden = !buttons.length;
+  output.removeAttribute("aria-busy");
 }
 
-function showCount() {
-  const length = [...byId("text").value].length;
-  byId("count").textContent = state.limit ? `${length} of ${state.limit} characters` : "";
+function moveInTranslation(event) {
+  const buttons = [...byId("translation").querySelectorAll("[role=button]")];
+  const at = buttons.indexOf(event.target);
+  if (at < 0) return;
+  if (event.key === "Enter" || event.key === " ") {
+    event.preventDefault();
+    event.target.click();
+  }
+  const to = { ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1, Home: 0, End: buttons.length - 1 }[event.key];
+  if (buttons[to] === undefined) return;
+  event.preventDefault();
+  buttons[at].tabIndex = -1;
+  buttons[to].tabIndex = 0;
+  buttons[to].focus();
+}
+
+// Forget everything that belongs to a text that is not in the box any more.
+function showNothing() {
+  Object.assign(state, { words: [], sentences: [], chosen: {}, detected: "" });
+  showWords();
+  byId("alternatives").hidden = true;
+  clearAttention();
+}
+
+function closeChoices() {
+  if (byId("choices").matches(":popover-open")) byId("choices").hidePopover();
+}
+
+function expectTranslation() {
+  choices();
+  closeChoices();
+  for (const id of ["copy", "share"]) byId(id).disabled = true;
+  byId("translation").setAttribute("aria-busy", "true");
+  clearAttention();
+  return translations();
 }
 
 async function translate() {
+  clearTimeout(state.timer);
+  const signal = expectTranslation();
   const q = byId("text").value;
-  const number = ++state.requests;
-  state.attention = null;
+  byId("clear").hidden = !q;
   if (!q.trim()) {
-    showTranslation([]);
-    byId("alternatives").hidden = true;
+    showNothing();
     showStatus("");
-    showAttention();
     return;
   }
-  showStatus("…");
-  const parameters = { q, source: byId("source").value, target: byId("target").value };
+  showStatus("Translating…", "busy");
+  const target = byId("target").value;
   try {
-    const result = await request("words", { ...parameters, alternatives: ALTERNATIVES });
-    if (number !== state.requests) return; // a newer request was sent
-    showTranslation(result.words);
+    const result = await request("words", { q, source: byId("source").value, target, alternatives: ALTERNATIVES }, signal);
+    if (signal.aborted) return;
+    const detected = result.detectedLanguage?.language || "";
+    Object.assign(state, { words: result.words, sentences: result.sentences, chosen: {}, detected });
+    showWords();
+    byId("text").lang = sourceLanguage();
+    byId("others").lang = target;
     byId("others").replaceChildren(...result.alternatives.map((text) => element("li", text)));
     byId("alternatives").hidden = result.alternatives.length === 0;
-    const language = result.detectedLanguage;
-    showStatus(language ? `from ${state.names[language.language] || language.language}` : "");
-    if (byId("attention").open) await inspect(number);
+    showStatus(!detected ? "" : detected === target ? `The text seems to be ${languageName(target)} already.` : `Detected: ${languageName(detected)}`);
+    showAttention();
   } catch (error) {
-    if (number === state.requests) showStatus(error.message, true);
+    if (signal.aborted) return;
+    showNothing();
+    showStatus(error.message, "error");
   }
-}
-
-async function inspect(number = state.requests) {
-  const q = byId("text").value;
-  const parameters = { q, source: byId("source").value, target: byId("target").value };
-  parameters.part = byId("part").value;
-  parameters.layer = Number(byId("layer").value || 1);
-  if (!q.trim()) return showAttention();
-  try {
-    const result = await request("attention", parameters);
-    if (number !== state.requests) return;
-    state.attention = result;
-    byId("attention-note").textContent = "";
-    fill(byId("layer"), Array.from({ length: result.layers }, (_, i) => [i + 1, i + 1]), parameters.layer);
-    fill(byId("head"), Array.from({ length: result.heads }, (_, i) => [i + 1, i + 1]), byId("head").value || 1);
-  } catch (error) {
-    state.attention = null;
-    byId("attention-note").textContent = error.message;
-  }
-  showAttention();
-}
-
-function matrix(title, rows, across, down, signed) {
-  const figure = element("figure");
-  figure.append(element("figcaption", title));
-  const table = element("table");
-  const head = element("tr");
-  head.append(element("td"), ...across.map((piece) => {
-    const cell = element("th", undefined, { scope: "col" });
-    cell.append(element("span", piece));
-    return cell;
-  }));
-  const top = element("thead");
-  top.append(head);
-  const body = element("tbody");
-  const largest = signed ? Math.max(1e-6, ...rows.flat().map(Math.abs)) : 1;
-  rows.forEach((row, i) => {
-    const line = element("tr");
-    line.append(element("th", down[i], { scope: "row" }));
-    row.forEach((value, j) => {
-      const colour = signed ? (value < 0 ? "minus" : "plus") : "weight";
-      const cell = element("td", undefined, { title: `${down[i]} → ${across[j]}: ${value.toFixed(3)}` });
-      cell.style.backgroundColor = `rgba(var(--${colour}), ${(Math.abs(value) / largest).toFixed(3)})`;
-      line.append(cell);
-    });
-    body.append(line);
-  });
-  table.append(top, body);
-  table.setAttribute("aria-label", title);
-  const scroll = element("div", undefined, { className: "scroll", tabIndex: 0 });
-  scroll.setAttribute("role", "region");
-  scroll.setAttribute("aria-label", title);
-  scroll.append(table);
-  figure.append(scroll);
-  return figure;
-}
-
-function showDistances(distances, values) {
-  const largest = Math.max(1e-6, ...values.map(Math.abs));
-  byId("bars").replaceChildren(...values.map((value, i) => {
-    const bar = element("div", undefined, { title: `${distances[i]}: ${value.toFixed(3)}` });
-    const part = element("i");
-    const height = 45 * Math.abs(value) / largest;
-    part.style.height = `${height}%`;
-    part.style[value < 0 ? "top" : "bottom"] = "50%";
-    bar.append(part);
-    if (distances[i] % 4 === 0) bar.append(element("b", distances[i]));
-    return bar;
-  }));
-  const strongest = values.indexOf(Math.max(...values));
-  byId("bars").setAttribute("aria-label", `the distance with the largest mean term is ${distances[strongest]}`);
 }
 
 function showAttention() {
-  const attention = state.attention;
-  byId("attention-controls").hidden = !attention;
-  byId("matrices").replaceChildren();
-  byId("distances").hidden = byId("sum").hidden = true;
-  if (!attention) return;
-  const head = Number(byId("head").value || 1) - 1;
-  if (attention.part === "cross") {
-    byId("matrices").append(matrix("weights", attention.weights[head], attention.across, attention.down, false));
-    return;
-  }
-  byId("matrices").append(matrix("content", attention.content[head], attention.across, attention.down, true));
-  if (attention.relative) byId("matrices").append(matrix("relative", attention.relative[head], attention.across, attention.down, true));
-  byId("matrices").append(matrix("weights (after softmax)", attention.weights[head], attention.across, attention.down, false));
-  byId("sum").hidden = !attention.relative;
-  byId("distances").hidden = !attention.by_distance;
-  if (attention.by_distance) showDistances(attention.distances, attention.by_distance[head]);
+  if (state.sentences.length) showAttentionOf({ sentences: state.sentences, chosen: state.chosen, source: sourceLanguage(), target: byId("target").value });
 }
 
-function translateLater() {
-  showCount();
+// Show other words for one of the translation, each with how the sentence would go on.
+async function offerChoices(node, index) {
+  const signal = choices();
+  const word = state.words[index], box = byId("choices"), q = state.sentences[word.sentence];
+  const before = state.words.slice(0, index).filter(({ sentence }) => sentence === word.sentence);
+  const prefix = before.map(({ text }) => text).join("").trimEnd();
+  const parameters = { q, source: sourceLanguage(), target: byId("target").value };
+  const place = node.getBoundingClientRect();
+  box.replaceChildren(element("p", "Looking for other words…", { className: "note busy" }));
+  if (!box.matches(":popover-open")) box.showPopover();
+  box.style.left = `${Math.max(8, Math.min(place.left, innerWidth - box.offsetWidth - 8))}px`;
+  box.style.top = `${place.bottom + 6}px`;
+  try {
+    const result = await request("words", { ...parameters, prefix, alternatives: 9 }, signal);
+    if (signal.aborted) return;
+    const texts = [result.words.map(({ text }) => text).join(""), ...result.alternatives];
+    const offers = new Map();
+    for (const rest of texts.filter((text) => text.startsWith(prefix)).map((text) => text.slice(prefix.length))) {
+      const [, first, more] = /^\s*(\S*)([^]*)$/.exec(rest);
+      const continuesWord = prefix && !/^\s/.test(rest);
+      if (first && first !== word.text && !continuesWord && !offers.has(first)) offers.set(first, more);
+    }
+    const use = async (first) => {
+      const begun = prefix ? `${prefix} ${first}` : first;
+      const answer = await request("words", { ...parameters, prefix: begun }, signal);
+      if (signal.aborted) return;
+      const at = state.words.findIndex(({ sentence }) => sentence === word.sentence);
+      const length = state.words.filter(({ sentence }) => sentence === word.sentence).length;
+      const words = answer.words.map((each) => ({ ...each, sentence: word.sentence }));
+      state.words.splice(at, length, ...words);
+      state.chosen[word.sentence] = words.map(({ text }) => text).join("");
+      closeChoices();
+      byId("alternatives").hidden = true; // they belong to the first translation
+      showWords();
+      byId("translation").childNodes[index]?.focus?.();
+      showAttention();
+    };
+    box.replaceChildren(...[...offers].map(([first, more]) => {
+      const button = element("button", undefined, { type: "button", onclick: () => use(first).catch(fail) }, { lang: parameters.target, dir: "auto" });
+      button.append(element("b", first), element("span", more));
+      return button;
+    }));
+    if (!offers.size) box.append(element("p", "The model has no other word to offer here.", { className: "note" }));
+    box.querySelector("button")?.focus();
+  } catch (error) {
+    fail(error);
+  }
+  function fail(error) {
+    if (!signal.aborted) box.replaceChildren(element("p", error.message, { className: "note error" }));
+  }
+}
+
+async function translateFile(file) {
+  if (!file) return;
+  const signal = files();
+  const status = byId("file-status"), target = byId("target").value;
+  status.className = "note busy";
+  status.textContent = `Translating ${file.name}…`;
+  const form = new FormData();
+  for (const [name, value] of Object.entries({ source: byId("source").value, target, file })) form.append(name, value);
+  try {
+    const { translatedFileUrl } = await request("translate_file", form, signal);
+    if (signal.aborted) return;
+    // Behind a proxy, the server may not know its public address, so only the end of the URL is used.
+    const href = `download_file/${translatedFileUrl.split("/").pop()}`;
+    const dot = file.name.lastIndexOf(".");
+    const name = `${file.name.slice(0, dot)}_${target}${file.name.slice(dot)}`;
+    status.className = "note";
+    status.replaceChildren(`${file.name} is translated: `, element("a", `Download ${name}`, { href, download: name }));
+  } catch (error) {
+    if (signal.aborted) return;
+    status.className = "note error";
+    status.textContent = `${file.name}: ${error.message}`;
+  }
+}
+
+function acceptDrops() {
+  const hasFile = (event) => [...event.dataTransfer.types].includes("Files");
+  const mark = (on) => byId("drop").classList.toggle("dropping", on);
+  addEventListener("dragover", (event) => {
+    if (!hasFile(event)) return;
+    event.preventDefault();
+    mark(true);
+  });
+  addEventListener("dragleave", (event) => { if (!event.relatedTarget) mark(false); });
+  addEventListener("drop", (event) => {
+    mark(false);
+    if (!hasFile(event)) return;
+    event.preventDefault();
+    translateFile(event.dataTransfer.files[0]);
+  });
+}
+
+function edited() {
+  const length = [...byId("text").value].length;
+  byId("count").textContent = state.limit ? `${length.toLocaleString("en")} of ${state.limit.toLocaleString("en")} characters` : "";
+  byId("clear").hidden = !length;
+  expectTranslation(); // an answer for the old text must not be shown
   clearTimeout(state.timer);
   state.timer = setTimeout(translate, PAUSE);
 }
 
+function setText(text) {
+  byId("text").value = text;
+  edited();
+  byId("text").focus();
+}
+
+function swap() {
+  const source = sourceLanguage(), target = byId("target").value;
+  const back = state.languages.find(({ code }) => code === target);
+  if (!back?.targets.includes(source)) return showStatus("No model translates in this direction.", "error");
+  const text = translatedText();
+  byId("source").value = target;
+  fillTargets(source);
+  setText(text || byId("text").value);
+}
+
+async function share() {
+  const parameters = { source: byId("source").value, target: byId("target").value, q: byId("text").value };
+  history.replaceState(null, "", `#${new URLSearchParams(parameters)}`); // browsers do not send this part to servers
+  await copy(location.href);
+}
+
+function copies(action, done) {
+  return () => action().then(() => showStatus(done), (error) => showStatus(error.message, "error"));
+}
+
 async function start() {
+  byId("text").addEventListener("input", edited);
+  byId("key").addEventListener("change", translate);
+  byId("form").addEventListener("submit", (event) => { event.preventDefault(); translate(); });
+  byId("source").addEventListener("change", () => { fillTargets(); translate(); });
+  byId("target").addEventListener("change", translate);
+  byId("translation").addEventListener("keydown", moveInTranslation);
+  byId("swap").addEventListener("click", swap);
+  byId("clear").addEventListener("click", () => setText(""));
+  byId("copy").addEventListener("click", copies(() => copy(translatedText()), "Copied"));
+  byId("share").addEventListener("click", copies(share, "Link copied"));
+  byId("choose-file").addEventListener("click", () => byId("file").click());
+  byId("file").addEventListener("change", () => { translateFile(byId("file").files[0]); byId("file").value = ""; });
+  acceptDrops();
+  setUpAttention();
   try {
     const [languages, settings] = await Promise.all([request("languages"), request("frontend/settings")]);
     state.languages = languages.filter(({ targets }) => targets.length);
     state.names = Object.fromEntries(languages.map(({ code, name }) => [code, name]));
     state.limit = settings.charLimit;
     for (const node of document.querySelectorAll(".key")) node.hidden = !settings.keyRequired;
-    fill(byId("source"), [...state.languages.map(({ code, name }) => [code, name]), ["auto", "detect language"]], settings.language.source.code);
-    fillTargets(settings.language.target.code);
-    showCount();
+    byId("file").accept = settings.supportedFilesFormat.join(",");
+    byId("file").disabled = byId("choose-file").disabled = !settings.filesTranslation;
+    const shared = new URLSearchParams(location.hash.slice(1));
+    const entries = [["auto", "Detect language"], ...state.languages.map(({ code, name }) => [code, name])];
+    fill(byId("source"), entries, shared.get("source") ?? "auto");
+    fillTargets(shared.get("target") ?? settings.language.target.code);
+    const examples = state.languages.flatMap(({ code }) => EXAMPLES[code] || []).slice(0, 3);
+    byId("examples").append(...examples.map((text) => element("button", text, { type: "button", onclick: () => setText(text) })));
+    byId("examples").hidden = !examples.length;
+    if (shared.has("q")) byId("text").value = shared.get("q");
+    edited();
   } catch (error) {
-    showStatus(error.message, true);
+    showStatus(error.message, "error");
   }
-  byId("text").addEventListener("input", translateLater);
-  byId("key").addEventListener("change", translate);
-  byId("form").addEventListener("submit", (event) => { event.preventDefault(); translate(); });
-  byId("source").addEventListener("change", () => { fillTargets(); translate(); });
-  byId("target").addEventListener("change", translate);
-  byId("swap").addEventListener("click", () => {
-    const source = byId("source").value;
-    const back = state.languages.find(({ code }) => code === byId("target").value);
-    if (!back || source === "auto" || !back.targets.includes(source)) return showStatus("no model translates in this direction", true);
-    byId("source").value = back.code;
-    fillTargets(source);
-    byId("text").value = byId("translation").textContent;
-    translateLater();
-  });
-  byId("copy").addEventListener("click", async () => {
-    await navigator.clipboard.writeText(byId("translation").textContent);
-    showStatus("copied");
-  });
-  byId("attention").addEventListener("toggle", () => { if (byId("attention").open) inspect(); });
-  for (const id of ["part", "layer"]) byId(id).addEventListener("change", () => inspect());
-  byId("head").addEventListener("change", showAttention);
-  if (byId("text").value) translateLater();
 }
 
 start();

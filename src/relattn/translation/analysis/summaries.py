@@ -1,0 +1,177 @@
+"""Describe the heads of a model in a sentence each, and collect what a page shows of a layer.
+
+A sentence about self-attention starts from the mean relative term of each distance. Its softmax says how a query would
+divide its attention over the distances if the content had no influence. Whether a head really attends to the distance
+that it prefers is then read from its attention weights.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from relattn.translation.analysis import Part
+from relattn.translation.analysis.attention import Inspection, SelfView, numbers, view_as_data
+from relattn.translation.data.tokenizer import BYTE, SPACE_MARK
+from relattn.translation.errors import require
+
+SMALL = 1.0  # a range of relative terms, in nats, below which distance is said to matter little
+LONGEST_RANGE = 5  # distances that are named as a range, such as "two to four pieces back"
+_BYTES = re.compile(f"(?:{BYTE.pattern})+")
+_COUNTS = ("", "one piece", "two pieces", "three pieces")
+
+
+def describe_self(view: SelfView, head: int, *, is_causal: bool) -> str:
+    """Return a sentence about where a head of self-attention looks.
+
+    Args:
+        view: attention of a layer over a sequence.
+        head: index of the head.
+        is_causal: whether queries attend to earlier positions only.
+    """
+    weights = view.weights[head]
+    if view.by_distance is None:
+        return describe_cross(weights)
+    n = len(weights)
+    first, last = view.distances[0], view.distances[-1]
+    terms = {
+        distance: term
+        for distance, term in zip(view.distances, view.by_distance[head].tolist(), strict=True)
+        if abs(distance) < n and not (is_causal and distance > 0)
+    }
+    if max(terms.values()) - min(terms.values()) < SMALL:
+        return "Distance matters little; the content decides."
+    total = sum(map(math.exp, terms.values()))
+    preference = {distance: math.exp(term) / total for distance, term in terms.items()}
+    best = max(preference, key=preference.__getitem__)
+    if preference[best] >= 0.5:
+        # The outermost rows of clipped distances stand for all distances beyond them.
+        or_more = best != 0 and best in (first, last) and abs(best) < n - 1
+        share = _share(weights, best, or_more)
+        place = _place(best, or_more)
+        if share >= 0.5:
+            return f"Mostly looks {place} ({_percent(share)} of its attention)."
+        return f"Distance favours looking {place}, but the content often overrides it ({_percent(share)} goes there)."
+    low = high = best  # distances around the best whose preference is at least half of its own
+    while preference.get(low - 1, 0.0) >= preference[best] / 2:
+        low -= 1
+    while preference.get(high + 1, 0.0) >= preference[best] / 2:
+        high += 1
+    if high - low < LONGEST_RANGE:
+        return f"Distance somewhat favours looking {_range(low, high)}."
+    back = sum(share for distance, share in preference.items() if distance < 0)
+    ahead = sum(share for distance, share in preference.items() if distance > 0)
+    if not is_causal and max(back, ahead) >= 0.7:
+        return f"Distance favours what comes {'before' if back > ahead else 'after'}."
+    return "Distance has some influence, without a clear favourite."
+
+
+def describe_cross(weights: Tensor) -> str:
+    """Return a sentence about how many keys the queries attend to, given weights of shape (queries, keys)."""
+    at_end = float(weights[:, -1].mean())
+    if at_end >= 0.5:
+        return f"Mostly rests on the end of the sentence ({_percent(at_end)} of its attention)."
+    entropy = -(weights * weights.clamp(min=1e-9).log()).sum(-1).mean()  # its exponential is a number of keys
+    pieces = math.exp(float(entropy))
+    return "Looks at about one piece at a time." if pieces < 1.5 else f"Looks at about {pieces:.0f} pieces at a time."
+
+
+def _share(weights: Tensor, distance: int, or_more: bool) -> float:
+    """Return the mean attention to a distance, or beyond it too, over the queries that have a key there."""
+    n = len(weights)
+    if or_more:
+        part = weights.tril(distance) if distance < 0 else weights.triu(distance)
+        shares = part.sum(-1)[-distance:] if distance < 0 else part.sum(-1)[: n - distance]
+        return float(shares.mean())
+    return float(weights.diagonal(distance).mean())
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _place(distance: int, or_more: bool) -> str:
+    if distance == 0:
+        return "at the piece itself"
+    count = abs(distance)
+    pieces = f"{count} or more pieces" if or_more else _COUNTS[count] if count < len(_COUNTS) else f"{count} pieces"
+    return f"{pieces} {'back' if distance < 0 else 'ahead'}"
+
+
+def _range(low: int, high: int) -> str:
+    if low == high:
+        return _place(low, False)
+    if low < 0 < high:
+        return f"from {_place(low, False)} to {_place(high, False)}"
+    nearest, farthest = sorted((abs(low), abs(high)))
+    return f"{nearest} to {farthest} pieces {'back' if low < 0 else 'ahead'}"
+
+
+def layer_as_data(inspection: Inspection, part: Part, layer: int) -> dict[str, Any]:
+    """Return one layer of an inspection as data, and an overview of all layers of that part.
+
+    Args:
+        inspection: attention of a model over a sentence.
+        part: "encoder", "decoder" or "cross".
+        layer: number of the layer, counted from 1.
+
+    Raises:
+        InputError: there is no such layer.
+    """
+    layers: Sequence[Any] = getattr(inspection, part)
+    require(1 <= layer <= len(layers), f"layer must be at least 1 and at most {len(layers)}, got {layer}")
+    chosen = layers[layer - 1]
+    source = _side(inspection.source, *inspection.special)
+    if part == "cross":
+        across, down = source, _side(inspection.written, 0, 1)
+        values = {"weights": numbers(chosen)}
+    else:
+        across = down = source if part == "encoder" else _side(inspection.target, 1, 0)
+        values = view_as_data(chosen)
+    overview = [
+        [
+            {"summary": summary, "percent": (100 * weights).round().int().tolist()}
+            for summary, weights in zip(_summaries(each, part), _weights(each), strict=True)
+        ]
+        for each in layers
+    ]
+    return {"part": part, "overview": overview, "across": across, "down": down, **values}
+
+
+def _weights(layer: SelfView | Tensor) -> Tensor:
+    return layer.weights if isinstance(layer, SelfView) else layer
+
+
+def _summaries(layer: SelfView | Tensor, part: Part) -> list[str]:
+    if isinstance(layer, SelfView):
+        return [describe_self(layer, head, is_causal=part == "decoder") for head in range(len(layer.weights))]
+    return [describe_cross(weights) for weights in layer]
+
+
+def _side(pieces: Sequence[str], before: int, after: int) -> dict[str, Any]:
+    """Return the pieces of a sequence, and its words, each with its range of pieces.
+
+    Args:
+        pieces: pieces of the sequence.
+        before: number of special tokens at its beginning.
+        after: number of special tokens at its end.
+    """
+    end = len(pieces) - after
+    words: list[dict[str, Any]] = []
+    for i, piece in enumerate(pieces):
+        special = not before <= i < end
+        if special or not words or words[-1]["special"] or piece.startswith(SPACE_MARK):
+            words.append({"begin": i, "special": special})
+        words[-1]["end"] = i + 1
+    for word in words:
+        text = "".join(pieces[word["begin"] : word["end"]])
+        word["text"] = text if word["special"] else _BYTES.sub(_decoded, text).strip(SPACE_MARK) or text
+    return {"pieces": pieces, "words": words}
+
+
+def _decoded(match: re.Match[str]) -> str:
+    return bytes.fromhex(re.sub("[<>]|0x", "", match[0])).decode(errors="replace")

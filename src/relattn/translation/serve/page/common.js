@@ -1,0 +1,75 @@
+// Shared by the parts of the page: elements, requests, and the rule that the latest choice wins.
+
+export const byId = (id) => document.getElementById(id);
+
+// Return an element. Its text is never parsed as HTML.
+export function element(name, text, properties = {}, attributes = {}) {
+  const node = document.createElement(name);
+  if (text !== undefined) node.textContent = text;
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  return Object.assign(node, properties);
+}
+
+export function fill(select, entries, chosen) {
+  const before = chosen === undefined ? select.value : String(chosen);
+  select.replaceChildren(...entries.map(([value, text]) => element("option", text, { value })));
+  if (entries.some(([value]) => String(value) === before)) select.value = before;
+}
+
+// Return a function that starts a task: it aborts the previous one, and returns the signal of the new one.
+// Whoever awaits something must look at `signal.aborted` before showing the result.
+export function latest() {
+  let controller = new AbortController();
+  return () => {
+    controller.abort();
+    controller = new AbortController();
+    return controller.signal;
+  };
+}
+
+// Send a JSON object or a FormData, or get a path, and return the answer. Errors have a message for the user.
+export async function request(path, body, signal) {
+  const key = byId("key").value;
+  const options = { signal };
+  if (body instanceof FormData) {
+    if (key) body.set("api_key", key);
+    Object.assign(options, { method: "POST", body });
+  } else if (body) {
+    const content = JSON.stringify(key ? { ...body, api_key: key } : body);
+    Object.assign(options, { method: "POST", headers: { "Content-Type": "application/json" }, body: content });
+  }
+  let response, text;
+  try {
+    response = await fetch(path, options);
+    text = await response.text();
+  } catch (error) {
+    if (signal && signal.aborted) throw error;
+    throw new Error("The server cannot be reached.");
+  }
+  let content = null;
+  try { content = JSON.parse(text); } catch { /* a proxy may answer with a page of its own */ }
+  if (response.ok && content !== null) return content;
+  const wait = response.headers.get("Retry-After");
+  const again = wait ? ` Try again in ${wait} seconds.` : "";
+  const messages = { 413: "The text or file is too large.", 429: "The server is busy.", 503: "The server is not available." };
+  const other = response.ok ? "The server's answer cannot be read." : `The server answered with status ${response.status}.`;
+  const reason = content && content.error;
+  throw new Error((reason ? sentence(reason) : messages[response.status] || other) + again);
+}
+
+export const sentence = (text) => text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+
+export async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch { // the clipboard API requires https
+    const focused = document.activeElement;
+    const area = element("textarea", text, { className: "off-screen" });
+    document.body.append(area);
+    area.select();
+    const copied = document.execCommand("copy");
+    area.remove();
+    focused?.focus();
+    if (!copied) throw new Error("The browser does not allow copying.");
+  }
+}
