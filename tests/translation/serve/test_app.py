@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
@@ -24,6 +25,7 @@ from relattn.translation.serve.languages import language_name
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.routing import Router
 from relattn.translation.serve.text.html import Markup
+from relattn.translation.translate.options import TranslateOptions
 from tests.support.bundles import save_random_bundle
 from tests.translation.serve.support import LIMITS, client_of, translate
 
@@ -318,7 +320,21 @@ def test_words_and_confidences(with_model, text, source):
         detected = with_model.post("/words", json={**parameters, "source": "auto"}).json()
         assert detected["detectedLanguage"]["language"] == "en"
         same = with_model.post("/words", json={**parameters, "source": "de"}).json()
-        assert same["words"] == [{"text": text, "confidence": None}]
+        assert same["words"] == [{"text": text, "confidence": None, "sentence": None}]
+        assert answer["sentences"] == ["one apple and", "two pears"]
+        assert [word["sentence"] for word in answer["words"] if word["confidence"]][:: len(confidences) - 1] == [0, 1]
+
+
+def test_words_of_a_translation_that_begins_with_a_prefix(with_model):
+    parameters = {"q": "one apple", "source": "en", "target": "de", "alternatives": 1, "prefix": "zwei"}
+    answer = with_model.post("/words", json=parameters).json()
+    (expected,) = with_model.translator.n_best(["one apple"], TranslateOptions(n_best=2), prefixes=["zwei"])
+    texts = ["".join(word["text"] for word in answer["words"]), *answer["alternatives"]]
+    assert texts == [each.text for each in expected]
+    shown = with_model.post("/attention", json={**parameters, "part": "cross"}).json()
+    assert [word["text"] for word in shown["down"]["words"]][:-1] == texts[0].split()
+    refused = with_model.post("/words", json={**parameters, "q": "one apple. Two pears."})
+    assert refused.status_code == 400
 
 
 @pytest.mark.parametrize("part", ["encoder", "decoder", "cross"])
@@ -327,9 +343,18 @@ def test_attention_of_a_layer(with_model, part):
     answer = with_model.post("/attention", json=parameters)
     assert answer.status_code == 200, answer.text
     shown = answer.json()
-    assert (shown["layers"], shown["heads"]) == (1, 3)
-    assert len(shown["weights"][0]) == len(shown["down"])
-    assert len(shown["weights"][0][0]) == len(shown["across"])
-    assert shown["across"][-1] == "</s>" or part == "decoder"
+    assert [len(heads) for heads in shown["overview"]] == [3]
+    down, across = shown["down"]["pieces"], shown["across"]["pieces"]
+    for weights, head in zip(shown["weights"], shown["overview"][0], strict=True):
+        assert [len(row) for row in weights] == [len(across)] * len(down)
+        assert head["summary"].endswith(".")
+        torch.testing.assert_close(torch.tensor(head["percent"]) / 100, torch.tensor(weights), atol=0.0051, rtol=0)
+    if part != "decoder":
+        words = [(each["text"], each["special"]) for each in shown["across"]["words"]]
+        assert words == [("one", False), ("cat.", False), ("</s>", True)]
+        assert [each["begin"] for each in shown["across"]["words"]][1:] == [
+            each["end"] for each in shown["across"]["words"]
+        ][:-1]
+        assert shown["across"]["words"][-1]["end"] == len(across)
     for wrong in ({"layer": 2}, {"q": " "}, {"q": "one " * 61}):
         assert with_model.post("/attention", json={**parameters, **wrong}).status_code == 400

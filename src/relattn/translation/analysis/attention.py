@@ -144,7 +144,7 @@ def inspect(
         [target[i] for i in batch.tgt_in[0].tolist()],
         [target[i] for i in batch.tgt_out[0].tolist()],
         best.text,
-        *([views[module] for module in layers[part]] for part in ("encoder", "decoder", "cross")),
+        **{part: [views[module] for module in modules] for part, modules in layers.items()},
         special=(len(special.src_begin), len(special.src_end)),
     )
 

@@ -91,7 +91,7 @@ def _share(weights: Tensor, distance: int, or_more: bool) -> float:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return f"{100 * share:.0f}\u00a0%"
 
 
 def _place(distance: int, or_more: bool) -> str:

@@ -35,7 +35,7 @@ function mean(matrix, query, key) {
 }
 
 const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);
-const percent = (value) => (value > 0 && value < 0.005 ? "<1 %" : `${Math.round(100 * value)} %`);
+const percent = (value) => (value > 0 && value < 0.005 ? "<1\u00a0%" : `${Math.round(100 * value)}\u00a0%`);
 
 export function setUpAttention() {
   byId("attention").addEventListener("toggle", () => { if (isOpen()) inspect(); });

@@ -11,7 +11,7 @@ const EXAMPLES = {
   es: ["¡Buenos días! El tren sale a las nueve y media."],
   fr: ["Bonjour ! Le train part à neuf heures et demie."],
 };
-const state = { languages: [], names: {}, limit: 0, timer: 0, detected: "", words: [], sentences: [], chosen: {} };
+const state = { languages: [], names: {}, limit: 0, timer: 0, isTargetChosen: false, detected: "", words: [], sentences: [], chosen: {} };
 const translations = latest(), choices = latest(), files = latest();
 
 const languageName = (code) => state.names[code] || code;
@@ -21,7 +21,7 @@ const translatedText = () => state.words.map(({ text }) => text).join("");
 function fillTargets(chosen) {
   const source = byId("source").value;
   const from = state.languages.filter(({ code }) => source === "auto" || code === source);
-  const codes = [...new Set(from.flatMap(({ targets }) => targets))];
+  const codes = [...new Set(from.flatMap(({ code, targets }) => targets.filter((each) => source === "auto" || each !== code)))];
   fill(byId("target"), codes.map((code) => [code, languageName(code)]), chosen);
 }
 
@@ -107,6 +107,11 @@ async function translate() {
     const result = await request("words", { q, source: byId("source").value, target, alternatives: ALTERNATIVES }, signal);
     if (signal.aborted) return;
     const detected = result.detectedLanguage?.language || "";
+    const other = state.languages.find(({ code }) => code === detected)?.targets.find((code) => code !== detected);
+    if (detected === target && other && !state.isTargetChosen) { // the default target is the language of the text
+      byId("target").value = other;
+      return translate();
+    }
     Object.assign(state, { words: result.words, sentences: result.sentences, chosen: {}, detected });
     showWords();
     byId("text").lang = sourceLanguage();
@@ -241,6 +246,7 @@ function swap() {
   const text = translatedText();
   byId("source").value = target;
   fillTargets(source);
+  state.isTargetChosen = true;
   setText(text || byId("text").value);
 }
 
@@ -259,7 +265,7 @@ async function start() {
   byId("key").addEventListener("change", translate);
   byId("form").addEventListener("submit", (event) => { event.preventDefault(); translate(); });
   byId("source").addEventListener("change", () => { fillTargets(); translate(); });
-  byId("target").addEventListener("change", translate);
+  byId("target").addEventListener("change", () => { state.isTargetChosen = true; translate(); });
   byId("translation").addEventListener("keydown", moveInTranslation);
   byId("swap").addEventListener("click", swap);
   byId("clear").addEventListener("click", () => setText(""));
@@ -278,6 +284,7 @@ async function start() {
     byId("file").accept = settings.supportedFilesFormat.join(",");
     byId("file").disabled = byId("choose-file").disabled = !settings.filesTranslation;
     const shared = new URLSearchParams(location.hash.slice(1));
+    state.isTargetChosen = shared.has("target");
     const entries = [["auto", "Detect language"], ...state.languages.map(({ code, name }) => [code, name])];
     fill(byId("source"), entries, shared.get("source") ?? "auto");
     fillTargets(shared.get("target") ?? settings.language.target.code);
