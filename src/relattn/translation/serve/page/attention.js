@@ -2,6 +2,7 @@
 import { byId, element, fill, latest, request } from "./common.js";
 
 const ROW = 30; // height of a word in the linked view in pixels, as in the style sheet
+const NO_TEXT = "Translate a text first.";
 const requests = latest();
 // text: what the page translated. data: the layer that the server described. query, key: chosen words.
 const state = { text: null, data: null, layer: 0, head: null, sentence: 0, query: 0, key: null };
@@ -10,10 +11,12 @@ const isCausal = () => state.data.part === "decoder";
 const isVisible = (i, j) => !isCausal() || j <= i; // piece j for piece i
 const isOpen = () => byId("attention").open;
 
-// The words of a side as shown: {text, begin, end, special}, with the range of their pieces.
+// The words of a side as shown: {text, begin, end, special}, with the range of their pieces. One word alone is shown in
+// pieces, since it may be a sentence in a language without spaces.
 function wordsOf({ pieces, words }) {
   const single = ({ begin, end, special }) => pieces.slice(begin, end).map((text, i) => ({ text, begin: begin + i, end: begin + i + 1, special }));
-  const shown = byId("merge").checked ? words : words.flatMap(single);
+  const isJoined = byId("merge").checked && words.filter(({ special }) => !special).length > 1;
+  const shown = isJoined ? words : words.flatMap(single);
   return byId("marks").checked ? shown : shown.filter(({ special }) => !special);
 }
 
@@ -57,12 +60,12 @@ export function showAttentionOf(text) {
   if (isOpen()) inspect();
 }
 
-// Forget the text. What is shown stays, dimmed, until the next answer or error.
-export function clearAttention() {
+// Forget the text. If another is being translated, what is shown stays, dimmed, until the answer.
+export function clearAttention(isWaiting) {
   requests();
   state.text = null;
   byId("attention-view").setAttribute("aria-busy", "true");
-  if (!byId("text").value.trim()) showNote("Translate a text first.");
+  if (!isWaiting) showNote(NO_TEXT);
 }
 
 function showNote(text, look = "") {
@@ -73,7 +76,7 @@ function showNote(text, look = "") {
 
 async function inspect() {
   const signal = requests();
-  if (!state.text) return showNote("Translate a text first.");
+  if (!state.text) return showNote(NO_TEXT);
   const { sentences, chosen, source, target } = state.text;
   const parameters = { q: sentences[state.sentence], source, target, part: byId("part").value, layer: state.layer + 1 };
   const view = byId("attention-view");
@@ -85,9 +88,6 @@ async function inspect() {
     byId("attention-note").textContent = "";
     view.hidden = false;
     view.removeAttribute("aria-busy");
-    if (!data.across.words.some(({ special, begin, end }) => !special && end - begin < data.across.pieces.length - 2)) {
-      byId("merge").checked = data.across.pieces.length < 4; // a language without spaces
-    }
     show();
   } catch (error) {
     if (!signal.aborted) showNote(error.message, "error");

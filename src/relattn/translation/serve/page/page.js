@@ -75,7 +75,7 @@ function showNothing() {
   Object.assign(state, { words: [], sentences: [], chosen: {}, detected: "" });
   showWords();
   byId("alternatives").hidden = true;
-  clearAttention();
+  clearAttention(false);
 }
 
 function closeChoices() {
@@ -87,7 +87,7 @@ function expectTranslation() {
   closeChoices();
   for (const id of ["copy", "share"]) byId(id).disabled = true;
   byId("translation").setAttribute("aria-busy", "true");
-  clearAttention();
+  clearAttention(true);
   return translations();
 }
 
