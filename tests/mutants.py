@@ -213,12 +213,15 @@ main.py: return _report(str(stop), 128 + stop.number)  =>  return _report(str(st
 @ translation/serve translation/serve/test_queue.py translation/serve/test_app.py translation/serve/test_server.py
 queue.py: self._requests.popleft()  =>  self._requests.pop()
 api.py: for each in keys) > 0  =>  for each in keys) >= 0
+routing.py: [(first[0], prefix)]  =>  [(first[0], "")]
 app.py: if size > most:  =>  if False:
 @ translation/serve/text translation/serve/test_documents.py translation/serve/test_html.py
 documents.py: require(left >= 0,  =>  require(True,
 html.py: node.name in _UNTRANSLATED or node.get("translate") == "no"  =>  node.name in _UNTRANSLATED
 @ translation/analysis translation/analysis
 attention.py: expand(len(query), -1, -1)) * (rows >= 0)  =>  expand(len(query), -1, -1))
+summaries.py: part.sum(-1)[-distance:]  =>  part.sum(-1)
+summaries.py: and not (is_causal and distance > 0)  =>  and True
 @ translation/experiments translation/test_experiments.py
 tables.py: len(pairs) - count + 1, count)  =>  len(pairs) - count, count)
 @ translation/kernels translation/kernels/test_decoder.py
