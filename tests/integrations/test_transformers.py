@@ -443,19 +443,27 @@ def test_disabling_restores_only_what_was_enabled():
 
 @pairwise(
     name=["deberta", "deberta-v2", "deberta-v3"], terms=[["c2p"], ["p2c"], ["c2p", "p2c"], []],
-    length=[1, 8, 9, 17, 41, 90], padded=["left", "right"], hidden_states=[True, False],
+    length=[1, 8, 9, 17, 41, 90], padded=["left", "right"],
 )  # fmt: skip
-def test_deberta_of_any_terms_and_length(name, terms, length, padded, hidden_states):
+def test_deberta_of_any_terms_and_length(name, terms, length, padded):
     """17 buckets, or 40 distances per direction, have rows of their own; short inputs read the nearest rows only."""
     model, inputs = build(FAMILIES[name], pos_att_type=terms), ids(length)
     mask = padding(inputs) if length > 1 else torch.ones_like(inputs)
     mask = mask.flip(1) if padded == "left" else mask
-    own, ours = own_and_ours(model, inputs, attention_mask=mask, output_hidden_states=hidden_states)
-    pairs = [(ours.last_hidden_state, own.last_hidden_state)]
-    if hidden_states:
-        pairs += list(zip(ours.hidden_states, own.hidden_states, strict=True))
-    for our_states, own_states in pairs:
-        torch.testing.assert_close(our_states[mask.bool()], own_states[mask.bool()], rtol=0, atol=2e-5)
+    own, ours = (result.last_hidden_state[mask.bool()] for result in own_and_ours(model, inputs, attention_mask=mask))
+    torch.testing.assert_close(ours, own, rtol=0, atol=2e-5)
+
+
+@pairwise(name=["mpnet", "deberta-v2"], return_dict=[True, False], hidden_states=[True, False])
+def test_forms_of_results_are_the_same(name, return_dict, hidden_states):
+    model, inputs = build(FAMILIES[name]), ids(70)
+    options = {"output_hidden_states": hidden_states, "return_dict": return_dict}
+    own, ours = own_and_ours(model, inputs, **options)
+    assert type(ours) is type(own)
+    assert len(ours) == len(own)
+    torch.testing.assert_close(
+        tuple(ours.values() if return_dict else ours), tuple(own.values() if return_dict else own), rtol=0, atol=2e-5
+    )
 
 
 @pytest.mark.parametrize("name", ["deberta", "deberta-v3"])

@@ -122,16 +122,16 @@ def encoder(
             relative_pos, return_dict,
         )  # fmt: skip
     options = {"rel_embeddings": module.get_rel_embedding(), "relative_pos": hidden_states.new_empty(0)}
-    states, mask = [hidden_states], attention_mask[:, None, None].bool()
-    for layer in module.layer:
-        output, _ = layer(states[-1], mask, **options)
-        if len(states) == 1 and getattr(module, "conv", None) is not None:
-            output = module.conv(hidden_states, output, attention_mask)
-        states.append(output)
-    all_states = tuple(states) if output_hidden_states else None
+    mask, embedded = attention_mask[:, None, None].bool(), hidden_states
+    states = (hidden_states,) if output_hidden_states else None
+    for index, layer in enumerate(module.layer):
+        hidden_states, _ = layer(hidden_states, mask, **options)
+        if index == 0 and getattr(module, "conv", None) is not None:
+            hidden_states = module.conv(embedded, hidden_states, attention_mask)
+        states = None if states is None else (*states, hidden_states)
     if not return_dict:
-        return tuple(x for x in (output, all_states) if x is not None)
-    return BaseModelOutput(last_hidden_state=output, hidden_states=all_states)
+        return tuple(x for x in (hidden_states, states) if x is not None)
+    return BaseModelOutput(last_hidden_state=hidden_states, hidden_states=states)
 
 
 def unsupported_reason(module: Any) -> str | None:

@@ -73,13 +73,13 @@ def encoder(
         )
     distance = torch.arange(-MAX_DISTANCE, MAX_DISTANCE + 1, device=hidden_states.device)
     table = module.relative_attention_bias(module.relative_position_bucket(distance)).T  # (heads, 257)
-    states = [hidden_states]
+    states = (hidden_states,) if output_hidden_states else None
     for layer in module.layer:
-        states.append(layer(states[-1], attention_mask, table, **kwargs)[0])
-    all_states = tuple(states) if output_hidden_states else None
+        hidden_states = layer(hidden_states, attention_mask, table, **kwargs)[0]
+        states = None if states is None else (*states, hidden_states)
     if not return_dict:
-        return tuple(x for x in (states[-1], all_states) if x is not None)
-    return BaseModelOutput(last_hidden_state=states[-1], hidden_states=all_states)
+        return tuple(x for x in (hidden_states, states) if x is not None)
+    return BaseModelOutput(last_hidden_state=hidden_states, hidden_states=states)
 
 
 MODULE = "mpnet.modeling_mpnet"
