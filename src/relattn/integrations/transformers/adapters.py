@@ -62,6 +62,17 @@ def without_warnings(modules: set[str]) -> Iterator[None]:
         _warned_modules.difference_update(added)
 
 
+def rows_of(embedding: nn.Embedding, first: int, last: int, states: Tensor) -> Tensor:
+    """Return the rows `first` … `last` of an embedding, in reverse order if `last` is less, as a table for `states`.
+
+    The embedding is called, not its weight read: where weights are offloaded, a hook of the module loads them.
+    """
+    step = 1 if last >= first else -1
+    rows = torch.arange(first, last + step, step, device=states.device)
+    table: Tensor = embedding(rows)
+    return table.to(states.dtype)
+
+
 def split_heads(x: Tensor, head_dim: int) -> Tensor:
     """Reshape (batch, length, heads · head_dim) to (batch, heads, length, head_dim)."""
     return x.unflatten(-1, (-1, head_dim)).transpose(1, 2)
@@ -87,10 +98,13 @@ def mask_options(mask: Tensor | None) -> dict[str, Any] | None:
             floating-point mask is 0 there, and a large negative number elsewhere.
 
     Returns:
-        Keyword arguments for `relative_attention`, or None if `mask` is a bias that is added to the scores.
+        Keyword arguments for `relative_attention`, or None if `mask` is a bias that is added to the scores. While a
+        model is compiled, every floating-point mask counts as one, and padding stays a mask.
     """
     if mask is None:
         return {}
+    if torch.compiler.is_compiling():  # a graph cannot depend on the values of a mask
+        return {"mask": mask} if mask.dtype == torch.bool else None
     if mask.dtype == torch.bool:
         allowed = mask
     else:

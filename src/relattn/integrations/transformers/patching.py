@@ -104,14 +104,17 @@ class PatchedClass:
     def unsupported_reason(self, module: nn.Module) -> str | None:
         """Return why `module` keeps its own code, or None."""
         reason = _disagreement(self.family) or self.patch.unsupported_reason(module)
-        if reason is not None or "forward" not in module.__dict__:
-            return reason
+        if reason is None and not self.is_reached(module, self.original or self.module_type.forward):
+            return "another library has replaced its forward"
+        return reason
+
+    def is_reached(self, module: nn.Module, replaceable: Callable[..., Any] | None = None) -> bool:
+        """Return whether calls of a module reach our forward, or one in its references that `_rebind` replaces."""
+        if "forward" not in module.__dict__:
+            return True
         kept = [value.__func__ for value in module.__dict__.values() if isinstance(value, MethodType)]
-        known = (self.forward, self.original or self.module_type.forward)
-        around = (getattr(forward, "__func__", None) for forward in _unwrapped(module.__dict__["forward"]))
-        if any(forward in known for forward in kept) or self.forward in around:
-            return None
-        return "another library has replaced its forward"
+        wrapped = [getattr(forward, "__func__", None) for forward in _unwrapped(module.__dict__["forward"])]
+        return self.forward in [*kept, *wrapped] or (replaceable is not None and replaceable in kept)
 
 
 class Enabled:
@@ -170,7 +173,8 @@ def enable(model: nn.Module | None = None, *, window: Window = None) -> Enabled:
         _check_model_takes_window(model, modules, window)
     for module, patched in modules:
         setting = getattr(module, SETTING, None) if window is None else module.__dict__.get(SETTING)
-        if setting is None and patched.unsupported_reason(module) is None:
+        is_used = setting is not None and patched.is_reached(module)
+        if not is_used and patched.unsupported_reason(module) is None:
             patched.enable(module, window)
             enabled.changed.append((patched, module))
     return enabled
@@ -231,6 +235,8 @@ def report(model: nn.Module) -> str:
         if reason is None:
             window = "" if setting is None or setting.window is None else f", window {setting.window}"
             reason = "not enabled" if setting is None else f"relattn{window}"
+            if setting is not None and not patched.is_reached(module):
+                reason = "its forward was wrapped before its class was enabled; enable the model"
         lines.append(f"{name or 'the model'} ({type(module).__name__}): {reason}")
     return "\n".join(lines) or f"{type(model).__name__}: no module of a supported class"
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from relattn import relative_attention
-from relattn.integrations.transformers.adapters import join_heads, project, split_heads
+from relattn.integrations.transformers.adapters import join_heads, project, rows_of, split_heads
 from relattn.integrations.transformers.family import Family
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 
@@ -39,7 +39,7 @@ def attention(
     key, value = (split_heads(half, module.dim_head) for half in module.to_kv(states).chunk(2, dim=-1))
     lengths = torch.full((batch, blocks), size, device=states.device)
     lengths[:, -1] = length - (blocks - 1) * size
-    table = module.rel_pos_emb.weight[center - size + 1 : center + size].flip(0).to(query.dtype)
+    table = rows_of(module.rel_pos_emb, center + size - 1, center - size + 1, query)
     attended = relative_attention(query, key, value, table, scale=module.scale, lengths=lengths.flatten())
     states = join_heads(attended).unflatten(0, (batch, blocks)).flatten(1, 2)[:, :length]
     return module.dropout(module.to_out(states))

@@ -20,15 +20,20 @@ import torch
 from torch import Tensor
 
 from relattn import relative_attention
-from relattn.integrations.transformers.adapters import join_heads, mask_options, needs_attention_weights, project
+from relattn.integrations.transformers.adapters import (
+    join_heads,
+    mask_options,
+    needs_attention_weights,
+    project,
+    rows_of,
+)
 from relattn.integrations.transformers.family import Family, sound_inputs
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
 def positions(original_forward: Callable[..., Any], module: Any, hidden_states: Tensor) -> Tensor:
     """Return the table in the operator's order: (2 · max_length, head_dim)."""
-    weight: Tensor = module.pe_k.weight
-    return weight.flip(0)
+    return rows_of(module.pe_k, 2 * module.max_length - 1, 0, hidden_states)
 
 
 def attention(
@@ -60,7 +65,7 @@ def attention(
         query,
         key,
         value,
-        position_bias.to(query.dtype),
+        position_bias,
         clip=(max_length - 1, max_length),
         scale=module.scaling,
         dropout_p=module.dropout if module.training else 0.0,

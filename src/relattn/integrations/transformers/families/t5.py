@@ -40,7 +40,7 @@ def attention(
     has_table = module.has_relative_attention_bias if position_bias is None else position_bias.dim() == 3
     if options is None or not has_table or needs_attention_weights(module, kwargs.get("output_attentions")):
         return original_forward(module, hidden_states, mask=mask, position_bias=position_bias, **kwargs)
-    table = bias_table(module) if position_bias is None else position_bias
+    table = bias_table(module, hidden_states.device) if position_bias is None else position_bias
     return module.o(attend(module, hidden_states, table, options)), table, None
 
 
@@ -55,14 +55,14 @@ def umt5_attention(
     options = mask_options(attention_mask)
     if options is None or needs_attention_weights(module, kwargs.get("output_attentions")):
         return original_forward(module, hidden_states, attention_mask=attention_mask, **kwargs)
-    return module.o(attend(module, hidden_states, bias_table(module), options)), None
+    return module.o(attend(module, hidden_states, bias_table(module, hidden_states.device), options)), None
 
 
-def bias_table(module: Any) -> Tensor:
+def bias_table(module: Any, device: torch.device) -> Tensor:
     """Return the bias by distance j − i, from −max_distance up: (heads, 2 · max_distance + 1, 1)."""
     max_distance = module.relative_attention_max_distance
     # One query at position max_distance sees each distance once.
-    bias = module.compute_bias(1, 2 * max_distance + 1, past_seen_tokens=max_distance)
+    bias = module.compute_bias(1, 2 * max_distance + 1, device=device, past_seen_tokens=max_distance)
     return bias[0, :, 0, :, None]
 
 

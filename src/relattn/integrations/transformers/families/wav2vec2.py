@@ -32,6 +32,7 @@ from relattn.integrations.transformers.adapters import (
     mask_options,
     needs_attention_weights,
     project,
+    rows_of,
     run_layers,
     transformer_xl,
 )
@@ -61,7 +62,7 @@ def attention(
     options |= {"window": window, "chunk": chunk}
     if module.position_embeddings_type == "relative_key":
         clip = module.left_max_position_embeddings, module.right_max_position_embeddings
-        table = module.distance_embedding.weight.to(query.dtype)
+        table = rows_of(module.distance_embedding, 0, sum(clip), query)
         attended = relative_attention(query, key, value, table, clip=clip, **options)
     else:
         assert relative_position_embeddings is not None

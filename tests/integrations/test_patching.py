@@ -1,0 +1,290 @@
+"""Tests of what `enable` does to modules and classes: hooks, copies, compiled models, and the check of each family."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+import pickle
+import random
+import re
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers.models.vits import modeling_vits
+
+from benchmarks.encoders import padding
+from relattn.call import Call
+from relattn.integrations import transformers as faster
+from relattn.integrations.transformers import adapters, patching
+from tests.integrations.test_transformers import FAMILIES, Family, build, features, ids, maker, output
+from tests.integrations.test_transformers import T5 as SMALL_T5
+
+
+@pytest.fixture
+def spy(monkeypatch):
+    with faster.enable():  # the check of all families also calls the operator
+        pass
+    spy = Mock(side_effect=Call.from_arguments)
+    monkeypatch.setattr(Call, "from_arguments", spy)
+    return spy
+
+
+@pytest.fixture
+def unchecked():
+    """Let the families be checked again, before and after the test."""
+    patching._disagreement.cache_clear()
+    yield
+    patching._disagreement.cache_clear()
+
+
+def add_hook(module: nn.Module, before: Any, after: Any) -> None:
+    """Put functions around the forward of a module, as `accelerate.hooks.add_hook_to_module` does."""
+
+    def new_forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+        before(module)
+        result = module._old_forward(*args, **kwargs)
+        after(module)
+        return result
+
+    module._old_forward = module.forward
+    module.forward = functools.update_wrapper(functools.partial(new_forward, module), module._old_forward)
+
+
+def remove_hook(module: nn.Module) -> None:
+    module.forward = module.__dict__.pop("_old_forward")
+
+
+def offload(model: nn.Module) -> None:
+    """Keep weights on the meta device outside of the forward of the module that holds them."""
+    for module in [module for module in model.modules() if module._parameters]:
+        weights = dict(module._parameters)
+
+        def load(module: nn.Module, weights: dict[str, Any] = weights) -> None:
+            module._parameters.update(weights)
+
+        def unload(module: nn.Module) -> None:
+            for name, weight in module._parameters.items():
+                module._parameters[name] = None if weight is None else nn.Parameter(weight.to("meta"))
+
+        add_hook(module, load, unload)
+        unload(module)
+
+
+@pytest.mark.parametrize("enabled", ["before", "after", "class"])
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "seamless-m4t-v2 in chunks"])
+def test_offloaded_models_give_the_same_outputs(name, enabled, spy):
+    family = FAMILIES[name]
+    model, inputs = build(family), family.inputs(family.length)
+    own = output(model, inputs).last_hidden_state
+    if enabled == "after":
+        offload(model)
+    with faster.enable(None if enabled == "class" else model):
+        if enabled != "after":
+            offload(model)
+        assert faster.report(model).count(": relattn") == family.replaced
+        ours = output(model, inputs).last_hidden_state
+    assert spy.call_count >= 2
+    torch.testing.assert_close(ours, own, rtol=0, atol=2e-5)
+    assert torch.equal(output(model, inputs).last_hidden_state, own)  # hooks remain
+    assert spy.call_count <= 2 * family.replaced
+
+
+def test_hooks_stay_and_may_be_removed_in_any_order(spy):
+    model, inputs = build(FAMILIES["vits"]), ids(30)
+    attention = model.encoder.encoder.layers[0].attention
+    forward, calls = type(attention).forward, []
+    own = output(model, inputs).last_hidden_state
+    add_hook(attention, calls.append, calls.append)
+    with faster.enable():
+        assert "enable the model" in faster.report(model)  # the hook calls the forward that it found
+        with faster.enable(model):
+            assert faster.report(model).count(": relattn") == 2
+            ours = output(model, inputs).last_hidden_state
+            assert (len(calls), spy.call_count) == (2, 2)
+            remove_hook(attention)
+            assert torch.equal(output(model, inputs).last_hidden_state, ours)
+            assert (len(calls), spy.call_count) == (2, 4)
+    assert torch.equal(output(model, inputs).last_hidden_state, own)
+    assert spy.call_count == 4
+    assert attention.forward.__func__ is type(attention).forward is forward
+
+
+def test_a_forward_that_another_library_replaced_stays():
+    model, inputs = build(FAMILIES["vits"]), ids(30)
+    attention = model.encoder.encoder.layers[0].attention
+    own = attention.forward
+    attention.forward = theirs = lambda *args, **kwargs: own(*args, **kwargs)
+    with faster.enable(model):
+        assert "another library" in faster.report(model)
+        assert faster.report(model).count(": relattn") == 1
+        assert attention.forward is theirs
+        output(model, inputs)
+    assert attention.__dict__["forward"] is theirs
+
+
+def test_a_class_that_another_library_wrapped_stays_wrapped(monkeypatch, spy):
+    model, inputs = build(FAMILIES["vits"]), ids(30)
+    own = output(model, inputs).last_hidden_state
+    module_type = modeling_vits.VitsAttention
+    monkeypatch.setattr(module_type, "forward", module_type.forward)  # restores it afterwards
+    for _ in range(2):
+        faster.enable()
+        ours = module_type.forward
+        module_type.forward = theirs = functools.wraps(ours)(lambda *args, ours=ours, **kwargs: ours(*args, **kwargs))
+        output(model, inputs)
+        faster.disable()
+        assert module_type.forward is theirs
+        assert torch.equal(output(model, inputs).last_hidden_state, own)
+        assert "not enabled" in faster.report(model)
+    assert spy.call_count == 4
+
+
+def test_replicas_compute_with_their_own_weights(spy):
+    attention = build(FAMILIES["wav2vec2-bert"]).encoder.layers[0].self_attn
+    encoder = build(FAMILIES["wav2vec2-bert"]).encoder
+    states = torch.randn(2, 9, 32)
+    attention = encoder.layers[0].self_attn
+    with faster.enable(encoder):
+        replica = attention._replicate_for_data_parallel()  # DataParallel then gives it copies of the submodules
+        replica._modules = {name: copy.deepcopy(module) for name, module in attention._modules.items()}
+        for parameter in replica.linear_out.parameters():
+            parameter.data *= 2
+        ours = output(attention, states)[0]
+        torch.testing.assert_close(output(replica, states)[0], 2 * ours, rtol=0, atol=1e-5)
+    assert spy.call_count == 2
+
+
+@pytest.mark.parametrize("window", [None, (7, 2)])
+def test_pickled_models_stay_enabled(window, spy):
+    model, inputs = build(FAMILIES["parakeet"]), features(90)
+    forward = type(model).forward
+    faster.enable(model, window=window)
+    ours, data = output(model, inputs).last_hidden_state, pickle.dumps(model)
+    faster.disable(model)
+    assert type(model).forward is forward
+    spy.reset_mock()
+    loaded = pickle.loads(data)
+    assert faster.report(loaded).count("relattn" if window is None else "relattn, window (7, 2)") == 3
+    assert torch.equal(output(loaded, inputs).last_hidden_state, ours)
+    assert spy.call_count == 2
+    faster.disable(loaded)
+    assert type(model).forward is forward
+
+
+@pytest.mark.parametrize("name", ["t5", "speecht5", "parakeet", "nemotron", "wav2vec2-bert"])
+def test_a_part_that_hands_positions_to_others_is_refused(name):
+    model = build(FAMILIES[name])
+    forwards = [type(module).forward for module in model.modules()]
+    part = [module for name, module in model.named_modules() if name.endswith(("layers.0", "block.0"))][-1]
+    with pytest.raises(ValueError, match=r"^model must contain the whole \w+, .*, got \w+$"):
+        faster.enable(part)
+    faster.enable(model)
+    with pytest.raises(ValueError, match="model must contain the whole"):
+        faster.disable(part)
+    faster.disable(model)
+    assert forwards == [type(module).forward for module in model.modules()]
+
+
+@pytest.mark.parametrize("name", ["parakeet", "wav2vec2-bert", "t5"])
+def test_compiled_models_are_one_graph(name):
+    family = FAMILIES[name]
+    model, inputs = build(family), family.inputs(family.length)
+    own = [output(model, inputs, attention_mask=mask) for mask in (None, padding(inputs))]
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    with faster.enable(model):
+        ours = [output(compiled, inputs, attention_mask=mask) for mask in (None, padding(inputs))]
+    torch.compiler.reset()
+    torch.testing.assert_close(ours[0].last_hidden_state, own[0].last_hidden_state, rtol=0, atol=2e-5)
+    gap = (ours[1].last_hidden_state - own[1].last_hidden_state)[family.valid(own[1])]
+    assert float(gap.abs().max()) < 2e-5
+
+
+def test_t5_with_a_decoder_trains_and_generates_alike():
+    def losses_and_texts(model: Any) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        torch.manual_seed(3)
+        inputs, labels = ids(60), ids(23)
+        mask = padding(inputs)
+        model.zero_grad()
+        loss = model(input_ids=inputs, attention_mask=mask, labels=labels).loss
+        loss.backward()
+        gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        options = {"max_new_tokens": 11, "num_beams": 3, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+        return loss.detach(), gradients, model.generate(inputs, attention_mask=mask, **options)
+
+    settings = {**SMALL_T5, "num_layers": 2, "dropout_rate": 0.0, "decoder_start_token_id": 0}
+    make = maker("T5ForConditionalGeneration", "T5Config", relative_attention_max_distance=40, **settings)
+    model = build(Family(make, ids)).train()
+    own_loss, own_gradients, own_texts = losses_and_texts(model)
+    with faster.enable(model):
+        loss, gradients, texts = losses_and_texts(model)
+    torch.testing.assert_close(loss, own_loss)
+    assert gradients.keys() == own_gradients.keys()
+    for name, gradient in own_gradients.items():
+        atol = 1e-5 * float(gradient.abs().max()) + 1e-8
+        torch.testing.assert_close(gradients[name], gradient, rtol=1e-3, atol=atol, msg=name)
+    assert torch.equal(texts, own_texts)
+
+
+def changed_scale(monkeypatch: pytest.MonkeyPatch) -> str:
+    own = modeling_vits.VitsAttention.forward
+
+    def forward(module: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return own(module, 1.1 * hidden_states, *args, **kwargs)
+
+    monkeypatch.setattr(modeling_vits.VitsAttention, "forward", forward)
+    return "outputs up to .* differ by"
+
+
+def changed_names(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(modeling_vits, "VitsAttentionV2", modeling_vits.VitsAttention, raising=False)
+    monkeypatch.delattr(modeling_vits, "VitsAttention")
+    return "AttributeError: .*VitsAttention"
+
+
+def changed_capture(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(adapters, "needs_attention_weights", lambda *args: False)
+    monkeypatch.setattr("relattn.integrations.transformers.families.vits.needs_attention_weights", lambda *args: False)
+    return "attention weights are missing"
+
+
+@pytest.mark.parametrize("change", [changed_scale, changed_names, changed_capture])
+def test_a_family_whose_class_has_changed_is_left_alone(change, monkeypatch, spy, unchecked, caplog):
+    model, other, inputs = build(FAMILIES["vits"]), build(FAMILIES["t5"]), ids(30)
+    reason = change(monkeypatch)
+    own = output(model, inputs).last_hidden_state
+    with caplog.at_level(logging.WARNING):
+        for target in (None, model, None):
+            with faster.enable(target):
+                spy.reset_mock()
+                assert torch.equal(output(model, inputs).last_hidden_state, own)
+                assert spy.call_count == 0
+                assert ": relattn" not in faster.report(model)
+    (message,) = (record.message for record in caplog.records if "keeps its own code" in record.message)
+    assert message.startswith("VitsTextEncoder keeps its own code: transformers")
+    assert re.search(reason, message)
+    with faster.enable():
+        assert faster.report(other).count(": relattn") == 3
+
+
+def test_the_check_changes_no_random_numbers_and_no_defaults(unchecked, caplog):
+    def states() -> list[Any]:
+        return [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]
+
+    model, before = build(FAMILIES["t5"]), states()
+    try:
+        torch.set_default_dtype(torch.float64)
+        torch.set_default_device("meta")
+        with caplog.at_level(logging.WARNING), faster.enable():
+            assert states() == before
+            assert faster.report(model).count(": relattn") == 3
+            assert torch.empty(1).dtype == torch.float64
+            assert torch.empty(1).is_meta
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    assert not [record for record in caplog.records if record.name.startswith("relattn")]
