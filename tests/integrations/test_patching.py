@@ -75,8 +75,9 @@ def offload(model: nn.Module) -> None:
         unload(module)
 
 
+# The own code of DeBERTa and WavLM reads weights past the module that holds them, so it cannot be offloaded.
 @pytest.mark.parametrize("enabled", ["before", "after", "class"])
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "seamless-m4t-v2 in chunks"])
+@pytest.mark.parametrize("name", [name for name in FAMILIES if not name.startswith(("deberta", "wavlm"))])
 def test_offloaded_models_give_the_same_outputs(name, enabled, spy):
     family = FAMILIES[name]
     model, inputs = build(family), family.inputs(family.length)

@@ -6,6 +6,7 @@ as with its own code. This is done once per process and family.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -118,7 +119,10 @@ def first_tensor(output: Any) -> Tensor:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Run on the CPU in float32 from fixed random numbers, and leave generators and defaults as they were."""
+    """Run on the CPU in float32 from fixed random numbers, and leave generators and defaults as they were.
+
+    Warnings of the model's own code are not shown, since nobody called that model.
+    """
     dtype = torch.get_default_dtype()
     with (
         torch.random.fork_rng(devices=[]),
@@ -126,7 +130,9 @@ def _undisturbed() -> Iterator[None]:
         torch.autocast("cpu", enabled=False),
         torch.inference_mode(False),
         torch.no_grad(),
+        warnings.catch_warnings(),
     ):
+        warnings.simplefilter("ignore")
         torch.default_generator.manual_seed(1)  # torch.manual_seed would also seed the generators of GPUs
         torch.set_default_dtype(torch.float32)
         try:

@@ -48,7 +48,7 @@ def attention(
             module, hidden_states, attention_mask, position_bias, index, **kwargs
         )
         return output
-    table = bias_table(module) if position_bias is None else position_bias
+    table = bias_table(module, hidden_states.device) if position_bias is None else position_bias
     query, key, value = project(hidden_states, module.head_dim, module.q_proj, module.k_proj, module.v_proj)
     options = mask_options(None if attention_mask is None else (attention_mask == 1)[:, None, None])
     assert options is not None  # a boolean mask is never a bias
@@ -70,9 +70,9 @@ def is_pair_bias(module: Any, position_bias: Tensor | None) -> bool:
     return position_bias is not None and position_bias.shape[1:] != (2 * module.max_distance + 1, 1)
 
 
-def bias_table(module: Any) -> Tensor:
+def bias_table(module: Any, device: torch.device) -> Tensor:
     """Return the bias by distance j − i, from −max_distance up: (heads, 2 · max_distance + 1, 1)."""
-    distance = torch.arange(-module.max_distance, module.max_distance + 1, device=module.out_proj.weight.device)
+    distance = torch.arange(-module.max_distance, module.max_distance + 1, device=device)
     return module.rel_attn_embed(module._relative_positions_bucket(distance)).T[..., None]
 
 
