@@ -53,6 +53,8 @@ def test_code_runs(page):
     names = variables_of(page)
     for code in PYTHON.findall(TEXTS[page]):
         exec(compile(code, page, "exec"), names)
+    if "faster" in names:  # the models of transformers that README's code has changed
+        names["faster"].disable()
     if page == "docs/mathematics.md":
         torch.testing.assert_close(names["output"], names["whole"])
     if page in ("README.md", "docs/index.md"):

@@ -22,7 +22,7 @@ import pytest
 from tests.support.environments import ROOT, build_wheels, new_environment, requirements_of
 
 INSTALLS = os.environ.get("RELATTN_INSTALLS", "").split()
-(EXAMPLE,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+EXAMPLE, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
 CHECK = """
 import importlib.util, sys
 import relattn.translation
