@@ -15,7 +15,7 @@ import pytest
 import torch
 from jsonargparse import ArgumentParser
 
-from benchmarks import pictures
+from benchmarks import pictures, tables
 from relattn import relative_attention
 from relattn.translation.commands import main as cli
 from relattn.translation.commands.parser import parse as parse_command
@@ -83,6 +83,16 @@ def test_drawn_pictures_are_current():
     assert {path.name for path in drawn} == {path.name for path in (DOCS / "arguments").iterdir()}
     for path, content in drawn.items():
         assert path.read_text(encoding="utf-8") == content, f"{path.name}: run python -m benchmarks.pictures"
+
+
+def test_tables_show_the_current_results():
+    lines = {
+        path: [line for line in path.read_text(encoding="utf-8").splitlines() if "|" in line] for path in tables.pages()
+    }
+    assert len(lines) >= 1
+    for path, shown in lines.items():
+        again = tables.written(path.read_text(encoding="utf-8")).splitlines()
+        assert shown == [line for line in again if "|" in line], f"{path.name}: run python -m benchmarks.tables"
 
 
 def test_links_resolve():

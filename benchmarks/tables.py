@@ -1,0 +1,176 @@
+"""Write the tables of performance in the documentation from the CSV files of results.
+
+    python -m benchmarks.tables
+
+A page has a comment before and after each table, `<!-- table NAME -->` and `<!-- end -->`. What stands between them is
+replaced: the table NAME of `TABLES`, and a line with the conditions of its rows. The line says so where the code that
+was timed has changed since.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks.measure import RESULTS, git
+from benchmarks.pictures import DOCS, read
+
+Row = dict[str, str]
+BLOCK = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+KERNELS = ("src/relattn/backends/native", "src/relattn/call.py")
+DECODER = ("src/relattn/translation/kernels", "src/relattn/translation/search")
+BOTH, FORWARD = {"pass": "forward + backward"}, {"pass": "forward"}
+FULL, CAUSAL = {"causal": "False"}, {"causal": "True"}
+Lines = Sequence[tuple[str, Row]]  # label of a line, and the values of columns that choose its rows
+
+
+def by_length(name: str, lines: Lines, column: str, code: Sequence[str] = KERNELS) -> str:
+    """Return a table of one column of a CSV file, a line per choice of rows and a column per length n."""
+    rows = read(RESULTS / name)
+    cells = {label: {int(row["n"]): row for row in rows if chosen.items() <= row.items()} for label, chosen in lines}
+    lengths = sorted({n for found in cells.values() for n in found})
+    table = [["n", *(f"{n:,}" for n in lengths)]]
+    for label, found in cells.items():
+        table.append([label, *(number(found[n][column]) if n in found else "–" for n in lengths)])
+    return markdown(table) + conditions([row for found in cells.values() for row in found.values()], code)
+
+
+def number(text: str) -> str:
+    """Return a number with two decimals below 2, one below 10, and none above."""
+    value = float(text)
+    return f"{value:.2f}" if value < 1.995 else f"{value:.1f}" if value < 9.95 else f"{value:,.0f}"
+
+
+def decoding() -> str:
+    """Return target tokens per second of translators, a line per method, a column per model and beam size."""
+    rows = [row for row in read(RESULTS / "decoding-cpu.csv") if row["method"] in DECODERS]
+    columns = list(dict.fromkeys((row["name"], row["beam"]) for row in rows))
+    groups = sorted({(row["device"], row["threads"]) for row in rows})
+    table = [["", *(f"{name}, beam {beam}" for name, beam in columns)]]
+    for device, threads in groups:
+        level = "AVX2" if "AVX2" in device else "AVX-512"
+        those = [row for row in rows if (row["device"], row["threads"]) == (device, threads)]
+        cells = {(row["name"], row["beam"], row["method"]): row["tokens_per_second"] for row in those}
+        for method, label in DECODERS.items():
+            line = [cells.get((*column, method), "") for column in columns]
+            if any(line):
+                table.append([f"{level}, {threads} thread{'s' * (threads != '1')}: {label}", *map(whole, line)])
+    return markdown(table) + conditions(rows, DECODER)
+
+
+def whole(text: str) -> str:
+    return f"{int(text):,}" if text else "–"
+
+
+def markdown(table: Sequence[Sequence[str]]) -> str:
+    """Return a table whose first line is its head."""
+    head, *lines = table
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *lines))
+
+
+def conditions(rows: Sequence[Row], code: Sequence[str]) -> str:
+    """Return a paragraph with the processors, versions, dates and commits of rows."""
+    parts = []
+    for column, prefix in (("device", ""), ("threads", "threads: "), ("torch", "torch "), ("commit", "commit ")):
+        values = sorted({row[column].removesuffix("+cpu") for row in rows})
+        parts.append(prefix + ", ".join(values))
+    dates = sorted({row["date"] for row in rows if row.get("date")})
+    parts += [f"measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}"] if dates else []
+    commits = {row["commit"].rstrip("+") for row in rows}
+    is_old = any(git("log", "--oneline", f"{commit}..HEAD", "--", *code) for commit in commits)
+    return f"\n({'; '.join(parts)}.{' The code has changed since.' if is_old else ''})\n"
+
+
+PEERS = ("OpenNMT-py", "eole", "W2V-BERT", "VITS")
+DECODERS = {
+    "relattn early": "relattn",
+    "ctranslate2": "CTranslate2, float32",
+    "ctranslate2 int8": "CTranslate2, int8",
+    "relattn early pytorch": "relattn on PyTorch",
+}
+FLOAT32 = {"dtype": "float32", "dropout": "0.0"}
+TIMES: Lines = [
+    (f"{label}, {options}", FLOAT32 | {"method": method} | causal | passes)
+    for method, label in (("auto", "`auto`"), ("dense", "`dense`"), *zip(PEERS, PEERS, strict=True))
+    for options, causal, passes in (
+        ("forward", FULL, FORWARD),
+        ("forward + backward", FULL, BOTH),
+        ("causal, forward", CAUSAL, FORWARD),
+        ("causal, forward + backward", CAUSAL, BOTH),
+    )
+    if method == "auto" or (causal is FULL and passes is BOTH)
+]
+MEMORY: Lines = [
+    (label, FLOAT32 | {"method": method} | FULL | BOTH)
+    for method, label in (("plain", "PyTorch, no positions"), ("auto", "`auto`"), ("dense", "`dense`"),
+                          *zip(PEERS, PEERS, strict=True))
+]  # fmt: skip
+ANCHORS: Lines = [
+    ("`auto`, both tables", {"method": "auto"}),
+    ("`auto`, no tables", {"method": "no tables"}),
+    ("zentorch", {"method": "zentorch"}),
+    ("OpenVINO", {"method": "openvino"}),
+    ("FlexAttention, compiled", {"method": "flex"}),
+]
+FORMS: Lines = [
+    (f"{label}, {passes['pass']}", FULL | passes | {"method": method, "tokens": "4096"})
+    for method, label in (
+        ("Transformer-XL", "Transformer-XL's form"),
+        ("Transformer-XL by mask", "the same as a mask of all pairs"),
+        ("T5", "T5's bias"),
+        ("T5 by mask", "the same as a mask of all pairs"),
+    )
+    for passes in (FORWARD, BOTH)
+]
+DROPOUT: Lines = [
+    (f"dropout {dropout}, {passes['pass']}", FULL | passes | {"method": "no tables", "dropout": dropout})
+    for dropout in ("0.0", "0.1")
+    for passes in (FORWARD, BOTH)
+]
+SCHEMES: Lines = [
+    (label, {"positions": name})
+    for name, label in (
+        ("relative", "relative, both tables"),
+        ("relative-relative_tables=keys", "relative, aK only"),
+        ("relative-relative_tables=values", "relative, aV only"),
+        *((name, name) for name in ("sinusoidal", "learned")),
+        *(("xl", "Transformer-XL"), ("t5", "T5"), ("alibi", "ALiBi"), ("rope", "RoPE"), ("rove", "RoVE")),
+        *(("lstm", "LSTM"), ("cnn", "CNN")),
+    )
+]
+WINDOWS: Lines = [
+    ("`window=(128, 128)`, forward", {"method": "window", "window": "128"} | FORWARD),
+    ("`window=(128, 128)`, forward + backward", {"method": "window", "window": "128"} | BOTH),
+    ("all pairs, forward", {"method": "full"} | FORWARD),
+    ("PyTorch with a mask, forward", {"method": "mask"} | FORWARD),
+    ("FlexAttention with a block mask, forward", {"method": "flex"} | FORWARD),
+]
+TABLES: dict[str, Callable[[], str]] = {
+    "attention-time": lambda: by_length("attention-cpu.csv", TIMES, "time ratio"),
+    "attention-memory": lambda: by_length("attention-cpu.csv", MEMORY, "peak MiB"),
+    "anchors": lambda: by_length("anchors-cpu.csv", ANCHORS, "time ratio"),
+    "forms": lambda: by_length("family-cpu.csv", FORMS, "time ratio"),
+    "dropout": lambda: by_length("plain-attention-cpu.csv", DROPOUT, "time ratio"),
+    "training-step": lambda: by_length("train-step-cpu.csv", SCHEMES, "ratio"),
+    "windows": lambda: by_length("windows-cpu.csv", WINDOWS, "us per token"),
+    "decoding": decoding,
+}
+
+
+def written(page: str) -> str:
+    """Return a page with its tables made anew."""
+    return BLOCK.sub(lambda block: f"{block[1]}\n{TABLES[block[2]]()}\n{block[3]}", page)
+
+
+def pages() -> list[Path]:
+    """Return the pages that have tables."""
+    return [path for path in DOCS.rglob("*.md") if BLOCK.search(path.read_text(encoding="utf-8"))]
+
+
+def main() -> None:
+    for path in pages():
+        path.write_text(written(path.read_text(encoding="utf-8")), encoding="utf-8")
+        print(path.relative_to(DOCS.parent))
+
+
+if __name__ == "__main__":
+    main()
