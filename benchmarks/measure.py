@@ -8,6 +8,7 @@ which version to import.
 import argparse
 import csv
 import ctypes
+import datetime
 import multiprocessing
 import os
 import platform
@@ -247,8 +248,9 @@ def git(*arguments: str) -> str:
 
 
 def conditions(text: str | None = None) -> dict[str, str]:
-    """Return the columns that every row has: commit (by default of this checkout), processor, threads, versions."""
+    """Return the columns that every row has: date, commit (by default this checkout's), processor, threads, versions."""
     return {
+        "date": datetime.date.today().isoformat(),
         "commit": commit() if text is None else text,
         "device": processor(),
         "threads": str(torch.get_num_threads()),
