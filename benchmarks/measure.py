@@ -248,7 +248,7 @@ def git(*arguments: str) -> str:
 
 
 def conditions(text: str | None = None) -> dict[str, str]:
-    """Return the columns that every row has: date, commit (by default this checkout's), processor, threads, versions."""
+    """Return the columns of every row: date, commit (by default of this checkout), processor, threads and versions."""
     return {
         "date": datetime.date.today().isoformat(),
         "commit": commit() if text is None else text,
