@@ -26,6 +26,8 @@ GROUPS = {
         "plan": "Estimate the memory, disk space and time of a training run",
         "train": "Train a model",
         "average": "Average the last checkpoints of a run",
+        "distill": "Translate text with a teacher and train a student on it",
+        "backtranslate": "Translate text of the target language back, as sources for training",
     },
     "Translate": {
         "translate": "Translate lines of text",

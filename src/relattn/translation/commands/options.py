@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from relattn.translation.config import SearchConfig
+from relattn.translation.config import SearchConfig, SyntheticCleaningConfig
 from relattn.translation.errors import InputError, require
 from relattn.translation.translate import Precision
 
 if TYPE_CHECKING:
+    from relattn.translation.search.types import SamplingOptions
+    from relattn.translation.synthesis import SyntheticText
     from relattn.translation.translate.options import TranslateOptions
     from relattn.translation.translate.pipeline import Translator
     from relattn.translation.translate.torch_translator import TorchTranslator
@@ -38,6 +40,33 @@ class SearchOptions:
         from relattn.translation.translate.options import TranslateOptions
 
         return TranslateOptions(search=self.override(translator.search))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingFlags:
+    """Sampling options
+
+    Args:
+        top_k: With --sampling, draw from the k most likely tokens. 0 draws from all. By default 0.
+        temperature: With --sampling, divisor of the log-probabilities. Values below 1 prefer likely tokens. By default
+            1.
+        seed: With --sampling, random seed. By default 1.
+    """
+
+    top_k: int | None = None
+    temperature: float | None = None
+    seed: int | None = None
+
+    def options(self, sampling: bool, search: SearchOptions) -> "SamplingOptions | None":
+        """Return the options of sampling; None without --sampling. Options without effect are refused."""
+        from relattn.translation.search.types import SamplingOptions
+
+        draws: dict[str, Any] = {name: value for name, value in vars(self).items() if value is not None}
+        for name in draws:
+            require(sampling, f"--{name} requires --sampling")
+        for name in ("beam_size", "early_stopping"):
+            require(not sampling or getattr(search, name) is None, f"--{name} does not work with --sampling")
+        return SamplingOptions(**draws) if sampling else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +132,31 @@ class TestText:
             return list(read_parallel(self.src, self.ref))
         lines = 500 if self.lines is None else self.lines
         return builtin(self.builtin, src_lang=translator.src_lang, tgt_lang=translator.tgt_lang, lines=lines)
+
+
+def synthetic_text(
+    teachers: list[str],
+    data: list[str],
+    exclude: list[str],
+    n_best: int,
+    sampling: "SamplingOptions | None",
+    cleaning: SyntheticCleaningConfig,
+    search: SearchOptions,
+    device: DeviceOptions,
+    *,
+    tag: str | None = None,
+) -> "SyntheticText":
+    """Load the teacher, and return what `relattn distill` and `relattn backtranslate` translate, and how."""
+    from relattn.translation.synthesis import SyntheticText
+    from relattn.translation.translate.options import TranslateOptions
+
+    translator = device.load(*teachers)
+    searched = search.override(translator.search)
+    beam = searched.beam_size
+    require(sampling is not None or n_best <= beam, f"n_best must be at most the beam size {beam}, got {n_best}")
+    options = TranslateOptions(n_best=n_best, search=searched, sampling=sampling)
+    precision = f"{device.precision or 'fp32'} on {device.device}"
+    return SyntheticText(translator, tuple(teachers), tuple(data), options, cleaning, precision, tuple(exclude), tag)
 
 
 def require_new_output(out: str, inputs: Sequence[str], bundles: Sequence[str]) -> None:

@@ -1,10 +1,9 @@
 """`relattn translate`"""
 
 import sys
-from typing import Any
 
-from relattn.translation.commands.options import DeviceOptions, SearchOptions
-from relattn.translation.errors import InputError, require
+from relattn.translation.commands.options import DeviceOptions, SamplingFlags, SearchOptions
+from relattn.translation.errors import InputError
 from relattn.translation.translate import Format
 
 
@@ -18,9 +17,7 @@ def translate(
     prefix: str = "",
     glossary: str = "",
     sampling: bool = False,
-    top_k: int | None = None,
-    temperature: float | None = None,
-    seed: int | None = None,
+    draws: SamplingFlags,
     verbose: bool = False,
     search: SearchOptions,
     device: DeviceOptions,
@@ -37,26 +34,16 @@ def translate(
         prefix: File with the text that each translation must begin with, one line per input line.
         glossary: File of terms and their required translations, one tab-separated pair per line.
         sampling: Draw translations at random instead of searching for the best.
-        top_k: With --sampling, draw from the k most likely tokens. 0 draws from all. By default 0.
-        temperature: With --sampling, divisor of the log-probabilities. Values below 1 prefer likely tokens. By default
-            1.
-        seed: With --sampling, random seed. By default 1.
         verbose: Report on standard error what runs the search, and why nothing faster does.
     """
     from relattn.translation.data.text_files import read_lines, stream_lines
-    from relattn.translation.search.types import SamplingOptions
     from relattn.translation.translate.glossary import Glossary
     from relattn.translation.translate.options import TranslateOptions
     from relattn.translation.translate.output_formats import format_lines, header_lines
 
     if sys.stdin is None:
         raise InputError("standard input is closed")
-    draws: dict[str, Any] = {"top_k": top_k, "temperature": temperature, "seed": seed}
-    draws = {name: value for name, value in draws.items() if value is not None}
-    for name in draws:
-        require(sampling, f"--{name} requires --sampling")
-    for name in ("beam_size", "early_stopping"):
-        require(not sampling or getattr(search, name) is None, f"--{name} does not work with --sampling")
+    drawn = draws.options(sampling, search)
     terms = Glossary.read(glossary) if glossary else None
     translator = device.load(*bundles)
     if verbose:
@@ -64,7 +51,7 @@ def translate(
     options = TranslateOptions(
         n_best=1 if n_best is None else n_best,
         search=search.override(translator.search),
-        sampling=SamplingOptions(**draws) if sampling else None,
+        sampling=drawn,
         glossary=terms,
         keep_tags=keep_tags,
         align=align,

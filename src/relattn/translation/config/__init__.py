@@ -9,7 +9,14 @@ from __future__ import annotations
 from dataclasses import asdict as as_dict
 
 from relattn.translation.config.base import differences
-from relattn.translation.config.data import MOST_WEIGHT, AugmentConfig, CleaningConfig, DataConfig, Perturbation
+from relattn.translation.config.data import (
+    MOST_WEIGHT,
+    AugmentConfig,
+    CleaningConfig,
+    DataConfig,
+    Perturbation,
+    SyntheticCleaningConfig,
+)
 from relattn.translation.config.model import ModelConfig
 from relattn.translation.config.recipe import Recipe, StageConfig, TrainConfig, dump
 from relattn.translation.config.search import Calibration, SearchConfig
@@ -29,6 +36,7 @@ __all__ = [
     "Recipe",
     "SearchConfig",
     "StageConfig",
+    "SyntheticCleaningConfig",
     "TrainConfig",
     "as_dict",
     "differences",

@@ -113,3 +113,14 @@ class CleaningConfig(Config):
     min_script: float | None = number(0.5, "[0, 1]")
     ngram: int | None = number(13, "[1, 1000]")
     keep_duplicates: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyntheticCleaningConfig(CleaningConfig):
+    """Rules of `relattn distill` and `relattn backtranslate`: those of `relattn prepare`, and the teacher's score.
+
+    Args:
+        min_score: Drop pairs whose translation has a lower mean log-probability per token, in nats.
+    """
+
+    min_score: float | None = number(-2.0, "[-100, 0]")

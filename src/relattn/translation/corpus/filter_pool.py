@@ -23,7 +23,7 @@ from relattn.translation.errors import InputError
 _PAIRS, _CHARACTERS = 2000, 1 << 22  # limits of a chunk
 _PENDING = 3  # chunks under way per process
 
-Pair = tuple[str, str]
+Pair = tuple[str, str] | tuple[str, str, float]  # with the score of a synthetic side
 Chunk = tuple[int, list[Pair]]  # number of the first pair in the corpus, from 1, and consecutive pairs
 
 
@@ -66,8 +66,8 @@ def filter_chunk(cleaner: Cleaner, chunk: Chunk) -> FilteredChunk:
     numbers, src_lines, tgt_lines, digests = [], [], [], []
     first, pairs = chunk
     for number, pair in enumerate(pairs, start=first):
-        src, tgt = map(normalize_spaces, pair)
-        reason = cleaner.drop_reason(src, tgt)
+        src, tgt = map(normalize_spaces, pair[:2])
+        reason = cleaner.drop_reason(src, tgt, *pair[2:])
         if reason is not None:
             stats.drop(reason, number, src, tgt)
             continue

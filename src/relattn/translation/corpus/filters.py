@@ -8,7 +8,7 @@ from functools import cache
 import regex
 from babel.core import get_global
 
-from relattn.translation.config import CleaningConfig
+from relattn.translation.config import CleaningConfig, SyntheticCleaningConfig
 from relattn.translation.corpus.overlap import HeldOutText
 
 REASONS = {  # in the order of the checks; a pair is dropped for the first reason that applies
@@ -17,6 +17,7 @@ REASONS = {  # in the order of the checks; a pair is dropped for the first reaso
     "long": "a side has more than max_characters characters or max_words words",
     "ratio": "the sides differ too much in their numbers of words and of bytes (max_ratio)",
     "script": "less than min_script of a side's letters are in the scripts of its language",
+    "score": "the teacher gave the translation a lower score than min_score",
     "overlap": "a side shares ngram consecutive words with a held-out line",
     "duplicate": "the pair occurred before (see keep_duplicates)",
 }
@@ -105,16 +106,18 @@ class Cleaner:
     def __init__(self, config: CleaningConfig, languages: tuple[str, str], held_out: list[str]) -> None:
         self.config = config
         self._src_lang, self._tgt_lang = languages
+        self._min_score = config.min_score if isinstance(config, SyntheticCleaningConfig) else None
         self._held_out = None
         if config.ngram is not None and held_out:
             self._held_out = HeldOutText(map(split_words, held_out), config.ngram)
 
-    def drop_reason(self, src: str, tgt: str) -> str | None:
+    def drop_reason(self, src: str, tgt: str, score: float = 0.0) -> str | None:
         """Return the first of REASONS for which a pair is dropped; None to keep it.
 
         Args:
             src: source line, with `normalize_spaces` applied.
             tgt: target line, likewise.
+            score: mean log-probability per token of a synthetic side, in nats.
         """
         config, held_out = self.config, self._held_out
         if not src or not tgt:
@@ -136,6 +139,8 @@ class Cleaner:
             share = min(script_share(src, self._src_lang), script_share(tgt, self._tgt_lang))
             if share < config.min_script:
                 return "script"
+        if self._min_score is not None and score < self._min_score:
+            return "score"
         if held_out is not None and (held_out.overlaps(src_words) or held_out.overlaps(tgt_words)):
             return "overlap"
         return None

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import compress, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from tqdm import tqdm
@@ -32,7 +32,7 @@ from relattn.translation.corpus.dedup import SeenPairs
 from relattn.translation.corpus.filter_pool import FilteredChunk, filter_pool, split_chunks
 from relattn.translation.corpus.filters import REASONS, Cleaner
 from relattn.translation.corpus.report import FilterStats, data_card
-from relattn.translation.corpus.sources import KnownCorpus, OpenCorpus, OwnFiles
+from relattn.translation.corpus.sources import OpenCorpus
 from relattn.translation.errors import InputError, reading, require
 from relattn.translation.files import putting, remove, write_atomically
 from relattn.translation.locking import LOCK, locked
@@ -42,6 +42,21 @@ _WORK = ".preparing"
 _BEGUN = "settings", "origin"  # fields of settings.json, and the first of prepared.json
 _LEVEL = 5  # of gzip: nearly the size of the highest level, in a third of the time
 _log = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """What is prepared: files, a known corpus, or synthetic text."""
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Codes of the source and target languages."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Everything that the pairs depend on, as values for JSON."""
+
+    def open(self, origin: dict[str, Any] | None = None) -> OpenCorpus:
+        """Return the corpus. `origin` is that of a preparation that has begun."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +73,7 @@ class Prepared:
 
 
 def prepare(
-    corpus: OwnFiles | KnownCorpus,
+    corpus: Source,
     out: Path,
     config: CleaningConfig,
     *,
@@ -124,11 +139,13 @@ def _write_parts(
     stats, done = FilterStats(), _parts(work)
     for path in done:
         stats.add(_read_part(path, seen))
-    rest = islice(source.pairs, stats.read, None)
     with (
         filter_pool(processes, make_cleaner) as filter_chunks,
-        tqdm(rest, total=source.total, initial=stats.read, unit="pair", file=sys.stderr, disable=None) as pairs,
+        tqdm(
+            source.pairs(stats.read), total=source.total, initial=stats.read, unit="pair", file=sys.stderr, disable=None
+        ) as bar,
     ):
+        pairs = iter(bar)  # once: a loop over the bar closes it
         for index in range(len(done), -(-source.total // part)):
             chunks = split_chunks(islice(pairs, part), first=index * part + 1)
             stats.add(_write_part(work / f"part-{index:05}", filter_chunks(chunks), seen))

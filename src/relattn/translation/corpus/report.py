@@ -78,7 +78,8 @@ def data_card(record: dict[str, Any]) -> str:
     sections = [f"# {settings.get('corpus', 'Parallel text')}: {src} to {tgt}, prepared"]
     sections.append(_origin(settings, record["origin"]))
     sections += ["## Dropped pairs", _table(("", "pairs", "share"), stats.table())]
-    reasons = [(f"`{reason}`", meaning) for reason, meaning in REASONS.items()]
+    known = [reason for reason in REASONS if reason != "score" or "min_score" in settings["cleaning"]]
+    reasons = [(f"`{reason}`", REASONS[reason]) for reason in known]
     sections += ["A pair is dropped for the first reason that applies:", _table(("reason", "meaning"), reasons)]
     options = [f"`{name}: {json.dumps(value)}`" for name, value in settings["cleaning"].items()]
     sections.append(f"Settings: {', '.join(options)}")
@@ -96,7 +97,8 @@ def _origin(settings: dict[str, Any], origin: dict[str, Any]) -> str:
     if "corpus" not in settings:
         digests = settings["text"]
         files = [(f"`{file}`", role, f"`{digests[role]}`") for role, file in origin["files"].items()]
-        return "Made from\n\n" + _table(("file", "role", "SHA-256 of its text"), files)
+        text = "Made from\n\n" + _table(("file", "role", "SHA-256 of its text"), files)
+        return text + (_teachers(settings, origin["teachers"]) if "teachers" in settings else "")
     entry, remote = CATALOG[settings["corpus"]], origin["files"]
     files = [(f"`{file['name']}`", f"{file['size']:,}", f"`{file['checksum']}`") for file in remote]
     held_out = [f"`{text.name}` is {text.file or f'sacreBLEU’s {text.sacrebleu}'}" for text in entry.held_out]
@@ -105,6 +107,14 @@ def _origin(settings: dict[str, Any], origin: dict[str, Any]) -> str:
         + _table(("file", "bytes", "SHA-256, or Git's SHA-1"), files)
         + f"\n\nHeld out: {'; '.join(held_out)}."
     )
+
+
+def _teachers(settings: dict[str, Any], names: list[str]) -> str:
+    """Return how a synthetic side was made."""
+    models = [(f"`{name}`", f"`{digest}`") for name, digest in zip(names, settings["teachers"].values(), strict=True)]
+    options = [f"`{name}: {json.dumps(value, ensure_ascii=False)}`" for name, value in settings["translation"].items()]
+    table = _table(("model", "SHA-256 of its weights"), models)
+    return f"\n\nThe {settings['synthetic']} side is synthetic, translated by\n\n{table}\n\nwith {', '.join(options)}"
 
 
 def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from relattn.translation.corpus.catalog import CATALOG, CatalogEntry
 from relattn.translation.corpus.fetch import RemoteFile, download, list_files, sacrebleu_pairs
+from relattn.translation.corpus.filter_pool import Pair
 from relattn.translation.data.text_files import ParallelFiles, read_lines, read_parallel, text_digest
 from relattn.translation.errors import reading, require
 
-Pair = tuple[str, str]
 _BATCH = 1000  # rows of a Parquet file that are decoded at once
 
 
@@ -26,17 +26,31 @@ class OpenCorpus:
 
     Attributes:
         total: number of pairs.
-        pairs: all pairs in order.
+        pairs: function that returns the pairs from an index on, in order.
         held_out: lines of either language that training text must not overlap with.
         test_sets: lines of the files to write next to the training text.
         origin: files that it is made from, as values for JSON.
     """
 
     total: int
-    pairs: Iterator[Pair]
+    pairs: Callable[[int], Iterator[Pair]]
     held_out: list[str]
     test_sets: dict[str, list[str]]
     origin: dict[str, Any]
+
+
+def require_regular(*paths: str) -> None:
+    """Raise an InputError if a path is a pipe or a device, which can be read only once."""
+    for path in map(Path, paths):
+        special = path.exists() and not (path.is_file() or path.is_dir())
+        require(
+            not special, f"{path} must be a regular file, because it is read more than once, got a pipe or a device"
+        )
+
+
+def file_name(path: str) -> str:
+    """Return the name of a file as text that can be stored."""
+    return os.fsencode(Path(path).name).decode("utf-8", "backslashreplace")
 
 
 @dataclass(frozen=True)
@@ -62,11 +76,7 @@ class OwnFiles:
         Raises:
             InputError: a file cannot be read more than once, or as `read_parallel`.
         """
-        for path in map(Path, (self.src, self.tgt, *self.exclude)):
-            special = path.exists() and not (path.is_file() or path.is_dir())
-            require(
-                not special, f"{path} must be a regular file, because it is read more than once, got a pipe or a device"
-            )
+        require_regular(self.src, self.tgt, *self.exclude)
         files = ParallelFiles(self.src, self.tgt)
         total = sum(1 for _ in files)
         src, tgt = files.digests()
@@ -77,9 +87,12 @@ class OwnFiles:
         """Return the corpus. `origin` is ignored: files may be renamed."""
         held_out = [line for path in self.exclude for line in read_lines(path)]
         roles, paths = self.identity["text"], (self.src, self.tgt, *self.exclude)
-        names = [os.fsencode(Path(path).name).decode("utf-8", "backslashreplace") for path in paths]
-        origin = {"files": dict(zip(roles, names, strict=True))}
-        return OpenCorpus(self.identity["pairs"], read_parallel(self.src, self.tgt), held_out, {}, origin)
+        origin = {"files": dict(zip(roles, map(file_name, paths), strict=True))}
+
+        def pairs(start: int) -> Iterator[Pair]:
+            return islice(read_parallel(self.src, self.tgt), start, None)
+
+        return OpenCorpus(self.identity["pairs"], pairs, held_out, {}, origin)
 
 
 @dataclass(frozen=True)
@@ -124,7 +137,7 @@ class KnownCorpus:
         paths = [download(file) for file in train]
         return OpenCorpus(
             total=sum(map(_count_rows, paths)),
-            pairs=chain.from_iterable(_read_rows(path, entry) for path in paths),
+            pairs=lambda start: islice(chain.from_iterable(_read_rows(path, entry) for path in paths), start, None),
             held_out=list(chain(*test_sets.values())),
             test_sets=test_sets,
             origin={"files": [asdict(file) for file in used]},
@@ -148,7 +161,7 @@ def _count_rows(path: Path) -> int:
         return int(parquet.read_metadata(path).num_rows)
 
 
-def _read_rows(path: Path, entry: CatalogEntry) -> Iterator[Pair]:
+def _read_rows(path: Path, entry: CatalogEntry) -> Iterator[tuple[str, str]]:
     """Yield the pairs of a downloaded file. A missing side is empty."""
     sides = entry.src_lang, entry.tgt_lang
     if path.suffix != ".parquet":

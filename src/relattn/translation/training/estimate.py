@@ -190,13 +190,14 @@ def plan(recipe: Recipe, *, seconds: float | None = None) -> str:
     if seconds is not None:
         speed = batch.target_tokens * recipe.micro_batches_per_step / seconds
         lines["time"] = (
-            f"{_duration(train.steps * seconds)}: {seconds:.3g} s per step on one device, {speed:,.0f} target tokens "
+            f"{duration(train.steps * seconds)}: {seconds:.3g} s per step on one device, {speed:,.0f} target tokens "
             f"per second{' if communication took no time' if train.processes > 1 else ''}"
         )
     return "\n".join([*(f"{name}: {value}" for name, value in lines.items()), PAPER])
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return a time in the largest unit of which there are at least two."""
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"

@@ -218,12 +218,13 @@ class Translator(ABC):
         *,
         prefixes: Iterable[str] | None = None,
         progress: bool = False,
+        first_line: int = 1,
     ) -> Iterator[list[Translation]]:
         """Yield the translations of each line of chunks of lines, in order, as `n_best` returns them.
 
-        Each chunk is translated before the next is read. Line numbers in errors count from the first line of the first
-        chunk; the translations of earlier chunks have been yielded by then. The progress bar has an end if `chunks` is
-        a list.
+        Each chunk is translated before the next is read. Lines are numbered from `first_line` on, in errors and in what
+        sampling draws. The translations of earlier chunks have been yielded before an error. The progress bar has an
+        end if `chunks` is a list.
         """
         total = sum(map(len, chunks)) if isinstance(chunks, list) else None
         remaining, given = iter(chunks), None if prefixes is None else iter(prefixes)
@@ -234,7 +235,7 @@ class Translator(ABC):
                 if len(of_chunk) < len(chunk):
                     lines = before + len(chunk) + sum(map(len, remaining))
                     raise InputError(f"there are {before + len(of_chunk)} prefixes for {lines} lines")
-                yield from self._translate_chunk(chunk, of_chunk, options, before + 1, bar.update)
+                yield from self._translate_chunk(chunk, of_chunk, options, first_line + before, bar.update)
                 before += len(chunk)
         if given is not None and (more := sum(1 for _ in given)):
             raise InputError(f"there are {before + more} prefixes for {before} lines")

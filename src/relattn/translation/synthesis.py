@@ -1,0 +1,238 @@
+"""Synthetic training text: `relattn distill` and `relattn backtranslate`.
+
+A model, or an ensemble, translates monolingual text. The pairs go through the rules of `relattn prepare`, which writes
+them part by part, so that a killed command continues after the last complete part. In distillation the translations are
+the targets of a smaller model, the student (Kim and Rush 2016). In back-translation they are sources, with a tag before
+them by which a model tells them from real ones (Sennrich et al. 2016; Caswell et al. 2019).
+
+A part is always translated as a whole, in the same batches. So its text depends on the models, the options and its
+lines, not on interruptions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from relattn.translation.bundle import WEIGHTS
+from relattn.translation.config import Recipe, SyntheticCleaningConfig, as_dict
+from relattn.translation.config.yaml import read_yaml, to_config
+from relattn.translation.corpus.filter_pool import Pair
+from relattn.translation.corpus.filters import normalize_spaces, split_words
+from relattn.translation.corpus.pipeline import prepare
+from relattn.translation.corpus.report import FilterStats
+from relattn.translation.corpus.sources import OpenCorpus, file_name, require_regular
+from relattn.translation.data.mixture import read_corpus_list
+from relattn.translation.data.text_files import read_lines
+from relattn.translation.errors import InputError, reading, require, require_language
+from relattn.translation.files import as_size, write_atomically
+from relattn.translation.formats.ctranslate2.directory import MODEL
+from relattn.translation.hub import resolve
+from relattn.translation.training import estimate
+from relattn.translation.training.train import train
+from relattn.translation.translate.options import TranslateOptions
+from relattn.translation.translate.pipeline import LONGEST_LINE, Translation, Translator
+
+PART = 2048  # lines that are translated at once, and lost if the process is killed
+CORPORA = "corpora.tsv"
+_SAMPLE = 50, 256  # one of so many lines is translated to measure the time, and at most so many
+_LEAST_KEPT = 0.5  # share of the pairs that must be left to train a student
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SyntheticText:
+    """Monolingual text and its translations, as a source of pairs for `prepare`.
+
+    Attributes:
+        translator: the model or ensemble.
+        teachers: its directories.
+        files: files of monolingual text.
+        options: how to translate.
+        cleaning: rules of the preparation. Longer lines are not translated.
+        precision: precision and device of the translator, which the last digits of its scores depend on.
+        exclude: files of held-out lines.
+        tag: for back-translation, the word before each synthetic source. None for distillation.
+    """
+
+    translator: Translator
+    teachers: tuple[str, ...]
+    files: tuple[str, ...]
+    options: TranslateOptions
+    cleaning: SyntheticCleaningConfig
+    precision: str
+    exclude: tuple[str, ...] = ()
+    tag: str | None = None
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Codes of the source and target languages of the pairs."""
+        languages = self.translator.src_lang, self.translator.tgt_lang
+        return languages if self.tag is None else languages[::-1]
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Everything that the pairs depend on: digests of text and models, and options."""
+        require_regular(*self.files, *self.exclude)
+        roles = {f"monolingual {number}": path for number, path in enumerate(self.files, start=1)}
+        roles |= {f"excluded {number}": path for number, path in enumerate(self.exclude, start=1)}
+        digests, lines = {}, 0
+        for role, path in roles.items():
+            digest = hashlib.sha256()
+            count = sum(1 for _ in read_lines(path, digest.update))
+            digests[role] = digest.hexdigest()
+            lines += count if role.startswith("monolingual") else 0
+        require(lines > 0, f"{', '.join(self.files)}: must have at least one line to translate")
+        search = as_dict(self.options.search or self.translator.search)
+        drawn = {} if self.options.sampling is None else as_dict(self.options.sampling)
+        options = {"n_best": self.options.n_best, "tag": self.tag, "precision": self.precision, "part": PART}
+        models = {f"model {number}": weights_digest(path) for number, path in enumerate(self.teachers, start=1)}
+        return {
+            "synthetic": "target" if self.tag is None else "source",
+            "pairs": lines * self.options.n_best,
+            "text": digests,
+            "teachers": models,
+            "translation": {**options, **search, **drawn},
+        }
+
+    def open(self, origin: dict[str, Any] | None = None) -> OpenCorpus:
+        """Return the corpus, which is translated while it is read. `origin` is ignored: files may be renamed."""
+        held_out = [line for path in self.exclude for line in read_lines(path)]
+        roles, names = self.identity["text"], map(file_name, (*self.files, *self.exclude))
+        files = dict(zip(roles, names, strict=True))
+        origin = {"files": files, "teachers": ["/".join(Path(path).parts[-2:]) for path in self.teachers]}
+        return OpenCorpus(self.identity["pairs"], self._pairs, held_out, {}, origin)
+
+    def _pairs(self, start: int) -> Iterator[Pair]:
+        """Yield the pairs from an index on, which is a multiple of the number of pairs per part."""
+        n_best = self.options.n_best
+        first, total = start // n_best, self.identity["pairs"] // n_best
+        self._measure(first, total)
+        lines = islice(self._lines(), first, None)
+        for number in range(first, total, PART):
+            chunk = list(islice(lines, min(PART, total - number)))
+            complete = len(chunk) == min(PART, total - number)
+            require(complete, f"{', '.join(self.files)}: must have {total} lines as before, got {number + len(chunk)}")
+            sources = [line if self._is_read(line) else "" for line in chunk]
+            results = self.translator.stream([sources], self.options, first_line=number + 1)
+            for line, translations in zip(chunk, results, strict=True):
+                for i in range(n_best):
+                    best = translations[i] if i < len(translations) else Translation("", 0.0, [])
+                    yield self._pair(line, best)
+
+    def _pair(self, line: str, best: Translation) -> Pair:
+        if self._is_long(line):
+            return line, line, 0.0  # which the rules drop
+        if self.tag is None:
+            return line, best.text, best.mean_log_prob
+        return f"{self.tag} {best.text}" if best.text.strip() else "", line, best.mean_log_prob
+
+    def _lines(self) -> Iterator[str]:
+        return map(normalize_spaces, chain.from_iterable(map(read_lines, self.files)))
+
+    def _is_long(self, line: str) -> bool:
+        """Return whether the rules drop a line because it is long."""
+        words, characters = self.cleaning.max_words, self.cleaning.max_characters
+        too_many_words = words is not None and len(split_words(line)) > words
+        return too_many_words or (characters is not None and len(line) > characters)
+
+    def _is_read(self, line: str) -> bool:
+        """Return whether a line is translated. One that the model cannot read is dropped as empty."""
+        if self._is_long(line) or len(line) > LONGEST_LINE:
+            return False
+        longest, special = self.translator.max_length, self.translator.tokenizer.special.per_source
+        return longest is None or len(self.translator.tokenizer.encode(line)) + special <= longest
+
+    def _measure(self, first: int, total: int) -> None:
+        """Translate some of the remaining lines, evenly spaced, and log how long all of them will take."""
+        every, most = _SAMPLE
+        step = max(every, (total - first) // most)
+        sample = [line for line in islice(self._lines(), first, total, step) if line and self._is_read(line)]
+        if not sample:
+            return
+        self.translator.translate(sample[:1], self.options)  # packs the weights
+        begin = time.perf_counter()
+        self.translator.translate(sample, self.options)
+        seconds = (time.perf_counter() - begin) / len(sample) * (total - first)
+        took = f"measured on {len(sample):,} lines"
+        _log.info("translating %s lines takes about %s, %s", f"{total - first:,}", estimate.duration(seconds), took)
+
+
+def weights_digest(path: str) -> str:
+    """Return the SHA-256 of the weights of a bundle or an export."""
+    directory = resolve(path)
+    file = directory / (MODEL if (directory / MODEL).exists() else WEIGHTS)
+    with reading(file, "cannot be read"), file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def synthesize(text: SyntheticText, out: Path, *, parallel: Sequence[str] = (), weight: float = 1.0) -> FilterStats:
+    """Write a synthetic corpus with a data card, or continue one that was interrupted, and return its statistics.
+
+    Args:
+        text: what to translate, and how.
+        out: output directory, as in `prepare`.
+        parallel: source and target file of real pairs. `out/corpora.tsv` then lists both corpora as a mixture.
+        weight: weight of the real pairs in this list.
+
+    Raises:
+        InputError: as `prepare`, or a line cannot be translated.
+    """
+    for name, code in zip(("source language", "target language"), text.languages, strict=True):
+        require_language(f"the {name} of the model", code)
+    stats = prepare(text, out, text.cleaning, part=PART * text.options.n_best).stats
+    if parallel:
+        real = [os.path.relpath(path, out) for path in parallel]
+        rows = [(*real, f"{weight:g}"), (*(f"train.{language}.gz" for language in text.languages), "1")]
+        write_atomically(out / CORPORA, "".join("\t".join(row) + "\n" for row in rows).encode())
+    return stats
+
+
+def read_student(path: str, text: SyntheticText, out: Path) -> Recipe:
+    """Read the recipe of a student, and check it before hours of translating.
+
+    Raises:
+        InputError: it is not valid, has other languages, does not train on the corpus, or needs more memory than this
+            machine has.
+    """
+    recipe = to_config(Recipe, read_yaml(path), path)
+    data, languages = recipe.data, (recipe.data.src_lang, recipe.data.tgt_lang)
+    expected, got = " to ".join(text.languages), " to ".join(languages)
+    require(languages == text.languages, f"{path}: languages must be {expected}, as those of the model, got {got}")
+    src, tgt = (out / f"train.{language}.gz" for language in languages)
+    pairs = [(data.train_src, data.train_tgt)]
+    if data.train_list and Path(data.train_list).resolve() != (out / CORPORA).resolve():
+        pairs = [corpus[:2] for corpus in read_corpus_list(data.train_list)]
+    elif data.train_list:
+        pairs = [(str(src), str(tgt))]
+    listed = (src.resolve(), tgt.resolve()) in [(Path(a).resolve(), Path(b).resolve()) for a, b in pairs]
+    require(listed, f"{path}: data.train_src and data.train_tgt must be {src} and {tgt}, or be in data.train_list")
+    if recipe.train.accelerator != "gpu":
+        needed, memory = estimate.memory(recipe), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if needed is not None and needed.total > memory:
+            raise InputError(
+                f"{path}: the student must fit into {as_size(memory)} of memory, got {as_size(needed.total)}"
+            )
+    seconds = recipe.train.steps * estimate.seconds_per_step(recipe, 2)
+    _log.info("training the student takes at most about %s", estimate.duration(seconds))
+    return recipe
+
+
+def train_student(recipe: Recipe, stats: FilterStats, out: Path) -> Path:
+    """Train a student on a corpus, or continue its training, and return the directory of its bundle.
+
+    Raises:
+        InputError: most pairs of the corpus were dropped, or as `train`.
+    """
+    enough = stats.kept >= _LEAST_KEPT * stats.read
+    rest = f"got {stats.kept:,} of {stats.read:,}; see {out / 'README.md'}, or train with relattn train"
+    require(enough, f"{out}: at least half of the pairs must be left to train a student, {rest}")
+    return train(recipe, resume=(Path(recipe.out) / "recipe.yaml").exists(), again="the same command")
