@@ -177,6 +177,12 @@ overlap.py: words[self.n - 1 :]  =>  words[self.n :]
 dedup.py: new[first[~known]] = True  =>  new[first] = True
 fetch.py: if checksum != file.checksum:  =>  if part.stat().st_size != file.size:
 pipeline.py: islice(source.pairs, stats.read, None)  =>  islice(source.pairs, stats.kept, None)
+@ translation translation/commands/test_synthesis.py
+synthesis.py: first_line=number + 1)  =>  first_line=1)
+synthesis.py: lines = islice(self._lines(), first, None)  =>  lines = self._lines()
+synthesis.py: return line, line, 0.0  =>  return line, best.text, 0.0
+synthesis.py: return languages if self.tag is None else languages[::-1]  =>  return languages
+synthesis.py: stats.kept >= _LEAST_KEPT * stats.read  =>  stats.kept > 0
 @ translation/search translation/search translation/translate
 beam.py: best / rules.penalty(state.limits)  =>  best / rules.penalty(next_length)
 beam.py: tied = (maxima[:, k] == values[:, k - 1])  =>  tied = (maxima[:, k] > values[:, k - 1])

@@ -90,7 +90,6 @@ class SyntheticText:
             count = sum(1 for _ in read_lines(path, digest.update))
             digests[role] = digest.hexdigest()
             lines += count if role.startswith("monolingual") else 0
-        require(lines > 0, f"{', '.join(self.files)}: must have at least one line to translate")
         search = as_dict(self.options.search or self.translator.search)
         drawn = {} if self.options.sampling is None else as_dict(self.options.sampling)
         options = {"n_best": self.options.n_best, "tag": self.tag, "precision": self.precision, "part": PART}

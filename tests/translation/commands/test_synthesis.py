@@ -164,7 +164,7 @@ def test_a_student_is_trained_and_continued(relattn, model, mono, student, tmp_p
 
 
 FAULTS = {
-    "no text": "must have at least one line to translate",
+    "no text": "mono.en.gz: the file is empty",
     "other languages": "languages must be en to de, as those of the model, got fr to de",
     "other text": "train.en.gz and ",
     "large student": "the student must fit into",
