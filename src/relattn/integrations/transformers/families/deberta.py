@@ -123,7 +123,7 @@ def encoder(
         )  # fmt: skip
     options = {"rel_embeddings": module.get_rel_embedding(), "relative_pos": hidden_states.new_empty(0)}
     mask, embedded = attention_mask[:, None, None].bool(), hidden_states
-    states = (hidden_states,) if output_hidden_states else None
+    states: tuple[Tensor, ...] | None = (hidden_states,) if output_hidden_states else None
     for index, layer in enumerate(module.layer):
         hidden_states, _ = layer(hidden_states, mask, **options)
         if index == 0 and getattr(module, "conv", None) is not None:

@@ -73,7 +73,7 @@ def encoder(
         )
     distance = torch.arange(-MAX_DISTANCE, MAX_DISTANCE + 1, device=hidden_states.device)
     table = module.relative_attention_bias(module.relative_position_bucket(distance)).T  # (heads, 257)
-    states = (hidden_states,) if output_hidden_states else None
+    states: tuple[Tensor, ...] | None = (hidden_states,) if output_hidden_states else None
     for layer in module.layer:
         hidden_states = layer(hidden_states, attention_mask, table, **kwargs)[0]
         states = None if states is None else (*states, hidden_states)
