@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import logging
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
+import docx
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,12 +21,12 @@ from starlette.testclient import TestClient
 
 from relattn.translation import load
 from relattn.translation.errors import InputError
-from relattn.translation.serve import files, routing
+from relattn.translation.serve import files
 from relattn.translation.serve.app import make_app
 from relattn.translation.serve.languages import language_name
 from relattn.translation.serve.limits import Limits
+from relattn.translation.serve.queue import QueueFull
 from relattn.translation.serve.routing import Router
-from relattn.translation.serve.text.html import Markup
 from relattn.translation.translate.options import TranslateOptions
 from tests.support.bundles import save_random_bundle
 from tests.translation.serve.support import LIMITS, client_of, translate
@@ -60,13 +62,20 @@ def test_parameters_may_be_a_form_or_a_query(client):
     assert client.post("/translate", files={"other": b""}, data=parameters).json() == expected
     assert client.post("/translate", params=parameters).json() == expected
     assert translate(client, q="one", format=None, api_key=None).json() == expected
+    assert translate(client, q="one", source="EN", target="De", format="", alternatives=-1).json() == expected
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    for body in ("q=Schöne Grüße%21+%C3%B6&source=en&target=de", "source=en&target=de"):
+        query = "" if body[0] == "q" else "?q=Sch%C3%B6ne%20Gr%C3%BC%C3%9Fe!%20%C3%B6"
+        answer = client.post(f"/translate{query}", content=body.encode(), headers=form).json()
+        assert answer == {"translatedText": "de:SCHÖNE GRÜSSE! de:Ö"}
+    assert client.post("/translate", content=b"q=%ff", headers=form).status_code == 400
 
 
 def test_languages_are_detected(client):
     first, second = client.post("/detect", json={"q": GERMAN}).json()
     assert (first["language"], second["language"]) == ("de", "en")
     assert 50 < first["confidence"] <= 100
-    assert client.post("/detect", json={"q": "12 34"}).json() == []
+    assert client.post("/detect", json={"q": "12 34"}).json() == [{"confidence": 0.0, "language": "de"}]
     answer = translate(client, q=GERMAN, source="auto", target="en").json()
     assert answer["detectedLanguage"] == first
     assert answer["translatedText"].startswith("en:GUTEN MORGEN")
@@ -120,23 +129,56 @@ def test_pivot_keys_and_origins(tmp_path):
             client_of("de-en en-fr", **options)
 
 
+def upload(client: TestClient, name: str, content: bytes, **parameters: str) -> Any:
+    """Return the response to a file to translate."""
+    data = {"source": "en", "target": "de", **parameters}
+    return client.post("/translate_file", data=data, files={"file": (name, content)})
+
+
 def test_files(client, monkeypatch):
-    parameters, content = {"source": "en", "target": "de"}, b"1\n00:00:01,000 --> 00:00:02,000\nhi\n"
-    answer = client.post("/translate_file", data=parameters, files={"file": ("../../a.srt", content)})
+    answer = upload(client, "../../Grüße.srt", b"1\n00:00:01,000 --> 00:00:02,000\nhi\n")
     assert answer.status_code == 200, answer.text
     address = answer.json()["translatedFileUrl"]
     assert address.startswith("http://testserver/download_file/")
     assert ".." not in address.partition("//")[2]
     fetched = client.get(address)
     assert fetched.content == b"1\n00:00:01,000 --> 00:00:02,000\nde:HI\n\n"
-    assert fetched.headers["content-disposition"].startswith("attachment")
+    assert fetched.headers["content-disposition"] == "attachment; filename*=UTF-8''Gr%C3%BC%C3%9Fe.srt"
+    assert client.head(address).headers["content-length"] == str(len(fetched.content))
     assert client.get(f"{address[:-5]}.srt").status_code == 404  # a name that was not given out
-    for _ in range(files.MAX_FILES):
-        client.post("/translate_file", data=parameters, files={"file": ("a.txt", b"")})
-    assert client.get(address).status_code == 404  # the oldest file
+    same = client.get(upload(client, "a.txt", b"one", target="EN").json()["translatedFileUrl"])
+    assert same.content == b"one"  # the language of the file
     monkeypatch.setattr(files, "LIFETIME", -1.0)
-    answer = client.post("/translate_file", data=parameters, files={"file": ("a.txt", b"")})
-    assert client.get(answer.json()["translatedFileUrl"]).status_code == 404
+    assert client.get(upload(client, "a.txt", b"").json()["translatedFileUrl"]).status_code == 404
+
+
+def test_files_of_other_clients_are_kept():
+    store = files.FileStore(100)
+    first = store.add(b"x" * 30, "a", ".txt", "first client")
+    others = [store.add(b"x" * 20, "b", ".txt", "second client") for _ in range(5)]
+    assert [store.get(each) is not None for each in (first, *others)] == [True, False, False, False, True, True]
+    with pytest.raises(QueueFull):
+        store.add(b"x" * 31, "c", ".txt", "third client")
+
+
+@pytest.mark.parametrize("name", ["a.html", "a.docx"])
+def test_language_of_a_file_is_that_of_its_text(client, name):
+    """Not that of its bytes or its scripts."""
+    script = "<script>" + "The quick brown fox jumps over the lazy dog. " * 20 + "</script>"
+    for text, source, expected in ((GERMAN, "auto", "en:"), (ENGLISH, "auto", ENGLISH)):
+        content = f"<html>{script}<p>{text}</p></html>".encode()
+        if name == "a.docx":
+            document, out = docx.Document(), io.BytesIO()
+            document.add_paragraph(text)
+            document.save(out)
+            content = out.getvalue()
+        address = upload(client, name, content, source=source, target="en").json()["translatedFileUrl"]
+        translation = client.get(address).content
+        if name == "a.docx":
+            translation = docx.Document(io.BytesIO(translation)).paragraphs[0].text.encode()
+        assert expected.encode() in translation
+    answer = translate(client, q=f"{script}<p>{GERMAN}</p>", source="auto", target="en", format="html").json()
+    assert answer["detectedLanguage"]["language"] == "de"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +190,7 @@ def test_files(client, monkeypatch):
         "no model translates from 'en' to '": [{"q": "x", "target": "../x"}, {"q": "x", "target": "auto"}],
         "no model translates from 'de' to 'fr'": [{"q": "ja", "source": "de", "target": "fr"}],
         "format: ": [{"q": "x", "format": "pdf"}],
-        "alternatives: ": [{"q": "x", "alternatives": -1}, {"q": "x", "alternatives": "many"}],
+        "alternatives: ": [{"q": "x", "alternatives": 101}, {"q": "x", "alternatives": "many"}],
         "at most 1,000 characters, got 1,001": [{"q": "x" * 1001}],
         "at most 20 sentences, got 21": [{"q": "a.\n" * 21}],
         "at most 5 texts, got 6": [{"q": ["x"] * 6}],
@@ -178,7 +220,10 @@ def test_bodies_that_are_no_request(client):
     for size in (120_000, 200_000):  # more than a file, or a request, may have
         answer = client.post("/translate_file", data=parameters, files={"file": ("a.txt", b"x" * size)})
         assert answer.status_code == 413
+    both = {"Content-Length": "3", "Transfer-Encoding": "chunked"}
+    assert client.post("/translate", content=b"q=x", headers=both).status_code == 400
     assert client.get("/translate").status_code == 405
+    assert client.head("/health").status_code == 200
     for path in ("/nothing", "/../../etc/passwd", "/page/../api.py", "/download_file/..%2f..%2fetc%2fpasswd"):
         answer = client.get(path)
         assert (answer.status_code, list(answer.json())) == (404, ["error"])
@@ -212,22 +257,23 @@ def test_concurrent_requests_share_batches():
     assert "relattn_batch_sentences_sum 80.0" in metrics
 
 
-def test_slow_parsing_does_not_block_other_requests(client, monkeypatch):
-    running, begun = threading.Event(), threading.Event()
-
-    class Slow(Markup):
-        def fill(self, *arguments: Any, **options: Any) -> str:
-            begun.set()
-            assert running.wait(60)
-            return super().fill(*arguments, **options)
-
-    monkeypatch.setattr(routing, "Markup", Slow)
-    with ThreadPoolExecutor(2) as threads:
-        page = threads.submit(translate, client, q="<p>One</p>", format="html")
-        assert begun.wait(60)
-        assert threads.submit(translate, client, q="two").result(60).json() == {"translatedText": "de:TWO"}
-        running.set()
-        assert page.result(60).json() == {"translatedText": "<p>de:ONE</p>"}
+@pytest.mark.parametrize(
+    ("limit", "html"),
+    {"parsing": "<!--" * 40_000 + "x" * 4_000_000, "memory": "<b>😀" + "x" * 4_500_000}.items(),
+)
+def test_parsing_has_limits(limit, html):
+    """A file that takes too much time or memory is refused. Meanwhile, others are answered."""
+    limits = replace(LIMITS, file=5_000_000, parsing=1, memory=100_000_000 if limit == "memory" else LIMITS.memory)
+    with client_of("en-de", limits=limits) as client, ThreadPoolExecutor(4) as threads:
+        upload(client, "a.html", b"<p>One</p>")  # starts a process
+        refused = [threads.submit(upload, client, "a.html", html.encode()) for _ in range(2)]
+        began = time.monotonic()
+        assert translate(client, q="two").json() == {"translatedText": "de:TWO"}
+        assert limit == "memory" or not any(each.done() for each in refused), time.monotonic() - began
+        for each in refused:
+            answer = each.result(60)
+            assert (answer.status_code, "too much time or memory" in answer.text) == (422, True)
+        assert translate(client, q="<p>Three</p>", format="html").json() == {"translatedText": "<p>de:THREE</p>"}
 
 
 async def send(client: TestClient, *messages: dict[str, Any]) -> int:

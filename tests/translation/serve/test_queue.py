@@ -31,7 +31,8 @@ def run(test: Callable[[BatchQueue], Coroutine[Any, Any, None]], work: Work, wai
 
     async def run_queue() -> None:
         with ThreadPoolExecutor(1) as threads:
-            queue = BatchQueue(work, threads, Limits(batch=4, waiting=waiting, sentences=1, pause=1.0))
+            limits = Limits(batch=4, waiting=waiting, sentences=1, pause=1.0)
+            queue = BatchQueue(work, threads, limits, size=lambda item: abs(item))
             task = asyncio.create_task(queue.run())
             try:
                 await asyncio.wait_for(test(queue), 30)
@@ -74,6 +75,20 @@ def test_long_request_does_not_delay_a_short_one() -> None:
 
     run(test, work)
     assert work.batches[1] == [1, 2, 1, 1]  # one of each request in turn
+
+
+def test_long_items_have_small_batches() -> None:
+    """Their squared sizes count. An item that does not fit begins the next batch, so it does not starve."""
+    work = Work()
+
+    async def test(queue: BatchQueue) -> None:
+        first = await submitted(queue, [1])
+        requests = [await submitted(queue, items) for items in ([1000, 600], [800, 3], [3])]
+        work.running.set()
+        assert [await each for each in (first, *requests)] == [[-1], [-1000, -600], [-800, -3], [-3]]
+
+    run(test, work)
+    assert work.batches == [[1], [1000], [800, 3], [600, 3]]
 
 
 def test_full_queue_refuses_until_there_is_room() -> None:

@@ -8,8 +8,8 @@ from relattn.translation.errors import InputError, require, require_installed
 from relattn.translation.serve.limits import Limits
 
 PACKAGES = (  # imported names of the packages that the extra "serve" installs
-    *("babel", "bs4", "docx", "fastapi", "prometheus_client", "py3langid", "pydantic", "python_multipart", "sentencex"),
-    *("srt", "starlette", "uvicorn"),
+    *("anyio", "babel", "bs4", "docx", "fastapi", "prometheus_client", "py3langid", "pydantic", "python_multipart"),
+    *("sentencex", "srt", "starlette", "uvicorn"),
 )
 
 
@@ -21,6 +21,7 @@ def serve(
     pivot: str = "",
     keys: str = "",
     cors: list[str] = [],  # noqa: B006
+    proxies: list[str] = ["127.0.0.1", "::1"],  # noqa: B006
     limits: Limits = Limits(),  # noqa: B008
     search: SearchOptions,
     device: DeviceOptions,
@@ -36,6 +37,8 @@ def serve(
         pivot: Language to translate through if no model translates a pair directly. By default none.
         keys: File of API keys, one per line. Requests without one of them are refused. By default, no key is needed.
         cors: Origins whose web pages may use the server, or *.
+        proxies: Addresses of proxies in front of the server. Their headers X-Forwarded-For and X-Forwarded-Proto tell the
+            address of the client, and whether it uses https.
     """
     require(0 <= port <= 65535, f"port must be at least 0 and at most 65,535, got {port}")
     require_installed(*PACKAGES, extra="serve")
@@ -60,5 +63,6 @@ def serve(
         pivot=pivot,
         keys=Path(keys) if keys else None,
         cors=cors,
+        proxies=proxies,
         limits=limits,
     )

@@ -8,14 +8,16 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import parse_qsl, quote
 
 from fastapi import Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from prometheus_client import generate_latest
 from pydantic import BaseModel, Field, InstanceOf, ValidationError, WithJsonSchema
 from starlette.datastructures import UploadFile
@@ -30,6 +32,7 @@ from relattn.translation.serve.text.documents import FORMATS, file_suffix
 
 AUTO = "auto"  # source language: detect it
 FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
+CHUNK = 65_536  # bytes
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
@@ -51,8 +54,8 @@ class TranslateBody(BaseModel):
     q: str | list[str] = Field(description="text or list of texts")
     source: str = Field(description="language of the text, or auto to detect it")
     target: str = Field(description="language to translate into")
-    format: Literal["text", "html"] = "text"
-    alternatives: int = Field(0, ge=0, le=100, description="maximum number of other translations per text")
+    format: Literal["text", "html", ""] = Field("text", description="format of the text; empty means text")
+    alternatives: int = Field(0, le=100, description="maximum number of other translations per text; none if negative")
     api_key: str = ""
 
 
@@ -97,8 +100,10 @@ B = TypeVar("B", bound=BaseModel)
 async def read_parameters(request: Request) -> dict[str, Any]:
     """Return the parameters of a request by name. Raises InputError if its body cannot be parsed."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    parameters: dict[str, Any] = dict(request.query_params)
-    if content_type in (FORM, MULTIPART):
+    parameters: dict[str, Any] = _urlencoded(request.scope["query_string"])
+    if content_type == FORM:
+        parameters |= _urlencoded(await request.body())
+    elif content_type == MULTIPART:
         async with request.form(max_files=1, max_fields=100, max_part_size=1 << 30) as form:
             for name in form:
                 values = [
@@ -115,6 +120,18 @@ async def read_parameters(request: Request) -> dict[str, Any]:
         require(isinstance(content, dict), "the body must be a JSON object")
         parameters |= content
     return {name: value for name, value in parameters.items() if value is not None}
+
+
+def _urlencoded(content: bytes) -> dict[str, Any]:
+    """Return the parameters of a form or a query. Bytes that are not escaped are UTF-8, as curl sends them."""
+    try:
+        pairs = parse_qsl(content.decode(), keep_blank_values=True, max_num_fields=100, errors="strict")
+    except ValueError as error:
+        raise InputError("a form must be UTF-8 and have at most 100 fields") from error
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    return {name: each[0] if len(each) == 1 else each for name, each in values.items()}
 
 
 def read_keys(path: Path) -> list[bytes]:
@@ -150,7 +167,8 @@ class Api:
     def __init__(self, router: Router, keys: Path | None) -> None:
         self._router, self._limits, self._metrics = router, router.limits, router.metrics
         self._keys = None if keys is None else read_keys(keys)
-        self._detector, self._files = Detector(router.sources), FileStore()
+        self._detector, self._files = Detector(router.sources), FileStore(self._limits.stored)
+        self._codes = {code.lower(): code for code in (*router.codes, AUTO)}
 
     async def translate(self, request: Request) -> Response:
         """Translate a text or a list of texts."""
@@ -160,14 +178,16 @@ class Api:
         require(len(texts) <= most, f"q must have at most {most:,} texts, got {len(texts):,}")
         self._router.require_few_characters(texts)
         self._metrics.characters.inc(sum(map(len, texts)))
-        sources, detected = self._sources(texts, body.source)
-        translations = await self._router.translate(
-            texts, sources, body.target, html=body.format == "html", count=body.alternatives + 1
-        )
+        client, html, readable = _client(request), body.format == "html", texts
+        if html and body.source == AUTO:
+            readable = await self._router.readable_texts(texts, client=client)
+        sources, detected = self._sources(readable, body.source)
+        count = max(0, body.alternatives) + 1
+        translations = await self._router.translate(texts, sources, body.target, html=html, count=count, client=client)
         answer: dict[str, Any] = {"translatedText": [best for best, *_ in translations]}
         if detected:
             answer["detectedLanguage"] = detected
-        if body.alternatives:
+        if count > 1:
             answer["alternatives"] = [others for _, *others in translations]
         if isinstance(body.q, str):
             answer = {name: values[0] for name, values in answer.items()}
@@ -189,18 +209,25 @@ class Api:
         content, most = body.file.content, self._limits.file
         if len(content) > most:
             raise HTTPException(413, f"the file must have at most {most:,} bytes, got {len(content):,}")
-        (source,), _ = self._sources([content[:1000].decode("utf-8", "ignore")], body.source)
-        translation = await self._router.document(body.file.name, content, source, body.target)
-        name = self._files.add(translation, file_suffix(body.file.name))
-        return JSONResponse({"translatedFileUrl": str(request.url_for("download_file", name=name))})
+        client, name, source = _client(request), body.file.name, body.source
+        if source == AUTO:
+            text = await self._router.readable_text(name, content, client=client)
+            self._router.require_few_characters([text])
+            ((source,), _) = self._sources([text], source)
+        translation = await self._router.document(name, content, source, body.target, client=client)
+        key = self._files.add(translation, name, file_suffix(name), client)
+        return JSONResponse({"translatedFileUrl": str(request.url_for("download_file", name=key))})
 
     async def download_file(self, name: str) -> Response:
-        """Download a translated file."""
-        content = self._files.get(name)
-        if content is None:
+        """Download a translated file. Its name is that of the uploaded file."""
+        file = self._files.get(name)
+        if file is None:
             raise HTTPException(404, "the file does not exist or has expired")
-        disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return Response(content, media_type="application/octet-stream", headers=disposition)
+        headers = {
+            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(_last_part(file.name), safe='')}",
+            "Content-Length": str(len(file.content)),
+        }
+        return StreamingResponse(_chunks(file.content), media_type="application/octet-stream", headers=headers)
 
     async def suggest(self) -> Response:
         """Refuse a suggestion."""
@@ -271,6 +298,9 @@ class Api:
     async def _read(self, body: type[B], request: Request) -> B:
         """Return the parameters of a request. Raises HTTPException without a valid key, and InputError."""
         parameters = await read_parameters(request)
+        for name in ("source", "target"):  # codes in any case, as LibreTranslate's
+            if isinstance(code := parameters.get(name), str):
+                parameters[name] = self._codes.get(code.lower(), code)
         if self._keys is not None and not _is_accepted(parameters.get("api_key"), self._keys):
             raise HTTPException(403, "api_key is missing or wrong")
         try:
@@ -285,9 +315,24 @@ class Api:
         """Return the language of each text, and the detected languages if `source` asks for detection."""
         if source != AUTO:
             return [source] * len(texts), []
-        unknown = {"confidence": 0.0, "language": self._router.sources[0]}
-        detected = [(self._detector.rank(text) or [unknown])[0] for text in texts]
+        detected = [self._detector.rank(text)[0] for text in texts]
         return [each["language"] for each in detected], detected
+
+
+def _client(request: Request) -> str:
+    """Return the address of the client; empty if it has none, as on a Unix socket."""
+    return request.client.host if request.client else ""
+
+
+def _last_part(path: str) -> str:
+    """Return the last part of a path, without control characters."""
+    return "".join(filter(str.isprintable, re.split(r"[/\\]", path)[-1]))
+
+
+async def _chunks(content: bytes) -> AsyncIterator[bytes]:
+    """Yield a file in parts, so that a slow client does not need memory for all of it."""
+    for start in range(0, len(content), CHUNK):
+        yield content[start : start + CHUNK]
 
 
 def _named(code: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The web application: routes, errors and their status codes, and what applies to every request.
 
-Errors of a client are answered with {"error": …} and status 400, 403, 404, 405, 408, 413 or 429. With 429, the header
+Errors of a client are answered with {"error": …} and status 400, 403, 404, 405, 408, 413, 422 or 429. With 429, the header
 `Retry-After` says when to try again. The log has a JSON object per request with its route, status, duration and size.
 It never has a text, a key, or a URL that contains one.
 """
@@ -23,6 +23,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from relattn.translation.errors import InputError, one_line
@@ -30,11 +31,14 @@ from relattn.translation.serve import api as bodies
 from relattn.translation.serve.api import AUTO, FORM, MULTIPART, PAGE, Api
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.metrics import Metrics
+from relattn.translation.serve.parsing import ParsingLimitExceeded
 from relattn.translation.serve.queue import QueueFull
 from relattn.translation.serve.routing import Router
 
 RETRY_AFTER = {"Retry-After": "2"}  # seconds
+CLOSE = {"Connection": "close"}
 DISCONNECTED = 499  # status in metrics and log of a request whose client did not wait for the response
+DRAINED = 50_000_000  # bytes of a request that is too large, which are read so that the client reads the answer
 OVERHEAD = 65_536  # bytes of a request in addition to its texts
 BYTES_PER_CHARACTER = 12  # at most, in JSON
 ERRORS = {
@@ -42,6 +46,7 @@ ERRORS = {
     403: "api_key is missing or wrong",
     408: "the request was not received in time",
     413: "the request is too large",
+    422: "HTML or a file takes too much time or memory to parse",
     429: "the queue is full or the request took too long; try again after Retry-After seconds",
 }
 HEADERS = {
@@ -110,6 +115,7 @@ def make_app(router: Router, *, keys: Path | None = None, cors: Sequence[str] = 
         app.add_api_route(path, api.page, include_in_schema=False)
     app.add_exception_handler(InputError, lambda _, error: _error(400, one_line(error)))
     app.add_exception_handler(QueueFull, lambda _, error: _error(429, "the queue is full", RETRY_AFTER))
+    app.add_exception_handler(ParsingLimitExceeded, lambda _, error: _error(422, ERRORS[422]))
     app.add_exception_handler(HTTPException, _http_error)
     if cors:
         app.add_middleware(CORSMiddleware, allow_origins=list(cors), allow_methods=["*"], allow_headers=["*"])
@@ -176,22 +182,26 @@ def monitor(app: ASGIApp, limits: Limits, metrics: Metrics) -> ASGIApp:
         if scope["type"] != "http":
             await app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":  # uvicorn leaves out the body
+            scope = {**scope, "method": "GET"}
         start, status, size, is_complete = time.monotonic(), 500, 0, False
         is_file = scope["path"] == "/translate_file"
         most = OVERHEAD + (limits.file if is_file else limits.characters * BYTES_PER_CHARACTER)
 
         async def limited_receive() -> Message:
             nonlocal size, is_complete
-            left = max(0.0, start + limits.seconds - time.monotonic())
-            try:
-                message = await asyncio.wait_for(receive(), None if is_complete else left)
-            except TimeoutError:
-                raise HTTPException(408, ERRORS[408], {"Connection": "close"}) from None
-            is_complete = not message.get("more_body", False)
-            size += len(message.get("body", b""))
-            if size > most:
-                raise HTTPException(413, f"a request must have at most {most:,} bytes", {"Connection": "close"})
-            return message
+            while True:
+                left = max(0.0, start + limits.seconds - time.monotonic())
+                try:
+                    message = await asyncio.wait_for(receive(), None if is_complete else left)
+                except TimeoutError:
+                    raise HTTPException(408, ERRORS[408], CLOSE) from None
+                is_complete = not message.get("more_body", False)
+                size += len(message.get("body", b""))
+                if size <= most:
+                    return message
+                if is_complete or size > most + DRAINED:
+                    raise HTTPException(413, f"a request must have at most {most:,} bytes", CLOSE)
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -202,7 +212,13 @@ def monitor(app: ASGIApp, limits: Limits, metrics: Metrics) -> ASGIApp:
             await send(message)
 
         try:
+            if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+                message = "a request must not have both Content-Length and Transfer-Encoding"
+                await _error(400, message, CLOSE)(scope, receive, send_with_headers)
+                return
             await app(scope, limited_receive, send_with_headers)
+        except ClientDisconnect:
+            status = DISCONNECTED
         except Exception as error:  # its message may contain a text, so the log has its place only
             place = traceback.extract_tb(error.__traceback__)[-1]
             _log.error("%s at %s:%d", type(error).__name__, place.filename, place.lineno)

@@ -4,31 +4,60 @@ from __future__ import annotations
 
 import secrets
 import time
+from dataclasses import dataclass
 
-MAX_FILES = 20
+from relattn.translation.serve.queue import QueueFull
+
 LIFETIME = 1800.0  # seconds
 
 
+@dataclass(frozen=True)
+class StoredFile:
+    """Translated file.
+
+    Attributes:
+        name: name of the file that was uploaded.
+        content: its translation.
+        client: address of the client.
+        deadline: when it is removed.
+    """
+
+    name: str
+    content: bytes
+    client: str
+    deadline: float
+
+
 class FileStore:
-    """Files by random name. Each is kept for `LIFETIME`, or until `MAX_FILES` newer ones were added."""
+    """Files by random key, each kept for `LIFETIME`.
 
-    def __init__(self) -> None:
-        self._files: dict[str, tuple[float, bytes]] = {}  # deadline and content, oldest first
+    One client can use half of the store. If it adds more, its own oldest files are removed, and those of no other client.
 
-    def add(self, content: bytes, suffix: str) -> str:
-        """Keep a file and return its name, which cannot be guessed and ends in `suffix`."""
+    Args:
+        size: maximum size of all files, in bytes.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size, self._files = size, dict[str, StoredFile]()  # oldest first
+
+    def add(self, content: bytes, name: str, suffix: str, client: str) -> str:
+        """Keep a file and return its key, which cannot be guessed and ends in `suffix`. Raises QueueFull."""
         self._drop_expired()
-        if len(self._files) == MAX_FILES:
-            del self._files[next(iter(self._files))]
-        name = secrets.token_urlsafe(18) + suffix
-        self._files[name] = time.monotonic() + LIFETIME, content
-        return name
+        own = [key for key, file in self._files.items() if file.client == client]
+        total = len(content) + sum(len(self._files[key].content) for key in own)
+        while own and total > self._size // 2:
+            total -= len(self._files.pop(own.pop(0)).content)
+        if len(content) + sum(len(file.content) for file in self._files.values()) > self._size:
+            raise QueueFull
+        key = secrets.token_urlsafe(18) + suffix
+        self._files[key] = StoredFile(name, content, client, time.monotonic() + LIFETIME)
+        return key
 
-    def get(self, name: str) -> bytes | None:
-        """Return the content of a file; None if there is no such file or it has expired."""
+    def get(self, key: str) -> StoredFile | None:
+        """Return a file; None if there is no such file or it has expired."""
         self._drop_expired()
-        return self._files.get(name, (0.0, None))[1]
+        return self._files.get(key)
 
     def _drop_expired(self) -> None:
         now = time.monotonic()
-        self._files = {name: file for name, file in self._files.items() if file[0] >= now}
+        self._files = {key: file for key, file in self._files.items() if file.deadline >= now}

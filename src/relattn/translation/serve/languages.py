@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from babel import Locale, UnknownLocaleError
@@ -24,16 +24,20 @@ class Detector:
         codes: languages to choose from; those that py3langid does not know are never detected.
     """
 
-    def __init__(self, codes: Iterable[str]) -> None:
+    def __init__(self, codes: Sequence[str]) -> None:
         self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         by_label = {code.partition("-")[0]: code for code in sorted(codes, reverse=True)}
         self._codes = {label: code for label, code in by_label.items() if label in self._identifier.labels}
+        self._unknown = {"confidence": 0.0, "language": min(codes, default="")}
         if self._codes:
             self._identifier.set_languages(list(self._codes))
 
     def rank(self, text: str) -> list[dict[str, Any]]:
-        """Return languages with confidences in percent, likeliest first; none if the text has no letters."""
+        """Return languages with confidences in percent, likeliest first.
+
+        For a text without letters, it is the first language of the server, with confidence 0.
+        """
         if not self._codes or not any(map(str.isalpha, text)):
-            return []
+            return [self._unknown]
         ranking = self._identifier.rank(text)
         return [{"confidence": round(100.0 * p, 1), "language": self._codes[label]} for label, p in ranking]

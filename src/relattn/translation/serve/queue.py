@@ -4,6 +4,9 @@ A model translates one batch at a time, in a thread. Requests that arrive meanwh
 takes one sentence of each request in turn until it is full, so a long text does not delay short ones. If nothing is
 being translated, the first sentence waits a few milliseconds for others. The translation of a sentence does not depend
 on the rest of its batch. The queue is bounded: a request that would overflow it is refused.
+
+A batch cannot be interrupted, so the work of one is limited too: by the square of the lengths of its sentences. A sentence of
+the maximum length has a batch of its own.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any
 
 from relattn.translation.serve.limits import Limits
 
+MAX_WORK = 1_000_000  # sum of the squared sizes of the items of a batch; 64 of 125 characters, or one of 1,000
 _Item = tuple[Any, asyncio.Future[Any]]  # an item and its future result
 
 
@@ -30,6 +34,7 @@ class BatchQueue:
         work: function that returns a result per item of a batch; it runs in a thread of `threads`.
         threads: threads to run `work` in.
         limits: batch size, size of the queue, and how long to wait for a batch to fill.
+        size: function that returns the size of an item, such as its number of characters.
         on_batch: function that is called with the size of each batch.
     """
 
@@ -38,9 +43,10 @@ class BatchQueue:
         work: Callable[[list[Any]], list[Any]],
         threads: Executor,
         limits: Limits,
+        size: Callable[[Any], int] = lambda item: 1,
         on_batch: Callable[[int], object] = lambda size: None,
     ) -> None:
-        self._work, self._threads, self._limits, self._on_batch = work, threads, limits, on_batch
+        self._work, self._threads, self._limits, self._size, self._on_batch = work, threads, limits, size, on_batch
         self._requests: deque[deque[_Item]] = deque()  # items that are not in a batch yet
         self._arrived = asyncio.Event()
 
@@ -84,9 +90,14 @@ class BatchQueue:
     def _next_batch(self) -> list[_Item]:
         """Take items for a batch from the queue, one of each request in turn."""
         batch: list[_Item] = []
+        work = 0
         while self._requests and len(batch) < self._limits.batch:
             request = self._requests.popleft()
             if request:
+                work += self._size(request[0][0]) ** 2
+                if batch and work > MAX_WORK:
+                    self._requests.appendleft(request)  # it begins the next batch
+                    break
                 batch.append(request.popleft())
             if request:
                 self._requests.append(request)

@@ -5,13 +5,13 @@ A text between two languages goes through one model, or through two if the serve
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from relattn.translation.config import SearchConfig
@@ -20,9 +20,10 @@ from relattn.translation.errors import InputError, one_line, require
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.metrics import Metrics
 from relattn.translation.serve.queue import BatchQueue
-from relattn.translation.serve.text.documents import read_document
-from relattn.translation.serve.text.html import Markup
-from relattn.translation.serve.text.sentences import SplitText, split
+from relattn.translation.serve.parsing import ParserPool
+from relattn.translation.serve.text.documents import document_texts, fill_document
+from relattn.translation.serve.text.html import fill_pages, page_texts
+from relattn.translation.serve.text.sentences import SplitText, has_placeholders, split
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import Translation, Translator
 
@@ -77,7 +78,8 @@ class Model:
         self.source, self.target = pair
         self.translator, self.search = translator, search
         tagged = partial(self._translate, keep_tags=True)
-        self.queues = [make_queue(work) for work in (self._translate, tagged, self._score_words, self._inspect)]
+        works: list[Callable[[list[Any]], list[Any]]] = [self._translate, tagged, self._score_words, self._inspect]
+        self.queues = [make_queue(work) for work in works]
         self.plain, self.tagged, self.words, self.attention = self.queues
 
     def _translate(self, items: list[tuple[str, int, str]], *, keep_tags: bool = False) -> list[list[Translation]]:
@@ -136,7 +138,8 @@ class Router:
         self.limits, self.metrics, self._pivot = limits, Metrics(), pivot
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="translate")
         on_batch = self.metrics.batch_sentences.observe
-        make_queue = partial(BatchQueue, threads=self._threads, limits=limits, on_batch=on_batch)
+        make_queue = partial(BatchQueue, threads=self._threads, limits=limits, size=_characters, on_batch=on_batch)
+        self._parsers = ParserPool(limits)
         self._models = {
             pair: Model(pair, each, (searches or {}).get(pair, each.search), make_queue)
             for pair, each in translators.items()
@@ -154,7 +157,7 @@ class Router:
         return [code for code in self.codes if self._route(source, code)]
 
     async def translate(
-        self, texts: Sequence[str], sources: Sequence[str], target: str, *, html: bool, count: int
+        self, texts: Sequence[str], sources: Sequence[str], target: str, *, html: bool, count: int, client: str
     ) -> list[list[str]]:
         """Return the translations of each text, best first. A text that is in the target language is left unchanged.
 
@@ -164,22 +167,24 @@ class Router:
             target: language to translate into.
             html: whether the texts are HTML.
             count: maximum number of translations per text; the beam size also limits it.
+            client: address of the client.
 
         Raises:
             InputError: no model translates the languages, a text cannot be read, or there are too many sentences.
             QueueFull: too many sentences are waiting.
+            ParsingLimitExceeded: HTML takes too much time or memory to parse.
         """
         results = {}
         for source in dict.fromkeys(sources):
             group = [text for text, each in zip(texts, sources, strict=True) if each == source]
             translations = [[text] for text in group]
             if source != target or source not in self.codes:
-                translations = await self._translate_group(group, source, target, html=html, count=count)
+                translations = await self._translate_group(group, source, target, html=html, count=count, client=client)
             results[source] = iter(translations)
         return [next(results[source]) for source in sources]
 
     async def _translate_group(
-        self, texts: Sequence[str], source: str, target: str, *, html: bool, count: int
+        self, texts: Sequence[str], source: str, target: str, *, html: bool, count: int, client: str
     ) -> list[list[str]]:
         """Return the translations of texts in one language."""
         route = self._require_route(source, target)
@@ -187,21 +192,10 @@ class Router:
         if not html:
             return await self._through(route, texts, count=count)
         keep_tags = _supports_tags(route)
-
-        def read() -> list[list[Markup]]:  # one copy per translation, as each can be filled once
-            return [[Markup(text, keep_tags=keep_tags) for _ in range(count)] for text in texts]
-
-        def fill() -> list[list[str]]:
-            filled = []
-            for page in pages:
-                ranked = _combine([next(translations) for _ in page[0].texts])
-                filled.append(list(dict.fromkeys(copy.fill(each) for copy, each in zip(page, ranked, strict=False))))
-            return filled
-
-        pages = await asyncio.to_thread(read)  # reading and filling may each take a second
-        parts = [text for page in pages for text in page[0].texts]
-        translations = iter(await self._through(route, parts, keep_tags=keep_tags, count=count))
-        return await asyncio.to_thread(fill)
+        pages = await self._parsers.run(client, page_texts, texts, keep_tags)
+        translated = iter(await self._through(route, list(chain(*pages)), keep_tags=keep_tags, count=count))
+        ranked = [_combine([next(translated) for _ in page]) for page in pages]
+        return await self._parsers.run(client, fill_pages, texts, keep_tags, ranked)
 
     async def words(self, text: str, source: str, target: str, *, count: int, prefix: str = "") -> ScoredText:
         """Return the words of the best translation of a plain text, and up to count − 1 other translations.
@@ -238,16 +232,24 @@ class Router:
         (inspection,) = await model.attention.submit([(first[0], prefix)])
         return inspection
 
-    async def document(self, name: str, content: bytes, source: str, target: str) -> bytes:
+    async def document(self, name: str, content: bytes, source: str, target: str, *, client: str) -> bytes:
         """Return the translation of a file. Errors are those of `read_document` and `translate`."""
+        if source == target and source in self.codes:
+            return content
         route = self._require_route(source, target)
-        keep_tags = _supports_tags(route)
-        unpacked = self.limits.unpacked
-        document = await asyncio.to_thread(read_document, name, content, keep_tags=keep_tags, unpacked=unpacked)
-        self.require_few_characters(document.texts)
-        translations = await self._through(route, document.texts, keep_tags=keep_tags)
-        filled = await asyncio.to_thread(document.fill, [best for best, *_ in translations])
-        return filled.encode() if isinstance(filled, str) else filled
+        file = name, content, _supports_tags(route), self.limits.unpacked
+        texts = await self._parsers.run(client, document_texts, *file)
+        self.require_few_characters(texts)
+        translations = await self._through(route, texts, keep_tags=_supports_tags(route))
+        return await self._parsers.run(client, fill_document, *file, [best for best, *_ in translations])
+
+    async def readable_texts(self, texts: Sequence[str], *, client: str) -> list[str]:
+        """Return the texts of HTML without tags, to detect their languages."""
+        return [" ".join(page) for page in await self._parsers.run(client, page_texts, texts, False)]
+
+    async def readable_text(self, name: str, content: bytes, *, client: str) -> str:
+        """Return the text of a file without tags, to detect its language."""
+        return " ".join(await self._parsers.run(client, document_texts, name, content, False, self.limits.unpacked))
 
     def require_few_characters(self, texts: Sequence[str]) -> None:
         """Raise an InputError if texts have too many characters in total."""
@@ -289,8 +291,19 @@ class Router:
         items = [(sentence, count, prefix) for text in parts for sentence in text.sentences]
         most = self.limits.sentences
         require(len(items) <= most, f"a request must have at most {most:,} sentences, got {len(items):,}")
-        translations = iter(await (model.tagged if keep_tags else model.plain).submit(items))
+        has_tags = [keep_tags and has_placeholders(sentence) for sentence, _ in items]
+        queues = {True: model.tagged, False: model.plain}  # a sentence without tags is translated as in a plain text
+        results = {
+            key: iter(await queue.submit([item for item, each in zip(items, has_tags, strict=True) if each == key]))
+            for key, queue in queues.items()
+        }
+        translations = iter([next(results[key]) for key in has_tags])
         return [(text, [next(translations) for _ in text.sentences]) for text in parts]
+
+
+def _characters(item: Any) -> int:
+    """Return the number of characters of an item of a queue: a sentence, or a tuple that begins with one."""
+    return len(item if isinstance(item, str) else item[0])
 
 
 def _supports_tags(route: Sequence[Model]) -> bool:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import socket
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import uvicorn
@@ -11,6 +15,7 @@ import uvicorn
 from relattn.translation.config import SearchConfig
 from relattn.translation.errors import InputError, reason
 from relattn.translation.serve.app import make_app
+from relattn.translation.serve.connections import connection_type
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.routing import Pair, Router
 from relattn.translation.translate.pipeline import Translator
@@ -25,6 +30,7 @@ def serve(
     pivot: str = "",
     keys: Path | None = None,
     cors: Sequence[str] = (),
+    proxies: Sequence[str] = (),
     limits: Limits,
 ) -> None:
     """Serve translations until SIGTERM or Ctrl-C. Requests that were accepted by then are answered.
@@ -37,6 +43,7 @@ def serve(
         pivot: language to translate through if no model translates a pair directly; none if empty.
         keys: file of API keys, one per line; None requires no key.
         cors: origins whose web pages may use the server.
+        proxies: addresses of proxies, whose X-Forwarded-For and X-Forwarded-Proto are used.
         limits: limits on requests.
 
     Raises:
@@ -59,7 +66,35 @@ def serve(
         log_level="warning",
         access_log=False,
         server_header=False,
+        http=connection_type(limits),
+        forwarded_allow_ips=list(proxies),
         timeout_graceful_shutdown=int(limits.seconds) + 1,
     )
-    with listener:
+    with listener, _json_log():
         uvicorn.Server(config).run(sockets=[listener])
+
+
+@contextmanager
+def _json_log() -> Iterator[None]:
+    """Log requests and errors as a JSON object per line on standard error.
+
+    Warnings of libraries are left out: they concern requests that are refused with a message, and may contain texts.
+    """
+    root, handler = logging.getLogger(), logging.StreamHandler(sys.stderr)
+    before = root.handlers
+    handler.setFormatter(_JsonFormatter())
+    handler.addFilter(lambda record: record.name == "relattn.serve" or record.levelno >= logging.ERROR)
+    root.handlers = [handler]
+    try:
+        yield
+    finally:
+        root.handlers = before
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a JSON object. The messages of requests are JSON already. Tracebacks may contain texts."""
+        message = record.getMessage()
+        if record.levelno < logging.ERROR:
+            return message
+        return json.dumps({"level": record.levelname.lower(), "logger": record.name, "message": message})

@@ -10,7 +10,8 @@ import html
 import io
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,28 +69,32 @@ def _subtitles(content: str, *, keep_tags: bool) -> Document:
 
 
 def _split_lines(text: str, count: int) -> str:
-    """Split a text into lines of similar length."""
-    for number in range(1, count):
-        gaps = [gap.start() for gap in re.finditer(r" (?![^<>]*>)", text)]  # spaces outside of tags
-        if gaps:
-            nearest = min(gaps, key=lambda gap: abs(gap - len(text) * number / count))
-            text = f"{text[:nearest]}\n{text[nearest + 1 :]}"
-    return text
+    """Split a text into lines of similar length, at spaces outside of tags."""
+    gaps = [match.start() for match in re.finditer(r"<[^<>]*>| ", text) if match[0] == " "]
+    breaks = min(count - 1, len(gaps))
+    lines, begin, low = [], 0, 0
+    for number in range(1, breaks + 1):
+        wanted = len(text) * number / (breaks + 1)
+        high = len(gaps) - (breaks - number)  # each later break needs a gap
+        after = bisect_left(gaps, wanted, low, high)
+        nearest = min((i for i in (after - 1, after) if low <= i < high), key=lambda i: abs(gaps[i] - wanted))
+        lines.append(text[begin : gaps[nearest]])
+        begin, low = gaps[nearest] + 1, nearest + 1
+    return "\n".join([*lines, text[begin:]])
 
 
 def _word_document(content: bytes, *, keep_tags: bool) -> Document:
-    """Read a Word document as HTML: a `<p>` per paragraph, and in it a `<span>` per run or link of text.
+    """Read a Word document as HTML: a `<p>` per paragraph, and in it a `<span>` per piece of text.
 
-    Runs with anything but text, such as a picture, stay in their places.
+    A piece is a child of a paragraph: a run, a link, a tracked insertion or a content control. Those with anything but text,
+    such as a picture or deleted text, stay in their places.
     """
-    import docx
-    from docx.text.paragraph import Paragraph
-
     with reading("the file", "not a Word document"):
-        document = docx.Document(io.BytesIO(content))
+        package, parts = _open_word_document(content)
         paragraphs = [
-            [piece for piece in Paragraph(each, document).iter_inner_content() if _is_text(piece)]
-            for each in _paragraphs(document)
+            [piece for piece in paragraph if _name(piece) in _PIECES and _is_text(piece)]
+            for part in parts
+            for paragraph in part.element.iter("{*}p")
         ]
     markup = Markup("".join(map(_as_html, paragraphs)), keep_tags=keep_tags)
 
@@ -98,41 +103,57 @@ def _word_document(content: bytes, *, keep_tags: bool) -> Document:
         for pieces, paragraph in zip(paragraphs, filled, strict=True):
             _fill_paragraph(pieces, paragraph)
         out = io.BytesIO()
-        document.save(out)
+        package.save(out)
         return out.getvalue()
 
     return Document(markup.texts, fill)
 
 
-def _paragraphs(document: Any) -> Iterator[Any]:
-    """Yield the elements of all paragraphs, including those in tables, headers and footers."""
-    parts = [document.element.body]
-    parts += [part._element for section in document.sections for part in (section.header, section.footer)]
-    for part in parts:
-        yield from part.iter("{*}p")
+def _open_word_document(content: bytes) -> tuple[Any, list[Any]]:
+    """Return the package of a Word document, and its parts with paragraphs: first the body, then headers, footers and notes."""
+    import docx
+    from docx.opc.constants import CONTENT_TYPE
+    from docx.opc.part import PartFactory, XmlPart
+
+    notes = CONTENT_TYPE.WML_FOOTNOTES, CONTENT_TYPE.WML_ENDNOTES
+    for content_type in notes:  # python-docx does not parse them by itself
+        PartFactory.part_type_for.setdefault(content_type, XmlPart)
+    body = docx.Document(io.BytesIO(content)).part
+    content_types = {CONTENT_TYPE.WML_HEADER, CONTENT_TYPE.WML_FOOTER, *notes}
+    others = [part for part in body.package.iter_parts() if part.content_type in content_types]
+    return body.package, [body, *sorted(others, key=lambda part: part.partname)]
 
 
+_PIECES = {"r", "hyperlink", "ins", "moveTo", "sdt", "smartTag"}
 _TEXT_ELEMENTS = {"rPr", "t", "tab", "cr", "br", "noBreakHyphen", "lastRenderedPageBreak"}
 
 
+def _name(element: Any) -> str:
+    """Return the name of an element without its namespace; empty for a comment."""
+    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
+
+
 def _is_text(piece: Any) -> bool:
-    """Whether a run or link has text and nothing else."""
-    elements = [child for run in _runs(piece) for child in run._element]
-    return bool(piece.text) and all(
-        child.tag.rpartition("}")[2] in _TEXT_ELEMENTS
-        and not (child.tag.endswith("}br") and child.attrib)  # a page or column break
+    """Whether a piece has text and nothing else."""
+    elements = [child for run in _runs(piece) for child in run]
+    return bool(_piece_text(piece)) and all(
+        _name(child) in _TEXT_ELEMENTS and not (_name(child) == "br" and child.attrib)  # a page or column break
         for child in elements
     )
 
 
 def _runs(piece: Any) -> list[Any]:
-    """Return the runs of a link; a run is its own."""
-    return getattr(piece, "runs", [piece])
+    """Return the runs of a piece; a run is its own."""
+    return [piece] if _name(piece) == "r" else list(piece.iter("{*}r"))
+
+
+def _piece_text(piece: Any) -> str:
+    return "".join(run.text for run in _runs(piece))
 
 
 def _as_html(pieces: Sequence[Any]) -> str:
     """Return a paragraph as HTML, with a numbered `<span>` per piece if there are several."""
-    texts = [html.escape(piece.text).replace("\n", "<br>") for piece in pieces]
+    texts = [html.escape(_piece_text(piece)).replace("\n", "<br>") for piece in pieces]
     if len(texts) != 1:
         texts = [f"<span id={number}>{text}</span>" for number, text in enumerate(texts)]
     return f"<p>{''.join(texts)}</p>"
@@ -150,13 +171,12 @@ def _fill_paragraph(pieces: Sequence[Any], paragraph: Tag) -> None:
         if isinstance(node, Tag) and node.name == "span":
             order.append(int(str(node["id"])))
         texts[order[-1] if order else 0] += node.get_text()
-    elements = [piece._element for piece in pieces]
     if sorted(order) == list(range(len(pieces))):
-        places = [element.makeelement("place") for element in elements]
-        for element, place in zip(elements, places, strict=True):
-            element.getparent().replace(element, place)
+        places = [piece.makeelement("place") for piece in pieces]
+        for piece, place in zip(pieces, places, strict=True):
+            piece.getparent().replace(piece, place)
         for place, number in zip(places, order, strict=True):
-            place.getparent().replace(place, elements[number])
+            place.getparent().replace(place, pieces[number])
     for piece, text in zip(pieces, texts, strict=True):
         first, *others = _runs(piece)
         first.text = text
@@ -204,6 +224,17 @@ def read_document(name: str, content: bytes, *, keep_tags: bool, unpacked: int) 
     with reading("the file", "not text"):
         text = content.decode("utf-8-sig")
     return FORMATS[suffix](text, keep_tags=keep_tags)
+
+
+def document_texts(name: str, content: bytes, keep_tags: bool, unpacked: int) -> list[str]:
+    """Return the texts of a file. Arguments and errors are those of `read_document`."""
+    return read_document(name, content, keep_tags=keep_tags, unpacked=unpacked).texts
+
+
+def fill_document(name: str, content: bytes, keep_tags: bool, unpacked: int, translations: Sequence[str]) -> bytes:
+    """Return a file with its texts replaced."""
+    filled = read_document(name, content, keep_tags=keep_tags, unpacked=unpacked).fill(translations)
+    return filled.encode() if isinstance(filled, str) else filled
 
 
 def file_suffix(name: str) -> str:

@@ -20,6 +20,8 @@ from bs4.formatter import HTMLFormatter
 from relattn.translation.errors import reading, require
 
 MAX_DEPTH = 100  # nested elements
+MAX_TAGS = 50_000  # checked before parsing
+MAX_PREFIX = 20  # characters in the names of placeholders
 _CODE = "code", "kbd", "samp", "var"
 _UNTRANSLATED = {*_CODE, "script", "style", "pre", "textarea", "svg", "math", "template", "noscript"}
 _INLINE = {
@@ -41,10 +43,11 @@ class Markup:
         texts: texts to translate.
 
     Raises:
-        InputError: the HTML cannot be parsed, or has too many nested elements.
+        InputError: the HTML cannot be parsed, or has too many elements or nested elements.
     """
 
     def __init__(self, html: str, *, keep_tags: bool) -> None:
+        require(html.count("<") <= MAX_TAGS, f"HTML must have at most {MAX_TAGS:,} tags")
         with reading("html", "cannot be parsed"):
             self._soup = BeautifulSoup(html, "html.parser")
         self._keep_tags = keep_tags
@@ -118,12 +121,26 @@ class Markup:
         return top
 
 
+def page_texts(pages: Sequence[str], keep_tags: bool) -> list[list[str]]:
+    """Return the texts of each page."""
+    return [Markup(page, keep_tags=keep_tags).texts for page in pages]
+
+
+def fill_pages(
+    pages: Sequence[str], keep_tags: bool, translations: Sequence[Sequence[Sequence[str]]]
+) -> list[list[str]]:
+    """Return the different translations of each page, given those of its texts, per page and best first."""
+    return [
+        list(dict.fromkeys(Markup(page, keep_tags=keep_tags).fill(texts) for texts in ranked))
+        for page, ranked in zip(pages, translations, strict=True)
+    ]
+
+
 def _unused_prefix(html: str) -> str:
     """Return a prefix for names of placeholders with which no tag of the HTML begins."""
-    prefix = "m"
-    while any(f"{start}{prefix}" in html for start in ("<", "/", "lt;")):
-        prefix += "m"
-    return prefix
+    longest = max(map(len, re.findall(r"(?:[</]|lt;)(m+)", html)), default=0)
+    require(longest < MAX_PREFIX, f"HTML must have no names that begin with {MAX_PREFIX} times the letter m")
+    return "m" * (longest + 1)
 
 
 def _is_inline(node: PageElement, depth: int) -> bool:

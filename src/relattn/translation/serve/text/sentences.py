@@ -18,6 +18,11 @@ _SPACE = re.compile(r"\s")
 _TAG = re.compile(r"<(/?)[a-z]+\d+(/?)>")  # placeholder tags of `Markup`
 
 
+def has_placeholders(text: str) -> bool:
+    """Whether a text has placeholder tags of `Markup`."""
+    return _TAG.search(text) is not None
+
+
 @dataclass(frozen=True)
 class SplitText:
     """Sentences of a text, and the white space before the first, between them and after the last."""

@@ -1,0 +1,223 @@
+"""Measure how long other requests to a server take while hostile ones run, and how much memory the server needs.
+
+    python -m benchmarks.serving_attacks MODEL
+
+Each row is one attack: several uploads at once, or many connections. Meanwhile, GET /health and a plain text request are sent
+in turn, each in a thread, and a small file to translate in a third one. "memory" is the highest resident memory of the server
+and its processes.
+"""
+
+import http.client
+import io
+import json
+import socket
+import sys
+import tempfile
+import threading
+import time
+import urllib.parse
+import zipfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.measure import command, parse, record
+from benchmarks.serving import serving
+
+MB = 1_000_000
+
+
+def multipart(name: str, content: bytes, source: str = "en") -> tuple[str, bytes]:
+    """Return the content type and the body of a form with a file to translate."""
+    fields = "".join(
+        f'--x\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'
+        for key, value in {"source": source, "target": "de"}.items()
+    )
+    head = f'{fields}--x\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'
+    return "multipart/form-data; boundary=x", head.encode() + content + b"\r\n--x--\r\n"
+
+
+def word_file(body: str, level: int = 6) -> bytes:
+    """Return a Word document whose body is `body`, in XML."""
+    import docx
+
+    out, copy = io.BytesIO(), io.BytesIO()
+    docx.Document().save(out)
+    with zipfile.ZipFile(out) as old, zipfile.ZipFile(copy, "w", zipfile.ZIP_DEFLATED, compresslevel=level) as new:
+        for entry in old.infolist():
+            content = old.read(entry)
+            if entry.filename == "word/document.xml":
+                start, _, rest = content.decode().partition("<w:body>")
+                content = f"{start}<w:body>{body}{rest[rest.rindex('<w:sectPr') :]}".encode()
+            new.writestr(entry.filename, content)
+    return copy.getvalue()
+
+
+def subtitle(text: str) -> bytes:
+    return f"1\n00:00:01,000 --> 00:00:02,000\n{text}\n".encode()
+
+
+FILES: dict[str, tuple[int, str, Callable[[], bytes]]] = {  # copies at once, name of the file, its content
+    "unclosed comments, 4.8 MB": (6, "a.html", lambda: b"<!--" * 1_200_000),
+    "unclosed tags, 4.8 MB": (6, "a.html", lambda: b"<a b='" * 800_000),
+    "unclosed declarations, 4.8 MB": (6, "a.html", lambda: b"<![" * 1_600_000),
+    "400 KB of <b>a</b>": (6, "a.html", lambda: b"<b>a</b>" * 50_000),
+    "4.8 MB of <b></b>": (6, "a.html", lambda: b"<b></b>" * 690_000),
+    "4.8 MB of </p>": (6, "a.html", lambda: b"</p>" * 1_200_000),
+    "a tag of 4.8 MB, <mmm…": (6, "a.html", lambda: b"<" + b"m" * 4_800_000),
+    "100 KB of <mm…, one more m each": (6, "a.html", lambda: b"".join(b"<" + b"m" * n + b">" for n in range(450))),
+    "subtitle of 6,000 lines": (6, "a.srt", lambda: subtitle("\n".join(["ab"] * 6000))),
+    "subtitle of 6,000 lines with <": (6, "a.srt", lambda: subtitle("\n".join(["<"] * 6000))),
+    "60,000 subtitles": (6, "a.srt", lambda: subtitle("") * 60_000),
+    "4.8 MB of digits and line ends, .srt": (6, "a.srt", lambda: b"1\n" * 2_400_000),
+    "Word, 1,000,000 empty paragraphs": (6, "a.docx", lambda: word_file("<w:p/>" * 1_000_000)),
+    "Word, a paragraph of 300,000 runs": (
+        6,
+        "a.docx",
+        lambda: word_file(f"<w:p>{'<w:r><w:t>a</w:t></w:r>' * 300_000}</w:p>"),
+    ),
+    "Word, nested tables": (6, "a.docx", lambda: word_file("<w:tbl>" * 200 + "<w:p/>" + "</w:tbl>" * 200)),
+    "Word that unpacks to 49 MB": (
+        6,
+        "a.docx",
+        lambda: word_file(f"<w:p><w:r><w:t>{'a' * 49_000_000}</w:t></w:r></w:p>"),
+    ),
+    "text of 20,000 characters": (6, "a.txt", lambda: b"ab " * 6_600),
+    "text of 20,000 characters, no space": (6, "a.txt", lambda: b"a" * 19_900),
+}
+
+
+def send(place: urllib.parse.SplitResult, method: str, path: str, kind: str, body: bytes) -> tuple[str, float]:
+    """Send a request. Return its status, or the error, and its duration in seconds."""
+    began, connection = time.perf_counter(), http.client.HTTPConnection(place.hostname or "", place.port, timeout=90)
+    try:
+        connection.request(method, path, body or None, {"Content-Type": kind})
+        answer = connection.getresponse()
+        answer.read()
+        return str(answer.status), time.perf_counter() - began
+    except OSError as error:
+        return type(error).__name__, time.perf_counter() - began
+    finally:
+        connection.close()
+
+
+def memory(process: int) -> int:
+    """Return the resident memory of a process and its children, in MiB."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    total = 0
+    for each in [str(process), *children]:
+        try:
+            total += int(Path(f"/proc/{each}/statm").read_text().split()[1])
+        except OSError:
+            pass
+    return total * 4096 >> 20
+
+
+def slow_connections(place: urllib.parse.SplitResult, count: int, seconds: float) -> Counter[str]:
+    """Open connections and send a byte of a header per second on each."""
+    connections, answers = [], Counter[str]()
+    for _ in range(count):
+        try:
+            connections.append(socket.create_connection((place.hostname or "", place.port or 0), timeout=2))
+        except OSError as error:
+            answers[type(error).__name__] += 1
+    until = time.monotonic() + seconds
+    text = iter("GET /health HTTP/1.1\r\nX-Name: " + "a" * 1000)
+    while time.monotonic() < until:
+        byte = next(text).encode()
+        for each in list(connections):
+            try:
+                each.sendall(byte)
+            except OSError as error:
+                answers[f"closed ({type(error).__name__})"] += 1
+                connections.remove(each)
+        time.sleep(1.0)
+    answers["open at the end"] += len(connections)
+    for each in connections:
+        each.close()
+    return answers
+
+
+def during(
+    place: urllib.parse.SplitResult, process: int, attack: Callable[[], object], most: float
+) -> dict[str, object]:
+    """Run an attack, and measure other requests meanwhile, for at most some seconds."""
+    body = json.dumps({"q": "one hundred and fourteen", "source": "en", "target": "de"}).encode()
+    kind, small = multipart("b.html", b"<p>one <b>hundred</b></p>")
+    others = {
+        "health": ("GET", "/health", "", b""),
+        "text": ("POST", "/translate", "application/json", body),
+        "file": ("POST", "/translate_file", kind, small),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in others}
+    failed, highest, stop = Counter[str](), 0, threading.Event()
+
+    def probe(name: str) -> None:
+        while not stop.is_set():
+            status, duration = send(place, *others[name])
+            seconds[name].append(duration)
+            if status != "200":
+                failed[f"{name} {status}"] += 1
+            time.sleep(0.02)
+
+    threads = [threading.Thread(target=probe, args=[name]) for name in others]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    attacker = threading.Thread(target=attack, daemon=True)
+    began = time.perf_counter()
+    attacker.start()
+    while attacker.is_alive() and time.perf_counter() - began < most:
+        highest = max(highest, memory(process))
+        time.sleep(0.05)
+    duration = time.perf_counter() - began
+    stop.set()
+    for thread in threads:
+        thread.join()
+    row: dict[str, object] = {"seconds": f"{duration:.1f}", "mib": highest}
+    for name, values in seconds.items():
+        values.sort()
+        for column, part in (("p50", 0.5), ("p99", 0.99), ("worst", 1.0)):
+            row[f"{name}_{column}_ms"] = f"{1000 * values[min(len(values) - 1, int(part * len(values)))]:.0f}"
+    return {**row, "failed": " ".join(f"{name}×{count}" for name, count in failed.items())}
+
+
+def main() -> None:
+    parser = command("serving_attacks", __doc__)
+    parser.add_argument("model", type=Path, help="bundle or export")
+    parser.add_argument("--seconds", type=float, default=15.0, help="maximum duration of an attack (%(default)s)")
+    parser.add_argument("--only", default="", help="only attacks whose name contains this")
+    given = parse(parser, "serving-attacks-cpu.csv", threads=1)
+    for name in [*FILES, "nothing", "900 slow connections"]:
+        if given.only not in name:
+            continue
+        answers: Counter[str] = Counter()
+        with tempfile.TemporaryFile("w+") as log:
+            with serving(given.model, "--threads", str(given.threads), log=log) as (process, address):
+                place = urllib.parse.urlsplit(address)
+                send(place, "POST", "/translate_file", *multipart("b.html", b"<p>one</p>"))  # imports
+                if name in FILES:
+                    count, file, content = FILES[name]
+                    kind, body = multipart(file, content())
+
+                    def upload() -> None:
+                        answers[send(place, "POST", "/translate_file", kind, body)[0]] += 1
+
+                    def attack() -> None:
+                        threads = [threading.Thread(target=upload, daemon=True) for _ in range(count)]
+                        for thread in threads:
+                            thread.start()
+                        for thread in threads:
+                            thread.join()
+                elif name == "nothing":
+                    attack = lambda: time.sleep(given.seconds)  # noqa: E731
+                else:
+                    attack = lambda: answers.update(slow_connections(place, 900, given.seconds))  # noqa: E731
+                row = during(place, process.pid, attack, given.seconds)
+        row["answers"] = " ".join(f"{status}×{count}" for status, count in answers.items()) or "none yet"
+        print(name, row, file=sys.stderr, flush=True)
+        record(given, [{"name": name, **row}], ("name", "commit"))
+
+
+if __name__ == "__main__":
+    main()

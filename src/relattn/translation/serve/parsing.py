@@ -1,0 +1,99 @@
+"""Parsing of HTML and files, in processes of its own.
+
+The upload of a client can take any time to parse, and a thread cannot be stopped. So the libraries that parse run in a few
+processes without PyTorch, which have a limit on their processor time and on their memory. A process that exceeds it ends, and
+only the request that it worked for fails. A client gets half of the processes at most, so that the others can be used meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
+
+from relattn.translation.errors import InputError
+from relattn.translation.serve.limits import Limits
+
+PROCESSES = 4
+_NICENESS = 5  # translations have priority
+Result = TypeVar("Result")
+
+
+class ParsingLimitExceeded(Exception):
+    """An upload takes too much time or memory to parse."""
+
+
+class ParserPool:
+    """Processes that parse.
+
+    Args:
+        limits: processor time and memory per request.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._processes = CapacityLimiter(PROCESSES)
+        self._shares: WeakValueDictionary[str, CapacityLimiter] = WeakValueDictionary()  # by client
+
+    async def run(self, client: str, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Return the result of a function of the module `text`. If the caller is cancelled, its process is killed.
+
+        Args:
+            client: address of the client, which shares its processes with others from there.
+            function: function at the top level of its module.
+            arguments: arguments that can be pickled.
+
+        Raises:
+            ParsingLimitExceeded: the function took too much time or memory.
+            Exception: the function raised it.
+        """
+        share = self._shares.setdefault(client, CapacityLimiter(PROCESSES // 2))
+        limits = self._limits.parsing, self._limits.memory
+        async with share:
+            try:
+                return await to_process.run_sync(
+                    _run_limited, *limits, function, arguments, cancellable=True, limiter=self._processes
+                )
+            except (BrokenWorkerProcess, MemoryError) as error:
+                raise ParsingLimitExceeded from error
+
+
+def _run_limited(seconds: int, memory: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Run a function in a process of the pool, which the system ends after some seconds of processor time."""
+    _prepare()
+    if sys.platform != "win32":  # no limits there, except the time to answer a request
+        import resource
+
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        for limit, value in (
+            (resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime) + seconds),
+            (resource.RLIMIT_AS, memory),
+        ):
+            resource.setrlimit(limit, (value, resource.getrlimit(limit)[1]))
+    try:
+        return function(*arguments)
+    except InputError as error:
+        if isinstance(error.__cause__, MemoryError):  # the file may be right
+            raise error.__cause__ from None
+        raise
+
+
+@cache
+def _prepare() -> None:
+    """Set up a process of the pool, before the time of its first request is measured."""
+    import docx
+    import srt
+
+    assert docx
+    assert srt
+    for number in (signal.SIGINT, signal.SIGTERM):  # the server ends it, after requests have been answered
+        signal.signal(number, signal.SIG_IGN)
+    if hasattr(os, "nice"):
+        os.nice(_NICENESS)
