@@ -2,16 +2,15 @@
 
     python -m benchmarks.serving_attacks MODEL
 
-Each row is one attack: several uploads at once, or many connections. Meanwhile, GET /health and a plain text request are sent
-in turn, each in a thread, and a small file to translate in a third one. "memory" is the highest resident memory of the server
-and its processes.
+Each row is one attack: several uploads at once from the address 127.0.0.2, or many connections. Meanwhile, a client at
+127.0.0.1 sends GET /health, a plain text and a small file to translate, each in a thread. "mib" is the highest resident
+memory of the server and its processes.
 """
 
 import http.client
 import io
 import json
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -19,6 +18,7 @@ import urllib.parse
 import zipfile
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from benchmarks.measure import command, parse, record
@@ -87,15 +87,18 @@ FILES: dict[str, tuple[int, str, Callable[[], bytes]]] = {  # copies at once, na
 }
 
 
-def send(place: urllib.parse.SplitResult, method: str, path: str, kind: str, body: bytes) -> tuple[str, float]:
-    """Send a request. Return its status, or the error, and its duration in seconds."""
-    began, connection = time.perf_counter(), http.client.HTTPConnection(place.hostname or "", place.port, timeout=90)
+def send(
+    place: urllib.parse.SplitResult, method: str, path: str, kind: str, body: bytes, source: str = "127.0.0.1"
+) -> tuple[str, float]:
+    """Send a request from an address. Return its status, or the error, and its duration in seconds."""
+    began = time.perf_counter()
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=20, source_address=(source, 0))
     try:
         connection.request(method, path, body or None, {"Content-Type": kind})
         answer = connection.getresponse()
         answer.read()
         return str(answer.status), time.perf_counter() - began
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         return type(error).__name__, time.perf_counter() - began
     finally:
         connection.close()
@@ -106,10 +109,8 @@ def memory(process: int) -> int:
     children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     total = 0
     for each in [str(process), *children]:
-        try:
+        with suppress(OSError):  # it has ended
             total += int(Path(f"/proc/{each}/statm").read_text().split()[1])
-        except OSError:
-            pass
     return total * 4096 >> 20
 
 
@@ -182,41 +183,43 @@ def during(
     return {**row, "failed": " ".join(f"{name}×{count}" for name, count in failed.items())}
 
 
+def measure(name: str, model: Path, threads: int, seconds: float) -> dict[str, object]:
+    """Start a server, run an attack by name, and return the columns of its row."""
+    answers: Counter[str] = Counter()
+    with tempfile.TemporaryFile("w+") as log, serving(model, "--threads", str(threads), log=log) as (process, address):
+        place = urllib.parse.urlsplit(address)
+        send(place, "POST", "/translate_file", *multipart("b.html", b"<p>one</p>"))  # loads modules
+        count, file, content = FILES.get(name, (0, "", bytes))
+        kind, body = multipart(file, content())
+
+        def upload() -> None:
+            answers[send(place, "POST", "/translate_file", kind, body, source="127.0.0.2")[0]] += 1
+
+        def attack() -> None:
+            if name == "nothing":
+                time.sleep(seconds)
+            elif not count:
+                answers.update(slow_connections(place, 900, seconds))
+            attackers = [threading.Thread(target=upload, daemon=True) for _ in range(count)]
+            for thread in attackers:
+                thread.start()
+            for thread in attackers:
+                thread.join()
+
+        row = during(place, process.pid, attack, seconds)
+    return {**row, "answers": " ".join(f"{status}×{count}" for status, count in answers.items()) or "none yet"}
+
+
 def main() -> None:
     parser = command("serving_attacks", __doc__)
     parser.add_argument("model", type=Path, help="bundle or export")
     parser.add_argument("--seconds", type=float, default=15.0, help="maximum duration of an attack (%(default)s)")
     parser.add_argument("--only", default="", help="only attacks whose name contains this")
     given = parse(parser, "serving-attacks-cpu.csv", threads=1)
-    for name in [*FILES, "nothing", "900 slow connections"]:
-        if given.only not in name:
-            continue
-        answers: Counter[str] = Counter()
-        with tempfile.TemporaryFile("w+") as log:
-            with serving(given.model, "--threads", str(given.threads), log=log) as (process, address):
-                place = urllib.parse.urlsplit(address)
-                send(place, "POST", "/translate_file", *multipart("b.html", b"<p>one</p>"))  # imports
-                if name in FILES:
-                    count, file, content = FILES[name]
-                    kind, body = multipart(file, content())
-
-                    def upload() -> None:
-                        answers[send(place, "POST", "/translate_file", kind, body)[0]] += 1
-
-                    def attack() -> None:
-                        threads = [threading.Thread(target=upload, daemon=True) for _ in range(count)]
-                        for thread in threads:
-                            thread.start()
-                        for thread in threads:
-                            thread.join()
-                elif name == "nothing":
-                    attack = lambda: time.sleep(given.seconds)  # noqa: E731
-                else:
-                    attack = lambda: answers.update(slow_connections(place, 900, given.seconds))  # noqa: E731
-                row = during(place, process.pid, attack, given.seconds)
-        row["answers"] = " ".join(f"{status}×{count}" for status, count in answers.items()) or "none yet"
-        print(name, row, file=sys.stderr, flush=True)
-        record(given, [{"name": name, **row}], ("name", "commit"))
+    for name in ["nothing", "900 slow connections", *FILES]:
+        if given.only in name:
+            row = {"name": name, **measure(name, given.model, given.threads, given.seconds)}
+            record(given, [row], ("name", "commit"))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,18 @@
 """Files of each kind: their texts, and the file with translations."""
 
 import io
+import time
 import zipfile
+from collections.abc import Callable
 
 import docx
 import pytest
 import srt
 from docx.enum.text import WD_BREAK
+from docx.opc.constants import CONTENT_TYPE, RELATIONSHIP_TYPE
+from docx.opc.packuri import PackURI
+from docx.opc.part import Part
+from docx.oxml import parse_xml
 
 from relattn.translation.errors import InputError
 from relattn.translation.serve.text.documents import FORMATS, Document, read_document
@@ -66,6 +72,57 @@ def test_word_document_keeps_formats_tables_and_footers() -> None:
     assert runs == [("rot", True), ("Das ", None), ("", None), (" Haus & <b>", None)]
     assert result.tables[0].cell(0, 0).text == "In einer\nZelle"
     assert result.sections[0].footer.paragraphs[0].text == "Unten"
+
+
+NOTES = """<w:footnotes xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main">
+<w:footnote w:id="1"><w:p><w:r><w:footnoteRef/></w:r><w:r><w:t>A note</w:t></w:r></w:p></w:footnote></w:footnotes>"""
+CHANGES = """<w:p xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:r><w:t>One </w:t></w:r>
+<w:ins w:id="1" w:author="x"><w:r><w:t>new </w:t></w:r></w:ins>
+<w:del w:id="2" w:author="x"><w:r><w:delText>old </w:delText></w:r></w:del>
+<w:sdt><w:sdtPr><w:alias w:val="x"/></w:sdtPr><w:sdtContent><w:r><w:t>control</w:t></w:r></w:sdtContent></w:sdt>
+</w:p>"""
+
+
+def test_word_document_is_whole() -> None:
+    """Headers of a first page, footnotes, tracked changes and content controls are translated in their places."""
+    document, out = docx.Document(), io.BytesIO()
+    section = document.sections[0]
+    section.different_first_page_header_footer = True
+    section.first_page_header.paragraphs[0].text = "On the first page"
+    section.header.paragraphs[0].text = "On the others"
+    document.element.body.insert(0, parse_xml(CHANGES))
+    package = document.part.package
+    notes = Part(PackURI("/word/footnotes.xml"), CONTENT_TYPE.WML_FOOTNOTES, NOTES.encode(), package)
+    document.part.relate_to(notes, RELATIONSHIP_TYPE.FOOTNOTES)
+    document.save(out)
+    document = read("a.docx", out.getvalue())
+    texts = sorted(document.texts)
+    assert texts == ["<m0>One </m0><m1>new </m1><m2>control</m2>", "A note", "On the first page", "On the others"]
+    filled = document.fill([text.upper().replace("<M", "<m").replace("</M", "</m") for text in document.texts])
+    with zipfile.ZipFile(io.BytesIO(filled)) as archive:
+        xml = {name: archive.read(name).decode() for name in archive.namelist() if name.endswith(".xml")}
+    body = xml["word/document.xml"]
+    assert "<w:t>A NOTE</w:t>" in xml["word/footnotes.xml"]
+    assert ">ON THE FIRST PAGE<" in "".join(xml.values())
+    assert all(each in body for each in ("<w:ins ", "<w:sdtContent>"))
+    assert body.index(">ONE ") < body.index(">NEW ") < body.index(">old ") < body.index(">CONTROL")
+
+
+def test_time_is_linear_in_the_size() -> None:
+    """Time of the largest of three files of a kind, per time of the second, whose size is a quarter."""
+    files: dict[str, Callable[[int], str]] = {
+        "a.srt": lambda size: "1\n00:00:01,000 --> 00:00:02,000\n" + "a < b\n" * size,
+        "b.srt": lambda size: "1\n00:00:01,000 --> 00:00:02,000\n" + "ab\n" * size,
+        "c.html": lambda size: "<p>" + "<i>/mmmmm lt;mmm</i>" * (size // 4),
+    }
+    for name, content in files.items():
+        seconds = []
+        for size in (500, 1_500, 6_000):
+            began = time.thread_time()
+            document = read(name, content(size).encode())
+            document.fill(document.texts)
+            seconds.append(time.thread_time() - began)
+        assert seconds[2] < 10 * seconds[1] + 0.1, (name, seconds)
 
 
 def test_unpacked_size_is_limited() -> None:

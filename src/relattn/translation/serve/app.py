@@ -1,8 +1,8 @@
 """The web application: routes, errors and their status codes, and what applies to every request.
 
-Errors of a client are answered with {"error": …} and status 400, 403, 404, 405, 408, 413, 422 or 429. With 429, the header
-`Retry-After` says when to try again. The log has a JSON object per request with its route, status, duration and size.
-It never has a text, a key, or a URL that contains one.
+Errors of a client are answered with {"error": …} and status 400, 403, 404, 405, 408, 413, 422 or 429. With 429, the
+header `Retry-After` says when to try again. The log has a JSON object per request with its route, status, duration and
+size. It never has a text, a key, or a URL that contains one.
 """
 
 from __future__ import annotations

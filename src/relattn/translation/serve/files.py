@@ -31,7 +31,7 @@ class StoredFile:
 class FileStore:
     """Files by random key, each kept for `LIFETIME`.
 
-    One client can use half of the store. If it adds more, its own oldest files are removed, and those of no other client.
+    One client can use half of the store. If it adds more, its own oldest files are removed, and no others.
 
     Args:
         size: maximum size of all files, in bytes.

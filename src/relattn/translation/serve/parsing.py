@@ -1,8 +1,8 @@
 """Parsing of HTML and files, in processes of its own.
 
-The upload of a client can take any time to parse, and a thread cannot be stopped. So the libraries that parse run in a few
-processes without PyTorch, which have a limit on their processor time and on their memory. A process that exceeds it ends, and
-only the request that it worked for fails. A client gets half of the processes at most, so that the others can be used meanwhile.
+The upload of a client can take any time to parse, and a thread cannot be stopped. So the libraries that parse run in a
+few processes without PyTorch, with limits on their processor time and memory. A process that exceeds them ends, and
+only the request that it worked for fails. A client gets at most half of the processes, so that the others stay free.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ takes one sentence of each request in turn until it is full, so a long text does
 being translated, the first sentence waits a few milliseconds for others. The translation of a sentence does not depend
 on the rest of its batch. The queue is bounded: a request that would overflow it is refused.
 
-A batch cannot be interrupted, so the work of one is limited too: by the square of the lengths of its sentences. A sentence of
-the maximum length has a batch of its own.
+A batch cannot be interrupted, so its work is limited too: the squared lengths of its sentences have a maximum sum. A
+sentence of the maximum length has a batch of its own.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from relattn.translation.data.tokenizer import word_indices
 from relattn.translation.errors import InputError, one_line, require
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.metrics import Metrics
-from relattn.translation.serve.queue import BatchQueue
 from relattn.translation.serve.parsing import ParserPool
+from relattn.translation.serve.queue import BatchQueue
 from relattn.translation.serve.text.documents import document_texts, fill_document
 from relattn.translation.serve.text.html import fill_pages, page_texts
 from relattn.translation.serve.text.sentences import SplitText, has_placeholders, split

@@ -86,8 +86,8 @@ def _split_lines(text: str, count: int) -> str:
 def _word_document(content: bytes, *, keep_tags: bool) -> Document:
     """Read a Word document as HTML: a `<p>` per paragraph, and in it a `<span>` per piece of text.
 
-    A piece is a child of a paragraph: a run, a link, a tracked insertion or a content control. Those with anything but text,
-    such as a picture or deleted text, stay in their places.
+    A piece is a child of a paragraph: a run, a link, a tracked insertion or a content control. Those with anything but
+    text, such as a picture or deleted text, stay in their places.
     """
     with reading("the file", "not a Word document"):
         package, parts = _open_word_document(content)
@@ -110,7 +110,7 @@ def _word_document(content: bytes, *, keep_tags: bool) -> Document:
 
 
 def _open_word_document(content: bytes) -> tuple[Any, list[Any]]:
-    """Return the package of a Word document, and its parts with paragraphs: first the body, then headers, footers and notes."""
+    """Return the package of a Word document, and its parts with text: the body, headers, footers and notes."""
     import docx
     from docx.opc.constants import CONTENT_TYPE
     from docx.opc.part import PartFactory, XmlPart
