@@ -220,9 +220,14 @@ main.py: return _report(str(stop), 128 + stop.number)  =>  return _report(str(st
 queue.py: self._requests.popleft()  =>  self._requests.pop()
 api.py: for each in keys) > 0  =>  for each in keys) >= 0
 routing.py: [(first[0], prefix)]  =>  [(first[0], "")]
-app.py: if size > most:  =>  if False:
+app.py: if size <= most:  =>  if True:
+queue.py: if batch and work > MAX_WORK:  =>  if False:
+files.py: while own and total > self._size // 2:  =>  while False:
+parsing.py: (resource.RLIMIT_CPU, math.ceil  =>  (resource.RLIMIT_CORE, math.ceil
+api.py: self._codes.get(code.lower(), code)  =>  code
 @ translation/serve/text translation/serve/test_documents.py translation/serve/test_html.py
 documents.py: require(left >= 0,  =>  require(True,
+documents.py: "hyperlink", "ins",  =>  "hyperlink",
 html.py: node.name in _UNTRANSLATED or node.get("translate") == "no"  =>  node.name in _UNTRANSLATED
 @ translation/analysis translation/analysis
 attention.py: expand(len(query), -1, -1)) * (rows >= 0)  =>  expand(len(query), -1, -1))

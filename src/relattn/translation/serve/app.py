@@ -96,6 +96,7 @@ def make_app(router: Router, *, keys: Path | None = None, cors: Sequence[str] = 
     }
     for path, answer in routes.items():
         app.add_api_route(path, answer)
+    app.add_api_route("/languages", api.languages, methods=["POST"], include_in_schema=False)  # libretranslatepy 2.1.1
     routes_with_body: dict[_Handler, type[BaseModel]] = {
         api.translate: bodies.TranslateBody,
         api.detect: bodies.DetectBody,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -11,14 +12,15 @@ from relattn.translation.serve.limits import Limits
 
 
 def connection_type(limits: Limits) -> type[H11Protocol]:
-    """Return uvicorn's class of connections, with limits."""
+    """Return uvicorn's class of connections, with limits. A client has at most half of the connections."""
 
     class Connection(H11Protocol):
         timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            if len(self.connections) > limits.connections:
+            share = sum(_host(each) == _host(self) for each in self.connections)
+            if len(self.connections) > limits.connections or share > max(1, limits.connections // 2):
                 self._refuse("429 Too Many Requests", "there are too many connections")
             else:
                 self._start_timer()
@@ -72,3 +74,8 @@ def connection_type(limits: Limits) -> type[H11Protocol]:
             self.transport.close()
 
     return Connection
+
+
+def _host(connection: Any) -> str:
+    """Return the address of the other end of a connection, without its port."""
+    return connection.client[0] if connection.client else ""

@@ -25,7 +25,7 @@ class Limits:
         pause: Time that the first sentence of a batch waits for others, in milliseconds.
         seconds: Maximum time to receive a request, and to answer it, in seconds.
         header: Maximum time to receive the header of a request, in seconds.
-        connections: Maximum number of connections. A further one gets status 429.
+        connections: Maximum number of connections. One client can have half of them. A further one gets status 429.
     """
 
     characters: int = 20_000

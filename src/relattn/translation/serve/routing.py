@@ -291,7 +291,7 @@ class Router:
         items = [(sentence, count, prefix) for text in parts for sentence in text.sentences]
         most = self.limits.sentences
         require(len(items) <= most, f"a request must have at most {most:,} sentences, got {len(items):,}")
-        has_tags = [keep_tags and has_placeholders(sentence) for sentence, _ in items]
+        has_tags = [keep_tags and has_placeholders(sentence) for sentence, *_ in items]
         queues = {True: model.tagged, False: model.plain}  # a sentence without tags is translated as in a plain text
         results = {
             key: iter(await queue.submit([item for item, each in zip(items, has_tags, strict=True) if each == key]))
