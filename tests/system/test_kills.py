@@ -30,7 +30,6 @@ from tests.translation.training.states import assert_same, layout, loss_values, 
 
 KILLS_OF_ONE = int(os.environ.get("KILLS_OF_ONE", "10"))
 KILLS_OF_TWO = int(os.environ.get("KILLS_OF_TWO", "20"))  # half of them with each strategy
-KILLS_OF_DISTILL = int(os.environ.get("KILLS_OF_DISTILL", "20"))
 KILLS_PER_RUN = 4
 STEPS = 300
 TOLERANCE = 1e-5  # relative, for losses with another number of processes, which sum in another order
@@ -95,21 +94,16 @@ def make_recipe(text) -> Callable[..., Recipe]:
 
 
 def begin(run: Recipe, *, prefix: tuple[str, ...] = (), **environment: str) -> subprocess.Popen[str]:
-    """Start a run, or continue it."""
+    """Start a run, or continue it, in a session of its own."""
     out = Path(run.out)
     path = out.with_suffix(".yaml")
     path.write_text(dump(run))
-    command = [*prefix, "-m", "relattn", "train", str(path)]
+    command = [sys.executable, *prefix, "-m", "relattn", "train", str(path)]
     if (out / "recipe.yaml").exists():
         command.append("--resume")
-    return launch(command, TMPDIR=str(out.parent), **environment)
-
-
-def launch(command: list[str], **environment: str) -> subprocess.Popen[str]:
-    """Start Python in a session of its own."""
-    pipe, variables = subprocess.PIPE, {**os.environ, **environment}
+    pipe, variables = subprocess.PIPE, {**os.environ, "TMPDIR": str(out.parent), **environment}
     options = {"stdout": pipe, "stderr": pipe, "text": True, "start_new_session": True, "env": variables}
-    STARTED.append(subprocess.Popen([sys.executable, *command], **options))
+    STARTED.append(subprocess.Popen(command, **options))
     return STARTED[-1]
 
 
@@ -180,47 +174,6 @@ def test_killed_runs_are_bitwise_equal(tmp_path, make_recipe, whole, processes, 
             done += 1
         finish(run)
         assert_same(content(run), content(expected))
-
-
-def test_killed_distillations_give_the_same_corpus_and_student(tmp_path, make_recipe, whole, text):
-    """Kills hit imports, parts of the corpus, its end, and the training of the student."""
-    lines = Path(text["train_src"]).read_text()
-    (tmp_path / "mono").write_text(40 * lines)  # six parts
-
-    def command(name: str) -> tuple[list[str], Recipe]:
-        out = tmp_path / name
-        run = make_recipe(tmp_path / f"student-{name}", steps=120)
-        run = replace(run, data=replace(run.data, train_src=f"{out}/train.en.gz", train_tgt=f"{out}/train.de.gz"))
-        (tmp_path / f"{name}.yaml").write_text(dump(run))
-        rules = ["--keep_duplicates", "true", "--min_score", "null", "--max_ratio", "null", "--threads", "1"]
-        files = ["--data", str(tmp_path / "mono"), "--out", str(out), "--student", str(tmp_path / f"{name}.yaml")]
-        return ["-m", "relattn", "distill", f"{whole(1)[0].out}/bundle", *files, *rules], run
-
-    def results(name: str, run: Recipe) -> list[Any]:
-        return [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}, *content(run)]
-
-    arguments, run = command("whole")
-    start = time.monotonic()
-    code, _, err = end(launch(arguments))
-    seconds = time.monotonic() - start
-    assert code == 0, err
-    expected = results("whole", run)
-    chance, done, number = random.Random(1), 0, 0
-    while done < KILLS_OF_DISTILL:
-        number += 1
-        arguments, run = command(f"run-{number}")
-        for _ in range(min(KILLS_PER_RUN, KILLS_OF_DISTILL - done)):
-            process = launch(arguments)
-            time.sleep(chance.uniform(0.1, 1.0) * seconds)
-            if process.poll() is not None:
-                end(process)
-                break
-            os.kill(process.pid, signal.SIGKILL)
-            assert end(process)[0] != 0
-            done += 1
-        code, _, err = end(launch(arguments))
-        assert code == 0, err
-        assert_same(results(f"run-{number}", run), expected)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
