@@ -110,11 +110,24 @@ operators.py: (block + 1) * rows - 1 + self.offset  =>  (block + 1) * rows + sel
 __init__.py: None if call.rel_query is None else -call.rel_query  =>  call.rel_query
 @ backends/triton test_selftest.py
 selftest.py: if not error <= allowed:  =>  if error > allowed:
+@ integrations/transformers integrations/test_patching.py
+patching.py: if self.forward is None or self.settings or  =>  if self.forward is None or
+patching.py: if isinstance(value, MethodType) and value.__func__ is old:  =>  if False:
+patching.py: self.settings.discard(setting)  =>  pass
+patching.py: if unit and module not in inside and  =>  if False and
+patching.py: patched.install()  =>  pass
+family.py: if not worst <= TOLERANCE * largest:  =>  if False:
+family.py: return None if weights == own_weights else  =>  return None if True else
+family.py: torch.random.fork_rng(devices=[]),  =>  torch.no_grad(),
+adapters.py: if torch.compiler.is_compiling():  =>  if False:
+adapters.py: table: Tensor = embedding(rows)  =>  table: Tensor = embedding.weight[rows]
+t5.py: device=device, past_seen_tokens  =>  past_seen_tokens
+@ integrations/transformers integrations/test_coverage.py
+coverage.py: r"self\.(self|attn|\w*[aA]ttention)  =>  r"self\.(nothing)
 @ integrations/transformers integrations/test_transformers.py
 adapters.py: (mask > torch.finfo(mask.dtype).min / 4)  =>  (mask > 0)
 adapters.py: if not bool((row.squeeze((1, 2)) == is_valid(row.shape[-1], lengths)).all()):  =>  if False:
 adapters.py: rel_query=query + position_bias[:, None]  =>  rel_query=query + content_bias[:, None]
-patching.py: if not hasattr(module_type.forward, ORIGINAL):  =>  if True:
 @ integrations/transformers/families integrations/test_transformers.py
 wav2vec2.py: left_max_position_embeddings, module.right_  =>  right_max_position_embeddings, module.left_
 t5.py: past_seen_tokens=max_distance)  =>  past_seen_tokens=max_distance + 1)

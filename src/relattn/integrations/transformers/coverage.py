@@ -92,12 +92,13 @@ def page() -> str:
     enabled, expressible, others = (
         sum(word in row[2] for row in rows) for word in ("*enabled*", "*expressible*", "*not expressible*")
     )
+    counts = f"{enabled} are enabled by `enable()`, {expressible} are expressible as a call of the operator"
     return f"""# Coverage of transformers
 
 `python -m relattn.integrations.transformers` makes this page for the installed version, here {__version__}. It searches
 the sources of all models for attention with a relative term. Rotary positions are not among them: they add no term.
 
-Of {len(rows)} classes, {enabled} are enabled by `enable()`, {expressible} are expressible as a call of the operator, and {others} are not. Where
+Of {len(rows)} classes, {counts}, and {others} are not. Where
 sequences are short, as in the windows of an image, a call gains little time. [Models](models.md) has measurements of
 the models that are enabled. Of T5 and its kin, the encoders are.
 
