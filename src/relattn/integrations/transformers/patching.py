@@ -295,6 +295,8 @@ def _disagreement(family: Family) -> str | None:
             load_class(patch.class_path)
         reason = difference(family, enabled)
     except Exception as error:  # whatever the changed class raises
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("transformers.models."):
+            return f"transformers {__version__} does not have this model"  # nobody has to be warned
         reason = f"{type(error).__name__}: {error}"
     if reason is None:
         return None
