@@ -10,10 +10,12 @@ compiler turned a kernel into a trap. TRITON_INTERPRET must not be set. To compi
 `pip install --target FOLDER triton==3.6.0` and set PYTHONPATH=FOLDER.
 """
 
+import io
 import re
 import subprocess
 import sys
 import tempfile
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
@@ -34,6 +36,7 @@ from relattn.call import Call
 
 TARGETS = (80, 90, 100)
 WITH = ("mask", "relations", "grouped", "offsets", "lengths", "keys alone", "values alone", "rel_query", "bias")
+LATER = ("window", "chunk", "pos_query")  # further names for `given`
 CALL = ("target", "dtype", "dim", "clip", "n", "queries", "causal", "dropout", "given", "kernel")
 KEY = ("triton", *CALL)
 LOOPS = tuple(f"{loop} {count}" for loop in ("far", "near") for count in ("instructions", "redundancy", "local"))
@@ -50,12 +53,12 @@ class Case:
     n: int
     causal: bool = False
     dropout: float = 0.0
-    given: str = ""  # other arguments of the call, names of WITH joined by +
+    given: str = ""  # other arguments of the call, names of WITH and LATER joined by +
     queries: int = 0  # number of queries; 0: n
     batch: int = 2
 
     def call(self) -> Call:
-        """Return the call; the bias is a rel_query of ones with a single dimension."""
+        """Return the call; the bias is a rel_query of ones with a single dimension, windows are 128 to each side."""
         given, batch, heads = self.given.split("+"), self.batch, 2
         queries, right = self.queries or self.n, 0 if self.causal else self.clip
 
@@ -68,6 +71,7 @@ class Case:
             rel_query = query.new_ones(1, 1, 1, 1).expand(batch, heads, queries, 1)
         rel_dim, labels = self.dim if rel_query is None else rel_query.shape[3], self.clip + right + 1
         each = torch.zeros(batch, dtype=torch.int64)
+        left, right_side = (256, 127) if "chunk" in given else (128, 128) if "window" in given else (None, None)
         return Call(
             query,
             key=rows(self.n, key_heads),
@@ -75,6 +79,7 @@ class Case:
             rel_key=None if "values alone" in given else query.new_empty(labels, rel_dim),
             rel_value=None if "keys alone" in given else query.new_empty(labels, self.dim),
             rel_query=rel_query,
+            pos_query=query.new_empty(labels, self.dim) if "pos_query" in given else None,
             relations=torch.zeros(pairs, dtype=torch.int64) if "relations" in given else None,
             query_offsets=each if "offsets" in given else None,
             key_lengths=each if "lengths" in given else None,
@@ -86,6 +91,9 @@ class Case:
             right=right,
             clips="relations" not in given,
             is_causal=self.causal,
+            window_left=left,
+            window_right=None if self.causal else right_side,
+            chunk=128 if "chunk" in given else 1,
             dropout_p=self.dropout,
             scale=self.dim**-0.5,
         )
@@ -106,7 +114,20 @@ CASES = (
     Case("bfloat16", 64, 16, 2048, True, 0.1, "mask+grouped+offsets+lengths"),
     Case("float32", 64, 16, 2048, True, 0.1, "relations+mask+grouped+lengths"),
     Case("bfloat16", 64, 16, 4096, queries=1),
+    *(
+        Case(dtype, dim, 16, 2048, causal, dropout, given)
+        for given in LATER
+        for dtype, dim in (("bfloat16", 64), ("bfloat16", 128), ("float32", 64))
+        for causal, dropout in ((False, 0.0), (True, 0.1))
+    ),
+    Case("bfloat16", 64, 16, 64, given="pos_query"),
+    Case("bfloat16", 64, 511, 2048, given="keys alone+pos_query"),  # DeBERTa's form
+    Case("bfloat16", 64, 16, 2048, given="relations+pos_query"),
+    Case("bfloat16", 64, 16, 2048, True, 0.1, "window+pos_query+rel_query+grouped+lengths"),
 )
+
+
+LOGS: dict[str, str] = {}  # what the assembler printed, by the hash of a kernel, which is compiled once
 
 
 class Absent:
@@ -125,17 +146,15 @@ class Absent:
         return 0
 
 
-def assembled(compiled: Any, target: int) -> dict[str, Any]:
-    """Return the assembler's counts of a kernel, and the counts of its loops."""
-    tools = triton.knobs.nvidia
-    assembler = tools.ptxas_blackwell if target >= 100 else tools.ptxas
-    architecture = f"sm_{target}a" if target >= 90 else f"sm_{target}"
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "kernel.ptx").write_text(compiled.asm["ptx"])
-        command = [assembler.path, "-v", f"--gpu-name={architecture}", "kernel.ptx", "-o", "kernel.cubin"]
-        log = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stderr
-        command = [tools.nvdisasm.path, "-c", "kernel.cubin"]
-        code = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+def assembled(kernel: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Compile a kernel, and return the assembler's counts and the counts of its loops."""
+    with redirect_stdout(io.StringIO()) as printed:
+        compiled = kernel.warmup(**arguments, grid=(1,))
+    log = LOGS.setdefault(compiled.hash, printed.getvalue())
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(compiled.asm["cubin"])
+        command = [triton.knobs.nvidia.nvdisasm.path, "-c", file.name]
+        code = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     (registers,) = re.findall(r"Used (\d+) registers", log)
     remarks = {*re.findall(r"\bC75\d\d\b", log), *re.findall(r"\btrap\b", compiled.asm["ptx"])}
     return {
@@ -205,12 +224,12 @@ def rows(target: int, case: Case) -> list[Row]:
     def compile_only(kernel: Any, programs: int, tiles: Any, call: Call, **arguments: Any) -> None:
         if tiles is None:
             return  # a small kernel that merges partial results
-        code = kernel.warmup(**operators.launch_arguments(tiles, arguments), grid=(programs,))
-        taken = assembled(code, target)
+        taken = assembled(kernel, operators.launch_arguments(tiles, arguments))
         loops = taken.pop("loops")
         row = {"target": f"sm_{target}", **asdict(case), "kernel": kernel.__name__, **tiles._asdict()}
         made.append({**row, **taken, **counted(kernel.__name__, tiles, loops, not arguments.get("WHOLE"))})
 
+    triton.knobs.nvidia.dump_ptxas_log = triton.knobs.compilation.always_compile = True
     driver.set_active(Absent(target))
     call, tiles_of_target = case.call(), partial(tiles_of, generation=target // 10)
     results = operators.run_forward(call, compile_only, tiles_of_target)

@@ -23,6 +23,7 @@ CPU = torch.device("cpu")
 PLAIN = Kind(torch.float32, 16, 16, relations=False, mask=False, dropout=False, tf32=False)
 DROPOUT = PLAIN._replace(dtype=torch.bfloat16, dropout=True)
 REL_QUERY = PLAIN._replace(rel_dim=32)
+POS_QUERY = PLAIN._replace(pos_query=True)
 CHUNKS = PLAIN._replace(window=True, chunks=True)
 OUT_OF_SHARED_MEMORY = OutOfResources(9, 5, "shared memory")
 
@@ -62,7 +63,14 @@ def chosen(call=None) -> str:
 
 
 @pytest.mark.parametrize(
-    "kind", [PLAIN._replace(mask=True), CHUNKS, REL_QUERY._replace(relations=True, dropout=True)], ids=str
+    "kind",
+    [
+        PLAIN._replace(mask=True),
+        CHUNKS,
+        REL_QUERY._replace(relations=True, dropout=True),
+        POS_QUERY._replace(window=True, dropout=True),
+    ],
+    ids=str,
 )
 def test_correct_kernels_pass(kind):
     assert selftest.run(CPU, kind) is None
@@ -86,6 +94,7 @@ FAULTS = {
     "gradient": (PLAIN, wrong_gradient, "gradient of query is off by"),
     "nan": (PLAIN, on_output(lambda z: z + 0 * (z - z.detach()).sqrt()), "gradient of query is off by nan"),
     "rel_query": (REL_QUERY, on_call(lambda call: call._replace(rel_query=0 * call.rel_query)), "output is off by"),
+    "pos_query": (POS_QUERY, on_call(lambda call: call._replace(pos_query=0 * call.pos_query)), "output is off by"),
     "dropout": (DROPOUT, on_call(lambda call: call._replace(dropout_p=0.0)), "keep 1.000 of the pairs under dropout"),
     "memory": (PLAIN, out_of_memory, r"could not be tested: OutOfMemoryError: CUDA out of memory\.\. "),
 }
@@ -98,6 +107,8 @@ def test_wrong_kernels_are_refused_with_one_warning(monkeypatch, fault):
     call = make_half_call(dropout_p=0.1) if kind.dropout else make_call()
     if kind.rel_dim:
         call = call._replace(rel_query=torch.zeros(1, 1, 40, 32), rel_key=torch.zeros(5, 32))
+    if kind.pos_query:
+        call = call._replace(pos_query=torch.zeros(5, 16))
     with pytest.warns(RuntimeWarning, match=failure) as warned:
         assert [chosen(call), chosen(call)] == ["dense", "dense"]
     assert len(warned) == 1
@@ -114,10 +125,13 @@ def test_each_kind_is_tested_once(monkeypatch, tested):
         (make_call(relations=pairs.long()), PLAIN._replace(relations=True)),
         (make_call(value=torch.zeros(1, 1, 40, 33), rel_value=None), PLAIN._replace(value_dim=64)),
         (make_call(rel_query=torch.zeros(1, 1, 40, 17), rel_key=torch.zeros(5, 17)), REL_QUERY),
+        (make_call(pos_query=torch.zeros(5, 16)), POS_QUERY),
+        (make_call(window_left=2), PLAIN._replace(window=True)),
+        (make_call(window_left=2, chunk=3), CHUNKS),
     ]
     with ThreadPoolExecutor(4) as threads:  # which share a self-test
         assert list(threads.map(chosen, [make_call()] * 4)) == ["triton"] * 4
-    assert [chosen(call) for call, _ in calls * 2] == ["triton"] * 16
+    assert [chosen(call) for call, _ in calls * 2] == ["triton"] * 22
     assert tested == [kind for _, kind in calls[1:]]
     monkeypatch.setattr(availability, "tensor_floats", lambda: True)
     assert chosen() == "triton"
@@ -232,7 +246,7 @@ def test_the_command_reports_every_kind(monkeypatch, capsys):
         assert main(["--dtypes", "bfloat16", "--dims", "16", "9"]) == code
         printed = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
         assert list(printed)[:5] == ["chip", "Triton", "torch", "relattn", "Python"]
-        assert list(printed.values())[5:] == ["passed", failure or "passed"] * 6
+        assert list(printed.values())[5:] == ["passed", failure or "passed"] * 7
     monkeypatch.setattr(triton, "CAPABILITIES", triton.CAPABILITIES.__class__(devices=("cuda",)))
     assert main(["--device", "cpu"]) == 2
     assert "no GPU that PyTorch can use" in capsys.readouterr().err

@@ -76,6 +76,7 @@ def grid(n: int, shapes: Iterable[str], dtypes: Iterable[str]) -> list[Case]:
         scale=[None, -0.3, 0.0],
         permuted=[False, True],
         dropout_p=[0.0, 0.3],
+        has_pos_query=[False, True],
     )
 
 
@@ -100,6 +101,7 @@ def check(monkeypatch, case: Case) -> None:
     else:
         assert_same_as_native(operator, inputs, dropout_p=case["dropout_p"], **options)
     may_be_whole = shape.heads == shape.key_heads and shape.keys <= 2 * padded(shape.queries)
+    may_be_whole = may_be_whole and not case["has_pos_query"]
     whole, split = case["program"] == "whole" and may_be_whole, case["program"] == "split" and shape.keys >= 22
     found = {(made.whole, made.splits > 1) for made in plans}
     few_keys = case["window"] != "none" and found == {(whole, False)}  # too few in the windows to split them

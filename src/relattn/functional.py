@@ -76,7 +76,7 @@ def relative_attention(
         rel_query: The query r of the relative term, (batch, heads, queries, rel_dim). Default: `query`. With q + v
             here and q + u as `query`, scores are Transformer-XL's.
         pos_query: The table wQ, (labels, dim) or (heads, labels, dim): position queries, whose rows are multiplied with
-            the keys. It is DeBERTa's position-to-content term, whose name this is. "triton" does not support it.
+            the keys. It is DeBERTa's position-to-content term, whose name this is.
         rel_bias: The bias per label, (labels,) for all heads or (heads, labels), finite. It is added to the scores
             after they are scaled, by the same labels as `rel_key`. `scale` must not be 0.
         clip: The clipping distance k, or the clipping range (left, right), where labels == left + right + 1. Default:

@@ -23,8 +23,11 @@ def test_small_tiles(monkeypatch, case):
     check(monkeypatch, case)
 
 
+TERMS = {"has_pos_query": [False, True], "rel_bias": [False, True]}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize("case", [*cases(3), *cases(2, shape=list(SHAPES))], ids=name_of)
+@pytest.mark.parametrize("case", [*cases(3, **TERMS), *cases(2, shape=list(SHAPES), **TERMS)], ids=name_of)
 def test_common_grid(case, dtype):
     operator, inputs, options = call_of(case, SHAPES[case["shape"]], dtype)
     assert_within_budget(operator, inputs, "triton", **options)

@@ -12,13 +12,12 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Devices, dtypes and sizes that a backend supports. Only `pos_query` and `bias` are options that some lack.
+    """Devices, dtypes and sizes that a backend supports. Only `bias` is an option that some lack.
 
     Attributes:
         devices: Types of devices; empty: any.
         dtypes: Dtypes of the operands.
         head_dims: Largest head dimension; None: any.
-        has_pos_query: Whether it supports `pos_query`.
         has_bias: Whether it supports `bias`, whose gradient is an array of queries × keys.
         is_exported: Whether `torch.export` can trace it, which takes plain PyTorch operations.
         unavailable_reason: Return why this installation cannot run a call, or None if it can.
@@ -30,7 +29,6 @@ class Capabilities:
     head_dims: int | None = None
     has_bias: bool = False
     is_exported: bool = False
-    has_pos_query: bool = True
     unavailable_reason: Callable[[Call], str | None] = lambda call: None
     installation: Callable[[], str] = lambda: "needs nothing"
 
@@ -46,8 +44,6 @@ class Capabilities:
             reason = f"head dims must be from 1 to {self.head_dims}, got {listed}"
         elif torch.compiler.is_exporting() and not self.is_exported:
             reason = "torch.export supports plain PyTorch operations only"
-        elif call.pos_query is not None and not self.has_pos_query:
-            reason = "pos_query is not supported"
         elif call.bias is not None and not self.has_bias:
             reason = "bias, one number per pair, is not supported"
         else:

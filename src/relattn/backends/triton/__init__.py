@@ -51,7 +51,6 @@ CAPABILITIES = Capabilities(
     devices=("cuda", "cpu") if interpreted() else ("cuda",),
     dtypes=(torch.float32, torch.bfloat16, torch.float16),
     head_dims=256,
-    has_pos_query=False,
     unavailable_reason=unavailable_reason,
     installation=installation,
 )
@@ -69,18 +68,27 @@ def with_nonnegative_scale(call: Call) -> Call:
     if call.scale >= 0.0:
         return call
     rel_query = None if call.rel_query is None else -call.rel_query
-    return call._replace(query=-call.query, rel_query=rel_query, scale=-call.scale)
+    pos_query = None if call.pos_query is None else -call.pos_query
+    return call._replace(query=-call.query, rel_query=rel_query, pos_query=pos_query, scale=-call.scale)
 
 
 def bytes_for_backward(call: Call) -> int:
     """Return an upper estimate of the bytes per head that the backward pass needs besides inputs and results.
 
-    These are the statistics of each query, and the gradients of the tables for each block of about 64 queries. A block
-    has all rows of a table, or, where positions label the pairs, about as many as there are keys and queries in a
-    block. All values are float32.
+    These are the statistics of each query, and the gradients of the tables for each block of about 64 queries, or of 64
+    keys for `pos_query`. A block has all rows of a table, or, where positions label the pairs, about as many as there
+    are keys and queries in a block. All values are float32.
     """
-    queries, tables = call.query.shape[2], [table for table in (call.rel_key, call.rel_value) if table is not None]
-    table_sizes = sum(table.shape[-2] * table.shape[-1] for table in tables)
-    if call.relations is None and call.query_offsets is None:
-        table_sizes = min(table_sizes, sum((call.key.shape[2] + 64) * table.shape[-1] for table in tables))
-    return 4 * (queries * ROW_STATS + max(queries, 64) * table_sizes // 64)
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    parts = 0
+    for table, length, others in (
+        (call.rel_key, queries, keys),
+        (call.rel_value, queries, keys),
+        (call.pos_query, keys, queries),
+    ):
+        if table is not None:
+            rows, dim = table.shape[-2:]
+            if call.relations is None and call.query_offsets is None:
+                rows = min(rows, others + 64)
+            parts += max(length, 64) * rows * dim // 64
+    return 4 * (queries * ROW_STATS + parts)

@@ -31,12 +31,14 @@ class Kind(NamedTuple):
     rel_dim: int | None = None  # of rel_query, padded; None without a rel_query
     window: bool = False
     chunks: bool = False  # the window moves from chunk to chunk
+    pos_query: bool = False
 
     def __str__(self) -> str:
         dtype = "float32 as tf32" if self.tf32 else str(self.dtype).removeprefix("torch.")
         traits = "relations" if self.relations else "positions"
         traits += ", mask" * self.mask + ", dropout" * self.dropout
         traits += ", chunks" if self.chunks else ", window" * self.window
+        traits += ", pos_query" * self.pos_query
         dims = f"dim {self.dim}, value_dim {self.value_dim}"
         if self.rel_dim is not None:
             dims += f", rel_dim {self.rel_dim}"
@@ -64,6 +66,7 @@ def kind_of(call: Call) -> Kind:
         rel_dim=None if rel_query is None else padded(rel_query.shape[3]),
         window=call.window_left is not None or call.window_right is not None,
         chunks=chunks,
+        pos_query=call.pos_query is not None,
     )
 
 

@@ -14,12 +14,14 @@ import triton.language as tl
 from relattn.backends.triton.arrays import add_product, load_rows, product, store_rows
 from relattn.backends.triton.forward import program_indices
 from relattn.backends.triton.labels import (
+    add_edges_of_keys,
     chunk_rows,
     chunks_of,
     edge_columns,
     edge_rows,
     edge_terms,
     first_label,
+    key_terms_by_pair,
     load_rel_query,
     pair_terms,
     pairs_to_labels,
@@ -90,39 +92,40 @@ def add_relative(sums, rows, dq, dr, rel_query, pairs):
 
 
 @triton.jit(do_not_specialize=["batch", "queries", "keys", "offset", "blocks", "sequences"])
-def backward_query(query, key, value, rel_key, rel_value, rel_query, output, grad, row_stats, backward_stats, d_query,
-                   d_key, d_value, d_rel_key, d_rel_value, d_rel_query, pair_options, batch, queries, keys, offset,
-                   scale, scale2, blocks, sequences, WHOLE: tl.constexpr, SEVERAL: tl.constexpr,
+def backward_query(query, key, value, rel_key, rel_value, rel_query, pos_query, output, grad, row_stats, backward_stats,
+                   d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, pair_options, batch, queries, keys,
+                   offset, scale, scale2, blocks, sequences, WHOLE: tl.constexpr, SEVERAL: tl.constexpr,
                    ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
-    program_of_queries(query, key, value, rel_key, rel_value, rel_query, output, grad, row_stats, backward_stats,
-                       d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query,
+    program_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query, output, grad, row_stats,
+                       backward_stats, d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query,
                        Pairs(batch, queries, keys, offset, pair_options), scale, scale2, blocks, sequences, WHOLE,
                        SEVERAL, ROWS, COLS, NEAR)  # fmt: skip
 
 
 @triton.jit
-def program_of_queries(query, key, value, rel_key, rel_value, rel_query, output, grad, row_stats, backward_stats,
-                       d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, pairs, scale, scale2, blocks,
-                       sequences, WHOLE: tl.constexpr, SEVERAL: tl.constexpr,
+def program_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query, output, grad, row_stats,
+                       backward_stats, d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, pairs, scale,
+                       scale2, blocks, sequences, WHOLE: tl.constexpr, SEVERAL: tl.constexpr,
                        ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
     """Compute a block of queries, or all queries of SEVERAL sequences, whose gradients of the tables are summed."""
     block, part, h, _ = program_indices(pairs, blocks)
     if SEVERAL:
         for index in tl.range(0, tl.minimum(sequences, pairs.batch - part * sequences), disable_licm=True):
-            block_of_queries(query, key, value, rel_key, rel_value, rel_query, output, grad, row_stats, backward_stats,
-                             d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, pairs, scale, scale2, block,
-                             part * sequences + index, h, part, index > 0, WHOLE, ROWS, COLS, NEAR)  # fmt: skip
+            block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query, output, grad, row_stats,
+                             backward_stats, d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, pairs,
+                             scale, scale2, block, part * sequences + index, h, part, index > 0, WHOLE,
+                             ROWS, COLS, NEAR)  # fmt: skip
             tl.debug_barrier()  # other threads of the program read its parts of the tables' gradients next
     else:
-        block_of_queries(query, key, value, rel_key, rel_value, rel_query, output, grad, row_stats, backward_stats,
-                         d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, pairs, scale, scale2, block,
-                         part, h, part * blocks + block, False, WHOLE, ROWS, COLS, NEAR)  # fmt: skip
+        block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query, output, grad, row_stats,
+                         backward_stats, d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, pairs, scale,
+                         scale2, block, part, h, part * blocks + block, False, WHOLE, ROWS, COLS, NEAR)  # fmt: skip
 
 
 @triton.jit
-def block_of_queries(query, key, value, rel_key, rel_value, rel_query, output, grad, row_stats, backward_stats, d_query,
-                     d_key, d_value, d_rel_key, d_rel_value, d_rel_query, pairs, scale, scale2, block, b, h, part,
-                     accumulate, WHOLE: tl.constexpr,
+def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query, output, grad, row_stats,
+                     backward_stats, d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, pairs, scale, scale2,
+                     block, b, h, part, accumulate, WHOLE: tl.constexpr,
                      ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
     key_head = h // pairs.options.GROUP
     offset = offset_of(pairs, b)
@@ -136,7 +139,7 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, output, g
     if WHOLE:  # every key is near, and the program stores a gradient for it
         near_start, near_stop, seen_until = 0, pairs.keys, stop
     DEFERRED: tl.constexpr = pairs.options.ONE_CHUNK and pairs.options.relations is None
-    begin = first_label(pairs, block * ROWS + ROWS - 1 + offset)
+    begin = first_label(pairs, -(block * ROWS + ROWS - 1 + offset))
 
     q = load_rows(query, b, h, row, valid_queries)  # (ROWS, dim)
     r = load_rel_query(q, rel_query, b, h, row, valid_queries)  # (ROWS, rel_dim)
@@ -179,14 +182,15 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, output, g
             k = load_rows(key, b, key_head, column, valid_keys)  # (COLS, dim)
             v = load_rows(value, b, key_head, column, valid_keys)  # (COLS, value_dim)
             log = tl.where(is_before, log_before, log_after)  # (ROWS,)
-            p = tl.exp2(scale2 * product(q, tl.trans(k), pairs.options.PRECISION) - log[:, None])  # (ROWS, COLS)
-            if first_key + COLS > end:
-                p = tl.where((column < end)[None, :], p, 0.0)
+            e = product(q, tl.trans(k), pairs.options.PRECISION)  # (ROWS, COLS)
+            e = add_edges_of_keys(e, k, pos_query, is_before, pairs, b, h)
+            p = tl.exp2(scale2 * e - log[:, None])  # (ROWS, COLS)
+            is_cut = first_key + COLS > end
             if pairs.options.WINDOW:
-                is_cut = (first_key < common_first) | (first_key + COLS - 1 > common_last)
-                if is_cut:
-                    seen = in_window(pairs, (column < end)[None, :], position[:, None], column[None, :])
-                    p = tl.where(seen, p, 0.0)
+                is_cut = is_cut | (first_key < common_first) | (first_key + COLS - 1 > common_last)
+            if is_cut:
+                seen = in_window(pairs, (column < end)[None, :], position[:, None], column[None, :])
+                p = tl.where(seen, p, 0.0)
             dp = product(g, tl.trans(v), pairs.options.PRECISION)  # (ROWS, COLS)
             shifted_delta = tl.where(is_before, delta_before, delta_after)
             _, ds = kept_and_ds(p, dp, delta[:, None], shifted_delta[:, None], pairs, row_seed, column[None, :])
@@ -208,6 +212,8 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, output, g
         label = labels_of(pairs, b, h, row[:, None], position[:, None], column[None, :])  # (ROWS, NEAR)
         is_before = column[None, :] < (position + pairs.options.start)[:, None]
         e = pair_terms(r, rel_key, key_terms, key_before, pairs, b, h, label, is_before, low, high, False)
+        if pos_query is not None:
+            e += key_terms_by_pair(k, pos_query, pairs, b, h, label, is_before, low, high)
         e = add_product(q, tl.trans(k), e, pairs.options.PRECISION)  # (ROWS, NEAR)
         may_hide = (first_key + NEAR > seen_until) | (pairs.options.CAUSAL & (first_key + NEAR - 1 > first))
         if pairs.options.WINDOW:
@@ -284,17 +290,18 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, output, g
 
 
 @triton.jit(do_not_specialize=["batch", "queries", "keys", "offset", "blocks"])
-def backward_key(query, key, value, rel_key, rel_value, rel_query, grad, backward_stats, d_key, d_value, pair_options,
-                 batch, queries, keys, offset, scale, scale2, blocks,
+def backward_key(query, key, value, rel_key, rel_value, rel_query, pos_query, grad, backward_stats, d_key, d_value,
+                 d_pos_query, pair_options, batch, queries, keys, offset, scale, scale2, blocks,
                  ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
-    block_of_keys(query, key, value, rel_key, rel_value, rel_query, grad, backward_stats, d_key, d_value,
-                  Pairs(batch, queries, keys, offset, pair_options), scale, scale2, blocks,
+    block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, grad, backward_stats, d_key, d_value,
+                  d_pos_query, Pairs(batch, queries, keys, offset, pair_options), scale, scale2, blocks,
                   ROWS, COLS, NEAR)  # fmt: skip
 
 
 @triton.jit
-def block_of_keys(query, key, value, rel_key, rel_value, rel_query, grad, backward_stats, d_key, d_value, pairs, scale,
-                  scale2, blocks, ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
+def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, grad, backward_stats, d_key, d_value,
+                  d_pos_query, pairs, scale, scale2, blocks,
+                  ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
     block, head = tl.program_id(0) % blocks, tl.program_id(0) // blocks
     b, key_head = head // pairs.options.key_heads, head % pairs.options.key_heads
     offset = offset_of(pairs, b)
@@ -306,9 +313,18 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, grad, backwa
     k = load_rows(key, b, key_head, column, valid_keys)  # (COLS, dim)
     v = load_rows(value, b, key_head, column, valid_keys)  # (COLS, value_dim)
     dk, dv = tl.zeros([COLS, key.PADDED], tl.float32), tl.zeros([COLS, value.PADDED], tl.float32)
+    part, begin = b * blocks + block, first_label(pairs, first - (pairs.queries - 1 + offset))
+    DEFERRED: tl.constexpr = pairs.options.ONE_CHUNK and pairs.options.relations is None
 
     for index in range(pairs.options.GROUP):
         h = key_head * pairs.options.GROUP + index
+        if pos_query is not None:
+            ds_by_label = tl.zeros([COLS, pairs.options.CHUNK], tl.float32)
+            ds_before, ds_after = tl.zeros([COLS], tl.float32), tl.zeros([COLS], tl.float32)
+            own_before, own_after = edge_terms(k, pos_query, pairs, b, h)  # (COLS,): aQ . k_j of both edges
+            own_terms = k
+            if pairs.options.ONE_CHUNK:
+                own_terms = terms_by_label(k, pos_query, pairs, b, h, 0, False)  # (COLS, CHUNK)
         tiles_after = (near_start - start + ROWS - 1) // ROWS
         for step in range(tiles_after + (stop - near_stop + ROWS - 1) // ROWS):  # far tiles
             is_after, first_row, end = far_tile(step, tiles_after, start, near_start, near_stop, stop, ROWS)
@@ -324,7 +340,10 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, grad, backwa
             log = load_backward_stat(backward_stats, log_index, b, h, row, pairs)  # (ROWS,)
             if first_row + ROWS > end:
                 log = tl.where(row < end, log, float("inf"))
-            p = tl.exp2(scale2 * product(k, tl.trans(q), pairs.options.PRECISION) - log[None, :])  # (COLS, ROWS)
+            e = product(k, tl.trans(q), pairs.options.PRECISION)  # (COLS, ROWS)
+            if pos_query is not None:
+                e += tl.where(is_after, own_after, own_before)[:, None]
+            p = tl.exp2(scale2 * e - log[None, :])  # (COLS, ROWS)
             if pairs.options.WINDOW:
                 is_cut = (first_row + offset < common_first) | (first_row + ROWS - 1 + offset > common_last)
                 if is_cut:
@@ -336,6 +355,10 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, grad, backwa
             p_kept, ds = kept_and_ds(p, dp, delta[None, :], shifted_delta[None, :], pairs, row_seed, column[:, None])
             dv = add_product(p_kept.to(g.dtype), g, dv, pairs.options.PRECISION)  # (COLS, value_dim)
             dk = add_product(ds.to(q.dtype), q, dk, pairs.options.PRECISION)  # (COLS, dim)
+            if pos_query is not None:
+                tile_sum = tl.sum(ds, 1)  # (COLS,)
+                ds_before += tl.where(is_after, 0.0, tile_sum)
+                ds_after += tl.where(is_after, tile_sum, 0.0)
 
         for step in tl.range((near_stop - near_start + NEAR - 1) // NEAR, disable_licm=True):  # near tiles
             first_row = near_start + step * NEAR
@@ -363,6 +386,9 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, grad, backwa
                 key_terms = terms_by_label(r, rel_key, pairs, b, h, 0, True)  # (CHUNK, NEAR)
                 value_terms = terms_by_label(g, rel_value, pairs, b, h, 0, True)  # (CHUNK, NEAR)
             e = pair_terms(r, rel_key, key_terms, key_before, pairs, b, h, label, is_before, low, high, True)
+            if pos_query is not None:
+                own = pair_terms(k, pos_query, own_terms, own_before, pairs, b, h, label, is_before, low, high, False)
+                e += own
             e = add_product(k, tl.trans(q), e, pairs.options.PRECISION)  # (COLS, NEAR)
             may_hide = (last >= valid_keys) | (pairs.options.CAUSAL & (last > first_row + offset))
             if pairs.options.WINDOW:
@@ -376,6 +402,36 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, grad, backwa
             p_kept, ds = kept_and_ds(p, dp, delta[None, :], delta[None, :], pairs, row_seed, column[:, None])
             dv = add_product(p_kept.to(g.dtype), g, dv, pairs.options.PRECISION)  # (COLS, value_dim)
             dk = add_product(ds.to(q.dtype), q, dk, pairs.options.PRECISION)  # (COLS, dim)
+            if pos_query is not None:
+                if DEFERRED:
+                    ds_by_label += pairs_to_labels(ds, pairs, column, first_row + offset, 0, 0.0, True)
+                else:
+                    first_chunk, stop_chunk = chunks_of(pairs, label, low, high)
+                    for chunk in tl.range(first_chunk, stop_chunk, disable_licm=True):
+                        sums = sum_by_label(ds, pairs, label, column, first_row + offset, chunk, True)  # (COLS, CHUNK)
+                        rows = chunk_rows(pos_query, pairs, b, h, chunk, False)  # (CHUNK, dim)
+                        dk = add_product(sums.to(rows.dtype), rows, dk, pairs.options.PRECISION)
+                        store_chunk(d_pos_query, part, h, chunk, sums, k, scale, pairs, True, begin)
+                if pairs.options.BEFORE:
+                    ds_before += tl.sum(tl.where(is_before, ds, 0.0), 1)
+                if pairs.options.AFTER:
+                    ds_after += tl.sum(tl.where(label >= pairs.options.labels, ds, 0.0), 1)
+
+        if pos_query is not None:
+            if DEFERRED:
+                rows = chunk_rows(pos_query, pairs, b, h, 0, False)  # (CHUNK, dim)
+                dk = add_product(ds_by_label.to(rows.dtype), rows, dk, pairs.options.PRECISION)
+                store_chunk(d_pos_query, part, h, 0, ds_by_label, k, scale, pairs, False, begin)
+            if pairs.options.BEFORE:
+                # far tiles have probabilities of keys in padding, which may be infinite
+                ds_before, ds_after = (
+                    tl.where(column < valid_keys, ds_before, 0.0),
+                    tl.where(column < valid_keys, ds_after, 0.0),
+                )
+                rows = edge_rows(pos_query, pairs, b, h)  # (16, dim)
+                columns = edge_columns(ds_before, ds_after, rows.dtype)  # (COLS, 16)
+                dk = add_product(columns, rows, dk, pairs.options.PRECISION)
+                store_edges(d_pos_query, part, h, columns, k, scale, pairs, False)
 
     is_valid = (column < valid_keys)[:, None]
     store_rows(d_key, b, key_head, column, pairs.keys, tl.where(is_valid, scale * dk, 0.0))

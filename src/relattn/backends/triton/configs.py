@@ -63,6 +63,10 @@ REL_QUERY: Tiles = {  # on both, if a rel_query needs too many registers for the
     (2, 256): {"backward_query": Config(32, 32, 16, 4, 1)},
     (4, 64): {"backward_query": Config(32, 32, 16, 4, 1)},
 }
+POS_QUERY: Tiles = {  # on both, for the same reason
+    (2, 64): {"backward_key": Config(64, 128, 16, 8, 2)},
+    (2, 128): {"backward_key": Config(64, 64, 16, 4, 1)},
+}
 AMPERE: Tiles = {  # also for Ada and unknown generations, since these need the least shared memory
     (2, 64): {
         "forward": Config(128, 64, 32, 8, 2),
@@ -85,7 +89,9 @@ AMPERE: Tiles = {  # also for Ada and unknown generations, since these need the 
 }
 
 
-def config(kernel: str, generation: int, dtype: torch.dtype, dim: int, has_rel_query: bool = False) -> Config:
+def config(
+    kernel: str, generation: int, dtype: torch.dtype, dim: int, has_rel_query: bool, has_pos_query: bool
+) -> Config:
     """Return the configuration of a kernel.
 
     Args:
@@ -94,12 +100,15 @@ def config(kernel: str, generation: int, dtype: torch.dtype, dim: int, has_rel_q
         dtype: of the inputs.
         dim: the largest padded head dimension of keys, values and rel_query.
         has_rel_query: whether the call has a rel_query.
+        has_pos_query: whether the call has a pos_query.
     """
     table = {9: HOPPER, 10: BLACKWELL}.get(generation, AMPERE)
     for sizes, tiles in table.items():
         if dtype.itemsize == sizes[0] and dim <= sizes[1]:
-            smaller = REL_QUERY.get(sizes, {}) if has_rel_query and table is not AMPERE else {}
-            return smaller.get(kernel, tiles[kernel])
+            for option, smaller in ((has_pos_query, POS_QUERY), (has_rel_query, REL_QUERY)):
+                if option and table is not AMPERE:
+                    tiles = {**tiles, **smaller.get(sizes, {})}
+            return tiles[kernel]
     return SMALL
 
 

@@ -11,11 +11,13 @@ import triton.language as tl
 
 from relattn.backends.triton.arrays import add_product, load_rows, pointers, product, store_rows
 from relattn.backends.triton.labels import (
+    add_edges_of_keys,
     chunk_rows,
     chunks_of,
     edge_columns,
     edge_rows,
     edge_terms,
+    key_terms_by_pair,
     load_rel_query,
     pair_terms,
     pairs_to_labels,
@@ -56,16 +58,16 @@ def program_indices(pairs, blocks):
 
 
 @triton.jit(do_not_specialize=["batch", "queries", "keys", "offset", "blocks", "splits"])
-def forward(query, key, value, rel_key, rel_value, rel_query, output, lse, row_stats, pair_options, batch, queries,
-            keys, offset, scale2, blocks, splits,
+def forward(query, key, value, rel_key, rel_value, rel_query, pos_query, output, lse, row_stats, pair_options, batch,
+            queries, keys, offset, scale2, blocks, splits,
             ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
-    attend(query, key, value, rel_key, rel_value, rel_query, output, lse, row_stats,
+    attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, lse, row_stats,
            Pairs(batch, queries, keys, offset, pair_options), scale2, blocks, splits, ROWS, COLS, NEAR)  # fmt: skip
 
 
 @triton.jit
-def attend(query, key, value, rel_key, rel_value, rel_query, output, lse, row_stats, pairs, scale2, blocks, splits,
-           ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
+def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, lse, row_stats, pairs, scale2, blocks,
+           splits, ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
     """Compute a block of queries of a head on one split of its keys."""
     block, b, h, split = program_indices(pairs, blocks)
     key_head, part = h // pairs.options.GROUP, split * pairs.batch + b
@@ -101,6 +103,7 @@ def attend(query, key, value, rel_key, rel_value, rel_query, output, lse, row_st
         k = load_rows(key, b, key_head, column, valid_keys)  # (COLS, dim)
         v = load_rows(value, b, key_head, column, valid_keys)  # (COLS, value_dim)
         e = product(q, tl.trans(k), pairs.options.PRECISION)  # (ROWS, COLS)
+        e = add_edges_of_keys(e, k, pos_query, is_before, pairs, b, h)
         if first_key + COLS > end:
             e = tl.where((column < end)[None, :], e, float("-inf"))
         if pairs.options.WINDOW:
@@ -137,6 +140,8 @@ def attend(query, key, value, rel_key, rel_value, rel_query, output, lse, row_st
         label = labels_of(pairs, b, h, row[:, None], position[:, None], column[None, :])  # (ROWS, NEAR)
         is_before = column[None, :] < (position + pairs.options.start)[:, None]
         e = pair_terms(r, rel_key, key_terms, before, pairs, b, h, label, is_before, low, high, False)
+        if pos_query is not None:
+            e += key_terms_by_pair(k, pos_query, pairs, b, h, label, is_before, low, high)
         e = add_product(q, tl.trans(k), e, pairs.options.PRECISION)  # (ROWS, NEAR)
         may_hide = (first_key + NEAR > near_stop) | (pairs.options.CAUSAL & (first_key + NEAR - 1 > first))
         if pairs.options.WINDOW:

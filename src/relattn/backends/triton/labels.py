@@ -105,24 +105,41 @@ def pair_terms(x, table, by_label, before, pairs, b, h, label, is_before, low, h
 
 
 @triton.jit
-def pairs_to_labels(x, pairs, position, first_key, chunk, other):
-    """Return (rows, CHUNK) from (rows, keys), for labels by position.
+def key_terms_by_pair(k, pos_query, pairs, b, h, label, is_before, low, high):
+    """Return aQ_ij · k_j of a near tile, (rows, keys)."""
+    by_label = k
+    if pairs.options.ONE_CHUNK:
+        by_label = terms_by_label(k, pos_query, pairs, b, h, 0, True)  # (CHUNK, keys)
+    before, _ = edge_terms(k, pos_query, pairs, b, h)  # (keys,)
+    return pair_terms(k, pos_query, by_label, before, pairs, b, h, label, is_before, low, high, True)
+
+
+@triton.jit
+def pairs_to_labels(x, pairs, position, first, chunk, other, OF_KEYS: tl.constexpr = False):
+    """Return (rows, CHUNK) from (rows, keys), for labels by position; or OF_KEYS, (keys, CHUNK) from (keys, rows).
 
     The result is the value at the one key of this tile where a query meets a label, or `other` if there is none.
+    `position` has the positions along the first axis, and `first` is the first position along the second.
     """
     slot = tl.arange(0, pairs.options.CHUNK) + chunk * pairs.options.CHUNK
     nowhere = -3 * 2**29  # no key, plus any position up to 2 ** 30
-    distance = tl.where(slot < pairs.options.labels, pairs.options.start + slot - first_key, nowhere)
+    distance = pairs.options.start + slot
+    if OF_KEYS:
+        distance = -distance
+    distance = tl.where(slot < pairs.options.labels, distance - first, nowhere)
     key = distance[None, :] + position[:, None]  # (rows, CHUNK)
     wrapped = key & (x.shape[1] - 1)
     return tl.where(key == wrapped, tl.gather(x, wrapped, 1), other)
 
 
 @triton.jit
-def sum_by_label(x, pairs, label, position, first_key, chunk):
-    """Return the sums of x, (rows, keys), over the pairs of each label of a chunk: (rows, CHUNK)."""
+def sum_by_label(x, pairs, label, position, first, chunk, OF_KEYS: tl.constexpr = False):
+    """Return the sums of x, (rows, keys), over the pairs of each label of a chunk: (rows, CHUNK).
+
+    The arguments are those of `pairs_to_labels`.
+    """
     if pairs.options.relations is None:
-        sums = pairs_to_labels(x, pairs, position, first_key, chunk, 0.0)
+        sums = pairs_to_labels(x, pairs, position, first, chunk, 0.0, OF_KEYS)
     else:
         slot = tl.arange(0, pairs.options.CHUNK)[None, :]
         sums = tl.zeros([x.shape[0], pairs.options.CHUNK], tl.float32)
@@ -154,6 +171,15 @@ def edge_terms(x, table, pairs, b, h):
 
 
 @triton.jit
+def add_edges_of_keys(e, k, pos_query, is_before, pairs, b, h):
+    """Return scores of a far tile, (rows, keys), with aQ · k_j of the edge that the tile is beyond."""
+    if (pos_query is not None) and pairs.options.BEFORE:
+        before, after = edge_terms(k, pos_query, pairs, b, h)  # (keys,)
+        e += tl.where(is_before, before, after)[None, :]
+    return e
+
+
+@triton.jit
 def edge_columns(before, after, dtype: tl.constexpr):
     """Return each query's sums over the pairs of the edges as columns for a product, (rows, 16).
 
@@ -167,14 +193,14 @@ def edge_columns(before, after, dtype: tl.constexpr):
 
 
 @triton.jit
-def first_label(pairs, last):
+def first_label(pairs, distance):
     """Return the first label of a program's part of a table's gradient.
 
-    It is the start of the first chunk that the program's queries reach; the last query is at position `last`.
+    It is the start of the first chunk that the program's pairs reach; `distance` is the smallest j − i among them.
     """
     label = 0
     if pairs.options.reach is not None:
-        label = tl.maximum(-last - pairs.options.start, 0) // pairs.options.CHUNK * pairs.options.CHUNK
+        label = tl.maximum(distance - pairs.options.start, 0) // pairs.options.CHUNK * pairs.options.CHUNK
     return label
 
 

@@ -113,8 +113,9 @@ def run_backward(
     d_rel_query = None if problem.rel_query is None else torch.empty_like(problem.rel_query)
     kernel = "whole" if plan.whole else "backward_query"
     blocks, groups = plan.blocks[kernel], -(-batch // plan.sequences)
-    tables = (call.rel_key, call.rel_value)
-    parts = tuple(problem.new_parts(table, groups * blocks) for table in tables)
+    parts = tuple(problem.new_parts(table, groups * blocks) for table in (call.rel_key, call.rel_value))
+    key_blocks = plan.blocks["backward_key"]
+    key_parts = problem.new_parts(call.pos_query, batch * key_blocks)
     shared = {
         **problem.inputs(),
         "grad": array(with_contiguous_rows(grad)),
@@ -141,21 +142,24 @@ def run_backward(
         SEVERAL=plan.sequences > 1,
     )
     if not plan.whole:
-        blocks = plan.blocks["backward_key"]
         launch(
             backward_key,
-            batch * plan.options.key_heads * blocks,
+            batch * plan.options.key_heads * key_blocks,
             plan.tiles["backward_key"],
             call,
             **shared,
-            blocks=blocks,
+            d_pos_query=None if key_parts is None else array(key_parts),
+            blocks=key_blocks,
         )
-    d_tables = (
-        grad.new_empty(0) if part is None else sum_of_parts(problem.with_table_rows(part, groups, kernel), table)
-        for part, table in zip(parts, tables, strict=True)
+    reached = [-(block + 1) * plan.tiles[kernel].rows + 1 - problem.offset for block in range(blocks)]
+    d_rel_key, d_rel_value = (
+        problem.gradient(table, part, reached)
+        for table, part in zip((call.rel_key, call.rel_value), parts, strict=True)
     )
-    absent = grad.new_empty(0)
-    return d_query, d_key, d_value, *d_tables, absent if d_rel_query is None else d_rel_query, absent
+    last, cols = call.query.shape[2] - 1 + problem.offset, plan.tiles["backward_key"].cols
+    d_pos_query = problem.gradient(call.pos_query, key_parts, [block * cols - last for block in range(key_blocks)])
+    d_rel_query = grad.new_empty(0) if d_rel_query is None else d_rel_query
+    return d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, d_pos_query
 
 
 class Problem:
@@ -165,7 +169,8 @@ class Problem:
         self.plan = plan_of(call, tiles_of)
         self.query, self.key, self.value = (with_contiguous_rows(x) for x in (call.query, call.key, call.value))
         self.rel_query = None if call.rel_query is None else with_contiguous_rows(call.rel_query)
-        self.rel_key, self.rel_value, self.scale = call.rel_key, call.rel_value, max(call.scale, MIN_SCALE)
+        self.rel_key, self.rel_value, self.pos_query = call.rel_key, call.rel_value, call.pos_query
+        self.scale = max(call.scale, MIN_SCALE)
         self.offset = max(-MAX_OFFSET, min(call.query_offset, MAX_OFFSET))
         key_lengths, query_lengths = lengths_of(call)
         self.options = self.plan.options
@@ -202,6 +207,7 @@ class Problem:
             "rel_key": None if self.rel_key is None else array_of_table(self.rel_key),
             "rel_value": None if self.rel_value is None else array_of_table(self.rel_value),
             "rel_query": None if self.rel_query is None else array(self.rel_query),
+            "pos_query": None if self.pos_query is None else array_of_table(self.pos_query),
             **self.sizes(),
             "scale2": self.scale / math.log(2.0),  # for scores to base two
         }
@@ -214,21 +220,33 @@ class Problem:
         new = torch.zeros if self.plan.accumulates else torch.empty
         return new(sizes, dtype=torch.float32, device=table.device)
 
-    def with_table_rows(self, parts: Tensor, groups: int, kernel: str) -> Tensor:
+    def gradient(self, table: Tensor | None, parts: Tensor | None, reached: list[int]) -> Tensor:
+        """Return the gradient of a table from its parts; an empty tensor without a table.
+
+        Args:
+            table: The table.
+            parts: The parts of `new_parts`, for several sequences and, within them, blocks.
+            reached: The smallest distance j − i that each block reaches.
+        """
+        if table is None or parts is None:
+            return self.query.new_empty(0)
+        return sum_of_parts(self.with_table_rows(parts, reached), table)
+
+    def with_table_rows(self, parts: Tensor, reached: list[int]) -> Tensor:
         """Return parts that have a row for each row of the table.
 
-        If each part has only the rows that a block of queries reaches, the result is one part, the sum of all.
+        If each part has only the rows that a block reaches, the result is one part, the sum of all.
         """
-        options, rows, shift = self.options, self.plan.tiles[kernel].rows, self.options.shift
+        options, shift = self.options, self.options.shift
         if options.reach is None:
             return parts
-        blocks = parts.unflatten(0, (groups, self.plan.blocks[kernel])).sum(0)
+        blocks = parts.unflatten(0, (-1, len(reached))).sum(0)
         before, inside, after = blocks.split((shift, options.reach, parts.shape[2] - shift - options.reach), dim=2)
         total = parts.new_zeros(parts.shape[1], options.labels, parts.shape[3])
-        for block, part in enumerate(inside):
-            begin = min(first_label(options, (block + 1) * rows - 1 + self.offset), options.labels)
-            reached = min(options.reach, options.labels - begin)
-            total.narrow(1, begin, reached).add_(part.narrow(1, 0, reached))
+        for distance, part in zip(reached, inside, strict=True):
+            begin = min(first_label(options, distance), options.labels)
+            count = min(options.reach, options.labels - begin)
+            total.narrow(1, begin, count).add_(part.narrow(1, 0, count))
         return torch.cat((before.sum(0), total, after.sum(0)), dim=1).unsqueeze(0)
 
 
@@ -255,9 +273,8 @@ def array_of_table(table: Tensor) -> Array:
     return Array(table, 0, head, row if rows > 1 else 0, column, *dims(dim))
 
 
-def sum_of_parts(parts: Tensor, table: Tensor | None) -> Tensor:
+def sum_of_parts(parts: Tensor, table: Tensor) -> Tensor:
     """Return the gradient in the table's shape and dtype. A single row gets the gradients of both edges."""
-    assert table is not None
     total = parts.sum(0) if table.dim() == 3 else parts.sum((0, 1))
     return (total.sum(-2, keepdim=True) if table.shape[-2] == 1 else total).to(table.dtype)
 

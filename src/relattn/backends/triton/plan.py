@@ -37,6 +37,7 @@ class Sizes(NamedTuple):
     value_dim: int
     rel_dim: int | None  # of rel_query, or None
     table_rows: int | None
+    has_pos_query: bool
     has_offsets: bool
     has_relations: bool
     has_mask: bool
@@ -50,23 +51,31 @@ class Sizes(NamedTuple):
     dropout_p: float
     precision: str
 
+    @property
+    def has_window(self) -> bool:
+        """Return whether a window hides pairs that causality does not."""
+        return self.window_left is not None or (self.window_right is not None and not self.is_causal)
+
 
 def tiles_of(kernel: str, sizes: Sizes, generation: int | None = None) -> Config:
     """Return the tiles of a kernel, which are no larger than the sequences need.
 
     With more than 4 warps, each warp has 16 rows of the products. Nothing is loaded ahead in a loop of one step, nor if
-    a mask or labels are loaded too: the assembler would make products on the tensor cores wait for one another. The
-    generation of the GPU is that of the device by default.
+    a mask or labels are loaded too, nor in `backward_query` with a window or a pos_query: the assembler would make
+    products on the tensor cores wait for one another. The generation of the GPU is that of the device by default.
     """
     if generation is None:
         generation = generation_of(sizes.device)
     dim = padded(max(sizes.dim, sizes.value_dim, sizes.rel_dim or 0))
-    tiles = config(kernel, generation, sizes.dtype, dim, sizes.rel_dim is not None)
+    tiles = config(kernel, generation, sizes.dtype, dim, sizes.rel_dim is not None, sizes.has_pos_query)
     rows, cols = min(tiles.rows, padded(sizes.queries)), min(tiles.cols, padded(max(sizes.keys, MIN_TILE_KEYS)))
     loops_over_keys = kernel != "backward_key"
     warps = min(tiles.warps, max(4, (rows if loops_over_keys else cols) // 16))
     one_step = sizes.keys <= cols if loops_over_keys else sizes.queries <= rows
-    stages = 1 if one_step or sizes.has_mask or sizes.has_relations else tiles.stages
+    waits = sizes.has_mask or sizes.has_relations
+    if kernel == "backward_query":
+        waits = waits or sizes.has_window or sizes.has_pos_query
+    stages = 1 if one_step or waits else tiles.stages
     return Config(rows, cols, max(16, min(tiles.near, rows, cols)), warps, stages)
 
 
@@ -89,9 +98,8 @@ class Plan:
 
 def plan_of(call: Call, tiles_of: TilesOf = tiles_of) -> Plan:
     """Return the plan of a call."""
-    query, value, table = call.query, call.value, call.rel_key
-    if table is None:
-        table = call.rel_value
+    query, value = call.query, call.value
+    tables = [table for table in (call.rel_key, call.rel_value, call.pos_query) if table is not None]
     batch, heads, queries, dim = query.shape
     _, key_heads, keys, value_dim = value.shape
     return plan(
@@ -106,7 +114,8 @@ def plan_of(call: Call, tiles_of: TilesOf = tiles_of) -> Plan:
             dim,
             value_dim,
             None if call.rel_query is None else call.rel_query.shape[3],
-            None if table is None else table.shape[-2],
+            tables[0].shape[-2] if tables else None,
+            call.pos_query is not None,
             call.query_offsets is not None,
             call.relations is not None,
             call.mask is not None,
@@ -131,12 +140,17 @@ def plan(sizes: Sizes, tiles_of: TilesOf) -> Plan:
     blocks = {kernel: -(-sizes.queries // tiles[kernel].rows) for kernel in ("forward", "backward_query")}
     blocks |= {"backward_key": -(-sizes.keys // tiles["backward_key"].cols), "whole": 1}
     most = tiles["whole"].rows
-    whole = sizes.heads == sizes.key_heads and 0 < sizes.queries <= most and 0 < sizes.keys <= 2 * most
+    few = sizes.heads == sizes.key_heads and 0 < sizes.queries <= most and 0 < sizes.keys <= 2 * most
+    whole = few and not sizes.has_pos_query
     programs = sizes.batch * sizes.heads
     splits = 1
     if 0 < sizes.queries <= MAX_SPLIT_QUERIES and programs > 0:
         splits = max(1, min(keys_in_windows(sizes) // MIN_SPLIT_KEYS, SPLIT_PROGRAMS // programs))
-    reach = labels_reached(sizes, tiles["whole" if whole else "backward_query"], options.CHUNK.value)
+    of_queries, of_keys = tiles["whole" if whole else "backward_query"], tiles["backward_key"]
+    chunk = options.CHUNK.value
+    reach = labels_reached(sizes.keys, of_queries.near, of_queries.rows, chunk)
+    if sizes.has_pos_query:
+        reach = max(reach, labels_reached(sizes.queries, of_keys.near, of_keys.cols, chunk))
     if not sizes.has_relations and not sizes.has_offsets and reach < options.labels:
         options = options._replace(reach=reach)
     part_labels = options.labels if options.reach is None else options.reach
@@ -152,14 +166,20 @@ def plan(sizes: Sizes, tiles_of: TilesOf) -> Plan:
     )
 
 
-def labels_reached(sizes: Sizes, tiles: Config, chunk: int) -> int:
+def labels_reached(length: int, near: int, block: int, chunk: int) -> int:
     """Return the number of labels that a block of queries reaches, in whole chunks wherever they begin.
 
     There is one label per key, and one more per further query. A clipping range as wide as the sequence has about twice
-    as many labels. A window does not count, because the tables of a call have only the labels that it reaches.
+    as many labels. A window does not count, because the tables of a call have only the labels that it reaches. The same
+    holds for a block of keys.
+
+    Args:
+        length: Number of keys, which are visited `near` at a time.
+        near: Keys per near tile.
+        block: Queries per block.
+        chunk: Labels per chunk.
     """
-    keys = round_up(sizes.keys, tiles.near)
-    return round_up(keys + tiles.rows - 1 + chunk - 1, chunk)
+    return round_up(round_up(length, near) + block - 1 + chunk - 1, chunk)
 
 
 def keys_in_windows(sizes: Sizes) -> int:
@@ -175,9 +195,9 @@ def round_up(number: int, step: int) -> int:
     return -(-number // step) * step
 
 
-def first_label(options: PairOptions, last: int) -> int:
+def first_label(options: PairOptions, distance: int) -> int:
     """Return what the function of this name in `labels.py` returns."""
-    return max(-last - options.start, 0) // options.CHUNK.value * options.CHUNK.value
+    return max(distance - options.start, 0) // options.CHUNK.value * options.CHUNK.value
 
 
 def pair_options(sizes: Sizes) -> PairOptions:
@@ -199,7 +219,6 @@ def pair_options(sizes: Sizes) -> PairOptions:
         labels = sizes.table_rows
     after = edges and not sizes.is_causal
     window_right = None if sizes.is_causal else sizes.window_right  # such a window ends after the query
-    has_window = sizes.window_left is not None or window_right is not None
     chunk = chunk_size(labels + after)
     return PairOptions(
         relations=None,
@@ -217,7 +236,7 @@ def pair_options(sizes: Sizes) -> PairOptions:
         reach=None,
         window_left=sizes.window_left,
         window_right=window_right,
-        chunk_size=sizes.chunk if has_window and sizes.chunk > 1 else None,
+        chunk_size=sizes.chunk if sizes.has_window and sizes.chunk > 1 else None,
         keep_threshold=keep_threshold(sizes.dropout_p),
         keep_scale=keep_scale(sizes.dropout_p),
         GROUP=constant(sizes.heads // sizes.key_heads),
@@ -226,7 +245,7 @@ def pair_options(sizes: Sizes) -> PairOptions:
         BEFORE=constant(edges),
         AFTER=constant(after),
         CAUSAL=constant(sizes.is_causal),
-        WINDOW=constant(has_window),
+        WINDOW=constant(sizes.has_window),
         PRECISION=constant(sizes.precision),
     )
 

@@ -123,6 +123,7 @@ def make_call(device: torch.device, kind: Kind, keys: int, queries: int, clip: i
         rel_key=normal(labels, rel_dim or dim),
         rel_value=normal(labels, value_dim),
         rel_query=None if rel_dim is None else normal(batch, heads, queries, rel_dim),
+        pos_query=normal(heads, labels, dim) if kind.pos_query else None,
         relations=relations.to(device) if kind.relations else None,
         key_lengths=key_lengths,
         query_lengths=query_lengths,
@@ -214,7 +215,10 @@ def reference_with_dropout(kept: Tensor, call: Call) -> tuple[Tensor, Tensor]:
     a_key, a_value = (vectors_of_pairs(x, label) for x in (call.rel_key, call.rel_value) if x is not None)
     key, value = (x.repeat_interleave(group, dim=1) for x in (call.key, call.value))
     r = call.query if call.rel_query is None else call.rel_query
-    e = call.scale * (call.query @ key.mT + (r[:, :, :, None] * a_key).sum(-1))  # (batch, heads, queries, keys)
+    e = call.query @ key.mT + (r[:, :, :, None] * a_key).sum(-1)  # (batch, heads, queries, keys)
+    if call.pos_query is not None:
+        e = e + (key[:, :, None] * vectors_of_pairs(call.pos_query, label)).sum(-1)
+    e = call.scale * e
     if visible is not None:
         e = e.masked_fill(~visible, float("-inf"))
     alpha = e.softmax(-1) * kept * keep_scale(call.dropout_p)
