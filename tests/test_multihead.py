@@ -124,6 +124,37 @@ def test_layer_of_a_transformer_encoder_keeps_its_relative_terms_in_inference():
     close(inference, layer(x, src_key_padding_mask=padding).detach())
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # Dynamo's own
+@pytest.mark.parametrize("layout", ["batch first", "time first", "no batch"])
+def test_compiles_as_one_graph_and_exports(layout):
+    """Outputs and gradients of the compiled layer; the exported one with other lengths and both kinds of masks."""
+    module = filled(RelativeMultiheadAttention(DIM, HEADS, clip=2, batch_first=layout == "batch first").double())
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager", dynamic=True)
+    results = []
+    for run in (module, compiled):
+        inputs = inputs_of(layout, 5, 7)
+        output = run(*inputs, **masks_of(layout, "bool", "bool", 5, 7))[0]
+        gradients = torch.autograd.grad(output.square().sum(), [*inputs, *module.parameters()])
+        results.append([output.detach(), *gradients])
+    for got, want in zip(*results, strict=True):
+        close(got, want)
+    axis = {"batch first": 1, "time first": 0, "no batch": 0}[layout]
+    queries, keys = torch.export.Dim("queries"), torch.export.Dim("keys")
+    masks = masks_of(layout, "bool", "float", 5, 7)
+    shapes = {
+        "query": {axis: queries},
+        "key": {axis: keys},
+        "value": {axis: keys},
+        "key_padding_mask": {masks["key_padding_mask"].dim() - 1: keys},
+        "attn_mask": {0: queries, 1: keys},
+    }
+    inputs = [x.detach() for x in inputs_of(layout, 5, 7)]
+    exported = torch.export.export(module.eval(), tuple(inputs), masks, dynamic_shapes=shapes).module()
+    for sizes in ((5, 7), (11, 13)):
+        inputs, masks = [x.detach() for x in inputs_of(layout, *sizes)], masks_of(layout, "bool", "float", *sizes)
+        close(exported(*inputs, **masks)[0], module(*inputs, **masks)[0])
+
+
 def test_dropout_is_for_training_only():
     module, x = RelativeMultiheadAttention(DIM, HEADS, 0.5, clip=2, batch_first=True).double(), normal(BATCH, 7, DIM)
     assert not torch.equal(module(x, x, x)[0], module(x, x, x)[0])

@@ -240,12 +240,22 @@ def test_labels_out_of_range_are_no_term_without_the_check():
     assert torch.equal(relation_attention(**inputs, relations=far, backend="native", check=False), want)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_operators_pass_opcheck(dtype):
+@pytest.mark.parametrize(
+    ("dtype", "limits"),
+    [
+        (torch.float64, {"window_left": 2, "window_right": 1}),
+        (torch.bfloat16, {"window_left": 3, "window_right": 2, "chunk": 3}),
+    ],
+)
+def test_operators_pass_opcheck(dtype, limits):
+    """With all tensors. The second rel_query is that of a bias per label, a view of one number."""
     shape = Shape(batch=2, heads=2, key_heads=1, queries=5, keys=7, dim=3, value_dim=2, left=2, right=1)
-    inputs = make_inputs(shape, rel_dim=4 if dtype == torch.float64 else None, per_head=True, dtype=dtype)
+    inputs = make_inputs(shape, rel_dim=4 if dtype == torch.float64 else 1, per_head=True, dtype=dtype)
+    inputs["pos_query"] = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(2)).to(dtype)
+    if dtype == torch.bfloat16:
+        inputs["rel_query"] = torch.full((1, 1, 1, 1), 4.0, dtype=dtype).expand(2, 2, 5, 1)
     lengths = {"query_offsets": torch.tensor([2, -1]), "key_lengths": torch.tensor([7, 4])}
-    options = {**lengths, "is_causal": True, "dropout_p": 0.4, "seed": torch.tensor(3)}
+    options = {**lengths, **limits, "is_causal": True, "dropout_p": 0.4, "seed": torch.tensor(3)}
     call = Call(**inputs, left=2, right=1, scale=0.25, mask=torch.ones(2, 1, 5, 7, dtype=torch.bool), **options)
     results = operators.run(*call)
     torch.library.opcheck(operators.run, call)

@@ -48,12 +48,18 @@ def test_long_sequences_lose_no_more_than_twice_what_plain_attention_loses():
     assert max(ratios.values()) < errors.LIMIT, ratios
 
 
-@pytest.mark.parametrize("seed", [None, torch.tensor(3)], ids=["plain", "dropout"])
-def test_operators_pass_opcheck(seed):
-    bias = torch.ones(1, 1, 1, 1).expand(2, 1, 5, 1)
-    call = small_call(
-        5, 5, seed=seed, dropout_p=0.0 if seed is None else 0.2, rel_query=bias, rel_key=torch.zeros(3, 1)
-    )
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"window_left": 2, "window_right": 1},
+        {"window_left": 3, "window_right": 2, "chunk": 3, "dropout_p": 0.2, "seed": torch.tensor(3)},
+    ],
+    ids=["window", "chunks and dropout"],
+)
+def test_operators_pass_opcheck(options):
+    """With a bias per label, which reaches the kernels as a rel_query, and a pos_query."""
+    bias, pos_query = torch.ones(1, 1, 1, 1).expand(2, 1, 5, 1), torch.ones(3, 8)
+    call = small_call(5, 5, rel_query=bias, rel_key=torch.zeros(3, 1), pos_query=pos_query, **options)
     tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     torch.library.opcheck(operators.attention_forward, tuple(call), test_utils=tests)
     results = operators.attention_forward(*call)
