@@ -171,6 +171,30 @@ def test_parts_of_table_gradients_have_the_labels_that_are_reached(monkeypatch, 
     assert {made.part_rows - edges for made in plans} == {plans[0].options.labels}
 
 
+def test_parts_of_the_gradient_of_pos_query_have_the_labels_that_a_block_of_keys_reaches(monkeypatch):
+    """A block of 16 keys reaches one label per query and 15 more, rounded up in the same way."""
+    sizes = Shape(batch=2, heads=1, key_heads=1, queries=64, keys=61, dim=3, value_dim=5, left=70, right=70)
+    for beyond in ("clip", "zero"):
+        plans = configure(monkeypatch)
+        inputs = make_inputs(sizes, dtype=torch.float32, tables="neither")
+        inputs["pos_query"] = make_inputs(sizes, dtype=torch.float32, seed=2)["rel_key"]
+        options = {"clip": 70, "beyond": beyond, "query_offset": -7}
+        assert_within_budget(relative_attention, inputs, "triton", **options)
+        assert {made.part_rows - 2 * (beyond == "clip") for made in plans} == {96}
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
+def test_padding_has_no_infinite_share_of_the_gradient_of_pos_query(monkeypatch):
+    """All scores are so low that a zero in their place, as of a key in padding, has an infinite probability."""
+    configure(monkeypatch)
+    inputs = make_inputs(SHAPES["far on both sides"], dtype=torch.float32, tables="neither")
+    inputs["query"], inputs["key"] = 9.0 + inputs["query"], inputs["key"] - 9.0
+    inputs["pos_query"] = make_inputs(SHAPES["far on both sides"], dtype=torch.float32, seed=2)["rel_key"]
+    options = {"clip": 4, "query_offset": 20, "key_lengths": torch.tensor([37]), "backend": "triton"}
+    results = outputs_and_gradients(relative_attention, inputs, **options)
+    assert all(x.isfinite().all() for x in results.values())
+
+
 def test_tiles_visit_only_the_chunks_of_their_labels(monkeypatch):
     """Once forward, twice for the gradients of queries and table, and once for that of keys."""
     configure(monkeypatch)
