@@ -121,6 +121,7 @@ family.py: return None if weights == own_weights else  =>  return None if True e
 family.py: torch.random.fork_rng(devices=[]),  =>  torch.no_grad(),
 adapters.py: if torch.compiler.is_compiling():  =>  if False:
 adapters.py: table: Tensor = embedding(rows)  =>  table: Tensor = embedding.weight[rows]
+@ integrations/transformers/families integrations/test_patching.py
 t5.py: device=device, past_seen_tokens  =>  past_seen_tokens
 @ integrations/transformers integrations/test_coverage.py
 coverage.py: r"self\.(self|attn|\w*[aA]ttention)  =>  r"self\.(nothing)
