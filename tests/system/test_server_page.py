@@ -33,6 +33,7 @@ from relattn.translation.translate.torch_translator import TorchTranslator
 
 BROWSER = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="the page is tested in chromium: apt-get install chromium")
+expect.set_options(timeout=30_000)  # milliseconds; a busy machine takes longer than the default of five seconds
 SIZES = {"desktop": (1280, 900), "phone": (375, 740)}
 TEXT = "one apple and two pears"
 ITEMS = [  # number and noun in English and German

@@ -290,11 +290,13 @@ function showDistances() {
 function followList(id, onChoice) {
   const list = byId(id);
   const indexOf = (node) => [...list.children].indexOf(node.closest("li"));
-  const follow = (event) => { if (event.target.closest("li")) onChoice(indexOf(event.target)); };
-  list.addEventListener("pointerover", follow);
+  const chosen = () => (id === "queries" ? state.query : state.key);
+  const follow = ({ target }) => { if (target.closest("li") && indexOf(target) !== chosen()) onChoice(indexOf(target)); };
+  // Not pointerover: scrolling with the keys moves words under a pointer that rests.
+  list.addEventListener("pointermove", (event) => { if (event.movementX || event.movementY) follow(event); });
   list.addEventListener("click", follow);
   list.addEventListener("keydown", (event) => {
-    const at = id === "queries" ? state.query : state.key, last = list.children.length - 1;
+    const at = chosen(), last = list.children.length - 1;
     const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: last }[event.key];
     if (to === undefined) return;
     event.preventDefault();
