@@ -44,21 +44,16 @@ def decoding() -> str:
     """Return target tokens per second of translators, a line per method, a column per model and beam size."""
     rows = [row for row in read(RESULTS / "decoding-cpu.csv") if row["method"] in DECODERS]
     columns = list(dict.fromkeys((row["name"], row["beam"]) for row in rows))
-    groups = sorted({(row["device"], row["threads"]) for row in rows})
     table = [["", *(f"{name}, beam {beam}" for name, beam in columns)]]
-    for device, threads in groups:
-        level = "AVX2" if "AVX2" in device else "AVX-512"
+    for device, threads in sorted({(row["device"], row["threads"]) for row in rows}):
         those = [row for row in rows if (row["device"], row["threads"]) == (device, threads)]
-        cells = {(row["name"], row["beam"], row["method"]): row["tokens_per_second"] for row in those}
+        speed = {(row["name"], row["beam"], row["method"]): int(row["tokens_per_second"]) for row in those}
+        group = f"{'AVX2' if 'AVX2' in device else 'AVX-512'}, {threads} thread{'s' * (threads != '1')}"
         for method, label in DECODERS.items():
-            line = [cells.get((*column, method), "") for column in columns]
-            if any(line):
-                table.append([f"{level}, {threads} thread{'s' * (threads != '1')}: {label}", *map(whole, line)])
+            table.append([f"{group}: {label}", *(f"{speed[*column, method]:,}" for column in columns)])
+        ratios = (speed[*column, "relattn early"] / speed[*column, "ctranslate2"] for column in columns)
+        table.append([f"{group}: relattn ÷ CTranslate2, float32", *(f"{ratio:.2f}" for ratio in ratios)])
     return markdown(table) + conditions(rows, DECODER)
-
-
-def whole(text: str) -> str:
-    return f"{int(text):,}" if text else "–"
 
 
 def markdown(table: Sequence[Sequence[str]]) -> str:

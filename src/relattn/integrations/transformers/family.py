@@ -121,9 +121,10 @@ def first_tensor(output: Any) -> Tensor:
 def _undisturbed() -> Iterator[None]:
     """Run on the CPU in float32 from fixed random numbers, and leave generators and defaults as they were.
 
-    Warnings of the model's own code are not shown, since nobody called that model.
+    Warnings of the model's own code are not shown, since nobody called that model. One thread is enough for a small model,
+    and several would wait for each other on a busy machine.
     """
-    dtype = torch.get_default_dtype()
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
     with (
         torch.random.fork_rng(devices=[]),
         torch.device("cpu"),
@@ -135,7 +136,9 @@ def _undisturbed() -> Iterator[None]:
         warnings.simplefilter("ignore")
         torch.default_generator.manual_seed(1)  # torch.manual_seed would also seed the generators of GPUs
         torch.set_default_dtype(torch.float32)
+        torch.set_num_threads(1)
         try:
             yield
         finally:
+            torch.set_num_threads(threads)
             torch.set_default_dtype(dtype)

@@ -3,7 +3,7 @@
 On x86, PyTorch computes float32 products with MKL. On some AMD processors with AVX-512, oneDNN is twice as fast. Every
 PyTorch for x86 contains it, but has no setting that selects it for float32. Its public interface, tensors in oneDNN's
 layout, copies all operands: in training it takes 1.4 to 1.9 times as long as the private operator
-`mkldnn::_linear_pointwise`, so this module calls that operator, if it exists (docs/backends.md has measurements).
+`mkldnn::_linear_pointwise`, so this module calls that operator, if it exists (docs/notebook.md has measurements).
 
 The results of MKL and oneDNN differ in the last digits. Weights and checkpoints do not depend on the choice.
 """
