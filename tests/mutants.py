@@ -106,10 +106,40 @@ backward.py: tl.where(is_after, DELTA_AFTER, DELTA_BEFORE)  =>  tl.where(is_afte
 labels.py: slot % 2 * (pairs.options.shift + pairs.options.labels)  =>  slot % 2 * pairs.options.labels
 pairs.py: offset = tl.minimum(tl.maximum(offset, -(2**30)), 2**30).to(tl.int32)  =>  offset = offset.to(tl.int32)
 plan.py: max(sizes.right + sizes.is_causal, start)  =>  max(sizes.right, start)
-operators.py: (block + 1) * rows - 1 + self.offset  =>  (block + 1) * rows + self.offset
+operators.py: .rows + 1 - problem.offset  =>  .rows - problem.offset
 __init__.py: None if call.rel_query is None else -call.rel_query  =>  call.rel_query
 @ backends/triton test_selftest.py
 selftest.py: if not error <= allowed:  =>  if error > allowed:
+@ backends test_functional.py
+reference.py: vectors_of_pairs(call.pos_query, label)  =>  vectors_of_pairs(call.pos_query.flip(-2), label)
+reference.py: e = e + call.bias  =>  e = e + call.scale * call.bias
+@ . test_functional.py
+call.py: (1, 1, 1, 1), 1.0 / scale,  =>  (1, 1, 1, 1), 1.0,
+call.py: torch.cat((rel_key, column), dim=-1)  =>  torch.cat((rel_key, column.flip(-2)), dim=-1)
+@ . test_multihead.py
+multihead.py: is_causal=is_causal, query_offset=0,  =>  is_causal=is_causal,
+multihead.py: options["bias"] + added if  =>  added if
+multihead.py: _qkv_same_embed_dim = False  =>  _qkv_same_embed_dim = True
+@ backends/dense test_backends.py
+attention.py: pairs += part.bias  =>  pairs += part.bias * part.scale
+attention.py: ds.sum_to_size(out[4].shape)  =>  part.scale * ds.sum_to_size(out[4].shape)
+attention.py: part.keys_of_heads(), part.query_table) * part.scale  =>  part.keys_of_heads(), part.query_table)
+attention.py: times_table(ds_of_keys, part.query_table * part.scale)  =>  times_table(ds_of_keys, part.query_table)
+@ backends/native test_native.py test_backends.py
+key_strips.h: else if (label >= a->labels) label = -1;  =>  ;
+key_strips.h: runs[i][l - r] += from[i * SQUARE + l];  =>  runs[i][l] += from[i * SQUARE + l];
+backward.h: ((first + ROWS) % TASK_ROWS == 0 || first + ROWS >= a->queries)  =>  first + ROWS >= a->queries
+@ backends/triton test_triton.py
+backward.py: tl.where(is_after, own_after, own_before)  =>  tl.where(is_after, own_before, own_after)
+backward.py: tl.where(column < valid_keys, ds_after, 0.0)  =>  ds_after
+backward.py: ds_before += tl.where(is_after, 0.0, tile_sum)  =>  ds_before += tile_sum
+labels.py: tl.where(is_before, before, after)[None, :]  =>  tl.where(is_before, after, before)[None, :]
+labels.py: distance = -distance  =>  pass
+plan.py: reach = max(reach, labels_reached(sizes.queries  =>  reach = min(reach, labels_reached(sizes.queries
+operators.py: [block * cols - last for  =>  [block * cols + last for
+__init__.py: None if call.pos_query is None else -call.pos_query  =>  call.pos_query
+@ backends/triton test_selftest.py
+availability.py: pos_query=call.pos_query is not None,  =>  pos_query=False,
 @ integrations/transformers integrations/test_patching.py
 patching.py: if self.forward is None or self.settings or  =>  if self.forward is None or
 patching.py: if isinstance(value, MethodType) and value.__func__ is old:  =>  if False:
@@ -190,7 +220,7 @@ filters.py: _src_lang), script_share(tgt, self._tgt_lang)  =>  _tgt_lang), scrip
 overlap.py: words[self.n - 1 :]  =>  words[self.n :]
 dedup.py: new[first[~known]] = True  =>  new[first] = True
 fetch.py: if checksum != file.checksum:  =>  if part.stat().st_size != file.size:
-pipeline.py: islice(source.pairs, stats.read, None)  =>  islice(source.pairs, stats.kept, None)
+pipeline.py: source.pairs(stats.read), total  =>  source.pairs(stats.kept), total
 @ translation translation/commands/test_synthesis.py
 synthesis.py: first_line=number + 1)  =>  first_line=1)
 synthesis.py: lines = islice(self._lines(), first, None)  =>  lines = self._lines()

@@ -121,8 +121,8 @@ def first_tensor(output: Any) -> Tensor:
 def _undisturbed() -> Iterator[None]:
     """Run on the CPU in float32 from fixed random numbers, and leave generators and defaults as they were.
 
-    Warnings of the model's own code are not shown, since nobody called that model. One thread is enough for a small model,
-    and several would wait for each other on a busy machine.
+    Warnings of the model's own code are not shown, since nobody called that model. One thread is enough for a small
+    model, and several would wait for each other on a busy machine.
     """
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
     with (
