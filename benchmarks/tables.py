@@ -83,22 +83,17 @@ DECODERS = {
     "relattn early pytorch": "relattn on PyTorch",
 }
 FLOAT32 = {"dtype": "float32", "dropout": "0.0"}
+NAMES = (("dense", "`dense`"), *((name, name) for name in PEERS))
 TIMES: Lines = [
-    (f"{label}, {options}", FLOAT32 | {"method": method} | causal | passes)
-    for method, label in (("auto", "`auto`"), ("dense", "`dense`"), *zip(PEERS, PEERS, strict=True))
-    for options, causal, passes in (
-        ("forward", FULL, FORWARD),
-        ("forward + backward", FULL, BOTH),
-        ("causal, forward", CAUSAL, FORWARD),
-        ("causal, forward + backward", CAUSAL, BOTH),
-    )
-    if method == "auto" or (causal is FULL and passes is BOTH)
+    (f"{'causal, ' * (causal is CAUSAL)}{passes['pass']}", FLOAT32 | {"method": "auto"} | causal | passes)
+    for causal in (FULL, CAUSAL)
+    for passes in (FORWARD, BOTH)
 ]
+PEER_TIMES: Lines = [(label, FLOAT32 | {"method": method} | FULL | BOTH) for method, label in NAMES]
 MEMORY: Lines = [
     (label, FLOAT32 | {"method": method} | FULL | BOTH)
-    for method, label in (("plain", "PyTorch, no positions"), ("auto", "`auto`"), ("dense", "`dense`"),
-                          *zip(PEERS, PEERS, strict=True))
-]  # fmt: skip
+    for method, label in (("plain", "PyTorch, no positions"), ("auto", "`auto`"))
+]
 ANCHORS: Lines = [
     ("`auto`, both tables", {"method": "auto"}),
     ("`auto`, no tables", {"method": "no tables"}),
@@ -108,12 +103,7 @@ ANCHORS: Lines = [
 ]
 FORMS: Lines = [
     (f"{label}, {passes['pass']}", FULL | passes | {"method": method, "tokens": "4096"})
-    for method, label in (
-        ("Transformer-XL", "Transformer-XL's form"),
-        ("Transformer-XL by mask", "the same as a mask of all pairs"),
-        ("T5", "T5's bias"),
-        ("T5 by mask", "the same as a mask of all pairs"),
-    )
+    for method, label in (("Transformer-XL", "Transformer-XL's form"), ("T5", "T5's bias"))
     for passes in (FORWARD, BOTH)
 ]
 DROPOUT: Lines = [
@@ -141,6 +131,8 @@ WINDOWS: Lines = [
 ]
 TABLES: dict[str, Callable[[], str]] = {
     "attention-time": lambda: by_length("attention-cpu.csv", TIMES, "time ratio"),
+    "peers-time": lambda: by_length("attention-cpu.csv", PEER_TIMES, "time ratio"),
+    "peers-memory": lambda: by_length("attention-cpu.csv", PEER_TIMES, "peak MiB"),
     "attention-memory": lambda: by_length("attention-cpu.csv", MEMORY, "peak MiB"),
     "anchors": lambda: by_length("anchors-cpu.csv", ANCHORS, "time ratio"),
     "forms": lambda: by_length("family-cpu.csv", FORMS, "time ratio"),
