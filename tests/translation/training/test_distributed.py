@@ -284,7 +284,7 @@ def test_float16_step_whose_gradients_overflow_is_skipped(make_recipe, tmp_path,
     called, optimizer = set_up(fabric, model, recipe.train)
     scaler = fabric.strategy.precision.scaler
     batch = collate(SRC, TGT)
-    step = Step(0, 0, [batch], [0], batch.target_tokens)
+    step = Step(0, 0, 0, [batch], [0], batch.target_tokens)
     before = deepcopy(model.state_dict())
     scaler.load_state_dict({**scaler.state_dict(), "scale": 2.0**30})
     assert take_step(fabric, called, optimizer, step, recipe.train, rate=1e-3, key=(1, 0)).isfinite()
