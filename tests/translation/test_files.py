@@ -45,6 +45,23 @@ def test_failed_write_keeps_the_old_content(tmp_path, inside, error, raised):
     assert (path / inside).read_bytes() == b"old"
 
 
+def test_directory_that_cannot_be_put_in_place_keeps_the_old_one(tmp_path, monkeypatch):
+    path, rename = tmp_path / "target", Path.rename
+    path.mkdir()
+    (path / "file").write_bytes(b"old")
+
+    def fails(source: Path, target: Path) -> Path:
+        if source == aside:
+            raise OSError(5, "Input/output error")
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "rename", fails)
+    with pytest.raises(InputError, match="Input/output error"), putting(path) as aside:
+        aside.mkdir()
+    assert names(tmp_path) == ["target"]
+    assert (path / "file").read_bytes() == b"old"
+
+
 @pytest.mark.parametrize(("name", "reason"), [("no/out", "No such file or directory"), ("there", "Is a directory")])
 def test_unwritable_output_is_refused_before_the_work(tmp_path, name, reason):
     (tmp_path / "there").mkdir()
