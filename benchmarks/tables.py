@@ -101,9 +101,15 @@ ANCHORS: Lines = [
     ("OpenVINO", {"method": "openvino"}),
     ("FlexAttention, compiled", {"method": "flex"}),
 ]
+FORM_NAMES = (
+    ("Transformer-XL", "Transformer-XL's form"),
+    ("T5", "T5's bias"),
+    ("DeBERTa", "DeBERTa's form"),
+    ("DeBERTa by mask", "DeBERTa's form, all pairs gathered"),
+)
 FORMS: Lines = [
     (f"{label}, {passes['pass']}", FULL | passes | {"method": method, "tokens": "4096"})
-    for method, label in (("Transformer-XL", "Transformer-XL's form"), ("T5", "T5's bias"))
+    for method, label in FORM_NAMES
     for passes in (FORWARD, BOTH)
 ]
 DROPOUT: Lines = [
