@@ -2,7 +2,7 @@
 
 Transformer-XL   scale · (q_i · k_j + r_i · R_{j−i}), a row of R per distance and head, a separate query r
 T5               scale · (q_i · k_j + b_{j−i}), a number per distance and head, constant beyond distance 128
-DeBERTa          scale · (q_i · k_j + q_i · K_{i−j} + k_j · Q_{i−j}), 512 rows of K and Q per head, by bucket of distance
+DeBERTa          scale · (q_i · k_j + q_i · K_{i−j} + k_j · Q_{i−j}), 512 rows of K and Q per head, by bucket
 """
 
 from collections.abc import Callable
