@@ -110,8 +110,9 @@ operators.py: .rows + 1 - problem.offset  =>  .rows - problem.offset
 __init__.py: None if call.rel_query is None else -call.rel_query  =>  call.rel_query
 @ backends/triton test_selftest.py
 selftest.py: if not error <= allowed:  =>  if error > allowed:
-@ backends test_functional.py
+@ backends test_backends.py
 reference.py: vectors_of_pairs(call.pos_query, label)  =>  vectors_of_pairs(call.pos_query.flip(-2), label)
+@ backends test_functional.py
 reference.py: e = e + call.bias  =>  e = e + call.scale * call.bias
 @ . test_functional.py
 call.py: (1, 1, 1, 1), 1.0 / scale,  =>  (1, 1, 1, 1), 1.0,

@@ -51,6 +51,7 @@ def masks_of(layout, padding, attn, queries, keys):
         as_given = hidden
         if padding == "float":
             as_given = torch.zeros(batch, keys, dtype=torch.float64).masked_fill(hidden, -torch.inf)
+            as_given[:, 4] = -0.7
         masks["key_padding_mask"] = as_given[0] if layout == "no batch" else as_given
     return masks
 
@@ -109,6 +110,7 @@ def test_tables_are_those_of_the_operator_and_is_causal_needs_no_mask():
         close(module(x, x, x, is_causal=is_causal)[0], want)
     hidden = torch.ones(7, 7, dtype=torch.bool).triu(1)
     close(module(x, x, x, attn_mask=hidden)[0], want)
+    close(module(x[:, :5], x, x, is_causal=True)[0], module(x[:, :5], x, x, attn_mask=hidden[:5])[0])
 
 
 def test_layer_of_a_transformer_encoder_keeps_its_relative_terms_in_inference():
