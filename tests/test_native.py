@@ -276,3 +276,17 @@ def test_declarations_that_python_cannot_read_are_refused():
     for line in ("idx no[2];", "unsigned idx no;", "idx one two;"):
         with pytest.raises(ValueError, match="fields"):
             library.structures(f"typedef struct {{ {line} }} array;", ctypes.c_float)
+
+
+def test_few_queries_read_no_row_of_pos_query_beyond_the_range():
+    """Keys to the right of the clipping range of a few queries, as in decoding, where tables end."""
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, 3, n, 7, generator=generator, dtype=torch.float64) for n in (2, 301, 301))
+    pos_query = torch.randn(6, 7, generator=generator, dtype=torch.float64)[:4]
+    results = [
+        relative_attention(
+            query, key, value, pos_query=pos_query, clip=(2, 1), beyond="zero", query_offset=0, backend=backend
+        )
+        for backend in ("native", "reference")
+    ]
+    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
