@@ -14,7 +14,7 @@ from benchmarks.encoders import padding, remove_randomness
 from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import adapters
 from relattn.integrations.transformers.families import parakeet
-from tests.integrations.test_transformers import FAMILIES, build, features, output
+from tests.integrations.test_transformers import FAMILIES, build, features, output, stream
 
 WINDOWED = {  # family: the names of the attention's projections, its head dimension, u, v and the scores
     "parakeet": ("q_proj", "k_proj", "v_proj", "o_proj", "head_dim", "bias_u", "bias_v", "relative_k_proj"),
@@ -218,21 +218,12 @@ def test_nemotron_reads_inputs_longer_than_its_longest_position():
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("look_ahead", [0, 2, 13])
 def test_nemotron_continues_a_stream_after_a_long_first_part(look_ahead, masked):
-    model, frames = sharp("nemotron", sliding_window=15), features(8 * 84)
-
-    def stream() -> list[Tensor]:
-        parts, past = [], {}
-        for part in frames.split([8 * 56, 8 * 14, 8 * 14], dim=1):
-            is_first = len(parts) == 0
-            options = {"attention_mask": padding(part)} if masked and is_first else {}
-            out = output(model, part, use_cache=True, num_lookahead_tokens=look_ahead, **options, **past)
-            past = {"past_key_values": out.past_key_values, "padding_cache": out.padding_cache}
-            parts.append(out.last_hidden_state)
-        return parts
-
-    own = stream()
+    model = sharp("nemotron", sliding_window=15)
+    parts = features(8 * 84).split([8 * 56, 8 * 14, 8 * 14], dim=1)
+    masks = [padding(parts[0]) if masked else None, None, None]
+    own = stream(model, parts, masks, look_ahead)
     with faster.enable():
-        ours = stream()
+        ours = stream(model, parts, masks, look_ahead)
     for our_states, own_states in zip(ours, own, strict=True):
         torch.testing.assert_close(our_states, own_states, rtol=0, atol=2e-5)
 

@@ -220,6 +220,17 @@ def output(model: nn.Module, *inputs: Any, **options: Any) -> Any:
         return model(*inputs, **options)
 
 
+def stream(model: nn.Module, parts: Any, masks: Any, look_ahead: int) -> list[Tensor]:
+    """Return the outputs of Nemotron's encoder for the parts of a stream, each with a mask or None."""
+    outputs, past = [], {}
+    for part, mask in zip(parts, masks, strict=True):
+        options = {} if mask is None else {"attention_mask": mask}
+        out = output(model, part, use_cache=True, num_lookahead_tokens=look_ahead, **options, **past)
+        past = {"past_key_values": out.past_key_values, "padding_cache": out.padding_cache}
+        outputs.append(out.last_hidden_state)
+    return outputs
+
+
 def own_and_ours(model: nn.Module, *inputs: Any, **options: Any) -> tuple[Any, Any]:
     """Return the outputs of the model's own code, and those while the integration is enabled."""
     own = output(model, *inputs, **options)
@@ -360,20 +371,11 @@ def test_streaming_outputs_are_the_same(masked):
 
     A mask of one chunk hides the keys after its length in the model's own code, so some queries have `key_lengths`.
     """
-    model, frames = build(FAMILIES["nemotron"]), features(144)
-
-    def stream() -> list[Tensor]:
-        parts, past = [], {}
-        for chunk in frames.split(48, dim=1):
-            options = {"attention_mask": torch.ones(chunk.shape[:2], dtype=torch.long)} if masked else {}
-            out = output(model, chunk, use_cache=True, num_lookahead_tokens=2, **options, **past)
-            past = {"past_key_values": out.past_key_values, "padding_cache": out.padding_cache}
-            parts.append(out.last_hidden_state)
-        return parts
-
-    own = stream()
+    model, parts = build(FAMILIES["nemotron"]), features(144).split(48, dim=1)
+    masks = [torch.ones(part.shape[:2], dtype=torch.long) if masked else None for part in parts]
+    own = stream(model, parts, masks, 2)
     with faster.enable():
-        ours = stream()
+        ours = stream(model, parts, masks, 2)
     for our_states, own_states in zip(ours, own, strict=True):
         torch.testing.assert_close(our_states, own_states, rtol=0, atol=2e-5)
     assert not torch.equal(ours[2], own[2])

@@ -80,6 +80,16 @@ class Inspection:
     cross: list[Tensor]
     special: tuple[int, int]
 
+    def layer(self, part: Part, number: int) -> Any:
+        """Return the attention of one layer of "encoder", "decoder" or "cross", counted from 1.
+
+        Raises:
+            InputError: there is no such layer.
+        """
+        layers: Sequence[Any] = getattr(self, part)
+        require(1 <= number <= len(layers), f"layer must be at least 1 and at most {len(layers)}, got {number}")
+        return layers[number - 1]
+
 
 @torch.inference_mode()
 def inspect(
@@ -209,9 +219,7 @@ def as_png(inspection: Inspection, part: Part, layer: int) -> bytes:
     Raises:
         InputError: there is no such layer.
     """
-    layers: Sequence[Any] = getattr(inspection, part)
-    require(1 <= layer <= len(layers), f"layer must be at least 1 and at most {len(layers)}, got {layer}")
-    attention = layers[layer - 1]
+    attention = inspection.layer(part, layer)
     if part == "cross":
         return _cross_picture(inspection, attention, f"cross-attention, layer {layer}")
     tokens = inspection.source if part == "encoder" else inspection.target

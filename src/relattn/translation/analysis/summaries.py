@@ -17,7 +17,6 @@ from torch import Tensor
 from relattn.translation.analysis import Part
 from relattn.translation.analysis.attention import Inspection, SelfView, numbers, view_as_data
 from relattn.translation.data.tokenizer import BYTE, SPACE_MARK
-from relattn.translation.errors import require
 
 SMALL = 1.0  # a range of relative terms, in nats, below which distance is said to matter little
 LONGEST_RANGE = 5  # distances that are named as a range, such as "two to four pieces back"
@@ -122,9 +121,7 @@ def layer_as_data(inspection: Inspection, part: Part, layer: int) -> dict[str, A
     Raises:
         InputError: there is no such layer.
     """
-    layers: Sequence[Any] = getattr(inspection, part)
-    require(1 <= layer <= len(layers), f"layer must be at least 1 and at most {len(layers)}, got {layer}")
-    chosen = layers[layer - 1]
+    chosen = inspection.layer(part, layer)
     source = _side(inspection.source, *inspection.special)
     if part == "cross":
         across, down = source, _side(inspection.written, 0, 1)
@@ -137,7 +134,7 @@ def layer_as_data(inspection: Inspection, part: Part, layer: int) -> dict[str, A
             {"summary": summary, "percent": (100 * weights).round().int().tolist()}
             for summary, weights in zip(_summaries(each, part), _weights(each), strict=True)
         ]
-        for each in layers
+        for each in getattr(inspection, part)
     ]
     return {"part": part, "overview": overview, "across": across, "down": down, **values}
 

@@ -1,8 +1,12 @@
 """`relattn backtranslate`"""
 
-from pathlib import Path
-
-from relattn.translation.commands.options import DeviceOptions, SamplingFlags, SearchOptions, synthetic_text
+from relattn.translation.commands.options import (
+    DeviceOptions,
+    SamplingFlags,
+    SearchOptions,
+    synthetic_text,
+    write_synthetic_corpus,
+)
 from relattn.translation.config import SyntheticCleaningConfig
 from relattn.translation.errors import require
 
@@ -47,11 +51,4 @@ def backtranslate(
     require(len(tag.split()) <= 1, f"tag must be one word, got '{tag}'")
     sampled = draws.options(sampling, search)
     text = synthetic_text(teachers, data, exclude, n_best, sampled, cleaning, search, device, tag=tag)
-
-    from relattn.translation.synthesis import read_student, synthesize, train_student
-
-    recipe = read_student(student, text, Path(out)) if student else None
-    stats = synthesize(text, Path(out), parallel=parallel, weight=weight)
-    print(stats, end=f"\n\n{Path(out) / 'README.md'}\n", flush=True)
-    if recipe is not None:
-        print(train_student(recipe, stats, Path(out)))
+    write_synthetic_corpus(text, out, student, parallel=parallel, weight=weight)

@@ -1,8 +1,12 @@
 """`relattn distill`"""
 
-from pathlib import Path
-
-from relattn.translation.commands.options import DeviceOptions, SamplingFlags, SearchOptions, synthetic_text
+from relattn.translation.commands.options import (
+    DeviceOptions,
+    SamplingFlags,
+    SearchOptions,
+    synthetic_text,
+    write_synthetic_corpus,
+)
 from relattn.translation.config import SyntheticCleaningConfig
 
 
@@ -35,11 +39,4 @@ def distill(
         sampling: Draw translations at random instead of searching for the best.
     """
     text = synthetic_text(teachers, data, exclude, n_best, draws.options(sampling, search), cleaning, search, device)
-
-    from relattn.translation.synthesis import read_student, synthesize, train_student
-
-    recipe = read_student(student, text, Path(out)) if student else None
-    stats = synthesize(text, Path(out))
-    print(stats, end=f"\n\n{Path(out) / 'README.md'}\n", flush=True)
-    if recipe is not None:
-        print(train_student(recipe, stats, Path(out)))
+    write_synthetic_corpus(text, out, student)

@@ -159,6 +159,19 @@ def synthetic_text(
     return SyntheticText(translator, tuple(teachers), tuple(data), options, cleaning, precision, tuple(exclude), tag)
 
 
+def write_synthetic_corpus(
+    text: "SyntheticText", out: str, student: str, *, parallel: Sequence[str] = (), weight: float = 1.0
+) -> None:
+    """Write the corpus of `text` and print its statistics. Then train a student on it, if a recipe is given."""
+    from relattn.translation.synthesis import read_student, synthesize, train_student
+
+    recipe = read_student(student, text, Path(out)) if student else None
+    stats = synthesize(text, Path(out), parallel=parallel, weight=weight)
+    print(stats, end=f"\n\n{Path(out) / 'README.md'}\n", flush=True)
+    if recipe is not None:
+        print(train_student(recipe, stats, Path(out)))
+
+
 def require_new_output(out: str, inputs: Sequence[str], bundles: Sequence[str]) -> None:
     """Raise an InputError if writing `out` would replace an input or a file in a bundle."""
     path = Path(out).resolve()

@@ -16,14 +16,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.cache_utils import DynamicCache
 from transformers.models.nemotron_asr_streaming import modeling_nemotron_asr_streaming as modeling
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from relattn.integrations.transformers.adapters import farthest_distance, needs_attention_weights, run_layers
-from relattn.integrations.transformers.families.parakeet import attention
+from relattn.integrations.transformers.families.parakeet import attention, inputs_of_layers
 from relattn.integrations.transformers.family import Family, sound_inputs
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 
@@ -52,12 +52,9 @@ def encode(
     size = right + 1
     left_chunks = left // size if left >= 0 else None
     chunk = size, left_chunks
-    positions = module.encode_positions(states[:1, : farthest_distance(length, chunk=chunk) + 1])
-    states = nn.functional.dropout(states, p=module.dropout, training=module.training)
-    positions = nn.functional.dropout(positions, p=module.dropout_positions, training=module.training)
-    valid = mask = hidden = None
-    if attention_mask is not None:
-        valid = module._get_output_attention_mask(attention_mask, target_length=length)  # (batch, n)
+    states, positions, valid = inputs_of_layers(module, states, farthest_distance(length, chunk=chunk), attention_mask)
+    mask = hidden = None
+    if valid is not None:
         mask = valid[:, None, None]  # (batch, 1, 1, n)
         chunks = torch.arange(length, device=states.device) // size
         first_keys = (chunks - (length if left_chunks is None else left_chunks)) * size
