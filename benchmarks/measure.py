@@ -149,7 +149,7 @@ def prepared_peak(prepare: Callable[..., Callable[[], object]], small: tuple, ar
 def peak_here(work: Callable[[], object]) -> int:
     """Run a function, and return the bytes it needs beyond what this process holds.
 
-    Without Linux's counters the result is right only if the process has not used more memory before.
+    On systems without Linux's counters, a result is too small if the process used more memory before the call.
     """
     c_library = ctypes.CDLL(None)
     if hasattr(c_library, "malloc_trim"):

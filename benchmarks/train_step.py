@@ -94,7 +94,9 @@ def main() -> None:
     parser.add_argument(
         "--schemes", nargs="+", choices=names, default=names, help="ratios are to the first (%(default)s)"
     )
-    parser.add_argument("--products", nargs="+", choices=("torch", "onednn"), default=[fast], help="of linear layers")
+    parser.add_argument(
+        "--products", nargs="+", choices=("torch", "onednn"), default=[fast], help="library of the linear layers"
+    )
     arguments = parse(parser, "train-step-cpu.csv")
     for n in arguments.lengths:
         steps = {
