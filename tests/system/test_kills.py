@@ -1,4 +1,4 @@
-"""Kill training runs at random moments, continue them, and compare them with runs that were not killed.
+"""Kill training runs and distillations at random moments, continue them, and compare them with complete ones.
 
 Runs of one process and of two are killed with SIGKILL, to any one of their processes including the agent: during
 imports, while data are prepared, between steps, while a checkpoint is written. A continued run must have the same bits
@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -30,6 +30,7 @@ from tests.translation.training.states import assert_same, layout, loss_values, 
 
 KILLS_OF_ONE = int(os.environ.get("KILLS_OF_ONE", "10"))
 KILLS_OF_TWO = int(os.environ.get("KILLS_OF_TWO", "20"))  # half of them with each strategy
+KILLS_OF_DISTILL = int(os.environ.get("KILLS_OF_DISTILL", "20"))
 KILLS_PER_RUN = 4
 STEPS = 300
 TOLERANCE = 1e-5  # relative, for losses with another number of processes, which sum in another order
@@ -98,12 +99,17 @@ def begin(run: Recipe, *, prefix: tuple[str, ...] = (), **environment: str) -> s
     out = Path(run.out)
     path = out.with_suffix(".yaml")
     path.write_text(dump(run))
-    command = [sys.executable, *prefix, "-m", "relattn", "train", str(path)]
+    command = [*prefix, "-m", "relattn", "train", str(path)]
     if (out / "recipe.yaml").exists():
         command.append("--resume")
-    pipe, variables = subprocess.PIPE, {**os.environ, "TMPDIR": str(out.parent), **environment}
+    return launch(command, out.parent, **environment)
+
+
+def launch(command: Sequence[str], directory: Path, **environment: str) -> subprocess.Popen[str]:
+    """Start Python in a session of its own, with temporary files in the given directory."""
+    pipe, variables = subprocess.PIPE, {**os.environ, "TMPDIR": str(directory), **environment}
     options = {"stdout": pipe, "stderr": pipe, "text": True, "start_new_session": True, "env": variables}
-    STARTED.append(subprocess.Popen(command, **options))
+    STARTED.append(subprocess.Popen([sys.executable, *command], **options))
     return STARTED[-1]
 
 
@@ -174,6 +180,61 @@ def test_killed_runs_are_bitwise_equal(tmp_path, make_recipe, whole, processes, 
             done += 1
         finish(run)
         assert_same(content(run), content(expected))
+
+
+def test_killed_distillations_give_the_same_corpus_and_student(tmp_path, make_recipe, text):
+    """Kills hit imports, the parts of the corpus, its end, and the training of the student."""
+    mono, lines = tmp_path / "mono", Path(text["train_src"]).read_text() + Path(text["valid_src"]).read_text()
+    mono.write_text(20 * lines)  # four parts
+    teacher = make_recipe(tmp_path / "teacher", learning_rate_factor=0.3)
+    finish(teacher)
+
+    def distillation(name: str) -> tuple[list[str], Recipe]:
+        out, run = tmp_path / name, make_recipe(tmp_path / f"student-{name}", steps=120)
+        run = replace(run, data=replace(run.data, train_src=f"{out}/train.en.gz", train_tgt=f"{out}/train.de.gz"))
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(dump(run))
+        rules = ("--keep_duplicates", "true", "--min_score", "null", "--max_ratio", "null", "--min_script", "null")
+        files = ("--data", str(mono), "--out", str(out), "--student", str(path))
+        command = [
+            "-m",
+            "relattn",
+            "distill",
+            f"{teacher.out}/bundle",
+            *files,
+            *rules,
+            "--sampling",
+            "--top_k",
+            "3",
+            "--threads",
+            "1",
+        ]
+        return command, run
+
+    def results(name: str, run: Recipe) -> list[Any]:
+        return [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}, *content(run)]
+
+    command, run = distillation("complete")
+    start = time.monotonic()
+    code, _, err = end(launch(command, tmp_path))
+    assert code == 0, err
+    seconds, expected = time.monotonic() - start, results("complete", run)
+    chance, done, number = random.Random(1), 0, 0
+    while done < KILLS_OF_DISTILL:
+        number += 1
+        command, run = distillation(f"run-{number}")
+        for _ in range(min(KILLS_PER_RUN, KILLS_OF_DISTILL - done)):
+            process = launch(command, tmp_path)
+            time.sleep(chance.uniform(0.0, 1.0) * seconds)
+            if process.poll() is not None:
+                end(process)
+                break
+            os.kill(chance.choice(family(process.pid)), signal.SIGKILL)
+            assert end(process)[0] != 0
+            done += 1
+        code, _, err = end(launch(command, tmp_path))
+        assert code == 0, err
+        assert_same(results(f"run-{number}", run), expected)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
