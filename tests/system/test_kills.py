@@ -225,7 +225,10 @@ def test_killed_distillations_give_the_same_corpus_and_student(tmp_path, make_re
         command, run = distillation(f"run-{number}")
         for _ in range(min(KILLS_PER_RUN, KILLS_OF_DISTILL - done)):
             process = launch(command, tmp_path)
-            time.sleep(chance.uniform(0.0, 1.0) * seconds)
+            part = tmp_path / f"run-{number}" / ".preparing" / f"part-{chance.randrange(4):05}"
+            while done % 2 and process.poll() is None and not part.exists() and not (tmp_path / run.out).exists():
+                time.sleep(0.01)
+            time.sleep(chance.uniform(0.0, 1.0 if done % 2 else seconds))
             if process.poll() is not None:
                 end(process)
                 break
