@@ -15,7 +15,7 @@ import pytest
 import torch
 from jsonargparse import ArgumentParser
 
-from benchmarks import pictures, tables
+from benchmarks import pictures, reference, tables
 from relattn import relative_attention
 from relattn.translation.commands import main as cli
 from relattn.translation.commands.parser import parse as parse_command
@@ -93,6 +93,11 @@ def test_tables_show_the_current_results():
     for path, shown in lines.items():
         again = tables.written(path.read_text(encoding="utf-8")).splitlines()
         assert shown == [line for line in again if "|" in line], f"{path.name}: run python -m benchmarks.tables"
+
+
+def test_reference_pages_are_current():
+    for path, text in reference.written().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run python -m benchmarks.reference"
 
 
 def test_links_resolve():

@@ -27,8 +27,8 @@ def import_(
         out: Directory of the bundle.
         tokenizer: SentencePiece model of the source side or of both sides.
         tgt_tokenizer: SentencePiece model of the target side, if it has its own.
-        src_lang: Source language. By default, as the model says.
-        tgt_lang: Target language. By default, as the model says.
+        src_lang: Source language. By default, the one that the model names.
+        tgt_lang: Target language. By default, the one that the model names.
         check_lines: File of source lines for the check. By default, random text from the vocabulary.
         check_count: Number of lines for the check.
         overwrite: Replace the bundle in the output directory.

@@ -36,9 +36,9 @@ def serve(
         port: Port to listen on. 0 chooses a free port.
         pivot: Language to translate through if no model translates a pair directly. By default none.
         keys: File of API keys, one per line. Requests without one of them are refused. By default, no key is needed.
-        cors: Origins whose web pages may use the server, or *.
-        proxies: Addresses of proxies in front of the server. Their headers X-Forwarded-For and X-Forwarded-Proto tell
-            the address of the client, and whether it uses https.
+        cors: Origins whose web pages may use the server, or * for all. By default none.
+        proxies: Addresses of proxies in front of the server. The server takes the address of the client, and whether
+            it uses HTTPS, from their headers X-Forwarded-For and X-Forwarded-Proto.
     """
     require(0 <= port <= 65535, f"port must be at least 0 and at most 65,535, got {port}")
     require_installed(*PACKAGES, extra="serve")

@@ -34,7 +34,7 @@ def translate(
         prefix: File with the text that each translation must begin with, one line per input line.
         glossary: File of terms and their required translations, one tab-separated pair per line.
         sampling: Draw translations at random instead of searching for the best.
-        verbose: Report on standard error what runs the search, and why nothing faster does.
+        verbose: Print to standard error which implementation of the search runs, and why a faster one does not.
     """
     from relattn.translation.data.text_files import read_lines, stream_lines
     from relattn.translation.translate.glossary import Glossary

@@ -19,10 +19,10 @@ class AugmentConfig(Config):
     A pair can have several changes. Validation text has none.
 
     Args:
-        join_lines: Share of pairs that are joined with one to three pairs after them.
-        drop_punctuation: Share of pairs without the punctuation at the end, on both sides.
-        typos: Share of pairs with typing errors in the source, in one of ten words.
-        title_case: Share of pairs with a capital at the beginning of each word, on both sides.
+        join_lines: Share of pairs that are joined with the next one to three pairs.
+        drop_punctuation: Share of pairs whose final punctuation is removed, on both sides.
+        typos: Share of pairs with typing errors in the source, in one word of ten.
+        title_case: Share of pairs in which every word begins with a capital letter, on both sides.
         upper_case: Share of pairs in upper case, on both sides.
     """
 

@@ -37,7 +37,7 @@ class TrainConfig(Config):
             optimizer state ("fsdp").
         max_restarts: Number of times that torchrun starts the processes again after one was lost. They continue from
             the newest checkpoint.
-        threads: Number of CPU threads per process. By default, as PyTorch chooses.
+        threads: Number of CPU threads per process. By default, PyTorch's choice.
         log_every: Number of steps between rows of log.csv.
         valid_every: Number of steps between validations (loss and BLEU).
         valid_bleu_lines: Number of validation lines to translate greedily for the BLEU in the log. 0 skips it.

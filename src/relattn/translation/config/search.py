@@ -21,7 +21,7 @@ class SearchConfig(Config):
         early_stopping: End the search of a sentence as soon as beam_size hypotheses have finished, as fairseq and
             CTranslate2 do, not only when no better one can come.
         max_length_ratio: A translation has at most max_length_ratio × source tokens + max_length_extra tokens.
-        max_length_extra: See max_length_ratio.
+        max_length_extra: Constant part of the maximum length, in tokens (see max_length_ratio).
     """
 
     beam_size: int = number(4, "[1, 1000]")

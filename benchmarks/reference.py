@@ -1,0 +1,201 @@
+"""Write the reference pages of the command line and of a recipe's settings from the functions and dataclasses.
+
+    python -m benchmarks.reference
+
+docs/reference/commands.md has the commands of `relattn`, docs/reference/recipe.md the fields of `Recipe`. Types,
+defaults and meanings are those that `relattn COMMAND --help` shows.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, fields, is_dataclass
+from inspect import Parameter, cleandoc, getdoc, signature
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from benchmarks.pictures import DOCS
+from benchmarks.tables import markdown
+from relattn.translation.commands.main import GROUPS, command_of
+from relattn.translation.config import Recipe, StageConfig
+from relattn.translation.model.positions.options import OPTION_NAMES
+
+GENERATED = "<!-- Written by python -m benchmarks.reference. Do not edit. -->\n"
+HEAD = ["option", "type", "default", "meaning"]
+TYPES = {int: "integer", float: "number", str: "text", bool: "true or false"}
+
+
+def commands() -> str:
+    """Return the page of the command line: a section per command, then one per group of options that they share."""
+    parts = [
+        GENERATED,
+        "# Command line\n",
+        "`relattn COMMAND --help` prints the same options. Their names may be written with hyphens or underscores. A "
+        "flag has no value, and a list takes several values after its name. The exit code is 0 after success, 2 after "
+        "an error of the user, 130 after Ctrl-C and 143 after SIGTERM.\n",
+    ]
+    shared: dict[str, type] = {}
+    for group, names in GROUPS.items():
+        parts.append(f"## {group}\n")
+        for name in names:
+            parts += command(name, shared)
+    parts.append("## Shared options\n")
+    for title, kind in shared.items():
+        text = documentation(kind)[0].rstrip(".")
+        parts += [f"### {title}\n", *([f"{text}.\n"] if text != title else []), settings(kind, flag="--")]
+    return "\n".join(parts)
+
+
+def command(name: str, shared: dict[str, type]) -> Iterator[str]:
+    """Yield the section of a command. Groups of options are added to `shared`, by title."""
+    _, function, _ = command_of(name.split())
+    description, helps = documentation(function)
+    hints = get_type_hints(function)
+    usage, rows, groups = f"relattn {name}", [], []
+    for key, parameter in signature(function).parameters.items():
+        kind, required = hints[key], parameter.default is Parameter.empty
+        if isinstance(kind, type) and is_dataclass(kind) and kind is not Recipe:
+            groups.append((f"{key}." if not required else "", title_of(kind), kind))
+            continue
+        is_flag = parameter.kind is Parameter.KEYWORD_ONLY
+        metavar = re.sub("S$", " ...", key.upper()) if get_origin(kind) is list else key.upper()
+        label = f"--{key}" if is_flag else metavar
+        if required or not is_flag:
+            shown = f"--{key} {metavar}" if is_flag else metavar
+            usage += f" {shown}" if required else f" [{shown}]"
+        default = "required" if required else shown_default(parameter.default)
+        shown_type = "flag" if kind is bool else type_name(kind)
+        rows.append([f"`{label}`", shown_type, "" if kind is bool else default, cell(helps[key])])
+    yield f"### relattn {name}\n"
+    yield f"{description}\n"
+    yield f"```text\n{usage} [options]\n```\n"
+    if rows:
+        yield markdown([HEAD, *rows])
+    links = []
+    for prefix, title, kind in groups:
+        if prefix:  # options of this command alone
+            yield f"{title}:\n"
+            yield settings(kind, flag=f"--{prefix}")
+        else:
+            links.append(f"[{title}](#{anchor(title)})")
+            shared[title] = kind
+    if Recipe in hints.values():
+        links.append("[settings of the recipe](recipe.md), such as `--model.clip 8`")
+    if links:
+        yield f"Also: {', '.join(links)}.\n"
+
+
+def title_of(kind: type) -> str:
+    """Return the title of a group of options: the first clause of its docstring."""
+    return re.split("[:;,.]", documentation(kind)[0])[0].replace("`", "")
+
+
+def recipe() -> str:
+    """Return the page of a recipe's settings."""
+    groups: dict[str, Any] = {field.name: kind for field, kind in typed_fields(Recipe) if is_dataclass(kind)}
+    parts = [
+        GENERATED,
+        "# Settings of a recipe\n",
+        "A recipe is a YAML file. It needs only the settings that differ from their defaults. A setting of a group is "
+        "a line below the name of the group (`clip: 8` below `model:`), or an option of `relattn train` and "
+        "`relattn plan` (`--model.clip 8`). `null` stands for no value. Brackets after a type give its range: `[0, 1)` "
+        "includes 0 and excludes 1. `relattn recipe NAME` prints a complete recipe.\n",
+        settings(Recipe),
+    ]
+    for name, kind in groups.items():
+        parts += [f"## {name}\n", f"{documentation(kind)[0]}\n", settings(kind, name=f"{name}.")]
+        for field, inner in typed_fields(kind):
+            if isinstance(inner, type) and is_dataclass(inner):
+                title = f"{name}.{field.name}"
+                parts += [f"## {title}\n", f"{documentation(inner)[0]}\n", settings(inner, name=f"{title}.")]
+    parts += [
+        "## stages\n",
+        f"{documentation(StageConfig)[0]} `stages` is a list, each item with these settings:\n",
+        settings(StageConfig),
+        "`augment` has the settings of [data.augment](#dataaugment).\n",
+    ]
+    return "\n".join(parts)
+
+
+def settings(kind: type, *, flag: str = "", name: str = "") -> str:
+    """Return a table with the fields of a dataclass, without its groups."""
+    _, helps = documentation(kind)
+    rows = []
+    for field, hint in typed_fields(kind):
+        if is_dataclass(hint) or (kind is Recipe and field.name == "stages"):
+            continue
+        label = f"`{flag}{field.name}`"
+        rows.append([label, type_name(hint, field), field_default(field), cell(helps[field.name])])
+    return markdown([["setting" if not flag else "option", *HEAD[1:]], *rows])
+
+
+def typed_fields(kind: type) -> list[tuple[Field[Any], Any]]:
+    hints = get_type_hints(kind)
+    return [(field, hints[field.name]) for field in fields(kind)]
+
+
+def documentation(obj: Any) -> tuple[str, dict[str, str]]:
+    """Return the description of a function or class, and the meaning of each argument, its own or inherited."""
+    helps: dict[str, str] = {}
+    for base in reversed(getattr(obj, "__mro__", [obj])):
+        _, _, text = cleandoc(getattr(base, "__doc__", None) or "").partition("\n\nArgs:\n")
+        matches = re.finditer(r"    (\w+): (.*(?:\n {8}.*)*)", text)
+        helps |= {match[1]: " ".join(match[2].split()) for match in matches}
+    description = (getdoc(obj) or "").partition("\n\nArgs:\n")[0]
+    return re.sub(r"(\S)\n(?=\S)", r"\1 ", description), helps
+
+
+def type_name(kind: Any, field: Field[Any] | None = None) -> str:
+    """Return the type of an option for readers, with the range of a number."""
+    choices = [choice for choice in get_args(kind) if choice is not NoneType]
+    interval = (field.metadata.get("interval") or "") if field is not None else ""
+    if get_origin(kind) in (list, tuple):
+        return f"list of {type_name(choices[0])}"
+    if kind is Recipe:
+        return "file or name"
+    if get_origin(kind) is Literal:
+        return " \\| ".join(f"`{choice}`" for choice in choices)
+    if choices:
+        return " \\| ".join(type_name(choice, field) for choice in choices)
+    return " ".join(filter(None, (TYPES.get(kind, "text"), f"`{interval}`" if interval else "")))
+
+
+def field_default(field: Field[Any]) -> str:
+    if field.name in OPTION_NAMES:  # the meaning gives the default
+        return ""
+    return "required" if field.default is MISSING else shown_default(field.default)
+
+
+def shown_default(default: Any) -> str:
+    if default is None or default in ("", [], ()):
+        return ""
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    shown = " ".join(default) if isinstance(default, list) and all(isinstance(x, str) for x in default) else default
+    return f"`{' '.join(map(str, shown)) if isinstance(shown, list) else shown}`"
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("*", "\\*")
+
+
+def anchor(title: str) -> str:
+    return re.sub(r"[^\w-]+", "-", title.lower()).strip("-")
+
+
+PAGES: dict[str, Callable[[], str]] = {"reference/commands.md": commands, "reference/recipe.md": recipe}
+
+
+def written() -> dict[Path, str]:
+    """Return the text of each page."""
+    return {DOCS / name: page() for name, page in PAGES.items()}
+
+
+def main() -> None:
+    for path, text in written().items():
+        path.write_text(text, encoding="utf-8")
+        print(path.relative_to(DOCS.parent))
+
+
+if __name__ == "__main__":
+    main()
