@@ -55,7 +55,7 @@ def value(draw: random.Random, schema: dict[str, Any]) -> object:
     if "enum" in schema:
         return draw.choice(schema["enum"])
     if schema.get("type") == "integer":
-        return draw.choice([0, 1, schema["minimum"], schema["maximum"], schema["maximum"] + 1])
+        return draw.choice([0, 1, schema.get("minimum", -1), schema["maximum"], schema["maximum"] + 1])
     return text(draw)
 
 
