@@ -32,7 +32,7 @@ def commands() -> str:
         "# Command line\n",
         "`relattn COMMAND --help` prints the same options. Their names may be written with hyphens or underscores. A "
         "flag has no value, and a list takes several values after its name. The exit code is 0 after success, 2 after "
-        "an error of the user, 130 after Ctrl-C and 143 after SIGTERM.\n",
+        "a user error, 130 after Ctrl-C and 143 after SIGTERM.\n",
     ]
     shared: dict[str, type] = {}
     for group, names in GROUPS.items():

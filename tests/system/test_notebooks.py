@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 PATHS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
-SHORT = {"STEPS": "4", "PAIRS": "500", "LINES": "4", "REPEATS": "1", "SECONDS": "[1, 2]", "CLIPS": "[0, 8, 16]"}
+SHORT = {"STEPS": "4", "PAIRS": "500", "LINES": "4", "REPEATS": "1", "SECONDS": "[1, 2]", "CLIPS": "[0, 4, 16]"}
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
