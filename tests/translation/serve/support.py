@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +21,10 @@ LIMITS = Limits(characters=1000, sentences=20, texts=5, file=100_000, waiting=40
 
 
 class Shouting(Translator):
-    """Translator into capitals, with the target language in front. It can be stopped with `running`."""
+    """Translator into capitals and "5 %" for "5%", with the target language in front.
+
+    It can be stopped with `running`.
+    """
 
     search_batch = log_probs = align_batch = None  # type: ignore[assignment]
 
@@ -35,8 +39,18 @@ class Shouting(Translator):
         assert self.running.wait(60)
         if any("refuse" in line for line in lines):
             raise InputError("the translator refused line 1")
-        texts = [self.name + (line if "<" in line else line.upper()) for line in lines]
-        return [[Translation(text + "'" * k, 0.0, []) for k in range(options.n_best)] for text in texts]
+        results = []
+        for line in lines:
+            text = self.name + _shout(line)
+            counts = [len(_shout(word).split()) for word in line.split()]
+            sources = [i for i, count in enumerate(counts) for _ in range(count)] if options.align else []
+            links = [(source, place) for place, source in enumerate(sources)]
+            results.append([Translation(text + "'" * k, 0.0, [], alignment=links) for k in range(options.n_best)])
+        return results
+
+
+def _shout(text: str) -> str:
+    return re.sub(r"(?<=\d)%", " %", text.upper())
 
 
 Shouting.__abstractmethods__ = frozenset()

@@ -6,10 +6,12 @@ import asyncio
 import io
 import json
 import logging
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from html import unescape
 from typing import Any
 
 import docx
@@ -52,8 +54,29 @@ def test_texts_are_translated_by_sentences(client):
         "alternatives": [["de:ONE'", "de:ONE''"], [], ["de:TWO'\nde:THREE'", "de:TWO''\nde:THREE''"]],
     }
     assert translate(client, q="one", alternatives=50).json()["alternatives"] == ["de:ONE'", "de:ONE''"]  # of the beam
-    html = '<p>de:one <b>two</b></p><p translate="no">x</p>'
-    assert translate(client, q=html.replace("de:", ""), format="html").json() == {"translatedText": html}
+    html = '<p>one <b>two</b></p><p translate="no">x</p>'
+    expected = '<p>de:ONE <b>TWO</b></p><p translate="no">x</p>'
+    assert translate(client, q=html, format="html").json() == {"translatedText": expected}
+
+
+@pytest.mark.parametrize(
+    ("html", "expected"),
+    [
+        ("<p>one hundred; 91%", "<p>ONE HUNDRED; 91 %</p>"),
+        ("one hundred; <b>91%</b>", "ONE HUNDRED; <b>91 %</b>"),
+        ("<b>12.5%</b>; <i>5 km</i>", "<b>12.5 %</b>; <i>5 KM</i>"),
+        ("12.5<b>%</b> of <i>x@y.z</i>", "12.5 <b>%</b> OF <i>X@Y.Z</i>"),
+        ("<b>12.5</b>%", "<b>12.5</b> %"),
+        ("5<b> km</b> %s<img>", "5<b> KM</b> %S<img/>"),
+        ("<b>May </b><i>3</i>, {x}", "<b>MAY </b><i>3</i>, {X}"),
+    ],
+)
+def test_html_is_translated_as_plain_text(client, html, expected):
+    """Numbers, units and placeholders of a page with tags are not copied."""
+    answer = translate(client, q=html, format="html").json()["translatedText"]
+    assert re.sub("de:", "", answer) == expected
+    plain = translate(client, q=re.sub("<[^>]*>", "", html)).json()["translatedText"]
+    assert re.sub("<[^>]*>", "", answer) == plain
 
 
 def test_parameters_may_be_a_form_or_a_query(client):
@@ -381,6 +404,33 @@ def test_words_of_a_translation_that_begins_with_a_prefix(with_model):
     assert [word["text"] for word in shown["down"]["words"]][:-1] == texts[0].split()
     refused = with_model.post("/words", json={**parameters, "q": "one apple. Two pears."})
     assert refused.status_code == 400
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        *(
+            "<b>91%</b>",
+            "one <b>apple</b> and 12.5<i>%</i>",
+            "<b>17 apples</b>, <i>4 </i>pears",
+            "two p<u>ea</u>rs, 5 kg",
+        ),
+        *("4<b> pears</b>", "<i>{x} </i><b>one</b>", "<u>17</u><b>.5%</b> and <i>one</i>"),
+    ],
+)
+def test_pages_and_documents_of_a_model_have_the_translation_of_their_text(with_model, html):
+    parameters = {"source": "en", "target": "de"}
+    plain = with_model.post("/translate", json={**parameters, "q": re.sub("<[^>]*>", "", html)}).json()
+    answer = with_model.post("/translate", json={**parameters, "q": html, "format": "html"}).json()
+    assert unescape(re.sub("<[^>]*>", "", answer["translatedText"])) == plain["translatedText"]
+    document, out = docx.Document(), io.BytesIO()
+    paragraph = document.add_paragraph()
+    for text in re.split("<[^>]*>", html):
+        paragraph.add_run(text)
+    document.save(out)
+    url = with_model.post("/translate_file", data=parameters, files={"file": ("a.docx", out.getvalue())}).json()
+    filled = docx.Document(io.BytesIO(with_model.get(url["translatedFileUrl"]).content))
+    assert filled.paragraphs[0].text == plain["translatedText"]
 
 
 @pytest.mark.parametrize("part", ["encoder", "decoder", "cross"])

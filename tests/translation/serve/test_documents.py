@@ -13,6 +13,7 @@ from docx.opc.constants import CONTENT_TYPE, RELATIONSHIP_TYPE
 from docx.opc.packuri import PackURI
 from docx.opc.part import Part
 from docx.oxml import parse_xml
+from lxml import etree
 
 from relattn.translation.errors import InputError
 from relattn.translation.serve.text.documents import FORMATS, Document, read_document
@@ -106,6 +107,48 @@ def test_word_document_is_whole() -> None:
     assert ">ON THE FIRST PAGE<" in "".join(xml.values())
     assert all(each in body for each in ("<w:ins ", "<w:sdtContent>"))
     assert body.index(">ONE ") < body.index(">NEW ") < body.index(">old ") < body.index(">CONTROL")
+
+
+REVISED = """<w:p xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main">
+<w:r><w:t xml:space="preserve">One </w:t></w:r>
+<w:ins w:id="1" w:author="x"><w:r><w:rPr><w:b/></w:rPr><w:t>bold</w:t></w:r><w:r><w:tab/><w:drawing/></w:r>
+<w:r><w:rPr><w:i/></w:rPr><w:t xml:space="preserve"> slanted</w:t></w:r>
+<w:del w:id="3" w:author="y"><w:r><w:delText>gone</w:delText></w:r></w:del></w:ins>
+<w:del w:id="2" w:author="x"><w:r><w:rPr><w:b/></w:rPr><w:delText xml:space="preserve">old </w:delText></w:r></w:del>
+<w:hyperlink><w:ins w:id="4" w:author="x"><w:r><w:t xml:space="preserve"> a </w:t></w:r><w:r><w:t>link</w:t></w:r>
+</w:ins></w:hyperlink></w:p>"""
+
+
+@pytest.mark.parametrize(
+    ("translation", "expected"),
+    [
+        (
+            "<m0>Eins </m0><m1><m3> kursiv</m3> <m2>fett</m2></m1><m4><m5> ein </m5><m6>Link</m6></m4>",
+            "Eins |ins:i: kursiv |ins:b:fett|del:b:old |ins: ein |ins:Link",
+        ),
+        (  # words outside of the runs, and an insertion that moves
+            "<m1>so <m2>fett</m2> und<m3> kursiv</m3></m1> ist <m0>Eins</m0><m4>am <m5>ein</m5><m6></m6></m4>",
+            "ins:b:so fett und|ins:i: kursiv ist |Eins|del:b:old |ins:am ein|ins:",
+        ),
+    ],
+)
+def test_formats_in_tracked_insertions(translation: str, expected: str) -> None:
+    """Runs of an insertion keep their formats and stay in it, and deleted text is neither changed nor moved."""
+    document, out = docx.Document(), io.BytesIO()
+    document.element.body.insert(0, parse_xml(REVISED))
+    document.save(out)
+    read_back = read("a.docx", out.getvalue())
+    assert read_back.texts == ["<m0>One </m0><m1><m2>bold</m2><m3> slanted</m3></m1><m4><m5> a </m5><m6>link</m6></m4>"]
+    (paragraph,) = docx.Document(io.BytesIO(read_back.fill([translation]))).element.body.iter("{*}p")
+    shown = []
+    for run in paragraph.iter("{*}r"):
+        names = [etree.QName(each).localname for each in (run.getparent(), *run.iter("{*}b", "{*}i"))]
+        text = "".join(each.text or "" for each in run.iter("{*}t", "{*}delText"))
+        if "gone" not in text and run.find("{*}drawing") is None:
+            shown.append(":".join([*(name for name in names if name != "p"), text]))
+    assert "|".join(shown) == expected
+    deleted = [each.getparent().getparent().getparent() for each in paragraph.iter("{*}delText")]
+    assert [etree.QName(each).localname for each in deleted] == ["ins", "p"]
 
 
 def test_time_is_linear_in_the_size() -> None:

@@ -35,6 +35,9 @@ def identity(line: str) -> list[tuple[int, int]]:
         ("5 km, 12.5% and 3 GB", ", and"),
         ("mail me@x.de, $5 or 3 GB <br/> end <br> x", "mail, or end x"),
         ("x={v} {n}th (%s) -%d", "x= th () -"),
+        ("all {a} <b>c</b>{d}{v} e", "all c e"),
+        ("<b>May </b><i>3</i>, 1999", "May 3, 1999"),
+        ("a <b>b </b>c<i> d</i>", "a b c d"),
         ("{a} {b}", ""),
         ("all {a} {b}", "all"),
         ("<p>{a}</p>", ""),
@@ -73,6 +76,16 @@ def test_stripped_lines_and_their_restoration(line, left):
         ("a b {x} c d", "A D", "03", "A {x} D", ["{x}"]),
         ("a <b>c</b> d", "A D", "02", "A<b></b> D", []),
         ("{x} <b>{y}</b>", "", "", "{x} <b>{y}</b>", []),
+        # tags within a word: the part before or after them is the same in the translation
+        ("<b>H<sub>2</sub>O</b> a", "A H2O", "10", "A <b>H<sub>2</sub>O</b>", []),
+        ("12.5<b>xy</b>", "12,5 xy", "00", "12,5 <b>xy</b>", []),
+        ("<i>12.5</i><b>xy</b>.", "12,5 xy.", "00", "<i>12,5</i><b> xy</b>.", []),
+        ("un<b>wise</b> a", "A dumm", "10", "A <b>dumm</b>", []),
+        ("<u>p</u><b>qr</b> a", "A xyz", "10", "A <u>xyz</u><b></b>", []),
+        # spaces and punctuation in a pair
+        ("<u>a </u><b>b</b>, c", "B A C", "102", "<b>B</b> <u>A </u>C", []),
+        ("a<b> b</b><i>, c</i>", "A B, C", "012", "A<b> B</b>, <i>C</i>", []),
+        ("<u>a </u><b>b </b>c", "B A C", "102", "<b>B </b><u>A </u>C", []),
     ],
 )
 def test_tags_follow_their_words(line, translation, sources, expected, guessed):
@@ -121,25 +134,34 @@ def test_each_tag_occurs_once_in_a_translation(parts, words):
     assert "  " not in text
 
 
-@settings(max_examples=80)
+WORDS = "ab cd, efg (h) i"
+
+
+@settings(max_examples=300)
 @given(
-    st.sets(st.integers(0, 6), min_size=4, max_size=4),
-    st.booleans(),
-    st.lists(st.none() | st.integers(0, 5), min_size=6, max_size=6),
+    st.lists(st.integers(0, len(WORDS)), min_size=6, max_size=6),
+    st.sampled_from(["b(i)(u)", "b(i(u))", "(b)(i)(u)", "(b(i)(u))", "(b)(i(u))"]),
+    st.lists(st.sampled_from(["ab", "x", "cd", "g", "(h)", "y,"]), min_size=5, max_size=5),
+    st.lists(st.none() | st.integers(0, 4), min_size=5, max_size=5),
 )
-def test_pairs_that_do_not_overlap_in_a_line_do_not_overlap_in_its_translation(cuts, are_nested, sources):
-    a, b, c, d = sorted(cuts)
-    spans = [("b", a, d), ("i", b, c)] if are_nested else [("b", a, b), ("i", c, d)]
-    opened = {first: f"<{name}>" for name, first, _ in reversed(spans)}
-    closed = {last: f"</{name}>" for name, _, last in spans}
-    words = [*(f"s{i}" for i in range(6)), ""]
-    line = "".join(closed.get(i, "") + " " * (0 < i < 6) + opened.get(i, "") + word for i, word in enumerate(words))
-    links = [(source, place) for place, source in enumerate(sources) if source is not None]
-    text, _ = restore_tags(strip_tags(line), "A B C D E F", links)
-    tags: list[str] = []
-    for tag in re.findall(r"</?[bi]>", text):
-        if tag.startswith("</"):
-            assert tags.pop() == tag.replace("/", "")
+def test_pairs_of_tags_do_not_overlap(cuts, shape, words, sources):
+    """Pairs that are nested or apart in a line are so in its translation, wherever they begin and end."""
+    tags, opened = [], []
+    for name in re.findall(r"[biu]|\)", shape if shape[0] == "(" else f"({shape})"):
+        if name == ")":
+            tags.append(f"</{opened.pop()}>")
         else:
-            tags.append(tag)
-    assert not tags
+            opened.append(name)
+            tags.append(f"<{name}>")
+    line, begin = "", 0
+    for tag, cut in zip(tags, sorted(cuts), strict=True):
+        line, begin = line + WORDS[begin:cut] + tag, cut
+    links = [(source, place) for place, source in enumerate(sources) if source is not None]
+    text, _ = restore_tags(strip_tags(line + WORDS[begin:]), " ".join(words), links)
+    for tag in re.findall(r"</?[biu]>", text):
+        if tag.startswith("</"):
+            assert opened.pop() == tag[2]
+        else:
+            opened.append(tag[1])
+    assert not opened
+    assert re.sub("<[^>]*>", "", text).split() == words

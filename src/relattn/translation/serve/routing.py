@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -23,9 +23,10 @@ from relattn.translation.serve.parsing import ParserPool
 from relattn.translation.serve.queue import BatchQueue
 from relattn.translation.serve.text.documents import document_texts, fill_document
 from relattn.translation.serve.text.html import fill_pages, page_texts
-from relattn.translation.serve.text.sentences import SplitText, has_placeholders, split
+from relattn.translation.serve.text.sentences import PLACEHOLDER, SplitText, split
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import Translation, Translator
+from relattn.translation.translate.tags import restore_tags, strip_tags
 
 if TYPE_CHECKING:
     from relattn.translation.analysis.attention import Inspection
@@ -77,16 +78,27 @@ class Model:
     ) -> None:
         self.source, self.target = pair
         self.translator, self.search = translator, search
-        tagged = partial(self._translate, keep_tags=True)
-        works: list[Callable[[list[Any]], list[Any]]] = [self._translate, tagged, self._score_words, self._inspect]
+        works: list[Callable[[list[Any]], list[Any]]] = [
+            *(self._translate, self._translate_tagged, self._score_words, self._inspect)
+        ]
         self.queues = [make_queue(work) for work in works]
         self.plain, self.tagged, self.words, self.attention = self.queues
 
-    def _translate(self, items: list[tuple[str, int, str]], *, keep_tags: bool = False) -> list[list[Translation]]:
+    def _translate(self, items: list[tuple[str, int, str]], *, align: bool = False) -> list[list[Translation]]:
         sentences, counts, prefixes = zip(*items, strict=True)
-        options = TranslateOptions(n_best=max(counts), search=self.search, keep_tags=keep_tags)
+        options = TranslateOptions(n_best=max(counts), search=self.search, align=align)
         translations = self.translator.n_best(sentences, options, prefixes=prefixes if any(prefixes) else None)
         return [best[:count] for best, count in zip(translations, counts, strict=True)]
+
+    def _translate_tagged(self, items: list[tuple[str, int, str]]) -> list[list[Translation]]:
+        """Translate the words between the tags as those of a plain text: `keep_tags` would keep numbers and more."""
+        stripped = [strip_tags(sentence, PLACEHOLDER) for sentence, *_ in items]
+        lines = [(each.line, count, prefix) for each, (_, count, prefix) in zip(stripped, items, strict=True)]
+        translations = self._translate(lines, align=True)
+        return [
+            [replace(each, text=restore_tags(line, each.text, each.alignment)[0]) for each in ranked]
+            for line, ranked in zip(stripped, translations, strict=True)
+        ]
 
     def _score_words(self, items: list[tuple[str, Translation]]) -> list[list[Word]]:
         tokenizer = self.translator.tokenizer
@@ -291,7 +303,7 @@ class Router:
         items = [(sentence, count, prefix) for text in parts for sentence in text.sentences]
         most = self.limits.sentences
         require(len(items) <= most, f"a request must have at most {most:,} sentences, got {len(items):,}")
-        has_tags = [keep_tags and has_placeholders(sentence) for sentence, *_ in items]
+        has_tags = [keep_tags and PLACEHOLDER.search(sentence) is not None for sentence, *_ in items]
         queues = {True: model.tagged, False: model.plain}  # a sentence without tags is translated as in a plain text
         results = {
             key: iter(await queue.submit([item for item, each in zip(items, has_tags, strict=True) if each == key]))

@@ -4,12 +4,14 @@ These are tags of markup (`<b>`, `</b>`, `<br/>`), placeholders (`{name}`, `%s`,
 numbers with a unit (`5 km`, `12.5%`). Below, all of them are called tags. Each occurs exactly once in the translation,
 unchanged. The word alignment determines its place: a pair of tags encloses the words that are aligned with the words it
 enclosed, and any other tag stands next to the word that is aligned with its neighbour. If the neighbours have no
-alignment, the place is a guess, and the tag is reported.
+alignment, the place is a guess, and the tag is reported. A tag of a pair within a word, as in `H<sub>2</sub>O`, is put
+within the translation of the word if the part before it or the part after it is the same there.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -40,7 +42,6 @@ _TAG = re.compile(
 )
 _SPACE = " "
 _WORD = re.compile(r"[^ ]+")
-_CORE = re.compile(r"\w(?:.*\w)?")  # a word without the punctuation around it
 _OPENING, _CLOSING = tuple("([{«„“‘¿¡\"'"), tuple(".,;:!?)]}»”’…\"'")
 _NO_SPACE_AFTER, _NO_SPACE_BEFORE = ("", _SPACE, *_OPENING), ("", _SPACE, *_CLOSING)
 
@@ -81,17 +82,23 @@ class StrippedLine:
     original: str
 
 
-def strip_tags(line: str) -> StrippedLine:
-    """Remove the tags from a line."""
+def strip_tags(line: str, pattern: re.Pattern[str] = _TAG) -> StrippedLine:
+    """Remove the tags from a line.
+
+    Args:
+        line: any line.
+        pattern: pattern of a tag, with groups named "open" and "close" for those of a pair.
+    """
     text, end = "", 0
     tags: list[Tag] = []
+    ends: list[int] = []  # offset after each tag
     opening: dict[int, int] = {}
     waiting: list[int] = []  # indices of tags that may still be closed: pairs are nested and do not overlap
-    for match in [*_TAG.finditer(line), None]:
+    for match in [*pattern.finditer(line), None]:
         after = line[end : len(line) if match is None else match.start()]
         if tags and (not text or text.endswith(_SPACE)):  # the spaces on both sides of the tag are left
             after = after.lstrip(_SPACE)
-            if after[:1] in ("", *_CLOSING):
+            if after[:1] in _CLOSING or (not after and match is None):
                 text = text.rstrip(_SPACE)
                 for tag in reversed(tags):
                     if tag.at <= len(text):
@@ -103,6 +110,7 @@ def strip_tags(line: str) -> StrippedLine:
             left = line[: match.start()][-1:] not in _NO_SPACE_AFTER
             right = line[end:][:1] not in _NO_SPACE_BEFORE
             tags.append(Tag(match[0], "single", len(text), left, right))
+            ends.append(end)
             number = len(tags) - 1
             if match.lastgroup == "open":
                 waiting.append(number)
@@ -111,6 +119,8 @@ def strip_tags(line: str) -> StrippedLine:
                 if same:
                     opening[number] = waiting[same[-1]]
                     tags[number].kind, tags[opening[number]].kind = "close", "open"
+                    tags[number].left = line[match.start() - 1] != _SPACE
+                    tags[opening[number]].right = line[ends[opening[number]]] != _SPACE
                     del waiting[same[-1] :]
     return StrippedLine(text, tuple(tags), opening, line)
 
@@ -129,21 +139,27 @@ def restore_tags(stripped: StrippedLine, translation: str, links: Links) -> tupl
     aligned: dict[int, list[int]] = {}  # source word -> target words
     for word, place in links:
         aligned.setdefault(word, []).append(place)
-    inserted: list[tuple[int, int]] = []  # (offset in the translation, index of the tag)
+    offsets: dict[int, int] = {}  # index of the tag -> offset in the translation
     guessed = []
     spans = _spans(stripped, source, target, links)
+    cuts = _cuts(stripped, source, target, links)
     for number, tag in enumerate(stripped.tags):
         if number in spans:
-            first, last = spans[number]
-            is_open = tag.kind == "open"
-            offset = _start(target[first], stripped.line, tag) if is_open else _end(target[last], stripped.line, tag)
+            offsets[number] = _edge(number, stripped, target, spans[number], cuts)
         else:
             anchor = stripped.tags[stripped.opening.get(number, number)]  # a pair that encloses nothing stays together
-            offset, certain = _neighbour(anchor, stripped.line, source, target, aligned)
+            offsets[number], certain = _neighbour(anchor, stripped.line, source, target, aligned)
             if not certain:
                 guessed.append(tag.text)
-        inserted.append((offset, number))
-    return _insert(translation, sorted(inserted), stripped.tags), guessed
+    _move_into_pairs(offsets, {number: stripped.tags[number] for number in spans}, stripped.line, translation)
+    _nest(offsets, stripped.opening)
+    lost = {  # tags of pairs whose words have no translation
+        number
+        for closing, opening in stripped.opening.items()
+        for number in (opening, closing)
+        if offsets[opening] == offsets[closing] and stripped.tags[opening].at < stripped.tags[closing].at
+    }
+    return _insert(translation, _in_order(offsets, stripped.opening), stripped.tags, lost), guessed
 
 
 def _spans(
@@ -151,11 +167,14 @@ def _spans(
 ) -> dict[int, tuple[int, int]]:
     """Return the first and the last target word that each opening and closing tag encloses."""
     spans: dict[int, tuple[int, int]] = {}
-    source_of = {place: word for word, place in links}
+    sources, cores = _sources(target, links), [[word.start() + place for place in _bare(word[0])] for word in source]
     for closing, opening in stripped.opening.items():  # inner pairs first
         begin, end = stripped.tags[opening].at, stripped.tags[closing].at
-        words = {i for i, word in enumerate(source) if word.end() > begin and word.start() < end}
-        run = _longest_run([source_of.get(place) for place in range(len(target))], words)
+        inner = {i for i, (first, last) in enumerate(cores) if last > begin and first < end}
+        words = inner or {
+            i for i, word in enumerate(source) if word.end() > begin and word.start() < end and begin < end
+        }
+        run = _longest_run(sources, words)
         covered = [span for number, span in spans.items() if opening < number < closing] + ([run] if run else [])
         if covered:
             spans[opening] = spans[closing] = min(s[0] for s in covered), max(s[1] for s in covered)
@@ -180,25 +199,184 @@ def _longest_run(source_of: Sequence[int | None], words: set[int]) -> tuple[int,
     return None if best is None else best[1:]
 
 
+def _sources(target: list[re.Match[str]], links: Links) -> list[int | None]:
+    """Return the source word that each target word is aligned with."""
+    source_of = {place: word for word, place in links}
+    return [source_of.get(place) for place in range(len(target))]
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Place of a tag within a word: an offset in the translation of the word, from target word `first` to `last`."""
+
+    offset: int
+    first: int
+    last: int
+
+
+def _cuts(
+    stripped: StrippedLine, source: list[re.Match[str]], target: list[re.Match[str]], links: Links
+) -> dict[int, _Cut]:
+    """Return the places of those tags of pairs that stand within a word."""
+    starts = [word.start() for word in source]
+    within: dict[int, list[int]] = {}  # source word -> tags
+    for number in sorted({*stripped.opening, *stripped.opening.values()}):
+        tag = stripped.tags[number]
+        i = bisect_right(starts, tag.at) - 1
+        if i >= 0 and source[i].start() < tag.at < source[i].end():
+            within.setdefault(i, []).append(number)
+    cuts: dict[int, _Cut] = {}
+    sources = _sources(target, links) if within else []
+    for i, numbers in within.items():
+        run = _longest_run(sources, {i})
+        if run is not None:
+            begin, end = target[run[0]].start(), target[run[1]].end()
+            places = [stripped.tags[number].at - starts[i] for number in numbers]
+            closes = {
+                stripped.tags[number].at - starts[i]
+                for number in numbers
+                if number in stripped.opening and stripped.tags[stripped.opening[number]].at < stripped.tags[number].at
+            }
+            matched = _match(source[i][0], target[0].string[begin:end], places, closes)
+            cuts |= {number: _Cut(begin + matched[place], *run) for place, number in zip(places, numbers, strict=True)}
+    return cuts
+
+
+def _match(word: str, translation: str, places: Sequence[int], closes: set[int]) -> dict[int, int]:
+    """Return the offset in a translation for each of some offsets in a word, in the same order.
+
+    If neither the part before it nor the part after it is the same in the translation, the offset is the end of the
+    translation if a tag is closed there, and its start otherwise, or as near to that as the order allows.
+    """
+    matched: dict[int, int] = {}
+    begin, end = _bare(translation)
+    for place in places:
+        if not word[:place].strip("".join(_OPENING)):
+            matched[place] = begin
+        elif not word[place:].strip("".join(_CLOSING)):
+            matched[place] = end
+        elif translation.startswith(word[:place]):
+            matched[place] = place
+        elif translation.endswith(word[place:]):
+            matched[place] = len(translation) - len(word) + place
+            if place in closes:
+                matched[place] = len(translation[: matched[place]].rstrip(_SPACE))
+    least = 0
+    for place in sorted(set(places)):
+        if place in matched:
+            least = matched[place] = max(least, matched[place])
+    after = len(translation)
+    upper: dict[int, int] = {}
+    for place in sorted(set(places), reverse=True):
+        after = matched.get(place, after)
+        upper[place] = after
+    least, result = 0, {}
+    for place in sorted(set(places)):
+        least = result[place] = upper[place] if place in matched or place in closes else least
+    return result
+
+
+def _edge(
+    number: int,
+    stripped: StrippedLine,
+    target: list[re.Match[str]],
+    span: tuple[int, int],
+    cuts: dict[int, _Cut],
+) -> int:
+    """Return the offset in the translation of a tag of a pair that encloses words."""
+    tag, line, cut = stripped.tags[number], stripped.line, cuts.get(number)
+    first, last = target[span[0]], target[span[1]]
+    if tag.kind == "open":
+        return cut.offset if cut is not None and cut.first == span[0] else _start(first, line, tag)
+    return cut.offset if cut is not None and cut.last == span[1] else _end(last, line, tag)
+
+
+def _move_into_pairs(offsets: dict[int, int], tags: dict[int, Tag], line: str, translation: str) -> None:
+    """Move tags over a space of the translation that the pair encloses in the line. No two pairs enclose the same."""
+    ends = set()
+    for number, tag in tags.items():
+        if tag.kind == "close" and translation[offsets[number] :][:1] == line[: tag.at][-1:] == _SPACE:
+            offsets[number] += 1
+            ends.add(offsets[number])
+    for number, tag in tags.items():
+        start = offsets[number]
+        is_moved = tag.kind == "open" and line[tag.at :][:1] == translation[:start][-1:] == _SPACE
+        offsets[number] -= is_moved and start not in ends
+
+
+def _nest(offsets: dict[int, int], opening: dict[int, int]) -> None:
+    """Move the tags of a pair that is within another pair in the line into that pair."""
+    around: list[int] = []  # closing tags of the pairs around a pair
+    for first, last in sorted((first, last) for last, first in opening.items()):
+        while around and around[-1] < first:
+            around.pop()
+        offsets[last] = max(offsets[first], offsets[last])
+        if around:
+            least, most = offsets[opening[around[-1]]], offsets[around[-1]]
+            for number in (first, last):
+                offsets[number] = min(max(least, offsets[number]), most)
+        around.append(last)
+
+
+def _in_order(offsets: dict[int, int], opening: dict[int, int]) -> list[tuple[int, int]]:
+    """Return (offset, tag) in the order of the translation. A pair that would overlap another ends earlier."""
+    closing = {first: last for last, first in opening.items()}
+    ranks = _ranks(offsets, opening)
+    inserted: list[tuple[int, int]] = []
+    opened: list[int] = []
+    ended: set[int] = set()
+    for number in sorted(offsets, key=lambda number: (offsets[number], ranks[number], number)):
+        if number in ended:
+            continue
+        if number in closing:
+            opened.append(number)
+        while number in opening and (first := opened.pop()) != opening[number]:
+            inserted.append((offsets[number], closing[first]))
+            ended.add(closing[first])
+        inserted.append((offsets[number], number))
+    return inserted
+
+
+def _ranks(offsets: dict[int, int], opening: dict[int, int]) -> dict[int, int]:
+    """Return, for each tag, its rank among those with the same offset, so that pairs are nested.
+
+    Pairs that end there come first, with what they enclose, and those that begin there come last.
+    """
+    closing = {first: last for last, first in opening.items()}
+    ranks: dict[int, int] = {}
+    enclosing: list[int] = []  # opening tags of pairs that have a length, innermost last
+    for number, offset in offsets.items():
+        first, last = opening.get(number, number), closing.get(opening.get(number, number), number)
+        has_length = offsets[first] < offsets[last]
+        if number == first and has_length:
+            enclosing.append(number)
+        ranks[number] = 1
+        if enclosing:
+            begin, end = offsets[enclosing[-1]], offsets[closing[enclosing[-1]]]
+            ranks[number] = 0 if offset == end else 2 if offset == begin else 1
+        if number == last and has_length:
+            enclosing.pop()
+    return ranks
+
+
 def _name(tag: Tag) -> str:
     return tag.text.strip("</>").split(maxsplit=1)[0].lower()
 
 
+def _bare(text: str) -> tuple[int, int]:
+    """Return the range of a text without punctuation around it."""
+    begin = len(text) - len(text.lstrip("".join(_OPENING)))
+    return begin, max(begin, len(text.rstrip("".join(_CLOSING))))
+
+
 def _start(word: re.Match[str], line: str, tag: Tag) -> int:
     """Return the offset before a target word, or after its opening brackets if the tag stood after such in `line`."""
-    return word.start() + (_core(word[0])[0] if line[: tag.at][-1:] in _OPENING else 0)
+    return word.start() + (_bare(word[0])[0] if line[: tag.at][-1:] in _OPENING else 0)
 
 
 def _end(word: re.Match[str], line: str, tag: Tag) -> int:
     """Return the offset after a target word, or before its punctuation if the tag stood before such in `line`."""
-    return word.start() + (_core(word[0])[1] if line[tag.at :][:1] in _CLOSING else len(word[0]))
-
-
-def _core(word: str) -> tuple[int, int]:
-    """Return the range of the letters and digits of a word; if it has none, an empty range after its opening marks."""
-    match = _CORE.search(word)
-    opening = len(word) - len(word.lstrip("".join(_OPENING)))
-    return match.span() if match else (opening, opening)
+    return word.start() + (_bare(word[0])[1] if line[tag.at :][:1] in _CLOSING else len(word[0]))
 
 
 def _neighbour(
@@ -219,15 +397,26 @@ def _neighbour(
     return target[-1].end() if target else 0, False
 
 
-def _insert(translation: str, inserted: list[tuple[int, int]], tags: Sequence[Tag]) -> str:
-    """Insert tags at offsets of a translation, with spaces where the source had them."""
+def _insert(translation: str, inserted: list[tuple[int, int]], tags: Sequence[Tag], lost: set[int]) -> str:
+    """Insert tags at offsets of a translation, with spaces where the source had them, but none beside `lost` tags."""
     text, at, spaced = "", 0, False  # spaced: a space precedes the next part
+    last, is_single = "", False  # character before the tags of pairs at the end of the text; whether it is a tag's
     for offset, number in inserted:
         tag = tags[number]
         words, at = translation[at:offset], offset
         text = _join(text, words, spaced)
-        text = _join(text, tag.text, (spaced and not words) or (tag.kind != "open" and not tag.left))
+        if words:
+            spaced, last, is_single = False, words[-1:], False
+        if number in lost:
+            text += tag.text
+            continue
+        is_apart = tag.kind == "single" or (tag.kind == "close" and is_single)
+        text = _join(text, tag.text, spaced or (is_apart and not tag.left))
         spaced = tag.kind != "close" and not tag.right
+        if tag.kind == "open" and (last == _SPACE or (not last and tag.at)):
+            spaced = False
+        if tag.kind == "single":
+            last, is_single = tag.text[-1:], True
     return _join(text, translation[at:], spaced)
 
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import html
 import io
+import itertools
 import re
 import zipfile
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bs4 import BeautifulSoup
-from bs4.element import Tag
+from bs4.element import PageElement, Tag
 
 from relattn.translation.errors import reading, require
 from relattn.translation.serve.text.html import Markup
@@ -86,22 +87,22 @@ def _split_lines(text: str, count: int) -> str:
 def _word_document(content: bytes, *, keep_tags: bool) -> Document:
     """Read a Word document as HTML: a `<p>` per paragraph, and in it a `<span>` per piece of text.
 
-    A piece is a child of a paragraph: a run, a link, a tracked insertion or a content control. Those with anything but
-    text, such as a picture or deleted text, stay in their places.
+    A piece is a run, or a container of runs: a link, a tracked insertion or a content control. The runs of a container
+    have a `<span>` each within its own. Anything but text, such as a picture or deleted text, stays in its place.
     """
     with reading("the file", "not a Word document"):
         package, parts = _open_word_document(content)
         paragraphs = [
-            [piece for piece in paragraph if _name(piece) in _PIECES and _is_text(piece)]
-            for part in parts
-            for paragraph in part.element.iter("{*}p")
+            _pieces(paragraph, itertools.count()) for part in parts for paragraph in part.element.iter("{*}p")
         ]
     markup = Markup("".join(map(_as_html, paragraphs)), keep_tags=keep_tags)
 
     def fill(translations: Sequence[str]) -> bytes:
         filled = BeautifulSoup(markup.fill(translations), "html.parser").find_all("p")
         for pieces, paragraph in zip(paragraphs, filled, strict=True):
-            _fill_paragraph(pieces, paragraph)
+            for line_break in paragraph.find_all("br"):
+                line_break.replace_with("\n")
+            _fill_pieces(pieces, list(paragraph.children))
         out = io.BytesIO()
         package.save(out)
         return out.getvalue()
@@ -124,8 +125,34 @@ def _open_word_document(content: bytes) -> tuple[Any, list[Any]]:
     return body.package, [body, *sorted(others, key=lambda part: part.partname)]
 
 
-_PIECES = {"r", "hyperlink", "ins", "moveTo", "sdt", "smartTag"}
+_CONTAINERS = {"hyperlink", "ins", "moveTo", "sdt", "sdtContent", "smartTag"}
 _TEXT_ELEMENTS = {"rPr", "t", "tab", "cr", "br", "noBreakHyphen", "lastRenderedPageBreak"}
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Piece of a paragraph.
+
+    Attributes:
+        number: its number in the paragraph.
+        element: a run, or a container of runs.
+        pieces: the pieces of a container that has several runs with text.
+    """
+
+    number: int
+    element: Any
+    pieces: list[_Piece]
+
+
+def _pieces(parent: Any, numbers: Iterator[int]) -> list[_Piece]:
+    """Return the pieces of a paragraph or of a container."""
+    pieces = []
+    for element in parent:
+        if _name(element) == "sdtContent":
+            pieces += _pieces(element, numbers)
+        elif runs := _text_runs(element):
+            pieces.append(_Piece(next(numbers), element, _pieces(element, numbers) if len(runs) > 1 else []))
+    return pieces
 
 
 def _name(element: Any) -> str:
@@ -133,55 +160,60 @@ def _name(element: Any) -> str:
     return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
 
 
-def _is_text(piece: Any) -> bool:
-    """Whether a piece has text and nothing else."""
-    elements = [child for run in _runs(piece) for child in run]
-    return bool(_piece_text(piece)) and all(
-        _name(child) in _TEXT_ELEMENTS and not (_name(child) == "br" and child.attrib)  # a page or column break
-        for child in elements
-    )
+def _text_runs(element: Any) -> list[Any]:
+    """Return the runs of a run or a container that have text and nothing else; none of any other element."""
+    if _name(element) == "r":
+        return [element] if element.text and all(map(_is_text, element)) else []
+    return [run for child in element for run in _text_runs(child)] if _name(element) in _CONTAINERS else []
 
 
-def _runs(piece: Any) -> list[Any]:
-    """Return the runs of a piece; a run is its own."""
-    return [piece] if _name(piece) == "r" else list(piece.iter("{*}r"))
+def _is_text(child: Any) -> bool:
+    """Whether a child of a run is text or its format, and not, for instance, a page break or a picture."""
+    return _name(child) in _TEXT_ELEMENTS and not (_name(child) == "br" and child.attrib)
 
 
-def _piece_text(piece: Any) -> str:
-    return "".join(run.text for run in _runs(piece))
+def _as_html(pieces: Sequence[_Piece]) -> str:
+    """Return a paragraph as HTML."""
+    return f"<p>{_content_as_html(pieces)}</p>"
 
 
-def _as_html(pieces: Sequence[Any]) -> str:
-    """Return a paragraph as HTML, with a numbered `<span>` per piece if there are several."""
-    texts = [html.escape(_piece_text(piece)).replace("\n", "<br>") for piece in pieces]
+def _content_as_html(pieces: Sequence[_Piece]) -> str:
+    """Return pieces as HTML, with a numbered `<span>` per piece if there are several."""
+    texts = [_content_as_html(piece.pieces) if piece.pieces else _run_as_html(piece) for piece in pieces]
     if len(texts) != 1:
-        texts = [f"<span id={number}>{text}</span>" for number, text in enumerate(texts)]
-    return f"<p>{''.join(texts)}</p>"
+        texts = [f"<span id={piece.number}>{text}</span>" for piece, text in zip(pieces, texts, strict=True)]
+    return "".join(texts)
 
 
-def _fill_paragraph(pieces: Sequence[Any], paragraph: Tag) -> None:
-    """Set the texts of a paragraph's pieces and reorder them. Text outside of all pieces goes to the one before it."""
-    if not pieces:
-        return
-    texts = [""] * len(pieces)
+def _run_as_html(piece: _Piece) -> str:
+    (run,) = _text_runs(piece.element)
+    return html.escape(run.text).replace("\n", "<br>")
+
+
+def _fill_pieces(pieces: Sequence[_Piece], nodes: Sequence[PageElement]) -> None:
+    """Set the texts of pieces and reorder them. Text outside of all pieces goes to the one before it."""
+    numbers = [piece.number for piece in pieces]
+    contents: dict[int, list[PageElement]] = {number: [] for number in numbers}
     order: list[int] = []
-    for line_break in paragraph.find_all("br"):
-        line_break.replace_with("\n")
-    for node in paragraph.children:
-        if isinstance(node, Tag) and node.name == "span":
-            order.append(int(str(node["id"])))
-        texts[order[-1] if order else 0] += node.get_text()
-    if sorted(order) == list(range(len(pieces))):
-        places = [piece.makeelement("place") for piece in pieces]
+    for node in nodes:
+        if len(pieces) > 1 and isinstance(node, Tag) and (number := int(str(node["id"]))) in contents:
+            order.append(number)
+            contents[number] += node.children
+        elif pieces:
+            contents[order[-1] if order else numbers[0]].append(node)
+    if sorted(order) == sorted(numbers):
+        elements = {piece.number: piece.element for piece in pieces}
+        places = [piece.element.makeelement("place") for piece in pieces]
         for piece, place in zip(pieces, places, strict=True):
-            piece.getparent().replace(piece, place)
-        for place, number in zip(places, order, strict=True):
-            place.getparent().replace(place, pieces[number])
-    for piece, text in zip(pieces, texts, strict=True):
-        first, *others = _runs(piece)
-        first.text = text
-        for other in others:
-            other.text = ""
+            piece.element.getparent().replace(piece.element, place)
+        for number, place in zip(order, places, strict=True):
+            place.getparent().replace(place, elements[number])
+    for piece in pieces:
+        if piece.pieces:
+            _fill_pieces(piece.pieces, contents[piece.number])
+        else:
+            (run,) = _text_runs(piece.element)
+            run.text = "".join(node.get_text() for node in contents[piece.number])
 
 
 def _require_small(content: bytes, unpacked: int) -> None:

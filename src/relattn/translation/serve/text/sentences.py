@@ -15,12 +15,7 @@ import sentencex
 LONGEST = 1000  # characters per sentence; longer ones are cut, at a space if possible
 _LINE_ENDS = re.compile(r"([\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+)")
 _SPACE = re.compile(r"\s")
-_TAG = re.compile(r"<(/?)[a-z]+\d+(/?)>")  # placeholder tags of `Markup`
-
-
-def has_placeholders(text: str) -> bool:
-    """Whether a text has placeholder tags of `Markup`."""
-    return _TAG.search(text) is not None
+PLACEHOLDER = re.compile(r"(?P<single><m+\d+/>)|(?P<close></m+\d+>)|(?P<open><m+\d+>)")  # tag of `Markup`
 
 
 @dataclass(frozen=True)
@@ -73,15 +68,15 @@ def _parts(line: str, language: str, keep_tags: bool) -> Iterator[str]:
 
 def _ends(line: str, language: str, keep_tags: bool) -> Iterator[int]:
     """Yield the offset after each sentence of a line and the white space that follows it."""
-    tags = list(_TAG.finditer(line))[::-1] if keep_tags else []
+    tags = list(PLACEHOLDER.finditer(line))[::-1] if keep_tags else []
     end = depth = 0
-    for length in _lengths(_TAG.sub("", line) if keep_tags else line, language):
+    for length in _lengths(PLACEHOLDER.sub("", line) if keep_tags else line, language)[:-1]:
         end += length
-        while tags and (tags[-1].start() < end or (tags[-1].start() == end and tags[-1][1])):
+        while tags and (tags[-1].start() < end or (tags[-1].start() == end and tags[-1]["close"])):
             tag = tags.pop()  # a closing tag at the end belongs to this sentence
             end += len(tag[0])
-            depth += 0 if tag[2] else -1 if tag[1] else 1
-        if depth <= 0 and end < len(line):
+            depth += {"single": 0, "close": -1, "open": 1}[str(tag.lastgroup)]
+        if depth <= 0:
             yield end
     yield len(line)
 
