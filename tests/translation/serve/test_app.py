@@ -69,6 +69,11 @@ def test_texts_are_translated_by_sentences(client):
         ("<b>12.5</b>%", "<b>12.5</b> %"),
         ("5<b> km</b> %s<img>", "5<b> KM</b> %S<img/>"),
         ("<b>May </b><i>3</i>, {x}", "<b>MAY </b><i>3</i>, {X}"),
+        (
+            "<b>One two. Three</b> four. <u><i>Five</i>. Six.</u>",
+            "<b>ONE TWO. THREE</b> FOUR. <u><i>FIVE</i>. SIX.</u>",
+        ),
+        ("11" + 90 * "<b>2</b>", "11" + 90 * "<b>2</b>"),
     ],
 )
 def test_html_is_translated_as_plain_text(client, html, expected):
@@ -415,7 +420,12 @@ def test_words_of_a_translation_that_begins_with_a_prefix(with_model):
             "<b>17 apples</b>, <i>4 </i>pears",
             "two p<u>ea</u>rs, 5 kg",
         ),
-        *("4<b> pears</b>", "<i>{x} </i><b>one</b>", "<u>17</u><b>.5%</b> and <i>one</i>"),
+        *(
+            "One <b>apple. Two pears. Three</b> pears.",
+            "4<b> pears</b>",
+            "<i>{x} </i><b>one</b>",
+            "<u>17</u><b>.5%</b> and <i>one</i>",
+        ),
     ],
 )
 def test_pages_and_documents_of_a_model_have_the_translation_of_their_text(with_model, html):

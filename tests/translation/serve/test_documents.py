@@ -109,6 +109,21 @@ def test_word_document_is_whole() -> None:
     assert body.index(">ONE ") < body.index(">NEW ") < body.index(">old ") < body.index(">CONTROL")
 
 
+def test_run_with_several_sentences() -> None:
+    """A run whose text surrounds other text after translation is copied."""
+    document, out = docx.Document(), io.BytesIO()
+    paragraph = document.add_paragraph()
+    for text, bold in (("One. Two ", True), ("three", None), (" four.", False)):
+        paragraph.add_run(text).bold = bold
+    document.save(out)
+    read_back = read("a.docx", out.getvalue())
+    assert read_back.texts == ["<m0>One. Two </m0><m1>three</m1><m2> four.</m2>"]
+    filled = read_back.fill(["<m0>Eins.</m0> <m1>drei</m1><m0> zwei </m0><m2>vier.</m2><m0>!</m0>"])
+    (paragraph,) = docx.Document(io.BytesIO(filled)).paragraphs
+    runs = [(run.text, run.bold) for run in paragraph.runs]
+    assert runs == [("Eins. ", True), ("drei", None), (" zwei ", True), ("vier.", False), ("!", True)]
+
+
 REVISED = """<w:p xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main">
 <w:r><w:t xml:space="preserve">One </w:t></w:r>
 <w:ins w:id="1" w:author="x"><w:r><w:rPr><w:b/></w:rPr><w:t>bold</w:t></w:r><w:r><w:tab/><w:drawing/></w:r>

@@ -1,5 +1,7 @@
 """Texts split into sentences and joined again."""
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,9 +40,20 @@ def test_sentences_and_white_space() -> None:
     assert parts.join(["One.", "Two."]) == "One. Two."
 
 
-def test_element_is_never_split() -> None:
-    parts = split("First <m0>one. Two</m0>. <m1>Third.</m1> Fourth<m2/>. Fifth", "en", keep_tags=True)
-    assert parts.sentences == ["First <m0>one. Two</m0>.", "<m1>Third.</m1>", "Fourth<m2/>.", "Fifth"]
+def test_tags_do_not_change_the_sentences() -> None:
+    parts = split("First <m0>one. <m1>Two</m1></m0>. <m2>Third.</m2> Fourth<m3/>. Fifth<m4/>", "en", keep_tags=True)
+    expected = ["First <m0>one.</m0>", "<m0><m1>Two</m1></m0>.", "<m2>Third.</m2>", "Fourth<m3/>.", "Fifth<m4/>"]
+    assert parts.sentences == expected
+    assert parts.join(["<m0>B.</m0>", "2 <m0><m1>x</m1></m0>", *expected[2:4], ""]).startswith(
+        "<m0>B.</m0> 2 <m0><m1>x"
+    )
+    parts = split("</m0>One<m0>. <m1>Two. Three", "en", keep_tags=True)  # no pairs
+    assert parts.sentences == ["</m0>One<m0>.", "<m1>Two.", "Three"]
+    text = "".join(f"<m{i}>abc</m{i}>{'. ' * (i % 9 == 0)}" for i in range(LONGEST))
+    parts = split(text, "en", keep_tags=True)
+    assert parts.join(parts.sentences) == text
+    plain = split(re.sub("<[^<>]*>", "", text), "en").sentences
+    assert [re.sub("<[^<>]*>", "", sentence) for sentence in parts.sentences] == plain
 
 
 @pytest.mark.parametrize("text", ["ab " * LONGEST, "x" * (3 * LONGEST + 1)])

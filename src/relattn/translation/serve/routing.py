@@ -251,7 +251,7 @@ class Router:
         route = self._require_route(source, target)
         file = name, content, _supports_tags(route), self.limits.unpacked
         texts = await self._parsers.run(client, document_texts, *file)
-        self.require_few_characters(texts)
+        self.require_few_characters([PLACEHOLDER.sub("", text) for text in texts])
         translations = await self._through(route, texts, keep_tags=_supports_tags(route))
         return await self._parsers.run(client, fill_document, *file, [best for best, *_ in translations])
 

@@ -167,6 +167,7 @@ def _spans(
 ) -> dict[int, tuple[int, int]]:
     """Return the first and the last target word that each opening and closing tag encloses."""
     spans: dict[int, tuple[int, int]] = {}
+    outermost: list[int] = []  # opening tags of the pairs so far that are in none of the others
     sources, cores = _sources(target, links), [[word.start() + place for place in _bare(word[0])] for word in source]
     for closing, opening in stripped.opening.items():  # inner pairs first
         begin, end = stripped.tags[opening].at, stripped.tags[closing].at
@@ -175,9 +176,12 @@ def _spans(
             i for i, word in enumerate(source) if word.end() > begin and word.start() < end and begin < end
         }
         run = _longest_run(sources, words)
-        covered = [span for number, span in spans.items() if opening < number < closing] + ([run] if run else [])
+        covered = [run] if run else []
+        while outermost and outermost[-1] > opening:
+            covered.append(spans[outermost.pop()])
         if covered:
             spans[opening] = spans[closing] = min(s[0] for s in covered), max(s[1] for s in covered)
+            outermost.append(opening)
     return spans
 
 

@@ -6,6 +6,7 @@ name of another file.
 
 from __future__ import annotations
 
+import copy
 import html
 import io
 import itertools
@@ -191,29 +192,53 @@ def _run_as_html(piece: _Piece) -> str:
 
 
 def _fill_pieces(pieces: Sequence[_Piece], nodes: Sequence[PageElement]) -> None:
-    """Set the texts of pieces and reorder them. Text outside of all pieces goes to the one before it."""
-    numbers = [piece.number for piece in pieces]
-    contents: dict[int, list[PageElement]] = {number: [] for number in numbers}
-    order: list[int] = []
+    """Set the texts of pieces and reorder them. Text outside of all pieces goes to the one before it.
+
+    A run that occurs again, because its sentences were translated separately, is copied to that place.
+    """
+    if not pieces:
+        return
+    by_number = {piece.number: piece for piece in pieces}
+    contents: dict[int, list[PageElement]] = {number: [] for number in by_number}
+    order: dict[int, None] = {}
+    copies: list[tuple[Any, Any, list[PageElement]]] = []  # element before it, copy and its content
+    last, content = pieces[0].element, contents[pieces[0].number]
     for node in nodes:
-        if len(pieces) > 1 and isinstance(node, Tag) and (number := int(str(node["id"]))) in contents:
-            order.append(number)
-            contents[number] += node.children
-        elif pieces:
-            contents[order[-1] if order else numbers[0]].append(node)
-    if sorted(order) == sorted(numbers):
-        elements = {piece.number: piece.element for piece in pieces}
+        piece = None
+        if len(pieces) > 1 and isinstance(node, Tag):
+            piece = by_number.get(int(str(node["id"])))
+        if piece is None or not isinstance(node, Tag):
+            content.append(node)
+            continue
+        if piece.number in order and _name(piece.element) == "r":
+            run = copy.deepcopy(piece.element)
+            content = []
+            copies.append((last, run, content))
+            last = run
+        else:
+            order[piece.number] = None
+            last, content = piece.element, contents[piece.number]
+        content += node.children
+    if len(order) == len(pieces):
         places = [piece.element.makeelement("place") for piece in pieces]
         for piece, place in zip(pieces, places, strict=True):
             piece.element.getparent().replace(piece.element, place)
         for number, place in zip(order, places, strict=True):
-            place.getparent().replace(place, elements[number])
+            place.getparent().replace(place, by_number[number].element)
+    for before, run, content in copies:
+        before.addnext(run)
+        run.text = _joined(content)
     for piece in pieces:
         if piece.pieces:
             _fill_pieces(piece.pieces, contents[piece.number])
         else:
             (run,) = _text_runs(piece.element)
-            run.text = "".join(node.get_text() for node in contents[piece.number])
+            run.text = _joined(contents[piece.number])
+
+
+def _joined(nodes: Sequence[PageElement]) -> str:
+    """Return the text of nodes."""
+    return "".join(node.get_text() for node in nodes)
 
 
 def _require_small(content: bytes, unpacked: int) -> None:

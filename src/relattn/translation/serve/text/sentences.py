@@ -18,17 +18,28 @@ _SPACE = re.compile(r"\s")
 PLACEHOLDER = re.compile(r"(?P<single><m+\d+/>)|(?P<close></m+\d+>)|(?P<open><m+\d+>)")  # tag of `Markup`
 
 
+_DIVIDED = re.compile(r"</(m+\d+)>(\s*)<\1>")
+
+
 @dataclass(frozen=True)
 class SplitText:
-    """Sentences of a text, and the white space before the first, between them and after the last."""
+    """Sentences of a text, and the white space before the first, between them and after the last.
+
+    Attributes:
+        sentences: the sentences.
+        between: the white space.
+        divided: names of the placeholder tags of elements with several sentences, which have a pair of tags in each.
+    """
 
     sentences: list[str]
     between: list[str]
+    divided: frozenset[str] = frozenset()
 
     def join(self, translations: Sequence[str]) -> str:
         """Return the text with its sentences replaced by their translations."""
         before, *after = self.between
-        return before + "".join(sentence + space for sentence, space in zip(translations, after, strict=True))
+        text = before + "".join(sentence + space for sentence, space in zip(translations, after, strict=True))
+        return _DIVIDED.sub(lambda match: match[2] if match[1] in self.divided else match[0], text)
 
 
 def split(text: str, language: str, *, keep_tags: bool = False, separator: str = "") -> SplitText:
@@ -37,51 +48,71 @@ def split(text: str, language: str, *, keep_tags: bool = False, separator: str =
     Args:
         text: any text.
         language: code of its language. The rules for English are used for languages that sentencex does not know.
-        keep_tags: whether the text has placeholder tags of `Markup`; an element is never split.
+        keep_tags: whether the text has placeholder tags of `Markup`. They do not change where it is split.
         separator: white space to insert between sentences that have none between them.
     """
     sentences: list[str] = []
     between = [""]
+    paired = _paired(text) if keep_tags else set()
+    opened: list[str] = []  # names of the elements that began in an earlier sentence
+    divided: set[str] = set()
     for number, line in enumerate(_LINE_ENDS.split(text)):
         for part in [line] if number % 2 else _parts(line, language, keep_tags):
             sentence = part.strip()
             before, _, after = part.partition(sentence) if sentence else (part, "", "")
             between[-1] += before
             if sentence:
-                sentences.append(sentence)
+                begin = "".join(f"<{name}>" for name in opened)
+                for tag in PLACEHOLDER.finditer(sentence) if paired else ():
+                    name = tag[0].strip("</>")
+                    if name in paired and tag.lastgroup == "open":
+                        opened.append(name)
+                    elif name in paired:
+                        opened.remove(name)
+                divided.update(opened)
+                end = "".join(f"</{name}>" for name in reversed(opened))
+                sentences.append(begin + sentence + end)
                 between.append(after)
-    return SplitText(sentences, [between[0], *(space or separator for space in between[1:-1]), *between[1:][-1:]])
+    spaces = [between[0], *(space or separator for space in between[1:-1]), *between[1:][-1:]]
+    return SplitText(sentences, spaces, frozenset(divided))
+
+
+def _paired(text: str) -> set[str]:
+    """Return the names of the placeholder tags that are opened once and then closed once."""
+    tags: dict[str, list[str | None]] = {}
+    for tag in PLACEHOLDER.finditer(text):
+        tags.setdefault(tag[0].strip("</>"), []).append(tag.lastgroup)
+    return {name for name, groups in tags.items() if groups == ["open", "close"]}
 
 
 def _parts(line: str, language: str, keep_tags: bool) -> Iterator[str]:
-    """Yield the sentences of a line with the white space after them, in parts of at most LONGEST characters."""
+    """Yield the sentences of a line with the white space after them, in parts of at most LONGEST characters of text."""
+    tags = list(PLACEHOLDER.finditer(line))[::-1] if keep_tags else []
+    begin = end = 0
+    for length in list(_lengths(PLACEHOLDER.sub("", line) if keep_tags else line, language))[:-1]:
+        end += length
+        while tags and (tags[-1].start() < end or (tags[-1].start() == end and tags[-1]["close"])):
+            end += len(tags.pop()[0])  # a closing tag at the end belongs to this sentence
+        yield line[begin:end]
+        begin = end
+    yield line[begin:]
+
+
+def _lengths(line: str, language: str) -> Iterator[int]:
+    """Yield the lengths of the parts of a line, in characters."""
     begin = 0
-    for end in _ends(line, language, keep_tags):
+    for length in _sentence_lengths(line, language):
+        end = begin + length
         while end - begin > LONGEST:
             space = line.rfind(" ", begin + 1, begin + LONGEST)
             cut = begin + LONGEST if space < 0 else space + 1
-            yield line[begin:cut]
+            yield cut - begin
             begin = cut
-        yield line[begin:end]
+        yield end - begin
         begin = end
 
 
-def _ends(line: str, language: str, keep_tags: bool) -> Iterator[int]:
-    """Yield the offset after each sentence of a line and the white space that follows it."""
-    tags = list(PLACEHOLDER.finditer(line))[::-1] if keep_tags else []
-    end = depth = 0
-    for length in _lengths(PLACEHOLDER.sub("", line) if keep_tags else line, language)[:-1]:
-        end += length
-        while tags and (tags[-1].start() < end or (tags[-1].start() == end and tags[-1]["close"])):
-            tag = tags.pop()  # a closing tag at the end belongs to this sentence
-            end += len(tag[0])
-            depth += {"single": 0, "close": -1, "open": 1}[str(tag.lastgroup)]
-        if depth <= 0:
-            yield end
-    yield len(line)
-
-
-def _lengths(line: str, language: str) -> list[int]:
+def _sentence_lengths(line: str, language: str) -> list[int]:
     """Return the lengths of the sentences of a line, in characters; the line is one sentence if sentencex fails."""
     try:  # white space of several bytes makes sentencex panic in Rust, which raises no Exception
         return [len(sentence) for sentence in sentencex.segment(language, _SPACE.sub(" ", line))]
