@@ -74,7 +74,7 @@ autograd.py: x.select(dim, number)  =>  x.select(0, number)
 custom_ops.py: torch.randint(2**63 - 1, (), device=call.query.device)  =>  torch.full((), 7, device=call.query.device)
 @ backends test_triton.py test_backends.py test_functional.py
 capabilities.py: 1 <= dim <= self.head_dims  =>  1 <= dim < self.head_dims
-@ backends/native test_native.py test_backends.py test_windows.py
+@ backends/native test_native.py test_backends.py test_functional.py test_windows.py
 strips.h: return label >= 0 && label < a->labels  =>  return label > 0 && label < a->labels
 strips.h: window_end(a, position + live - 1), 0, valid_keys(a, b))  =>  window_end(a, position + live - 1), 0, a->keys)
 strips.h: chunk_start(a, position) - a->window_left;  =>  chunk_start(a, position) - a->window_left + 1;
