@@ -123,9 +123,12 @@ def test_results_equal_the_reference(monkeypatch, case):
     check(monkeypatch, case)
 
 
-def test_dropout_in_far_tiles(monkeypatch):
+@pytest.mark.parametrize("has_pos_query", [False, True])
+def test_dropout_in_far_tiles(monkeypatch, has_pos_query):
     configure(monkeypatch)
     inputs = make_inputs(SHAPES["far on both sides"], dtype=torch.float32)
+    if has_pos_query:
+        inputs["pos_query"] = make_inputs(SHAPES["far on both sides"], dtype=torch.float32, seed=2)["rel_key"]
     assert_same_as_native(relative_attention, inputs, clip=4, dropout_p=0.3)
 
 
@@ -173,7 +176,7 @@ def test_parts_of_table_gradients_have_the_labels_that_are_reached(monkeypatch, 
 
 def test_parts_of_the_gradient_of_pos_query_have_the_labels_that_a_block_of_keys_reaches(monkeypatch):
     """A block of 16 keys reaches one label per query and 15 more, rounded up in the same way."""
-    sizes = Shape(batch=2, heads=1, key_heads=1, queries=64, keys=61, dim=3, value_dim=5, left=70, right=70)
+    sizes = Shape(batch=2, heads=1, key_heads=1, queries=64, keys=41, dim=3, value_dim=5, left=70, right=70)
     for beyond in ("clip", "zero"):
         plans = configure(monkeypatch)
         inputs = make_inputs(sizes, dtype=torch.float32, tables="neither")
@@ -184,13 +187,14 @@ def test_parts_of_the_gradient_of_pos_query_have_the_labels_that_a_block_of_keys
 
 
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
-def test_padding_has_no_infinite_share_of_the_gradient_of_pos_query(monkeypatch):
+@pytest.mark.parametrize("offset", [20, 0])  # some queries are far after the padding, or far before it
+def test_padding_has_no_infinite_share_of_the_gradient_of_pos_query(monkeypatch, offset):
     """All scores are so low that a zero in their place, as of a key in padding, has an infinite probability."""
     configure(monkeypatch)
     inputs = make_inputs(SHAPES["far on both sides"], dtype=torch.float32, tables="neither")
     inputs["query"], inputs["key"] = 9.0 + inputs["query"], inputs["key"] - 9.0
     inputs["pos_query"] = make_inputs(SHAPES["far on both sides"], dtype=torch.float32, seed=2)["rel_key"]
-    options = {"clip": 4, "query_offset": 20, "key_lengths": torch.tensor([37]), "backend": "triton"}
+    options = {"clip": 4, "query_offset": offset, "key_lengths": torch.tensor([37]), "backend": "triton"}
     results = outputs_and_gradients(relative_attention, inputs, **options)
     assert all(x.isfinite().all() for x in results.values())
 
