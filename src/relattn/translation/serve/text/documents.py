@@ -126,7 +126,7 @@ def _open_word_document(content: bytes) -> tuple[Any, list[Any]]:
     return body.package, [body, *sorted(others, key=lambda part: part.partname)]
 
 
-_CONTAINERS = {"hyperlink", "ins", "moveTo", "sdt", "sdtContent", "smartTag"}
+_CONTAINERS = {"hyperlink", "ins", "moveTo", "sdt", "smartTag"}
 _TEXT_ELEMENTS = {"rPr", "t", "tab", "cr", "br", "noBreakHyphen", "lastRenderedPageBreak"}
 
 
@@ -137,7 +137,7 @@ class _Piece:
     Attributes:
         number: its number in the paragraph.
         element: a run, or a container of runs.
-        pieces: the pieces of a container that has several runs with text.
+        pieces: the pieces of a container.
     """
 
     number: int
@@ -146,26 +146,22 @@ class _Piece:
 
 
 def _pieces(parent: Any, numbers: Iterator[int]) -> list[_Piece]:
-    """Return the pieces of a paragraph or of a container."""
-    pieces = []
+    """Return the pieces of a paragraph or of a container. A run that has anything but text is none."""
+    pieces: list[_Piece] = []
     for element in parent:
-        if _name(element) == "sdtContent":
+        name = _name(element)
+        if name == "sdtContent":
             pieces += _pieces(element, numbers)
-        elif runs := _text_runs(element):
-            pieces.append(_Piece(next(numbers), element, _pieces(element, numbers) if len(runs) > 1 else []))
+        elif name == "r" and element.text and all(map(_is_text, element)):
+            pieces.append(_Piece(next(numbers), element, []))
+        elif name in _CONTAINERS and (inner := _pieces(element, numbers)):
+            pieces.append(_Piece(next(numbers), element, inner))
     return pieces
 
 
 def _name(element: Any) -> str:
     """Return the name of an element without its namespace; empty for a comment."""
     return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
-
-
-def _text_runs(element: Any) -> list[Any]:
-    """Return the runs of a run or a container that have text and nothing else; none of any other element."""
-    if _name(element) == "r":
-        return [element] if element.text and all(map(_is_text, element)) else []
-    return [run for child in element for run in _text_runs(child)] if _name(element) in _CONTAINERS else []
 
 
 def _is_text(child: Any) -> bool:
@@ -180,15 +176,13 @@ def _as_html(pieces: Sequence[_Piece]) -> str:
 
 def _content_as_html(pieces: Sequence[_Piece]) -> str:
     """Return pieces as HTML, with a numbered `<span>` per piece if there are several."""
-    texts = [_content_as_html(piece.pieces) if piece.pieces else _run_as_html(piece) for piece in pieces]
+    texts = [
+        _content_as_html(piece.pieces) if piece.pieces else html.escape(piece.element.text).replace("\n", "<br>")
+        for piece in pieces
+    ]
     if len(texts) != 1:
         texts = [f"<span id={piece.number}>{text}</span>" for piece, text in zip(pieces, texts, strict=True)]
     return "".join(texts)
-
-
-def _run_as_html(piece: _Piece) -> str:
-    (run,) = _text_runs(piece.element)
-    return html.escape(run.text).replace("\n", "<br>")
 
 
 def _fill_pieces(pieces: Sequence[_Piece], nodes: Sequence[PageElement]) -> None:
@@ -232,8 +226,7 @@ def _fill_pieces(pieces: Sequence[_Piece], nodes: Sequence[PageElement]) -> None
         if piece.pieces:
             _fill_pieces(piece.pieces, contents[piece.number])
         else:
-            (run,) = _text_runs(piece.element)
-            run.text = _joined(contents[piece.number])
+            piece.element.text = _joined(contents[piece.number])
 
 
 def _joined(nodes: Sequence[PageElement]) -> str:
