@@ -47,6 +47,10 @@ def test_tags_do_not_change_the_sentences() -> None:
     assert parts.join(["<m0>B.</m0>", "2 <m0><m1>x</m1></m0>", *expected[2:4], ""]).startswith(
         "<m0>B.</m0> 2 <m0><m1>x"
     )
+    nested = "<m0><m1>One. Two.</m1> Three. <m2>Four. Five.</m2></m0>"
+    parts = split(nested, "en", keep_tags=True)
+    assert len(parts.sentences) == 5
+    assert parts.join(parts.sentences) == nested
     parts = split("</m0>One<m0>. <m1>Two. Three", "en", keep_tags=True)  # no pairs
     assert parts.sentences == ["</m0>One<m0>.", "<m1>Two.", "Three"]
     text = "".join(f"<m{i}>abc</m{i}>{'. ' * (i % 9 == 0)}" for i in range(LONGEST))

@@ -18,7 +18,7 @@ _SPACE = re.compile(r"\s")
 PLACEHOLDER = re.compile(r"(?P<single><m+\d+/>)|(?P<close></m+\d+>)|(?P<open><m+\d+>)")  # tag of `Markup`
 
 
-_DIVIDED = re.compile(r"</(m+\d+)>(\s*)<\1>")
+_BOUNDARY = re.compile(r"((?:</m+\d+>)+)(\s*)((?:<m+\d+>)+)")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,18 @@ class SplitText:
         """Return the text with its sentences replaced by their translations."""
         before, *after = self.between
         text = before + "".join(sentence + space for sentence, space in zip(translations, after, strict=True))
-        return _DIVIDED.sub(lambda match: match[2] if match[1] in self.divided else match[0], text)
+        return _BOUNDARY.sub(self._join_elements, text) if self.divided else text
+
+    def _join_elements(self, boundary: re.Match[str]) -> str:
+        """Return the tags and white space at the end of a sentence without those that divide an element."""
+        closing, opening = (re.findall(r"m+\d+", boundary[group]) for group in (1, 3))
+        count = 0
+        for closed, opened in zip(reversed(closing), opening, strict=False):
+            if closed != opened or closed not in self.divided:
+                break
+            count += 1
+        kept = "".join(f"</{name}>" for name in closing[: len(closing) - count])
+        return kept + boundary[2] + "".join(f"<{name}>" for name in opening[count:])
 
 
 def split(text: str, language: str, *, keep_tags: bool = False, separator: str = "") -> SplitText:
