@@ -239,6 +239,7 @@ pipeline.py: length = len(one.tokens) + 1  =>  length = max(1, len(one.tokens))
 torch_translator.py: [options.sampling.seed, each.number, draw]  =>  [options.sampling.seed, 0, draw]
 alignment.py: len(member.decoder) - 2)  =>  len(member.decoder) - 1)
 tags.py: elif word is not None:  =>  else:
+tags.py: _nest(offsets, stripped.opening)  =>  pass
 @ translation/formats translation/formats
 names.py: ours.endswith("bias") and "norm" not in ours:  =>  ours.endswith("bias"):
 parity.py: if not self.mean <= self.worst <= TOLERANCE:  =>  if self.worst > TOLERANCE:
@@ -264,6 +265,7 @@ main.py: return _report(str(stop), 128 + stop.number)  =>  return _report(str(st
 @ translation/serve translation/serve/test_queue.py translation/serve/test_app.py translation/serve/test_server.py
 queue.py: self._requests.popleft()  =>  self._requests.pop()
 api.py: for each in keys) > 0  =>  for each in keys) >= 0
+routing.py: strip_tags(sentence, PLACEHOLDER)  =>  strip_tags(sentence)
 routing.py: [(first[0], prefix)]  =>  [(first[0], "")]
 app.py: if size <= most:  =>  if True:
 queue.py: if batch and work > MAX_WORK:  =>  if False:
@@ -272,6 +274,7 @@ parsing.py: (resource.RLIMIT_CPU, math.ceil  =>  (resource.RLIMIT_CORE, math.cei
 api.py: self._codes.get(code.lower(), code)  =>  code
 @ translation/serve/text translation/serve/test_documents.py translation/serve/test_html.py
 documents.py: require(left >= 0,  =>  require(True,
+documents.py: if piece.number in order and  =>  if False and
 documents.py: "hyperlink", "ins",  =>  "hyperlink",
 html.py: node.name in _UNTRANSLATED or node.get("translate") == "no"  =>  node.name in _UNTRANSLATED
 @ translation/analysis translation/analysis

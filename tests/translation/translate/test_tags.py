@@ -76,6 +76,8 @@ def test_stripped_lines_and_their_restoration(line, left):
         ("a b {x} c d", "A D", "03", "A {x} D", ["{x}"]),
         ("a <b>c</b> d", "A D", "02", "A<b></b> D", []),
         ("{x} <b>{y}</b>", "", "", "{x} <b>{y}</b>", []),
+        # a pair that encloses nothing stays in the pair around it
+        ("<b>a<i></i></b> b", "A B A", "010", "<b>A<i></i></b> B A", []),
         # tags within a word: the part before or after them is the same in the translation
         ("<b>H<sub>2</sub>O</b> a", "A H2O", "10", "A <b>H<sub>2</sub>O</b>", []),
         ("12.5<b>xy</b>", "12,5 xy", "00", "12,5 <b>xy</b>", []),
