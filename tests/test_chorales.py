@@ -18,11 +18,8 @@ from examples import chorales as example
 GOOD = [[60, 57, 52, 45]]
 pack = partial(gzip.compress, mtime=0)
 BROKEN = [
-    (pack(b"{}")[:-3], "gz: "), (b"{}", "gz: "), (pack(b"{}")[:10] + b"\xff" * 20, "gz: "),
-    (pack(b"{"), "gz: "), (pack(b"\xff\xfe{"), "gz: "), (pack(b"[" * 100_000), "gz: "),
-    ([GOOD], "got list"), ({"train": [GOOD]}, "valid: "), ({"train": [], "valid": [GOOD]}, "train: "),
+    (pack(b"{}")[:-3], "gz: "), (pack(b"{"), "gz: "), ([GOOD], "got list"), ({"train": [GOOD]}, "valid: "),
     ({"train": [GOOD, []], "valid": [GOOD]}, "train, piece 1: "),
-    ({"train": ["C major"], "valid": [GOOD]}, "train, piece 0: "),
     ({"train": [GOOD], "valid": [[*GOOD, [60, 57, 52]]]}, "valid, piece 0, step 1: "),
     *(({"train": [[[pitch, 57, 52, 45]]], "valid": [GOOD]}, f"got [{pitch}") for pitch in (109, 20, 60.0, True)),
 ]  # fmt: skip

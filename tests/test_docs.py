@@ -102,7 +102,8 @@ def test_reference_pages_are_current():
 
 def test_links_resolve():
     broken = []
-    for page, text in TEXTS.items():
+    notebooks = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in ROOT.glob("notebooks/*.ipynb")}
+    for page, text in (TEXTS | notebooks).items():
         for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
             if not (ROOT / page).parent.joinpath(target).exists():
                 broken.append((page, target))

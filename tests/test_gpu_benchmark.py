@@ -7,14 +7,11 @@ import time
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from benchmarks import gpu, gpu_check, gpu_times, measure, peers, workers
-from benchmarks.peers import Case
 from relattn.backends import dense, triton
 from tests.support.calls import call_of
 from tests.support.interpreter import patch_language_once
-from tests.support.numerics import equations_keeping
 
 
 @pytest.mark.parametrize("command", gpu.FILES)
@@ -55,27 +52,6 @@ def test_checks_for_a_gpu_are_valid_calls():
         assert operator(**inputs, **options, backend="native").isfinite().all()
 
 
-def test_a_method_that_fails_has_a_row_with_the_reason():
-    rows = gpu_times.time_case(Case(1, 2, 5, 8, 2, 2, False), ("plain", "unknown", "dense"), "cpu")
-    assert [row["method"] for row in rows] == 2 * ["plain", "unknown", "dense"]
-    assert "got 'unknown'" in rows[1]["note"]
-    assert [row["ms"] != "" for row in rows[:3]] == [True, False, True]
-    assert rows[2]["time ratio"] == pytest.approx(rows[2]["ms"] / rows[0]["ms"], rel=0.05)
-
-
-def test_methods_of_a_case_that_broke_are_timed_alone(monkeypatch):
-    case = Case(1, 2, 5, 8, 2, 2, False)
-
-    def run_all(tasks, *_):
-        for index, (_, (_, methods, _)) in enumerate(tasks):
-            yield index, workers.Failure("its process died") if "triton" in methods else methods
-
-    monkeypatch.setattr(gpu, "run_all", run_all)
-    planned = {"a": (gpu_times.time_case, (case, ("flash", "triton"), "cuda"))}
-    found = dict(gpu.results(planned, "time", "cuda", stop=math.inf))
-    assert found == {"a, flash": ("flash",), "a, triton": workers.Failure("its process died")}
-
-
 def test_failures_and_work_without_time(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(gpu, "call", lambda function, arguments: workers.Failure("off by 2"))
     assert gpu.main(["check", "--device", "cpu", "--out", str(tmp_path), "--commit", "0"]) == 1
@@ -104,51 +80,3 @@ def test_wrong_kernels_are_found(monkeypatch, check):
     calls = (arguments for function, arguments in gpu_check.tasks("cpu").values() if function is check)
     with pytest.raises(AssertionError, match="output"):
         check(*next(calls))
-
-
-def test_a_compiler_that_changes_results_is_found(monkeypatch):
-    def compile_wrongly(operator, **_):
-        return lambda **given: tuple(x + 1.0 for x in operator(**given))
-
-    monkeypatch.setattr(triton, "attend", dense.attend)
-    monkeypatch.setattr(torch, "compile", compile_wrongly)
-    with pytest.raises(AssertionError, match="differs"):
-        gpu_check.repeatable(17, False, True, "cpu")
-
-
-def explicit(forward_seed=lambda seed: seed, backward_seed=lambda seed: seed, dropout_p=0.3, factor=1.0):
-    """Return a replacement of the kernels by the equations, with faults of dropout."""
-
-    def attend(call, return_lse):
-        seed = int(torch.randint(2**31, ()))
-
-        def keeping(number):
-            generator = torch.Generator().manual_seed(number)
-            kept = torch.rand(*call.query.shape[:3], call.query.shape[2], generator=generator) >= dropout_p
-            unused = (0, 0, 0, call.left - call.right)  # rows for later keys, if the call is causal
-            tables = {name: F.pad(getattr(call, name), unused) for name in ("rel_key", "rel_value")}
-            return equations_keeping(kept, **{**call._asdict(), **tables}, clip=call.left)
-
-        (output, lse), (other, _) = keeping(forward_seed(seed)), keeping(backward_seed(seed))
-        return factor * (output.detach() + other - other.detach()), lse if return_lse else None
-
-    return attend
-
-
-FAULTS = [
-    ({"backward_seed": lambda seed: seed + 1}, "d query off by .* d value off by .* d rel_value off by"),
-    ({"forward_seed": lambda _: time.monotonic_ns()}, "a seed keeps other pairs"),
-    ({"forward_seed": lambda _: 0, "backward_seed": lambda _: 0}, "another seed keeps the same pairs"),
-    ({"dropout_p": 0.5}, "of the pairs are kept, expected 0.7"),
-    ({"factor": 0.7}, "output off by"),
-]
-
-
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_wrong_dropout_is_found(monkeypatch, is_causal):
-    monkeypatch.setattr(triton, "attend", explicit())
-    gpu_check.dropout(33, is_causal, "cpu")
-    for fault, message in FAULTS:
-        monkeypatch.setattr(triton, "attend", explicit(**fault))
-        with pytest.raises(AssertionError, match=message):
-            gpu_check.dropout(33, is_causal, "cpu")

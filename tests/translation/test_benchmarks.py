@@ -117,26 +117,6 @@ def test_train_step_measures_every_scheme_of_a_committed_tree(run, monkeypatch, 
     assert float(rows[1]["ratio"]) == pytest.approx(float(rows[1]["ms"]) / float(rows[0]["ms"]), rel=1e-2)
 
 
-def test_changed_and_new_sources_are_uncommitted(tmp_path, monkeypatch):
-    monkeypatch.setattr(measure, "RESULTS", tmp_path / "benchmarks" / "results")
-    (tmp_path / "src").mkdir()
-    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
-    assert measure.commit() == "none"
-    author = ("-c", "user.name=a", "-c", "user.email=a@b")
-    for name in ("src/a.py", "src/a.txt", "b.md", "benchmarks/results/a.csv"):
-        tmp_path.joinpath(name).write_text("before")
-    for command in (("init", "-q"), ("add", "."), (*author, "commit", "-q", "-m", "a")):
-        measure.git(*command)
-    clean = measure.commit()
-    for name in ("b.md", "benchmarks/results/a.csv"):
-        tmp_path.joinpath(name).write_text("after")
-    assert (measure.uncommitted(), measure.commit()) == ([], clean)
-    tmp_path.joinpath("src/a.py").write_text("after")
-    tmp_path.joinpath("benchmarks/b.py").write_text("new")
-    assert measure.uncommitted() == ["src/a.py", "benchmarks/b.py"]
-    assert measure.commit() == f"{clean}+"
-
-
 def test_decoding_translates_the_same_lines(run, tmp_path, monkeypatch, finished, text):
     shutil.copytree(f"{finished.out}/bundle", tmp_path / "bundle")
     monkeypatch.setattr(decoding, "apart", lambda function, *arguments: function(*arguments))
@@ -146,16 +126,6 @@ def test_decoding_translates_the_same_lines(run, tmp_path, monkeypatch, finished
     assert [row["method"] for row in rows] == ["relattn", "ctranslate2"]
     assert len({row["tokens"] for row in rows}) == 1
     assert all(float(row["tokens_per_second"]) > 0 for row in rows)
-
-
-def test_repeats_depend_on_the_time_of_a_run(monkeypatch):
-    """Fast work is repeated up to the time limit, between the runs of slow work. A long first run counts."""
-    ran = []
-    monkeypatch.setattr(measure, "measured", lambda work: work())
-    works = {"fast": lambda: ran.append("fast") or 0.25, "slow": lambda: ran.append("slow") or 8.0}
-    times = measure.alternate(works, repeats=3, seconds=2.0)
-    assert (times["fast"].repeats, times["slow"].repeats) == (8, 3)
-    assert ran[2:] == ["fast"] * 4 + ["slow"] + ["fast"] * 4 + ["slow"]
 
 
 def test_peak_memory_counts_the_work_alone():
