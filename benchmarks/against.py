@@ -260,14 +260,13 @@ def main() -> None:
     parser = command("against", __doc__)
     parser.add_argument("other", type=package_in, help="directory of the other version, with relattn or src/relattn")
     parser.add_argument("--name", default="the other", help="name of the other version in the table")
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), metavar="CASE", help="default: all")
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds (%(default)s)")
     parser.add_argument("--seconds", type=float, default=0.3, help="time per case and version in a round (%(default)s)")
     parser.add_argument("--out", type=Path, help="Markdown file for the table")
     arguments = parse(parser)
     other = Version(arguments.name, arguments.other, arguments.threads)
     here = Version("this tree", ROOT / "src", arguments.threads)
-    results = compare(other, here, arguments.cases, arguments.rounds, arguments.seconds)
+    results = compare(other, here, list(CASES), arguments.rounds, arguments.seconds)
     text = (
         f"### Time compared with {other.name}\n\n{table(results, (other.name, here.name))}\n\n"
         f'Medians of {arguments.rounds} rounds. The column "rounds" has the lowest and the highest ratio of a round. '

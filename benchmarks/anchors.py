@@ -67,15 +67,12 @@ def attention(method: str, inputs: list[Tensor]) -> Attend:
 def main() -> None:
     parser = command("anchors", __doc__)
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="sequence lengths n (%(default)s)")
-    parser.add_argument("--methods", nargs="+", choices=PACKAGES, default=list(PACKAGES), help="(%(default)s)")
-    parser.add_argument("--repeats", type=int, default=9, help="minimum number of timed runs (%(default)s)")
     arguments = parse(parser, "anchors-cpu.csv", threads=2)
     for n in arguments.lengths:
         torch._dynamo.reset()  # each length is compiled, and the number of compiled variants is limited
         inputs = [torch.randn(max(1, TOKENS // n), n, HEADS, DIM).transpose(1, 2) for _ in "qkv"]
-        methods = dict.fromkeys(["plain", *arguments.methods])
-        works = {name: run_of(attention(name, inputs), inputs, inputs[0], False) for name in methods}
-        times = alternate(works, arguments.repeats, seconds=2.0)
+        works = {name: run_of(attention(name, inputs), inputs, inputs[0], False) for name in PACKAGES}
+        times = alternate(works, 9, seconds=2.0)
         for name, time in times.items():
             version = f"{PACKAGES[name]} {import_module(PACKAGES[name]).__version__}"
             row = {"n": n, "method": name, "package": version, **time.columns()}

@@ -34,7 +34,7 @@ from relattn.backends.triton.configs import Config
 from relattn.backends.triton.plan import tiles_of
 from relattn.call import Call
 
-TARGETS = (80, 90, 100)
+TARGETS = (80, 90, 100)  # compute capabilities × 10
 WITH = ("mask", "relations", "grouped", "offsets", "lengths", "keys alone", "values alone", "rel_query", "bias")
 LATER = ("window", "chunk", "pos_query")  # further names for `given`
 CALL = ("target", "dtype", "dim", "clip", "n", "queries", "causal", "dropout", "given", "kernel")
@@ -239,13 +239,12 @@ def rows(target: int, case: Case) -> list[Row]:
 
 def main() -> int:
     parser = command("compiled", __doc__)
-    parser.add_argument("--targets", type=int, nargs="+", default=list(TARGETS), help="compute capabilities × 10")
     options = parse(parser, "triton-compiled.csv")
     if triton.knobs.runtime.interpret:
         parser.error("TRITON_INTERPRET must not be set: the interpreter compiles nothing")
     options.conditions = {"triton": triton.__version__, "commit": options.conditions["commit"]}
     remarks = 0
-    for target, case in product(options.targets, CASES):
+    for target, case in product(TARGETS, CASES):
         made = rows(target, case)
         record(options, made, KEY, SHOWN)
         remarks += sum(bool(row["remarks"]) for row in made)

@@ -3,7 +3,7 @@
 Methods: `window`, ours with `window=(W, W)`; `full`, ours without a window; `mask`, PyTorch's own attention without
 positions with a band as its mask; `flex`, FlexAttention, compiled, with a band as its block mask, forward only. One
 sequence, 8 heads, d = 64; ours has both tables with k = 16. Methods whose time or memory grows with the square of the
-length are measured up to `--most` positions.
+length are measured up to `MOST` positions.
 """
 
 from collections.abc import Callable
@@ -20,6 +20,7 @@ from benchmarks.measure import alternate, command, parse, peak_memory, preload, 
 from relattn import relative_attention
 
 LENGTHS = (4096, 8192, 16384, 65536, 262144)
+WINDOW, MOST = 128, 16384  # keys on either side of a query, and longest sequence of the other methods
 METHODS, KEY = ("window", "full", "mask", "flex"), ("n", "window", "pass", "method", "device", "threads")
 Work = Callable[[], object]
 
@@ -64,20 +65,16 @@ def attention(method: str, n: int, window: int) -> Callable[..., Any]:
 def main() -> None:
     parser = command("windows", __doc__)
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="lengths (%(default)s)")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="methods (%(default)s)")
-    parser.add_argument("--window", type=int, default=128, help="keys on either side of a query (%(default)s)")
-    parser.add_argument("--most", type=int, default=16384, help="longest sequence of the other methods (%(default)s)")
-    parser.add_argument("--repeats", type=int, default=3, help="minimum number of timed runs (%(default)s)")
     arguments = parse(parser, "windows-cpu.csv", threads=2)
     preload([__name__])
     for n, backward in product(arguments.lengths, (False, True)):
-        names = [name for name in arguments.methods if n <= arguments.most or name == "window"]
+        names = [name for name in METHODS if n <= MOST or name == "window"]
         names = [name for name in names if name != "flex" or not backward]
-        times = alternate({name: prepare(name, n, arguments.window, backward) for name in names}, arguments.repeats)
+        times = alternate({name: prepare(name, n, WINDOW, backward) for name in names}, 3)
         for name, time in times.items():
-            small, case = ((name, length, arguments.window, backward) for length in (512, n))
+            small, case = ((name, length, WINDOW, backward) for length in (512, n))
             peak = peak_memory(prepare, small, case)
-            row = {"n": n, "window": arguments.window, "pass": PASSES[backward], "method": name, **time.columns()}
+            row = {"n": n, "window": WINDOW, "pass": PASSES[backward], "method": name, **time.columns()}
             row |= {"us per token": round(1e6 * time.median / n, 3), "peak MiB": round(peak / 2**20, 1)}
             record(arguments, [row], KEY)
 

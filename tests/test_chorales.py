@@ -64,15 +64,6 @@ def test_scores_and_samples_match_one_pass_per_token(scheme):
     assert example.score(model, sampled)[12:, 1].all()
 
 
-def test_training_fits_a_small_data_set(monkeypatch):
-    monkeypatch.setattr(example, "SHIFT", 0)
-    monkeypatch.setattr(example, "RATE", 1e-2)
-    torch.manual_seed(0)
-    piece, model = torch.tensor([*GOOD * 3, *[[59, 57, 50, 43]] * 5]), example.Decoder("relative")
-    example.fit(model, [piece], steps=60, seed=0, bfloat16=False)
-    assert example.score(model, example.to_tokens(piece))[:, 0].mean() < 0.1
-
-
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
     """A function that runs the command on a data file, and returns its output, or its error in one line."""

@@ -7,7 +7,6 @@ import torch
 
 from relattn import relation_attention, relative_attention
 from relattn.backends.dense import attention
-from relattn.backends.dense.labels import sum_by_label, sum_by_label_in_passes
 from tests.support.numerics import Shape, assert_close, make_inputs, outputs_and_gradients
 
 
@@ -42,28 +41,3 @@ def test_nan_and_infinity_stay_in_their_row():
         others = torch.arange(13) != row
         assert got[0, 0, row].isnan().all()
         assert torch.equal(got[0, 0, others], want[0, 0, others])
-
-
-def test_one_decoding_step_is_a_few_operations():
-    """Two products for plain attention and two for the tables; no mask, no labels, no copy of the keys."""
-    inputs = make_inputs(Shape(2, 3, 3, queries=1, keys=40, dim=5, value_dim=5, left=16, right=16))
-    names = []
-
-    class Names(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, arguments=(), options=None):
-            if not any(alias.alias_info and not alias.alias_info.is_write for alias in function._schema.returns):
-                names.append(function.__name__)  # those that return no view
-            return function(*arguments, **(options or {}))
-
-    with torch.no_grad(), Names():
-        relative_attention(**inputs, clip=16, is_causal=True, query_offset=39, backend="dense")
-    assert sum(name.startswith(("mm", "bmm", "baddbmm", "addmm")) for name in names) == 4
-    assert len(names) <= 18, names
-
-
-def test_both_ways_to_sum_by_label_agree():
-    generator = torch.Generator().manual_seed(0)
-    pairs = torch.randn(2, 3, 5, 7, dtype=torch.float64, generator=generator)
-    label = torch.randint(0, 4, pairs.shape, generator=generator)
-    assert_close(sum_by_label_in_passes(pairs, label, 4), sum_by_label(pairs, label, 4))
-    assert_close(sum_by_label(pairs, label, 4).sum(-1), pairs.sum(-1))

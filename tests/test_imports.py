@@ -71,15 +71,6 @@ def test_a_backend_imports_no_other():
             assert "relattn.functional" not in names, module
 
 
-def test_a_search_imports_no_text_and_no_files():
-    """Searches work on tokens: of the toolkit they import errors and each other."""
-    allowed = ("relattn.translation.search.", "relattn.translation.errors")
-    for module in (module for module in PATHS if module.startswith("relattn.translation.search.")):
-        for name in imports_of(PATHS[module]):
-            in_library = name.split(".")[0] in {"torch", "numpy", *sys.stdlib_module_names}
-            assert in_library or name.startswith(allowed), f"{module}: {name}"
-
-
 def test_import_loads_nothing_heavy():
     """PyTorch may load some of these itself, so only what `import relattn` adds counts."""
     script = f"""

@@ -140,14 +140,6 @@ def test_mask_and_grouped_keys_equal_the_operator(key_heads, masked, cached, tab
     close(torch.cat(outputs, dim=1), want)
 
 
-def test_padding_changes_no_sentence():
-    attention, x = layer(), sentences(2, 11)
-    padded = attention(x, lengths=torch.tensor([11, 6]))
-    close(padded[0], attention(x[:1])[0])
-    close(padded[1, :6], attention(x[1:, :6])[0])
-    close(padded[1, 6:], attention.out.bias.expand(5, -1))
-
-
 def test_dropout_is_for_training_only():
     attention, x = layer(dropout=0.5), sentences(2, 7)
     assert not torch.equal(attention(x), attention(x))

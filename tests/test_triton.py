@@ -380,28 +380,9 @@ def test_score_gradients_of_a_query_sum_to_zero(monkeypatch):
     assert rows.sum(0).abs().max() < 0.004 * rows.abs().max()
 
 
-def test_compile_time_constants_are_no_booleans():
-    """A cached True in place of a stride of 1 would be an integer of one bit."""
-    plan.constant.cache_clear()
-    assert [type(plan.constant(value).value) for value in (True, False, 1, 0)] == [int] * 4
-
-
 def small_call(queries: int, keys: int, **changes) -> Call:
     query, key, table = (torch.zeros(*sizes, 8) for sizes in ((2, 1, queries), (2, 1, keys), (3,)))
     return Call(query, key, key, table, left=1, right=1)._replace(**changes)
-
-
-@pytest.mark.parametrize(("keys", "is_whole"), [(17, True), (128, True), (129, False), (8000, False)])
-def test_kernels_of_a_call_depend_on_its_length(keys, is_whole):
-    launched = []
-
-    def launch(kernel, *_, **__):
-        launched.append(kernel.__name__)
-
-    call = Call(*(x.bfloat16() if isinstance(x, torch.Tensor) else x for x in small_call(64, keys)))
-    results = operators.run_forward(call, launch)
-    operators.run_backward(call, results[0], *results, launch)
-    assert launched == ["forward", "backward_query"] + ["backward_key"] * (not is_whole)
 
 
 def test_calls_that_are_not_supported_are_refused(monkeypatch):

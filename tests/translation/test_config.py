@@ -138,12 +138,6 @@ def test_every_text_must_be_valid(value):
         assert refusal(kind, **{name: value}).startswith(f"{name} must be UTF-8")
 
 
-def test_every_setting_is_documented():
-    """The docstrings are the text of --help."""
-    for kind in CONFIGS:
-        assert [field.name for field in fields(kind) if f"        {field.name}: " not in kind.__doc__] == []
-
-
 def with_other_values(positions: str) -> ModelConfig:
     """Return a model with a value of each option that is not the default."""
     options = {name: OTHER_VALUES[name] for name in OPTIONS.get(positions, {})}

@@ -1,7 +1,6 @@
 """Plans of epochs, batches as tensors, and the stream of steps."""
 
 import itertools
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -82,21 +81,6 @@ def test_batches_hold_every_sentence_once_within_their_bounds(lengths, most, fal
         if len(batch) + 8 <= min(most or 4096, len(order) - start):
             assert len(more) * longest[more].max() > 4096
         start += len(batch)
-
-
-def test_memory_of_a_plan_per_sentence():
-    """4 bytes afterwards and at most 24 during planning, in addition to 8 for the lengths."""
-    sentences = 100_000
-    src, tgt = (x.astype(np.int32) for x in random_lengths(sentences))
-    tracemalloc.start()
-    try:
-        steps = plan_epoch(src, tgt, max_tokens=25_000, parts=2, seed=1, epoch=0)
-        held, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert sum(map(len, steps)) == sentences
-    assert held < 5 * sentences
-    assert peak < 25 * sentences
 
 
 def test_collate():

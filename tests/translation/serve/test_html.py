@@ -1,9 +1,5 @@
 """Texts of HTML, and HTML with their translations."""
 
-import gc
-import time
-from collections.abc import Callable
-
 import pytest
 from bs4 import BeautifulSoup
 from hypothesis import given, settings
@@ -72,20 +68,3 @@ def test_nesting_is_limited() -> None:
     for name in ("div", "b", "b><div"):
         with pytest.raises(InputError, match="nested elements"):
             Markup(f"<{name}>" * 1100 + "x", keep_tags=True)
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """Return the processor time of this thread for some work, without the garbage that other tests have left."""
-    gc.disable()
-    start = time.thread_time()
-    work()
-    used = time.thread_time() - start
-    gc.enable()
-    return used
-
-
-@pytest.mark.parametrize("html", ["<b>x</b> " * 2000, ("<b>a" * 90 + "</b>" * 90) * 12], ids=["many", "nested"])
-def test_filling_takes_no_longer_than_reading(html: str) -> None:
-    page = Markup(html, keep_tags=True)
-    reading = seconds(lambda: BeautifulSoup(html, "html.parser").decode())
-    assert seconds(lambda: page.fill(page.texts)) < 4 * reading

@@ -6,10 +6,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pytest
-
 from relattn.translation.serve.limits import Limits
-from relattn.translation.serve.queue import BatchQueue, QueueFull
+from relattn.translation.serve.queue import BatchQueue
 
 
 class Work:
@@ -49,19 +47,6 @@ async def submitted(queue: BatchQueue, items: list[int]) -> "asyncio.Task[list[i
     return task
 
 
-def test_every_request_gets_its_own_results() -> None:
-    work = Work()
-
-    async def test(queue: BatchQueue) -> None:
-        work.running.set()
-        requests = [list(range(20 * i, 20 * i + i % 7)) for i in range(1, 20)]
-        assert await asyncio.gather(*map(queue.submit, requests)) == [[-each for each in one] for one in requests]
-        assert queue.waiting == 0
-
-    run(test, work)
-    assert max(map(len, work.batches)) == 4
-
-
 def test_long_request_does_not_delay_a_short_one() -> None:
     work = Work()
 
@@ -89,39 +74,6 @@ def test_long_items_have_small_batches() -> None:
 
     run(test, work)
     assert work.batches == [[1], [1000], [800, 3], [600, 3]]
-
-
-def test_full_queue_refuses_until_there_is_room() -> None:
-    work = Work()
-
-    async def test(queue: BatchQueue) -> None:
-        first = await submitted(queue, [1])
-        second = await submitted(queue, [2] * 10)
-        with pytest.raises(QueueFull):
-            await queue.submit([3])
-        work.running.set()
-        assert await first == [-1]
-        assert await second == [-2] * 10
-        assert await queue.submit([3]) == [-3]
-
-    run(test, work, waiting=10)
-
-
-def test_cancelled_request_leaves_the_queue() -> None:
-    work = Work()
-
-    async def test(queue: BatchQueue) -> None:
-        first = await submitted(queue, [1])
-        gone = await submitted(queue, [2] * 10)
-        gone.cancel()
-        await asyncio.gather(gone, return_exceptions=True)
-        assert queue.waiting == 0
-        work.running.set()
-        assert await first == [-1]
-        assert await queue.submit([3]) == [-3]
-
-    run(test, work)
-    assert work.batches == [[1], [3]]
 
 
 def test_failure_concerns_one_request() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -120,23 +118,3 @@ def test_step_equals_float64_however_it_is_split(tmp_path, make_recipe, clip, ac
     assert {name: value for name, value in found.items() if not value <= allowed} == {}
     steps = load_data(data, Path(split.out), seed=split.seed).train.steps(accumulate=accumulate)
     assert max(len(step.micro_batches) for step in islice(steps, STEPS)) == accumulate
-
-
-def test_device_is_only_waited_for_when_a_row_or_checkpoint_is_due(tmp_path, make_recipe, monkeypatch):
-    """Reading a tensor on a GPU waits for all work that was queued before."""
-    steps, reads = [], []
-    for name in ("item", "tolist", "numpy", "__float__", "__int__", "__bool__"):
-        original = getattr(torch.Tensor, name)
-
-        def read(tensor: Tensor, *args: object, name: str = name, original: Callable = original) -> object:
-            caller = sys._getframe(1).f_globals["__name__"]
-            if tensor.requires_grad or (steps and caller.startswith("relattn.translation")):
-                reads.append((len(steps), name))
-            return original(tensor, *args)
-
-        monkeypatch.setattr(torch.Tensor, name, read)
-    take_step = loop.take_step
-    monkeypatch.setattr(loop, "take_step", lambda *args, **key: (steps.append(None), take_step(*args, **key))[1])
-    few = {"steps": 12, "log_every": 4, "valid_every": 8, "checkpoint_every": 6, "valid_bleu_lines": 0}
-    train(make_recipe(tmp_path / "run", train={**few, "gradient_clip": 1.0}), show=False)
-    assert {step for step, _ in reads} == {4, 6, 8, 12}
