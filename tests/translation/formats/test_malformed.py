@@ -115,10 +115,9 @@ def set_table(shape: tuple[int, ...], *, is_added: bool) -> Edit:
         (lambda c: c.pop("vocab"), ["it has no vocab"]),
         (lambda c: c["model"].pop(EMBEDDING), [f"has no {EMBEDDING}"]),
         (lambda c: c["model"].update({3: torch.ones(2)}), ["names in model", "3"]),
-        (lambda c: c["vocab"].update({"src": torch.ones(2)}), ["vocab.src", "tensor"]),
         (lambda c: c["model"].update({n: None for n in [*c["model"]] if n.endswith(TABLE)}), ["no positions"]),
         (set_table((30, 1, 8), is_added=True), ["positions of two kinds"]),
-        *((set_table(shape, is_added=False), ["pe.pe"]) for shape in ((), (3,), (30, 2, 8), (1, 30, 1, 8))),
+        *((set_table(shape, is_added=False), ["pe.pe"]) for shape in ((3,), (30, 2, 8))),
     ],
 )
 def test_checkpoints_of_opennmt_py(tmp_path, edit, facts):
@@ -238,11 +237,11 @@ NORM, LINEAR = "encoder/layer_1/self_attention/layer_norm/", "decoder/layer_0/at
         ({"decoder/projection/bias": np.ones(7, np.float32)}, ["decoder/projection/bias must have shape", "got (7,)"]),
         ({LINEAR: np.ones((24, 13), np.float32)}, [f"{LINEAR} must have shape (24, 12), got (24, 13)"]),
         *(({name: damaged}, [name])
-          for name in ("encoder/embeddings_0/weight", "decoder/layer_0/ffn/layer_norm/beta")
+          for name in ("encoder/embeddings_0/weight",)
           for damaged in (ROWS * np.nan, ROWS.astype(np.int8), ROWS.sum(), ROWS.flatten()[:3], ROWS[:0])),
         *(({f"{stack}/{name}": value for stack in ("encoder", "decoder")}, [])
           for name in ("num_heads", "pre_norm", "activation", "scale_embeddings")
-          for value in (np.float32(2.5), np.ones(2, np.int8), np.int32(-(2**31)), np.int8(0))),
+          for value in (np.float32(2.5), np.ones(2, np.int8))),
     ],
 )  # fmt: skip
 def test_tensors_for_ctranslate2(path, tokenizers, tensors, facts):
@@ -301,7 +300,7 @@ def test_changed_bits_for_ctranslate2(made, tokenizers, tmp_path_factory, data):
     fault(path, tokenizers)
 
 
-@pytest.mark.parametrize("code", ["../..", "en\nde", "", "e", "en/de", "en de", "\x1b[31m"])
+@pytest.mark.parametrize("code", ["../..", "en\nde", ""])
 def test_languages_are_codes(tmp_path, code):
     for src_lang, tgt_lang in ((code, "de"), ("en", code)):
         with pytest.raises(InputError, match="lang") as refused:
