@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -129,15 +128,6 @@ def test_unwritable_standard_output(reading, model, monkeypatch, capsys, output,
 def test_closed_standard_input(relattn, model, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     assert_refused(relattn("translate", model), "standard input is closed")
-
-
-@pytest.mark.parametrize("command", [("translate",), ("evaluate", "--builtin", "test")])
-def test_damaged_bundle(relattn, tmp_path, model, command):
-    path = tmp_path / "bundle"
-    assert_refused(relattn(*command, path), f"{path}: no such directory")
-    weights = Path(shutil.copytree(model, path), "model.safetensors")
-    weights.write_bytes(weights.read_bytes()[:-1])
-    assert_refused(relattn(*command, path), f"{weights}: truncated, damaged")
 
 
 def test_control_characters_in_log_messages_are_escaped(capsys):

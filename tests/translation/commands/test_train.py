@@ -15,25 +15,6 @@ from tests.support.commands import assert_refused
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("model: {heads: 5, dim: 12}", "heads must divide dim, got heads 5 and dim 12"),
-        ("train: {warmup_steps: 0}", "warmup_steps must be in [1, 1e9], got 0"),
-        ("model: {clipp: 3}", "{path}: unknown setting 'model.clipp'; did you mean model.clip?"),
-        ("model: {norm: mid}", "{path}: model.norm must be one of pre, post, got 'mid'"),
-        ("model: {\n  dim\n: [", "{path}: not YAML: "),
-        (None, "{path}: no such file"),
-    ],
-)
-def test_wrong_recipe(relattn, tmp_path, text, message):
-    path = tmp_path / "recipe.yaml"
-    if text:
-        path.write_text(text)
-    assert_refused(relattn("train", path, "--out", tmp_path / "run"), message.format(path=path))
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
     ("flags", "message"),
     [
         ("--model.dmi=3", "unknown option of train '--model.dmi'; did you mean --model.dim?"),

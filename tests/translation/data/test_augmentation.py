@@ -1,6 +1,6 @@
 """Augmentation: what each perturbation does, and that an epoch is a pure function of seed and number."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -15,10 +15,6 @@ from relattn.translation.errors import InputError
 
 PAIRS = [(f"a dog no. {i} runs away.", f"Hund Nr. {i} läuft weg!") for i in range(19)]
 OTHERS = [("I’m here, “aren't I”…", "Ich bin ‚da‘."), ("?!", "¿"), ("über 3 km", "ＡＢＣ。")]
-
-
-def test_names_are_those_of_the_settings():
-    assert [field.name for field in fields(AugmentConfig)] == list(NAMES)
 
 
 @pytest.mark.parametrize(

@@ -71,13 +71,9 @@ def test_files_and_standard_input_are_read_alike(tmp_path_factory, parts, mark, 
     ("name", "content", "message"),
     [
         ("missing", None, "no such file"),
-        (".", None, "cannot be read: Is a directory"),
-        ("loop", None, "cannot be read: Too many levels of symbolic links"),
         ("cut.gz", LONG[:50], "cannot be read: Compressed file ended before the end"),
-        ("cut", LONG[:-9], "cannot be read: Compressed file ended before the end"),
         ("cut", bz2.compress(b"line\n" * 100)[:-9], "cannot be read: Compressed file ended before the end"),
         ("plain.gz", b"not gzip at all\n", "cannot be read: Not a gzipped file"),
-        ("flipped.gz", LONG[:12] + bytes(255 - byte for byte in LONG[12:30]) + LONG[30:], "cannot be read: Error -3"),
         ("empty", b"", "the file is empty"),
     ],
 )
@@ -85,8 +81,6 @@ def test_errors_name_the_file(tmp_path, name, content, message):
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
-    elif name == "loop":
-        path.symlink_to(path)
     with pytest.raises(InputError) as caught:
         list(read_lines(path))
     assert str(caught.value).startswith(f"{path}: {message}")

@@ -27,7 +27,7 @@ from relattn.translation.formats.ctranslate2 import write as module
 from relattn.translation.formats.ctranslate2.directory import Quantization
 from relattn.translation.formats.ctranslate2.translator import load
 from relattn.translation.formats.ctranslate2.write import ctranslate2_search, export, require_exportable
-from relattn.translation.formats.parity import Reference, check_lines
+from relattn.translation.formats.parity import Reference
 from relattn.translation.search.types import Hypothesis, SamplingOptions
 from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import TranslateOptions
@@ -295,22 +295,6 @@ class Fake(Translator):
 
     def align_batch(self, src_ids, tgt_ids):
         raise NotImplementedError
-
-
-def test_lines_of_a_check_are_drawn_from_the_vocabulary():
-    def draw(seed: int = 1, max_length: int | None = None) -> list[str]:
-        return check_lines(Fake({}, None, max_length), 50, seed)
-
-    encode, lines = tokenizer().encode, draw()
-    assert lines == draw() != draw(seed=2)
-    assert max(len(encode(line)) for line in lines) > 40
-    assert max(len(encode(line)) for line in draw(max_length=20)) < 20
-    shares, (pieces, _) = tokenizer().frequencies(), tokenizer().vocabularies
-    drawn = {pieces[i] for line in lines for i in encode(line)}
-    assert drawn <= shares.keys()
-    assert len(drawn) > 0.9 * len(shares)
-    assert not any(piece.startswith("<0x") or piece in pieces[:4] for piece in shares)
-    assert sum(shares.values()) == pytest.approx(1.0, abs=0.1)
 
 
 def test_differences_are_counted_by_reason():

@@ -28,45 +28,15 @@ class Spec(model_spec.ModelSpec):
         self.word = "gelu"
 
 
-def write(path: Path, quantization: str) -> dict[str, torch.Tensor]:
-    """Write a model with ctranslate2, and return its tensors before quantization."""
-    torch.manual_seed(1)
-    spec, weight = Spec(), torch.randn(5, 3)
-    spec.linear.weight, spec.linear.bias = weight.clone(), torch.randn(5)
-    spec.same.weight = weight.clone()
-    spec.norm.gamma, spec.norm.beta = torch.randn(3), torch.randn(3)
-    exact = {"linear/weight": weight, "linear/bias": spec.linear.bias.clone(), "same/weight": weight}
-    exact |= {"norm/gamma": spec.norm.gamma.clone(), "norm/beta": spec.norm.beta.clone()}
-    spec.validate()
-    spec.optimize(quantization)
-    spec._serialize(str(path))
-    return exact
-
-
-@pytest.mark.parametrize("quantization", model_spec.ACCEPTED_MODEL_TYPES)
-def test_files_of_ctranslate2(tmp_path, quantization):
-    exact = write(tmp_path / "model.bin", quantization)
-    file = read_model(tmp_path / "model.bin")
-    assert (file.kind, file.revision) == ("Tested", 3)
-    found = weights(file.tensors, "x")
-    assert found.keys() == {*exact, "heads", "flag", "word"}
-    assert [found[name].item() for name in ("heads", "flag")] == [-4, 1]
-    assert bytes(found["word"].tolist()) == b"gelu"
-    dtype = getattr(torch, quantization.removeprefix("int8_"))
-    for name, tensor in exact.items():
-        if "weight" in name and quantization.startswith("int"):
-            steps, most = (1024, tensor.abs().max()) if dtype == torch.int16 else (127, tensor.abs().amax(1, True))
-            torch.testing.assert_close(found[name], (tensor * steps / most).round() * most / steps)
-        else:
-            assert torch.equal(found[name], tensor if dtype in (torch.int8, torch.int16) else tensor.to(dtype).float())
-        assert found[name].shape == tensor.shape
-    assert torch.equal(found["linear/weight"], found["same/weight"])
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> tuple[Path, bytes]:
-    path = tmp_path_factory.mktemp("whole") / "model.bin"
-    write(path, "int8")
+    """Path and content of a model that ctranslate2 wrote in int8."""
+    path, spec, weight = tmp_path_factory.mktemp("whole") / "model.bin", Spec(), torch.randn(5, 3)
+    spec.linear.weight, spec.linear.bias, spec.same.weight = weight.clone(), torch.randn(5), weight.clone()
+    spec.norm.gamma, spec.norm.beta = torch.randn(3), torch.randn(3)
+    spec.validate()
+    spec.optimize("int8")
+    spec._serialize(str(path))
     return path, path.read_bytes()
 
 

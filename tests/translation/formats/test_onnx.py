@@ -138,24 +138,6 @@ def test_example_needs_neither_torch_nor_relattn(exported, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_example_has_limits(exported, monkeypatch):
-    """It keeps to the longest sequence of the model, and writes no special tokens."""
-    parts, out = exported
-    model, pieces = Model(out), parts.tokenizer.encode(LINES[0])
-    assert len(model.search(pieces)) == 4 * PAST
-    model.config["max_length"] = 7
-    assert len(model.search(pieces)) == 6
-    log_probs = np.full((1, parts.tokenizer.vocab_size), -9.0, dtype=np.float32)
-    log_probs[0, [0, 1, 40]] = -1.0, -2.0, -3.0  # padding, begin of sentence, a piece
-
-    class Decoder:
-        def run(self, names, inputs):
-            return log_probs.copy(), inputs["keys"], inputs["values"]
-
-    monkeypatch.setattr(model, "decoder", Decoder())
-    assert set(model.search(pieces)) == {40}
-
-
 def test_exports_that_are_refused(tmp_path, monkeypatch):
     for name in ("lstm", "cnn"):
         with pytest.raises(InputError, match=f"{name} positions"):

@@ -119,7 +119,7 @@ def write(
     positions=["relative", "table", "sinusoids"],
     shared=[("tgt", "out"), ("src", "tgt", "out"), ("src", "tgt")],
     activation=[Activation.RELU, Activation.GELU, Activation.GELUTanh, Activation.SWISH],
-    weights=[None, "int8", "float16"],
+    weights=[None, "int8", "int16", "float16", "bfloat16"],
     pre_norm=[True, False],
     bias=[True, False],
     scaled=[True, False],

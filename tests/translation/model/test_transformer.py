@@ -214,17 +214,6 @@ def test_learned_positions_have_a_maximum_length():
             call()
 
 
-@pytest.mark.parametrize("positions", [name for name in SCHEMES if name != "learned"])
-@torch.inference_mode()
-def test_long_sequences(positions):
-    """500 pieces per side. The last one is computed in a step of its own, far from the first."""
-    model, length = make({"positions": positions, "encoder_layers": 1, "decoder_layers": 1}), torch.tensor([500])
-    tgt, memory = pieces(1, 500, seed=3), model.encode(pieces(1, 500), length)
-    expected = model.step(tgt, model.start(memory, length))[0]
-    _, cache = model.step(tgt[:, :499], model.start(memory, length, 500))
-    close(model.step(tgt[:, 499:], cache)[0], expected[:, 499:])
-
-
 @every_scheme
 @pytest.mark.parametrize("how", ["autocast", "weights"])
 def test_training_and_decoding_in_bfloat16(changes, how):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from relattn.translation.errors import Diverged, InputError
 from relattn.translation.search import beam, constrained
-from relattn.translation.search.beam import assign_slots, best_tokens, close_up, search, stable_topk
+from relattn.translation.search.beam import best_tokens, search
 from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.sampling import sample
 from relattn.translation.search.types import Hypothesis, Request, SamplingOptions, SearchRules
@@ -275,17 +275,6 @@ def test_n_best_must_fit_the_beam(n_best):
         rules(2, n_best=n_best)
 
 
-@given(st.integers(0, 99), st.sampled_from([1, 4, 29]), st.sampled_from([1, 2, 3, 1000]))
-def test_stable_topk_is_the_head_of_a_stable_sort(seed, k, levels):
-    x = torch.randint(levels, (31, 29), generator=torch.Generator().manual_seed(seed)).float()
-    x[::2, ::3] = -math.inf
-    values, index = stable_topk(x, k)
-    expected, expected_index = x.sort(dim=1, descending=True, stable=True)
-    assert torch.equal(values, expected[:, :k])
-    real = values > -math.inf
-    assert torch.equal(index[real], expected_index[:, :k][real])
-
-
 @example(vocab=640, k=2, round_to=2.0)
 @example(vocab=6007, k=9, round_to=0.5)
 @example(vocab=6007, k=40, round_to=1e9)
@@ -306,36 +295,6 @@ def test_best_tokens_are_those_of_a_stable_sort(vocab, k, round_to):
     assert torch.equal(values, expected.values[:, :k])
     real = values > -math.inf
     assert torch.equal(tokens[real], expected.indices[:, :k][real])
-
-
-@dataclass(frozen=True)
-class NamedRows:
-    """Cache that contains the names of its rows, and counts how many were moved."""
-
-    names: Tensor
-    moved: int = 0
-
-    def select(self, rows: Tensor) -> NamedRows:
-        return NamedRows(self.names[rows])
-
-    def move(self, rows: Tensor, to: Tensor, keep: int) -> NamedRows:
-        assert len(to.unique()) == len(to)
-        return NamedRows(self.names.index_copy(0, to, self.names[rows])[:keep], len(rows))
-
-
-@given(st.integers(1, 4), st.integers(0, 99))
-def test_hypotheses_keep_their_cache_rows_if_possible(width, seed):
-    generator = torch.Generator().manual_seed(seed)
-    ended = torch.rand(6, generator=generator) < seed % 8 / 8
-    parents = torch.randint(width, (6, width), generator=generator)
-    places = close_up(ended)
-    assert sorted(places.tolist()) == (~ended).nonzero()[:, 0].tolist()
-    rows = (parents + width * torch.arange(6)[:, None])[places]
-    slots, cache = assign_slots(NamedRows(torch.arange(6 * width)), rows, width)
-    assert torch.equal(cache.names.unflatten(0, (-1, width)).gather(1, slots), rows)
-    assert torch.equal(slots.sort(dim=1).values, torch.arange(width).expand_as(slots))
-    stay = [len(set(row)) for place, row in zip(places.tolist(), rows.tolist(), strict=True) if place < len(places)]
-    assert cache.moved == rows.numel() - sum(stay)
 
 
 @given(st.integers(0, 99), st.sampled_from([1, 2, 4]))

@@ -14,7 +14,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relattn import AttentionCache
 from relattn.translation.config import OPTIONS, ModelConfig, SearchConfig
 from relattn.translation.data.batching import collate
 from relattn.translation.data.text_files import stream_lines
@@ -199,14 +198,6 @@ def test_blank_lines_do_not_need_the_model(model, monkeypatch):
     monkeypatch.setattr(model, "encode", None)
     assert translator(model).translate(["", "  ", "\t"]) == [""] * 3
     assert translator(model).translate([]) == []
-
-
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_translations_end_at_their_length_limit(monkeypatch, beam_size):
-    """The cache has room for the longest translation from the start, so it is never copied."""
-    monkeypatch.setattr(AttentionCache, "_copy", None)
-    translate = translator(make_model(ends=-5), beam_size=beam_size, max_length_ratio=1.5, max_length_extra=1)
-    assert [len(h[0].tokens) + 1 for h in translate.n_best(["5 6", "5 6 7 8 9 10"])] == [4, 10]
 
 
 SIX, MONSTER = "4 5 6 7 8 9", "5 " * (LONGEST_LINE // 2) + "7"
@@ -394,20 +385,3 @@ def test_tags_are_restored_by_the_alignment(model, caplog, monkeypatch):
         assert translate.translate(["", "5 {x} 6"], options)[1].endswith("{x}")
     (message,) = caplog.messages
     assert message.startswith("line 2: the place of {x}")
-
-
-class TwoSided(WordTokenizer):
-    """Tokenizer with other ids on the target side, and a special token before sources."""
-
-    special = SpecialTokens(src_begin=(3,))
-
-    def encode_target(self, text: str) -> list[int]:
-        return [i + 1 for i in self.encode(text)]
-
-
-def test_tokenizers_with_two_sides():
-    translate = TorchTranslator(make_model(positions="learned", max_positions=6), TwoSided(), SearchConfig())  # type: ignore[arg-type]
-    (found,) = translate.score([("4 5 6 7", "4 5 6 7 8")])
-    assert [piece for piece, _ in found] == [5, 6, 7, 8, 9, 2]
-    with pytest.raises(InputError, match="source line 2 has 5 pieces, but this model reads at most 4"):
-        list(translate.score([("4", "4"), ("4 5 6 7 8", "4")]))
