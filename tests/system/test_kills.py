@@ -196,20 +196,8 @@ def test_killed_distillations_give_the_same_corpus_and_student(tmp_path, make_re
         path.write_text(dump(run))
         rules = ("--keep_duplicates", "true", "--min_score", "null", "--max_ratio", "null", "--min_script", "null")
         files = ("--data", str(mono), "--out", str(out), "--student", str(path))
-        command = [
-            "-m",
-            "relattn",
-            "distill",
-            f"{teacher.out}/bundle",
-            *files,
-            *rules,
-            "--sampling",
-            "--top_k",
-            "3",
-            "--threads",
-            "1",
-        ]
-        return command, run
+        drawing = ("--sampling", "--top_k", "3", "--threads", "1")
+        return ["-m", "relattn", "distill", f"{teacher.out}/bundle", *files, *rules, *drawing], run
 
     def results(name: str, run: Recipe) -> list[Any]:
         return [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}, *content(run)]
