@@ -1,4 +1,4 @@
-"""What only `dense` does: parts of the heads, views of diagonals, sums by label, few operations per decoding step."""
+"""What only `dense` does: parts of the heads, views of diagonals, sums by label."""
 
 import itertools
 
@@ -7,6 +7,7 @@ import torch
 
 from relattn import relation_attention, relative_attention
 from relattn.backends.dense import attention
+from relattn.backends.dense.labels import sum_by_label, sum_by_label_in_passes
 from tests.support.numerics import Shape, assert_close, make_inputs, outputs_and_gradients
 
 
@@ -41,3 +42,11 @@ def test_nan_and_infinity_stay_in_their_row():
         others = torch.arange(13) != row
         assert got[0, 0, row].isnan().all()
         assert torch.equal(got[0, 0, others], want[0, 0, others])
+
+
+def test_both_ways_to_sum_by_label_agree():
+    generator = torch.Generator().manual_seed(0)
+    pairs = torch.randn(2, 3, 5, 7, dtype=torch.float64, generator=generator)
+    label = torch.randint(0, 4, pairs.shape, generator=generator)
+    assert_close(sum_by_label_in_passes(pairs, label, 4), sum_by_label(pairs, label, 4))
+    assert_close(sum_by_label(pairs, label, 4).sum(-1), pairs.sum(-1))
