@@ -83,6 +83,7 @@ def test_distilled_corpus_is_that_of_single_lines(relattn, model, another, mono,
     for path in (model, another):
         assert synthesis.weights_digest(path) in card
     assert "The target side is synthetic" in card
+    assert "| long | 2 |" in card  # not translated
 
 
 def test_pairs_below_the_score_are_dropped(relattn, model, mono, tmp_path):
