@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import resource
 import subprocess
 from collections.abc import Callable
 from hashlib import sha256
@@ -114,6 +115,28 @@ def test_damaged_checkpoint_is_skipped(tmp_path, damage):
     damage(older)
     with pytest.raises(InputError, match=rf"{newer.name}.*; .*{older.name}"):
         checkpoints.newest(tmp_path)
+
+
+@pytest.mark.parametrize("failing", ["os.fsync", "pathlib.Path.replace", "write"])
+def test_failed_save_keeps_earlier_checkpoints(tmp_path, monkeypatch, failing):
+    save(tmp_path, 2, 4)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if failing == "write":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    else:
+        monkeypatch.setattr(failing, fail)
+    try:
+        with pytest.raises(InputError, match=r"step-00000006\.ckpt: .*(No space left|File too large)"):
+            save(tmp_path, 6, keep=1)
+    finally:
+        monkeypatch.undo()
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_average_is_the_mean_in_float64():
