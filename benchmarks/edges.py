@@ -7,7 +7,6 @@ probability of all keys beyond k, which grows with the length. `values_within` h
 their edge rows. `long` is teacher forcing on lines more than twice as long as those of training.
 """
 
-import argparse
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -104,15 +103,15 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/edges"), help="directory of the runs (%(default)s)")
     parser.add_argument("--steps", type=int, default=2000, help="optimizer steps per model (%(default)s)")
     parser.add_argument("--lines", type=int, default=400, help="lines per test (%(default)s)")
-    given: argparse.Namespace = parse(parser, "edges-demo.csv", threads=1)
+    given = parse(parser, "edges-demo.csv", threads=1)
     for seed in given.seeds:
         for name in VARIANTS:
             out = given.runs / f"{name}-{seed}"
             fit(name, out, seed, given.steps)
-            tests = {name: name == "values_within"} | (
-                {"both, values_within when tested": True} if name == "both" else {}
-            )
-            for label, within in tests.items():
+            tests = [(name, name == "values_within")]
+            if name == "both":
+                tests.append(("both, values_within when tested", True))
+            for label, within in tests:
                 row = {"variant": label, "seed": seed, "steps": given.steps, **evaluate(out, within, given.lines)}
                 record(given, [row], ("variant", "seed", "steps"))
 

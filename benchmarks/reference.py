@@ -9,7 +9,7 @@ defaults and meanings are those that `relattn COMMAND --help` shows.
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
-from inspect import Parameter, cleandoc, getdoc, signature
+from inspect import Parameter, signature
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from benchmarks.pictures import DOCS
 from benchmarks.tables import markdown
 from relattn.translation.commands.main import GROUPS, command_of
+from relattn.translation.commands.parser import documentation
 from relattn.translation.config import Recipe, StageConfig
 from relattn.translation.model.positions.options import OPTION_NAMES
 
@@ -41,7 +42,7 @@ def commands() -> str:
             parts += command(name, shared)
     parts.append("## Shared options\n")
     for title, kind in shared.items():
-        text = documentation(kind)[0].rstrip(".")
+        text = description(kind).rstrip(".")
         parts += [f"### {title}\n", *([f"{text}.\n"] if text != title else []), settings(kind, flag="--")]
     return "\n".join(parts)
 
@@ -49,7 +50,7 @@ def commands() -> str:
 def command(name: str, shared: dict[str, type]) -> Iterator[str]:
     """Yield the section of a command. Groups of options are added to `shared`, by title."""
     _, function, _ = command_of(name.split())
-    description, helps = documentation(function)
+    _, helps = documentation(function)
     hints = get_type_hints(function)
     usage, rows, groups = f"relattn {name}", [], []
     for key, parameter in signature(function).parameters.items():
@@ -67,7 +68,7 @@ def command(name: str, shared: dict[str, type]) -> Iterator[str]:
         shown_type = "flag" if kind is bool else type_name(kind)
         rows.append([f"`{label}`", shown_type, "" if kind is bool else default, cell(helps[key])])
     yield f"### relattn {name}\n"
-    yield f"{description}\n"
+    yield f"{description(function)}\n"
     yield f"```text\n{usage} [options]\n```\n"
     if rows:
         yield markdown([HEAD, *rows])
@@ -87,7 +88,7 @@ def command(name: str, shared: dict[str, type]) -> Iterator[str]:
 
 def title_of(kind: type) -> str:
     """Return the title of a group of options: the first clause of its docstring."""
-    return re.split("[:;,.]", documentation(kind)[0])[0].replace("`", "")
+    return re.split("[:;,.]", description(kind))[0].replace("`", "")
 
 
 def recipe() -> str:
@@ -103,14 +104,14 @@ def recipe() -> str:
         settings(Recipe),
     ]
     for name, kind in groups.items():
-        parts += [f"## {name}\n", f"{documentation(kind)[0]}\n", settings(kind, name=f"{name}.")]
+        parts += [f"## {name}\n", f"{description(kind)}\n", settings(kind, name=f"{name}.")]
         for field, inner in typed_fields(kind):
             if isinstance(inner, type) and is_dataclass(inner):
                 title = f"{name}.{field.name}"
-                parts += [f"## {title}\n", f"{documentation(inner)[0]}\n", settings(inner, name=f"{title}.")]
+                parts += [f"## {title}\n", f"{description(inner)}\n", settings(inner, name=f"{title}.")]
     parts += [
         "## stages\n",
-        f"{documentation(StageConfig)[0]} `stages` is a list, each item with these settings:\n",
+        f"{description(StageConfig)} `stages` is a list, each item with these settings:\n",
         settings(StageConfig),
         "`augment` has the settings of [data.augment](#dataaugment).\n",
     ]
@@ -134,15 +135,9 @@ def typed_fields(kind: type) -> list[tuple[Field[Any], Any]]:
     return [(field, hints[field.name]) for field in fields(kind)]
 
 
-def documentation(obj: Any) -> tuple[str, dict[str, str]]:
-    """Return the description of a function or class, and the meaning of each argument, its own or inherited."""
-    helps: dict[str, str] = {}
-    for base in reversed(getattr(obj, "__mro__", [obj])):
-        _, _, text = cleandoc(getattr(base, "__doc__", None) or "").partition("\n\nArgs:\n")
-        matches = re.finditer(r"    (\w+): (.*(?:\n {8}.*)*)", text)
-        helps |= {match[1]: " ".join(match[2].split()) for match in matches}
-    description = (getdoc(obj) or "").partition("\n\nArgs:\n")[0]
-    return re.sub(r"(\S)\n(?=\S)", r"\1 ", description), helps
+def description(obj: Any) -> str:
+    """Return the description of a function or class, with one line per paragraph."""
+    return re.sub(r"(\S)\n(?=\S)", r"\1 ", documentation(obj)[0])
 
 
 def type_name(kind: Any, field: Field[Any] | None = None) -> str:
@@ -171,8 +166,7 @@ def shown_default(default: Any) -> str:
         return ""
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"
-    shown = " ".join(default) if isinstance(default, list) and all(isinstance(x, str) for x in default) else default
-    return f"`{' '.join(map(str, shown)) if isinstance(shown, list) else shown}`"
+    return f"`{' '.join(map(str, default)) if isinstance(default, list) else default}`"
 
 
 def cell(text: str) -> str:

@@ -141,6 +141,16 @@ def saved_step(run: Recipe) -> int:
     return checkpoints.step_of(checkpoints.list_checkpoints(Path(run.out) / "checkpoints")[-1])
 
 
+def killed(process: subprocess.Popen[str], chance: random.Random) -> bool:
+    """Kill one of the processes of a run, and wait for its end. Return False if the run had already ended."""
+    if process.poll() is not None:
+        end(process)
+        return False
+    os.kill(chance.choice(family(process.pid)), signal.SIGKILL)
+    assert end(process)[0] != 0
+    return True
+
+
 @pytest.fixture(scope="session")
 def whole(make_recipe, tmp_path_factory) -> Callable[..., tuple[Recipe, float]]:
     """whole(processes, strategy): a run that was not killed, and the seconds that it took."""
@@ -172,11 +182,8 @@ def test_killed_runs_are_bitwise_equal(tmp_path, make_recipe, whole, processes, 
                 time.sleep(chance.uniform(0.0, 0.05))
             else:
                 time.sleep(chance.uniform(0.0, seconds))
-            if process.poll() is not None:
-                end(process)
+            if not killed(process, chance):
                 break
-            os.kill(chance.choice(family(process.pid)), signal.SIGKILL)
-            assert end(process)[0] != 0
             done += 1
         finish(run)
         assert_same(content(run), content(expected))
@@ -217,11 +224,8 @@ def test_killed_distillations_give_the_same_corpus_and_student(tmp_path, make_re
             while done % 2 and process.poll() is None and not part.exists() and not (tmp_path / run.out).exists():
                 time.sleep(0.01)
             time.sleep(chance.uniform(0.0, 1.0 if done % 2 else seconds))
-            if process.poll() is not None:
-                end(process)
+            if not killed(process, chance):
                 break
-            os.kill(chance.choice(family(process.pid)), signal.SIGKILL)
-            assert end(process)[0] != 0
             done += 1
         code, _, err = end(launch(command, tmp_path))
         assert code == 0, err

@@ -414,18 +414,14 @@ def test_words_of_a_translation_that_begins_with_a_prefix(with_model):
 @pytest.mark.parametrize(
     "html",
     [
-        *(
-            "<b>91%</b>",
-            "one <b>apple</b> and 12.5<i>%</i>",
-            "<b>17 apples</b>, <i>4 </i>pears",
-            "two p<u>ea</u>rs, 5 kg",
-        ),
-        *(
-            "One <b>apple. Two pears. Three</b> pears.",
-            "4<b> pears</b>",
-            "<i>{x} </i><b>one</b>",
-            "<u>17</u><b>.5%</b> and <i>one</i>",
-        ),
+        "<b>91%</b>",
+        "one <b>apple</b> and 12.5<i>%</i>",
+        "<b>17 apples</b>, <i>4 </i>pears",
+        "two p<u>ea</u>rs, 5 kg",
+        "One <b>apple. Two pears. Three</b> pears.",
+        "4<b> pears</b>",
+        "<i>{x} </i><b>one</b>",
+        "<u>17</u><b>.5%</b> and <i>one</i>",
     ],
 )
 def test_pages_and_documents_of_a_model_have_the_translation_of_their_text(with_model, html):
@@ -441,6 +437,12 @@ def test_pages_and_documents_of_a_model_have_the_translation_of_their_text(with_
     url = with_model.post("/translate_file", data=parameters, files={"file": ("a.docx", out.getvalue())}).json()
     filled = docx.Document(io.BytesIO(with_model.get(url["translatedFileUrl"]).content))
     assert filled.paragraphs[0].text == plain["translatedText"]
+
+
+def test_tags_do_not_count_as_characters_of_a_file(with_model):
+    assert upload(with_model, "a.html", b"<p>" + 150 * b"<b>a</b> ").status_code == 200
+    answer = upload(with_model, "a.html", b"<p>" + 501 * b"a ")
+    assert (answer.status_code, "at most 1,000 characters" in answer.text) == (400, True)
 
 
 @pytest.mark.parametrize("part", ["encoder", "decoder", "cross"])

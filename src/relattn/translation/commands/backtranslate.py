@@ -37,7 +37,8 @@ def backtranslate(
         teachers: Directory of a bundle or export, or name of a bundle on the hub. Several bundles form an ensemble.
         data: Files of lines in the target language of the model to be trained, plain or compressed.
         out: Output directory of the corpus.
-        tag: Word to put before each synthetic source. A single character is a single token. With '', there is no tag.
+        tag: Word to put before each synthetic source. A single character becomes a single token. '' adds no
+            tag.
         parallel: Source file and target file of real pairs. Both corpora are then listed in corpora.tsv in the output
             directory, for data.train_list of a recipe.
         weight: Weight of the real pairs in this list, the number of passes over them per epoch.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields, is_dataclass
-from inspect import Parameter, getdoc, signature
+from inspect import Parameter, cleandoc, getdoc, signature
 from typing import Any, get_args, get_origin, get_type_hints
 
 from jsonargparse import ArgumentError, ArgumentParser
@@ -83,10 +83,19 @@ def parse(name: str, function: Callable[..., None], argv: Sequence[str]) -> dict
     return arguments
 
 
+def documentation(obj: Any) -> tuple[str, dict[str, str]]:
+    """Return the description of a function or class, and the meaning of each argument, its own or inherited."""
+    helps: dict[str, str] = {}
+    for base in reversed(getattr(obj, "__mro__", [obj])):
+        _, _, text = cleandoc(getattr(base, "__doc__", None) or "").partition("\n\nArgs:\n")
+        matches = re.finditer(r"    (\w+): (.*(?:\n {8}.*)*)", text)
+        helps |= {match[1]: " ".join(match[2].split()) for match in matches}
+    return (getdoc(obj) or "").partition("\n\nArgs:\n")[0], helps
+
+
 def _parser(name: str, function: Callable[..., None], hints: dict[str, Any]) -> tuple[ArgumentParser, dict[str, Any]]:
     """Return the parser of a command, and the type of each argument."""
-    description, _, text = (getdoc(function) or "").partition("\n\nArgs:\n")
-    helps = {match[1]: " ".join(match[2].split()) for match in re.finditer(r"    (\w+): (.*(?:\n {8}.*)*)", text)}
+    description, helps = documentation(function)
     usage = f"relattn {name}"
     types: dict[str, Any] = {"help": bool}
     parser = _Parser(prog=usage, description=description, exit_on_error=False, allow_abbrev=False)

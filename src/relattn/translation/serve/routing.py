@@ -78,11 +78,11 @@ class Model:
     ) -> None:
         self.source, self.target = pair
         self.translator, self.search = translator, search
-        works: list[Callable[[list[Any]], list[Any]]] = [
-            *(self._translate, self._translate_tagged, self._score_words, self._inspect)
-        ]
-        self.queues = [make_queue(work) for work in works]
-        self.plain, self.tagged, self.words, self.attention = self.queues
+        self.plain = make_queue(self._translate)
+        self.tagged = make_queue(self._translate_tagged)
+        self.words = make_queue(self._score_words)
+        self.attention = make_queue(self._inspect)
+        self.queues = [self.plain, self.tagged, self.words, self.attention]
 
     def _translate(self, items: list[tuple[str, int, str]], *, align: bool = False) -> list[list[Translation]]:
         sentences, counts, prefixes = zip(*items, strict=True)

@@ -42,7 +42,8 @@ _TAG = re.compile(
 )
 _SPACE = " "
 _WORD = re.compile(r"[^ ]+")
-_OPENING, _CLOSING = tuple("([{«„“‘¿¡\"'"), tuple(".,;:!?)]}»”’…\"'")
+_OPENING_MARKS, _CLOSING_MARKS = "([{«„“‘¿¡\"'", ".,;:!?)]}»”’…\"'"
+_OPENING, _CLOSING = tuple(_OPENING_MARKS), tuple(_CLOSING_MARKS)
 _NO_SPACE_AFTER, _NO_SPACE_BEFORE = ("", _SPACE, *_OPENING), ("", _SPACE, *_CLOSING)
 
 
@@ -255,9 +256,9 @@ def _match(word: str, translation: str, places: Sequence[int], closes: set[int])
     matched: dict[int, int] = {}
     begin, end = _bare(translation)
     for place in places:
-        if not word[:place].strip("".join(_OPENING)):
+        if not word[:place].strip(_OPENING_MARKS):
             matched[place] = begin
-        elif not word[place:].strip("".join(_CLOSING)):
+        elif not word[place:].strip(_CLOSING_MARKS):
             matched[place] = end
         elif translation.startswith(word[:place]):
             matched[place] = place
@@ -369,8 +370,8 @@ def _name(tag: Tag) -> str:
 
 def _bare(text: str) -> tuple[int, int]:
     """Return the range of a text without punctuation around it."""
-    begin = len(text) - len(text.lstrip("".join(_OPENING)))
-    return begin, max(begin, len(text.rstrip("".join(_CLOSING))))
+    begin = len(text) - len(text.lstrip(_OPENING_MARKS))
+    return begin, max(begin, len(text.rstrip(_CLOSING_MARKS)))
 
 
 def _start(word: re.Match[str], line: str, tag: Tag) -> int:
