@@ -51,7 +51,7 @@ clean:  ## remove everything that these commands made, except runs
 	touch $@
 
 .venv/site: .venv/installed  # packages that build the documentation
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt mkdocs-material 'mkdocstrings[python]' nbconvert
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt mkdocs-material 'mkdocstrings[python]' nbconvert latex2mathml
 	touch $@
 
 .venv/notebooks: .venv/installed  # packages that execute notebooks

@@ -93,7 +93,7 @@ def evaluate(out: Path, within: bool, lines: int) -> Row:
     for name, pairs in (("test", test), ("long", long[: -(-lines // 4)])):
         translations = translator.translate([src for src, _ in pairs])
         row[f"{name} items"] = round(100 * item_accuracy(translations, [tgt for _, tgt in pairs]).items, 1)
-    bins = [each for each in by_position(translator, long, width=WIDTH) if each.pieces >= lines or not each.positions]
+    bins = [each for each in by_position(translator, long, width=WIDTH) if each.tokens >= lines or not each.positions]
     return row | {f"nats {each.label.replace('–', '-')}": round(each.nats, 3) for each in bins}
 
 

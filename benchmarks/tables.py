@@ -18,6 +18,7 @@ Row = dict[str, str]
 BLOCK = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 KERNELS = ("src/relattn/backends/native", "src/relattn/call.py")
 DECODER = ("src/relattn/translation/kernels", "src/relattn/translation/search")
+ENCODERS = (*KERNELS, "src/relattn/integrations/transformers")
 BOTH, FORWARD = {"pass": "forward + backward"}, {"pass": "forward"}
 FULL, CAUSAL = {"causal": "False"}, {"causal": "True"}
 Lines = Sequence[tuple[str, Row]]  # label of a line, and the values of columns that choose its rows
@@ -54,6 +55,37 @@ def decoding() -> str:
         ratios = (speed[*column, "relattn early"] / speed[*column, "ctranslate2"] for column in columns)
         table.append([f"{group}: relattn ÷ CTranslate2, float32", *(f"{ratio:.2f}" for ratio in ratios)])
     return markdown(table) + conditions(rows, DECODER)
+
+
+def encoders(since: str, until: str) -> str:
+    """Return seconds and memory of encoders of transformers that were measured in a range of dates."""
+    rows = [row for row in read(RESULTS / "models-cpu.csv") if since <= row["date"] < until]
+    sizes: dict[tuple[str, str, str], dict[str, Row]] = {}
+    for row in rows:
+        sizes.setdefault((row["model"], row["size"], row["unit"]), {})[row["method"]] = row
+    columns = ("own code, eager", "own code, SDPA", "relattn", "relattn ÷ fastest own", "attention: own", "relattn")
+    table = [["encoder", "length", *columns]]
+    last = ""
+    for (model, size, unit), methods in sizes.items():
+        length = f"{int(size):,} × {int(size):,} pixels" if unit == "pixels" else f"{int(size):,} {unit}"
+        cells = [seconds_and_memory(methods.get(method)) for method in ("eager", "sdpa", "relattn")]
+        own = [row for method, row in methods.items() if method != "relattn" and row["seconds"]]
+        fastest = min(own, key=lambda row: float(row["seconds"]), default=None)
+        ours = methods["relattn"]
+        ratio = f"{float(ours['seconds']) / float(fastest['seconds']):.2f}" if fastest else "–"
+        shares = [f"{float(row['attention']):.0%}".replace("%", " %") if row else "–" for row in (fastest, ours)]
+        table.append([model if model != last else "", length, *cells, ratio, *shares])
+        last = model
+    return markdown(table) + conditions(rows, ENCODERS)
+
+
+def seconds_and_memory(row: Row | None) -> str:
+    if row is None:
+        return "–"
+    if not row["seconds"]:
+        return row["note"].split(" extrapolated")[0].replace("left out", "not tried")
+    seconds = float(row["seconds"])
+    return f"{f'{seconds:,.0f}' if seconds > 999 else f'{seconds:.3g}'} · {int(row['peak_mib']):,}"
 
 
 def markdown(table: Sequence[Sequence[str]]) -> str:
@@ -146,6 +178,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "training-step": lambda: by_length("train-step-cpu.csv", SCHEMES, "ratio"),
     "windows": lambda: by_length("windows-cpu.csv", WINDOWS, "us per token"),
     "decoding": decoding,
+    "encoders": lambda: encoders("2026-11", "2027"),
+    "encoders-earlier": lambda: encoders("", "2026-11"),
 }
 
 

@@ -47,13 +47,13 @@ def test_demo_trains_compares_and_shows(small, tmp_path, capsys):
     for row in rows:
         translator = bundle.read_bundle(tmp_path / row["positions"] / "bundle").translator()
         bins = by_position(translator, builtin("long", lines=6), width=4)
-        assert any(b.pieces < 6 for b in bins)
-        measured = {b.label: f"{100 * b.right:.0f} %" for b in bins if b.pieces >= 6}
-        names = ["positions", "items right", "lines right", "BLEU", "training", *measured, "signature"]
+        assert any(b.tokens < 6 for b in bins)
+        measured = {b.label: f"{100 * b.correct:.0f} %" for b in bins if b.tokens >= 6}
+        names = ["positions", "items correct", "lines correct", "BLEU", "training", *measured, "signature"]
         assert (list(row), {name: row[name] for name in measured}) == (names, measured)
         assert row["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|")
     longest = max(len(translator.tokenizer.encode(tgt)) for _, tgt in builtin("train", lines=60))
-    assert f"{longest} pieces" in out
+    assert f"{longest} tokens" in out
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert f"translate {tmp_path / 'relative' / 'bundle'}" in out
     assert cli.main(command) == 0  # nothing is trained again

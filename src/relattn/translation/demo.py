@@ -91,17 +91,17 @@ def demo(out: Path, schemes: Sequence[Positions], *, steps: int, seed: int, src_
         translator = bundle.read_bundle(path).translator()
         test, long = (builtin(split, src_lang=src_lang, tgt_lang=tgt_lang, lines=LINES) for split in ("test", "long"))
         translations = translator.translate([src for src, _ in test])
-        bins = [b for b in by_position(translator, long, width=WIDTH) if b.pieces >= LINES]
+        bins = [b for b in by_position(translator, long, width=WIDTH) if b.tokens >= LINES]
         results.append(Result(scheme, translator, read_log(run / "log.csv")[-1].seconds, test, translations, bins))
     trained = int(open_pairs(run / ENCODED).tgt.lengths().max())
     on_test, signature, on_long = _tables(results)
     header, *rows = [(*test, *long[1:]) for test, long in zip(on_test, on_long, strict=True)]
     table = as_csv([(*header, "signature"), *((*row, signature) for row in rows)])
     (out / "results.csv").write_text(table, encoding="utf-8", newline="")
-    print(f"\ntest: {LINES} lines as long as those trained on, translated\n\n{aligned(on_test)}\nBLEU: {signature}\n")
+    print(f"\ntest: translations of {LINES} lines as long as in training\n\n{aligned(on_test)}\nBLEU: {signature}\n")
     print("\n".join(_samples(results[0])))
-    print(f"long: {LINES} lines, more than twice as long. Tokens predicted right, given those before, by position:\n")
-    print(f"{aligned(on_long)}\n(the longest target trained on has {trained} pieces)\n")
+    print(f"long: {LINES} lines, more than twice as long. Tokens of the references predicted correctly, by position:\n")
+    print(f"{aligned(on_long)}\n(the longest training target has {trained} tokens)\n")
     _draw(out / "demo.png", results, trained)
     example = shlex.quote(results[0].pairs[0][0])
     command = f"{shlex.quote(sys.argv[0])} translate {shlex.quote(str(out / schemes[0] / 'bundle'))}"
@@ -113,14 +113,14 @@ Rows = list[tuple[str, ...]]
 
 def _tables(results: list[Result]) -> tuple[Rows, str, Rows]:
     """Return the table of test, the signature of its BLEU and the table of long."""
-    on_test: Rows = [("positions", "items right", "lines right", "BLEU", "training")]
+    on_test: Rows = [("positions", "items correct", "lines correct", "BLEU", "training")]
     on_long: Rows = [("positions", *(b.label for b in results[0].long))]
     for result in results:
         references = [reference for _, reference in result.pairs]
         scores, accuracy = score(result.translations, references), item_accuracy(result.translations, references)
         shares = f"{100 * accuracy.items:.1f} %", f"{100 * accuracy.lines:.1f} %"
         on_test.append((result.scheme, *shares, f"{scores.bleu:.1f}", f"{result.seconds:.0f} s"))
-        on_long.append((result.scheme, *(f"{100 * b.right:.0f} %" for b in result.long)))
+        on_long.append((result.scheme, *(f"{100 * b.correct:.0f} %" for b in result.long)))
     return on_test, scores.bleu_signature, on_long
 
 
@@ -128,9 +128,9 @@ def _samples(result: Result) -> list[str]:
     """Return the first translations, with the references of those that differ."""
     lines = []
     for (source, reference), translation in list(zip(result.pairs, result.translations, strict=True))[:SAMPLES]:
-        right = translation == reference
-        lines += [f"  src.  {source}", f"  {'right' if right else 'WRONG'} {translation}"]
-        lines += [""] if right else [f"  ref.  {reference}", ""]
+        correct = translation == reference
+        lines += [f"  src.  {source}", f"  {'right' if correct else 'WRONG'} {translation}"]
+        lines += [""] if correct else [f"  ref.  {reference}", ""]
     return lines
 
 

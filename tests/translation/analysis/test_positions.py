@@ -61,18 +61,18 @@ def test_bins_are_means_over_tokens(tmp_path, monkeypatch, positions, most, widt
     translator = make(tmp_path, positions=positions)
     expected = one_at_a_time(translator, [pair for pair in PAIRS if all(map(str.strip, pair))], width)
     found = by_position(translator, PAIRS, width=width)
-    assert 0 < sum(b.right for b in found) < len(found)
+    assert 0 < sum(b.correct for b in found) < len(found)
     assert [b.label for b in found] == [*sorted(expected.keys() - {"end"}, key=lambda s: int(s.split("–")[0])), "end"]
     for b in found:
         right, nats = zip(*expected[b.label], strict=True)
-        assert b.pieces == len(nats)
-        assert b.right == pytest.approx(sum(right) / len(right))
+        assert b.tokens == len(nats)
+        assert b.correct == pytest.approx(sum(right) / len(right))
         assert b.nats == pytest.approx(math.fsum(nats) / len(nats), rel=1e-5)
     axis = Figure().subplots()
     teacher_forcing.draw(axis, {"ours": found}, trained=9)
     curve, line = axis.get_lines()
     assert list(curve.get_xdata()) == [(width - 1) / 2 + width * i for i in range(len(found) - 1)]
-    assert list(curve.get_ydata()) == [b.right for b in found[:-1]]
+    assert list(curve.get_ydata()) == [b.correct for b in found[:-1]]
     assert set(line.get_xdata()) == {9}
 
 
@@ -80,7 +80,7 @@ def test_lines_that_are_refused(tmp_path):
     translator = make(tmp_path, positions="learned", max_positions=6)
     five, six = " ".join(["apple"] * 5), " ".join(["apple"] * 6)
     longest = [("apple", "apple"), ("", six), (five, five)]
-    assert by_position(translator, longest, width=9)[0].pieces == 6
+    assert by_position(translator, longest, width=9)[0].tokens == 6
     for pairs, width, fact in (
         ([], 5, "at least one line"),
         ([("", "Apfel"), ("one", "  ")], 5, "at least one line"),
@@ -115,16 +115,16 @@ def test_command(analyze, tmp_path):
     code, out, err = analyze(*files, "--width", 7, "--trained-length", 12, "--out", "a.csv", "--picture", "a.png")
     assert (code, err) == (0, "")
     header, *lines = out.splitlines()
-    assert header.split() == ["positions", "pieces", "right", "nats"]
+    assert header.split() == ["positions", "tokens", "correct", "nats"]
     assert [line.split() for line in lines] == [
-        [b.label, str(b.pieces), f"{100 * b.right:.1f}", "%", f"{b.nats:.3f}"] for b in bins
+        [b.label, str(b.tokens), f"{100 * b.correct:.1f}", "%", f"{b.nats:.3f}"] for b in bins
     ]
     with open("a.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     for row, b in zip(rows, bins, strict=True):
         assert (row["first"], row["last"]) == tuple(b.label.split("–") if b.positions else ("end", "end"))
-        assert int(row["pieces"]) == b.pieces
-        assert [float(row["right"]), float(row["nats"])] == pytest.approx([b.right, b.nats], abs=1e-6)
+        assert int(row["tokens"]) == b.tokens
+        assert [float(row["correct"]), float(row["nats"])] == pytest.approx([b.correct, b.nats], abs=1e-6)
     assert Path("a.png").read_bytes().startswith(b"\x89PNG")
     code, out, err = analyze("--builtin", "long", "--lines", 2, "--width", 500)
     assert (code, err) == (0, "")

@@ -32,8 +32,8 @@ class PositionBin(NamedTuple):
     """Predictions of the tokens at a range of target positions."""
 
     positions: range | None  # None for the end of sentence, at any position
-    pieces: int
-    right: float  # fraction for which the reference token is the most likely one
+    tokens: int
+    correct: float  # fraction for which the reference token is the most likely one
     nats: float  # mean of −log p per token
 
     @property
@@ -76,22 +76,22 @@ def by_position(translator: TorchTranslator, pairs: Sequence[tuple[str, str]], *
         batch = batch.to(translator.device)
         logits = translator.model(batch.src, batch.src_lengths, batch.tgt_in).float()  # (rows, tgt_len, vocab)
         nats = F.cross_entropy(logits.transpose(1, 2), batch.tgt_out, reduction="none")
-        right = logits.argmax(-1) == batch.tgt_out
+        correct = logits.argmax(-1) == batch.tgt_out
         position, end = torch.arange(nats.shape[1], device=nats.device), batch.tgt_lengths[:, None] - 1
         column = torch.where(position < end, position // width, len(ranges))  # (rows, tgt_len)
-        measured = torch.stack([torch.ones_like(nats), right.float(), nats])[:, position <= end]
+        measured = torch.stack([torch.ones_like(nats), correct.float(), nats])[:, position <= end]
         totals.index_add_(1, column[position <= end].cpu(), measured.cpu().double())
-    pieces, right, nats = totals
+    tokens, correct, nats = totals
     columns = zip(
-        [*ranges, None], pieces.int().tolist(), (right / pieces).tolist(), (nats / pieces).tolist(), strict=True
+        [*ranges, None], tokens.int().tolist(), (correct / tokens).tolist(), (nats / tokens).tolist(), strict=True
     )
     return list(starmap(PositionBin, columns))
 
 
 def table(bins: Sequence[PositionBin]) -> str:
     """Return the bins as a table of text with a header."""
-    rows = [(b.label, str(b.pieces), f"{100 * b.right:.1f} %", f"{b.nats:.3f}") for b in bins]
-    return aligned([("positions", "pieces", "right", "nats"), *rows])
+    rows = [(b.label, str(b.tokens), f"{100 * b.correct:.1f} %", f"{b.nats:.3f}") for b in bins]
+    return aligned([("positions", "tokens", "correct", "nats"), *rows])
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
@@ -104,10 +104,10 @@ def as_csv(bins: Sequence[PositionBin]) -> str:
     """Return the bins as CSV with first and last position, or "end" twice."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(("first", "last", "pieces", "right", "nats"))
+    rows.writerow(("first", "last", "tokens", "correct", "nats"))
     for b in bins:
         first, last = ("end", "end") if b.positions is None else (b.positions[0], b.positions[-1])
-        rows.writerow((first, last, b.pieces, f"{b.right:.6f}", f"{b.nats:.6f}"))
+        rows.writerow((first, last, b.tokens, f"{b.correct:.6f}", f"{b.nats:.6f}"))
     return text.getvalue()
 
 
@@ -123,7 +123,7 @@ def as_png(curves: Mapping[str, Sequence[PositionBin]], *, trained: int | None) 
 def draw(axis: Axes, curves: Mapping[str, Sequence[PositionBin]], *, trained: int | None) -> None:
     """Draw the fraction of correct tokens by position, a curve per name, and a line at the longest trained target."""
     for name, bins in curves.items():
-        points = [(b.middle, b.right) for b in bins if b.middle is not None]
+        points = [(b.middle, b.correct) for b in bins if b.middle is not None]
         axis.plot(*zip(*points, strict=True), marker="o", label=name)
     if trained is not None:
         axis.axvline(trained, color="black", linestyle="--", linewidth=1)

@@ -130,7 +130,7 @@ def train_row(recipe: Recipe, sets: dict[str, Pairs]) -> rows.Row:
     }
     positions = {
         name: [
-            {"label": b.label, "middle": b.middle, "tokens": b.pieces, "correct": b.right, "nats": b.nats}
+            {"label": b.label, "middle": b.middle, "tokens": b.tokens, "correct": b.correct, "nats": b.nats}
             for b in by_position(translator, lines, width=demo.WIDTH)
         ]
         for name, lines in sets.items()
