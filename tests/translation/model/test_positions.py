@@ -10,6 +10,7 @@ from bisect import bisect_right
 from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -66,7 +67,7 @@ def test_what_a_scheme_adds_to_embeddings(positions, start):
 
 @pairwise(is_causal=[False, True], sizes=[(5, 5), (2, 5), (5, 3)], lengths=[None, [1, 3]])
 def test_plain_attention_equals_the_operator_without_tables(is_causal, sizes, lengths):
-    """Without dropout it runs on PyTorch's kernels, with dropout on ours, which drop the same pairs as the operator."""
+    """In training on a CPU, it runs on the operator's kernels and drops the same pairs."""
     query, key, value = (
         random_tensor(2, 2, n, 3, seed=i).float() for i, n in enumerate((sizes[0], sizes[1], sizes[1]))
     )
@@ -74,8 +75,11 @@ def test_plain_attention_equals_the_operator_without_tables(is_causal, sizes, le
     options = {"query_offset": 2, "is_causal": is_causal, "key_lengths": lengths and torch.tensor(lengths)}
     want = relative_attention(query, key, value, **options, backend="reference")
     torch.testing.assert_close(attention.eval()(query, key, value, **options), want, rtol=1e-5, atol=1e-6)
-    dropped = []
-    for attend in (attention.train(), partial(relative_attention, dropout_p=0.4, backend="native")):
+    attention.train().dropout = 0.0
+    with patch.object(F, "scaled_dot_product_attention", side_effect=AssertionError):
+        torch.testing.assert_close(attention(query, key, value, **options), want, rtol=1e-5, atol=1e-6)
+    attention.dropout, dropped = 0.4, []
+    for attend in (attention, partial(relative_attention, dropout_p=0.4, backend="native")):
         torch.manual_seed(1)
         dropped.append(attend(query, key, value, **options))
     assert torch.equal(*dropped)

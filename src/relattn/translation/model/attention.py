@@ -19,8 +19,8 @@ from relattn.translation.model.linear import Linear
 class PlainAttention(nn.Module):
     """Dot-product attention without a position signal (Vaswani et al. 2017, equation 1), with attention dropout.
 
-    It runs on PyTorch's `scaled_dot_product_attention`. The one exception is dropout on a CPU, for which PyTorch has no
-    fused kernel: that runs on `relative_attention`.
+    In training on a CPU it runs on `relative_attention`: with dropout, PyTorch has no fused kernel, and with a padding
+    mask its kernel is several times slower. Elsewhere it runs on PyTorch's `scaled_dot_product_attention`.
 
     Args:
         config: Configuration of the model.
@@ -62,7 +62,7 @@ class PlainAttention(nn.Module):
         dropout_p = self.dropout if self.training else 0.0
         offset = key.shape[2] - query.shape[2] if query_offset is None else query_offset
         call = Call(query, key, value, query_offset=offset, is_causal=is_causal, key_lengths=key_lengths)
-        if dropout_p > 0.0 and unsupported_reason("native", call) is None:
+        if self.training and unsupported_reason("native", call) is None:
             return relative_attention(
                 query,
                 key,
