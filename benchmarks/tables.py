@@ -169,6 +169,7 @@ WINDOWS: Lines = [
 ]
 TABLES: dict[str, Callable[[], str]] = {
     "attention-time": lambda: by_length("attention-cpu.csv", TIMES, "time ratio"),
+    "attention-avx2": lambda: by_length("attention-avx2-cpu.csv", TIMES, "time ratio"),
     "peers-time": lambda: by_length("attention-cpu.csv", PEER_TIMES, "time ratio"),
     "peers-memory": lambda: by_length("attention-cpu.csv", PEER_TIMES, "peak MiB"),
     "attention-memory": lambda: by_length("attention-cpu.csv", MEMORY, "peak MiB"),
