@@ -9,8 +9,8 @@ run whose peak memory beyond the model is measured, and up to four more if they 
 The share of attention is the time in the modules that our operator replaces, with projections. A run that would take
 more than ten minutes or most of the memory, extrapolated from shorter inputs, is left out, and its row says so.
 
-Rows of differences compare an encoder's outputs with our operator to those of one of its own methods. The input has two
-sequences. In some rows the second one is padded. Columns:
+A row of `--check` has the differences between the outputs of an encoder's own code and those with our operator. The
+input has two sequences. In some rows, the second one is padded. Columns:
 
     largest, of             largest difference of two numbers, and largest number of the own output
     own, ours               difference of each output in bfloat16 from the own output in float32, relative to its norm
