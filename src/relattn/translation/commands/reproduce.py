@@ -7,7 +7,7 @@ from typing import Literal
 def reproduce(
     table: Literal["positions", "clip", "tables", "length"],
     *,
-    scale: Literal["demo", "multi30k", "wmt14"] = "demo",
+    scale: Literal["demo", "multi30k", "medium", "wmt14"] = "demo",
     seeds: list[int] = [1, 2, 3],  # noqa: B006
     rows: list[str] = [],  # noqa: B006
     steps: int | None = None,
@@ -20,12 +20,12 @@ def reproduce(
     Args:
         table: Models to compare: position schemes (positions), clipping distances (clip), aK and aV (tables), or
             position schemes trained on short sentences (length).
-        scale: Corpus, model size and number of steps. Training takes minutes per model for demo, weeks on one GPU for
-            wmt14.
+        scale: Corpus, model size and number of steps. Training takes minutes per model, and weeks on one GPU for wmt14.
         seeds: Random seeds. Each model is trained once per seed.
         rows: Names of the models to train. By default, all of the table.
         steps: Number of training steps, instead of the scale's.
-        data: Directory of the training and validation text. By default, data/multi30k or data/wmt14-en-de.
+        data: Directory of the training and validation text. By default, data/multi30k, data/medium_en_de or
+            data/wmt14-en-de.
         out: Directory of the pages, with one file per model and seed.
         runs: Directory of the training runs.
     """

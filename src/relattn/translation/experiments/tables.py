@@ -165,12 +165,33 @@ _MULTI30K = Recipe(  # the small Transformer that is common on this corpus, for 
     ),
     train=TrainConfig(steps=2000, warmup_steps=600, threads=1, log_every=100, valid_every=500, checkpoint_every=100),
 )
+_MEDIUM = Recipe(  # the same model, seven times as many pairs of several domains, the paper's development set
+    model=_MULTI30K.model,
+    data=DataConfig(
+        train_src="data/medium_en_de/train.en.gz",
+        train_tgt="data/medium_en_de/train.de.gz",
+        valid_src="data/medium_en_de/newstest2013.en.gz",
+        valid_tgt="data/medium_en_de/newstest2013.de.gz",
+        vocab_size=8000,
+        max_tokens=4096,
+    ),
+    train=TrainConfig(
+        steps=2000,
+        warmup_steps=800,
+        precision="bf16-mixed",
+        threads=1,
+        log_every=100,
+        valid_every=500,
+        checkpoint_every=100,
+    ),
+)
 
 SCALES = {
     scale.name: scale
     for scale in (
         Scale("demo", _DEMO, None, (4, 8, 12, 16)),
         Scale("multi30k", _MULTI30K, 12, (8, 10, 12, 14, 16, 20)),
+        Scale("medium", _MEDIUM, 12, (10, 15, 20, 25, 30, 40)),
         Scale("wmt14", PRESETS["wmt14-en-de-base"], 25, (10, 20, 30, 40, 50, 60)),
     )
 }

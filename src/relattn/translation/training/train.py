@@ -20,6 +20,7 @@ from relattn.translation.evaluation import score
 from relattn.translation.locking import locked
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints
+from relattn.translation.training.allocation import freed_memory_kept
 from relattn.translation.training.distributed import (
     ended_by_agent,
     fabric_of,
@@ -74,7 +75,7 @@ def train(
     """
     out, settings = Path(recipe.out), recipe.train
     require_devices(settings)
-    with _quiet_lightning(), _threads_kept():
+    with _quiet_lightning(), _threads_kept(), freed_memory_kept():
         fabric = fabric_of(settings, out)
         if must_launch(fabric):
             launch(recipe, resume=resume)
