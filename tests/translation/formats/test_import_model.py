@@ -14,7 +14,7 @@ import torch
 from relattn.translation import bundle
 from relattn.translation.analysis.positions import by_position
 from relattn.translation.commands import main as cli
-from relattn.translation.config import DataConfig, Recipe, SearchConfig, TrainConfig
+from relattn.translation.config import AugmentConfig, DataConfig, Recipe, SearchConfig, TrainConfig
 from relattn.translation.data.imported_tokenizer import ImportedTokenizer
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
@@ -108,6 +108,9 @@ def test_an_imported_model_is_analyzed_and_trained(imported, tmp_path):
         train=TrainConfig(init_from=str(imported), learning_rate_factor=1e-9, label_smoothing=0.0, **steps),
         search=SearchConfig(beam_size=1, max_length_extra=3, max_length_ratio=0),
     )
+    sampled = replace(recipe, data=replace(recipe.data, augment=AugmentConfig(sample_tokens=0.5)))
+    with pytest.raises(InputError, match="sample_tokens"):
+        train(sampled, show=False)
     trained = bundle.read_bundle(train(recipe, show=False))
     assert trained.tokenizer.digest == parts.tokenizer.digest
     assert all(torch.allclose(trained.state[name], tensor, atol=1e-6) for name, tensor in parts.state.items())

@@ -24,6 +24,8 @@ class AugmentConfig(Config):
         typos: Share of pairs with typing errors in the source, in one word of ten.
         title_case: Share of pairs in which every word begins with a capital letter, on both sides.
         upper_case: Share of pairs in upper case, on both sides.
+        sample_tokens: Share of pairs whose words are split into tokens at random, on both sides (subword
+            regularization, Kudo 2018). Requires a tokenizer trained by this toolkit.
     """
 
     join_lines: float = number(0.0, "[0, 1]")
@@ -31,6 +33,7 @@ class AugmentConfig(Config):
     typos: float = number(0.0, "[0, 1]")
     title_case: float = number(0.0, "[0, 1]")
     upper_case: float = number(0.0, "[0, 1]")
+    sample_tokens: float = number(0.0, "[0, 1]")
 
 
 @dataclass(frozen=True, kw_only=True)

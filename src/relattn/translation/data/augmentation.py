@@ -1,17 +1,18 @@
-"""Augmentation: capital letters, typing errors, missing punctuation and joined lines, as users write them.
+"""Augmentation: capital letters, typing errors, missing punctuation, joined lines, and random splits into tokens.
 
 A perturbation changes a sentence pair so that its target is still a translation of its source. In training, each has a
 share of the pairs of an epoch, drawn again for every epoch. What happens to a pair is a pure function of (seed, epoch,
 row), so an epoch can be planned again at any time. `relattn evaluate --perturb` changes all pairs of a test set.
 
-Training text is stored as pieces. Pieces are decoded, the text is changed, and encoded again.
+Training text is stored as pieces. Pieces are decoded, the text is changed, and encoded again. In training, the words of
+a pair can also be split into pieces at random.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
@@ -22,8 +23,10 @@ import numpy as np
 from relattn.translation.config import AugmentConfig, Perturbation
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.data.storage import Pairs
+from relattn.translation.data.tokenizer import Tokenizer
 
 Pair = tuple[str, str]
+Pieces = Sequence[int] | np.ndarray
 MOST_JOINED = 4  # lines that become one
 _WORDS_PER_TYPO = 10
 _CHUNK = 5000  # pairs that are encoded at once
@@ -75,6 +78,8 @@ PERTURBATIONS: dict[str, Callable[[Pair, Random], Pair]] = {  # in this order, a
 }
 JOIN_LINES = "join_lines"
 NAMES = get_args(Perturbation)
+CHANGES = (*NAMES, "sample_tokens")
+_SAMPLED = 1 << len(NAMES)  # bit of sample_tokens, the highest
 
 
 def perturb(names: Sequence[str], pairs: Sequence[Pair], separator: str, *key: int) -> Pair:
@@ -107,7 +112,7 @@ class Augmentation:
     """Perturbations of the training text.
 
     Attributes:
-        shares: share of the pairs of an epoch for each perturbation, between 0 and 1.
+        shares: share of the pairs of an epoch for each change, between 0 and 1.
         tokenizer: tokenizer of the text.
         sizes: number of pairs of each corpus. Only lines of the same corpus are joined.
         separator: text between joined lines.
@@ -125,7 +130,7 @@ class Augmentation:
     def epoch(self, pairs: Pairs, epoch: int, chosen: np.ndarray | None = None) -> AugmentedPairs:
         """Return the pairs as they are in an epoch. The lengths of `chosen` rows, by default all, are correct."""
         changes = np.zeros(len(pairs.src), dtype=np.uint8)
-        for bit, name in enumerate(NAMES):
+        for bit, name in enumerate(CHANGES):
             share = getattr(self.shares, name)
             if share > 0:
                 drawn = np.random.default_rng([self.seed, epoch, 2, bit]).random(len(changes), dtype=np.float32)
@@ -140,7 +145,7 @@ class AugmentedPairs:
         augmentation: perturbations.
         pairs: pairs without changes.
         epoch: number of the epoch.
-        changes: (rows,) bit i is set if a row has the perturbation NAMES[i].
+        changes: (rows,) bit i is set if a row has the change CHANGES[i].
         chosen: rows that the epoch has.
     """
 
@@ -151,21 +156,29 @@ class AugmentedPairs:
         self._ends = list(accumulate(augmentation.sizes))
         self.src_pieces, self.tgt_pieces = pairs.src.lengths(), pairs.tgt.lengths()
         rows = np.unique(chosen[changes[chosen] > 0])
-        for start in range(0, len(rows), _CHUNK):
-            part = rows[start : start + _CHUNK].tolist()
-            encoded = augmentation.tokenizer.encode_pairs([self._text(row) for row in part])
-            for row, (src, tgt) in zip(part, encoded, strict=True):
-                if min(len(src), len(tgt)) > 0 and max(len(src), len(tgt)) <= augmentation.max_length:
-                    self.src_pieces[row], self.tgt_pieces[row] = len(src), len(tgt)
-                else:
-                    changes[row] = 0
+        whole = rows[changes[rows] < _SAMPLED]
+        for start in range(0, len(whole), _CHUNK):  # encoded by all processor cores
+            part = whole[start : start + _CHUNK].tolist()
+            self._measure(part, augmentation.tokenizer.encode_pairs([self._text(row) for row in part]))
+        sampled = rows[changes[rows] >= _SAMPLED].tolist()
+        self._measure(sampled, map(self.row, sampled))
 
-    def row(self, row: int) -> tuple[Sequence[int] | np.ndarray, Sequence[int] | np.ndarray]:
+    def _measure(self, rows: list[int], encoded: Iterable[tuple[Pieces, Pieces]]) -> None:
+        """Record the lengths of changed rows. A row that became too long, or empty, is not changed."""
+        for row, (src, tgt) in zip(rows, encoded, strict=True):
+            if min(len(src), len(tgt)) > 0 and max(len(src), len(tgt)) <= self.augmentation.max_length:
+                self.src_pieces[row], self.tgt_pieces[row] = len(src), len(tgt)
+            else:
+                self.changes[row] = 0
+
+    def row(self, row: int) -> tuple[Pieces, Pieces]:
         """Return the pieces of the source and of the target of a row."""
         if not self.changes[row]:
             return self.pairs.row(row)
-        src, tgt = self._text(row)
-        tokenizer = self.augmentation.tokenizer
+        tokenizer, (src, tgt) = self.augmentation.tokenizer, self._text(row)
+        if isinstance(tokenizer, Tokenizer) and self.changes[row] >= _SAMPLED:
+            random = Random(repr((self.augmentation.seed, self.epoch, row, "tokens")))
+            return tokenizer.sample(src, random), tokenizer.sample(tgt, random)
         return tokenizer.encode(src), tokenizer.encode_target(tgt)
 
     def _text(self, row: int) -> Pair:

@@ -141,7 +141,7 @@ def load_data(
 
     Raises:
         InputError: the text cannot be read, is not parallel, has no pair that is kept, or has changed since the run
-            started.
+            started; or tokens cannot be sampled with the tokenizer.
     """
     valid = _corpora(config, "valid")
     valid_pairs = [list(corpus.pairs) for corpus in valid]  # first, because an error in them is found quickly
@@ -149,6 +149,9 @@ def load_data(
     for stage in stages:
         count = len(train) if stage.weights is None else len(stage.weights)
         require(count == len(train), f"weights of a stage must be {len(train)}, one per corpus, got {count}")
+    samples = any(augment.sample_tokens > 0 for augment in (config.augment, *(stage.augment for stage in stages)))
+    ours = tokenizer is None or isinstance(tokenizer, Tokenizer)
+    require(ours or not samples, "sample_tokens requires a tokenizer trained by this toolkit, got an imported one")
     if has_data(directory):
         record = _read_record(directory)
         tokenizer = read_tokenizer(directory)
