@@ -172,17 +172,17 @@ _MEDIUM = Recipe(  # the same model, seven times as many pairs of several domain
         train_tgt="data/medium_en_de/train.de.gz",
         valid_src="data/medium_en_de/newstest2013.en.gz",
         valid_tgt="data/medium_en_de/newstest2013.de.gz",
-        vocab_size=8000,
-        max_tokens=4096,
+        vocab_size=4000,
+        max_tokens=2048,
     ),
     train=TrainConfig(
-        steps=2000,
-        warmup_steps=800,
+        steps=5000,
+        warmup_steps=1000,
         precision="bf16-mixed",
         threads=1,
         log_every=100,
-        valid_every=500,
-        checkpoint_every=100,
+        valid_every=1000,
+        checkpoint_every=200,
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Memory that training frees is kept for the next step."""
+"""Memory that training frees is kept for the next steps."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ _NEVER, _NO_MAPPING = -1, 0
 _DEFAULT_TRIM_THRESHOLD, _DEFAULT_MMAP_MAX = 128 * 1024, 65536
 
 
+def _glibc() -> ctypes.CDLL | None:
+    """Return the C library if it is glibc. Others have no such settings, and nothing changes there."""
+    return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
+
+
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
     """Make the C library keep freed memory instead of returning it to the system.
 
     A training step allocates and frees the same large tensors again and again, such as the logits. By default, glibc
     maps each of them anew, and the system clears every page at its first use, which can take as long as the step's
-    computations. Other C libraries have no such settings, and nothing changes there.
+    computations. Kept memory becomes fragmented, so `return_freed_memory` must be called from time to time.
     """
-    if platform.libc_ver()[0] != "glibc":
+    library = _glibc()
+    if library is None:
         yield
         return
-    library = ctypes.CDLL(None)
     library.mallopt(_TRIM_THRESHOLD, _NEVER)
     library.mallopt(_MMAP_MAX, _NO_MAPPING)
     try:
@@ -31,4 +36,11 @@ def freed_memory_kept() -> Iterator[None]:
     finally:
         library.mallopt(_TRIM_THRESHOLD, _DEFAULT_TRIM_THRESHOLD)
         library.mallopt(_MMAP_MAX, _DEFAULT_MMAP_MAX)
+        return_freed_memory()
+
+
+def return_freed_memory() -> None:
+    """Return all freed memory to the system, as if it had not been kept."""
+    library = _glibc()
+    if library is not None:
         library.malloc_trim(0)

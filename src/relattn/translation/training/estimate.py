@@ -21,6 +21,7 @@ from relattn.translation.data.encode import has_data, open_training_text, read_t
 from relattn.translation.errors import InputError
 from relattn.translation.files import as_size
 from relattn.translation.model.transformer import Transformer
+from relattn.translation.training.allocation import freed_memory_kept
 from relattn.translation.training.objective import summed_loss
 from relattn.translation.training.run_directory import disk_space
 
@@ -144,6 +145,7 @@ def describe_epoch(recipe: Recipe) -> str:
     return f"{len(steps):,} steps, {pairs:,} pairs, {per_step:,.0f} target tokens per step; {epochs:.1f} epochs in all"
 
 
+@freed_memory_kept()
 def seconds_per_step(recipe: Recipe, steps: int) -> float:
     """Return the median time of `steps` optimizer steps on one device, after one warm-up step, with longest batches."""
     from lightning.fabric import Fabric  # takes seconds to import

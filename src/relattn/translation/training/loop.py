@@ -29,11 +29,14 @@ from relattn.translation.errors import Diverged, InputError, one_line
 from relattn.translation.model.positions.schemes import missing_position_signal
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, shards
+from relattn.translation.training.allocation import return_freed_memory
 from relattn.translation.training.journal import Journal, Progress
 from relattn.translation.training.objective import learning_rate, summed_loss
 from relattn.translation.training.run_directory import CHECKPOINTS
 from relattn.translation.training.stop import Stop
 from relattn.translation.training.validation import Validated, ignores_order, validate
+
+_STEPS_PER_RETURN = 100  # of freed memory; the next step then takes about twice as long
 
 
 def fit(
@@ -106,6 +109,8 @@ def fit(
                 _save(fabric, recipe, progress, model, optimizer)
             if ending:
                 break
+            if progress.step % _STEPS_PER_RETURN == 0:
+                return_freed_memory()
     return progress.step
 
 
