@@ -176,7 +176,7 @@ _MEDIUM = Recipe(  # the same model, seven times as many pairs of several domain
         max_tokens=2048,
     ),
     train=TrainConfig(
-        steps=5000,
+        steps=3500,
         warmup_steps=1000,
         precision="bf16-mixed",
         threads=1,
