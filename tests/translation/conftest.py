@@ -65,6 +65,22 @@ def finished(tmp_path_factory: pytest.TempPathFactory, make_recipe: Callable[...
     return recipe
 
 
+@pytest.fixture(scope="session")
+def model(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Directory of a bundle with random weights, so that different lines have different translations. Do not write."""
+    import torch
+
+    from relattn.translation import bundle, load
+
+    translator = load(f"{finished.out}/bundle")
+    generator = torch.Generator().manual_seed(1)
+    for parameter in translator.model.parameters():
+        parameter.data += 0.7 * torch.randn(parameter.shape, generator=generator)
+    path = tmp_path_factory.mktemp("random") / "bundle"
+    bundle.save(path, model=translator.model, recipe=finished, tokenizer=translator.tokenizer, card="")
+    return str(path)
+
+
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """Hub that huggingface_hub uses, with an empty cache and a user who is logged in."""

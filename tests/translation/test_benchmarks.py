@@ -117,8 +117,8 @@ def test_train_step_measures_every_scheme_of_a_committed_tree(run, monkeypatch, 
     assert float(rows[1]["ratio"]) == pytest.approx(float(rows[1]["ms"]) / float(rows[0]["ms"]), rel=1e-2)
 
 
-def test_decoding_translates_the_same_lines(run, tmp_path, monkeypatch, finished, text):
-    shutil.copytree(f"{finished.out}/bundle", tmp_path / "bundle")
+def test_decoding_translates_the_same_lines(run, tmp_path, monkeypatch, model, text):
+    shutil.copytree(model, tmp_path / "bundle")
     monkeypatch.setattr(decoding, "apart", lambda function, *arguments: function(*arguments))
     monkeypatch.setattr(decoding, "peak_here", lambda work: (work(), 1 << 20)[1])
     flags = ("--bundle", str(tmp_path / "bundle"), "--lines", "9", "--beams", "2")

@@ -35,18 +35,6 @@ def relattn(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
 
 
 @pytest.fixture(scope="session")
-def model(finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Directory of a bundle with random weights, so that different lines have different translations. Do not write."""
-    translator = load(f"{finished.out}/bundle")
-    generator = torch.Generator().manual_seed(1)
-    for parameter in translator.model.parameters():
-        parameter.data += 0.7 * torch.randn(parameter.shape, generator=generator)
-    path = tmp_path_factory.mktemp("random") / "bundle"
-    bundle.save(path, model=translator.model, recipe=finished, tokenizer=translator.tokenizer, card="")
-    return str(path)
-
-
-@pytest.fixture(scope="session")
 def another(model: str, finished: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Directory of a bundle with the same vocabulary and other weights."""
     translator = load(model)

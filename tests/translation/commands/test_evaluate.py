@@ -14,6 +14,7 @@ from relattn.translation.config import Calibration
 from relattn.translation.data.augmentation import NAMES, perturb_set
 from relattn.translation.data.text_files import read_parallel
 from relattn.translation.evaluation import score
+from relattn.translation.training.train import train
 from relattn.translation.translate.confidence import confidence
 from relattn.translation.translate.torch_translator import TorchTranslator
 from tests.support.commands import assert_refused
@@ -71,7 +72,7 @@ def test_builtin_corpus(relattn, model):
     assert [line.split()[0] for line in result.out.splitlines()] == ["BLEU", "chrF", "items"]
 
 
-def test_calibrated_confidences(relattn, reading, text, tmp_path, model, finished):
+def test_calibrated_confidences(relattn, reading, text, tmp_path, model):
     path = Path(shutil.copytree(model, tmp_path / "bundle"))
     assert load(path).calibration == Calibration()
     assert relattn("calibrate", path, "--src", text["valid_src"], "--ref", text["valid_tgt"]).code == 0
@@ -88,7 +89,13 @@ def test_calibrated_confidences(relattn, reading, text, tmp_path, model, finishe
     reading("\n".join(LINES).encode())
     rows = relattn("translate", path, "--format", "jsonl").out.split("\n")[:-1]
     assert [json.loads(row)["confidence"] for row in rows] == pytest.approx([h.confidence for h in found], abs=1e-4)
-    assert bundle.read_bundle(f"{finished.out}/bundle").calibration.bias is not None  # training calibrates
+
+
+def test_training_calibrates(tmp_path, make_recipe, model):
+    start = {"init_from": model, "steps": 1, "learning_rate_factor": 1e-9, "average": 1}
+    assert (
+        bundle.read_bundle(train(make_recipe(tmp_path / "run", train=start), show=False)).calibration.bias is not None
+    )
 
 
 def test_failed_calibration_keeps_the_old_one(relattn, tmp_path, finished):

@@ -57,12 +57,13 @@ def by_line(translator: Any, **options: Any) -> list[list[tuple[str, str, float]
 
 
 def kept(pairs: list[list[tuple[str, str, float]]], least: float = -1e9) -> list[tuple[str, str]]:
-    """Drop pairs that are empty, long, below `least`, repeated, or have bytes that are no character."""
+    """Drop pairs that are empty, long, below `least`, repeated, or have control characters or damaged ones."""
     unique = {
         (line, text): None
         for each in pairs
         for line, text, score in each
-        if line and text and "\ufffd" not in text and max(len(line.split()), len(text.split())) <= 20 and score >= least
+        if line and text and not any(character < " " or character == "\ufffd" for character in text)
+        if max(len(line.split()), len(text.split())) <= 20 and score >= least
     }
     return list(unique)
 

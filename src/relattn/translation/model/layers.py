@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from relattn.translation.config import ModelConfig
 from relattn.translation.model.attention import CrossAttention
+from relattn.translation.model.dropout import Dropout
 from relattn.translation.model.linear import Linear
 from relattn.translation.model.mixers import MixerCache, TokenMixer
 
@@ -25,7 +26,7 @@ def feed_forward(config: ModelConfig) -> nn.Sequential:
     return nn.Sequential(
         Linear(config.dim, config.feed_forward_dim),
         ACTIVATIONS[config.activation](),
-        nn.Dropout(config.activation_dropout),
+        Dropout(config.activation_dropout),
         Linear(config.feed_forward_dim, config.dim),
     )
 
@@ -40,7 +41,7 @@ class Residual(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.norm, self.pre = nn.LayerNorm(config.dim, eps=config.norm_epsilon), config.norm == "pre"
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """Apply a sub-layer, a function from (rows, length, dim) to the same shape."""

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from relattn.translation.config import ModelConfig
 from relattn.translation.errors import InputError
+from relattn.translation.model.dropout import Dropout
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer
 from relattn.translation.model.linear import Linear, linear, prepack
 from relattn.translation.model.mixers import MixerCache
@@ -137,7 +138,7 @@ class Transformer(nn.Module):
             nn.LayerNorm(config.dim, eps=config.norm_epsilon) if config.norm == "pre" else nn.Identity()
             for _ in range(2)
         )
-        self.dropout, self.max_length = nn.Dropout(config.dropout), source.max_length
+        self.dropout, self.max_length = Dropout(config.dropout), source.max_length
         self.recompute = False
 
     @property
