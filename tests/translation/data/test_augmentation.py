@@ -90,10 +90,11 @@ def load(tmp_path_factory):
             (directory / f"{name}.{side}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     (directory / "list").write_text("a.src\ta.tgt\nb.src\tb.tgt\n")
     config = DataConfig(train_list=str(directory / "list"), vocab_size=300, max_tokens=300)
+    load_data(config, directory / "run", seed=1)
 
-    def load(augment: AugmentConfig = AugmentConfig(), stages=(), seed=1, **settings) -> TranslationData:  # noqa: B008
+    def load(augment=AugmentConfig(), stages=(), seed=1, directory=directory / "run", **settings) -> TranslationData:  # noqa: B008
         changed = replace(config, augment=augment, **settings)
-        return load_data(changed, directory / "run", seed=seed, stages=stages)
+        return load_data(changed, directory, seed=seed, stages=stages)
 
     return load
 
@@ -134,6 +135,16 @@ def test_shares_are_drawn_anew_for_every_epoch(load):
     assert rates == pytest.approx([0.25, 0, 0, 0, 0.5, 0.75], abs=0.02)
     assert len({mask.tobytes() for mask in masks}) == len(masks)
     assert (load(AugmentConfig(upper_case=0.5), seed=2).train.epoch(0).pairs.changes != masks[0]).any()
+
+
+def test_the_vocabulary_has_words_in_upper_case(tmp_path, load):
+    """They are learned from the largest shares of all stages, and from no other text."""
+    plain = load().tokenizer
+    half = StageConfig(steps=1, augment=AugmentConfig(upper_case=0.5)), StageConfig()
+    upper = load(directory=tmp_path, stages=half, vocab_size=330).tokenizer
+    assert len(upper.encode("RUNS AWAY")) < len(plain.encode("RUNS AWAY"))
+    assert len(upper.encode("runs away")) < len("runs away")
+    assert load(directory=tmp_path / "b", vocab_size=330).tokenizer.digest != upper.digest
 
 
 def test_too_long_pairs_stay_as_they_are(load):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
@@ -100,6 +100,24 @@ def perturb(names: Sequence[str], pairs: Sequence[Pair], separator: str, *key: i
         if name in names:
             pair = change(pair, random)
     return pair
+
+
+def sample_perturbed(pairs: Iterable[Pair], shares: Sequence[AugmentConfig], seed: int) -> Iterator[Pair]:
+    """Yield all pairs, of which a part is changed as in an epoch, to learn a vocabulary from.
+
+    Args:
+        pairs: pairs of the training text.
+        shares: augmentation of each stage. The largest share of a perturbation counts.
+        seed: random seed.
+    """
+    largest = {name: max(getattr(each, name) for each in shares) for name in PERTURBATIONS}
+    if not any(largest.values()):
+        yield from pairs
+        return
+    for row, pair in enumerate(pairs):
+        random = Random(repr((seed, "vocabulary", row)))
+        names = [name for name, share in largest.items() if random.random() < share]
+        yield perturb(names, [pair], "", seed, row) if names else pair
 
 
 def perturb_set(name: str, pairs: Sequence[Pair], separator: str) -> list[Pair]:

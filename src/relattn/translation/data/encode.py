@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from relattn.translation.config import DataConfig, StageConfig
-from relattn.translation.data.augmentation import Augmentation
+from relattn.translation.data.augmentation import Augmentation, sample_perturbed
 from relattn.translation.data.batching import Batch, Stage, TrainingText, eval_batches
 from relattn.translation.data.builtin import ITEM_SEPARATOR, builtin
 from relattn.translation.data.imported_tokenizer import AnyTokenizer, tokenizer_in
@@ -129,7 +129,8 @@ def load_data(
 
     Pairs with an empty side, or with a side of more than max_length pieces or max_words words, are dropped, from
     training and validation text. Training text is read twice if a tokenizer is trained on it, otherwise once. If the
-    run has its data, it is only read for its digest.
+    run has its data, it is only read for its digest. The tokenizer is trained on text that is changed as in an epoch,
+    so that it has tokens for words in upper case.
 
     Args:
         config: text and limits.
@@ -149,7 +150,8 @@ def load_data(
     for stage in stages:
         count = len(train) if stage.weights is None else len(stage.weights)
         require(count == len(train), f"weights of a stage must be {len(train)}, one per corpus, got {count}")
-    samples = any(augment.sample_tokens > 0 for augment in (config.augment, *(stage.augment for stage in stages)))
+    augments = [config.augment, *(stage.augment for stage in stages)]
+    samples = any(augment.sample_tokens > 0 for augment in augments)
     ours = tokenizer is None or isinstance(tokenizer, Tokenizer)
     require(ours or not samples, "sample_tokens requires a tokenizer trained by this toolkit, got an imported one")
     if has_data(directory):
@@ -162,7 +164,7 @@ def load_data(
         if tokenizer is None:
             all_pairs = chain.from_iterable(corpus.pairs for corpus in train)
             kept = (pair for pair in all_pairs if _reason_to_drop(pair, config, LONGEST_PIECE) is None)
-            lines = chain.from_iterable(kept)
+            lines = chain.from_iterable(sample_perturbed(kept, augments, seed))
             tokenizer = Tokenizer.train(lines, config.vocab_size, seed=seed, max_lines=config.vocab_lines)
         (directory / ENCODED).parent.mkdir(parents=True, exist_ok=True)
         for name, content in tokenizer.files.items():
