@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relattn.translation.training.allocation import freed_memory_kept
+from relattn.translation.training.allocation import freed_memory_kept, return_freed_memory
 
 SIZE = 256 << 20  # bytes
 glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has such settings")
@@ -27,6 +27,7 @@ def resident() -> int:
 
 @glibc
 def test_freed_memory_is_used_again_and_returned_at_the_end():
+    return_freed_memory()  # of earlier tests
     before = resident()
     with freed_memory_kept():
         allocate()
