@@ -110,7 +110,7 @@ def pairs_of(data, steps):
 
 def test_an_epoch_is_brute_force(load):
     """Each row has its drawn perturbations; joined lines stay within their corpus; lengths are those of the pieces."""
-    data = load(AugmentConfig(join_lines=0.5, upper_case=0.5, typos=0.5, sample_tokens=0.5))
+    data = load(AugmentConfig(join_lines=0.5, upper_case=0.5, typos=1.0, sample_tokens=0.5))
     decode, encode = data.tokenizer.decode, data.tokenizer.encode
     different = 0
     for epoch in range(3):

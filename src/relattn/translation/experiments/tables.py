@@ -165,22 +165,18 @@ _MULTI30K = Recipe(  # the small Transformer that is common on this corpus, for 
     ),
     train=TrainConfig(steps=2000, warmup_steps=600, threads=1, log_every=100, valid_every=500, checkpoint_every=100),
 )
-_MEDIUM = Recipe(  # the same model, seven times as many pairs of several domains, the paper's development set
-    model=_MULTI30K.model,
-    data=DataConfig(
-        train_src="data/medium_en_de/train.en.gz",
-        train_tgt="data/medium_en_de/train.de.gz",
+_MEDIUM = replace(  # the same model, seven times as many pairs of several domains, the paper's development set
+    _MULTI30K,
+    data=replace(
+        in_directory(_MULTI30K.data, "data/medium_en_de"),
         valid_src="data/medium_en_de/newstest2013.en.gz",
         valid_tgt="data/medium_en_de/newstest2013.de.gz",
-        vocab_size=4000,
-        max_tokens=2048,
     ),
-    train=TrainConfig(
+    train=replace(
+        _MULTI30K.train,
         steps=3500,
         warmup_steps=1000,
         precision="bf16-mixed",
-        threads=1,
-        log_every=100,
         valid_every=1000,
         checkpoint_every=200,
     ),

@@ -11,9 +11,8 @@ _STEPS = 1 << 16  # a mask compares 16 random bits per element with the probabil
 class Dropout(nn.Dropout):
     """`torch.nn.Dropout` that draws 16 random bits per element on a CPU, where PyTorch draws a number in [0, 1).
 
-    One draw of 64 bits serves four elements, so a mask takes about a fifth of the time. The probability of zero is p
-    rounded to a multiple of 2^-16, and the scale of the other elements is that of the rounded probability, so the
-    expectation is exact. On other devices this is `torch.nn.Dropout`.
+    One draw of 64 bits serves four elements. The probability of zero is p rounded to a multiple of 2^-16, and the other
+    elements are scaled by the rounded probability. On other devices this is `torch.nn.Dropout`.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:

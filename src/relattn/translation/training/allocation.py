@@ -6,12 +6,14 @@ import ctypes
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # parameters of mallopt(3)
 _NEVER, _NO_MAPPING = -1, 0
 _DEFAULT_TRIM_THRESHOLD, _DEFAULT_MMAP_MAX = 128 * 1024, 65536
 
 
+@cache
 def _glibc() -> ctypes.CDLL | None:
     """Return the C library if it is glibc. Others have no such settings, and nothing changes there."""
     return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
