@@ -1,7 +1,8 @@
 """Settings of all tests.
 
-Each process uses one thread: the tensors of tests are too small to divide. Triton's kernels run in its interpreter. On
-a machine with a GPU, `python -m benchmarks.gpu check --out DIR` runs them compiled.
+PyTorch's random state is the same at the start of every test, whichever tests ran before it in the process. Each process
+uses one thread: the tensors of tests are too small to divide. Triton's kernels run in its interpreter. On a machine with
+a GPU, `python -m benchmarks.gpu check --out DIR` runs them compiled.
 """
 
 import os
@@ -18,6 +19,13 @@ signal.signal(
 )  # a shell's background process ignores it, as would its children
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported, here and in the processes that tests start
 os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    import torch  # after the number of threads is set
+
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)

@@ -65,6 +65,7 @@ def test_labels_that_a_window_does_not_reach_are_cut_off():
         assert call_of(90, 90, 7, clip=clip, window=(4, 4)).clips
 
 
+ROUNDING = {"rtol": 1e-6, "atol": 1e-6}  # of float32, for outputs of up to 5
 STREAMS = {
     "token by token": ({"is_causal": True, "window": (5, 0)}, [1] * 61),
     "pieces": ({"is_causal": True, "window": (5, 3)}, [3, 1, 7, 2, 6, 1] * 3),
@@ -83,7 +84,7 @@ def test_a_stream_equals_the_whole_sequence_in_constant_memory(stream):
             output, cache = layer(part, cache=cache)
             outputs.append(output)
         whole = layer(x)
-    torch.testing.assert_close(torch.cat(outputs, dim=1), whole, rtol=0, atol=1e-6)
+    torch.testing.assert_close(torch.cat(outputs, dim=1), whole, **ROUNDING)
     assert cache.dropped + cache.length == sum(steps)
     positions = cache.rooms[0].untyped_storage().nbytes() // (2 * 6 * 4)
     assert positions <= 2 * (layer.window_left + layer.chunk_size + max(steps))
@@ -97,11 +98,11 @@ def test_streams_of_different_lengths_continue_at_their_own_end():
         _, cache = layer(x[:, :10], starts, layer.empty_cache(2))
         for step in range(20):
             output, cache = layer(x[rows, starts + step][:, None], cache=cache)
-            torch.testing.assert_close(output[:, 0], whole[rows, starts + step], rtol=0, atol=1e-6)
+            torch.testing.assert_close(output[:, 0], whole[rows, starts + step], **ROUNDING)
         ends = starts + 20 + torch.tensor([3, 1])  # lengths count the positions that were dropped
         output, cache = layer(torch.stack([x[0, 30:33], x[1, 26:29]]), ends, cache)
-    torch.testing.assert_close(output[0], whole[0, 30:33], rtol=0, atol=1e-6)
-    torch.testing.assert_close(output[1, 0], whole[1, 26], rtol=0, atol=1e-6)
+    torch.testing.assert_close(output[0], whole[0, 30:33], **ROUNDING)
+    torch.testing.assert_close(output[1, 0], whole[1, 26], **ROUNDING)
     assert (cache.dropped, cache.length) == (23, 10)
 
 
