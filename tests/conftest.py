@@ -1,8 +1,8 @@
 """Settings of all tests.
 
-PyTorch's random state is the same at the start of every test, whichever tests ran before it in the process. Each process
-uses one thread: the tensors of tests are too small to divide. Triton's kernels run in its interpreter. On a machine with
-a GPU, `python -m benchmarks.gpu check --out DIR` runs them compiled.
+PyTorch's random state is the same at the start of every test, whichever tests ran before it in the process. Each
+process uses one thread: the tensors of tests are too small to divide. Triton's kernels run in its interpreter. On a
+machine with a GPU, `python -m benchmarks.gpu check --out DIR` runs them compiled.
 """
 
 import os
