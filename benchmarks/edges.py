@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from relattn.translation.model.positions.relative import Relative
 
 from benchmarks.measure import Row, command, parse, record
 from relattn import RelativeAttention, relative_attention
@@ -21,7 +22,6 @@ from relattn.translation.config import Recipe
 from relattn.translation.data.builtin import builtin
 from relattn.translation.demo import recipe
 from relattn.translation.evaluation import item_accuracy
-from relattn.translation.model.positions.relative import Relative
 from relattn.translation.training.train import train
 
 REACH = 160  # the longest distance of the lines

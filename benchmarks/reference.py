@@ -14,12 +14,13 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from relattn.translation.model.positions.options import OPTION_NAMES
+
 from benchmarks.pictures import DOCS
 from benchmarks.tables import markdown
 from relattn.translation.commands.main import GROUPS, command_of
 from relattn.translation.commands.parser import documentation
 from relattn.translation.config import Recipe, StageConfig
-from relattn.translation.model.positions.options import OPTION_NAMES
 
 GENERATED = "<!-- Written by python -m benchmarks.reference. Do not edit. -->\n"
 HEAD = ["option", "type", "default", "meaning"]

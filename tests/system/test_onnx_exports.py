@@ -9,9 +9,10 @@ import sys
 import pytest
 
 from examples.translate_onnx import Model
+from relattn.translation.config import SCHEMES
 from relattn.translation.formats.onnx import PAST, export
-from relattn.translation.model.positions.schemes import SCHEMES
 from tests.support.covering import pairwise
+from tests.support.schemes import formats_of
 from tests.translation.formats.bundles import random_lines
 from tests.translation.formats.test_onnx import make
 
@@ -24,7 +25,7 @@ def is_valid(positions: str, tables: str | None, beyond: str | None, per_head: b
 @pytest.mark.filterwarnings("ignore:positions. none:UserWarning")
 @pairwise(
     valid=is_valid,
-    positions=[name for name in SCHEMES if name not in ("lstm", "cnn")],
+    positions=[name for name in SCHEMES if "onnx" in formats_of(name)],
     tables=[None, "both", "keys", "values"],
     beyond=[None, "clip", "zero"],
     per_head=[None, False, True],

@@ -11,7 +11,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants
 
-from relattn.translation.config import OPTIONS, DataConfig, ModelConfig, Recipe, SearchConfig, TrainConfig
+from relattn.translation.config import SCHEMES, DataConfig, ModelConfig, Recipe, SearchConfig, TrainConfig
 from tests.translation.loopback import Hub
 
 WORDS = {"one": "eins", "cat": "Katze", "sat": "saß", "on": "auf", "mat": "Matte", "and": "und", "two": "zwei"}
@@ -40,7 +40,7 @@ def make_recipe(text: dict[str, str]) -> Callable[..., Recipe]:
     def make(out: Path, *, model: dict | None = None, data: dict | None = None, train: dict | None = None) -> Recipe:
         small = {"dim": 12, "heads": 3, "feed_forward_dim": 20, "encoder_layers": 1, "decoder_layers": 1}
         model = model or {}
-        if "clip" in OPTIONS.get(model.get("positions", "relative"), {}):
+        if "clip" in SCHEMES[model.get("positions", "relative")].options:
             model = {"clip": 2, **model}
         steps = {"steps": 6, "warmup_steps": 4, "log_every": 2, "valid_every": 2, "valid_bleu_lines": 3}
         kept = {"checkpoint_every": 2, "keep": 3, "average": 2, "accelerator": "cpu", "threads": 1}

@@ -15,10 +15,9 @@ import yaml
 from torch import Tensor
 
 from relattn.translation import bundle, load
-from relattn.translation.config import Calibration, DataConfig, ModelConfig, Recipe, SearchConfig
+from relattn.translation.config import SCHEMES, Calibration, DataConfig, ModelConfig, Recipe, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
-from relattn.translation.model.positions.schemes import SCHEMES
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.torch_translator import TorchTranslator

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from relattn.translation.config import (
     OPTION_NAMES,
-    OPTIONS,
+    SCHEMES,
     AugmentConfig,
     Calibration,
     CleaningConfig,
@@ -139,7 +139,7 @@ def test_every_text_must_be_valid(value):
 
 def with_other_values(positions: str) -> ModelConfig:
     """Return a model with a value of each option that is not the default."""
-    options = {name: OTHER_VALUES[name] for name in OPTIONS.get(positions, {})}
+    options = {name: OTHER_VALUES[name] for name in SCHEMES[positions].options}
     return ModelConfig(dim=32, norm="post", positions=positions, **options)
 
 
@@ -149,17 +149,18 @@ def test_options_of_a_scheme(recipe_of, positions):
     assert sorted(OTHER_VALUES) == OPTION_NAMES
     plain, changed = ModelConfig(dim=32, norm="post", positions=positions), with_other_values(positions)
     for option, value in OTHER_VALUES.items():
-        if option in OPTIONS.get(positions, {}):
-            assert getattr(plain, option) == OPTIONS[positions][option]
+        if option in SCHEMES[positions].options:
+            assert getattr(plain, option) == SCHEMES[positions].options[option]
             assert as_dict(replace(plain, **{option: value})) == {**as_dict(plain), option: value}
             continue
         assert getattr(plain, option) is None
-        defaults = [options[option] for options in OPTIONS.values() if options.get(option) is not None]
+        every = [scheme.options.get(option) for scheme in SCHEMES.values()]
+        defaults = [default for default in every if default is not None]
         for refused in (value, *defaults):  # a default is refused too
             for call in (ModelConfig, plain.with_positions):
                 message = refusal(call, positions=positions, **{option: refused})
                 assert message == f"{option} must not be set for {positions} positions, got {refused}"
-    options = {name: OTHER_VALUES[name] for name in OPTIONS.get(positions, {})}
+    options = {name: OTHER_VALUES[name] for name in SCHEMES[positions].options}
     for other in POSITIONS:
         assert with_other_values(other).with_positions(positions) == plain
         assert with_other_values(other).with_positions(positions, **options) == changed

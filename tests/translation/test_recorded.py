@@ -16,13 +16,13 @@ import tempfile
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
 
 from relattn.translation import demo
-from relattn.translation.config import OPTIONS, ModelConfig, Positions
+from relattn.translation.config import SCHEMES, ModelConfig
 from relattn.translation.data import encode
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training.journal import read_log
@@ -31,13 +31,13 @@ from relattn.translation.training.train import train
 RECORDED = Path(__file__).with_name("recorded.json")
 STEPS = 20
 TABLES_PER_HEAD = "relative, tables per head"
-MODELS = (*get_args(Positions), TABLES_PER_HEAD)
+MODELS = (*SCHEMES, TABLES_PER_HEAD)
 
 
 def new_model(name: str) -> list[list[Any]]:
     """Return name, shape and two checksums of each tensor of a new model, in the order of its state dictionary."""
     positions: Any = "relative" if name == TABLES_PER_HEAD else name
-    options: dict[str, Any] = {"clip": 3} if "clip" in OPTIONS.get(positions, {}) else {}
+    options: dict[str, Any] = {"clip": 3} if "clip" in SCHEMES[positions].options else {}
     if name == TABLES_PER_HEAD:
         options["tables_per_head"] = True
     config = ModelConfig(dim=24, heads=3, feed_forward_dim=40, encoder_layers=2, decoder_layers=2)

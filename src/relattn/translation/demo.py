@@ -16,7 +16,7 @@ from pathlib import Path
 from relattn.translation import bundle
 from relattn.translation.analysis.positions import PositionBin, aligned, by_position, draw
 from relattn.translation.analysis.table_norms import draw_norms, table_norms
-from relattn.translation.config import OPTIONS, DataConfig, ModelConfig, Positions, Recipe, TrainConfig
+from relattn.translation.config import SCHEMES, DataConfig, ModelConfig, Positions, Recipe, TrainConfig
 from relattn.translation.data.builtin import builtin
 from relattn.translation.data.encode import ENCODED
 from relattn.translation.data.storage import open_pairs
@@ -45,7 +45,7 @@ def recipe(out: Path, positions: Positions, *, steps: int, seed: int, src_lang: 
             decoder_layers=2,
             dropout=0.0,
             attention_dropout=0.0,
-        ).with_positions(positions, **({"clip": 8} if "clip" in OPTIONS.get(positions, {}) else {})),
+        ).with_positions(positions, **({"clip": 8} if "clip" in SCHEMES[positions].options else {})),
         data=DataConfig(src_lang=src_lang, tgt_lang=tgt_lang, vocab_size=1000, max_tokens=1200),
         train=TrainConfig(
             steps=steps, warmup_steps=600, log_every=200, valid_every=500, valid_bleu_lines=50, checkpoint_every=100

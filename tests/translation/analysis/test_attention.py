@@ -8,22 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from relattn.translation.analysis.attention import as_json, inspect, view
+from relattn.translation.analysis.attention import as_json, inspect, shows_terms, view
 from relattn.translation.commands import main as cli
+from relattn.translation.config import SCHEMES
 from relattn.translation.errors import InputError
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.translate.torch_translator import TorchTranslator
 from tests.support.commands import Result, assert_refused
+from tests.support.schemes import VARIANTS, config_of
 from tests.translation.formats.bundles import make_bundle
 
-MODELS: list[dict] = [
-    {"clip": 2},
-    {"relative_tables": "keys"},
-    {"relative_tables": "values"},
-    {"clip_right": 1, "tables_per_head": True},
-    {"clip": 1, "beyond": "zero"},
-    *({"positions": name} for name in ("xl", "t5", "alibi", "sinusoidal")),
-]
+MODELS: dict[str, dict] = {name: options for name, options in VARIANTS.items() if shows_terms(config_of(name))}
+MODELS["asymmetric tables per head"] = {"clip": 2, "clip_right": 1, "tables_per_head": True}
 
 
 @pytest.fixture
@@ -31,13 +27,14 @@ def translator(tmp_path: Path) -> TorchTranslator:
     return make_bundle(tmp_path / "bundle", clip=2).translator()
 
 
-@pytest.mark.parametrize("options", MODELS, ids=str)
+@pytest.mark.filterwarnings("ignore:(positions. none|clip. 0):UserWarning")
+@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 def test_weights_are_those_of_the_layer(tmp_path: Path, options: dict) -> None:
     """Attending with them gives the output of the layer."""
     model = make_bundle(tmp_path / "bundle", **options).translator().model
     for layer in (model.encoder[0].self_attention, model.decoder[0].self_attention):  # the second is causal
         x = torch.randn(1, 9, 12)
-        found = view(layer, x)
+        found = view(layer, x, model.config.position_spec.mixer)
         heads = (layer.num_heads, layer.head_dim)
         value = layer.value(x).unflatten(-1, heads).transpose(1, 2)[0]
         attended = found.weights @ value
@@ -52,8 +49,8 @@ def test_weights_are_those_of_the_layer(tmp_path: Path, options: dict) -> None:
                         attended[:, i] += found.weights[:, i, j, None] * rows[:, label]
         expected = layer.out(attended.transpose(0, 1).flatten(1))
         torch.testing.assert_close(layer(x)[0], expected, atol=1e-5, rtol=1e-5)
-    if options == {"clip": 2}:  # terms by distance are means over queries
-        found = view(model.encoder[0].self_attention, torch.randn(1, 9, 12))
+    if options == VARIANTS["relative"]:  # terms by distance are means over queries
+        found = view(model.encoder[0].self_attention, torch.randn(1, 9, 12), model.config.position_spec.mixer)
         diagonal = torch.stack([found.relative[:, i, i] for i in range(9)]).mean(0)
         torch.testing.assert_close(found.by_distance[:, found.distances.index(0)], diagonal)
 
@@ -80,7 +77,8 @@ def test_what_cannot_be_inspected(tmp_path: Path, translator: TorchTranslator) -
         (ensemble, "one", "ensemble"),
         *(
             (make_bundle(tmp_path / name, positions=name, dim=24).translator(), "one", f"{name} positions")
-            for name in ("rope", "rove", "lstm", "cnn")
+            for name in SCHEMES
+            if not shows_terms(config_of(name))
         ),
     ):
         with pytest.raises(InputError, match=fact):

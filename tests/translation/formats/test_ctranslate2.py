@@ -18,20 +18,22 @@ import pytest
 
 from relattn.translation import bundle
 from relattn.translation.commands import main as cli
-from relattn.translation.config import Calibration, ModelConfig, SearchConfig
+from relattn.translation.config import SCHEMES, Calibration, SearchConfig
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.formats import argos
 from relattn.translation.formats.ctranslate2 import write as module
 from relattn.translation.formats.ctranslate2.directory import Quantization
 from relattn.translation.formats.ctranslate2.translator import load
-from relattn.translation.formats.ctranslate2.write import ctranslate2_search, export, require_exportable
+from relattn.translation.formats.ctranslate2.write import ctranslate2_search, export
+from relattn.translation.formats.exportable import require_exportable
 from relattn.translation.formats.parity import Reference
 from relattn.translation.search.types import Hypothesis, SamplingOptions
 from relattn.translation.translate.glossary import Glossary
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import Translator
 from tests.support.covering import pairwise
+from tests.support.schemes import VARIANTS, config_of, formats_of
 from tests.translation.formats.bundles import LINES, SEARCH, make_bundle, random_lines, tokenizer
 
 FILES = {"model.bin", "config.json", "shared_vocabulary.json", "tokenizer.model", "README.md"}
@@ -71,7 +73,7 @@ def is_valid(positions: str, tables: str | None, clips: tuple[int, int] | None, 
 @pytest.mark.filterwarnings("ignore:(positions. none|clip. 0):UserWarning")
 @pairwise(
     valid=is_valid,
-    positions=["relative", "sinusoidal", "learned", "none"],
+    positions=[name for name in SCHEMES if "ctranslate2" in formats_of(name)],
     tables=[None, "both", "keys", "values"],
     clips=[None, (4, 1), (0, 2), (0, 0)],
     norm=["pre", "post"],
@@ -196,9 +198,12 @@ def test_all_unsupported_features_are_named(make, tmp_path):
     for fact in (str(parts.path), "relative+sinusoidal", "tables_per_head", "beyond"):
         assert fact in str(refused.value)
     assert not (tmp_path / "out").exists()
-    for name in ("xl", "t5", "alibi", "rope", "rove", "lstm", "cnn"):
-        with pytest.raises(InputError, match=f"{name} positions"):
-            require_exportable(ModelConfig(dim=12, heads=3).with_positions(name), "x")
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if "ctranslate2" not in formats_of(name)])
+def test_schemes_that_are_refused(variant):
+    with pytest.raises(InputError, match=r"^x: CTranslate2 does not support .*(onnx|no export format)"):
+        require_exportable(config_of(variant), "ctranslate2", "x")
 
 
 def test_exports_that_are_refused_change_nothing(make, tmp_path, monkeypatch):

@@ -26,14 +26,12 @@ from relattn.translation.errors import InputError
 from relattn.translation.formats import onnx as module
 from relattn.translation.formats.onnx import PAST, SRC_LEN, Encoder, Step, export
 from relattn.translation.formats.parity import Reference
-from relattn.translation.model.positions.schemes import SCHEMES
 from relattn.translation.model.transformer import Transformer
+from tests.support.schemes import VARIANTS, formats_of
 from tests.translation.formats.bundles import LINES, SEARCH, make_bundle, random_lines
 
 GREEDY = replace(SEARCH, beam_size=1, length_penalty="none", max_length_ratio=0.0, max_length_extra=4 * PAST + 1)
-MODELS = {name: {"positions": name} for name in SCHEMES if name not in ("lstm", "cnn")} | {
-    "zero": {"beyond": "zero"},
-    "values": {"relative_tables": "values"},
+MODELS = {name: options for name, options in VARIANTS.items() if "onnx" in formats_of(name)} | {
     "per head": {"tables_per_head": True, "clip_right": 0, "norm": "post"},
 }
 Graph = Callable[[dict[str, np.ndarray]], list[np.ndarray]]
@@ -74,7 +72,7 @@ def assert_graphs_agree(model: Transformer, encoder: Graph, decoder: Graph) -> N
             np.testing.assert_allclose(found, expected[:, position], rtol=0, atol=1e-4)
 
 
-@pytest.mark.filterwarnings("ignore:positions. none:UserWarning")
+@pytest.mark.filterwarnings("ignore:(positions. none|clip. 0):UserWarning")
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS.keys())
 def test_modules_that_become_graphs(tmp_path, options):
     model = make(tmp_path, decoder_layers=2, **options).translator().model
@@ -138,10 +136,15 @@ def test_example_needs_neither_torch_nor_relattn(exported, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.filterwarnings("ignore:kernel_size. 1:UserWarning")
+@pytest.mark.parametrize("variant", sorted(VARIANTS.keys() - MODELS.keys()))
+def test_schemes_that_are_refused(tmp_path, variant):
+    parts = make(tmp_path, **VARIANTS[variant])
+    with pytest.raises(InputError, match=f"not support {parts.model.positions} positions; no export format"):
+        export(parts, tmp_path / "out", sample=LINES)
+
+
 def test_exports_that_are_refused(tmp_path, monkeypatch):
-    for name in ("lstm", "cnn"):
-        with pytest.raises(InputError, match=f"{name} positions"):
-            export(make(tmp_path / name, positions=name), tmp_path / "out", sample=LINES)
     parts, out = make(tmp_path), tmp_path / "out"
     with pytest.raises(InputError, match="at least one line"):
         export(parts, out, sample=[" "])
@@ -149,7 +152,7 @@ def test_exports_that_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_log_probs", lambda path, shape, src, tgt: [[-1.0] * (len(ids) + 1) for ids in tgt])
     with pytest.raises(InputError, match=f"^{out}: not exported: log-probabilities must differ"):
         export(parts, out, sample=LINES)
-    assert {path.name for path in tmp_path.iterdir()} == {"bundle", "lstm", "cnn"}
+    assert {path.name for path in tmp_path.iterdir()} == {"bundle"}
     out.mkdir()
     (out / "thesis.txt").write_text("all of it")
     with pytest.raises(InputError, match=r"out: not replaced, .*thesis\.txt"):

@@ -92,7 +92,7 @@ def test_sinusoids_in_a_checkpoint(tmp_path):
     found = opennmt_py.read(save_checkpoint(tmp_path, absolute), TOKENIZER, None)
     assert (found.config.positions, found.config.max_positions, found.config.scaled_embeddings) == ("learned", 30, True)
     table = found.tensors["encoder.embeddings.make_embedding.pe.pe"]
-    assert torch.equal(dict(found.model().named_parameters())["src_positions.weight"], table)
+    assert torch.equal(dict(found.model().named_parameters())["src_positions.signal.weight"], table)
 
 
 class Runs:

@@ -14,30 +14,24 @@ from torch import Tensor
 from relattn.translation.config import ModelConfig
 from relattn.translation.errors import Diverged
 from relattn.translation.kernels import decoder
-from relattn.translation.kernels.decoder import NativeDecoder, unsupported_reason
+from relattn.translation.kernels.decoder import NativeDecoder, supports_positions, unsupported_reason
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search import beam
 from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.types import SearchRules
 from tests.support.covering import pairwise
+from tests.support.schemes import VARIANTS, config_of
 
 pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled decoder: {decoder.MISSING}")
 
 VOCAB = 331  # more than the kernel computes at a time
 LENGTHS = [19, 1, 7, 16, 2]
-SCHEMES: dict[str, tuple[str, dict[str, Any]]] = {
-    "none": ("none", {}),
-    "sinusoidal": ("sinusoidal", {}),
-    "learned": ("learned", {"max_positions": 41}),
-    "both tables": ("relative", {"clip": 3}),
-    "keys": ("relative", {"clip": 5, "relative_tables": "keys"}),
-    "values": ("relative", {"clip": 3, "relative_tables": "values", "tables_per_head": True}),
-    "one label": ("relative", {"clip": 0}),
-    "wide": ("relative", {"clip": 70, "tables_per_head": True}),
-    "asymmetric": ("relative+sinusoidal", {"clip": 17, "clip_right": 2}),
-    "beyond": ("relative", {"clip": 3, "beyond": "zero", "tables_per_head": True}),
-    **{name: (name, {}) for name in ("xl", "t5", "alibi", "rope", "rove")},
+SCHEMES = {name: options for name, options in VARIANTS.items() if supports_positions(config_of(name))} | {
+    "values per head": {"clip": 3, "relative_tables": "values", "tables_per_head": True},
+    "wide, per head": {"clip": 70, "tables_per_head": True},
+    "asymmetric": {"positions": "relative+sinusoidal", "clip": 17, "clip_right": 2},
+    "zero beyond, per head": {"clip": 3, "beyond": "zero", "tables_per_head": True},
 }
 SIZES = {"exact": (64, 4, 48), "narrow": (12, 3, 20), "odd": (38, 1, 33)}  # dim, heads, feed_forward_dim
 
@@ -59,14 +53,13 @@ def inference_in_filled_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     perturb(-6, 0)
 
 
-def make_model(scheme: str = "both tables", size: str = "exact", **options: Any) -> Transformer:
+def make_model(scheme: str = "relative", size: str = "exact", **options: Any) -> Transformer:
     torch.manual_seed(1)
     dim, heads, feed_forward_dim = SIZES[size]
     sizes = {"dim": dim, "heads": heads, "feed_forward_dim": feed_forward_dim, "encoder_layers": 1, "decoder_layers": 2}
-    positions, more = SCHEMES[scheme]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about models that cannot tell word order
-        config = ModelConfig(**{**sizes, **options}).with_positions(positions, **more)  # type: ignore[arg-type]
+        config = ModelConfig(**{**sizes, **options, **SCHEMES[scheme]})  # type: ignore[arg-type]
         model = Transformer(config, VOCAB).eval()
     for parameter in model.parameters():
         parameter += 0.1 * torch.randn_like(parameter)  # biases and norms start at constants
@@ -188,14 +181,17 @@ def test_weights_that_are_nan_are_reported():
         NativeDecoder(model).search(memory, lengths, torch.full((len(LENGTHS),), 9), rules_of(4))
 
 
+@pytest.mark.filterwarnings("ignore:kernel_size. 1:UserWarning")
 def test_models_that_are_not_supported(monkeypatch):
     cpu, model = torch.device("cpu"), make_model()
     assert unsupported_reason(model, cpu) is None
     assert "meta" in unsupported_reason(model, torch.device("meta"))
     assert "ensembles" in unsupported_reason(Ensemble([model]), cpu)
-    for positions in ("lstm", "cnn"):
-        other = Transformer(model.config.with_positions(positions), VOCAB)
-        assert positions in unsupported_reason(other, cpu)
+    refused = VARIANTS.keys() - SCHEMES.keys()
+    assert refused
+    for variant in refused:
+        config = config_of(variant)
+        assert f"{config.positions} positions" in unsupported_reason(Transformer(config, VOCAB), cpu)
     assert "bfloat16" in unsupported_reason(make_model().to(torch.bfloat16), cpu)
     monkeypatch.setattr(decoder, "KERNELS", None)
     monkeypatch.setattr(decoder, "MISSING", "no compiler")

@@ -9,7 +9,7 @@ import math
 from bisect import bisect_right
 from dataclasses import replace
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -18,10 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relattn import relative_attention
-from relattn.translation.config import OPTIONS, ModelConfig, Positions
+from relattn.translation.config import SCHEMES, ModelConfig
 from relattn.translation.model.attention import PlainAttention
-from relattn.translation.model.positions.base import PositionScheme
-from relattn.translation.model.positions.schemes import SCHEMES
+from relattn.translation.model.positions.stack import StackPositions
 from tests.support.covering import combinations, pairwise
 from tests.support.numerics import error
 
@@ -31,11 +30,11 @@ DIM, HEADS, HEAD_DIM = 12, 3, 4
 
 def make_scheme(
     positions: str = "relative", *, is_causal: bool, dropout: float = 0.0, **options: Any
-) -> PositionScheme:
-    if "clip" in OPTIONS.get(positions, {}):
+) -> StackPositions:
+    if "clip" in SCHEMES[positions].options:
         options = {"clip": 2, **options}
     config = ModelConfig(dim=DIM, heads=HEADS, attention_dropout=dropout).with_positions(positions, **options)
-    return SCHEMES[config.positions](config, is_causal=is_causal)
+    return StackPositions(config, is_causal=is_causal)
 
 
 def random_tensor(*sizes: int, seed: int = 0) -> Tensor:
@@ -56,7 +55,7 @@ def test_what_a_scheme_adds_to_embeddings(positions, start):
     scheme, x = randomize(make_scheme(positions, is_causal=False)), random_tensor(2, 5, DIM)
     want = allowed = torch.zeros(5, DIM, dtype=torch.float64)
     if positions == "learned":
-        want = scheme.weight[start : start + 5]
+        want = scheme.signal.weight[start : start + 5]
     if "sinusoidal" in positions:
         dims = torch.arange(0, DIM, 2, dtype=torch.float64)
         angle = torch.arange(start, start + 5)[:, None] / 10_000 ** (dims / DIM)
@@ -103,7 +102,7 @@ def test_plain_attention_accepts_the_lengths_of_self_attention(is_causal, traini
 class Loops:
     """Attention by its formula, one pair of positions at a time: z_i = Σ_j α_ij value_ij, α_i = softmax_j score_ij."""
 
-    def __init__(self, layer: nn.Module, scheme: PositionScheme) -> None:
+    def __init__(self, layer: nn.Module, scheme: StackPositions) -> None:
         self.layer, self.scheme, self.config = layer, scheme, scheme.config
 
     def score(self, head: int, i: int, j: int, query: Tensor, key: Tensor) -> Tensor:
@@ -173,7 +172,7 @@ class Raffel(Loops):
         return bisect_right(starts, abs(distance)) - 1 + 16 * (distance > 0)
 
     def score(self, head: int, i: int, j: int, query: Tensor, key: Tensor) -> Tensor:
-        return query @ key / math.sqrt(HEAD_DIM) + self.scheme.buckets.weight[head, self.bucket(j - i)]
+        return query @ key / math.sqrt(HEAD_DIM) + self.scheme.bias.weight[head, self.bucket(j - i)]
 
 
 class Press(Loops):
@@ -252,7 +251,7 @@ REFERENCES: dict[str, tuple[type[Loops], float]] = {  # and the unit of rounding
     "cnn": (Window, EXACT),
 }
 VARIANTS = [
-    *({"positions": name} for name in get_args(Positions)),
+    *({"positions": name} for name in SCHEMES),
     *({"positions": "cnn", "kernel_size": size} for size in (1, 7)),
     *combinations(
         relative_tables=("both", "keys", "values"),
@@ -293,7 +292,7 @@ def test_buckets_at_any_distance(is_causal):
     scheme = make_scheme("t5", is_causal=is_causal)
     distances = torch.arange(-3000, 1 if is_causal else 3001)
     expected = [Raffel(nn.Module(), scheme).bucket(distance) for distance in distances.tolist()]
-    assert scheme.buckets.bucket(distances).tolist() == expected
+    assert scheme.bias.bucket(distances).tolist() == expected
 
 
 @pytest.mark.parametrize("positions", SCHEMES)

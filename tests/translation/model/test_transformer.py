@@ -11,11 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relattn import AttentionCache
-from relattn.translation.config import OPTIONS, ModelConfig
+from relattn.translation.config import SCHEMES, ModelConfig
 from relattn.translation.data.batching import collate
 from relattn.translation.model.layers import Residual
 from relattn.translation.model.mixers import MixerState
-from relattn.translation.model.positions.schemes import SCHEMES
 from relattn.translation.model.transformer import Cache, Transformer
 from relattn.translation.training.objective import summed_loss
 from tests.support.covering import pairwise
@@ -47,7 +46,7 @@ every_scheme = pytest.mark.parametrize("changes", SCHEME_MODELS.values(), ids=SC
 def make(changes: dict, *, seed: int = 1) -> Transformer:
     """Return a float64 model in evaluation mode, in which all parameters are random: zeros would hide errors."""
     size = {"dim": 12, "heads": 3, "feed_forward_dim": 20, "encoder_layers": 1, "decoder_layers": 2}
-    if "clip" in OPTIONS.get(changes.get("positions", "relative"), {}):
+    if "clip" in SCHEMES[changes.get("positions", "relative")].options:
         size |= {"clip": 2}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*cannot tell word order")  # the warning has its own test

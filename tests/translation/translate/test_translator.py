@@ -14,13 +14,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relattn.translation.config import OPTIONS, ModelConfig, SearchConfig
+from relattn.translation.config import SCHEMES, ModelConfig, SearchConfig
 from relattn.translation.data.batching import collate
 from relattn.translation.data.text_files import stream_lines
 from relattn.translation.data.tokenizer import SpecialTokens
 from relattn.translation.errors import InputError
 from relattn.translation.model.ensemble import Ensemble
-from relattn.translation.model.positions.schemes import SCHEMES
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.types import Hypothesis, SamplingOptions
 from relattn.translation.translate import pipeline
@@ -61,7 +60,7 @@ def make_model(seed: int = 1, *, scale: float = 2.0, ends: float = 0.4, **change
     """Return a model that ends most translations by itself; with `ends` -5, none."""
     torch.manual_seed(seed)
     sizes = {"dim": 24, "heads": 3, "feed_forward_dim": 32, "encoder_layers": 1, "decoder_layers": 1}
-    clip = {"clip": 3} if "clip" in OPTIONS.get(changes.get("positions", "relative"), {}) else {}
+    clip = {"clip": 3} if "clip" in SCHEMES[changes.get("positions", "relative")].options else {}
     model = Transformer(ModelConfig(**{**sizes, **clip, **changes}), VOCAB)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import get_ident
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,10 +23,20 @@ from relattn.nn import SelfAttention
 from relattn.positions import distances as distances_rows
 from relattn.positions import labels
 from relattn.translation.analysis import Part
+from relattn.translation.config import ModelConfig
+from relattn.translation.config.positions import (
+    ClippedTables,
+    DistanceBias,
+    DistanceVectors,
+    DotProduct,
+    LearnedVectors,
+    Mixer,
+    Sinusoids,
+)
 from relattn.translation.data.batching import collate
 from relattn.translation.drawing import png
 from relattn.translation.errors import InputError, require
-from relattn.translation.model.attention import CrossAttention, PlainAttention
+from relattn.translation.model.attention import CrossAttention
 from relattn.translation.model.positions.distance_terms import DistanceAttention
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
@@ -34,7 +44,7 @@ from relattn.translation.translate.pipeline import require_readable
 from relattn.translation.translate.torch_translator import TorchTranslator
 
 DIGITS = 4  # decimals in JSON
-_WITH_TERMS = (RelativeAttention, DistanceAttention, PlainAttention)
+_WITH_TERMS = (Sinusoids, LearnedVectors, DotProduct, ClippedTables, DistanceBias, DistanceVectors)
 
 
 @dataclass(frozen=True)
@@ -116,6 +126,8 @@ def inspect(
     model = translator.model
     if not isinstance(model, Transformer):
         raise InputError("attention requires one model, got an ensemble")
+    spec = model.config.position_spec
+    require(shows_terms(model.config), f"attention scores with {spec.name} positions have no terms to show separately")
     require(bool(line.strip()), "the sentence must not be blank")
     require_readable(line, "the sentence")
     tokenizer, special = translator.tokenizer, translator.tokenizer.special
@@ -130,7 +142,7 @@ def inspect(
         if get_ident() != thread:  # a search in another thread
             return
         if isinstance(module, SelfAttention):
-            views[module] = view(module, arguments[0])
+            views[module] = view(module, arguments[0], spec.mixer)
         elif isinstance(module, CrossAttention):
             views[module] = module.weights(*arguments)[0]
 
@@ -139,9 +151,6 @@ def inspect(
         "decoder": [layer.self_attention for layer in model.decoder],
         "cross": [layer.cross_attention for layer in model.decoder],
     }
-    for module in layers["encoder"] + layers["decoder"]:
-        if not isinstance(module, SelfAttention) or not isinstance(module.attention, _WITH_TERMS):
-            raise InputError(f"attention scores with {model.config.positions} positions have no separate terms")
     hooks = [module.register_forward_pre_hook(record) for modules in layers.values() for module in modules]
     try:
         model(batch.src, batch.src_lengths, batch.tgt_in)
@@ -159,8 +168,13 @@ def inspect(
     )
 
 
-def view(layer: SelfAttention, x: Tensor) -> SelfView:
-    """Return the attention of a layer over one sequence, given its input of shape (1, n, dim)."""
+def shows_terms(config: ModelConfig) -> bool:
+    """Return whether the scores of a model are a sum of terms that `view` knows."""
+    return config.position_spec.consists_of(*_WITH_TERMS)
+
+
+def view(layer: SelfAttention, x: Tensor, mixer: Mixer) -> SelfView:
+    """Return the attention of a layer over one sequence, given its input of shape (1, n, dim) and its kind."""
     heads = (layer.num_heads, layer.head_dim)
     query, key = (project(x).unflatten(-1, heads).transpose(1, 2)[0] for project in (layer.query, layer.key))
     n, scale = x.shape[1], layer.head_dim**-0.5
@@ -169,18 +183,18 @@ def view(layer: SelfAttention, x: Tensor) -> SelfView:
     relative = by_distance = None
     distances: list[int] = []
     content = query
-    if isinstance(attention, RelativeAttention) and attention.rel_key is not None:
-        left, right = attention.clip
-        distances = list(range(-left, right + 1))
-        rows = labels(pairs, left, right, clips=attention.beyond == "clip")  # (n, n); −1 for no row
-        per_label = query @ attention.rel_key().to(query.dtype).mT * scale  # (heads, n, labels)
+    if isinstance(mixer, ClippedTables) and mixer.keys:
+        distances = list(range(-mixer.left, mixer.right + 1))
+        rows = labels(pairs, mixer.left, mixer.right, clips=mixer.beyond == "clip")  # (n, n); −1 for no row
+        rel_key = cast(nn.Module, cast(RelativeAttention, attention).rel_key)
+        per_label = query @ rel_key().to(query.dtype).mT * scale  # (heads, n, labels)
         relative = per_label.gather(2, rows.clamp(min=0).expand(len(query), -1, -1)) * (rows >= 0)
         by_distance = per_label.mean(1)
-    elif isinstance(attention, DistanceAttention):
+    elif isinstance(mixer, DistanceBias | DistanceVectors):
         distances = list(range(1 - n, n))
         content, rel_query, table = (
             part.reshape(-1, *part.shape[-2:])
-            for part in attention.terms(query[None], torch.tensor(distances, device=x.device))
+            for part in cast(DistanceAttention, attention).terms(query[None], torch.tensor(distances, device=x.device))
         )
         per_label = rel_query @ table.mT * scale
         relative = per_label.gather(2, (pairs + n - 1).expand(len(query), -1, -1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from relattn.translation.config.positions import ClippedTables
 from relattn.translation.model.transformer import Transformer
 
 if TYPE_CHECKING:
@@ -28,11 +29,14 @@ class Norms(NamedTuple):
 def table_norms(model: Transformer) -> dict[str, Norms]:
     """Return the norms of aK and aV, if the model has them."""
     tables: dict[str, Norms] = {}
+    mixer = model.config.position_spec.mixer
+    if not isinstance(mixer, ClippedTables):
+        return tables
     for name, parameter in model.named_parameters():
         stack, _, rest = name.partition(".")
         for table, symbol in (("rel_key", "aK"), ("rel_value", "aV")):
             if f".{table}." in name:
-                norms = tables.setdefault(symbol, Norms([], model.config.clipping_range[0], []))
+                norms = tables.setdefault(symbol, Norms([], mixer.left, []))
                 norms.layers.append(f"{stack} {int(rest.partition('.')[0]) + 1}")
                 norms.rows.append(parameter.detach().norm(dim=-1).reshape(-1, parameter.shape[-2]).mean(0).tolist())
     return tables

@@ -18,20 +18,21 @@ from relattn.translation.config.data import (
     SyntheticCleaningConfig,
 )
 from relattn.translation.config.model import ModelConfig
+from relattn.translation.config.positions import OPTION_NAMES, SCHEMES, Positions, PositionSpec
 from relattn.translation.config.recipe import Recipe, StageConfig, TrainConfig, dump
 from relattn.translation.config.search import Calibration, SearchConfig
-from relattn.translation.model.positions.options import OPTION_NAMES, OPTIONS, Positions
 
 __all__ = [
     "MOST_WEIGHT",
-    "OPTIONS",
     "OPTION_NAMES",
+    "SCHEMES",
     "AugmentConfig",
     "Calibration",
     "CleaningConfig",
     "DataConfig",
     "ModelConfig",
     "Perturbation",
+    "PositionSpec",
     "Positions",
     "Recipe",
     "SearchConfig",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from relattn.translation.config.base import Config, number
+from relattn.translation.config.base import number
+from relattn.translation.config.positions import OPTION_NAMES, PositionConfig, Positions
 from relattn.translation.errors import require
-from relattn.translation.model.positions.options import OPTION_NAMES, Positions, complete_options, require_even_dims
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig(Config):
+class ModelConfig(PositionConfig):
     """Encoder–decoder Transformer (Vaswani et al. 2017) and its position scheme.
 
     Args:
@@ -32,18 +32,6 @@ class ModelConfig(Config):
         scaled_embeddings: Multiply embeddings by √dim before positions are added, as in the paper.
         output_bias: Add a bias to the logits.
         norm_epsilon: Constant that layer normalization adds to the variance.
-        positions: Position scheme. "none" is a baseline that cannot tell word order.
-        clip: For relative positions, the clipping distance k. By default 16. With clip_right, the distance to the left.
-        clip_right: For relative positions, the clipping distance to the right. By default the same as clip.
-        beyond: For relative positions, whether pairs beyond the clipping distance use the last row of a table ("clip",
-            the default) or no relative term ("zero").
-        relative_tables: For relative positions, which tables are learned: aK and aV ("both", the default), only aK
-            ("keys") or only aV ("values").
-        tables_per_head: For relative positions, learn one table per head, as in the paper's base model, instead of one
-            per layer. By default false.
-        max_positions: For learned positions, the maximum sequence length in tokens. By default 1024. Other schemes have
-            no limit.
-        kernel_size: For "cnn", the number of positions that a convolution covers. It must be odd. By default 3.
     """
 
     dim: int = number(512, "[1, 65536]")
@@ -60,31 +48,14 @@ class ModelConfig(Config):
     scaled_embeddings: bool = True
     output_bias: bool = False
     norm_epsilon: float = number(1e-5, "[1e-12, 1]")
-    positions: Positions = "relative"
-    clip: int | None = number(None, "[0, 65536]")
-    clip_right: int | None = number(None, "[0, 65536]")
-    beyond: Literal["clip", "zero"] | None = None
-    relative_tables: Literal["both", "keys", "values"] | None = None
-    tables_per_head: bool | None = None
-    max_positions: int | None = number(None, "[1, 1048576]")
-    kernel_size: int | None = number(None, "[1, 999]")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.dim % self.heads == 0, f"heads must divide dim, got heads {self.heads} and dim {self.dim}")
-        odd = self.kernel_size is None or self.kernel_size % 2 == 1
-        require(odd, f"kernel_size must be odd, got {self.kernel_size}")
-        require_even_dims(self.positions, self.dim, self.heads)
-        options = {name: getattr(self, name) for name in OPTION_NAMES}
-        for name, value in complete_options(self.positions, options).items():
-            object.__setattr__(self, name, value)
+        for part in self.position_spec.parts:
+            value = {None: 0, "dim": self.dim, "dim / heads": self.dim // self.heads}[part.even]
+            require(value % 2 == 0, f"{part.even} must be even for {self.positions} positions, got {value}")
 
     def with_positions(self, positions: Positions, **options: Any) -> ModelConfig:
         """Return the same model with another position scheme. Options that are not given have their defaults."""
         return replace(self, positions=positions, **{**dict.fromkeys(OPTION_NAMES), **options})
-
-    @property
-    def clipping_range(self) -> tuple[int, int]:
-        """Clipping distances (left, right) of relative positions."""
-        assert self.clip is not None
-        return self.clip, self.clip if self.clip_right is None else self.clip_right

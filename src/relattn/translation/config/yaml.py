@@ -17,10 +17,10 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import yaml
 
 from relattn.translation.config.base import setting_types
+from relattn.translation.config.positions import OPTION_NAMES, SCHEMES
 from relattn.translation.config.presets import PRESETS
 from relattn.translation.config.recipe import Recipe, StageConfig, dump
 from relattn.translation.errors import InputError, one_line, reading, require, unknown
-from relattn.translation.model.positions.options import OPTION_NAMES, OPTIONS
 
 _C = TypeVar("_C")
 Settings = dict[str, str | None]  # text of each setting by its full name, such as "model.clip"; None for a list
@@ -92,8 +92,8 @@ def recipe_flags(path: str, overriding: Sequence[str] = ()) -> list[str]:
     settings = read_yaml(path) if exists else _parse(dump(PRESETS[path]), path)
     words = [word for flag in overriding for word in flag.split("=", 1)]
     schemes = [value for name, value in pairwise(words) if name == "--model.positions"]
-    if schemes:
-        unused = {f"model.{name}" for name in OPTION_NAMES if name not in OPTIONS.get(schemes[-1], {})}
+    if schemes and schemes[-1] in SCHEMES:
+        unused = {f"model.{name}" for name in OPTION_NAMES if name not in SCHEMES[schemes[-1]].options}
         settings = {name: value for name, value in settings.items() if name not in unused}
     return _flags(settings, setting_types(Recipe), path)
 

@@ -36,7 +36,7 @@ _OPENNMT_SETTINGS: dict[str, tuple[Any, ...]] = {
 }
 SPECIALS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # defaults of OpenNMT-py and eole
 _FLOATS = torch.float16, torch.bfloat16, torch.float32, torch.float64
-_POSITIONS = "encoder.0.self_attention.attention.rel_key.weight", "src_positions.weight"
+_POSITIONS = "encoder.0.self_attention.attention.rel_key.weight", "src_positions.signal.weight"
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu-tanh": "gelu_tanh"}  # names in OpenNMT-py and eole, and ours
 
 T = TypeVar("T", int, float)

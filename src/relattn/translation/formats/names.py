@@ -134,8 +134,8 @@ CTRANSLATE2 = Names(
         "embedding": "decoder/embeddings/weight",
         "output_weight": "decoder/projection/weight",
         "output_bias": "decoder/projection/bias",
-        "src_positions.weight": "encoder/position_encodings/encodings",
-        "tgt_positions.weight": "decoder/position_encodings/encodings",
+        "src_positions.signal.weight": "encoder/position_encodings/encodings",
+        "tgt_positions.signal.weight": "decoder/position_encodings/encodings",
         "encoder_norm.": "encoder/layer_norm/",
         "decoder_norm.": "decoder/layer_norm/",
     },
@@ -186,8 +186,8 @@ OPENNMT_PY = Names(
     | {
         "src_embedding": "encoder.embeddings.make_embedding.emb_luts.0.weight",
         "embedding": "decoder.embeddings.make_embedding.emb_luts.0.weight",
-        "src_positions.weight": "encoder.embeddings.make_embedding.pe.pe",
-        "tgt_positions.weight": "decoder.embeddings.make_embedding.pe.pe",
+        "src_positions.signal.weight": "encoder.embeddings.make_embedding.pe.pe",
+        "tgt_positions.signal.weight": "decoder.embeddings.make_embedding.pe.pe",
     },
     encoder=(
         "encoder.transformer.{}.",
@@ -218,8 +218,8 @@ EOLE = Names(
     | {
         "src_embedding": "src_emb.embeddings.weight",
         "embedding": "tgt_emb.embeddings.weight",
-        "src_positions.weight": "src_emb.pe.pe",
-        "tgt_positions.weight": "tgt_emb.pe.pe",
+        "src_positions.signal.weight": "src_emb.pe.pe",
+        "tgt_positions.signal.weight": "tgt_emb.pe.pe",
     },
     encoder=(
         "encoder.transformer_layers.{}.",

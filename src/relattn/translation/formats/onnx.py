@@ -39,6 +39,7 @@ from relattn.translation.data.batching import collate
 from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
 from relattn.translation.errors import require, require_installed
 from relattn.translation.files import putting, require_outside, require_replaceable
+from relattn.translation.formats.exportable import require_exportable
 from relattn.translation.formats.parity import Reference, Report, check_lines
 from relattn.translation.model.layers import DecoderLayer
 from relattn.translation.model.transformer import Cache, Transformer
@@ -101,9 +102,9 @@ def export(bundle: Bundle, out: Path, *, sample: Sequence[str] | int) -> Report:
     """
     require_outside(out, bundle.path)
     config, special = bundle.model, bundle.tokenizer.special
-    unsupported = f"{bundle.path}: ONNX export does not support"
-    require(config.positions not in ("lstm", "cnn"), f"{unsupported} {config.positions} positions")
-    require(isinstance(bundle.tokenizer, Tokenizer), f"{unsupported} imported models, with several tokenizer files")
+    require_exportable(config, "onnx", bundle.path)
+    has_one_file = isinstance(bundle.tokenizer, Tokenizer)
+    require(has_one_file, f"{bundle.path}: ONNX export does not support imported models, with several tokenizer files")
     out = out.resolve()
     require_replaceable(out, (ENCODER, DECODER, CONFIG, TOKENIZER, CARD), "model for ONNX")
     translator = bundle.translator()

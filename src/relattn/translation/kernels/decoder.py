@@ -16,23 +16,33 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from relattn import RelativeAttention
 from relattn.backends.native import library
 from relattn.nn import SelfAttention
+from relattn.translation.config import ModelConfig
+from relattn.translation.config.positions import (
+    ClippedTables,
+    DistanceBias,
+    DistanceVectors,
+    DotProduct,
+    LearnedVectors,
+    Rotation,
+    Sinusoids,
+)
 from relattn.translation.errors import Diverged
 from relattn.translation.kernels.packing import Packing, padded
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer
 from relattn.translation.model.positions.absolute import angles
-from relattn.translation.model.positions.base import PositionScheme
 from relattn.translation.model.positions.distance_terms import DistanceAttention
-from relattn.translation.model.positions.rotary import RotaryAttention
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.types import DIVERGED, NEVER, Hypothesis, SearchRules
 
 BLOCK, ROWS = 16, 96  # as in `decoder.c`
 MOST_POSITIONS = 8192  # of a search: its memory per step and hypothesis grows with the limit
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "swish")  # codes in `decoder.c`
+
+# Kinds of signals and mixers. In the encoder, attention is the model's own.
+SUPPORTED = (Sinusoids, LearnedVectors, DotProduct, ClippedTables, DistanceBias, DistanceVectors, Rotation)
 
 SOURCE = library.Source("decoder", "decoder.h")
 
@@ -54,9 +64,14 @@ def unsupported_reason(model: Transformer | Ensemble, device: torch.device) -> s
         return "the compiled decoder does not run ensembles"
     if model.embedding.dtype != torch.float32:
         return f"the compiled decoder computes in float32, not in {library.name_of(model.embedding.dtype)}"
-    if model.config.positions in ("lstm", "cnn"):
-        return f"the compiled decoder does not support {model.config.positions} in place of self-attention"
+    if not supports_positions(model.config):
+        return f"the compiled decoder does not support {model.config.positions} positions"
     return None
+
+
+def supports_positions(config: ModelConfig) -> bool:
+    """Return whether the compiled decoder computes the position scheme of a model."""
+    return config.position_spec.consists_of(*SUPPORTED)
 
 
 @dataclass(frozen=True)
@@ -137,7 +152,7 @@ class NativeDecoder:
         config = model.config
         pack = self.pack = Packing(self.types, panel, config)
         self.attentions = [cast(SelfAttention, layer.self_attention).attention for layer in layers_of(model)]
-        self.rotary = next((each for each in self.attentions if isinstance(each, RotaryAttention)), None)
+        self.spec = config.position_spec
         self.layers = [pack.layer(layer) for layer in layers_of(model)]
         self.encoder = [pack.encoder_layer(layer) for layer in cast("Iterable[EncoderLayer]", model.encoder)]
         self.memory_map = pack.memory_map(layers_of(model))
@@ -154,7 +169,7 @@ class NativeDecoder:
             "layer_count": config.decoder_layers,
             "pre_norm": config.norm == "pre",
             "activation": ACTIVATIONS.index(config.activation),
-            "rotates_values": self.rotary is not None and self.rotary.values,
+            "rotates_values": self.spec.mixer == Rotation(values=True),
             "embedding_scale": config.dim**0.5 if config.scaled_embeddings else 1.0,
             "epsilon": config.norm_epsilon,
         }
@@ -214,26 +229,28 @@ class NativeDecoder:
         keys.unflatten(3, (self.pack.padded, width))[..., :src_len] = projected[:, :, :, 0].permute(2, 0, 3, 4, 1)
         values.unflatten(3, (width, self.pack.padded))[..., :src_len, :] = projected[:, :, :, 1].permute(2, 0, 3, 1, 4)
         kept: list[Any] = [keys_and_values]
-        attention = self.attentions[0]  # those of other layers are alike
-        labels = capacity if isinstance(attention, DistanceAttention) else 1
-        if isinstance(attention, RelativeAttention):
-            labels = attention.clip[0] + 1
+        labels = 1  # per query: distances −left, …, 0
+        match self.spec.mixer:
+            case ClippedTables(left):
+                labels = left + 1
+            case DistanceBias() | DistanceVectors():
+                labels = capacity
         layers = (self.types["layer"] * count)(*self.layers)
-        for own, each, memory_of_layer in zip(layers, self.attentions, keys_and_values, strict=True):
-            if isinstance(each, DistanceAttention):
-                kept += self.pack.distance_terms(own, each, labels)
-            own.memory = memory_of_layer.data_ptr()
+        for packed, attention, memory_of_layer in zip(layers, self.attentions, keys_and_values, strict=True):
+            if isinstance(self.spec.mixer, DistanceBias | DistanceVectors):
+                kept += self.pack.distance_terms(packed, cast(DistanceAttention, attention), labels)
+            packed.memory = memory_of_layer.data_ptr()
         arguments = {
             **self.arguments,
             "layers": ctypes.cast(layers, ctypes.c_void_p),
             "src_len": src_len,
             "left": labels - 1,
-            "clips": getattr(attention, "beyond", None) == "clip",
+            "clips": isinstance(self.spec.mixer, ClippedTables) and self.spec.mixer.beyond == "clip",
         }
         signals = rotations = None
-        if type(self.model.tgt_positions).embed is not PositionScheme.embed:
+        if self.spec.signal is not None:
             signals = self.model.tgt_positions.embed(torch.zeros(1, capacity, self.model.config.dim), 0)[0]
-        if self.rotary is not None:
+        if isinstance(self.spec.mixer, Rotation):
             angle = angles(torch.arange(capacity), self.pack.head_dim)
             rotations = torch.cat([angle.cos(), angle.sin()], dim=1)
         held = Memory(self, capacity, arguments, src_lengths.contiguous(), signals, rotations, [layers, *kept])

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from relattn import RelativeAttention
 from relattn.nn import SelfAttention
 from relattn.translation.config import ModelConfig
+from relattn.translation.config.positions import ClippedTables, DistanceBias, DistanceVectors
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer, Residual
-from relattn.translation.model.positions.distance_terms import BiasAttention, DistanceAttention
+from relattn.translation.model.positions.distance_terms import DistanceAttention
 
 PADDING, MARGIN = 16, 16  # as in `decoder.c`
 LOG2_E = 1 / math.log(2)
@@ -44,6 +45,7 @@ class Packing:
 
     def __init__(self, structures: dict[str, Any], panel: int, config: ModelConfig) -> None:
         self.structures, self.panel, self.heads = structures, panel, config.heads
+        self.mixer = config.position_spec.mixer
         self.head_dim = config.dim // config.heads
         self.padded = padded(self.head_dim)
         self.scale = LOG2_E / self.head_dim**0.5  # of scores
@@ -93,8 +95,8 @@ class Packing:
         """Pack a layer of the decoder."""
         own, cross = cast(SelfAttention, layer.self_attention), layer.cross_attention
         weight, bias = self.to_heads(own.query, self.scale)
-        if isinstance(own.attention, DistanceAttention):
-            content, _, _ = self.terms(own.attention, 1)  # what is added to each query
+        if isinstance(self.mixer, DistanceBias | DistanceVectors):
+            content, _, _ = self.terms(cast(DistanceAttention, own.attention), 1)  # what is added to each query
             bias = bias + nn.functional.pad(content * self.scale, (0, self.padded - self.head_dim)).flatten()
         parts = [(weight, bias), self.to_heads(own.key), self.to_heads(own.value)]
         weights, biases = (torch.cat(each) for each in zip(*parts, strict=True))
@@ -107,9 +109,9 @@ class Packing:
             self.from_heads(cross.out),
             *(self.map(each.weight.detach(), each.bias.detach()) for each in (feed_in, feed_out)),
         )
-        if isinstance(own.attention, RelativeAttention):
-            labels = own.attention.clip[0] + 1
-            key, value = own.attention.rel_key, own.attention.rel_value
+        if isinstance(self.mixer, ClippedTables):
+            labels, attention = self.mixer.left + 1, cast(RelativeAttention, own.attention)
+            key, value = attention.rel_key, attention.rel_value
             if key is not None:
                 table = self.table_rows(key.weight.detach(), labels)
                 packed.rel_key = self.keep(self.panels(table.mT))
@@ -155,7 +157,7 @@ class Packing:
         """Let a packed layer point to the terms of its scores for all distances that occur, and return these."""
         content, relative, table = self.terms(attention, labels)
         kept = []
-        if isinstance(attention, BiasAttention):
+        if isinstance(self.mixer, DistanceBias):
             bias = table[..., 0]  # times √head_dim
         else:
             panels = self.panels(nn.functional.pad(table, (0, self.padded - self.head_dim)).mT)

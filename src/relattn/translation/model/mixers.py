@@ -16,7 +16,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from relattn import AttentionCache
 from relattn.nn import SelfAttention
 from relattn.positions import is_valid
-from relattn.translation.config import ModelConfig
 from relattn.translation.model.linear import has_bf16
 
 
@@ -57,14 +56,14 @@ class LSTMMixer(nn.Module):
     hidden state of size dim / 2, whose outputs are concatenated. The documentation of `nn.LSTM` has the equations.
 
     Args:
-        config: Configuration of the model.
+        dim: Model dimension.
         is_causal: Whether a position sees only itself and earlier positions.
     """
 
-    def __init__(self, config: ModelConfig, *, is_causal: bool) -> None:
+    def __init__(self, dim: int, *, is_causal: bool) -> None:
         super().__init__()
-        hidden_dim = config.dim if is_causal else config.dim // 2
-        self.lstm = nn.LSTM(config.dim, hidden_dim, batch_first=True, bidirectional=not is_causal)
+        hidden_dim = dim if is_causal else dim // 2
+        self.lstm = nn.LSTM(dim, hidden_dim, batch_first=True, bidirectional=not is_causal)
 
     def empty_cache(self, batch: int, capacity: int = 0) -> MixerState:
         """Return the state before the first position. `capacity` has no effect: the state does not grow."""
@@ -109,16 +108,16 @@ class ConvolutionMixer(nn.Module):
     `before` is kernel_size − 1, so that the kernel ends at position i. Otherwise it is (kernel_size − 1) / 2.
 
     Args:
-        config: Configuration of the model.
+        dim: Model dimension.
+        kernel_size: Number of positions that the kernel covers.
         is_causal: Whether a position sees only itself and earlier positions.
     """
 
-    def __init__(self, config: ModelConfig, *, is_causal: bool) -> None:
+    def __init__(self, dim: int, kernel_size: int, *, is_causal: bool) -> None:
         super().__init__()
-        assert config.kernel_size is not None
-        self.reach = config.kernel_size - 1
+        self.reach = kernel_size - 1
         self.before = self.reach if is_causal else self.reach // 2
-        self.convolution = nn.Conv1d(config.dim, 2 * config.dim, config.kernel_size)
+        self.convolution = nn.Conv1d(dim, 2 * dim, kernel_size)
         nn.init.xavier_uniform_(self.convolution.weight)
         assert self.convolution.bias is not None
         nn.init.zeros_(self.convolution.bias)

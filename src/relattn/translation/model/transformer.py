@@ -23,8 +23,7 @@ from relattn.translation.model.dropout import Dropout
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer
 from relattn.translation.model.linear import Linear, linear, prepack
 from relattn.translation.model.mixers import MixerCache
-from relattn.translation.model.positions.base import PositionScheme
-from relattn.translation.model.positions.schemes import SCHEMES, missing_position_signal
+from relattn.translation.model.positions.stack import StackPositions
 
 
 @dataclass(frozen=True)
@@ -114,9 +113,9 @@ class Transformer(nn.Module):
 
     def __init__(self, config: ModelConfig, vocab_size: int, tgt_vocab_size: int | None = None) -> None:
         super().__init__()
-        warning = missing_position_signal(config)
-        if warning is not None:
-            warnings.warn(warning, stacklevel=2)
+        spec = config.position_spec
+        if spec.order_warning is not None:
+            warnings.warn(spec.order_warning, stacklevel=2)
         tgt_vocab_size = vocab_size if tgt_vocab_size is None else tgt_vocab_size
         self.config, self.vocab_size = config, tgt_vocab_size
         shared = config.shared_embeddings
@@ -129,8 +128,7 @@ class Transformer(nn.Module):
         self.src_embedding = None if shared in ("all", "inputs") else _embedding(vocab_size, config.dim)
         self.output_weight = None if shared in ("all", "target") else _embedding(tgt_vocab_size, config.dim)
         self.output_bias = nn.Parameter(torch.zeros(tgt_vocab_size)) if config.output_bias else None
-        scheme = SCHEMES[config.positions]
-        source, target = scheme(config, is_causal=False), scheme(config, is_causal=True)
+        source, target = StackPositions(config, is_causal=False), StackPositions(config, is_causal=True)
         self.src_positions, self.tgt_positions = source, target
         self.encoder = nn.ModuleList(EncoderLayer(config, source.token_mixer()) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config, target.token_mixer()) for _ in range(config.decoder_layers))
@@ -138,7 +136,7 @@ class Transformer(nn.Module):
             nn.LayerNorm(config.dim, eps=config.norm_epsilon) if config.norm == "pre" else nn.Identity()
             for _ in range(2)
         )
-        self.dropout, self.max_length = Dropout(config.dropout), source.max_length
+        self.dropout, self.max_length = Dropout(config.dropout), spec.max_length
         self.recompute = False
 
     @property
@@ -159,13 +157,13 @@ class Transformer(nn.Module):
         for weight in (self.unembedding, *(layer.weight for layer in layers)):
             prepack(weight)
 
-    def embed(self, tokens: Tensor, table: Tensor, positions: PositionScheme, start: int) -> Tensor:
+    def embed(self, tokens: Tensor, table: Tensor, positions: StackPositions, start: int) -> Tensor:
         """Return the embeddings of pieces, with their positions.
 
         Args:
             tokens: (rows, length) pieces at positions start, start + 1, ….
             table: (vocab, dim) embedding matrix.
-            positions: Position scheme of the encoder or the decoder.
+            positions: Positions of the encoder or the decoder.
             start: Position of the first piece.
 
         Returns:

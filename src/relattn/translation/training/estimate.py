@@ -72,8 +72,8 @@ def distribute(recipe: Recipe, devices: int) -> Recipe:
 def longest_batch(recipe: Recipe) -> Batch:
     """Return a micro-batch of sentences with the maximum length, as many as fit. All tokens are the same."""
     length = min(recipe.data.max_length + 1, recipe.data.max_tokens)
-    if recipe.model.max_positions is not None:
-        length = min(length, recipe.model.max_positions)
+    if (max_length := recipe.model.position_spec.max_length) is not None:
+        length = min(length, max_length)
     rows = max(1, recipe.data.max_tokens // length)
     tokens, lengths = torch.full((rows, length), 4), torch.full((rows,), length)
     return Batch(tokens, lengths, tokens, tokens, lengths)

@@ -26,7 +26,6 @@ from relattn.translation.config import Recipe, TrainConfig, as_dict
 from relattn.translation.data.batching import Step
 from relattn.translation.data.encode import TranslationData
 from relattn.translation.errors import Diverged, InputError, one_line
-from relattn.translation.model.positions.schemes import missing_position_signal
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, shards
 from relattn.translation.training.allocation import return_freed_memory
@@ -71,7 +70,7 @@ def fit(
         return progress.step
     origin = partial(data.train.origin, parts=recipe.micro_batches_per_step)
     journal = Journal(fabric, out, progress, origin, steps=train.steps)
-    check_order = missing_position_signal(recipe.model) is None
+    check_order = recipe.model.position_spec.order_warning is None
     split = {"accumulate": train.accumulate, "ranks": fabric.world_size, "rank": fabric.global_rank}
     with journal.opened(show=show):
         for step in data.train.steps((progress.epoch, progress.index), done=progress.step, **split):

@@ -36,7 +36,7 @@ from relattn.translation.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIO
 
 _ACTIVATIONS = {number: name for name, number in CTRANSLATE2_ACTIVATIONS.items()}
 _EPSILON = 1e-5  # default of layer normalisation
-_TABLES = tuple(CTRANSLATE2.shared[f"{side}_positions.weight"] for side in ("src", "tgt"))
+_TABLES = tuple(CTRANSLATE2.shared[f"{side}_positions.signal.weight"] for side in ("src", "tgt"))
 _SINUSOIDS = 4096  # positions of a model whose sinusoids CTranslate2 computes
 _EQUAL = {  # settings that must be equal in encoder and decoder: the default, and the feature otherwise
     "num_heads": (0, "other heads"),

@@ -7,7 +7,7 @@
     README.md                the bundle's card
 
 CTranslate2 supports clipped relative positions, with one table per layer for all heads, and vectors that are added to
-embeddings. Other models are refused; the message names the setting of a recipe that would make them exportable.
+embeddings. `formats/exportable.py` refuses other models.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 
 from relattn.translation.bundle import CARD, TOKENIZER_FILES, Bundle, weights_of
-from relattn.translation.config import ModelConfig, SearchConfig, as_dict
-from relattn.translation.errors import InputError, require_installed
+from relattn.translation.config import SearchConfig, as_dict
+from relattn.translation.config.positions import ClippedTables, LearnedVectors, Sinusoids
+from relattn.translation.errors import require_installed
 from relattn.translation.files import putting, require_outside, require_replaceable
 from relattn.translation.formats.ctranslate2.directory import (
     CONFIG,
@@ -37,27 +38,14 @@ from relattn.translation.formats.ctranslate2.directory import (
     Quantization,
 )
 from relattn.translation.formats.ctranslate2.translator import load
+from relattn.translation.formats.exportable import require_exportable
 from relattn.translation.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
 from relattn.translation.formats.parity import Reference, Report, check_lines
 from relattn.translation.model.positions.absolute import sinusoids
 from relattn.translation.model.transformer import Transformer
 
-_ADDED = ("sinusoidal", "learned")  # positions that are added to embeddings, from a table
 FILES = MODEL, CONFIG, *(f"{name}.json" for name in (SHARED, SOURCE, TARGET)), *TOKENIZER_FILES["imported"], CARD
 POSITIONS = 4096  # length of the table of our sinusoids, which differ from CTranslate2's
-
-
-def require_exportable(config: ModelConfig, source: str | Path) -> None:
-    """Raise an InputError that names all features of a model that CTranslate2 lacks. `source` names the bundle."""
-    reasons = []
-    if config.positions not in ("relative", "none", *_ADDED):
-        reasons.append(f"{config.positions} positions (train with --model.positions relative)")
-    if config.tables_per_head:
-        reasons.append("one table per head (train with --model.tables_per_head false)")
-    if config.beyond == "zero":
-        reasons.append("tables with zero beyond the clipping distance (train with --model.beyond clip)")
-    if reasons:
-        raise InputError(f"{source}: CTranslate2 does not support {'; '.join(reasons)}")
 
 
 def export(bundle: Bundle, out: Path, *, quantization: Quantization, sample: Sequence[str] | int) -> Report:
@@ -75,7 +63,7 @@ def export(bundle: Bundle, out: Path, *, quantization: Quantization, sample: Seq
     """
     require_outside(out, bundle.path)
     require_installed("ctranslate2", extra="export")
-    require_exportable(bundle.model, bundle.path)
+    require_exportable(bundle.model, "ctranslate2", bundle.path)
     out = out.resolve()
     require_replaceable(out, FILES, DIRECTORY)
     ours = bundle.translator()
@@ -127,7 +115,7 @@ def _write(out: Path, bundle: Bundle, model: Transformer, search: SearchConfig, 
     settings = ExportSettings(
         src_lang=bundle.src_lang,
         tgt_lang=bundle.tgt_lang,
-        max_length=POSITIONS if config.positions == "sinusoidal" else model.max_length,
+        max_length=POSITIONS if isinstance(config.position_spec.signal, Sinusoids) else model.max_length,
         search=search,
         calibration=bundle.calibration,
     )
@@ -150,7 +138,7 @@ def _spec(model: Transformer) -> Any:
         (config.encoder_layers, config.decoder_layers),
         config.heads,
         pre_norm=config.norm == "pre",
-        with_relative_position=config.positions not in _ADDED,  # no positions are tables of zeros
+        with_relative_position=config.position_spec.signal is None,  # without positions, tables of zeros
         activation=common_spec.Activation(CTRANSLATE2_ACTIVATIONS[config.activation]),
     )
     spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = config.scaled_embeddings
@@ -164,12 +152,15 @@ def _state(model: Transformer) -> dict[str, Tensor]:
     """Return all weights that CTranslate2 has of such a model, by our names."""
     config, state = model.config, {name: tensor.detach() for name, tensor in weights_of(model).items()}
     state = {"src_embedding": state["embedding"], "output_weight": state["embedding"], **state}
-    if config.positions == "learned":
-        return state
-    if config.positions == "sinusoidal":
-        table = sinusoids(torch.arange(POSITIONS), config.dim)
-        return {**state, "src_positions.weight": table, "tgt_positions.weight": table}
-    left, right = config.clipping_range if config.positions == "relative" else (0, 0)
+    left = right = 0
+    match config.position_spec.signal, config.position_spec.mixer:
+        case LearnedVectors(), _:
+            return state
+        case Sinusoids(), _:
+            table = sinusoids(torch.arange(POSITIONS), config.dim)
+            return {**state, "src_positions.signal.weight": table, "tgt_positions.signal.weight": table}
+        case None, ClippedTables(left, right):
+            pass
     wide = max(left, right)  # to the shorter side, the table repeats its edge row
     rows = torch.arange(-wide, wide + 1).clamp(-left, right) + left
     zeros = torch.zeros(left + right + 1, config.dim // config.heads)  # replace a table that the model does not have

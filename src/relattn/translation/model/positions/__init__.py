@@ -1,7 +1,6 @@
-"""Position schemes: how a model knows the order of its tokens.
+"""Modules of the position schemes that `relattn.translation.config.positions` describes.
 
-`options.py` has the names and options of all schemes, and does not import PyTorch. `schemes.py` has their classes by
-name. `base.py` defines what a scheme does, and holds the schemes without a position signal. The other files hold one
-family of schemes each: vectors added to embeddings (`absolute.py`), clipped relative positions (`relative.py`), a score
-term per distance (`distance_terms.py`) and rotations (`rotary.py`).
+`stack.py` builds them for an encoder or a decoder. The other files hold one family each: vectors added to embeddings
+(`absolute.py`), a score term per distance (`distance_terms.py`) and rotations (`rotary.py`). Clipped relative positions
+are `relattn.RelativeAttention`.
 """

@@ -7,9 +7,6 @@ import math
 import torch
 from torch import Tensor, nn
 
-from relattn.translation.config import ModelConfig
-from relattn.translation.model.positions.base import PositionScheme
-
 
 def angles(positions: Tensor, dim: int) -> Tensor:
     """Return the angles p / 10,000^(2m / dim) for m = 0, …, dim / 2 − 1.
@@ -41,32 +38,40 @@ def sinusoids(positions: Tensor, dim: int) -> Tensor:
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
 
 
-class Sinusoidal(PositionScheme):
-    """Sinusoids of the position, added to embeddings (Vaswani et al. 2017, section 3.5). Any length is supported."""
+class AddedSignal(nn.Module):
+    """Base class of the modules whose output is added to embeddings."""
 
-    def embed(self, embeddings: Tensor, start: int) -> Tensor:
+    def forward(self, embeddings: Tensor, start: int) -> Tensor:
+        """Return what is added to (rows, length, dim) embeddings at positions start, start + 1, …: (length, dim)."""
+        raise NotImplementedError
+
+
+class SinusoidalSignal(AddedSignal):
+    """Sinusoids of the position (Vaswani et al. 2017, section 3.5). Any length is supported."""
+
+    def forward(self, embeddings: Tensor, start: int) -> Tensor:
         length, dim = embeddings.shape[1:]
         positions = torch.arange(start, start + length, device=embeddings.device)
-        return embeddings + sinusoids(positions, dim).to(embeddings.dtype)
+        return sinusoids(positions, dim).to(embeddings.dtype)
 
 
-class Learned(PositionScheme):
-    """A learned vector per position, added to embeddings (Gehring et al. 2017, section 3.1).
+class LearnedSignal(AddedSignal):
+    """A learned vector per position (Gehring et al. 2017, section 3.1).
 
-    `weight` is (max_positions, dim). Longer sequences are not supported.
+    Args:
+        max_positions: Number of positions. Longer sequences are not supported.
+        dim: Dimension of embeddings. `weight` is (max_positions, dim).
     """
 
-    def __init__(self, config: ModelConfig, *, is_causal: bool) -> None:
-        super().__init__(config, is_causal=is_causal)
-        assert config.max_positions is not None
-        self.max_length = config.max_positions
-        self.weight = nn.Parameter(torch.randn(config.max_positions, config.dim).mul_(config.dim**-0.5))
+    def __init__(self, max_positions: int, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(max_positions, dim).mul_(dim**-0.5))
 
-    def embed(self, embeddings: Tensor, start: int) -> Tensor:
+    def forward(self, embeddings: Tensor, start: int) -> Tensor:
         end = start + embeddings.shape[1]
         if end > len(self.weight):
             raise ValueError(
                 f"a sequence must have at most {len(self.weight)} pieces (max_positions), got {end};"
                 " train with a larger max_positions or with another position scheme"
             )
-        return embeddings + self.weight[start:end]
+        return self.weight[start:end]

@@ -18,7 +18,6 @@ from relattn import relative_attention
 from relattn.translation.config import ModelConfig
 from relattn.translation.model.linear import Linear
 from relattn.translation.model.positions.absolute import sinusoids
-from relattn.translation.model.positions.base import PositionScheme
 
 
 class DistanceAttention(nn.Module):
@@ -98,21 +97,13 @@ class TransformerXLAttention(DistanceAttention):
         return query + self.u.to(query.dtype), query + self.v.to(query.dtype), rel_key.to(query.dtype)
 
 
-class TransformerXL(PositionScheme):
-    """Sinusoids of distances and two learned biases in each score (Dai et al. 2019, section 3.3)."""
-
-    def attention(self) -> TransformerXLAttention:
-        """Build `TransformerXLAttention` with the projection and the biases of one layer."""
-        return TransformerXLAttention(self.config)
-
-
 class BiasAttention(DistanceAttention):
     """Attention with a bias per head and distance: e_ij = q_i · k_j / √head_dim + b(j − i).
 
     Args:
         config: Configuration of the model.
-        bias: Function of (labels,) distances that returns (heads, labels) biases. A bound method of the scheme keeps
-            parameters that all layers share out of the state of each layer, and is copied together with the model.
+        bias: Function of (labels,) distances that returns (heads, labels) biases. A bound method keeps parameters that
+            all layers share out of the state of each layer, and is copied together with the model.
     """
 
     def __init__(self, config: ModelConfig, bias: Callable[[Tensor], Tensor]) -> None:
@@ -125,7 +116,10 @@ class BiasAttention(DistanceAttention):
 
 
 class Buckets(nn.Module):
-    """T5's table of biases: `weight` (heads, BUCKETS) has a learned number per head and bucket of distances.
+    """T5's biases, a learned number per head and bucket of distances (Raffel et al. 2020, section 2.1).
+
+    `weight` is (heads, BUCKETS). T5 itself does not divide scores by √head_dim, and compensates for it in its initial
+    weights. Distances of 128 and more share a bucket.
 
     Args:
         heads: Number of heads.
@@ -165,39 +159,21 @@ class Buckets(nn.Module):
         return self.weight[:, self.bucket(distances)]
 
 
-class T5(PositionScheme):
-    """A learned bias per head and bucket of distances, which all layers share (Raffel et al. 2020, section 2.1).
+class Slopes(nn.Module):
+    """ALiBi's biases (Press et al. 2022, section 3): −m |j − i|, where the slope m of head h is 2^(−8h / heads).
 
-    e_ij = q_i · k_j / √head_dim + b_bucket(j − i). T5 itself does not divide scores by √head_dim, and compensates for
-    it in its initial weights. Distances of 128 and more share a bucket.
+    h is 1, …, heads. Nothing is learned. The paper's models are decoders. Here the encoder uses the same slopes in both
+    directions.
+
+    Args:
+        heads: Number of heads.
     """
 
-    def __init__(self, config: ModelConfig, *, is_causal: bool) -> None:
-        super().__init__(config, is_causal=is_causal)
-        self.buckets = Buckets(config.heads, is_causal=is_causal)
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
 
-    def bias(self, distances: Tensor) -> Tensor:
+    def forward(self, distances: Tensor) -> Tensor:
         """Return the biases (heads, labels) of (labels,) distances j − i."""
-        return self.buckets(distances)
-
-    def attention(self) -> BiasAttention:
-        """Build `BiasAttention` that takes its biases from the table of the stack."""
-        return BiasAttention(self.config, self.bias)
-
-
-class ALiBi(PositionScheme):
-    """A bias that decreases linearly with the distance (Press et al. 2022, section 3).
-
-    e_ij = q_i · k_j / √head_dim − m |j − i|, where the slope m of head h = 1, …, heads is 2^(−8h / heads). Nothing is
-    learned. The paper's models are decoders. Here the encoder uses the same slopes in both directions.
-    """
-
-    def bias(self, distances: Tensor) -> Tensor:
-        """Return the biases (heads, labels) of (labels,) distances j − i."""
-        heads = self.config.heads
-        head = torch.arange(1, heads + 1, device=distances.device)
-        return -(2.0 ** (-8.0 * head / heads))[:, None] * distances.abs()
-
-    def attention(self) -> BiasAttention:
-        """Build `BiasAttention` with ALiBi's biases."""
-        return BiasAttention(self.config, self.bias)
+        head = torch.arange(1, self.heads + 1, device=distances.device)
+        return -(2.0 ** (-8.0 * head / self.heads))[:, None] * distances.abs()

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from relattn.translation.config import ModelConfig
 from relattn.translation.model.attention import PlainAttention
 from relattn.translation.model.positions.absolute import angles
-from relattn.translation.model.positions.base import PositionScheme
 
 
 def rotate(x: Tensor, positions: Tensor) -> Tensor:
@@ -36,7 +35,7 @@ class RotaryAttention(nn.Module):
 
         e_ij = (R_i q_i) · (R_j k_j) / √head_dim        z_i = Σ_j α_ij v_j
 
-    With `values`, z_i = R_i⁻¹ Σ_j α_ij R_j v_j.
+    This is equation 16 of Su et al. (2021). With `values`, z_i = R_i⁻¹ Σ_j α_ij R_j v_j (arXiv 2606.11275).
 
     Args:
         config: Configuration of the model.
@@ -61,19 +60,3 @@ class RotaryAttention(nn.Module):
             value = rotate(value, key_positions)
         output = self.attention(query, key, value, query_offset=query_offset, **options)
         return rotate(output, -query_positions) if self.values else output
-
-
-class RoPE(PositionScheme):
-    """Queries and keys rotated by their positions (Su et al. 2021, equation 16). Any length is supported."""
-
-    values = False  # whether values are rotated too
-
-    def attention(self) -> RotaryAttention:
-        """Build `RotaryAttention`."""
-        return RotaryAttention(self.config, values=self.values)
-
-
-class RoVE(RoPE):
-    """RoPE with rotated values, so that outputs depend on the distance too (arXiv 2606.11275, 2026)."""
-
-    values = True

@@ -1,0 +1,352 @@
+"""Position schemes: their names, their options, and what the model computes for each.
+
+Everything that depends on a scheme reads its `PositionSpec`: the model, the compiled decoder, exports, analysis and the
+reference pages. They match on the kinds of its two parts, a `Signal` and a `Mixer`, and refuse a kind that they do not
+know. To add a scheme, add an entry to `SCHEMES`, and for a new computation a kind. The kinds' modules are in
+`model/positions/`. Importing this module does not import PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar, final
+
+from relattn.translation.config.base import Config, number
+from relattn.translation.errors import require, unknown
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Base class of signals and mixers."""
+
+    even: ClassVar[Literal["dim", "dim / heads"] | None] = None  # dimension that must be even
+
+
+@dataclass(frozen=True)
+class Signal(Part):
+    """Base class of what is added to embeddings: a vector per position.
+
+    Attributes:
+        max_length: Maximum number of positions; None for no limit.
+    """
+
+    max_length: int | None = None
+
+
+@final
+@dataclass(frozen=True)
+class Sinusoids(Signal):
+    """Sinusoids of the position (Vaswani et al. 2017, section 3.5)."""
+
+    even = "dim"
+
+
+@final
+@dataclass(frozen=True)
+class LearnedVectors(Signal):
+    """A learned vector for each of `max_length` positions (Gehring et al. 2017, section 3.1)."""
+
+
+@dataclass(frozen=True)
+class Mixer(Part):
+    """Base class of the first sub-layer of a layer, in which positions see each other."""
+
+
+@final
+@dataclass(frozen=True)
+class DotProduct(Mixer):
+    """Self-attention without a position term: e_ij = q_i · k_j / √head_dim, z_i = Σ_j α_ij v_j."""
+
+
+@final
+@dataclass(frozen=True)
+class ClippedTables(Mixer):
+    """Shaw's attention: e_ij = q_i · (k_j + aK_(j−i)) / √head_dim, z_i = Σ_j α_ij (v_j + aV_(j−i)).
+
+    Attributes:
+        left: Clipping distance to the left.
+        right: Clipping distance to the right.
+        keys: Whether there is a table aK.
+        values: Whether there is a table aV.
+        per_head: Whether each head has its own tables.
+        beyond: Row of pairs beyond the clipping distance: that of the edge ("clip") or none ("zero").
+    """
+
+    left: int
+    right: int
+    keys: bool
+    values: bool
+    per_head: bool
+    beyond: Literal["clip", "zero"]
+
+
+@dataclass(frozen=True)
+class DistanceBias(Mixer):
+    """Attention with a bias per head and distance: e_ij = q_i · k_j / √head_dim + b_(j−i), z_i = Σ_j α_ij v_j.
+
+    The subclasses are the functions b. Engines read b from the module, so they support any subclass.
+    """
+
+
+@final
+@dataclass(frozen=True)
+class BucketBias(DistanceBias):
+    """T5's bias: a learned number per bucket of distances, which all layers share."""
+
+
+@final
+@dataclass(frozen=True)
+class SlopeBias(DistanceBias):
+    """ALiBi's bias: −m |j − i|, with a constant slope m per head."""
+
+
+@final
+@dataclass(frozen=True)
+class DistanceVectors(Mixer):
+    """Transformer-XL's attention: e_ij = ((q_i + u) · k_j + (q_i + v) · W R_(i−j)) / √head_dim, R are sinusoids."""
+
+    even = "dim"
+
+
+@final
+@dataclass(frozen=True)
+class Rotation(Mixer):
+    """Self-attention with rotated queries and keys (Su et al. 2021).
+
+    Attributes:
+        values: Whether values are rotated too, and outputs are rotated back.
+    """
+
+    values: bool
+
+    even = "dim / heads"
+
+
+@final
+@dataclass(frozen=True)
+class Recurrence(Mixer):
+    """An LSTM in place of self-attention, bidirectional in the encoder."""
+
+    even = "dim"
+
+
+@final
+@dataclass(frozen=True)
+class Convolution(Mixer):
+    """A gated convolution in place of self-attention.
+
+    Attributes:
+        kernel_size: Number of positions that a kernel covers.
+    """
+
+    kernel_size: int
+
+
+class PositionSpec(NamedTuple):
+    """What a position scheme with certain options computes.
+
+    Attributes:
+        name: Name of the scheme.
+        signal: What is added to embeddings; None for nothing.
+        mixer: The first sub-layer of every layer.
+    """
+
+    name: str
+    signal: Signal | None
+    mixer: Mixer
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The signal, if there is one, and the mixer."""
+        return (self.mixer,) if self.signal is None else (self.signal, self.mixer)
+
+    def consists_of(self, *kinds: type[Part]) -> bool:
+        """Return whether the signal and the mixer are of the given kinds."""
+        return all(isinstance(part, kinds) for part in self.parts)
+
+    @property
+    def max_length(self) -> int | None:
+        """Maximum length of a sequence in tokens; None for no limit."""
+        return None if self.signal is None else self.signal.max_length
+
+    @property
+    def order_warning(self) -> str | None:
+        """Warning that a model of this scheme cannot tell word order; None if it can."""
+        match self.signal, self.mixer:
+            case None, DotProduct():
+                reason = f"positions: {self.name} gives no position signal"
+            case None, ClippedTables(left=0, right=0):
+                reason = "clip: 0 gives all pairs of positions the same label"
+            case None, Convolution(kernel_size=1):
+                reason = "kernel_size: 1 lets each position see only itself"
+            case _:
+                return None
+        return f"{reason}, so this model cannot tell word order; use it as a baseline"
+
+
+class Scheme(NamedTuple):
+    """An entry of the registry of position schemes.
+
+    Attributes:
+        title: Name of the scheme in tables.
+        summary: What represents word order, with the source.
+        parts: Function from the settings of a model to its signal and its mixer.
+        options: Options of the scheme and their defaults. Other options must not be set.
+    """
+
+    title: str
+    summary: str
+    parts: Callable[[PositionConfig], tuple[Signal | None, Mixer]]
+    options: Mapping[str, Any] = {}
+
+
+def _tables(config: PositionConfig) -> ClippedTables:
+    return ClippedTables(
+        *config.clipping_range,
+        keys=config.relative_tables in ("both", "keys"),
+        values=config.relative_tables in ("both", "values"),
+        per_head=_value(config.tables_per_head),
+        beyond=_value(config.beyond),
+    )
+
+
+_TABLES = {"clip": 16, "clip_right": None, "beyond": "clip", "relative_tables": "both", "tables_per_head": False}
+
+SCHEMES: dict[str, Scheme] = {
+    "relative": Scheme(
+        "relative",
+        "a learned vector per clipped distance, in keys and values (Shaw et al. 2018)",
+        lambda config: (None, _tables(config)),
+        _TABLES,
+    ),
+    "relative+sinusoidal": Scheme(
+        "relative + sinusoidal",
+        "`relative` and `sinusoidal` together",
+        lambda config: (Sinusoids(), _tables(config)),
+        _TABLES,
+    ),
+    "sinusoidal": Scheme(
+        "sinusoidal",
+        "sines and cosines of the position, added to embeddings (Vaswani et al. 2017)",
+        lambda config: (Sinusoids(), DotProduct()),
+    ),
+    "learned": Scheme(
+        "learned",
+        "a learned vector per position, added to embeddings (Gehring et al. 2017)",
+        lambda config: (LearnedVectors(_value(config.max_positions)), DotProduct()),
+        {"max_positions": 1024},
+    ),
+    "xl": Scheme(
+        "Transformer-XL",
+        "projected sinusoids of the distance, and two learned biases, in scores (Transformer-XL, Dai et al. 2019)",
+        lambda config: (None, DistanceVectors()),
+    ),
+    "t5": Scheme(
+        "T5",
+        "a learned bias per head and bucket of distances, which the layers of a stack share; distances of 128 and more"
+        " share a bucket (T5, Raffel et al. 2020)",
+        lambda config: (None, BucketBias()),
+    ),
+    "alibi": Scheme(
+        "ALiBi",
+        "a bias that decreases linearly with the distance, on both sides in the encoder (Press et al. 2022)",
+        lambda config: (None, SlopeBias()),
+    ),
+    "rope": Scheme(
+        "RoPE",
+        "queries and keys rotated by their positions (Su et al. 2021)",
+        lambda config: (None, Rotation(values=False)),
+    ),
+    "rove": Scheme(
+        "RoVE",
+        "as `rope`; values are rotated too, and outputs are rotated back by the position of the query (arXiv"
+        " 2606.11275, 2026)",
+        lambda config: (None, Rotation(values=True)),
+    ),
+    "lstm": Scheme(
+        "LSTM",
+        "an LSTM in place of self-attention, bidirectional in the encoder (Hochreiter and Schmidhuber 1997)",
+        lambda config: (None, Recurrence()),
+    ),
+    "cnn": Scheme(
+        "CNN",
+        "a gated convolution in place of self-attention (Gehring et al. 2017)",
+        lambda config: (None, Convolution(_value(config.kernel_size))),
+        {"kernel_size": 3},
+    ),
+    "none": Scheme(
+        "none",
+        "no signal: a baseline that cannot tell word order; gives a warning",
+        lambda config: (None, DotProduct()),
+    ),
+}
+OPTION_NAMES = sorted({name for scheme in SCHEMES.values() for name in scheme.options})
+
+if TYPE_CHECKING:
+    Positions = str
+else:
+    Positions = Literal[tuple(SCHEMES)]  # lets the command line show and check the names
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionConfig(Config):
+    """Position scheme of a model, and its options.
+
+    Args:
+        positions: Position scheme. "none" is a baseline that cannot tell word order.
+        clip: For relative positions, the clipping distance k. By default 16. With clip_right, the distance to the left.
+        clip_right: For relative positions, the clipping distance to the right. By default the same as clip.
+        beyond: For relative positions, whether pairs beyond the clipping distance use the last row of a table ("clip",
+            the default) or no relative term ("zero").
+        relative_tables: For relative positions, which tables are learned: aK and aV ("both", the default), only aK
+            ("keys") or only aV ("values").
+        tables_per_head: For relative positions, learn one table per head, as in the paper's base model, instead of one
+            per layer. By default false.
+        max_positions: For learned positions, the maximum sequence length in tokens. By default 1024. Other schemes have
+            no limit.
+        kernel_size: For "cnn", the number of positions that a convolution covers. It must be odd. By default 3.
+    """
+
+    positions: Positions = "relative"
+    clip: int | None = number(None, "[0, 65536]")
+    clip_right: int | None = number(None, "[0, 65536]")
+    beyond: Literal["clip", "zero"] | None = None
+    relative_tables: Literal["both", "keys", "values"] | None = None
+    tables_per_head: bool | None = None
+    max_positions: int | None = number(None, "[1, 1048576]")
+    kernel_size: int | None = number(None, "[1, 999]")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.positions not in SCHEMES:
+            raise unknown("position scheme", self.positions, SCHEMES)
+        defaults = SCHEMES[self.positions].options
+        for name in OPTION_NAMES:
+            value = getattr(self, name)
+            if value is None:
+                object.__setattr__(self, name, defaults.get(name))
+            else:
+                allowed = name in defaults
+                require(allowed, f"{name} must not be set for {self.positions} positions, got {value}")
+        is_odd = self.kernel_size is None or self.kernel_size % 2 == 1
+        require(is_odd, f"kernel_size must be odd, got {self.kernel_size}")
+
+    @property
+    def position_spec(self) -> PositionSpec:
+        """What the model computes for its position scheme."""
+        return PositionSpec(self.positions, *SCHEMES[self.positions].parts(self))
+
+    @property
+    def clipping_range(self) -> tuple[int, int]:
+        """Clipping distances (left, right) of relative positions."""
+        left = _value(self.clip)
+        return left, left if self.clip_right is None else self.clip_right
+
+
+def _value(option: _T | None) -> _T:
+    """Return the value of an option that the scheme has, and that therefore is not None."""
+    assert option is not None
+    return option

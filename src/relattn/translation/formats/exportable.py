@@ -1,0 +1,70 @@
+"""Position schemes that each export format supports. Importing this module does not import PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from relattn.translation.config import ModelConfig, PositionSpec
+from relattn.translation.config.positions import (
+    ClippedTables,
+    DistanceBias,
+    DistanceVectors,
+    DotProduct,
+    LearnedVectors,
+    Rotation,
+    Sinusoids,
+)
+from relattn.translation.errors import InputError
+
+_TRACED = (Sinusoids, LearnedVectors, DotProduct, ClippedTables, DistanceBias, DistanceVectors, Rotation)
+
+
+def _ctranslate2_reasons(spec: PositionSpec) -> list[str]:
+    """Return what CTranslate2 lacks: it has tables that all heads share, or vectors that are added to embeddings."""
+    match spec.signal, spec.mixer:
+        case (None | Sinusoids() | LearnedVectors(), DotProduct()):
+            return []
+        case (signal, ClippedTables(per_head=per_head, beyond=beyond)):
+            reasons = [] if signal is None else [f"{spec.name} positions (train with --model.positions relative)"]
+            if per_head:
+                reasons.append("one table per head (train with --model.tables_per_head false)")
+            if beyond != "clip":
+                reasons.append("tables with zero beyond the clipping distance (train with --model.beyond clip)")
+            return reasons
+    return [f"{spec.name} positions (train with --model.positions relative)"]
+
+
+def _onnx_reasons(spec: PositionSpec) -> list[str]:
+    """Return what the graphs lack: their cache holds keys and values of self-attention."""
+    return [] if spec.consists_of(*_TRACED) else [f"{spec.name} positions"]
+
+
+FORMATS: dict[str, tuple[str, Callable[[PositionSpec], list[str]]]] = {
+    "ctranslate2": ("CTranslate2", _ctranslate2_reasons),
+    "argos": ("CTranslate2", _ctranslate2_reasons),
+    "onnx": ("ONNX export", _onnx_reasons),
+}
+
+
+def supporting_formats(spec: PositionSpec) -> list[str]:
+    """Return the export formats that support a position scheme with these options."""
+    return [name for name, (_, reasons) in FORMATS.items() if not reasons(spec)]
+
+
+def require_exportable(config: ModelConfig, format: str, source: str | Path) -> None:
+    """Check that an export format supports the position scheme of a model.
+
+    Args:
+        config: configuration of the model.
+        format: name of the format on the command line.
+        source: name of the bundle in messages.
+
+    Raises:
+        InputError: it does not. The message names all unsupported features, and the formats that support the model.
+    """
+    program, reasons = FORMATS[format]
+    if unsupported := reasons(config.position_spec):
+        formats = supporting_formats(config.position_spec)
+        hint = f"this model can be exported to {' and '.join(formats)}" if formats else "no export format supports them"
+        raise InputError(f"{source}: {program} does not support {'; '.join(unsupported)}; {hint}")

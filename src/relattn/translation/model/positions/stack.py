@@ -1,0 +1,129 @@
+"""Positions of a stack: the modules that a model's `PositionSpec` describes, for an encoder or a decoder."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from torch import Tensor, nn
+
+from relattn import RelativeAttention
+from relattn.nn import SelfAttention
+from relattn.translation.config import ModelConfig
+from relattn.translation.config.positions import (
+    BucketBias,
+    ClippedTables,
+    Convolution,
+    DistanceVectors,
+    DotProduct,
+    LearnedVectors,
+    Recurrence,
+    Rotation,
+    Sinusoids,
+    SlopeBias,
+)
+from relattn.translation.errors import InputError
+from relattn.translation.model.attention import PlainAttention
+from relattn.translation.model.linear import Linear
+from relattn.translation.model.mixers import ConvolutionMixer, LSTMMixer, TokenMixer
+from relattn.translation.model.positions.absolute import AddedSignal, LearnedSignal, SinusoidalSignal
+from relattn.translation.model.positions.distance_terms import (
+    BiasAttention,
+    Buckets,
+    Slopes,
+    TransformerXLAttention,
+)
+from relattn.translation.model.positions.rotary import RotaryAttention
+
+
+class StackPositions(nn.Module):
+    """How an encoder or a decoder represents word order.
+
+    It adds a signal to embeddings, and builds the token mixer of each layer. Parameters that all layers share belong to
+    it, those of one layer to its token mixer.
+
+    Args:
+        config: Configuration of the model. Its `position_spec` names the kinds of signal and mixer.
+        is_causal: Whether this is a decoder, where a position sees only itself and earlier positions.
+
+    Raises:
+        InputError: There is no module for a kind.
+    """
+
+    def __init__(self, config: ModelConfig, *, is_causal: bool) -> None:
+        super().__init__()
+        self.config, self.spec, self.is_causal = config, config.position_spec, is_causal
+        self.signal = self._signal()
+        self.bias = self._bias()
+
+    def _signal(self) -> AddedSignal | None:
+        """Build the signal that is added to embeddings."""
+        match self.spec.signal:
+            case None:
+                return None
+            case Sinusoids():
+                return SinusoidalSignal()
+            case LearnedVectors(max_length):
+                return LearnedSignal(cast(int, max_length), self.config.dim)
+        raise self._unknown(self.spec.signal)
+
+    def _bias(self) -> nn.Module | None:
+        """Build the function from distances to biases that the layers share, if the mixer has one."""
+        match self.spec.mixer:
+            case BucketBias():
+                return Buckets(self.config.heads, is_causal=self.is_causal)
+            case SlopeBias():
+                return Slopes(self.config.heads)
+        return None
+
+    def embed(self, embeddings: Tensor, start: int) -> Tensor:
+        """Return embeddings with the signal of their positions added.
+
+        Args:
+            embeddings: (rows, length, dim), at positions start, start + 1, ….
+            start: Position of the first embedding.
+
+        Raises:
+            ValueError: A position is outside the range that the signal covers.
+        """
+        if self.signal is None:
+            return embeddings
+        return embeddings + self.signal(embeddings, start)
+
+    def token_mixer(self) -> TokenMixer:
+        """Build the sub-layer in which the positions of one layer see each other."""
+        dim, heads = self.config.dim, self.config.heads
+        match self.spec.mixer:
+            case Recurrence():
+                return LSTMMixer(dim, is_causal=self.is_causal)
+            case Convolution(kernel_size):
+                return ConvolutionMixer(dim, kernel_size, is_causal=self.is_causal)
+        # Projections are initialised before the attention: the order decides which weights a seed gives.
+        query, key, value, out = (Linear(dim, dim) for _ in range(4))
+        return SelfAttention(query, key, value, out, self.attention(), num_heads=heads, is_causal=self.is_causal)
+
+    def attention(self) -> nn.Module:
+        """Build the attention of one layer, a module with the interface of `PlainAttention`."""
+        config = self.config
+        match self.spec.mixer:
+            case DotProduct():
+                return PlainAttention(config)
+            case ClippedTables(left, right) as tables:
+                return RelativeAttention(
+                    config.dim // config.heads,
+                    (left, right),
+                    config.heads if tables.per_head else None,
+                    tables="both" if tables.keys and tables.values else "keys" if tables.keys else "values",
+                    beyond=tables.beyond,
+                    dropout=config.attention_dropout,
+                )
+            case BucketBias() | SlopeBias():
+                assert self.bias is not None
+                return BiasAttention(config, self.bias.forward)
+            case DistanceVectors():
+                return TransformerXLAttention(config)
+            case Rotation(values):
+                return RotaryAttention(config, values=values)
+        raise self._unknown(self.spec.mixer)
+
+    def _unknown(self, kind: object) -> InputError:
+        return InputError(f"{self.spec.name} positions: there is no module for {type(kind).__name__}")
