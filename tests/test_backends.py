@@ -7,7 +7,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from relattn import relative_attention
+from relattn import backends, relative_attention
+from relattn.call import Call
 from tests.support.calls import Case, call_of, cases, name_of
 from tests.support.covering import pairwise
 from tests.support.numerics import (
@@ -141,3 +142,21 @@ def test_gradient_of_one_input_alone(backend):
         output = relative_attention(**{**inputs, name: leaf}, clip=(1, 0), backend=backend)
         (gradient,) = torch.autograd.grad(output, leaf, cotangent_of(output).to(output))
         assert_close(gradient, want[f"d {name}"])
+
+
+@pytest.mark.parametrize("backend", backends.NAMES)
+@pytest.mark.parametrize(
+    ("field", "value"), [("mask", torch.ones(1, 1, 2, 2, dtype=torch.bool)), ("window_left", 0), ("clips", False)]
+)
+def test_a_field_that_a_backend_does_not_know_is_refused(backend, field, value):
+    """As if an option were added to `Call`, and not to the backend."""
+    known = replace(backends.BACKENDS[backend].CAPABILITIES, devices=(), unavailable_reason=lambda call: None)
+    query = torch.zeros(1, 1, 2, 3)
+    plain, call = Call(query, query, query), Call(query, query, query, **{field: value})
+    unknown = replace(known, fields=known.fields - {field})
+    assert unknown.refusal_reason(call) == f"{field} is not supported; use dense"
+    assert {known.refusal_reason(call), known.refusal_reason(plain), unknown.refusal_reason(plain)} == {None}
+
+
+def test_the_reference_knows_every_field():
+    assert backends.BACKENDS["reference"].CAPABILITIES.fields == set(Call._fields)

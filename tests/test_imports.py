@@ -1,4 +1,4 @@
-"""Layers: the library imports PyTorch alone, backends do not import each other, and no modules import in a circle."""
+"""Layers: the library imports PyTorch alone, backends do not import each other, and nothing imports in a circle."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import graphlib
 import itertools
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import relattn
@@ -26,7 +27,7 @@ OPTIONAL = {"relattn.backends.triton": "triton", "relattn.integrations.transform
 
 @functools.cache
 def imports_of(path: Path) -> frozenset[str]:
-    """Return the modules that a file imports, in functions too, but not for type checking."""
+    """Return the modules that a file imports: in functions and for type checking too."""
     names, nodes = set(), [ast.parse(path.read_text(encoding="utf-8"))]
     while nodes:
         node = nodes.pop()
@@ -36,17 +37,41 @@ def imports_of(path: Path) -> frozenset[str]:
             assert node.level == 0, f"{path}: imports must be absolute"
             submodules = [f"{node.module}.{alias.name}" for alias in node.names]
             names |= {name if name in PATHS else node.module for name in submodules}
-        elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            nodes += node.orelse
         else:
             nodes += ast.iter_child_nodes(node)
     return frozenset(names)
 
 
+def graph_of_modules() -> dict[str, set[str]]:
+    return {module: imports_of(path) & PATHS.keys() for module, path in PATHS.items()}
+
+
 def test_no_modules_import_in_a_circle():
-    graph = {module: imports_of(path) & PATHS.keys() for module, path in PATHS.items()}
+    graph = graph_of_modules()
     assert sum(map(len, graph.values())) > 300
     graphlib.TopologicalSorter(graph).prepare()  # CycleError names the modules
+
+
+def test_no_folders_import_in_a_circle():
+    """Of the folders and files in one folder. `__init__` shows what is public, and `__main__` may use it."""
+    graphs: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for module, imported in graph_of_modules().items():
+        for other in imported:
+            ours, theirs = (PATHS[name].relative_to(LIBRARY).with_suffix("").parts for name in (module, other))
+            common = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b)
+            if not {"__init__", "__main__"} & {ours[-1], theirs[common]}:
+                graphs["/".join(ours[:common])][ours[common]].add(theirs[common])
+    assert len(graphs) > 10
+    for graph in graphs.values():
+        graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_the_toolkit_uses_what_is_public_in_the_library():
+    public = {"relattn", "relattn.extension", "relattn.positions"}
+    for module, path in PATHS.items():
+        if module.startswith("relattn.translation"):
+            others = {name for name in imports_of(path) & PATHS.keys() if not name.startswith("relattn.translation")}
+            assert others <= public, path
 
 
 def test_the_library_imports_torch_and_itself_alone():

@@ -1,4 +1,4 @@
-"""Relative positions: the only place where j − i becomes a row of a table, and where pairs may attend.
+"""Relative positions: the only place where j − i becomes a row of a table.
 
 Query row r of a call has position i = query_offset + r on the key axis; key row j has position j. The label of a pair
 is clip(j − i, −left, right) + left, so row 0 of a table means "left or more to the left", and −1 means that the pair
@@ -7,13 +7,8 @@ has no relative term. This is section 3.2 of the paper, with its sign: key posit
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from relattn.call import Call
 
 
 def query_positions(queries: int, offset: int | Tensor, device: torch.device) -> Tensor:
@@ -36,15 +31,6 @@ def labels(distance: Tensor, left: int, right: int, *, clips: bool) -> Tensor:
     if not clips:
         label = label.masked_fill((distance < -left) | (distance > right), -1)
     return label
-
-
-def labels_of_pairs(call: Call) -> Tensor:
-    """Return the labels of a call's pairs, int64: (batch or 1, heads or 1, queries, keys)."""
-    if call.relations is not None:
-        return call.relations.long()
-    distance = distances(call.query.shape[2], call.key.shape[2], call.offset, call.query.device)
-    label = labels(distance, call.left, call.right, clips=call.clips)
-    return label[:, None] if label.dim() == 3 else label[None, None]
 
 
 def farthest_pairs(
@@ -79,57 +65,6 @@ def reached_range(
     return left, right if window_right is None else min(right, window_right)
 
 
-def visible(call: Call) -> Tensor | None:
-    """Return which pairs may attend, bool, broadcastable to (batch, heads, queries, keys); None if all may.
-
-    Rows of padding queries, those from `query_lengths` on, are False throughout.
-    """
-    queries, keys, device = call.query.shape[2], call.key.shape[2], call.query.device
-    masks = [] if call.mask is None else [call.mask]
-    if call.bias is not None:
-        masks.append(call.bias != -torch.inf)
-    if call.is_causal:
-        causal = distances(queries, keys, call.offset, device) <= 0
-        masks.append(causal[:, None] if causal.dim() == 3 else causal[None, None])
-    if call.window_left is not None or call.window_right is not None:
-        window = is_in_window(call)
-        masks.append(window[:, None] if window.dim() == 3 else window[None, None])
-    if call.key_lengths is not None:
-        masks.append(is_valid(keys, call.key_lengths)[:, None, None])
-    if call.query_lengths is not None:
-        masks.append(is_valid(queries, call.query_lengths)[:, None, :, None])
-    if not masks:
-        return None
-    combined = masks[0]
-    for mask in masks[1:]:
-        combined = combined & mask
-    return combined
-
-
-def is_in_window(call: Call) -> Tensor:
-    """Return which pairs are in the window: (queries, keys), or (batch, queries, keys) for an offset per sequence."""
-    position = query_positions(call.query.shape[2], call.offset, call.query.device)
-    distance = torch.arange(call.key.shape[2], device=position.device) - (position - position % call.chunk)[..., None]
-    inside = torch.ones_like(distance, dtype=torch.bool)
-    if call.window_left is not None:
-        inside &= distance >= -call.window_left
-    if call.window_right is not None:
-        inside &= distance <= call.window_right
-    return inside
-
-
 def is_valid(positions: int, lengths: Tensor) -> Tensor:
     """Return which positions of right-padded sequences are no padding: (batch, positions), bool."""
     return torch.arange(positions, device=lengths.device) < lengths[:, None]
-
-
-def without_padding(call: Call) -> Call:
-    """Return the call with zeros in its padding, so that NaN or infinity there cannot reach a product."""
-    if call.key_lengths is not None:
-        padding = ~is_valid(call.key.shape[2], call.key_lengths)[:, None, :, None]
-        call = call._replace(key=call.key.masked_fill(padding, 0.0), value=call.value.masked_fill(padding, 0.0))
-    if call.query_lengths is not None:
-        padding = ~is_valid(call.query.shape[2], call.query_lengths)[:, None, :, None]
-        rel_query = None if call.rel_query is None else call.rel_query.masked_fill(padding, 0.0)
-        call = call._replace(query=call.query.masked_fill(padding, 0.0), rel_query=rel_query)
-    return call

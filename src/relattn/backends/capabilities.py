@@ -1,36 +1,48 @@
 """Capabilities of a backend, as it declares them: the choice, the messages, the documents and the tests read them."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from relattn.call import Call
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+FIELDS = frozenset({  # fields of `Call` that every backend computes; a new field is refused until a backend lists it
+    "query", "key", "value", "rel_key", "rel_value", "rel_query", "pos_query", "relations", "query_offsets",
+    "key_lengths", "query_lengths", "mask", "seed", "query_offset", "left", "right", "clips", "is_causal",
+    "window_left", "window_right", "chunk", "dropout_p", "scale",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Devices, dtypes and sizes that a backend supports. Only `bias` is an option that some lack.
+    """Arguments, devices, dtypes and sizes that a backend supports.
 
     Attributes:
+        fields: Names of the fields of `Call` that it computes. Calls that set another field are refused.
         devices: Types of devices; empty: any.
         dtypes: Dtypes of the operands.
         head_dims: Largest head dimension; None: any.
-        has_bias: Whether it supports `bias`, whose gradient is an array of queries × keys.
         is_exported: Whether `torch.export` can trace it, which takes plain PyTorch operations.
         unavailable_reason: Return why this installation cannot run a call, or None if it can.
         installation: Return one line about this installation.
+        unknown: The other fields of `Call`.
     """
 
+    fields: frozenset[str] = FIELDS
     devices: tuple[str, ...] = ()
     dtypes: tuple[torch.dtype, ...] = DTYPES
     head_dims: int | None = None
-    has_bias: bool = False
     is_exported: bool = False
     unavailable_reason: Callable[[Call], str | None] = lambda call: None
     installation: Callable[[], str] = lambda: "needs nothing"
+    unknown: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unknown", tuple(name for name in Call._fields if name not in self.fields))
 
     def refusal_reason(self, call: Call) -> str | None:
         """Return why a call is refused, or None if it is supported."""
@@ -44,8 +56,8 @@ class Capabilities:
             reason = f"head dims must be from 1 to {self.head_dims}, got {listed}"
         elif torch.compiler.is_exporting() and not self.is_exported:
             reason = "torch.export supports plain PyTorch operations only"
-        elif call.bias is not None and not self.has_bias:
-            reason = "bias, one number per pair, is not supported"
+        elif unknown := [name for name in self.unknown if is_set(call, name)]:
+            reason = f"{', '.join(unknown)} is not supported"
         else:
             return self.unavailable_reason(call)
         return f"{reason}; use dense"
@@ -57,8 +69,15 @@ class Capabilities:
     def __str__(self) -> str:
         devices = " and ".join(self.devices) if self.devices else "any device"
         dims = "" if self.head_dims is None else f", head dims to {self.head_dims}"
-        more = ("; bias" if self.has_bias else "") + ("; torch.export" if self.is_exported else "")
+        more = "".join(f"; {name}" for name in sorted(self.fields - FIELDS))
+        more += "; torch.export" if self.is_exported else ""
         return f"{devices}; {self.listed_dtypes()}{dims}{more}"
+
+
+def is_set(call: Call, name: str) -> bool:
+    """Return whether a field of a call has another value than its default."""
+    value, default = getattr(call, name), call._field_defaults.get(name)
+    return value is not default and (isinstance(value, torch.Tensor) or bool(value != default))
 
 
 def head_dims(call: Call) -> dict[str, int]:

@@ -12,18 +12,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relattn import positions
-from relattn.backends.capabilities import Capabilities
+from relattn.backends import pairs
+from relattn.backends.capabilities import FIELDS, Capabilities
 from relattn.call import Call, accumulation_dtype
 
-CAPABILITIES = Capabilities(has_bias=True, is_exported=True)
+CAPABILITIES = Capabilities(FIELDS | {"bias"}, is_exported=True)
 
 
 def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     """Return the output of a call, and the log-sum-exp or None."""
-    call = positions.without_padding(call)
+    call = pairs.without_padding(call)
     group = call.query.shape[1] // call.key.shape[1]
-    label = positions.labels_of_pairs(call)  # (batch or 1, heads or 1, queries, keys)
+    label = pairs.labels_of_pairs(call)  # (batch or 1, heads or 1, queries, keys)
     q = call.query
     k = call.key.repeat_interleave(group, dim=1)
     v = call.value.repeat_interleave(group, dim=1)
@@ -40,7 +40,7 @@ def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     e = e.to(accumulation_dtype(e.dtype))
     if call.bias is not None:
         e = e + call.bias
-    visible = positions.visible(call)
+    visible = pairs.visible(call)
     empty = None
     if visible is not None:
         e = e.masked_fill(~visible, -torch.inf)

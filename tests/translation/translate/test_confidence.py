@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from relattn.translation.config import Calibration
-from relattn.translation.translate.confidence import calibrate, confidence, fit
+from relattn.translation.translate.calibration import calibrate, fit
+from relattn.translation.translate.confidence import confidence
 from relattn.translation.translate.pipeline import Translation
 
 

@@ -4,20 +4,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relattn import positions
+from relattn.backends import pairs
 from relattn.backends.autograd import has_gradients
-from relattn.backends.capabilities import Capabilities
+from relattn.backends.capabilities import FIELDS, Capabilities
 from relattn.backends.dense.attention import differentiable_attention
 from relattn.backends.dense.diagonals import Diagonals, diagonals_of
 from relattn.call import Call, keep_scale
 from relattn.checks import is_tracing
 
-CAPABILITIES = Capabilities(has_bias=True, is_exported=True)
+CAPABILITIES = Capabilities(FIELDS | {"bias"}, is_exported=True)
 
 
 def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     """Return the output of a call, and the log-sum-exp or None."""
-    call = positions.without_padding(call)
+    call = pairs.without_padding(call)
     hidden, live = masks(call)
     kept = None
     if call.dropout_p > 0.0:
@@ -41,7 +41,7 @@ def labels(call: Call) -> tuple[list[Tensor | None], Tensor | None, Diagonals | 
     queries, keys = call.query.shape[2], call.key.shape[2]
     needs_labels = call.relations is not None or call.query_offsets is not None or queries * keys == 0
     if needs_labels or is_tracing():
-        return [None if x is None else F.pad(x, (0, 0, 0, 1)) for x in tables], positions.labels_of_pairs(call), None
+        return [None if x is None else F.pad(x, (0, 0, 0, 1)) for x in tables], pairs.labels_of_pairs(call), None
     diagonals, rows = diagonals_of(call)
     return [None if x is None else x[:, rows] for x in tables], None, diagonals
 
@@ -54,7 +54,7 @@ def masks(call: Call) -> tuple[Tensor | None, Tensor | None]:
     """
     if call.is_causal and not hides_later_keys(call):
         call = call._replace(is_causal=False)
-    visible = positions.visible(call)
+    visible = pairs.visible(call)
     if visible is None:
         return None, None
     given = (call.mask, call.bias, call.key_lengths, call.query_lengths)

@@ -17,8 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relattn import positions
-from relattn.backends import custom_ops, reference
+from relattn.backends import custom_ops, pairs, reference
 from relattn.backends.reference import vectors_of_pairs
 from relattn.backends.triton import operators
 from relattn.backends.triton.availability import Kind, NotCompiledError, chip, first_line, kind_of
@@ -147,7 +146,7 @@ def failure_of(call: Call) -> str | None:
     oracle: Attend = partial(reference.attend, return_lse=True)
     if call.dropout_p > 0.0:
         kept = kept_pairs(call)
-        visible = positions.visible(call)
+        visible = pairs.visible(call)
         visible = torch.ones_like(kept) if visible is None else visible.expand_as(kept)
         share, wanted = float(kept[visible].double().mean()), 1.0 - call.dropout_p
         if abs(share - wanted) > 6 * (wanted * call.dropout_p / int(visible.sum())) ** 0.5:  # standard deviations
@@ -211,7 +210,7 @@ def kept_pairs(call: Call) -> Tensor:
 
 def reference_with_dropout(kept: Tensor, call: Call) -> tuple[Tensor, Tensor]:
     """Return the output and the log-sum-exp where dropout keeps the pairs `kept`, by the equations of `reference`."""
-    label, visible, group = positions.labels_of_pairs(call), positions.visible(call), call.query.shape[1]
+    label, visible, group = pairs.labels_of_pairs(call), pairs.visible(call), call.query.shape[1]
     a_key, a_value = (vectors_of_pairs(x, label) for x in (call.rel_key, call.rel_value) if x is not None)
     key, value = (x.repeat_interleave(group, dim=1) for x in (call.key, call.value))
     r = call.query if call.rel_query is None else call.rel_query

@@ -18,8 +18,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from relattn import RelativeAttention
-from relattn.nn import SelfAttention
+from relattn import RelativeAttention, SelfAttention
 from relattn.positions import distances as distances_rows
 from relattn.positions import labels
 from relattn.translation.analysis import Part

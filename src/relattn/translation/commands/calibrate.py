@@ -19,7 +19,7 @@ def calibrate(bundle: str, *, text: TestText, search: SearchOptions, device: Dev
     require(Path(bundle).is_dir(), f"{bundle}: no such directory")
 
     from relattn.translation import bundle as bundles
-    from relattn.translation.translate.confidence import calibrate as fit
+    from relattn.translation.translate.calibration import calibrate as fit
 
     translator = device.load_bundle(bundle)
     options = search.options(translator)

@@ -86,7 +86,7 @@ class DeviceOptions:
 
     def load(self, *bundles: str) -> "Translator":
         """Load a bundle, an ensemble or an export."""
-        from relattn.translation.translate.load import load
+        from relattn.translation import load
 
         return load(*bundles, device=self.device, precision=self.precision, threads=self.threads)
 

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from relattn.backends.native import library
-from relattn.nn import SelfAttention
+from relattn import SelfAttention, extension
 from relattn.translation.config import ModelConfig
 from relattn.translation.config.positions import (
     ClippedTables,
@@ -44,12 +43,12 @@ ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "swish")  # codes in `decoder.c`
 # Kinds of signals and mixers. In the encoder, attention is the model's own.
 SUPPORTED = (Sinusoids, LearnedVectors, DotProduct, ClippedTables, DistanceBias, DistanceVectors, Rotation)
 
-SOURCE = library.Source("decoder", "decoder.h")
+SOURCE = extension.Source("decoder", "decoder.h")
 
-KERNELS: library.Kernels | None = None
+KERNELS: extension.Kernels | None = None
 MISSING = ""
 try:
-    KERNELS = library.load_best(library.SUPPORTED["float32"], torch.float32, Path(__file__).parent, SOURCE)
+    KERNELS = extension.load_best(extension.SUPPORTED["float32"], torch.float32, Path(__file__).parent, SOURCE)
 except OSError as error:
     MISSING = str(error)
 
@@ -63,7 +62,7 @@ def unsupported_reason(model: Transformer | Ensemble, device: torch.device) -> s
     if isinstance(model, Ensemble):
         return "the compiled decoder does not run ensembles"
     if model.embedding.dtype != torch.float32:
-        return f"the compiled decoder computes in float32, not in {library.name_of(model.embedding.dtype)}"
+        return f"the compiled decoder computes in float32, not in {extension.name_of(model.embedding.dtype)}"
     if not supports_positions(model.config):
         return f"the compiled decoder does not support {model.config.positions} positions"
     return None

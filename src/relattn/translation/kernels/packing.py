@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from relattn import RelativeAttention
-from relattn.nn import SelfAttention
+from relattn import RelativeAttention, SelfAttention
 from relattn.translation.config import ModelConfig
 from relattn.translation.config.positions import ClippedTables, DistanceBias, DistanceVectors
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer, Residual

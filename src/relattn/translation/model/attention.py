@@ -9,9 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relattn import relative_attention
-from relattn.backends import unsupported_reason
-from relattn.call import Call
-from relattn.positions import is_valid, visible
+from relattn.positions import distances, is_valid
 from relattn.translation.config import ModelConfig
 from relattn.translation.model.linear import Linear
 
@@ -60,9 +58,9 @@ class PlainAttention(nn.Module):
         if lengths is not None:
             key_lengths = query_lengths = lengths
         dropout_p = self.dropout if self.training else 0.0
-        offset = key.shape[2] - query.shape[2] if query_offset is None else query_offset
-        call = Call(query, key, value, query_offset=offset, is_causal=is_causal, key_lengths=key_lengths)
-        if self.training and unsupported_reason("native", call) is None:
+        queries, keys = query.shape[2], key.shape[2]
+        offset = keys - queries if query_offset is None else query_offset
+        if self.training and query.is_cpu:
             return relative_attention(
                 query,
                 key,
@@ -75,7 +73,11 @@ class PlainAttention(nn.Module):
             )
         if offset == 0 and key_lengths is None:  # PyTorch's `is_causal` starts at position 0 and has no key padding
             return F.scaled_dot_product_attention(query, key, value, None, dropout_p, is_causal)
-        return F.scaled_dot_product_attention(query, key, value, visible(call), dropout_p)
+        mask = None if key_lengths is None else is_valid(keys, key_lengths)[:, None, None]
+        if is_causal:
+            earlier = distances(queries, keys, offset, query.device) <= 0
+            mask = earlier if mask is None else mask & earlier
+        return F.scaled_dot_product_attention(query, key, value, mask, dropout_p)
 
 
 class CrossAttention(nn.Module):

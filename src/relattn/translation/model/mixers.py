@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from relattn import AttentionCache
-from relattn.nn import SelfAttention
+from relattn import AttentionCache, SelfAttention
 from relattn.positions import is_valid
 from relattn.translation.model.linear import has_bf16
 

@@ -46,7 +46,7 @@ from relattn.translation.training.run_directory import (
     require_space,
 )
 from relattn.translation.training.stop import Stop
-from relattn.translation.translate.confidence import calibrate
+from relattn.translation.translate.calibration import calibrate
 from relattn.translation.translate.torch_translator import TorchTranslator
 
 _log = logging.getLogger(__name__)

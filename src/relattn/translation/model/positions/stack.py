@@ -6,8 +6,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from relattn import RelativeAttention
-from relattn.nn import SelfAttention
+from relattn import RelativeAttention, SelfAttention
 from relattn.translation.config import ModelConfig
 from relattn.translation.config.positions import (
     BucketBias,

@@ -20,7 +20,20 @@ def load(
     precision: Precision | None = None,
     threads: int | None = None,
 ) -> Translator:
-    """Load a translator. See `relattn.translation.load`."""
+    """Load a translator: ``load("my-bundle").translate(["A sentence."])``. Loading runs no code from a model.
+
+    Args:
+        path: directory of a bundle or of an export for CTranslate2, or the name of a bundle on the Hugging Face hub:
+            ``"org/name"`` or, with a branch, tag or commit, ``"org/name@v1.0"``.
+        others: further bundles. The result is an ensemble, which averages their probabilities.
+        device: device to translate on: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+        precision: ``"fp32"`` (default) or ``"bf16"``. The precision of an export is fixed.
+        threads: number of CPU threads; PyTorch's or CTranslate2's default if None.
+
+    Raises:
+        InputError: a model is missing, damaged, of another version, cannot be downloaded or does not fit the others, or
+            the device cannot be used.
+    """
     if threads is not None:
         TrainConfig(threads=threads)  # checks the range
     paths = [resolve(name) for name in (path, *others)]

@@ -1,0 +1,67 @@
+"""Pairs of a call, in plain PyTorch: their labels, and which of them may attend."""
+
+import torch
+from torch import Tensor
+
+from relattn import positions
+from relattn.call import Call
+
+
+def labels_of_pairs(call: Call) -> Tensor:
+    """Return the labels of a call's pairs, int64: (batch or 1, heads or 1, queries, keys)."""
+    if call.relations is not None:
+        return call.relations.long()
+    distance = positions.distances(call.query.shape[2], call.key.shape[2], call.offset, call.query.device)
+    label = positions.labels(distance, call.left, call.right, clips=call.clips)
+    return label[:, None] if label.dim() == 3 else label[None, None]
+
+
+def visible(call: Call) -> Tensor | None:
+    """Return which pairs may attend, bool, broadcastable to (batch, heads, queries, keys); None if all may.
+
+    Rows of padding queries, those from `query_lengths` on, are False throughout.
+    """
+    queries, keys, device = call.query.shape[2], call.key.shape[2], call.query.device
+    masks = [] if call.mask is None else [call.mask]
+    if call.bias is not None:
+        masks.append(call.bias != -torch.inf)
+    if call.is_causal:
+        causal = positions.distances(queries, keys, call.offset, device) <= 0
+        masks.append(causal[:, None] if causal.dim() == 3 else causal[None, None])
+    if call.window_left is not None or call.window_right is not None:
+        window = is_in_window(call)
+        masks.append(window[:, None] if window.dim() == 3 else window[None, None])
+    if call.key_lengths is not None:
+        masks.append(positions.is_valid(keys, call.key_lengths)[:, None, None])
+    if call.query_lengths is not None:
+        masks.append(positions.is_valid(queries, call.query_lengths)[:, None, :, None])
+    if not masks:
+        return None
+    combined = masks[0]
+    for mask in masks[1:]:
+        combined = combined & mask
+    return combined
+
+
+def is_in_window(call: Call) -> Tensor:
+    """Return which pairs are in the window: (queries, keys), or (batch, queries, keys) for an offset per sequence."""
+    position = positions.query_positions(call.query.shape[2], call.offset, call.query.device)
+    distance = torch.arange(call.key.shape[2], device=position.device) - (position - position % call.chunk)[..., None]
+    inside = torch.ones_like(distance, dtype=torch.bool)
+    if call.window_left is not None:
+        inside &= distance >= -call.window_left
+    if call.window_right is not None:
+        inside &= distance <= call.window_right
+    return inside
+
+
+def without_padding(call: Call) -> Call:
+    """Return the call with zeros in its padding, so that NaN or infinity there cannot reach a product."""
+    if call.key_lengths is not None:
+        padding = ~positions.is_valid(call.key.shape[2], call.key_lengths)[:, None, :, None]
+        call = call._replace(key=call.key.masked_fill(padding, 0.0), value=call.value.masked_fill(padding, 0.0))
+    if call.query_lengths is not None:
+        padding = ~positions.is_valid(call.query.shape[2], call.query_lengths)[:, None, :, None]
+        rel_query = None if call.rel_query is None else call.rel_query.masked_fill(padding, 0.0)
+        call = call._replace(query=call.query.masked_fill(padding, 0.0), rel_query=rel_query)
+    return call
