@@ -25,8 +25,8 @@ from torch import Tensor
 
 import relattn
 from benchmarks.measure import RESULTS
+from tools import DOCS
 
-DOCS = RESULTS.parents[1] / "docs"
 GREY, GRID = "#57606a", "#d0d7de"
 BLUE, ORANGE, GREEN, PURPLE, PINK = "#0550ae", "#bc4c00", "#1a7f37", "#8250df", "#bf3989"
 Names = dict[str, tuple[str, str]]  # method -> name in the legend, and colour

@@ -18,7 +18,7 @@ from relattn.translation.commands.main import GROUPS, command_of
 from relattn.translation.commands.parser import documentation
 from relattn.translation.config import Recipe, StageConfig
 from relattn.translation.model.positions.options import OPTION_NAMES
-from tools.pictures import DOCS
+from tools import DOCS
 from tools.tables import markdown
 
 GENERATED = "<!-- Written by python -m tools.reference. Do not edit. -->\n"

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.measure import RESULTS, git
-from tools.pictures import DOCS, read
+from tools import DOCS
+from tools.pictures import read
 
 Row = dict[str, str]
 BLOCK = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
