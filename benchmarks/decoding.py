@@ -3,44 +3,36 @@
     relattn               a bundle with the compiled decoder, float32; the search ends when nothing better can follow
     relattn early         the same with early stopping, as in CTranslate2
     relattn early pytorch the same on PyTorch
-    relattn early bf16    the same on PyTorch in bfloat16
     ctranslate2, … int8   exports of the bundle in CTranslate2
-    transformers          generate() of a Marian model with the same sizes and random weights
 
 Each method runs in a new process, which translates some lines first. Generated tokens count, with the end. All methods
 sort lines by length and take batches of the same size. Without a bundle, the model has the paper's base size, random
 weights, and a vocabulary from the text. It never ends by itself: with `--pieces`, all translations have one length.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice, product
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.measure import Row, apart, command, measured, parse, peak_here, preload, record
 from relattn.translation import bundle, load
 from relattn.translation.config import DataConfig, Recipe, SearchConfig
 from relattn.translation.config.presets import PRESETS
-from relattn.translation.data.planning import batch_by_size
 from relattn.translation.data.text_files import read_lines
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.formats.ctranslate2.directory import Quantization
 from relattn.translation.formats.ctranslate2.write import export
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.options import TranslateOptions
-from relattn.translation.translate.pipeline import MAX_SENTENCES, MAX_TOKENS
 from relattn.translation.translate.torch_translator import TorchTranslator
 
 KEY = ("name", "lines", "beam", "method", "threads", "device")
-OURS = ("relattn", "relattn early", "relattn early pytorch", "relattn early bf16")
-METHODS = (*OURS, "ctranslate2", "ctranslate2 int8", "transformers")
 EXPORTS: dict[str, Quantization] = {"ctranslate2": "float32", "ctranslate2 int8": "int8"}
+METHODS = ("relattn", "relattn early", "relattn early pytorch", *EXPORTS)
 WARM_UP = 32  # lines
 NEVER = -50.0  # bias of the end of sentence
 
@@ -72,21 +64,20 @@ class Figures(NamedTuple):
 
 def figures(path: Path, method: str, beam_size: int, threads: int, lines: list[str]) -> Figures:
     """Translate some lines, and measure a translation of all, in this process."""
-    theirs = method == "transformers"
-    run = transformers(path, beam_size, lines) if theirs else ours(path, method, beam_size, threads, lines)
+    run = prepare(path, method, beam_size, threads, lines)
     run(WARM_UP)
     tokens, seconds = list[int](), list[float]()
     peak = peak_here(lambda: seconds.append(measured(lambda: tokens.append(run(len(lines))))))
     return Figures(seconds[0], tokens[0], peak)
 
 
-def ours(path: Path, method: str, beam_size: int, threads: int, lines: list[str]) -> Callable[[int], int]:
+def prepare(path: Path, method: str, beam_size: int, threads: int, lines: list[str]) -> Callable[[int], int]:
     """Return a function that translates a number of the lines and returns the number of generated tokens."""
     if method in EXPORTS:
         translator = load(exported(path, method), threads=threads)
         search = translator.search
     else:
-        translator = load(path, precision="bf16" if "bf16" in method else "fp32", threads=threads)
+        translator = load(path, threads=threads)
         if "pytorch" in method:
             assert isinstance(translator, TorchTranslator)
             translator.pytorch_reason = "this is a benchmark"
@@ -94,44 +85,6 @@ def ours(path: Path, method: str, beam_size: int, threads: int, lines: list[str]
         search = replace(translator.search, early_stopping="early" in method)
     options = TranslateOptions(search=replace(search, beam_size=beam_size))
     return lambda count: sum(len(best.tokens) + 1 for (best,) in translator.n_best(lines[:count], options))
-
-
-def batches(sources: list[list[int]]) -> Iterator[Tensor]:
-    """Yield batches like ours: pieces with the end, (rows, longest), padded with 0."""
-    lengths = np.array([len(source) + 1 for source in sources])
-    for indices in batch_by_size(np.argsort(-lengths, kind="stable"), lengths, MAX_TOKENS, MAX_SENTENCES):
-        yield pad_sequence([torch.tensor([*sources[i], 2]) for i in indices], batch_first=True)
-
-
-def transformers(path: Path, beam_size: int, lines: list[str]) -> Callable[[int], int]:
-    """Return a function like `ours` for transformers; translations are as long as the longest source of their batch."""
-    from transformers import MarianConfig, MarianMTModel
-
-    parts = bundle.read_bundle(path)
-    size = parts.model
-    torch.manual_seed(1)
-    sides = {
-        f"{side}_{name}": value
-        for side, layers in (("encoder", size.encoder_layers), ("decoder", size.decoder_layers))
-        for name, value in (("layers", layers), ("attention_heads", size.heads), ("ffn_dim", size.feed_forward_dim))
-    }
-    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
-    config = {"vocab_size": parts.tokenizer.vocab_sizes[0], "d_model": size.dim, "forced_eos_token_id": None}
-    model = MarianMTModel(MarianConfig(**config, **sides, **special)).eval()
-    sources = [parts.tokenizer.encode(line) for line in lines]
-
-    @torch.inference_mode()
-    def run(count: int) -> int:
-        tokens = 0
-        for ids in batches(sources[:count]):
-            longest = ids.shape[1]
-            limits = {"min_new_tokens": longest, "max_new_tokens": longest}
-            mask = (ids != 0).long()
-            outputs = model.generate(ids, attention_mask=mask, num_beams=beam_size, do_sample=False, **limits)
-            tokens += outputs.shape[0] * (outputs.shape[1] - 1)
-        return tokens
-
-    return run
 
 
 def main() -> None:

@@ -29,11 +29,11 @@ COPIES = 6  # uploads at once
 SECONDS = 15.0  # longest duration of an attack
 
 
-def multipart(name: str, content: bytes, source: str = "en") -> tuple[str, bytes]:
+def multipart(name: str, content: bytes) -> tuple[str, bytes]:
     """Return the content type and the body of a form with a file to translate."""
     fields = "".join(
         f'--x\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'
-        for key, value in {"source": source, "target": "de"}.items()
+        for key, value in {"source": "en", "target": "de"}.items()
     )
     head = f'{fields}--x\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'
     return "multipart/form-data; boundary=x", head.encode() + content + b"\r\n--x--\r\n"

@@ -16,10 +16,10 @@ import pytest
 import torch
 from jsonargparse import ArgumentParser
 
-from benchmarks import pictures, reference, tables
 from relattn import relative_attention
 from relattn.translation.commands import main as cli
 from relattn.translation.commands.parser import parse as parse_command
+from tools import pictures, reference, tables
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -83,7 +83,7 @@ def test_drawn_pictures_are_current():
     drawn = pictures.argument_pictures()
     assert {path.name for path in drawn} == {path.name for path in (DOCS / "arguments").iterdir()}
     for path, content in drawn.items():
-        assert path.read_text(encoding="utf-8") == content, f"{path.name}: run python -m benchmarks.pictures"
+        assert path.read_text(encoding="utf-8") == content, f"{path.name}: run python -m tools.pictures"
 
 
 def test_tables_show_the_current_results():
@@ -93,12 +93,12 @@ def test_tables_show_the_current_results():
     assert len(lines) >= 1
     for path, shown in lines.items():
         again = tables.written(path.read_text(encoding="utf-8")).splitlines()
-        assert shown == [line for line in again if "|" in line], f"{path.name}: run python -m benchmarks.tables"
+        assert shown == [line for line in again if "|" in line], f"{path.name}: run python -m tools.tables"
 
 
 def test_reference_pages_are_current():
     for path, text in reference.written().items():
-        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run python -m benchmarks.reference"
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run python -m tools.reference"
 
 
 def test_links_resolve():
@@ -180,7 +180,7 @@ def test_other_commands_exist_and_have_their_flags():
         match words:
             case ["make", *rest]:
                 exists = all(word in targets or "=" in word for word in rest)
-            case ["python", "-m", module, *_] if module.partition(".")[0] in ("relattn", "benchmarks"):
+            case ["python", "-m", module, *_] if module.partition(".")[0] in ("relattn", "benchmarks", "tools"):
                 spec = importlib.util.find_spec(module)
                 exists = spec is not None and has_flags(Path(spec.origin).parent.glob("*.py"), words)
             case ["python", path, *_] if path.startswith("examples/"):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import sys
 
-from benchmarks import encoders, measure, models, pictures
+from benchmarks import encoders, measure, models
+from tools import pictures
 
 SMALL = encoders.Encoder(
     lambda own: encoders.Vits(num_hidden_layers=1, hidden_size=32, num_attention_heads=2, ffn_dim=48, vocab_size=30),

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks import attention, decoding, edges, errors, forms, measure, peers, train_step
-from relattn import RelativeAttention, relative_attention
+from benchmarks import attention, decoding, errors, forms, measure, peers, train_step
+from relattn import relative_attention
 from tests.support.covering import pairwise
 
 
@@ -135,15 +135,3 @@ def test_peak_memory_counts_the_work_alone():
 def hold(size):
     assert len(b"1" * 4 * size) == 4 * size  # a process that used more memory before
     return lambda: b"1" * size
-
-
-@pytest.mark.parametrize("table", ["rel_key", "rel_value"])
-def test_values_without_edge_rows(table):
-    """Without keys, they are those of tables that end; without values, nothing changes."""
-    module = RelativeAttention(8, 2)
-    torch.nn.init.zeros_(next(getattr(module, table).parameters()))
-    inputs = torch.randn(3, 2, 3, 11, 8)
-    beyond = "zero" if table == "rel_key" else "clip"
-    tables = module.rel_key(), module.rel_value()
-    expected = relative_attention(*inputs, *tables, clip=2, beyond=beyond, is_causal=True)
-    torch.testing.assert_close(edges.without_edges(module)(*inputs, is_causal=True), expected)

@@ -45,13 +45,12 @@ class LengthBucket(NamedTuple):
     bleu: float
 
 
-def score(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a") -> Scores:
+def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
     """Compute corpus BLEU and chrF with sacreBLEU's defaults: cased, one reference, exponential smoothing.
 
     Args:
         hypotheses: detokenized translations.
         references: one per translation.
-        tokenize: sacreBLEU's tokenizer for BLEU; "13a" suits languages written with spaces.
 
     Raises:
         InputError: the numbers of translations and references differ, or are 0.
@@ -59,7 +58,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str
     from sacrebleu.metrics import BLEU, CHRF
 
     require_pairs(hypotheses, references)
-    bleu, chrf = BLEU(tokenize=tokenize), CHRF()
+    bleu, chrf = BLEU(), CHRF()
     return Scores(
         bleu=bleu.corpus_score(hypotheses, [references]).score,
         chrf=chrf.corpus_score(hypotheses, [references]).score,

@@ -1,6 +1,7 @@
-"""Print which classes of the installed transformers compute a relative term, and which of them relattn covers."""
+"""Print the classes of the installed transformers that `enable()` supports."""
 
-from relattn.integrations.transformers.coverage import page
+from relattn.integrations.transformers.families import load_families
 
 if __name__ == "__main__":
-    print(page())
+    for path in sorted({patch.class_path for family in load_families() for patch in family.patches}):
+        print(path)

@@ -1,6 +1,6 @@
 """Write the tables of performance in the documentation from the CSV files of results.
 
-    python -m benchmarks.tables
+    python -m tools.tables
 
 A page has a comment before and after each table, `<!-- table NAME -->` and `<!-- end -->`. What stands between them is
 replaced: the table NAME of `TABLES`, and a line with the conditions of its rows. The line says so where the code that
@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.measure import RESULTS, git
-from benchmarks.pictures import DOCS, read
+from tools import DOCS
+from tools.pictures import read
 
 Row = dict[str, str]
 BLOCK = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)

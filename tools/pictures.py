@@ -1,8 +1,10 @@
 """Draw the pictures of the documentation: docs/attention.svg, models.svg, windows.svg and arguments/*.svg.
 
-The first three show the rows of the CSV files in results. Those of docs/arguments.md show the calls before each
-picture, as a matrix of queries × keys per call and sequence: in rows-NAME.svg, the table row that each pair reads, a
-dash if it reads none; in terms-NAME.svg, the relative term of each pair's score; in weights-NAME.svg, the
+    python -m tools.pictures
+
+The first three show the rows of the CSV files in benchmarks/results. Those of docs/arguments.md show the calls before
+each picture, as a matrix of queries × keys per call and sequence: in rows-NAME.svg, the table row that each pair reads,
+a dash if it reads none; in terms-NAME.svg, the relative term of each pair's score; in weights-NAME.svg, the
 probabilities. Cells of masked pairs are empty.
 """
 
@@ -22,9 +24,9 @@ from matplotlib.ticker import LogLocator
 from torch import Tensor
 
 import relattn
-from benchmarks.measure import RESULTS, command
+from benchmarks.measure import RESULTS
+from tools import DOCS
 
-DOCS = RESULTS.parents[1] / "docs"
 GREY, GRID = "#57606a", "#d0d7de"
 BLUE, ORANGE, GREEN, PURPLE, PINK = "#0550ae", "#bc4c00", "#1a7f37", "#8250df", "#bf3989"
 Names = dict[str, tuple[str, str]]  # method -> name in the legend, and colour
@@ -256,7 +258,6 @@ def text(x: float, y: float, what: object, *, anchor: str = "middle", size: int 
 
 
 def main() -> None:
-    command("pictures", __doc__).parse_args()
     note = "8 heads, d = 64, k = 16, 8,192 tokens per batch; lines end where the next length needs over half the memory"
     draw_lengths(RESULTS / "attention-cpu.csv", DOCS / "attention.svg", ATTENTION, PANELS_OF_ATTENTION, note)
     draw_lengths(RESULTS / "windows-cpu.csv", DOCS / "windows.svg", WINDOWS, PANELS_OF_WINDOWS)

@@ -1,4 +1,6 @@
-"""Which classes of the installed transformers compute a relative term, and which of them relattn covers.
+"""Write docs/coverage.md: classes of the installed transformers with a relative term, and which of them relattn covers.
+
+    python -m tools.coverage
 
 The sources of the models are searched for names that relative terms have. No model is imported, except those of the
 supported families. Rotary positions are not listed: they add no term to the scores.
@@ -6,11 +8,16 @@ supported families. Rotary positions are not listed: they add no term to the sco
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import transformers
+
+from relattn.integrations.transformers.families import load_families
+from tools import DOCS
+
+PAGE = DOCS / "coverage.md"
 SCHEMES = (  # names in the code of a class, and the heading of docs/family.md; the first that matches counts
     (r"c2p|p2c", "DeBERTa"),
     (r"rel_pos_h|decomposed_rel_pos", "SAM"),
@@ -44,13 +51,8 @@ DOCSTRING_OR_COMMENT = re.compile(r'"""(?:.|\n)*?"""|#.*')
 
 def coverage() -> Iterator[tuple[str, str, str]]:
     """Yield the model, the class and its status, for each class with a relative term, by name."""
-    from relattn.integrations.transformers.families import load_families
-
     enabled = {patch.class_path for family in load_families() for patch in family.patches}
-    spec = importlib.util.find_spec("transformers")
-    assert spec is not None  # load_families imports it
-    assert spec.origin is not None
-    for path in sorted(Path(spec.origin).parent.glob("models/*/modeling_*.py")):
+    for path in sorted(Path(transformers.__file__).parent.glob("models/*/modeling_*.py")):
         model = path.parent.name
         for name, code in classes(path.read_text(encoding="utf-8")):
             if (scheme := scheme_of(name, code)) is not None:
@@ -85,9 +87,7 @@ def status(class_name: str, scheme: str) -> str:
 
 
 def page() -> str:
-    """Return the page of the documentation, docs/coverage.md."""
-    from transformers import __version__
-
+    """Return the text of docs/coverage.md."""
     rows = list(coverage())
     enabled, expressible, others = (
         sum(word in row[2] for row in rows) for word in ("*enabled*", "*expressible*", "*not expressible*")
@@ -95,8 +95,8 @@ def page() -> str:
     counts = f"{enabled} are enabled by `enable()`, {expressible} are expressible as a call of the operator"
     return f"""# Coverage of transformers
 
-`python -m relattn.integrations.transformers` makes this page for the installed version, here {__version__}. It searches
-the sources of all models for attention with a relative term. Rotary positions are not among them: they add no term.
+`python -m tools.coverage` writes this page for the installed version, here {transformers.__version__}. It searches the
+sources of all models for attention with a relative term. Rotary positions are not among them: they add no term.
 
 Of {len(rows)} classes, {counts}, and {others} are not. Where
 sequences are short, as in the windows of an image, a call gains little time. [Models](models.md) has measurements of
@@ -104,4 +104,13 @@ the models that are enabled. Of T5 and its kin, the encoders are.
 
 | model | class | status |
 |---|---|---|
-""" + "\n".join(f"| {model} | `{name}` | {text} |" for model, name, text in rows)
+""" + "".join(f"| {model} | `{name}` | {text} |\n" for model, name, text in rows)
+
+
+def main() -> None:
+    PAGE.write_text(page(), encoding="utf-8")
+    print(PAGE.relative_to(DOCS.parent))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
 """Write the reference pages of the command line and of a recipe's settings from the functions and dataclasses.
 
-    python -m benchmarks.reference
+    python -m tools.reference
 
 docs/reference/commands.md has the commands of `relattn`, docs/reference/recipe.md the fields of `Recipe`. Types,
 defaults and meanings are those that `relattn COMMAND --help` shows.
@@ -14,15 +14,13 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from relattn.translation.model.positions.options import OPTION_NAMES
-
-from benchmarks.pictures import DOCS
-from benchmarks.tables import markdown
 from relattn.translation.commands.main import GROUPS, command_of
 from relattn.translation.commands.parser import documentation
-from relattn.translation.config import Recipe, StageConfig
+from relattn.translation.config import OPTION_NAMES, Recipe, StageConfig
+from tools import DOCS
+from tools.tables import markdown
 
-GENERATED = "<!-- Written by python -m benchmarks.reference. Do not edit. -->\n"
+GENERATED = "<!-- Written by python -m tools.reference. Do not edit. -->\n"
 HEAD = ["option", "type", "default", "meaning"]
 TYPES = {int: "integer", float: "number", str: "text", bool: "true or false"}
 
