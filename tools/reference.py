@@ -1,9 +1,10 @@
-"""Write the reference pages of the command line and of a recipe's settings from the functions and dataclasses.
+"""Write the reference pages of the command line, a recipe's settings and the position schemes from the code.
 
     python -m tools.reference
 
 docs/reference/commands.md has the commands of `relattn`, docs/reference/recipe.md the fields of `Recipe`. Types,
-defaults and meanings are those that `relattn COMMAND --help` shows.
+defaults and meanings are those that `relattn COMMAND --help` shows. docs/reference/schemes.md has the position schemes,
+and what supports them.
 """
 
 import re
@@ -14,9 +15,12 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from relattn.translation.analysis.attention import shows_terms
 from relattn.translation.commands.main import GROUPS, command_of
 from relattn.translation.commands.parser import documentation
-from relattn.translation.config import OPTION_NAMES, Recipe, StageConfig
+from relattn.translation.config import OPTION_NAMES, SCHEMES, ModelConfig, Recipe, StageConfig
+from relattn.translation.formats.exportable import FORMATS, supporting_formats
+from relattn.translation.kernels.decoder import supports_positions
 from tools import DOCS
 from tools.tables import markdown
 
@@ -176,7 +180,38 @@ def anchor(title: str) -> str:
     return re.sub(r"[^\w-]+", "-", title.lower()).strip("-")
 
 
-PAGES: dict[str, Callable[[], str]] = {"reference/commands.md": commands, "reference/recipe.md": recipe}
+def schemes() -> str:
+    """Return the page of position schemes: what each is, and which parts of the toolkit support it."""
+    rows = []
+    for name, scheme in SCHEMES.items():
+        config = ModelConfig(positions=name)
+        defaults = {
+            option: "" if value is None else f" (`{str(value).lower()}`)" for option, value in scheme.options.items()
+        }
+        options = [f"`{option}`{default}" for option, default in defaults.items()]
+        support = (supports_positions(config), *(name in supporting_formats(config.position_spec) for name in FORMATS))
+        marks = ["yes" if supported else "no" for supported in (*support, shows_terms(config))]
+        limit = "no limit" if config.position_spec.max_length is None else "`max_positions`"
+        rows.append([f"`{name}`", cell(scheme.summary), ", ".join(options), limit, *marks])
+    head = ["positions", "signal", "options (default)", "maximum length", "compiled decoder", *FORMATS, "`analyze`"]
+    return "\n".join(
+        [
+            GENERATED,
+            "# Position schemes by name\n",
+            "Every scheme trains and translates in PyTorch. The last columns are the other parts of the toolkit that "
+            "support it with its default options. The other parts refuse it: a translation runs in PyTorch, and "
+            "`relattn translate --verbose` says why. CTranslate2 and Argos packages support neither `beyond: zero` nor "
+            "`tables_per_head`. [Position schemes](../schemes.md) has the details.\n",
+            markdown([head, *rows]),
+        ]
+    )
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "reference/commands.md": commands,
+    "reference/recipe.md": recipe,
+    "reference/schemes.md": schemes,
+}
 
 
 def written() -> dict[Path, str]:
