@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from relattn.translation.analysis.attention import shows_terms
 from relattn.translation.commands.main import GROUPS, command_of
 from relattn.translation.commands.parser import documentation
-from relattn.translation.config import OPTION_NAMES, SCHEMES, ModelConfig, Recipe, StageConfig
+from relattn.translation.config import OPTION_NAMES, SCHEMES, ModelConfig, Positions, Recipe, StageConfig
 from relattn.translation.formats.exportable import FORMATS, supporting_formats
 from relattn.translation.kernels.decoder import supports_positions
 from tools import DOCS
@@ -151,6 +151,8 @@ def type_name(kind: Any, field: Field[Any] | None = None) -> str:
         return f"list of {type_name(choices[0])}"
     if kind is Recipe:
         return "file or name"
+    if kind == Positions:
+        return "[name](schemes.md)"
     if get_origin(kind) is Literal:
         return " \\| ".join(f"`{choice}`" for choice in choices)
     if choices:
