@@ -95,7 +95,7 @@ def ran(machine: tuple[Level, Path], monkeypatch: pytest.MonkeyPatch) -> list[st
 
     def run(task: operators.Task, kernel: str, **tensors: Tensor) -> None:
         names.append(kernel)
-        task.point(**tensors)
+        task.set_pointers(**tensors)
         before, starts = file_of(task)
         path, results = folder / "call", set()
         for libraries in ([], [OPENMP])[: task.arguments.threads]:

@@ -28,8 +28,8 @@ static sizes sizes_of(const arguments *a) {
     idx hidden = 3 * a->heads * a->head_dim;
     for (idx l = 0; l < a->layer_count; l++)
         if (a->layers[l].feed_in.outputs > hidden) hidden = a->layers[l].feed_in.outputs;
-    const idx labels = up(a->left + 1, PADDING), joined = a->heads * a->head_dim, width = up(a->dim, PADDING);
-    return (sizes){labels, labels + 2 * MARGIN, joined, width, hidden, up(a->src_len, PADDING)};
+    const idx labels = round_up(a->left + 1, PADDING), joined = a->heads * a->head_dim, width = round_up(a->dim, PADDING);
+    return (sizes){labels, labels + 2 * MARGIN, joined, width, hidden, round_up(a->src_len, PADDING)};
 }
 
 typedef struct { /* buffers of a tile */
@@ -44,12 +44,12 @@ static idx tile_rows(const arguments *a) {
 static idx share(buffers *b, const arguments *a, real *space) {
     const sizes s = sizes_of(a);
     const idx rows = tile_rows(a), wide = s.width > s.joined ? s.width : s.joined, heads = rows * a->heads;
-    const idx self = up(a->position + 1, BLOCK) + PADDING, cross = a->per_source * s.src_len;
+    const idx self = round_up(a->position + 1, BLOCK) + PADDING, cross = a->per_source * s.src_len;
     const idx counts[] = {rows * s.width,   rows * wide, rows * s.hidden, heads * s.strip, heads * s.labels,
                           self > cross ? self : cross, rows * COLUMNS, rows, rows};
     real **fields[] = {&b->x, &b->y, &b->hidden, &b->strips, &b->masses, &b->scores, &b->logits, &b->tops, &b->sums};
     idx total = 0;
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; total += up(counts[i++], PADDING)) *fields[i] = space + total;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; total += round_up(counts[i++], PADDING)) *fields[i] = space + total;
     return total;
 }
 
@@ -74,15 +74,15 @@ INLINE void row_block(const int vecs, real *c, const real *x, const real *b, idx
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++)
 #pragma GCC unroll 4
-            for (int v = 0; v < vecs; v++) sums[i][v] += x[k + i] * AT(b + (k + i) * ldb + v * LANES);
+            for (int v = 0; v < vecs; v++) sums[i][v] += x[k + i] * VEC(b + (k + i) * ldb + v * LANES);
     for (; k < inner; k++)
 #pragma GCC unroll 4
-        for (int v = 0; v < vecs; v++) sums[0][v] += x[k] * AT(b + k * ldb + v * LANES);
+        for (int v = 0; v < vecs; v++) sums[0][v] += x[k] * VEC(b + k * ldb + v * LANES);
 #pragma GCC unroll 4
     for (int v = 0; v < vecs; v++) {
         const vec sum = (sums[0][v] + sums[1][v]) + (sums[2][v] + sums[3][v]);
-        if (add) AT(c + v * LANES) += sum;
-        else AT(c + v * LANES) = sum;
+        if (add) VEC(c + v * LANES) += sum;
+        else VEC(c + v * LANES) = sum;
     }
 }
 
@@ -90,32 +90,32 @@ INLINE void row_block(const int vecs, real *c, const real *x, const real *b, idx
 INLINE void rows_product(real *c, idx ldc, const real *a, idx lda, const real *b, idx ldb, idx panel, idx m, idx n,
                          idx inner, int add) {
     if (m > 1) {
-        product(c, ldc, a, lda, 1, b, ldb, panel, m, n, inner, add);
+        gemm(c, ldc, a, lda, 1, b, ldb, panel, m, n, inner, add);
         return;
     }
     for (idx j = 0; j < n; j += PANEL, b += panel)
-        if (n - j >= PANEL) row_block(TILE_VECS, c + j, a, b, ldb, inner, add);
+        if (n - j >= PANEL) row_block(MICRO_VECS, c + j, a, b, ldb, inner, add);
         else
             for (idx v = 0; v < n - j; v += LANES) row_block(1, c + j + v, a, b + v, ldb, inner, add);
 }
 
 /* The logistic function. */
 INLINE vec logistic(vec x) {
-    const vec power = power_of_2(-larger(x * LOG2_E, splat(-126)));
+    const vec power = vec_exp2(-vec_max(x * LOG2_E, splat(-126)));
     return 1 / (1 + power);
 }
 
 /* The error function, to 1.5e-7 (Abramowitz and Stegun, 7.1.26). */
 INLINE vec error_function(vec x) {
-    const vec far = larger(x, -x), t = 1 / (1 + (real)0.3275911 * far);
+    const vec far = vec_max(x, -x), t = 1 / (1 + (real)0.3275911 * far);
     const vec sum = ((((real)1.061405429 * t - (real)1.453152027) * t + (real)1.421413741) * t - (real)0.284496736) * t;
-    const vec y = 1 - (sum + (real)0.254829592) * t * power_of_2(-far * far * LOG2_E);
-    return pick(x < splat(0), -y, y);
+    const vec y = 1 - (sum + (real)0.254829592) * t * vec_exp2(-far * far * LOG2_E);
+    return blend(x < splat(0), -y, y);
 }
 
 INLINE vec activated(vec x, const idx kind) {
     switch (kind) {
-        case RELU: return larger(splat(0), x);
+        case RELU: return vec_max(splat(0), x);
         case GELU: return x * (1 + error_function(x * (real)0.70710678118654752)) / 2;
         case GELU_TANH: return x * logistic((real)1.5957691216057308 * (x + (real)0.044715 * x * x * x));
         default: return x * logistic(x);
@@ -124,7 +124,7 @@ INLINE vec activated(vec x, const idx kind) {
 
 INLINE void activate(real *c, idx ldc, idx m, idx n, const idx kind) {
     for (idx i = 0; i < m; i++)
-        for (idx j = 0; j < n; j += LANES) AT(c + i * ldc + j) = activated(AT(c + i * ldc + j), kind);
+        for (idx j = 0; j < n; j += LANES) VEC(c + i * ldc + j) = activated(VEC(c + i * ldc + j), kind);
 }
 
 enum { NO_ACTIVATION = -1 };
@@ -138,8 +138,8 @@ static void apply(real *c, idx ldc, const real *x, idx ldx, const map *w, idx fi
             real *to = c + i * ldc + j - first;
             for (idx r = 0; r < some; r++)
                 for (idx v = 0; v < n; v += LANES) {
-                    if (add) AT(to + r * ldc + v) += AT(w->bias + j + v);
-                    else AT(to + r * ldc + v) = AT(w->bias + j + v);
+                    if (add) VEC(to + r * ldc + v) += VEC(w->bias + j + v);
+                    else VEC(to + r * ldc + v) = VEC(w->bias + j + v);
                 }
             for (idx k = 0; k < w->inputs; k += INNER) {
                 const idx inner = w->inputs - k < INNER ? w->inputs - k : INNER;
@@ -162,13 +162,13 @@ static void normalize(real *to, idx ldt, const real *from, const norm *n, idx ro
     for (idx r = 0; r < rows; r++) {
         const real *x = from + r * width;
         vec total = splat(0), squares = splat(0);
-        for (idx i = 0; i < width; i += LANES) total += AT(x + i);
-        const real mean = sum_of(total) / dim;
-        for (idx i = 0; i < width; i += LANES) squares += (AT(x + i) - mean) * (AT(x + i) - mean);
-        const real variance = (sum_of(squares) - (width - dim) * mean * mean) / dim; /* without padding */
+        for (idx i = 0; i < width; i += LANES) total += VEC(x + i);
+        const real mean = reduce_sum(total) / dim;
+        for (idx i = 0; i < width; i += LANES) squares += (VEC(x + i) - mean) * (VEC(x + i) - mean);
+        const real variance = (reduce_sum(squares) - (width - dim) * mean * mean) / dim; /* without padding */
         const real times = 1 / sqrt(variance + epsilon);
         for (idx i = 0; i < width; i += LANES)
-            AT(to + r * ldt + i) = (AT(x + i) - mean) * times * AT(n->weight + i) + AT(n->bias + i);
+            VEC(to + r * ldt + i) = (VEC(x + i) - mean) * times * VEC(n->weight + i) + VEC(n->bias + i);
     }
 }
 
@@ -178,15 +178,15 @@ static void normalize(real *to, idx ldt, const real *from, const norm *n, idx ro
 INLINE void softmax(real *s, idx count) {
     vec most = splat(-INFINITY), total = splat(0);
     for (idx j = count; j % LANES != 0; j++) s[j] = -INFINITY;
-    for (idx j = 0; j < count; j += LANES) most = larger(most, AT(s + j));
-    const real base = max_of(most);
+    for (idx j = 0; j < count; j += LANES) most = vec_max(most, VEC(s + j));
+    const real base = reduce_max(most);
     for (idx j = 0; j < count; j += LANES) {
-        const vec p = power_of_2(AT(s + j) - base);
-        AT(s + j) = p;
+        const vec p = vec_exp2(VEC(s + j) - base);
+        VEC(s + j) = p;
         total += p;
     }
-    const real times = 1 / sum_of(total);
-    for (idx j = 0; j < count; j += LANES) AT(s + j) *= times;
+    const real times = 1 / reduce_sum(total);
+    for (idx j = 0; j < count; j += LANES) VEC(s + j) *= times;
 }
 
 /* Scores of a query by the positions of a block: q (dim) K (dim, BLOCK). Sums of every fourth, second or each number
@@ -202,12 +202,12 @@ INLINE void block_scores(real *to, const real *q, const real *keys, idx dim) {
 #pragma GCC unroll 4
         for (int c = 0; c < CHAINS; c++)
 #pragma GCC unroll 4
-            for (int v = 0; v < VECS; v++) sums[c][v] += q[d + c] * AT(keys + (d + c) * BLOCK + v * LANES);
+            for (int v = 0; v < VECS; v++) sums[c][v] += q[d + c] * VEC(keys + (d + c) * BLOCK + v * LANES);
 #pragma GCC unroll 4
     for (int v = 0; v < VECS; v++) {
 #pragma GCC unroll 4
         for (int c = 1; c < CHAINS; c++) sums[0][v] += sums[c][v];
-        AT(to + v * LANES) = sums[0][v];
+        VEC(to + v * LANES) = sums[0][v];
     }
 }
 
@@ -223,15 +223,15 @@ INLINE void weigh(const int vecs, real *out, const real *p, const real *const *b
         for (; i + 1 < some; i += 2, row += 2 * dim)
 #pragma GCC unroll 4
             for (int v = 0; v < vecs; v++) {
-                sums[0][v] += p[j + i] * AT(row + v * LANES);
-                sums[1][v] += p[j + i + 1] * AT(row + dim + v * LANES);
+                sums[0][v] += p[j + i] * VEC(row + v * LANES);
+                sums[1][v] += p[j + i + 1] * VEC(row + dim + v * LANES);
             }
         if (i < some)
 #pragma GCC unroll 4
-            for (int v = 0; v < vecs; v++) sums[0][v] += p[j + i] * AT(row + v * LANES);
+            for (int v = 0; v < vecs; v++) sums[0][v] += p[j + i] * VEC(row + v * LANES);
     }
 #pragma GCC unroll 4
-    for (int v = 0; v < vecs; v++) AT(out + v * LANES) = sums[0][v] + sums[1][v];
+    for (int v = 0; v < vecs; v++) VEC(out + v * LANES) = sums[0][v] + sums[1][v];
 }
 
 static void rotate(real *x, const arguments *a, real sign) {
@@ -253,7 +253,7 @@ static void fill_strips(const arguments *a, const sizes *s, const layer *l, buff
         if (l->rel_bias)
             for (idx r = 0; r < rows; r++)
                 memcpy(to + r * ld, l->rel_bias + h * s->strip + MARGIN + first, sizeof(real) * (s->labels - first));
-        product(to, ld, b->hidden + h * a->head_dim, s->hidden, 1,
+        gemm(to, ld, b->hidden + h * a->head_dim, s->hidden, 1,
                 l->rel_key + h * l->rel_key_head + first * a->head_dim, PANEL, a->head_dim * PANEL, rows,
                 s->labels - first, a->head_dim, l->rel_bias != NULL);
         if (a->position > a->left)
@@ -299,7 +299,7 @@ static void attend(const arguments *a, const sizes *s, idx l, buffers *b, idx fi
                                                  : own->rel_bias + h * s->strip;
                 for (idx j = 0; j < count; j += LANES) {
                     const idx label = a->left - a->position + j;
-                    AT(b->scores + j) += AT(strip + MARGIN + (label < -LANES ? -LANES : label));
+                    VEC(b->scores + j) += VEC(strip + MARGIN + (label < -LANES ? -LANES : label));
                 }
             }
             softmax(b->scores, count);
@@ -314,7 +314,7 @@ static void attend(const arguments *a, const sizes *s, idx l, buffers *b, idx fi
     if (own->rel_value) {
         const idx first = a->left > a->position ? a->left - a->position : 0;
         for (idx h = 0; h < a->heads; h++)
-            product(b->y + h * dim, s->joined, b->masses + h * s->labels + first, a->heads * s->labels, 1,
+            gemm(b->y + h * dim, s->joined, b->masses + h * s->labels + first, a->heads * s->labels, 1,
                     own->rel_value + h * own->rel_value_head + first * dim, dim, PANEL, rows, dim, a->left + 1 - first,
                     1);
     }
@@ -332,7 +332,7 @@ static void attend_source(const arguments *a, const sizes *s, const layer *l, bu
         for (idx h = 0; h < a->heads; h++) {
             const real *keys = l->memory + (source * a->heads + h) * 2 * size;
             rows_product(b->scores, s->src_len, b->hidden + r * s->hidden + h * dim, s->hidden, keys, s->src_len, PANEL,
-                         per, up(count, LANES), dim, 0);
+                         per, round_up(count, LANES), dim, 0);
             for (idx i = 0; i < per; i++) softmax(b->scores + i * s->src_len, count);
             rows_product(b->y + r * s->joined + h * dim, s->joined, b->scores, s->src_len, keys + size, dim, PANEL, per,
                          dim, count, 0);
@@ -391,10 +391,10 @@ INLINE void insert(real *values, int64_t *tokens, idx best, real value, idx toke
 /* Take some logits of a row, from token `first` on, into its maximum, its sum and its best candidates. */
 static void rank(const arguments *a, idx row, real *z, idx first, idx count, real *top, real *sum) {
     vec most = splat(*top), total = splat(0);
-    for (idx j = 0; j < count; j += LANES) most = larger(most, AT(z + j));
-    const real highest = max_of(most), base = highest > -INFINITY ? highest : 0;
-    for (idx j = 0; j < count; j += LANES) total += power_of_2((AT(z + j) - base) * LOG2_E);
-    *sum = *sum * exp2((*top - base) * LOG2_E) + sum_of(total);
+    for (idx j = 0; j < count; j += LANES) most = vec_max(most, VEC(z + j));
+    const real highest = reduce_max(most), base = highest > -INFINITY ? highest : 0;
+    for (idx j = 0; j < count; j += LANES) total += vec_exp2((VEC(z + j) - base) * LOG2_E);
+    *sum = *sum * exp2((*top - base) * LOG2_E) + reduce_sum(total);
     *top = highest;
     real *values = a->values + row * a->best;
     int64_t *tokens = a->candidates + row * a->best;
@@ -408,7 +408,7 @@ static void rank(const arguments *a, idx row, real *z, idx first, idx count, rea
         if (token >= 0 && token < count) z[token] = -INFINITY;
     }
     for (idx j = 0; j < count; j += LANES)
-        if (any_above(AT(z + j), values[a->best - 1]))
+        if (any_greater(VEC(z + j), values[a->best - 1]))
             for (idx i = j; i < j + LANES; i++)
                 if (z[i] > values[a->best - 1]) insert(values, tokens, a->best, z[i], first + i);
 }
@@ -485,7 +485,7 @@ static void copy_rows(real *to_block, const real *from_block, const int64_t *fro
 /* Copy rows of the cache over others. No row is both copied and overwritten. */
 void relattn_move(const arguments *a, const int64_t *from, const int64_t *to, idx count) {
     real *const *blocks = (real *const *)a->blocks;
-    for (idx b = 0; b < up(a->position, BLOCK) / BLOCK; b++)
+    for (idx b = 0; b < round_up(a->position, BLOCK) / BLOCK; b++)
         copy_rows(blocks[b], blocks[b], from, to, count, row_size(a));
 }
 

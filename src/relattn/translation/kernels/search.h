@@ -29,9 +29,9 @@ typedef struct {
 
 static void *large(idx bytes) {
     const idx page = 1 << 21;
-    void *memory = aligned_alloc(bytes < page ? 64 : page, up(bytes, bytes < page ? 64 : page));
+    void *memory = aligned_alloc(bytes < page ? 64 : page, round_up(bytes, bytes < page ? 64 : page));
 #ifdef MADV_HUGEPAGE
-    if (memory && bytes >= page) madvise(memory, up(bytes, page), MADV_HUGEPAGE);
+    if (memory && bytes >= page) madvise(memory, round_up(bytes, page), MADV_HUGEPAGE);
 #endif
     return memory;
 }
@@ -206,7 +206,7 @@ static int run_search(const search *a, searching *s, arguments step, char *is_li
 /* Search, write the finished hypotheses of each sentence, and return what `run_search` does. */
 int relattn_search(const search *a) {
     const idx rows = a->sentences * a->beam, most = a->beam == 1 ? 1 : 2 * a->beam;
-    const idx blocks = up(a->capacity, BLOCK) / BLOCK;
+    const idx blocks = round_up(a->capacity, BLOCK) / BLOCK;
     arguments step = a->step;
     step.best = most < step.vocab ? most : step.vocab;
     step.position = a->capacity - 1;
@@ -232,10 +232,10 @@ int relattn_search(const search *a) {
     };
     const idx count = sizeof pieces / sizeof *pieces;
     idx total = 0;
-    for (idx i = 0; i < count; i++) total += up(pieces[i].bytes, 64);
+    for (idx i = 0; i < count; i++) total += round_up(pieces[i].bytes, 64);
     char *memory = aligned_alloc(64, total), *left = memory; /* often much more than is used */
     if (!memory) return -2;
-    for (idx i = 0; i < count; left += up(pieces[i++].bytes, 64)) memcpy(pieces[i].field, &left, sizeof left);
+    for (idx i = 0; i < count; left += round_up(pieces[i++].bytes, 64)) memcpy(pieces[i].field, &left, sizeof left);
     memset(s.blocks, 0, sizeof(real *) * blocks);
     step.blocks = s.blocks, step.tokens = s.inputs, step.only = s.only, step.logits = NULL, step.space = s.space;
     step.values = s.values, step.candidates = s.candidates;
