@@ -1,15 +1,14 @@
-"""Builds the compiled kernels into the wheel: for each level of processor a shared object that computes in float32 and
-one that computes in float64, or one for bfloat16 where it has instructions for that.
+"""Compile the kernels for the wheel: per processor level, one shared object per dtype that the kernels compute in.
 
-They are compiled for the machine at hand by its own C compiler; or for the machine and system that RELATTN_TARGET
-names, by `ziglang`, a compiler for all of them that the package index has:
+By default, the C compiler of this machine compiles them for this machine. RELATTN_TARGET selects another machine and
+system, for which `ziglang` compiles, a cross compiler on the package index:
 
-    x86_64-linux-gnu.2.28, aarch64-linux-gnu.2.28     Linux with a C library (glibc) of at least that version
-    aarch64-macos.11.0                                macOS on ARM, from that version on
+    x86_64-linux-gnu.2.28, aarch64-linux-gnu.2.28     Linux with a C library (glibc) of at least this version
+    aarch64-macos.11.0                                macOS on ARM, from this version on
     none                                              no kernels, for all other machines
 
-The objects know nothing of Python or PyTorch versions. Where there is no C compiler, the package is whole without
-them: the other backends do their work.
+The objects do not depend on the versions of Python and PyTorch. Without a C compiler the package is built without them,
+and uses the other backends.
 """
 
 import os
@@ -30,118 +29,135 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 NATIVE = Path("src/relattn/backends/native")
 DECODER = Path("src/relattn/translation/kernels")
-PROCESSORS = runpy.run_path(str(Path(__file__).parent / NATIVE / "levels.py"))
+LEVELS_MODULE = runpy.run_path(str(Path(__file__).parent / NATIVE / "levels.py"))  # its globals
 FLAGS = ["-O3", "-std=gnu11", "-shared", "-fPIC", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
-QUIET = ["-Wno-psabi", "-Wno-unknown-warning-option"]  # vectors wider than a processor's are taken apart: as intended
+WARNING_FLAGS = ["-Wno-psabi", "-Wno-unknown-warning-option"]  # some vectors are wider than the processor's
 LIBRARIES = ["-lm", "-ldl", "-lpthread"]
-DEFINES: dict[str, list[str]] = {"float32": [], "float64": ["-DREAL64"], "bfloat16": ["-DPAIRS"]}  # by number
-NUMBERS = {level.name: level.dtypes for levels in PROCESSORS["LEVELS"].values() for level in levels}
+DEFINES: dict[str, list[str]] = {"float32": [], "float64": ["-DREAL64"], "bfloat16": ["-DPAIRS"]}  # by dtype
+DTYPES = {level.name: level.dtypes for levels in LEVELS_MODULE["LEVELS"].values() for level in levels}
 
 
 class Target(NamedTuple):
-    """What the wheel is for: its platform tag, and for each level of processor the command that compiles for it."""
+    """The target of a wheel.
+
+    Attributes:
+        tag: Platform tag of the wheel.
+        compilers: Command that compiles for a processor level, by level name.
+    """
 
     tag: str
     compilers: dict[str, list[str]]
 
 
 def levels(machine: str, is_macos: bool) -> list[Any]:
-    """The processors to compile for. Apple's are of one level, the lowest."""
-    found = PROCESSORS["LEVELS"].get(PROCESSORS["machine_of"](machine), ())
-    return list(found[-1:] if is_macos else found)
+    """Return the processor levels to compile for. All Apple processors use the lowest level."""
+    machine_levels = LEVELS_MODULE["LEVELS"].get(LEVELS_MODULE["machine_of"](machine), ())
+    return list(machine_levels[-1:] if is_macos else machine_levels)
 
 
 def compiler() -> list[str]:
-    """The compiler that CC names, perhaps by a wrapper and with flags."""
+    """Return the command of the C compiler: CC, which may have a wrapper and flags, or `cc`."""
     return shlex.split(os.environ.get("CC", "")) or ["cc"]
 
 
-def at_hand() -> Target | None:
-    """This machine, by its compiler; None where that is not there."""
+def host_target() -> Target | None:
+    """Return this machine as a target of its C compiler, or None if there is no compiler."""
     if sys.platform not in ("linux", "darwin") or not shutil.which(compiler()[0]):
         return None
-    found = levels(platform.machine(), sys.platform == "darwin")
+    host_levels = levels(platform.machine(), sys.platform == "darwin")
     tag = re.sub(r"\W", "_", sysconfig.get_platform()).replace("universal2", platform.machine())
-    return Target(tag, {level.name: [*compiler(), *level.flags] for level in found})
+    return Target(tag, {level.name: [*compiler(), *level.flags] for level in host_levels})
 
 
-def named(target: str) -> Target | None:
-    """What RELATTN_TARGET says; None for no kernels."""
+def parse_target(target: str) -> Target | None:
+    """Return the target that a value of RELATTN_TARGET names, or None for "none"."""
     if target == "none":
         return None
-    found = re.fullmatch(r"(x86_64|aarch64)-linux-gnu\.(\d+)\.(\d+)|(aarch64)-macos\.(\d+)\.(\d+)", target)
-    if not found:
-        raise SystemExit(f"RELATTN_TARGET is {target!r}, not MACHINE-linux-gnu.X.Y, aarch64-macos.X.Y or none")
+    match = re.fullmatch(r"(x86_64|aarch64)-linux-gnu\.(\d+)\.(\d+)|(aarch64)-macos\.(\d+)\.(\d+)", target)
+    if not match:
+        raise SystemExit(f"RELATTN_TARGET must be MACHINE-linux-gnu.X.Y, aarch64-macos.X.Y or none, got {target!r}")
     if not find_spec("ziglang"):
-        raise SystemExit(f"RELATTN_TARGET={target} is compiled by ziglang, which is not there: pip install ziglang")
-    machine, major, minor = (group for group in found.groups() if group)
+        raise SystemExit(f"RELATTN_TARGET={target} requires the compiler ziglang: pip install ziglang")
+    machine, major, minor = (group for group in match.groups() if group)
     is_macos = "macos" in target
     tag = f"macosx_{major}_{minor}_arm64" if is_macos else f"manylinux_{major}_{minor}_{machine}"
-    start = [sys.executable, "-m", "ziglang", "cc", "-target", target, "-s"]
-    return Target(tag, {level.name: [*start, *map(in_zig, level.flags)] for level in levels(machine, is_macos)})
+    zig = [sys.executable, "-m", "ziglang", "cc", "-target", target, "-s"]
+    return Target(tag, {level.name: [*zig, *map(zig_flag, level.flags)] for level in levels(machine, is_macos)})
 
 
-def in_zig(flag: str) -> str:
-    """A compiler's flag as zig takes it, which has _ for - in the names of processors."""
+def zig_flag(flag: str) -> str:
+    """Return a compiler flag for zig, whose processor names have _ instead of -."""
     name, equals, value = flag.partition("=")
     return name + equals + value.replace("-", "_")
 
 
-def commands(folder: Path, target: Target) -> dict[Path, list[str]]:
-    """Return the commands that compile the objects of attention, to be run in `folder`.
-
-    Outputs are names and not paths, since macOS writes them into the objects.
-    """
-    return commands_of("attention", "arguments.h", folder, target, tuple(DEFINES))
+def attention_commands(folder: Path, target: Target) -> dict[Path, list[str]]:
+    """Return the commands that compile the attention kernels, by object file. Run them in `folder`."""
+    return compile_commands("attention", "arguments.h", folder, target, tuple(DEFINES))
 
 
 def decoder_commands(folder: Path, target: Target) -> dict[Path, list[str]]:
-    """The same for the decoder of the toolkit, which computes in float32 and includes headers of attention."""
-    found = commands_of("decoder", "decoder.h", folder, target, ("float32",))
-    return {made: [*command, f"-I{os.path.relpath(NATIVE, DECODER)}"] for made, command in found.items()}
+    """Return the commands that compile the decoder kernel, which is float32 and includes headers of attention."""
+    commands = compile_commands("decoder", "decoder.h", folder, target, ("float32",))
+    return {path: [*command, f"-I{os.path.relpath(NATIVE, DECODER)}"] for path, command in commands.items()}
 
 
 def all_commands(root: Path, target: Target) -> dict[Path, list[str]]:
-    """Return the commands that compile all objects of the project below `root`."""
-    return {**commands(root / NATIVE, target), **decoder_commands(root / DECODER, target)}
+    """Return the commands that compile all objects of the project below `root`, by object file."""
+    return {**attention_commands(root / NATIVE, target), **decoder_commands(root / DECODER, target)}
 
 
-def commands_of(
-    kernel: str, header: str, folder: Path, target: Target, numbers: tuple[str, ...]
+def compile_commands(
+    kernel: str, header: str, folder: Path, target: Target, dtypes: tuple[str, ...]
 ) -> dict[Path, list[str]]:
+    """Return the commands that compile a source file for all levels of a target, by object file.
+
+    Output files are names and not paths, since macOS writes them into the objects.
+
+    Args:
+        kernel: Name of the source file without suffix.
+        header: Name of the header whose checksum the objects contain.
+        folder: Directory of both files.
+        target: The target.
+        dtypes: Dtypes that the kernel supports. Levels may support fewer.
+    """
     checksum = zlib.crc32((folder / header).read_bytes())
-    found = {}
-    for level, start in target.compilers.items():
-        for number in (number for number in NUMBERS[level] if number in numbers):
-            made = folder / f"{kernel}-{level}-{number}.so"
-            given = [*FLAGS, *QUIET, *DEFINES[number], f"-DCHECKSUM={checksum}u", f"{kernel}.c", *LIBRARIES]
-            found[made] = [*start, *given, "-o", made.name]
-    return found
+    commands = {}
+    for level, level_compiler in target.compilers.items():
+        for dtype in (dtype for dtype in DTYPES[level] if dtype in dtypes):
+            path = folder / f"{kernel}-{level}-{dtype}.so"
+            flags = [*FLAGS, *WARNING_FLAGS, *DEFINES[dtype], f"-DCHECKSUM={checksum}u"]
+            commands[path] = [*level_compiler, *flags, f"{kernel}.c", *LIBRARIES, "-o", path.name]
+    return commands
 
 
 class CompileKernels(BuildHookInterface):
+    """Compile all kernels and add them to the wheel.
+
+    For this machine, kernels that cannot be compiled are left out with a warning. With RELATTN_TARGET this is an error.
+    """
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        asked = os.environ.get("RELATTN_TARGET", "")
-        target = named(asked) if asked else at_hand()
+        target_name = os.environ.get("RELATTN_TARGET", "")
+        target = parse_target(target_name) if target_name else host_target()
         if target is None:
-            if not asked:
+            if not target_name:
                 self.app.display_warning(
-                    "relattn: no C compiler for the kernels of backend 'native'; going on without them"
+                    "relattn: no C compiler for the kernels of backend 'native'; building without them"
                 )
             return
-        root, running = Path(self.root), {}
-        for made, command in all_commands(root, target).items():
-            made.unlink(missing_ok=True)
-            running[made] = subprocess.Popen(command, cwd=made.parent)
-        compiled = {made.relative_to(root): process.wait() == 0 for made, process in running.items()}
-        for path, is_made in compiled.items():
-            name = path.name
-            if is_made:
+        root, processes = Path(self.root), {}
+        for path, command in all_commands(root, target).items():
+            path.unlink(missing_ok=True)
+            processes[path] = subprocess.Popen(command, cwd=path.parent)
+        is_compiled = {path.relative_to(root): process.wait() == 0 for path, process in processes.items()}
+        for path, succeeded in is_compiled.items():
+            if succeeded:
                 build_data["artifacts"].append(f"/{path}")
-            elif asked:
-                raise SystemExit(f"relattn: {name} could not be compiled for {asked}")
+            elif target_name:
+                raise SystemExit(f"relattn: {path.name} could not be compiled for {target_name}")
             else:
-                self.app.display_warning(f"relattn: {name} could not be compiled; going on without it")
-        if any(compiled.values()):
+                self.app.display_warning(f"relattn: {path.name} could not be compiled; building without it")
+        if any(is_compiled.values()):
             build_data["pure_python"] = False
-            build_data["tag"] = f"py3-none-{target.tag}"  # no Python of its own inside
+            build_data["tag"] = f"py3-none-{target.tag}"  # for every version of Python

@@ -187,7 +187,9 @@ def test_threads_change_nothing(tmp_path, monkeypatch):
     (folder / "attention.c").rename(folder / "kernels.c")
     (folder / "attention.c").write_text(WITHOUT_POOL, encoding="utf-8")
     path = library.object_of(EXACT[-1], "float32", folder)
-    subprocess.run([*hatch_build.commands(folder, hatch_build.at_hand())[path], "-O0"], cwd=folder, check=True)
+    subprocess.run(
+        [*hatch_build.attention_commands(folder, hatch_build.host_target())[path], "-O0"], cwd=folder, check=True
+    )
     without_pool = library.load(EXACT[-1], torch.float32, folder)
     started, most = (ctypes.c_int.in_dll(without_pool.library, name) for name in ("started", "most"))
 

@@ -76,7 +76,7 @@ def test_objects_that_do_not_compile_are_left_out(tmp_path, capfd):
 
 def test_a_target_needs_all_of_its_kernels(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("RELATTN_TARGET", "a target")
-    monkeypatch.setattr(hatch_build, "named", lambda target: hatch_build.at_hand())
+    monkeypatch.setattr(hatch_build, "parse_target", lambda target: hatch_build.host_target())
     with pytest.raises(SystemExit, match=r"float64\.so .* a target"):
         compile_kernels(tmp_path, FAILS)
 
@@ -100,9 +100,9 @@ TARGETS = [
 @pytest.mark.parametrize(("target", "tag", "levels"), TARGETS)
 def test_targets_have_tags_and_levels(target, tag, levels, monkeypatch):
     monkeypatch.setattr(hatch_build, "find_spec", lambda name: name == "ziglang")
-    found = hatch_build.named(target)
-    assert (found.tag, list(found.compilers)) == (tag, levels)
-    processors = {flag for command in found.compilers.values() for flag in command if flag.startswith("-march")}
+    parsed = hatch_build.parse_target(target)
+    assert (parsed.tag, list(parsed.compilers)) == (tag, levels)
+    processors = {flag for command in parsed.compilers.values() for flag in command if flag.startswith("-march")}
     plain = [name for name in levels if re.fullmatch(r"x86-64(-v\d)?", name)]  # zig writes these with _
     assert processors == {f"-march={name.replace('-', '_')}" for name in plain}
 
@@ -111,17 +111,17 @@ def test_a_mac_compiles_one_level_for_its_own_processor(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     monkeypatch.setattr(sysconfig, "get_platform", lambda: "macosx-11.0-universal2")  # of Python, for both machines
-    found = hatch_build.at_hand()
-    assert (found.tag, list(found.compilers)) == ("macosx_11_0_arm64", ["aarch64"])
+    target = hatch_build.host_target()
+    assert (target.tag, list(target.compilers)) == ("macosx_11_0_arm64", ["aarch64"])
 
 
 def test_wrong_targets_are_errors(monkeypatch):
     for target in ("x86_64-linux-gnu", "x86_64-macos.11.0", "linux", "aarch64-linux-gnu.2.28.1"):
         with pytest.raises(SystemExit, match=f"RELATTN_TARGET.*'{target}'"):
-            hatch_build.named(target)
+            hatch_build.parse_target(target)
     monkeypatch.setattr(hatch_build, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="pip install ziglang"):
-        hatch_build.named("x86_64-linux-gnu.2.28")
+        hatch_build.parse_target("x86_64-linux-gnu.2.28")
 
 
 def test_imports_of_the_toolkit_are_declared():

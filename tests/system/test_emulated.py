@@ -56,7 +56,7 @@ def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if any(shutil.which(command) is None for command in (compiler, *level.emulator[:1])):
         pytest.skip(f"run: apt-get install {level.needs or 'qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross'}")
     source = Path(__file__).with_name("emulated.c")
-    start = [compiler, *hatch_build.FLAGS, *hatch_build.QUIET, *FLAGS[request.param], "-DCHECKSUM=0"]
+    start = [compiler, *hatch_build.FLAGS, *hatch_build.WARNING_FLAGS, *FLAGS[request.param], "-DCHECKSUM=0"]
     commands = [[compiler, source, "-ldl", "-o", folder / "driver"]]
     for real in levels.EXACT:
         end = [*hatch_build.DEFINES[real], library.HERE / "attention.c", *hatch_build.LIBRARIES]
@@ -95,7 +95,7 @@ def ran(machine: tuple[Level, Path], monkeypatch: pytest.MonkeyPatch) -> list[st
 
     def run(task: operators.Task, kernel: str, **tensors: Tensor) -> None:
         names.append(kernel)
-        task.point(**tensors)
+        task.set_pointers(**tensors)
         before, starts = file_of(task)
         path, results = folder / "call", set()
         for libraries in ([], [OPENMP])[: task.arguments.threads]:

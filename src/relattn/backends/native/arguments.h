@@ -1,42 +1,45 @@
-/* The arguments of a kernel: those of relattn.call.Call by the same names, beside sizes and results.
+/* The arguments of a kernel: those of relattn.call.Call, with the same names, and sizes and results.
 
-   They are written down here alone: `library.py` reads these structures too, so every line of one is `type names;`.
-   An object holds the checksum of the text that it was compiled with, and is not used with any other. */
+   `library.py` reads these structures too, so that each field is declared only once. Every line of a structure must be
+   `type names;`. An object file holds the checksum of the header that it was compiled with. It is rejected if the
+   header differs. */
 
 #ifndef RELATTN_ARGUMENTS_H
 #define RELATTN_ARGUMENTS_H
 
 #include "vectors.h" /* real, idx */
 
-/* Where a tensor lies: its strides are counted in elements, and its last dimension is contiguous. */
+/* The address and the strides of a tensor. Strides are in elements, and the last dimension is contiguous. */
 typedef struct {
     void *data;
-    idx batch, head, row;
+    idx batch_stride, head_stride, row_stride;
 } array;
 
 typedef struct {
-    /* (batch, heads, rows, dim) in `type`; key and value have key_heads heads; a rel_query may have no data */
+    /* (batch, heads, rows, dim) of dtype `type`; key and value have key_heads heads; data of rel_query may be NULL */
     array query, key, value, rel_query, output, grad, d_query, d_key, d_value, d_rel_query;
-    /* (1, heads, labels, rel_dim, value_dim or dim) in `type`, stride 0 where heads share one; no data where there is
-       none */
+    /* (1, heads, labels, rel_dim, value_dim or dim) of dtype `type`; head_stride is 0 if heads share a table; data is
+       NULL without a table */
     array rel_key, rel_value, pos_query;
-    /* (batch, heads, queries) in the build's number */
+    /* (batch, heads, queries) of dtype `real` */
     array lse;
-    /* one byte per pair, (batch, heads, queries, keys), strides 0 where broadcast; no data where there is none */
+    /* (batch, heads, queries, keys), one byte per pair; strides are 0 in broadcast dimensions; data is NULL without a
+       mask */
     array mask;
-    /* as the mask; integers of `relations_size` bytes */
+    /* like the mask, with integers of `relations_size` bytes */
     array relations;
-    /* (shares, heads, labels, padded dim) in the build's number, zeros at first */
+    /* (splits, heads, labels, padded dim) of dtype `real`, initialized to zero */
     real *d_rel_key, *d_rel_value, *d_pos_query;
     /* (batch,), or NULL */
     const int64_t *query_offsets, *key_lengths, *query_lengths;
     idx batch, heads, key_heads, queries, keys, dim, value_dim, rel_dim, labels, relations_size, type, threads;
-    /* parts of the batch whose heads have gradients of the tables of their own */
-    idx shares;
+    /* number of parts of the batch; each part has separate table gradients */
+    idx splits;
     idx query_offset, left, clips, is_causal;
     /* number of keys in the window before and after the first position of a query's chunk; -1: no limit */
     idx window_left, window_right, chunk;
-    /* a pair is kept where its draw from [0, 2^24) is below the threshold, and multiplied by the scale: 1 / (1 - p) */
+    /* dropout keeps a pair if its random number from [0, 2^24) is below keep_threshold, and multiplies its weight by
+       keep_scale = 1 / (1 - p) */
     idx keep_threshold;
     real scale, keep_scale;
     uint64_t seed;

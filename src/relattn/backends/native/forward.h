@@ -7,262 +7,288 @@
 #include "threads.h"
 
 typedef struct {
-    real *space, *columns, *query, *rel_query, *scores, *output, *terms, *masses;
-    real *base, *sums, *total; /* per row: see forward_row */
-    factor factor; /* of scores */
-    number *keys, *values, *query_lhs, *scores_lhs;    /* operands of products */
+    real *scratch, *transpose_scratch, *query, *rel_query, *scores, *output, *terms, *label_sums;
+    real *base, *lane_sums, *row_sums; /* per row: the base, and sums of 2^(score - base) in vectors and in all */
+    split_real scale;                  /* factor of the scores */
+    operand *keys, *values, *query_lhs, *scores_lhs; /* operands of products */
     table rel_key, rel_value;
     key_strips strips;
-    run labels; /* those that are loaded of the tables */
-    idx loaded; /* the head of which keys and values are loaded, -1 for none */
-    run held;   /* these keys */
-} forward_space;
+    range labels;      /* the labels whose rows of the tables are loaded */
+    idx loaded_head;   /* the head whose keys and values are loaded, -1 for none */
+    range loaded_keys; /* the keys that are loaded */
+} forward_workspace;
 
-/* Raise the base of a row, which is a score in powers of 2, and scale down what was summed with the old one. */
-static void raise_base(const arguments *a, const place *at, idx r, real top, rows out, const forward_space *w) {
-    const real shrink = w->base[r] == -INFINITY ? 0 : exp2(w->base[r] - top);
-    const idx width = strip_width(a), used = used_of(a, at), wide = up(a->value_dim, PADDING);
-    w->base[r] = top;
-    AT(w->sums + r * LANES) *= shrink;
-    if (at->key == at->begin) return;
-    for (idx i = 0; i < wide; i += LANES) AT(out.data + r * out.row + i) *= shrink;
+/* Raise the base of a row, and rescale the sums that were computed with the old one. */
+static void raise_base(const arguments *a, const tile_info *tile, idx r, real new_base, matrix out,
+                       const forward_workspace *w) {
+    const real rescale = w->base[r] == -INFINITY ? 0 : exp2(w->base[r] - new_base);
+    const idx width = strip_width(a), used_width = used_strip_width(a, tile),
+              padded_value_dim = round_up(a->value_dim, PADDING);
+    w->base[r] = new_base;
+    VEC(w->lane_sums + r * LANES) *= rescale;
+    if (tile->first_key == tile->keys_begin) return;
+    for (idx i = 0; i < padded_value_dim; i += LANES) VEC(out.data + r * out.row_stride + i) *= rescale;
     if (a->rel_value.data)
-        for (idx i = 0; i < used; i += LANES) AT(w->masses + r * width + i) *= shrink;
+        for (idx i = 0; i < used_width; i += LANES) VEC(w->label_sums + r * width + i) *= rescale;
 }
 
-/* The base of a row is at most RISE below its highest score so far. That is exact: probabilities relative to a lower
-   base are larger by the same factor everywhere, and 2^RISE of them are far from an overflow. */
-#define RISE 24
+/* The base of a row is at most MAX_RISE below its highest score so far. The result does not depend on the base, since
+   it scales all probabilities of a row by the same factor. 2^MAX_RISE is far from an overflow. */
+#define MAX_RISE 24
 
-/* Replace the scores of a row of a tile by 2^(score - base): probabilities, but for a factor of the row. Return whether
-   the row attends to a key. */
-INLINE int forward_row(const arguments *a, const place *at, idx r, idx position, rows out, const forward_space *w,
-                       const int flags) {
-    const run vecs = vectors_of(at, r, flags);
+/* Replace the scores of a row of a tile by 2^(score - base): probabilities up to a factor per row. Return whether the
+   row attends to a key of the tile. */
+INLINE int forward_row(const arguments *a, const tile_info *tile, idx r, idx position, matrix out,
+                       const forward_workspace *w, const int flags) {
+    const range vecs = row_vectors(tile, r, flags);
     const idx first = vecs.first, end = first + vecs.count, width = strip_width(a);
-    const int plain = flags & PLAIN, by_relation = !plain && a->relations.data;
-    const span s = span_of(a, at, position);
-    const real c = w->factor.most, c_rest = w->factor.rest;
-    real *scores = w->scores + r * KEYS, *masses = w->masses + r * width;
-    real space[KEYS];
+    const int fast_path = flags & FAST_PATH, has_relations = !fast_path && a->relations.data;
+    const strip_slice slice = strip_slice_of(a, tile, position);
+    const real scale_hi = w->scale.hi, scale_lo = w->scale.lo;
+    real *scores = w->scores + r * KEYS, *label_sums = w->label_sums + r * width;
+    real scratch[KEYS];
     int32_t slots[KEYS];
-    vec x[VECS];
+    vec x[TILE_VECS];
     if (flags & BANDED && vecs.count == 0) return 0;
-    if (by_relation) slots_of(a, at, r, slots);
+    if (has_relations) relation_slots(a, tile, r, slots);
 
 #pragma GCC unroll 16
-    for (idx v = first; v < end; v++) x[v] = AT(scores + v * LANES);
-    const real *terms = flags & KEY_TERMS ? terms_of(a, at, w->terms + r * width, s, slots, space) : NULL;
-    if (flags & KEY_TERMS && !s.far)
+    for (idx v = first; v < end; v++) x[v] = VEC(scores + v * LANES);
+    const real *terms = flags & KEY_TERMS ? gather_terms(a, tile, w->terms + r * width, slice, slots, scratch) : NULL;
+    if (flags & KEY_TERMS && !slice.is_edge)
 #pragma GCC unroll 16
-        for (idx v = first; v < end; v++) x[v] += AT(terms + v * LANES);
-    real edge = flags & KEY_TERMS && s.far ? terms[0] * c + terms[0] * c_rest : 0;
-    int any = 1;
-    if (!plain) { /* the scale may be negative */
-        for (idx v = first; v < end; v++) x[v] = x[v] * c + (x[v] * c_rest + edge);
-        edge = 0;
+        for (idx v = first; v < end; v++) x[v] += VEC(terms + v * LANES);
+    real edge_term = flags & KEY_TERMS && slice.is_edge ? terms[0] * scale_hi + terms[0] * scale_lo : 0;
+    int any_allowed = 1;
+    if (!fast_path) { /* the scale may be negative */
+        for (idx v = first; v < end; v++) x[v] = x[v] * scale_hi + (x[v] * scale_lo + edge_term);
+        edge_term = 0;
     }
-    if (flags & BANDED || at->keys % LANES != 0 || !plain) any = hide(a, at, r, position, vecs, x);
-    if (!any) {
-        for (idx v = first; v < end; v++) AT(scores + v * LANES) = splat(0);
+    if (flags & BANDED || tile->num_keys % LANES != 0 || !fast_path)
+        any_allowed = apply_mask(a, tile, r, position, vecs, x);
+    if (!any_allowed) {
+        for (idx v = first; v < end; v++) VEC(scores + v * LANES) = splat(0);
         return 0;
     }
 
-    vec high = x[first];
+    vec row_max = x[first];
 #pragma GCC unroll 16
-    for (idx v = first + 1; v < end; v++) high = larger(high, x[v]);
-    if (plain) high *= c;
-    if (__builtin_expect(any_above(high, w->base[r] - edge + RISE), 0))
-        raise_base(a, at, r, max_of(high) + edge, out, w);
-    const real base = (w->base[r] == -INFINITY ? 0 : w->base[r]) - edge;
+    for (idx v = first + 1; v < end; v++) row_max = vec_max(row_max, x[v]);
+    if (fast_path) row_max *= scale_hi;
+    if (__builtin_expect(any_greater(row_max, w->base[r] - edge_term + MAX_RISE), 0))
+        raise_base(a, tile, r, reduce_max(row_max) + edge_term, out, w);
+    const real base = (w->base[r] == -INFINITY ? 0 : w->base[r]) - edge_term;
 
-    const int drop = !plain && drops(a);
-    const uint32_t number = drop ? row_number(a, at, r) : 0;
-    vec sum = splat(0), kept = splat(0);
+    const int drop = !fast_path && has_dropout(a);
+    const uint32_t row_key = drop ? dropout_row_key(a, tile, r) : 0;
+    vec sum = splat(0), edge_sum = splat(0);
 #pragma GCC unroll 16
     for (idx v = first; v < end; v++) {
         vec p = x[v] - base;
-        if (plain) p = x[v] * c - base + x[v] * c_rest;
-        p = power_of_2(p);
+        if (fast_path) p = x[v] * scale_hi - base + x[v] * scale_lo;
+        p = vec_exp2(p);
         sum += p;
-        if (drop) p = pick(is_kept(a, number, at->key + v * LANES), p, splat(0));
-        AT(scores + v * LANES) = p;
-        if (flags & VALUE_TERMS && !s.far && (plain || !a->relations.data)) AT(masses + s.start + v * LANES) += p;
-        if (flags & VALUE_TERMS && s.far) kept += p;
+        if (drop) p = blend(dropout_mask(a, row_key, tile->first_key + v * LANES), p, splat(0));
+        VEC(scores + v * LANES) = p;
+        if (flags & VALUE_TERMS && !slice.is_edge && (fast_path || !a->relations.data))
+            VEC(label_sums + slice.offset + v * LANES) += p;
+        if (flags & VALUE_TERMS && slice.is_edge) edge_sum += p;
     }
-    AT(w->sums + r * LANES) += sum;
-    if (flags & VALUE_TERMS && s.far) AT(masses + s.start) += kept;
-    if (flags & VALUE_TERMS && by_relation) add_by_label(at, vecs, scores, slots, masses);
-    return any;
+    VEC(w->lane_sums + r * LANES) += sum;
+    if (flags & VALUE_TERMS && slice.is_edge) VEC(label_sums + slice.offset) += edge_sum;
+    if (flags & VALUE_TERMS && has_relations) scatter_add(tile, vecs, scores, slots, label_sums);
+    return any_allowed;
 }
 
-static void forward_tile(const arguments *a, const place *at, idx live, idx position, rows out, const forward_space *w,
-                         char *seen) {
-    const int flags = row_flags(a, at, position);
+static void forward_tile(const arguments *a, const tile_info *tile, idx num_rows, idx position, matrix out,
+                         const forward_workspace *w, char *has_keys) {
+    const int flags = row_flags(a, tile, position);
 #define FORWARD_ROWS(flags)                                                                                            \
-    for (idx r = 0; r < live; r++) seen[r] |= (char)forward_row(a, at, r, position + r, out, w, flags)
+    for (idx r = 0; r < num_rows; r++) has_keys[r] |= (char)forward_row(a, tile, r, position + r, out, w, flags)
     switch (flags) {
-        case PLAIN | WHOLE: FORWARD_ROWS(PLAIN | WHOLE); break;
-        case PLAIN | WHOLE | KEY_TERMS: FORWARD_ROWS(PLAIN | WHOLE | KEY_TERMS); break;
-        case PLAIN | WHOLE | KEY_TERMS | VALUE_TERMS: FORWARD_ROWS(PLAIN | WHOLE | KEY_TERMS | VALUE_TERMS); break;
+        case FAST_PATH | FULL_TILE: FORWARD_ROWS(FAST_PATH | FULL_TILE); break;
+        case FAST_PATH | FULL_TILE | KEY_TERMS: FORWARD_ROWS(FAST_PATH | FULL_TILE | KEY_TERMS); break;
+        case FAST_PATH | FULL_TILE | KEY_TERMS | VALUE_TERMS:
+            FORWARD_ROWS(FAST_PATH | FULL_TILE | KEY_TERMS | VALUE_TERMS);
+            break;
         default:
-            if (!(flags & PLAIN)) FORWARD_ROWS(flags & ~PLAIN);
-            else if (flags & BANDED) FORWARD_ROWS(flags | PLAIN | BANDED);
-            else FORWARD_ROWS((flags | PLAIN) & ~BANDED);
+            if (!(flags & FAST_PATH)) FORWARD_ROWS(flags & ~FAST_PATH);
+            else if (flags & BANDED) FORWARD_ROWS(flags | FAST_PATH | BANDED);
+            else FORWARD_ROWS((flags | FAST_PATH) & ~BANDED);
     }
 }
 
-/* Scores of a few queries, without transposed keys. */
-static void few_products(real *scores, rows query, idx live, rows keys, const place *at, idx padded, int add) {
-    for (idx r = 0; r < live; r++)
-        for (idx j = 0; j < at->vecs * LANES; j++) {
+/* Compute the scores without transposed keys. This is faster for a few queries. */
+static void direct_scores(real *scores, matrix query, idx num_rows, matrix keys, const tile_info *tile, idx padded_dim,
+                          int add) {
+    for (idx r = 0; r < num_rows; r++)
+        for (idx j = 0; j < tile->num_vecs * LANES; j++) {
             vec sum = splat(0);
-            for (idx i = 0; i < padded && j < at->keys; i += LANES)
-                sum += AT(query.data + r * query.row + i) * AT(keys.data + j * keys.row + i);
-            scores[r * KEYS + j] = (add ? scores[r * KEYS + j] : 0) + sum_of(sum);
+            for (idx i = 0; i < padded_dim && j < tile->num_keys; i += LANES)
+                sum += VEC(query.data + r * query.row_stride + i) * VEC(keys.data + j * keys.row_stride + i);
+            scores[r * KEYS + j] = (add ? scores[r * KEYS + j] : 0) + reduce_sum(sum);
         }
 }
 
-/* ROWS queries of a head against all of its keys, of which those in `w->held` are loaded. `keys` is used by FEW queries
-   alone. */
-static void forward_rows(const arguments *a, place at, idx live, rows keys, rhs values, const forward_space *w) {
-    const idx dim = a->dim, padded = up(dim, PADDING), wide = up(a->value_dim, PADDING);
-    const idx width = strip_width(a), margin = margin_of(a), add = a->pos_query.data != NULL;
-    const idx position = position_of(a, at.b, at.first), visible = visible_keys(a, at.b, position, live);
-    char seen[ROWS] = {0};
+/* Compute the output of ROWS queries of a head from all keys that they attend to, which are in `w->loaded_keys`. `keys`
+   is only used for fewer than MIN_QUERIES_TO_TRANSPOSE queries. */
+static void forward_rows(const arguments *a, tile_info tile, idx num_rows, matrix keys, rhs values,
+                         const forward_workspace *w) {
+    const idx dim = a->dim, padded_dim = round_up(dim, PADDING), padded_value_dim = round_up(a->value_dim, PADDING);
+    const idx width = strip_width(a), margin = margin_size(a), has_pos_query = a->pos_query.data != NULL;
+    const idx position = query_position(a, tile.b, tile.first_query),
+              visible = visible_keys(a, tile.b, position, num_rows);
+    char has_keys[ROWS] = {0};
 
-    const rows query = rows_of(a, &a->query, at.b, at.h, at.first, live, dim, w->query);
-    const lhs query_lhs = lhs_of(query, live, padded, w->query_lhs);
-    const rows out = result_rows(a, &a->output, at.b, at.h, at.first, a->value_dim, w->output);
-    at.begin = first_tile(a, position, visible);
-    at.labels = reached_by_rows(a, position, at.begin, visible, w->labels);
+    const matrix query = load_rows(a, &a->query, tile.b, tile.h, tile.first_query, num_rows, dim, w->query);
+    const lhs query_lhs = pack_lhs(query, num_rows, padded_dim, w->query_lhs);
+    const matrix out = output_rows(a, &a->output, tile.b, tile.h, tile.first_query, a->value_dim, w->output);
+    tile.keys_begin = first_tile_key(a, position, visible);
+    tile.labels = tile_label_range(a, position, tile.keys_begin, visible, w->labels);
     if (a->rel_key.data) {
-        by_label(w->terms, width, margin, rel_query_of(a, &at, live, query, w->rel_query), live, a->rel_dim,
-                 &w->rel_key, at.labels);
-        fill_margins(a->clips, w->terms, width, margin, live, at.labels);
+        compute_label_scores(w->terms, width, margin, load_rel_query(a, &tile, num_rows, query, w->rel_query), num_rows,
+                             a->rel_dim, &w->rel_key, tile.labels);
+        fill_margins(a->clips, w->terms, width, margin, num_rows, tile.labels);
     }
-    if (a->rel_value.data) clear(a, w->masses, live, &at);
-    for (idx r = 0; r < live; r++) w->base[r] = -INFINITY, AT(w->sums + r * LANES) = splat(0);
+    if (a->rel_value.data) zero_label_sums(a, w->label_sums, num_rows, &tile);
+    for (idx r = 0; r < num_rows; r++) w->base[r] = -INFINITY, VEC(w->lane_sums + r * LANES) = splat(0);
 
-    for (at.key = at.begin; at.key < visible; at.key += KEYS) {
-        const idx held = at.key - w->held.first;
-        next_tile(a, &at, position, visible);
-        if (a->queries < FEW) {
-            const rows tile_keys = {keys.data + held * keys.row, keys.row};
-            if (add) few_terms(a, &w->strips.table, &at, live, position, tile_keys, w->scores);
-            few_products(w->scores, query, live, tile_keys, &at, padded, add);
+    for (tile.first_key = tile.keys_begin; tile.first_key < visible; tile.first_key += KEYS) {
+        const idx key_offset = tile.first_key - w->loaded_keys.first;
+        set_tile_keys(a, &tile, position, visible);
+        if (a->queries < MIN_QUERIES_TO_TRANSPOSE) {
+            const matrix tile_keys = {keys.data + key_offset * keys.row_stride, keys.row_stride};
+            if (has_pos_query) direct_key_terms(a, &w->strips.table, &tile, num_rows, position, tile_keys, w->scores);
+            direct_scores(w->scores, query, num_rows, tile_keys, &tile, padded_dim, has_pos_query);
         } else {
-            const rhs columns = columns_at(w->keys + held * packed(padded), padded);
-            if (add) terms_of_tile(a, &w->strips, &at, live, position, w->scores);
-            if (at.banded) multiply_columns(w->scores, KEYS, query_lhs, columns, live, at.bands, dim, add);
-            else multiply(w->scores, KEYS, query_lhs, columns, live, at.vecs * LANES, dim, add);
+            const rhs columns = packed_columns(w->keys + key_offset * packed_len(padded_dim), padded_dim);
+            if (has_pos_query) load_key_terms(a, &w->strips, &tile, num_rows, position, w->scores);
+            if (tile.is_banded)
+                matmul_band_columns(w->scores, KEYS, query_lhs, columns, num_rows, tile.bands, dim, has_pos_query);
+            else matmul(w->scores, KEYS, query_lhs, columns, num_rows, tile.num_vecs * LANES, dim, has_pos_query);
         }
-        forward_tile(a, &at, live, position, out, w, seen);
-        const lhs weights = lhs_of((rows){w->scores, KEYS}, live, at.vecs * LANES, w->scores_lhs);
-        const rhs tile_values = rows_from(values, held);
-        if (at.banded)
-            multiply_inner(out.data, out.row, weights, tile_values, live, wide, at.bands, at.key > at.begin);
-        else multiply(out.data, out.row, weights, tile_values, live, wide, at.keys, at.key > at.begin);
+        forward_tile(a, &tile, num_rows, position, out, w, has_keys);
+        const lhs weights = pack_lhs((matrix){w->scores, KEYS}, num_rows, tile.num_vecs * LANES, w->scores_lhs);
+        const rhs tile_values = rhs_from_row(values, key_offset);
+        if (tile.is_banded)
+            matmul_band_inner(out.data, out.row_stride, weights, tile_values, num_rows, padded_value_dim, tile.bands,
+                              tile.first_key > tile.keys_begin);
+        else
+            matmul(out.data, out.row_stride, weights, tile_values, num_rows, padded_value_dim, tile.num_keys,
+                   tile.first_key > tile.keys_begin);
     }
 
-    if (a->rel_value.data && at.begin < visible) {
-        const rows table = rows_at(&w->rel_value, at.labels.first);
-        fold_margins(a->clips, w->masses, width, margin, live, at.labels);
-        product(out.data, out.row, w->masses + margin, width, 1, table.data, table.row, PANEL, live,
-                wide, at.labels.count, 1);
+    if (a->rel_value.data && tile.keys_begin < visible) {
+        const matrix table = table_rows(&w->rel_value, tile.labels.first);
+        fold_margins(a->clips, w->label_sums, width, margin, num_rows, tile.labels);
+        gemm(out.data, out.row_stride, w->label_sums + margin, width, 1, table.data, table.row_stride, PANEL, num_rows,
+             padded_value_dim, tile.labels.count, 1);
     }
-    for (idx r = 0; r < live; r++) w->total[r] = sum_of(AT(w->sums + r * LANES));
-    const rows lse = rows_in(&a->lse, at.b, at.h, at.first);
-    for (idx r = 0; r < live; r += LANES) {
-        const vec base = AT(w->base + r), sums = base * LN_2 + (base * LN_2_REST + log_of(AT(w->total + r)));
-        for (idx i = r; i < live && i < r + LANES; i++) lse.data[i * lse.row] = seen[i] ? sums[i - r] : -INFINITY;
+    for (idx r = 0; r < num_rows; r++) w->row_sums[r] = reduce_sum(VEC(w->lane_sums + r * LANES));
+    const matrix lse = array_rows(&a->lse, tile.b, tile.h, tile.first_query);
+    for (idx r = 0; r < num_rows; r += LANES) {
+        const vec base = VEC(w->base + r), log_sums = base * LN_2 + (base * LN_2_LO + vec_log(VEC(w->row_sums + r)));
+        for (idx i = r; i < num_rows && i < r + LANES; i++)
+            lse.data[i * lse.row_stride] = has_keys[i] ? log_sums[i - r] : -INFINITY;
     }
-    for (idx r = 0; r < at.rows; r++)
-        if (r < live && seen[r])
-            write_row(&a->output, at.b, at.h, at.first + r, out.data + r * out.row, a->value_dim,
-                      a->keep_scale / w->total[r], a->type);
-        else write_zeros(&a->output, at.b, at.h, at.first + r, a->value_dim, a->type);
-    for (idx r = live; r < at.rows; r++) lse.data[r * lse.row] = -INFINITY;
+    for (idx r = 0; r < tile.num_queries; r++)
+        if (r < num_rows && has_keys[r])
+            write_row(&a->output, tile.b, tile.h, tile.first_query + r, out.data + r * out.row_stride, a->value_dim,
+                      a->keep_scale / w->row_sums[r], a->type);
+        else write_zeros(&a->output, tile.b, tile.h, tile.first_query + r, a->value_dim, a->type);
+    for (idx r = num_rows; r < tile.num_queries; r++) lse.data[r * lse.row_stride] = -INFINITY;
 }
 
 static void forward_worker(void *data) {
-    pool *work = data;
-    const arguments *a = work->a;
-    const idx padded = up(a->dim, PADDING), wide = up(a->value_dim, PADDING), width = strip_width(a),
-              most = up(most_keys(a, TASK_ROWS), KEYS), widest = padded > wide ? padded : wide;
-    const idx labels = up(most_labels(a, TASK_ROWS), KEYS), across = up(a->rel_dim, PADDING);
-    forward_space w = {.factor = factor_of(a->scale), .loaded = -1, .rel_key.head = -1, .rel_value.head = -1,
-                       .strips.table.head = -1};
-    const int few = a->queries < FEW, pairs = TOGETHER > 1;
+    task_queue *queue = data;
+    const arguments *a = queue->a;
+    const idx padded_dim = round_up(a->dim, PADDING), padded_value_dim = round_up(a->value_dim, PADDING),
+              width = strip_width(a), max_keys = round_up(max_window_keys(a, TASK_ROWS), KEYS),
+              max_padded_dim = padded_dim > padded_value_dim ? padded_dim : padded_value_dim;
+    const idx max_labels = round_up(max_window_labels(a, TASK_ROWS), KEYS),
+              padded_rel_dim = round_up(a->rel_dim, PADDING);
+    forward_workspace w = {.scale = split_scale(a->scale),
+                           .loaded_head = -1,
+                           .rel_key.head = -1,
+                           .rel_value.head = -1,
+                           .strips.table.head = -1};
+    const int direct = a->queries < MIN_QUERIES_TO_TRANSPOSE;
+    const int is_packed = PACK_SIZE > 1;
     real *key_rows;
-    const piece pieces[] = {
-        {&w.keys, few ? 0 : most * packed(padded)},
-        {&w.values, all_rows_size(a, &a->value, most, a->value_dim)},
-        {&w.query_lhs, pairs ? ROWS * packed(padded) : 0},
-        {&w.scores_lhs, pairs ? ROWS * packed(KEYS) : 0},
-        {&key_rows, few && !in_place(a, &a->key, a->dim) ? most * padded : 0},
-        {&w.space, KEYS * widest},
-        {&w.columns, pairs ? KEYS * padded : 0},
-        {&w.query, ROWS * padded},
-        {&w.rel_query, a->rel_query.data ? ROWS * across : 0},
-        {&w.rel_key.space, !a->rel_key.data || in_place(a, &a->rel_key, a->rel_dim) ? 0 : labels * across},
-        {&w.rel_key.transposed, a->rel_key.data && !few ? labels * across : 0},
-        {&w.rel_value.space, !a->rel_value.data || in_place(a, &a->rel_value, a->value_dim) ? 0 : labels * wide},
-        {&w.strips.terms, a->pos_query.data && !few ? most * key_strip_width(a) : 0},
-        {&w.strips.table.space, !a->pos_query.data || in_place(a, &a->pos_query, a->dim) ? 0 : labels * padded},
-        {&w.strips.table.transposed, a->pos_query.data && !few ? labels * padded : 0},
+    const buffer buffers[] = {
+        {&w.keys, direct ? 0 : max_keys * packed_len(padded_dim)},
+        {&w.values, packed_rows_size(a, &a->value, max_keys, a->value_dim)},
+        {&w.query_lhs, is_packed ? ROWS * packed_len(padded_dim) : 0},
+        {&w.scores_lhs, is_packed ? ROWS * packed_len(KEYS) : 0},
+        {&key_rows, direct && !in_place(a, &a->key, a->dim) ? max_keys * padded_dim : 0},
+        {&w.scratch, KEYS * max_padded_dim},
+        {&w.transpose_scratch, is_packed ? KEYS * padded_dim : 0},
+        {&w.query, ROWS * padded_dim},
+        {&w.rel_query, a->rel_query.data ? ROWS * padded_rel_dim : 0},
+        {&w.rel_key.scratch,
+         !a->rel_key.data || in_place(a, &a->rel_key, a->rel_dim) ? 0 : max_labels * padded_rel_dim},
+        {&w.rel_key.transposed, a->rel_key.data && !direct ? max_labels * padded_rel_dim : 0},
+        {&w.rel_value.scratch,
+         !a->rel_value.data || in_place(a, &a->rel_value, a->value_dim) ? 0 : max_labels * padded_value_dim},
+        {&w.strips.terms, a->pos_query.data && !direct ? max_keys * key_strip_width(a) : 0},
+        {&w.strips.table.scratch,
+         !a->pos_query.data || in_place(a, &a->pos_query, a->dim) ? 0 : max_labels * padded_dim},
+        {&w.strips.table.transposed, a->pos_query.data && !direct ? max_labels * padded_dim : 0},
         {&w.scores, ROWS * KEYS},
-        {&w.output, ROWS * wide},
+        {&w.output, ROWS * padded_value_dim},
         {&w.terms, a->rel_key.data ? ROWS * width : 0},
-        {&w.masses, a->rel_value.data ? ROWS * width : 0},
+        {&w.label_sums, a->rel_value.data ? ROWS * width : 0},
         {&w.base, ROWS},
-        {&w.total, ROWS},
-        {&w.sums, ROWS * LANES},
+        {&w.row_sums, ROWS},
+        {&w.lane_sums, ROWS * LANES},
     };
-    real *block = allocate(work, pieces, sizeof pieces / sizeof *pieces);
-    if (!block) return;
-    begin_products();
-    if (few) w.rel_key.transposed = w.strips.table.transposed = NULL;
-    w.strips.masses = NULL;
+    real *memory = allocate_buffers(queue, buffers, sizeof buffers / sizeof *buffers);
+    if (!memory) return;
+    configure_matrix_tiles();
+    if (direct) w.rel_key.transposed = w.strips.table.transposed = NULL;
+    w.strips.label_sums = NULL;
 
-    const idx parts = (a->queries + TASK_ROWS - 1) / TASK_ROWS, group = a->heads / a->key_heads;
-    rows keys = {0};
+    const idx tasks_per_head = (a->queries + TASK_ROWS - 1) / TASK_ROWS, heads_per_key_head = a->heads / a->key_heads;
+    matrix keys = {0};
     rhs values = {0};
-    for (idx task; (task = next_task(work)) < a->batch * a->heads * parts;) {
-        const idx b = task / parts / a->heads, h = task / parts % a->heads, kv = h / group;
-        const idx start = task % parts * TASK_ROWS,
+    for (idx task; (task = next_task(queue)) < a->batch * a->heads * tasks_per_head;) {
+        const idx b = task / tasks_per_head / a->heads, h = task / tasks_per_head % a->heads,
+                  kv = h / heads_per_key_head;
+        const idx start = task % tasks_per_head * TASK_ROWS,
                   end = start + TASK_ROWS < a->queries ? start + TASK_ROWS : a->queries;
-        const idx position = position_of(a, b, start);
-        const idx visible = visible_keys(a, b, position, live_rows(a, b, start, end - start));
-        const idx begin = first_tile(a, position, visible), valid = valid_keys(a, b);
-        /* all keys of a head, or those in the windows of a task */
-        const run needed = most >= a->keys ? (run){0, valid} : (run){begin, visible - begin};
-        if (w.loaded != b * a->key_heads + kv || w.held.first != needed.first || w.held.count != needed.count) {
-            if (few) keys = rows_of(a, &a->key, b, kv, needed.first, needed.count, a->dim, key_rows);
-            for (idx j = 0; j < needed.count && !few; j += KEYS) {
-                const idx some = tile_len(j, needed.count);
-                const rows key = rows_once(a, &a->key, b, kv, needed.first + j, some, a->dim, w.space);
-                columns_of(w.keys + j * packed(padded), key, some, padded, w.columns);
+        const idx position = query_position(a, b, start);
+        const idx visible = visible_keys(a, b, position, valid_queries(a, b, start, end - start));
+        const idx begin = first_tile_key(a, position, visible), valid = valid_keys(a, b);
+        /* all keys of a head, or the keys in the windows of the task's queries */
+        const range needed_keys = max_keys >= a->keys ? (range){0, valid} : (range){begin, visible - begin};
+        if (w.loaded_head != b * a->key_heads + kv || w.loaded_keys.first != needed_keys.first ||
+            w.loaded_keys.count != needed_keys.count) {
+            if (direct) keys = load_rows(a, &a->key, b, kv, needed_keys.first, needed_keys.count, a->dim, key_rows);
+            for (idx j = 0; j < needed_keys.count && !direct; j += KEYS) {
+                const idx num_rows = tile_len(j, needed_keys.count);
+                const matrix key =
+                    load_rows_once(a, &a->key, b, kv, needed_keys.first + j, num_rows, a->dim, w.scratch);
+                pack_columns(w.keys + j * packed_len(padded_dim), key, num_rows, padded_dim, w.transpose_scratch);
             }
-            values = all_rows(a, &a->value, b, kv, needed, most, a->value_dim, w.space, w.values);
-            w.loaded = b * a->key_heads + kv;
-            w.held = needed;
+            values = pack_rows(a, &a->value, b, kv, needed_keys, max_keys, a->value_dim, w.scratch, w.values);
+            w.loaded_head = b * a->key_heads + kv;
+            w.loaded_keys = needed_keys;
         }
-        w.labels = to_load(w.labels, reached(a, position, up(end - start, ROWS), begin, visible));
+        w.labels = labels_to_load(w.labels, label_range(a, position, round_up(end - start, ROWS), begin, visible));
         load_table(a, &w.rel_key, &a->rel_key, h, w.labels, a->rel_dim);
         load_table(a, &w.rel_value, &a->rel_value, h, w.labels, a->value_dim);
         load_table(a, &w.strips.table, &a->pos_query, h, w.labels, a->dim);
-        if (a->pos_query.data && !few)
-            fill_key_strips(a, &w.strips, b, kv, (run){begin, visible - begin}, position, up(end - start, ROWS),
-                            w.space);
+        if (a->pos_query.data && !direct)
+            fill_key_strips(a, &w.strips, b, kv, (range){begin, visible - begin}, position, round_up(end - start, ROWS),
+                            w.scratch);
         for (idx first = start; first < end; first += ROWS) {
             const idx count = end - first < ROWS ? end - first : ROWS;
-            const place at = {.b = b, .h = h, .first = first, .rows = count};
-            forward_rows(a, at, live_rows(a, b, first, count), keys, values, &w);
+            const tile_info tile = {.b = b, .h = h, .first_query = first, .num_queries = count};
+            forward_rows(a, tile, valid_queries(a, b, first, count), keys, values, &w);
         }
     }
-    end_products();
-    free(block);
+    release_matrix_tiles();
+    free(memory);
 }
 
 #endif

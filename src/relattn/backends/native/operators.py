@@ -1,7 +1,7 @@
 """The kernels as functions of PyTorch tensors, and as operators: `relattn::native` and `relattn::native_backward`.
 
-Gradients of the tables are summed over heads and over shares of the batch. The number of shares follows from the sizes
-of a call, so that results do not depend on the number of threads.
+The batch is split, and each split sums its gradients of the tables separately. The number of splits depends only on the
+sizes of a call, so that results do not depend on the number of threads.
 """
 
 import ctypes
@@ -21,8 +21,8 @@ from relattn.backends.custom_ops import (
 from relattn.backends.native import library
 from relattn.call import Call, accumulation_dtype, keep_scale, keep_threshold
 
-SHARES = 64  # shares of all heads of the batch, each with its own gradients of the tables
-MOST_BYTES = 2**21  # memory of these gradients, if there is more than one share
+MAX_TABLE_GRADIENTS = 64  # per table, over heads and splits, if there is more than one split
+MAX_TABLE_GRADIENT_BYTES = 2**21  # memory of all of them, if there is more than one split
 
 
 def forward(call: Call) -> Attended:
@@ -40,7 +40,7 @@ def backward(call: Call, grad: Tensor, output: Tensor, lse: Tensor, row_stats: T
         new_gradient(task.tensors.get(name), grad) for name in ("query", "key", "value", "rel_query")
     )
     tables = (call.rel_key, call.rel_value, call.pos_query)
-    d_rel_key, d_rel_value, d_pos_query = (task.new_shares(table) for table in tables)
+    d_rel_key, d_rel_value, d_pos_query = (task.new_table_gradient(table) for table in tables)
     task.run(
         "backward",
         grad=with_contiguous_rows(grad),
@@ -55,8 +55,8 @@ def backward(call: Call, grad: Tensor, output: Tensor, lse: Tensor, row_stats: T
         d_pos_query=d_pos_query,
     )
     d_rel_key, d_rel_value, d_pos_query = (
-        new_gradient(table, grad) if table is None else summed(shares, table)
-        for shares, table in zip((d_rel_key, d_rel_value, d_pos_query), tables, strict=True)
+        new_gradient(table, grad) if table is None else sum_splits(gradients, table)
+        for gradients, table in zip((d_rel_key, d_rel_value, d_pos_query), tables, strict=True)
     )
     return d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, d_pos_query
 
@@ -83,7 +83,7 @@ class Task:
             relations_size=0 if call.relations is None else call.relations.element_size(),
             type=library.TYPES[call.query.dtype],
             threads=torch.get_num_threads(),
-            shares=shares_of(batch, heads, tables),
+            splits=count_splits(batch, heads, tables),
             query_offset=call.query_offset,
             left=call.left,
             clips=call.clips and call.relations is None,
@@ -97,10 +97,10 @@ class Task:
             seed=0 if call.seed is None else int(call.seed),
         )
         self.tensors: dict[str, Tensor] = {}
-        self.point(**tensors_of(call))
+        self.set_pointers(**tensors_of(call))
 
-    def point(self, **tensors: Tensor | None) -> None:
-        """Let arguments point to tensors; None is skipped."""
+    def set_pointers(self, **tensors: Tensor | None) -> None:
+        """Set the arguments of these names to the addresses and strides of tensors; None is skipped."""
         for name, x in tensors.items():
             if x is not None:
                 self.tensors[name] = x
@@ -109,29 +109,27 @@ class Task:
                     raise RuntimeError(f"{name} must have memory, got a tensor whose storage was freed")
                 setattr(self.arguments, name, (address, *x.stride()[:3]) if name in self.kernels.arrays else address)
 
-    def new_shares(self, table: Tensor | None) -> Tensor:
-        """Return zeros to which each share of the batch adds its table gradient, per head; empty without a table."""
+    def new_table_gradient(self, table: Tensor | None) -> Tensor:
+        """Return zeros (splits, heads, labels, padded dim) for the gradient of a table; empty without a table."""
         if table is None:
             return torch.empty(0)
         labels, dim = table.shape[-2:]
-        sizes = (self.arguments.shares, self.arguments.heads, labels, dim + -dim % library.PADDING)
+        sizes = (self.arguments.splits, self.arguments.heads, labels, dim + -dim % library.PADDING)
         return torch.zeros(sizes, dtype=self.real)
 
     def run(self, kernel: str, **tensors: Tensor) -> None:
-        """Run a kernel; MemoryError if it cannot allocate its work space."""
-        self.point(**tensors)
+        """Run a kernel; MemoryError if it cannot allocate its workspace."""
+        self.set_pointers(**tensors)
         if getattr(self.kernels.library, f"relattn_{kernel}")(ctypes.byref(self.arguments)) != 0:
             sizes = f"{self.arguments.keys} keys of dim {self.arguments.dim}"
-            raise MemoryError(f"the work space of the native kernel must fit in memory, got {sizes}")
+            raise MemoryError(f"the workspace of the native kernel must fit in memory, got {sizes}")
 
 
-def shares_of(batch: int, heads: int, tables: list[Tensor]) -> int:
-    """Return the number of shares of the batch with their own gradients of the tables.
-
-    It is limited by the number of heads and by `MOST_BYTES` of memory. It depends on sizes only.
-    """
-    each = sum(heads * table.shape[-2] * table.shape[-1] * 4 for table in tables)
-    return max(1, min(batch, SHARES // max(1, heads), MOST_BYTES // max(1, each)))
+def count_splits(batch: int, heads: int, tables: list[Tensor]) -> int:
+    """Return the number of splits of the batch. It depends on sizes only."""
+    split_bytes = sum(heads * table.shape[-2] * table.shape[-1] * 4 for table in tables)
+    limit = min(MAX_TABLE_GRADIENTS // max(1, heads), MAX_TABLE_GRADIENT_BYTES // max(1, split_bytes))
+    return max(1, min(batch, limit))
 
 
 def tensors_of(call: Call) -> dict[str, Tensor | None]:
@@ -145,11 +143,11 @@ def tensors_of(call: Call) -> dict[str, Tensor | None]:
         "rel_key": table_per_head(call.rel_key, heads),
         "rel_value": table_per_head(call.rel_value, heads),
         "pos_query": table_per_head(call.pos_query, heads),
-        "relations": on_pairs(call.relations, pairs),
-        "mask": on_pairs(call.mask, pairs),
-        "query_offsets": int64(call.query_offsets),
-        "key_lengths": int64(call.key_lengths),
-        "query_lengths": int64(call.query_lengths),
+        "relations": expand_to_pairs(call.relations, pairs),
+        "mask": expand_to_pairs(call.mask, pairs),
+        "query_offsets": to_int64(call.query_offsets),
+        "key_lengths": to_int64(call.key_lengths),
+        "query_lengths": to_int64(call.query_lengths),
     }
 
 
@@ -158,18 +156,18 @@ def table_per_head(table: Tensor | None, heads: int) -> Tensor | None:
     return None if table is None else with_contiguous_rows(table).expand(1, heads, *table.shape[-2:])
 
 
-def on_pairs(x: Tensor | None, pairs: tuple[int, ...]) -> Tensor | None:
+def expand_to_pairs(x: Tensor | None, pairs: tuple[int, ...]) -> Tensor | None:
     """Return a mask or labels as (batch, heads, queries, keys), with stride 0 in broadcast dimensions except keys."""
     return None if x is None else with_contiguous_rows(x.expand(*x.shape[:-1], pairs[-1])).expand(pairs)
 
 
-def int64(x: Tensor | None) -> Tensor | None:
+def to_int64(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.long().contiguous()
 
 
-def summed(shares: Tensor, table: Tensor) -> Tensor:
-    """Return the sum of the shares, in the shape and dtype of a table."""
-    total = shares.sum((0, 1)) if table.dim() == 2 else shares[0] if len(shares) == 1 else shares.sum(0)
+def sum_splits(gradients: Tensor, table: Tensor) -> Tensor:
+    """Return the sum of the gradients of all splits, in the shape and dtype of a table."""
+    total = gradients.sum((0, 1)) if table.dim() == 2 else gradients[0] if len(gradients) == 1 else gradients.sum(0)
     return total[..., : table.shape[-1]].to(table.dtype).contiguous()
 
 

@@ -1,9 +1,9 @@
-/* Products of small matrices, c (m, n) = or += a (m, inner) b (inner, n), with operands in the form that the build
-   multiplies: `real`, or pairs of bfloat16 numbers if PAIRS is defined.
+/* Products of small matrices, c (m, n) = or += a (m, inner) b (inner, n). Operands are `real`, or pairs of bfloat16
+   numbers if PAIRS is defined.
 
-   The numbers of a pair are neighbours along `inner`. The processor adds their products in float32, with matrix tiles
-   (AMX) or with dot products of vectors (AVX512-BF16). `inner` is padded with zeros. Rows of `a` and `c` exist up to a
-   multiple of 32, with any content. */
+   The numbers of a pair are adjacent along `inner`. The processor sums their products in float32, with matrix tiles
+   (AMX) or with dot products of vectors (AVX512-BF16). `inner` is padded with zeros. `a` and `c` are allocated to a
+   multiple of 32 rows; the padding may have any content. */
 
 #ifndef RELATTN_PRODUCTS_H
 #define RELATTN_PRODUCTS_H
@@ -11,67 +11,73 @@
 #include "rows.h"
 
 #ifdef PAIRS
-enum { TOGETHER = 2, INNER = 32 };
+enum { PACK_SIZE = 2, INNER_MULTIPLE = 32 };
 #else
-enum { TOGETHER = 1, INNER = 1 };
+enum { PACK_SIZE = 1, INNER_MULTIPLE = 1 };
 #endif
 
-/* Number of operands along `inner`. */
-INLINE idx packed(idx inner) { return up(inner, INNER) / TOGETHER; }
+/* Return the number of operands along `inner`. */
+INLINE idx packed_len(idx inner) { return round_up(inner, INNER_MULTIPLE) / PACK_SIZE; }
 
 #ifndef __AMX_BF16__
-static int may_multiply(void) { return 1; }
-INLINE void begin_products(void) {}
-INLINE void end_products(void) {}
+static int request_matrix_tiles(void) { return 1; }
+INLINE void configure_matrix_tiles(void) {}
+INLINE void release_matrix_tiles(void) {}
 #endif
 
 #ifndef PAIRS
 
-typedef real number;
+typedef real operand;
 
 typedef struct {
-    const number *data;
-    idx row, col;
+    const operand *data;
+    idx row_stride, col_stride;
 } lhs;
 
 typedef struct {
-    const number *data;
-    idx row, panel; /* strides of rows and of panels of PANEL columns */
+    const operand *data;
+    idx row_stride, panel_stride; /* a panel has PANEL columns */
 } rhs;
 
-/* Rows as an operand: `a` (m, inner), their transpose as `a`, and `b` (inner, n). */
-INLINE lhs lhs_of(rows a, idx m, idx inner, number *space) { return (lhs){a.data, a.row, 1}; }
-INLINE lhs lhs_of_transposed(rows a, idx m, idx inner, number *space) { return (lhs){a.data, 1, a.row}; }
-INLINE lhs lhs_at(lhs a, idx i, idx k) { return (lhs){a.data + i * a.row + k * a.col, a.row, a.col}; }
-INLINE rhs rhs_of(rows b, idx inner, idx n, number *space) { return (rhs){b.data, b.row, PANEL}; }
-
-/* KEYS rows, or the last few, transposed: `b` (padded, KEYS). */
-INLINE void columns_of(number *to, rows from, idx count, idx padded, real *space) {
-    transpose(to, from, count, padded);
+/* Return a matrix, or its transpose, as the operand `a` (m, inner) or `b` (inner, n). */
+INLINE lhs pack_lhs(matrix a, idx m, idx inner, operand *scratch) { return (lhs){a.data, a.row_stride, 1}; }
+INLINE lhs pack_lhs_transposed(matrix a, idx m, idx inner, operand *scratch) { return (lhs){a.data, 1, a.row_stride}; }
+INLINE lhs lhs_from(lhs a, idx i, idx k) {
+    return (lhs){a.data + i * a.row_stride + k * a.col_stride, a.row_stride, a.col_stride};
 }
-INLINE rhs columns_at(const number *columns, idx padded) { return (rhs){columns, PANEL, padded * PANEL}; }
-INLINE rhs columns_from(rhs b, idx j) { return (rhs){b.data + j / PANEL * b.panel + j % PANEL, b.row, b.panel}; }
+INLINE rhs pack_rhs(matrix b, idx inner, idx n, operand *scratch) { return (rhs){b.data, b.row_stride, PANEL}; }
 
-/* Memory for up to `most` rows of a head as `b`, in numbers. `most` is a multiple of KEYS. */
-INLINE idx all_rows_size(const arguments *a, const array *x, idx most, idx dim) {
-    const idx padded = up(dim, PADDING);
-    return in_place(a, x, dim) && padded <= PANEL ? 0 : most * up(padded, PANEL);
+/* Pack at most KEYS rows, transposed, as `b` (padded_dim, KEYS). */
+INLINE void pack_columns(operand *to, matrix from, idx count, idx padded_dim, real *scratch) {
+    transpose_to_panels(to, from, count, padded_dim);
+}
+INLINE rhs packed_columns(const operand *columns, idx padded_dim) { return (rhs){columns, PANEL, padded_dim * PANEL}; }
+INLINE rhs rhs_from_column(rhs b, idx j) {
+    return (rhs){b.data + j / PANEL * b.panel_stride + j % PANEL, b.row_stride, b.panel_stride};
 }
 
-/* Some rows of a head as `b`, in panels if they are wider than one. */
-INLINE rhs all_rows(const arguments *a, const array *x, idx b, idx h, run keys, idx most, idx dim, real *space,
-                    number *to) {
-    const idx padded = up(dim, PADDING), panel = most * PANEL;
-    if (all_rows_size(a, x, most, dim) == 0) return (rhs){rows_in(x, b, h, keys.first).data, x->row, PANEL};
+/* Return the number of operands that `pack_rows` needs for `max_rows` rows, a multiple of KEYS. */
+INLINE idx packed_rows_size(const arguments *a, const array *x, idx max_rows, idx dim) {
+    const idx padded_dim = round_up(dim, PADDING);
+    return in_place(a, x, dim) && padded_dim <= PANEL ? 0 : max_rows * round_up(padded_dim, PANEL);
+}
+
+/* Return rows of a head as `b`. They are copied to panels if they are wider than one. */
+INLINE rhs pack_rows(const arguments *a, const array *x, idx b, idx h, range keys, idx max_rows, idx dim, real *scratch,
+                     operand *to) {
+    const idx padded_dim = round_up(dim, PADDING), panel_stride = max_rows * PANEL;
+    if (packed_rows_size(a, x, max_rows, dim) == 0)
+        return (rhs){array_rows(x, b, h, keys.first).data, x->row_stride, PANEL};
     for (idx j = 0; j < keys.count; j += KEYS) {
-        const idx some = tile_len(j, keys.count);
-        to_panels(to + j * PANEL, panel, rows_once(a, x, b, h, keys.first + j, some, dim, space), some, padded);
+        const idx num_rows = tile_len(j, keys.count);
+        copy_to_panels(to + j * PANEL, panel_stride, load_rows_once(a, x, b, h, keys.first + j, num_rows, dim, scratch),
+                       num_rows, padded_dim);
     }
-    return (rhs){to, PANEL, panel};
+    return (rhs){to, PANEL, panel_stride};
 }
 
-INLINE void multiply(real *c, idx ldc, lhs a, rhs b, idx m, idx n, idx inner, int add) {
-    product(c, ldc, a.data, a.row, a.col, b.data, b.row, b.panel, m, n, inner, add);
+INLINE void matmul(real *c, idx ldc, lhs a, rhs b, idx m, idx n, idx inner, int add) {
+    gemm(c, ldc, a.data, a.row_stride, a.col_stride, b.data, b.row_stride, b.panel_stride, m, n, inner, add);
 }
 
 #else
@@ -79,83 +85,85 @@ INLINE void multiply(real *c, idx ldc, lhs a, rhs b, idx m, idx n, idx inner, in
 #include <sys/syscall.h>
 #include <unistd.h>
 
-typedef uint32_t number; /* the first of the two in its low half */
+typedef uint32_t operand; /* a pair, the first number in the low half */
 
 typedef struct {
-    const number *data;
-    idx row;
+    const operand *data;
+    idx row_stride;
 } lhs, rhs;
 
-/* Pairs of neighbouring rows: `b` (inner, n). */
-INLINE rhs rhs_of(rows b, idx inner, idx n, number *space) {
-    for (idx k = 0; k < up(inner, INNER); k += 2)
+/* Pack pairs of adjacent rows as `b` (inner, n). */
+INLINE rhs pack_rhs(matrix b, idx inner, idx n, operand *scratch) {
+    for (idx k = 0; k < round_up(inner, INNER_MULTIPLE); k += 2)
         for (idx j = 0; j < n; j += LANES) {
-            const real *row = b.data + k * b.row + j;
-            const vec low = k < inner ? AT(row) : splat(0), high = k + 1 < inner ? AT(row + b.row) : splat(0);
+            const real *row = b.data + k * b.row_stride + j;
+            const vec low = k < inner ? VEC(row) : splat(0), high = k + 1 < inner ? VEC(row + b.row_stride) : splat(0);
             const __m512i evens = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)low));
             const __m512i odds = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)high));
-            _mm512_storeu_si512(space + k / 2 * n + j, _mm512_or_si512(evens, _mm512_slli_epi32(odds, 16)));
+            _mm512_storeu_si512(scratch + k / 2 * n + j, _mm512_or_si512(evens, _mm512_slli_epi32(odds, 16)));
         }
-    return (rhs){space, n};
+    return (rhs){scratch, n};
 }
 
-/* Pairs of neighbouring columns: `a` (m, inner), where inner is a multiple of LANES. */
-INLINE lhs lhs_of(rows a, idx m, idx inner, number *space) {
-    const idx row = packed(inner);
+/* Pack pairs of adjacent columns as `a` (m, inner), where inner is a multiple of LANES. */
+INLINE lhs pack_lhs(matrix a, idx m, idx inner, operand *scratch) {
+    const idx row = packed_len(inner);
     for (idx i = 0; i < m; i++)
-        for (idx k = 0; k < inner; k += INNER) {
-            const real *from = a.data + i * a.row + k;
-            const vec high = k + LANES < inner ? AT(from + LANES) : splat(0);
-            _mm512_storeu_si512(space + i * row + k / 2,
-                                (__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)AT(from)));
+        for (idx k = 0; k < inner; k += INNER_MULTIPLE) {
+            const real *from = a.data + i * a.row_stride + k;
+            const vec high = k + LANES < inner ? VEC(from + LANES) : splat(0);
+            _mm512_storeu_si512(scratch + i * row + k / 2,
+                                (__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)VEC(from)));
         }
-    return (lhs){space, row};
+    return (lhs){scratch, row};
 }
 
-/* The same for the transpose of rows. Rows after the last are zeros, because sums may be written after it. */
-INLINE lhs lhs_of_transposed(rows a, idx m, idx inner, number *space) {
-    number pairs[ROWS / 2 * KEYS];
-    const rhs b = rhs_of(a, inner, up(m, LANES), pairs);
-    const idx row = packed(inner);
+/* Pack the transpose of a matrix as `a`. The rows after the last are zeros, because sums may be written to them. */
+INLINE lhs pack_lhs_transposed(matrix a, idx m, idx inner, operand *scratch) {
+    operand packed_pairs[ROWS / 2 * KEYS];
+    const rhs b = pack_rhs(a, inner, round_up(m, LANES), packed_pairs);
+    const idx row = packed_len(inner);
     for (idx k = 0; k < row; k += 4)
         for (idx i = 0; i < m; i += 4)
-            transpose_four((real *)(space + i * row + k), row, (const real *)(b.data + k * b.row + i), b.row);
-    memset(space + m * row, 0, sizeof(number) * row * (up(m, 32) - m));
-    return (lhs){space, row};
+            transpose_4x4((real *)(scratch + i * row + k), row, (const real *)(b.data + k * b.row_stride + i),
+                          b.row_stride);
+    memset(scratch + m * row, 0, sizeof(operand) * row * (round_up(m, 32) - m));
+    return (lhs){scratch, row};
 }
 
-INLINE void columns_of(number *to, rows from, idx count, idx padded, real *space) {
-    transpose(space, from, count, padded); /* PANEL is KEYS */
-    rhs_of((rows){space, KEYS}, padded, KEYS, to);
+INLINE void pack_columns(operand *to, matrix from, idx count, idx padded_dim, real *scratch) {
+    transpose_to_panels(scratch, from, count, padded_dim); /* PANEL is KEYS */
+    pack_rhs((matrix){scratch, KEYS}, padded_dim, KEYS, to);
 }
-INLINE rhs columns_at(const number *columns, idx padded) { return (rhs){columns, KEYS}; }
-INLINE rhs columns_from(rhs b, idx j) { return (rhs){b.data + j, b.row}; }
-INLINE lhs lhs_at(lhs a, idx i, idx k) { return (lhs){a.data + i * a.row + k / 2, a.row}; }
+INLINE rhs packed_columns(const operand *columns, idx padded_dim) { return (rhs){columns, KEYS}; }
+INLINE rhs rhs_from_column(rhs b, idx j) { return (rhs){b.data + j, b.row_stride}; }
+INLINE lhs lhs_from(lhs a, idx i, idx k) { return (lhs){a.data + i * a.row_stride + k / 2, a.row_stride}; }
 
-INLINE idx all_rows_size(const arguments *a, const array *x, idx most, idx dim) {
-    return most / TOGETHER * up(dim, PADDING);
+INLINE idx packed_rows_size(const arguments *a, const array *x, idx max_rows, idx dim) {
+    return max_rows / PACK_SIZE * round_up(dim, PADDING);
 }
 
-INLINE rhs all_rows(const arguments *a, const array *x, idx b, idx h, run keys, idx most, idx dim, real *space,
-                    number *to) {
-    const idx padded = up(dim, PADDING);
+INLINE rhs pack_rows(const arguments *a, const array *x, idx b, idx h, range keys, idx max_rows, idx dim, real *scratch,
+                     operand *to) {
+    const idx padded_dim = round_up(dim, PADDING);
     for (idx j = 0; j < keys.count; j += KEYS) {
-        const idx some = tile_len(j, keys.count);
-        rhs_of(rows_once(a, x, b, h, keys.first + j, some, dim, space), some, padded, to + j / 2 * padded);
+        const idx num_rows = tile_len(j, keys.count);
+        pack_rhs(load_rows_once(a, x, b, h, keys.first + j, num_rows, dim, scratch), num_rows, padded_dim,
+                 to + j / 2 * padded_dim);
     }
-    return (rhs){to, padded};
+    return (rhs){to, padded_dim};
 }
 
 #ifdef __AMX_BF16__
 
-/* Ask Linux, once, to let this process use the matrix tiles; return whether it does. */
-static int may_multiply(void) {
-    enum { ASK = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM */
-    return syscall(SYS_arch_prctl, ASK, TILE_DATA) == 0;
+/* Ask Linux for permission to use the matrix tiles in this process. Return whether it is granted. */
+static int request_matrix_tiles(void) {
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM */
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 
-/* Set the size of a thread's eight tiles, 16 rows of 64 bytes, and release them. */
-INLINE void begin_products(void) {
+/* Set the size of this thread's eight tiles: 16 rows of 64 bytes. */
+INLINE void configure_matrix_tiles(void) {
     struct {
         uint8_t palette, row, unused[14];
         uint16_t bytes[16];
@@ -164,115 +172,116 @@ INLINE void begin_products(void) {
     for (int t = 0; t < 8; t++) sizes.bytes[t] = 64, sizes.rows[t] = 16;
     _tile_loadconfig(&sizes);
 }
-INLINE void end_products(void) { _tile_release(); }
+INLINE void release_matrix_tiles(void) { _tile_release(); }
 
-/* 32 rows by 16 or 32 columns, summed in tiles 0 to 3. */
-INLINE void tiles(const int wide, real *c, idx ldc, lhs a, rhs b, idx inner, int add) {
-    const idx row = sizeof(real) * ldc, a_row = sizeof(number) * a.row, b_row = sizeof(number) * b.row;
-    __asm__ volatile("" ::: "memory"); /* GCC's loads of tiles do not say that they read memory */
+/* Multiply 32 rows by 16 or 32 columns. Tiles 0 to 3 are the accumulators. */
+INLINE void matmul_block(const int two_vecs, real *c, idx ldc, lhs a, rhs b, idx inner, int add) {
+    const idx c_row = sizeof(real) * ldc, a_row = sizeof(operand) * a.row_stride,
+              b_row = sizeof(operand) * b.row_stride;
+    __asm__ volatile("" ::: "memory"); /* GCC does not know that loads of tiles read memory */
     if (add) {
-        _tile_loadd(0, c, row);
-        _tile_loadd(2, c + 16 * ldc, row);
+        _tile_loadd(0, c, c_row);
+        _tile_loadd(2, c + 16 * ldc, c_row);
     } else {
         _tile_zero(0);
         _tile_zero(2);
     }
-    if (wide && add) {
-        _tile_loadd(1, c + 16, row);
-        _tile_loadd(3, c + 16 * ldc + 16, row);
+    if (two_vecs && add) {
+        _tile_loadd(1, c + 16, c_row);
+        _tile_loadd(3, c + 16 * ldc + 16, c_row);
     } else {
         _tile_zero(1);
         _tile_zero(3);
     }
-    for (idx k = 0; k < inner; k += INNER) {
-        const number *ak = a.data + k / 2, *bk = b.data + k / 2 * b.row;
+    for (idx k = 0; k < inner; k += INNER_MULTIPLE) {
+        const operand *ak = a.data + k / 2, *bk = b.data + k / 2 * b.row_stride;
         _tile_loadd(4, ak, a_row);
-        _tile_loadd(5, ak + 16 * a.row, a_row);
+        _tile_loadd(5, ak + 16 * a.row_stride, a_row);
         _tile_loadd(6, bk, b_row);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(2, 5, 6);
-        if (!wide) continue;
+        if (!two_vecs) continue;
         _tile_loadd(7, bk + 16, b_row);
         _tile_dpbf16ps(1, 4, 7);
         _tile_dpbf16ps(3, 5, 7);
     }
-    _tile_stored(0, c, row);
-    _tile_stored(2, c + 16 * ldc, row);
-    if (!wide) return;
-    _tile_stored(1, c + 16, row);
-    _tile_stored(3, c + 16 * ldc + 16, row);
+    _tile_stored(0, c, c_row);
+    _tile_stored(2, c + 16 * ldc, c_row);
+    if (!two_vecs) return;
+    _tile_stored(1, c + 16, c_row);
+    _tile_stored(3, c + 16 * ldc + 16, c_row);
 }
 
-enum { STEP = 32 }; /* rows at a time */
+enum { MATMUL_ROWS = 32 }; /* rows per block */
 
 #else
 
-/* 8 rows by one or two vectors. */
-INLINE void tiles(const int wide, real *c, idx ldc, lhs a, rhs b, idx inner, int add) {
+/* Multiply 8 rows by one or two vectors of columns. */
+INLINE void matmul_block(const int two_vecs, real *c, idx ldc, lhs a, rhs b, idx inner, int add) {
     __m512 sums[8][2];
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++)
 #pragma GCC unroll 2
-        for (int v = 0; v <= wide; v++)
+        for (int v = 0; v <= two_vecs; v++)
             sums[i][v] = add ? _mm512_loadu_ps(c + i * ldc + v * LANES) : _mm512_setzero_ps();
-    for (idx k = 0; k < packed(inner); k++) {
+    for (idx k = 0; k < packed_len(inner); k++) {
         __m512i bs[2];
 #pragma GCC unroll 2
-        for (int v = 0; v <= wide; v++) bs[v] = _mm512_loadu_si512(b.data + k * b.row + v * LANES);
+        for (int v = 0; v <= two_vecs; v++) bs[v] = _mm512_loadu_si512(b.data + k * b.row_stride + v * LANES);
 #pragma GCC unroll 8
         for (int i = 0; i < 8; i++) {
-            const __m512i x = _mm512_set1_epi32((int)a.data[i * a.row + k]);
+            const __m512i x = _mm512_set1_epi32((int)a.data[i * a.row_stride + k]);
 #pragma GCC unroll 2
-            for (int v = 0; v <= wide; v++) sums[i][v] = _mm512_dpbf16_ps(sums[i][v], (__m512bh)x, (__m512bh)bs[v]);
+            for (int v = 0; v <= two_vecs; v++) sums[i][v] = _mm512_dpbf16_ps(sums[i][v], (__m512bh)x, (__m512bh)bs[v]);
         }
     }
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++)
 #pragma GCC unroll 2
-        for (int v = 0; v <= wide; v++) _mm512_storeu_ps(c + i * ldc + v * LANES, sums[i][v]);
+        for (int v = 0; v <= two_vecs; v++) _mm512_storeu_ps(c + i * ldc + v * LANES, sums[i][v]);
 }
 
-enum { STEP = 8 }; /* rows at a time */
+enum { MATMUL_ROWS = 8 }; /* rows per block */
 
 #endif
 
-INLINE void multiply(real *c, idx ldc, lhs a, rhs b, idx m, idx n, idx inner, int add) {
-    for (idx i = 0; i < m; i += STEP)
+INLINE void matmul(real *c, idx ldc, lhs a, rhs b, idx m, idx n, idx inner, int add) {
+    for (idx i = 0; i < m; i += MATMUL_ROWS)
         for (idx j = 0; j < n; j += 2 * LANES) {
-            const lhs ai = {a.data + i * a.row, a.row};
-            const rhs bj = {b.data + j, b.row};
-            if (n - j > LANES) tiles(1, c + i * ldc + j, ldc, ai, bj, inner, add);
-            else tiles(0, c + i * ldc + j, ldc, ai, bj, inner, add);
+            const lhs ai = {a.data + i * a.row_stride, a.row_stride};
+            const rhs bj = {b.data + j, b.row_stride};
+            if (n - j > LANES) matmul_block(1, c + i * ldc + j, ldc, ai, bj, inner, add);
+            else matmul_block(0, c + i * ldc + j, ldc, ai, bj, inner, add);
         }
 }
 
 #endif
 
-/* The rows of `b` from one on. */
-INLINE rhs rows_from(rhs b, idx k) {
-    b.data += k / TOGETHER * b.row;
+/* Return the rows of `b` from row k on. */
+INLINE rhs rhs_from_row(rhs b, idx k) {
+    b.data += k / PACK_SIZE * b.row_stride;
     return b;
 }
 
-/* ---- products of tiles of which a band attends: each BAND rows have their own run of columns ---- */
+/* ---- products of banded tiles, where each BAND_ROWS rows attend to a range of columns ---- */
 
-enum { BAND = TOGETHER > 1 ? 32 : PANEL < KEYS && PANEL > 16 ? PANEL : 16, BANDS = ROWS / BAND };
+enum { BAND_ROWS = PACK_SIZE > 1 ? 32 : PANEL < KEYS && PANEL > 16 ? PANEL : 16, NUM_BANDS = ROWS / BAND_ROWS };
 
-/* Columns of `c` outside the runs are not written. */
-INLINE void multiply_columns(real *c, idx ldc, lhs a, rhs b, idx m, const run *runs, idx inner, int add) {
-    for (idx i = 0; i < m; i += BAND) {
-        const run columns = runs[i / BAND];
-        multiply(c + i * ldc + columns.first, ldc, lhs_at(a, i, 0), columns_from(b, columns.first),
-                 m - i < BAND ? m - i : BAND, up(columns.count, LANES), inner, add);
+/* Multiply without writing the columns of `c` outside the bands. */
+INLINE void matmul_band_columns(real *c, idx ldc, lhs a, rhs b, idx m, const range *bands, idx inner, int add) {
+    for (idx i = 0; i < m; i += BAND_ROWS) {
+        const range columns = bands[i / BAND_ROWS];
+        matmul(c + i * ldc + columns.first, ldc, lhs_from(a, i, 0), rhs_from_column(b, columns.first),
+               m - i < BAND_ROWS ? m - i : BAND_ROWS, round_up(columns.count, LANES), inner, add);
     }
 }
 
-/* Columns of `a`, and rows of `b`, outside the runs are not read. */
-INLINE void multiply_inner(real *c, idx ldc, lhs a, rhs b, idx m, idx n, const run *runs, int add) {
-    for (idx i = 0; i < m; i += BAND) {
-        const run inner = runs[i / BAND];
-        multiply(c + i * ldc, ldc, lhs_at(a, i, inner.first), rows_from(b, inner.first), m - i < BAND ? m - i : BAND,
-                 n, inner.count, add);
+/* Multiply without reading the columns of `a`, and the rows of `b`, outside the bands. */
+INLINE void matmul_band_inner(real *c, idx ldc, lhs a, rhs b, idx m, idx n, const range *bands, int add) {
+    for (idx i = 0; i < m; i += BAND_ROWS) {
+        const range inner = bands[i / BAND_ROWS];
+        matmul(c + i * ldc, ldc, lhs_from(a, i, inner.first), rhs_from_row(b, inner.first),
+               m - i < BAND_ROWS ? m - i : BAND_ROWS, n, inner.count, add);
     }
 }
 

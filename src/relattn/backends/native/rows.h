@@ -1,4 +1,4 @@
-/* Rows of the arguments' arrays: read as `real`, transposed, rounded and written. */
+/* Reading rows of the arguments' arrays as `real`, transposing them, and writing rounded results. */
 
 #ifndef RELATTN_ROWS_H
 #define RELATTN_ROWS_H
@@ -6,11 +6,11 @@
 #include "arguments.h"
 
 enum { ROWS = 64, KEYS = 64 };    /* queries and keys of a tile */
-enum { TASK_ROWS = 8 * ROWS };    /* queries for which the tables' rows are loaded at once */
-enum { PADDING = 16 };            /* rows of work space and of tables' gradients are multiples of this: `library.py` */
-enum { REAL, BFLOAT16, FLOAT16 }; /* types of arrays: `library.py` */
+enum { TASK_ROWS = 8 * ROWS };    /* queries of a task, for which the rows of the tables are loaded once */
+enum { PADDING = 16 };            /* of row lengths of buffers and table gradients, as in `library.py` */
+enum { REAL, BFLOAT16, FLOAT16 }; /* codes of array dtypes, as in `library.py` */
 
-INLINE real widened(const void *data, idx i, idx type) {
+INLINE real load_real(const void *data, idx i, idx type) {
     if (type == REAL) return ((const real *)data)[i];
     if (type == FLOAT16) return ((const _Float16 *)data)[i];
     const uint32_t bits = (uint32_t)((const uint16_t *)data)[i] << 16;
@@ -19,7 +19,7 @@ INLINE real widened(const void *data, idx i, idx type) {
     return x;
 }
 
-INLINE void put(void *data, idx i, real x, idx type) {
+INLINE void store_real(void *data, idx i, real x, idx type) {
     if (type == REAL) {
         ((real *)data)[i] = x;
     } else if (type == FLOAT16) {
@@ -35,108 +35,112 @@ INLINE void put(void *data, idx i, real x, idx type) {
 
 INLINE idx size_of(idx type) { return type == REAL ? (idx)sizeof(real) : 2; }
 
-INLINE void widen_row(real *to, const void *from, idx start, idx dim, idx padded, idx type) {
-    for (idx i = 0; i < dim; i++) to[i] = widened(from, start + i, type);
-    for (idx i = dim; i < padded; i++) to[i] = 0;
+INLINE void load_row(real *to, const void *from, idx start, idx dim, idx padded_dim, idx type) {
+    for (idx i = 0; i < dim; i++) to[i] = load_real(from, start + i, type);
+    for (idx i = dim; i < padded_dim; i++) to[i] = 0;
 }
 
 INLINE void copy_row(real *to, const real *from, idx dim) {
-    for (idx i = 0; i < dim; i += LANES) AT(to + i) = AT(from + i);
+    for (idx i = 0; i < dim; i += LANES) VEC(to + i) = VEC(from + i);
 }
 
-/* Rows that are far apart are not prefetched by the processor itself. */
+/* The processor does not prefetch rows that are far apart. */
 enum { ROWS_AHEAD = 12 };
 INLINE void prefetch_row(const real *row, idx dim) {
     for (idx i = 0; i < dim; i += 64 / (idx)sizeof(real)) __builtin_prefetch(row + i);
 }
 
-/* Rows of a head from `first` on, `padded` wide. */
-static void read_rows(real *to, idx padded, const array *x, idx b, idx h, idx first, idx count, idx dim, idx type) {
+/* Copy rows of a head from `first` on, and pad them with zeros to `padded_dim`. */
+static void read_rows(real *to, idx padded_dim, const array *x, idx b, idx h, idx first, idx count, idx dim, idx type) {
     for (idx r = 0; r < count; r++) {
-        const idx start = b * x->batch + h * x->head + (first + r) * x->row;
-        real *row = to + r * padded;
-        if (type == REAL && dim == padded) {
+        const idx start = b * x->batch_stride + h * x->head_stride + (first + r) * x->row_stride;
+        real *row = to + r * padded_dim;
+        if (type == REAL && dim == padded_dim) {
             const real *from = (const real *)x->data + start;
-            if (r + ROWS_AHEAD < count) prefetch_row(from + ROWS_AHEAD * x->row, dim);
+            if (r + ROWS_AHEAD < count) prefetch_row(from + ROWS_AHEAD * x->row_stride, dim);
             copy_row(row, from, dim);
-        } else if (type == REAL) widen_row(row, x->data, start, dim, padded, REAL);
-        else if (type == FLOAT16) widen_row(row, x->data, start, dim, padded, FLOAT16);
-        else widen_row(row, x->data, start, dim, padded, BFLOAT16);
+        } else if (type == REAL) load_row(row, x->data, start, dim, padded_dim, REAL);
+        else if (type == FLOAT16) load_row(row, x->data, start, dim, padded_dim, FLOAT16);
+        else load_row(row, x->data, start, dim, padded_dim, BFLOAT16);
     }
 }
 
-INLINE void round_row(void *to, idx start, const real *from, idx dim, real times, idx type) {
-    for (idx i = 0; i < dim; i++) put(to, start + i, times * from[i], type);
+INLINE void store_row(void *to, idx start, const real *from, idx dim, real scale, idx type) {
+    for (idx i = 0; i < dim; i++) store_real(to, start + i, scale * from[i], type);
 }
 
-static void write_row(const array *x, idx b, idx h, idx row, const real *from, idx dim, real times, idx type) {
-    const idx start = b * x->batch + h * x->head + row * x->row;
-    if (type == REAL) round_row(x->data, start, from, dim, times, REAL);
-    else if (type == FLOAT16) round_row(x->data, start, from, dim, times, FLOAT16);
-    else round_row(x->data, start, from, dim, times, BFLOAT16);
+static void write_row(const array *x, idx b, idx h, idx row, const real *from, idx dim, real scale, idx type) {
+    const idx start = b * x->batch_stride + h * x->head_stride + row * x->row_stride;
+    if (type == REAL) store_row(x->data, start, from, dim, scale, REAL);
+    else if (type == FLOAT16) store_row(x->data, start, from, dim, scale, FLOAT16);
+    else store_row(x->data, start, from, dim, scale, BFLOAT16);
 }
 
 static void write_zeros(const array *x, idx b, idx h, idx row, idx dim, idx type) {
-    const idx start = b * x->batch + h * x->head + row * x->row;
+    const idx start = b * x->batch_stride + h * x->head_stride + row * x->row_stride;
     memset((char *)x->data + size_of(type) * start, 0, size_of(type) * dim);
 }
 
-enum { FEW = 4 }; /* with fewer queries, transposing the keys would cost more than it saves */
+enum { MIN_QUERIES_TO_TRANSPOSE = 4 }; /* with fewer queries, transposing the keys takes longer than it saves */
 
-typedef struct {
+typedef struct { /* a matrix with contiguous rows */
     real *data;
-    idx row;
-} rows;
+    idx row_stride;
+} matrix;
 
-/* Rows of a head from `first` on, in the array itself. */
-INLINE rows rows_in(const array *x, idx b, idx h, idx first) {
-    return (rows){(real *)x->data + b * x->batch + h * x->head + first * x->row, x->row};
+/* Return the rows of a head from `first` on, in the array itself. */
+INLINE matrix array_rows(const array *x, idx b, idx h, idx first) {
+    return (matrix){(real *)x->data + b * x->batch_stride + h * x->head_stride + first * x->row_stride, x->row_stride};
 }
 
-/* Whether products can read an array itself, with any gaps between rows. */
-INLINE int is_readable(const arguments *a, idx dim) { return a->type == REAL && dim % PADDING == 0; }
+/* Return whether matrix products can read the array without a copy. There may be gaps between its rows. */
+INLINE int is_gemm_layout(const arguments *a, idx dim) { return a->type == REAL && dim % PADDING == 0; }
 
-/* Whether rows that are used often stay in the array. In long sequences, rows with gaps are copied: rows 2 KiB apart
-   share a few sets of the first-level cache. In short ones the copy costs more than it saves, 3 to 15 %. */
-enum { SHORT = 128 };
+/* Return whether rows that are read often are used in the array, without a copy. In long sequences, rows with gaps are
+   copied, since rows 2 KiB apart share a few sets of the first-level cache. In short sequences, the copy takes longer
+   than it saves (3 to 15 %). */
+enum { SHORT_SEQUENCE = 128 };
 INLINE int in_place(const arguments *a, const array *x, idx dim) {
-    return is_readable(a, dim) && (x->row == dim || (a->queries <= SHORT && a->keys <= SHORT));
+    return is_gemm_layout(a, dim) &&
+           (x->row_stride == dim || (a->queries <= SHORT_SEQUENCE && a->keys <= SHORT_SEQUENCE));
 }
 
-/* Rows of a head: in the array, or copied to `space`. */
-static rows rows_of(const arguments *a, const array *x, idx b, idx h, idx first, idx count, idx dim, real *space) {
-    if (in_place(a, x, dim)) return rows_in(x, b, h, first);
-    const idx padded = up(dim, PADDING);
-    read_rows(space, padded, x, b, h, first, count, dim, a->type);
-    return (rows){space, padded};
+/* Return rows of a head, in the array or copied to `scratch`. */
+static matrix load_rows(const arguments *a, const array *x, idx b, idx h, idx first, idx count, idx dim,
+                        real *scratch) {
+    if (in_place(a, x, dim)) return array_rows(x, b, h, first);
+    const idx padded_dim = round_up(dim, PADDING);
+    read_rows(scratch, padded_dim, x, b, h, first, count, dim, a->type);
+    return (matrix){scratch, padded_dim};
 }
 
-/* The same for rows that are read once. */
-static rows rows_once(const arguments *a, const array *x, idx b, idx h, idx first, idx count, idx dim, real *space) {
-    return is_readable(a, dim) ? rows_in(x, b, h, first) : rows_of(a, x, b, h, first, count, dim, space);
+/* Return rows of a head that are read only once, in the array or copied to `scratch`. */
+static matrix load_rows_once(const arguments *a, const array *x, idx b, idx h, idx first, idx count, idx dim,
+                             real *scratch) {
+    return is_gemm_layout(a, dim) ? array_rows(x, b, h, first) : load_rows(a, x, b, h, first, count, dim, scratch);
 }
 
-/* Rows for a result: in the array, or in `space`. */
-INLINE rows result_rows(const arguments *a, const array *x, idx b, idx h, idx first, idx dim, real *space) {
-    return in_place(a, x, dim) ? rows_in(x, b, h, first) : (rows){space, up(dim, PADDING)};
+/* Return the rows that a result is computed in: the array's, or `scratch`. */
+INLINE matrix output_rows(const arguments *a, const array *x, idx b, idx h, idx first, idx dim, real *scratch) {
+    return in_place(a, x, dim) ? array_rows(x, b, h, first) : (matrix){scratch, round_up(dim, PADDING)};
 }
 
 /* Transpose four rows of four numbers. */
-INLINE void transpose_four(real *to, idx to_row, const real *from, idx from_row) {
-    const four a = *(four *)from, b = *(four *)(from + from_row);
-    const four c = *(four *)(from + 2 * from_row), d = *(four *)(from + 3 * from_row);
-    const four ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
-    const four ab2 = __builtin_shufflevector(a, b, 2, 6, 3, 7), cd2 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-    *(four *)to = __builtin_shufflevector(ab, cd, 0, 1, 4, 5);
-    *(four *)(to + to_row) = __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
-    *(four *)(to + 2 * to_row) = __builtin_shufflevector(ab2, cd2, 0, 1, 4, 5);
-    *(four *)(to + 3 * to_row) = __builtin_shufflevector(ab2, cd2, 2, 3, 6, 7);
+INLINE void transpose_4x4(real *to, idx to_row, const real *from, idx from_row) {
+    const vec4 a = *(vec4 *)from, b = *(vec4 *)(from + from_row);
+    const vec4 c = *(vec4 *)(from + 2 * from_row), d = *(vec4 *)(from + 3 * from_row);
+    const vec4 ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+    const vec4 ab2 = __builtin_shufflevector(a, b, 2, 6, 3, 7), cd2 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    *(vec4 *)to = __builtin_shufflevector(ab, cd, 0, 1, 4, 5);
+    *(vec4 *)(to + to_row) = __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+    *(vec4 *)(to + 2 * to_row) = __builtin_shufflevector(ab2, cd2, 0, 1, 4, 5);
+    *(vec4 *)(to + 3 * to_row) = __builtin_shufflevector(ab2, cd2, 2, 3, 6, 7);
 }
 
 #if defined(__AVX2__) && !defined(REAL64)
-enum { SQUARE = 8 };
+enum { TRANSPOSE_BLOCK = 8 };
 /* Transpose eight rows of eight numbers. */
-INLINE void transpose_square(real *to, idx to_row, const real *from, idx from_row) {
+INLINE void transpose_block(real *to, idx to_row, const real *from, idx from_row) {
     __m256 halves[8];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
@@ -156,80 +160,87 @@ INLINE void transpose_square(real *to, idx to_row, const real *from, idx from_ro
     }
 }
 #else
-enum { SQUARE = 4 };
-INLINE void transpose_square(real *to, idx to_row, const real *from, idx from_row) {
-    transpose_four(to, to_row, from, from_row);
+enum { TRANSPOSE_BLOCK = 4 };
+INLINE void transpose_block(real *to, idx to_row, const real *from, idx from_row) {
+    transpose_4x4(to, to_row, from, from_row);
 }
 #endif
 
-/* Transpose KEYS rows, or the last few, into panels (padded, PANEL) of PANEL rows each, with zeros after the last row
-   to the end of a vector. */
-static void transpose(real *to, rows from, idx count, idx padded) {
-    for (idx j = 0; j < up(count, LANES); j += SQUARE) {
-        real *columns = to + j / PANEL * padded * PANEL + j % PANEL;
-        const real *row = from.data + j * from.row;
-        if (count - j >= SQUARE) {
-            if (count - j >= 2 * SQUARE && from.row > padded)
-                for (idx r = SQUARE; r < 2 * SQUARE; r++) prefetch_row(row + r * from.row, padded);
-            for (idx d = 0; d < padded; d += SQUARE) transpose_square(columns + d * PANEL, PANEL, row + d, from.row);
+/* Transpose at most KEYS rows into panels (padded_dim, PANEL) of PANEL rows each. After the last row, fill the vector
+   with zeros. */
+static void transpose_to_panels(real *to, matrix from, idx count, idx padded_dim) {
+    for (idx j = 0; j < round_up(count, LANES); j += TRANSPOSE_BLOCK) {
+        real *columns = to + j / PANEL * padded_dim * PANEL + j % PANEL;
+        const real *row = from.data + j * from.row_stride;
+        if (count - j >= TRANSPOSE_BLOCK) {
+            if (count - j >= 2 * TRANSPOSE_BLOCK && from.row_stride > padded_dim)
+                for (idx r = TRANSPOSE_BLOCK; r < 2 * TRANSPOSE_BLOCK; r++)
+                    prefetch_row(row + r * from.row_stride, padded_dim);
+            for (idx d = 0; d < padded_dim; d += TRANSPOSE_BLOCK)
+                transpose_block(columns + d * PANEL, PANEL, row + d, from.row_stride);
         } else {
-            for (idx d = 0; d < padded; d++)
-                for (idx r = 0; r < SQUARE; r++) columns[d * PANEL + r] = r < count - j ? row[r * from.row + d] : 0;
+            for (idx d = 0; d < padded_dim; d++)
+                for (idx r = 0; r < TRANSPOSE_BLOCK; r++)
+                    columns[d * PANEL + r] = r < count - j ? row[r * from.row_stride + d] : 0;
         }
     }
 }
 
-/* Copy rows into panels (rows, PANEL) that are `panel` apart. */
-static void to_panels(real *to, idx panel, rows from, idx count, idx padded) {
+/* Copy rows into panels (rows, PANEL), whose stride is `panel_stride`. */
+static void copy_to_panels(real *to, idx panel_stride, matrix from, idx count, idx padded_dim) {
     for (idx r = 0; r < count; r++) {
-        const real *row = from.data + r * from.row;
-        if (r + ROWS_AHEAD < count && from.row > padded) prefetch_row(row + ROWS_AHEAD * from.row, padded);
-        for (idx d = 0; d < padded; d += PANEL)
-            copy_row(to + d / PANEL * panel + r * PANEL, row + d, padded - d < PANEL ? padded - d : PANEL);
+        const real *row = from.data + r * from.row_stride;
+        if (r + ROWS_AHEAD < count && from.row_stride > padded_dim)
+            prefetch_row(row + ROWS_AHEAD * from.row_stride, padded_dim);
+        for (idx d = 0; d < padded_dim; d += PANEL)
+            copy_row(to + d / PANEL * panel_stride + r * PANEL, row + d,
+                     padded_dim - d < PANEL ? padded_dim - d : PANEL);
     }
 }
 
-/* Number of rows of a tile that starts at `first`, of `count` in all. */
+/* Return the length of a tile that starts at `first`, for `count` rows in all. */
 INLINE idx tile_len(idx first, idx count) { return count - first < KEYS ? count - first : KEYS; }
 
-typedef struct { /* consecutive labels */
+typedef struct { /* consecutive labels or keys */
     idx first, count;
-} run;
+} range;
 
-typedef struct {      /* the rows of a table that a thread has loaded */
-    idx head;         /* -1 for none */
-    run labels;
-    rows rows;
-    real *space;      /* for the rows, if they are copied */
-    real *transposed; /* KEYS rows at a time; NULL if nothing reads it */
+typedef struct { /* the rows of a table that a thread has loaded */
+    idx head;    /* -1 for none */
+    range labels;
+    matrix loaded_rows;
+    real *scratch;    /* memory for the rows, if they are copied */
+    real *transposed; /* the rows transposed, KEYS at a time; NULL if they are not used */
 } table;
 
-/* Number of labels whose terms are computed by matrix products. 2k + 1 labels are often one more than fill whole
-   vectors; the last one is then computed row by row. */
-INLINE idx in_products(idx labels) { return labels % LANES == 1 ? labels - 1 : labels; }
+/* Return the number of labels whose terms are computed by matrix products. 2k + 1 labels are often one more than a
+   multiple of LANES. Then the last label is computed by dot products. */
+INLINE idx gemm_label_count(idx labels) { return labels % LANES == 1 ? labels - 1 : labels; }
 
-/* The labels to load for some that are needed: those that are loaded, if they contain these. */
-INLINE run to_load(run loaded, run labels) {
-    const idx ahead = labels.first - loaded.first;
-    return ahead >= 0 && ahead + labels.count <= loaded.count ? loaded : labels;
+/* Return the labels to load: the loaded ones if they contain the needed labels, else the needed ones. */
+INLINE range labels_to_load(range loaded, range labels) {
+    const idx offset = labels.first - loaded.first;
+    return offset >= 0 && offset + labels.count <= loaded.count ? loaded : labels;
 }
 
-/* Load rows of a table, if there is one. */
-static void load_table(const arguments *a, table *t, const array *x, idx h, run labels, idx dim) {
-    const idx head = x->head == 0 ? 0 : h, padded = up(dim, PADDING);
+/* Load rows of a table, if the call has it. */
+static void load_table(const arguments *a, table *t, const array *x, idx h, range labels, idx dim) {
+    const idx head = x->head_stride == 0 ? 0 : h, padded_dim = round_up(dim, PADDING);
     if (!x->data || (t->head == head && t->labels.first == labels.first && t->labels.count == labels.count)) return;
     t->head = head;
     t->labels = labels;
-    t->rows = rows_of(a, x, 0, head, labels.first, labels.count, dim, t->space);
-    const idx count = t->transposed ? in_products(labels.count) : 0;
+    t->loaded_rows = load_rows(a, x, 0, head, labels.first, labels.count, dim, t->scratch);
+    const idx count = t->transposed ? gemm_label_count(labels.count) : 0;
     for (idx l = 0; l < count; l += KEYS)
-        transpose(t->transposed + l * padded, (rows){t->rows.data + l * t->rows.row, t->rows.row}, tile_len(l, count),
-                  padded);
+        transpose_to_panels(t->transposed + l * padded_dim,
+                            (matrix){t->loaded_rows.data + l * t->loaded_rows.row_stride, t->loaded_rows.row_stride},
+                            tile_len(l, count), padded_dim);
 }
 
-/* The loaded rows of a table from a label on. */
-INLINE rows rows_at(const table *t, idx label) {
-    return (rows){t->rows.data + (label - t->labels.first) * t->rows.row, t->rows.row};
+/* Return the loaded rows of a table from a label on. */
+INLINE matrix table_rows(const table *t, idx label) {
+    return (matrix){t->loaded_rows.data + (label - t->labels.first) * t->loaded_rows.row_stride,
+                    t->loaded_rows.row_stride};
 }
 
 #endif

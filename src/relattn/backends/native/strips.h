@@ -1,65 +1,70 @@
-/* What happens to the rows of a tile between products: relative terms, masks, dropout, and sums by label.
+/* The operations on the rows of a tile between the matrix products: relative terms, masks, dropout and label sums.
 
-   Terms and sums are in strips, which `attention.c` describes. */
+   `attention.c` describes the strips that hold terms and sums. */
 
 #ifndef RELATTN_STRIPS_H
 #define RELATTN_STRIPS_H
 
 #include "products.h"
 
-typedef struct {     /* a tile, or the rows of one */
-    idx b, h;        /* sequence, head */
-    idx first, rows; /* queries */
-    idx begin;       /* first key of the first tile of these rows */
-    idx key, keys;   /* the tile's keys */
-    idx vecs;        /* vectors that hold them */
-    run labels;      /* those of the strips, which the queries reach */
-    int repeats;     /* whether several keys of a query may have one label */
-    int banded;      /* whether some rows attend to a part of the tile's keys only, but for a mask: */
-    run bands[BANDS];
-} place;
+typedef struct {                  /* a tile of queries by keys */
+    idx b, h;                     /* sequence, head */
+    idx first_query, num_queries; /* rows of the tile, with padding */
+    idx keys_begin;               /* first key of the first tile for these queries */
+    idx first_key, num_keys;      /* columns of the tile */
+    idx num_vecs;                 /* number of vectors that hold the columns */
+    range labels;                 /* labels in the strips: those that the queries reach */
+    int labels_repeat;            /* whether several keys of a query may have the same label */
+    int is_banded;                /* whether the window hides some keys of the tile from some queries */
+    range bands[NUM_BANDS];       /* the keys in the windows of each BAND_ROWS queries, if is_banded */
+} tile_info;
 
-INLINE idx margin_of(const arguments *a) { return a->keys < KEYS ? up(a->keys, PADDING) : KEYS; }
+INLINE idx margin_size(const arguments *a) { return a->keys < KEYS ? round_up(a->keys, PADDING) : KEYS; }
 
-/* The largest number of keys in the windows of some queries, from a multiple of KEYS on. */
-INLINE idx most_keys(const arguments *a, idx queries) {
+/* Return the maximum number of keys in the windows of some queries. They start at a multiple of KEYS. */
+INLINE idx max_window_keys(const arguments *a, idx queries) {
     if (a->window_left < 0 || (a->window_right < 0 && !a->is_causal)) return a->keys;
     const idx right = a->window_right < 0 ? 0 : a->window_right;
-    const idx most = up(queries, ROWS) + a->window_left + right + a->chunk + KEYS;
-    return a->keys < most ? a->keys : most;
+    const idx max_keys = round_up(queries, ROWS) + a->window_left + right + a->chunk + KEYS;
+    return a->keys < max_keys ? a->keys : max_keys;
 }
 
-/* The largest number of labels that some queries reach, counted from a multiple of KEYS. Relations reach all. */
-INLINE idx most_labels(const arguments *a, idx queries) {
-    const idx most = most_keys(a, queries) + up(queries, ROWS) + KEYS;
-    return a->relations.data || a->labels < most ? a->labels : most;
+/* Return the maximum number of labels that some queries reach, counted from a multiple of KEYS. With relations, queries
+   reach all labels. */
+INLINE idx max_window_labels(const arguments *a, idx queries) {
+    const idx max_labels = max_window_keys(a, queries) + round_up(queries, ROWS) + KEYS;
+    return a->relations.data || a->labels < max_labels ? a->labels : max_labels;
 }
 
-INLINE idx strip_width(const arguments *a) { return up(most_labels(a, ROWS), PADDING) + 2 * margin_of(a); }
+INLINE idx strip_width(const arguments *a) {
+    return round_up(max_window_labels(a, ROWS), PADDING) + 2 * margin_size(a);
+}
 
-/* The part of a strip that is used. */
-INLINE idx used_of(const arguments *a, const place *at) { return up(at->labels.count, PADDING) + 2 * margin_of(a); }
+/* Return the number of slots of a strip that are in use. */
+INLINE idx used_strip_width(const arguments *a, const tile_info *tile) {
+    return round_up(tile->labels.count, PADDING) + 2 * margin_size(a);
+}
 
 INLINE idx valid_keys(const arguments *a, idx b) {
-    return a->key_lengths ? clamped(a->key_lengths[b], 0, a->keys) : a->keys;
+    return a->key_lengths ? clamp(a->key_lengths[b], 0, a->keys) : a->keys;
 }
 
-/* Number of queries from `first` on that are not padding, at most `count`. */
-INLINE idx live_rows(const arguments *a, idx b, idx first, idx count) {
-    return a->query_lengths ? clamped(a->query_lengths[b] - first, 0, count) : count;
+/* Return the number of queries from `first` on that are not padding, at most `count`. */
+INLINE idx valid_queries(const arguments *a, idx b, idx first, idx count) {
+    return a->query_lengths ? clamp(a->query_lengths[b] - first, 0, count) : count;
 }
 
-/* The position of a query on the key axis. */
-INLINE idx position_of(const arguments *a, idx b, idx row) {
+/* Return the position of a query on the key axis. */
+INLINE idx query_position(const arguments *a, idx b, idx row) {
     return (a->query_offsets ? a->query_offsets[b] : a->query_offset) + row;
 }
 
-/* The first position of the chunk of a position, which may be negative. */
+/* Return the first position of a position's chunk. It may be negative. */
 INLINE idx chunk_start(const arguments *a, idx position) {
     return a->chunk == 1 ? position : position - (position % a->chunk + a->chunk) % a->chunk;
 }
 
-/* The first key that a query at a position may attend to, and the end of these keys, if there were enough keys. */
+/* Return the begin and the end of the keys in the window of a query. They are not clamped to the number of keys. */
 INLINE idx window_begin(const arguments *a, idx position) {
     return a->window_left < 0 ? 0 : chunk_start(a, position) - a->window_left;
 }
@@ -68,58 +73,60 @@ INLINE idx window_end(const arguments *a, idx position) {
     return a->is_causal && position + 1 < end ? position + 1 : end;
 }
 
-/* Number of keys, from the first, that `live` queries from a position on may attend to. */
-INLINE idx visible_keys(const arguments *a, idx b, idx position, idx live) {
-    return live > 0 ? clamped(window_end(a, position + live - 1), 0, valid_keys(a, b)) : 0;
+/* Return the end of the keys that `num_queries` queries from a position on may attend to. */
+INLINE idx visible_keys(const arguments *a, idx b, idx position, idx num_queries) {
+    return num_queries > 0 ? clamp(window_end(a, position + num_queries - 1), 0, valid_keys(a, b)) : 0;
 }
 
-/* The first key, a multiple of KEYS, of the tiles for queries from a position on, whose visible keys end there. */
-INLINE idx first_tile(const arguments *a, idx position, idx visible) {
-    return clamped(window_begin(a, position), 0, visible) / KEYS * KEYS;
+/* Return the first key of the first tile for the queries from a position on: a multiple of KEYS, at most `visible`. */
+INLINE idx first_tile_key(const arguments *a, idx position, idx visible) {
+    return clamp(window_begin(a, position), 0, visible) / KEYS * KEYS;
 }
 
-/* Set the keys of the next tile of some rows, and the runs of them that each BAND rows attend to. */
-INLINE void next_tile(const arguments *a, place *at, idx position, idx visible) {
-    at->keys = tile_len(at->key, visible);
-    at->vecs = (at->keys + LANES - 1) / LANES;
-    at->banded = window_end(a, position) < at->key + at->keys || window_begin(a, position + at->rows - 1) > at->key;
-    for (idx r = 0; r < at->rows && at->banded; r += BAND) {
-        const idx last = position + (r + BAND < at->rows ? r + BAND : at->rows) - 1;
-        const idx end = clamped(window_end(a, last) - at->key, 0, at->keys);
-        const idx first = clamped(window_begin(a, position + r) - at->key, 0, end) / BAND * BAND;
-        at->bands[r / BAND] = (run){first, end - first};
+/* Set the keys of a tile from `first_key` on, and the ranges of keys that each BAND_ROWS queries attend to. */
+INLINE void set_tile_keys(const arguments *a, tile_info *tile, idx position, idx visible) {
+    tile->num_keys = tile_len(tile->first_key, visible);
+    tile->num_vecs = (tile->num_keys + LANES - 1) / LANES;
+    tile->is_banded = window_end(a, position) < tile->first_key + tile->num_keys ||
+                      window_begin(a, position + tile->num_queries - 1) > tile->first_key;
+    for (idx r = 0; r < tile->num_queries && tile->is_banded; r += BAND_ROWS) {
+        const idx last = position + (r + BAND_ROWS < tile->num_queries ? r + BAND_ROWS : tile->num_queries) - 1;
+        const idx end = clamp(window_end(a, last) - tile->first_key, 0, tile->num_keys);
+        const idx first = clamp(window_begin(a, position + r) - tile->first_key, 0, end) / BAND_ROWS * BAND_ROWS;
+        tile->bands[r / BAND_ROWS] = (range){first, end - first};
     }
 }
 
-/* The labels of queries from a position on with the keys from `begin` to `visible`. Relations reach all. */
-INLINE run reached(const arguments *a, idx position, idx queries, idx begin, idx visible) {
-    if (a->relations.data) return (run){0, a->labels};
-    const idx first = clamped(a->left + begin - (position + queries - 1), 0, a->labels - 1);
-    return (run){first, clamped(a->left + visible - position, first + 1, a->labels) - first};
+/* Return the labels of the queries from a position on with the keys from `begin` to `visible`. With relations, these
+   are all labels. */
+INLINE range label_range(const arguments *a, idx position, idx queries, idx begin, idx visible) {
+    if (a->relations.data) return (range){0, a->labels};
+    const idx first = clamp(a->left + begin - (position + queries - 1), 0, a->labels - 1);
+    return (range){first, clamp(a->left + visible - position, first + 1, a->labels) - first};
 }
 
-/* Whether several keys of one of these queries may have the same label: by relations, or beyond an edge. */
-INLINE int repeats(const arguments *a, idx position, idx visible) {
+/* Return whether several keys of one of these queries may have the same label: with relations, or beyond an edge. */
+INLINE int labels_repeat(const arguments *a, idx position, idx visible) {
     if (a->relations.data) return 1;
     return a->clips && (position + ROWS - 1 > a->left || a->left + visible - position > a->labels);
 }
 
-/* Whether this holds for any query of the call. */
-INLINE int may_repeat(const arguments *a) {
-    const idx last = a->query_offset + up(a->queries, ROWS) - ROWS;
-    return (a->clips && a->query_offsets) || repeats(a, last, 0) || repeats(a, a->query_offset, a->keys);
+/* Return whether `labels_repeat` may hold for any query of the call. */
+INLINE int labels_may_repeat(const arguments *a) {
+    const idx last = a->query_offset + round_up(a->queries, ROWS) - ROWS;
+    return (a->clips && a->query_offsets) || labels_repeat(a, last, 0) || labels_repeat(a, a->query_offset, a->keys);
 }
 
-/* The labels of ROWS queries, from a multiple of KEYS labels after the first loaded one: KEYS are transposed at a time.
-   */
-INLINE run reached_by_rows(const arguments *a, idx position, idx begin, idx visible, run held) {
-    const run labels = reached(a, position, ROWS, begin, visible);
-    const idx back = (labels.first - held.first) % KEYS;
-    return (run){labels.first - back, labels.count + back};
+/* Return the labels of ROWS queries. The range starts at a multiple of KEYS labels after the first loaded label, since
+   KEYS labels are transposed at a time. */
+INLINE range tile_label_range(const arguments *a, idx position, idx begin, idx visible, range loaded) {
+    const range labels = label_range(a, position, ROWS, begin, visible);
+    const idx extra = (labels.first - loaded.first) % KEYS;
+    return (range){labels.first - extra, labels.count + extra};
 }
 
-/* The label of a pair; -1, which has no term, if it is out of range. */
-INLINE idx label_at(const arguments *a, idx i) {
+/* Return the label of a pair, or -1, which has no term, if it is out of range. */
+INLINE idx relation_label(const arguments *a, idx i) {
     int64_t label;
     switch (a->relations_size) {
         case 1: label = ((const int8_t *)a->relations.data)[i]; break;
@@ -130,192 +137,199 @@ INLINE idx label_at(const arguments *a, idx i) {
     return label >= 0 && label < a->labels ? label : -1;
 }
 
-INLINE idx pair_at(const array *x, const place *at, idx r) {
-    return at->b * x->batch + at->h * x->head + (at->first + r) * x->row + at->key;
+INLINE idx pair_offset(const array *x, const tile_info *tile, idx r) {
+    return tile->b * x->batch_stride + tile->h * x->head_stride + (tile->first_query + r) * x->row_stride +
+           tile->first_key;
 }
 
-/* The vectors that are multiplied with the table of keys. */
-INLINE rows rel_query_of(const arguments *a, const place *at, idx live, rows query, real *space) {
-    return a->rel_query.data ? rows_of(a, &a->rel_query, at->b, at->h, at->first, live, a->rel_dim, space) : query;
+/* Return the vectors that are multiplied with the table of keys. */
+INLINE matrix load_rel_query(const arguments *a, const tile_info *tile, idx num_rows, matrix query, real *scratch) {
+    return a->rel_query.data
+               ? load_rows(a, &a->rel_query, tile->b, tile->h, tile->first_query, num_rows, a->rel_dim, scratch)
+               : query;
 }
 
-/* Multiply rows with the rows of a table: one number per label, in strips of a width, after a margin. */
-static void by_label(real *strips, idx width, idx margin, rows x, idx count, idx dim, const table *t, run run) {
-    const idx deep = up(dim, PADDING), skipped = run.first - t->labels.first;
-    const idx labels = run.count, products = t->transposed ? in_products(labels) : 0;
+/* Multiply rows of x with rows of a table. Write one score per label to the strip of each row, after the margin. */
+static void compute_label_scores(real *strips, idx width, idx margin, matrix x, idx count, idx dim, const table *t,
+                                 range labels) {
+    const idx padded_dim = round_up(dim, PADDING), first_row = labels.first - t->labels.first;
+    const idx gemm_labels = t->transposed ? gemm_label_count(labels.count) : 0;
     real *strip = strips + margin;
-    for (idx l = 0; l < products; l += KEYS)
-        product(strip + l, width, x.data, x.row, 1, t->transposed + (skipped + l) * deep, PANEL, deep * PANEL, count,
-                up(tile_len(l, products), LANES), dim, 0);
+    for (idx l = 0; l < gemm_labels; l += KEYS)
+        gemm(strip + l, width, x.data, x.row_stride, 1, t->transposed + (first_row + l) * padded_dim, PANEL,
+             padded_dim * PANEL, count, round_up(tile_len(l, gemm_labels), LANES), dim, 0);
     for (idx r = 0; r < count; r++)
-        for (idx l = products; l < labels; l++) {
-            const real *row = t->rows.data + (skipped + l) * t->rows.row;
+        for (idx l = gemm_labels; l < labels.count; l++) {
+            const real *row = t->loaded_rows.data + (first_row + l) * t->loaded_rows.row_stride;
             vec sum = splat(0);
-            for (idx i = 0; i < deep; i += LANES) sum += AT(x.data + r * x.row + i) * AT(row + i);
-            strip[r * width + l] = sum_of(sum);
+            for (idx i = 0; i < padded_dim; i += LANES) sum += VEC(x.data + r * x.row_stride + i) * VEC(row + i);
+            strip[r * width + l] = reduce_sum(sum);
         }
 }
 
-/* Fill the margins of strips of scores: with the scores of the two edges, or with zeros. For relations, the slot before
-   label 0 is zero: pairs without a label use it. */
-INLINE void fill_margins(idx clips, real *strips, idx width, idx margin, idx count, run run) {
+/* Fill the margins of strips with the scores of the edge labels, or with zeros if labels are not clipped. Relations
+   need the zero before label 0 for pairs without a label. */
+INLINE void fill_margins(idx clips, real *strips, idx width, idx margin, idx count, range labels) {
     for (idx r = 0; r < count; r++) {
-        real *strip = strips + r * width, *labels = strip + margin, *end = labels + run.count;
-        const vec before = splat(clips ? labels[0] : 0), after = splat(clips ? end[-1] : 0);
-        for (idx i = 0; i < margin; i += LANES) AT(strip + i) = before;
-        for (idx i = 0; i < margin; i += LANES) AT(end + i) = after;
+        real *strip = strips + r * width, *scores = strip + margin, *end = scores + labels.count;
+        const vec left_edge = splat(clips ? scores[0] : 0), right_edge = splat(clips ? end[-1] : 0);
+        for (idx i = 0; i < margin; i += LANES) VEC(strip + i) = left_edge;
+        for (idx i = 0; i < margin; i += LANES) VEC(end + i) = right_edge;
     }
 }
 
-/* Where the keys of a tile are in the strip of a row. */
+/* The slots of a tile's keys in the strip of a row. */
 typedef struct {
-    idx start; /* of their run; unused for relations */
-    int far;   /* whether all of them have the same edge label */
-} span;
+    idx offset;  /* first slot; not used with relations */
+    int is_edge; /* whether all keys have the same edge label */
+} strip_slice;
 
-INLINE span span_of(const arguments *a, const place *at, idx position) {
-    const idx margin = margin_of(a), last = at->labels.count + margin;
-    const idx start = clamped(at->key - position + a->left - at->labels.first + margin, 0, last);
-    return (span){start, !a->relations.data && (start == 0 || start == last)};
+INLINE strip_slice strip_slice_of(const arguments *a, const tile_info *tile, idx position) {
+    const idx margin = margin_size(a), end = tile->labels.count + margin;
+    const idx offset = clamp(tile->first_key - position + a->left - tile->labels.first + margin, 0, end);
+    return (strip_slice){offset, !a->relations.data && (offset == 0 || offset == end)};
 }
 
-/* Where a strip has the labels of a row's keys. A label out of range takes the slot before label 0. */
-INLINE void slots_of(const arguments *a, const place *at, idx r, int32_t *slots) {
-    const idx start = pair_at(&a->relations, at, r), margin = margin_of(a), end = a->labels;
-#define SLOTS(type)                                                                                                    \
-    for (idx j = 0; j < at->keys; j++) {                                                                               \
-        const type label = ((const type *)a->relations.data)[start + j];                                               \
+/* Compute the slots of a row's keys from their relations. A label that is out of range gets the slot before label 0. */
+INLINE void relation_slots(const arguments *a, const tile_info *tile, idx r, int32_t *slots) {
+    const idx first_pair = pair_offset(&a->relations, tile, r), margin = margin_size(a), end = a->labels;
+#define RELATION_SLOTS(type)                                                                                           \
+    for (idx j = 0; j < tile->num_keys; j++) {                                                                         \
+        const type label = ((const type *)a->relations.data)[first_pair + j];                                          \
         slots[j] = (int32_t)(margin + (label >= 0 && label < end ? label : -1));                                       \
     }
-    switch (a->relations_size) { /* outside of the loops, which the compiler then vectorises */
-        case 1: SLOTS(int8_t); break;
-        case 2: SLOTS(int16_t); break;
-        case 4: SLOTS(int32_t); break;
-        default: SLOTS(int64_t);
+    switch (a->relations_size) { /* outside the loops, so that the compiler can vectorise them */
+        case 1: RELATION_SLOTS(int8_t); break;
+        case 2: RELATION_SLOTS(int16_t); break;
+        case 4: RELATION_SLOTS(int32_t); break;
+        default: RELATION_SLOTS(int64_t);
     }
-#undef SLOTS
+#undef RELATION_SLOTS
 }
 
-/* The relative terms of a row's keys: a run of its strip, or, for relations, those in `slots`, in `space`. */
-INLINE const real *terms_of(const arguments *a, const place *at, const real *strip, span s, const int32_t *slots,
-                            real *space) {
-    if (!a->relations.data) return strip + s.start;
-    for (idx j = 0; j < at->keys; j++) space[j] = strip[slots[j]];
-    for (idx j = at->keys; j < at->vecs * LANES; j++) space[j] = 0;
-    return space;
+/* Return the relative terms of a row's keys: a slice of its strip or, with relations, the terms in `slots`, copied to
+   `scratch`. */
+INLINE const real *gather_terms(const arguments *a, const tile_info *tile, const real *strip, strip_slice slice,
+                                const int32_t *slots, real *scratch) {
+    if (!a->relations.data) return strip + slice.offset;
+    for (idx j = 0; j < tile->num_keys; j++) scratch[j] = strip[slots[j]];
+    for (idx j = tile->num_keys; j < tile->num_vecs * LANES; j++) scratch[j] = 0;
+    return scratch;
 }
 
-/* ---- what the rows of a tile have in common, so that the compiler can leave out the rest ---- */
+/* ---- flags of the rows of a tile: compile-time constants for the common combinations ---- */
 
-enum { VECS = KEYS / LANES };
+enum { TILE_VECS = KEYS / LANES };
 enum {
-    KEY_TERMS = 1,   /* there is a table of keys */
-    VALUE_TERMS = 2, /* there is a table of values */
-    WHOLE = 4,       /* the rows attend to all KEYS keys of the tile, but for a mask */
-    BANDED = 16,     /* some rows attend to a part of the tile's keys only */
-    PLAIN = 8,       /* there are no relations, no mask and no dropout, and the scale is positive */
+    KEY_TERMS = 1,   /* the call has rel_key */
+    VALUE_TERMS = 2, /* the call has rel_value */
+    FULL_TILE = 4,   /* the tile has KEYS keys, and the window hides none of them */
+    BANDED = 16,     /* the window hides some keys of the tile from some queries */
+    FAST_PATH = 8,   /* no relations, mask or dropout, and a positive scale */
 };
 
-/* The vectors of a row of a tile that are computed: all, or those of its band. */
-INLINE run vectors_of(const place *at, idx r, const int flags) {
-    if (!(flags & BANDED)) return (run){0, flags & WHOLE ? VECS : at->vecs};
-    const run band = at->bands[r / BAND];
-    const idx first = band.first / LANES, end = up(band.first + band.count, BAND) / LANES;
-    return (run){first, band.count == 0 ? 0 : (end < at->vecs ? end : at->vecs) - first};
+/* Return the range of vectors of a row that are computed: all, or the vectors of its band. */
+INLINE range row_vectors(const tile_info *tile, idx r, const int flags) {
+    if (!(flags & BANDED)) return (range){0, flags & FULL_TILE ? TILE_VECS : tile->num_vecs};
+    const range band = tile->bands[r / BAND_ROWS];
+    const idx first = band.first / LANES, end = round_up(band.first + band.count, BAND_ROWS) / LANES;
+    return (range){first, band.count == 0 ? 0 : (end < tile->num_vecs ? end : tile->num_vecs) - first};
 }
 
-/* Set the scores of a row's pairs that may not attend to -inf. Return whether a pair is left. */
-INLINE int hide(const arguments *a, const place *at, idx r, idx position, run vecs, vec *scores) {
-    const idx allowed = clamped(window_end(a, position) - at->key, 0, at->keys);
-    const idx before = clamped(window_begin(a, position) - at->key, 0, allowed);
-    for (idx v = vecs.first; v * LANES < before; v++)
-        scores[v] = pick(lanes_from((integer)(v * LANES)) >= (integer)before, scores[v], splat(-INFINITY));
-    for (idx v = allowed / LANES; v < vecs.first + vecs.count; v++)
-        scores[v] = pick(lanes_from((integer)(v * LANES)) < (integer)allowed, scores[v], splat(-INFINITY));
-    if (!a->mask.data) return allowed > before;
-    typedef uint8_t bytes __attribute__((vector_size(LANES)));
-    const uint8_t *mask = (const uint8_t *)a->mask.data + pair_at(&a->mask, at, r);
-    bytes any = {0};
-    for (idx v = vecs.first; v * LANES < allowed; v++) {
-        const idx rest = allowed - v * LANES;
-        bytes kept = {0};
-        memcpy(&kept, mask + v * LANES, rest < LANES ? rest : LANES);
-        for (idx i = v * LANES; i < before && i < (v + 1) * LANES; i++) kept[i - v * LANES] = 0;
-        any |= kept;
-        scores[v] = pick(__builtin_convertvector(kept, ivec) != 0, scores[v], splat(-INFINITY));
+/* Set the scores of hidden pairs of a row to -inf. Return whether the row attends to a key. */
+INLINE int apply_mask(const arguments *a, const tile_info *tile, idx r, idx position, range vecs, vec *scores) {
+    const idx end = clamp(window_end(a, position) - tile->first_key, 0, tile->num_keys);
+    const idx begin = clamp(window_begin(a, position) - tile->first_key, 0, end);
+    for (idx v = vecs.first; v * LANES < begin; v++)
+        scores[v] = blend(lane_indices((integer)(v * LANES)) >= (integer)begin, scores[v], splat(-INFINITY));
+    for (idx v = end / LANES; v < vecs.first + vecs.count; v++)
+        scores[v] = blend(lane_indices((integer)(v * LANES)) < (integer)end, scores[v], splat(-INFINITY));
+    if (!a->mask.data) return end > begin;
+    typedef uint8_t byte_vec __attribute__((vector_size(LANES)));
+    const uint8_t *mask = (const uint8_t *)a->mask.data + pair_offset(&a->mask, tile, r);
+    byte_vec any_allowed = {0};
+    for (idx v = vecs.first; v * LANES < end; v++) {
+        const idx remaining = end - v * LANES;
+        byte_vec allowed = {0};
+        memcpy(&allowed, mask + v * LANES, remaining < LANES ? remaining : LANES);
+        for (idx i = v * LANES; i < begin && i < (v + 1) * LANES; i++) allowed[i - v * LANES] = 0;
+        any_allowed |= allowed;
+        scores[v] = blend(__builtin_convertvector(allowed, ivec) != 0, scores[v], splat(-INFINITY));
     }
-    return any_above(__builtin_convertvector(any, vec), 0);
+    return any_greater(__builtin_convertvector(any_allowed, vec), 0);
 }
 
 /* ---- dropout: a counter-based generator, so that the backward pass draws the same numbers ---- */
 
 enum { DRAWS = 1 << 24 };
-typedef uint32_t draws __attribute__((vector_size(4 * LANES)));
-typedef int32_t signed_draws __attribute__((vector_size(4 * LANES)));
+typedef uint32_t uint32_vec __attribute__((vector_size(4 * LANES)));
+typedef int32_t int32_vec __attribute__((vector_size(4 * LANES)));
 
-INLINE int drops(const arguments *a) { return a->keep_threshold < DRAWS; }
+INLINE int has_dropout(const arguments *a) { return a->keep_threshold < DRAWS; }
 
-/* A random number per row: splitmix64 (Steele, Lea and Flood 2014) of the seed and the row. */
-INLINE uint32_t row_number(const arguments *a, const place *at, idx r) {
-    const uint64_t row = ((uint64_t)at->b * a->heads + at->h) * a->queries + at->first + r;
+/* Return a random number per row: splitmix64 of the seed and the row (Steele, Lea and Flood 2014). */
+INLINE uint32_t dropout_row_key(const arguments *a, const tile_info *tile, idx r) {
+    const uint64_t row = ((uint64_t)tile->b * a->heads + tile->h) * a->queries + tile->first_query + r;
     uint64_t x = a->seed + (row + 1) * 0x9E3779B97F4A7C15u;
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
     return (uint32_t)(x ^ (x >> 31));
 }
 
-/* Which of LANES keys from `key` on are kept by a row: a mixed counter (Wellons 2018, "lowbias32") against the
-   threshold. */
-INLINE ivec is_kept(const arguments *a, uint32_t number, idx key) {
-    draws x = (__builtin_convertvector(lanes_from((integer)key), draws) + 1) * 0x9E3779B9u ^ number;
+/* Return which of LANES keys from `key` on a row keeps. A hash of the key index ("lowbias32", Wellons 2018) is compared
+   with the threshold. */
+INLINE ivec dropout_mask(const arguments *a, uint32_t row_key, idx key) {
+    uint32_vec x = (__builtin_convertvector(lane_indices((integer)key), uint32_vec) + 1) * 0x9E3779B9u ^ row_key;
     x ^= x >> 16;
     x *= 0x7FEB352Du;
     x ^= x >> 15;
     x *= 0x846CA68Bu;
     x ^= x >> 16;
-    return __builtin_convertvector((signed_draws)(x >> 8) < (int32_t)a->keep_threshold, ivec);
+    return __builtin_convertvector((int32_vec)(x >> 8) < (int32_t)a->keep_threshold, ivec);
 }
 
-INLINE int row_flags(const arguments *a, const place *at, idx position) {
-    const int plain = !a->mask.data && !a->relations.data && !drops(a) && a->scale > 0;
+INLINE int row_flags(const arguments *a, const tile_info *tile, idx position) {
+    const int fast_path = !a->mask.data && !a->relations.data && !has_dropout(a) && a->scale > 0;
     return (a->rel_key.data ? KEY_TERMS : 0) | (a->rel_value.data ? VALUE_TERMS : 0) |
-           (at->banded ? BANDED : at->keys == KEYS ? WHOLE : 0) | (plain ? PLAIN : 0);
+           (tile->is_banded ? BANDED : tile->num_keys == KEYS ? FULL_TILE : 0) | (fast_path ? FAST_PATH : 0);
 }
 
-/* ---- masses: sums by label of probabilities, or of gradients of scores ---- */
+/* ---- sums of probabilities, or of gradients of scores, by label ---- */
 
-INLINE void clear(const arguments *a, real *strips, idx count, const place *at) {
-    for (idx r = 0; r < count; r++) memset(strips + r * strip_width(a), 0, sizeof(real) * used_of(a, at));
+INLINE void zero_label_sums(const arguments *a, real *strips, idx count, const tile_info *tile) {
+    for (idx r = 0; r < count; r++) memset(strips + r * strip_width(a), 0, sizeof(real) * used_strip_width(a, tile));
 }
 
-/* Add some vectors of a row of numbers to its strip, each number at its label. */
-INLINE void add_by_label(const place *at, run vecs, const real *numbers, const int32_t *slots, real *strip) {
+/* Add the values of a row's pairs to the slots of their labels, for some vectors of the row. */
+INLINE void scatter_add(const tile_info *tile, range vecs, const real *values, const int32_t *slots, real *strip) {
     const idx end = (vecs.first + vecs.count) * LANES;
-    for (idx j = vecs.first * LANES; j < end && j < at->keys; j++) strip[slots[j]] += numbers[j];
+    for (idx j = vecs.first * LANES; j < end && j < tile->num_keys; j++) strip[slots[j]] += values[j];
 }
 
-/* Add the margins to the edge labels: the gradient of `fill_margins`. */
-INLINE void fold_margins(idx clips, real *strips, idx width, idx margin, idx count, run run) {
+/* Add the margins to the edge labels. This is the gradient of `fill_margins`. */
+INLINE void fold_margins(idx clips, real *strips, idx width, idx margin, idx count, range labels) {
     if (!clips) return;
     for (idx r = 0; r < count; r++) {
-        real *strip = strips + r * width, *labels = strip + margin, *end = labels + run.count;
-        vec before = splat(0), after = splat(0);
-        for (idx i = 0; i < margin; i += LANES) before += AT(strip + i);
-        for (idx i = 0; i < margin; i += LANES) after += AT(end + i);
-        labels[0] += sum_of(before);
-        end[-1] += sum_of(after);
+        real *strip = strips + r * width, *sums = strip + margin, *end = sums + labels.count;
+        vec left_sum = splat(0), right_sum = splat(0);
+        for (idx i = 0; i < margin; i += LANES) left_sum += VEC(strip + i);
+        for (idx i = 0; i < margin; i += LANES) right_sum += VEC(end + i);
+        sums[0] += reduce_sum(left_sum);
+        end[-1] += reduce_sum(right_sum);
     }
 }
 
-/* Make dS sum to zero over the labels of a row. It does so but for rounding in delta, an error that averages out over
-   many keys, but not on an edge label, which has most of them. */
-INLINE void level(const arguments *a, real *ds_masses, const real *masses, idx count, const place *at) {
-    const idx width = strip_width(a), used = used_of(a, at);
-    for (idx r = 0; r < count; r++, ds_masses += width, masses += width) {
-        vec excess = splat(0), mass = splat(0);
-        for (idx i = 0; i < used; i += LANES) excess += AT(ds_masses + i), mass += AT(masses + i);
-        const real total = sum_of(mass), share = total > 0 ? sum_of(excess) / total : 0;
-        for (idx i = 0; i < used; i += LANES) AT(ds_masses + i) -= share * AT(masses + i);
+/* Correct dS so that it sums to zero over the labels of a row. Otherwise rounding errors of delta would add up on an
+   edge label, which most keys may have. */
+INLINE void center_ds_sums(const arguments *a, real *ds_label_sums, const real *label_sums, idx count,
+                           const tile_info *tile) {
+    const idx width = strip_width(a), used_width = used_strip_width(a, tile);
+    for (idx r = 0; r < count; r++, ds_label_sums += width, label_sums += width) {
+        vec ds_sum = splat(0), weight_sum = splat(0);
+        for (idx i = 0; i < used_width; i += LANES) ds_sum += VEC(ds_label_sums + i), weight_sum += VEC(label_sums + i);
+        const real weight_total = reduce_sum(weight_sum);
+        const real correction = weight_total > 0 ? reduce_sum(ds_sum) / weight_total : 0;
+        for (idx i = 0; i < used_width; i += LANES) VEC(ds_label_sums + i) -= correction * VEC(label_sums + i);
     }
 }
 

@@ -1,4 +1,4 @@
-/* Threads that take tasks in turn, and the work space of each. */
+/* Threads that take tasks from a queue, and the buffers of each thread. */
 
 #ifndef RELATTN_THREADS_H
 #define RELATTN_THREADS_H
@@ -12,53 +12,53 @@
 typedef struct {
     const arguments *a;
     void (*worker)(void *);
-    idx next, failed; /* shared: the next task, whether memory ran out */
-} pool;
+    idx next_index, out_of_memory; /* shared by all threads: the next task, and whether an allocation failed */
+} task_queue;
 
 typedef struct {
-    void *field; /* address of a pointer */
-    idx size;    /* of the memory that it gets, in `real` */
-} piece;
+    void *field; /* address of the pointer to the buffer */
+    idx size;    /* number of `real` elements */
+} buffer;
 
-/* Allocate one block of memory for all fields, which the caller frees. Return NULL, and set `failed`, if there is none.
-   */
-static real *allocate(pool *work, const piece *pieces, idx count) {
+/* Allocate one block of memory for all buffers. The caller frees it. If there is not enough memory, set `out_of_memory`
+   and return NULL. */
+static real *allocate_buffers(task_queue *queue, const buffer *buffers, idx count) {
     idx total = 0;
-    for (idx i = 0; i < count; i++) total += up(pieces[i].size, PADDING);
-    real *block = aligned_alloc(64, sizeof(real) * (total + PADDING)), *left = block;
-    for (idx i = 0; block && i < count; i++) {
-        memcpy(pieces[i].field, &left, sizeof left);
-        left += up(pieces[i].size, PADDING);
+    for (idx i = 0; i < count; i++) total += round_up(buffers[i].size, PADDING);
+    real *memory = aligned_alloc(64, sizeof(real) * (total + PADDING)), *next = memory;
+    for (idx i = 0; memory && i < count; i++) {
+        memcpy(buffers[i].field, &next, sizeof next);
+        next += round_up(buffers[i].size, PADDING);
     }
-    if (!block) __atomic_store_n(&work->failed, 1, __ATOMIC_RELAXED);
-    return block;
+    if (!memory) __atomic_store_n(&queue->out_of_memory, 1, __ATOMIC_RELAXED);
+    return memory;
 }
 
-INLINE idx next_task(pool *work) { return __atomic_fetch_add(&work->next, 1, __ATOMIC_RELAXED); }
+INLINE idx next_task(task_queue *queue) { return __atomic_fetch_add(&queue->next_index, 1, __ATOMIC_RELAXED); }
 
-static void *thread(void *work) {
-    ((pool *)work)->worker(work);
+static void *thread_main(void *queue) {
+    ((task_queue *)queue)->worker(queue);
     return NULL;
 }
 
-/* Run the worker on this thread and on new threads, as many as the system provides. */
-static void on_new_threads(pool *work) {
-    pthread_t others[work->a->threads];
+/* Run the worker on this thread and on as many new threads as the system provides. */
+static void run_on_new_threads(task_queue *queue) {
+    pthread_t threads[queue->a->threads];
     idx count = 0;
-    while (count + 1 < work->a->threads && pthread_create(&others[count], NULL, thread, work) == 0) count++;
-    work->worker(work);
-    while (count > 0) pthread_join(others[--count], NULL);
+    while (count + 1 < queue->a->threads && pthread_create(&threads[count], NULL, thread_main, queue) == 0) count++;
+    queue->worker(queue);
+    while (count > 0) pthread_join(threads[--count], NULL);
 }
 
-/* Run a worker on each thread of the pool that PyTorch uses, GNU OpenMP's, or on new threads if the process has no such
-   pool (macOS, and builds with other pools). Return 1 if memory ran out. */
+/* Run a worker on each thread of the GNU OpenMP pool, which PyTorch uses. Without such a pool (macOS, and builds with
+   another one), start new threads. Return 1 if memory ran out. */
 static int run_threads(const arguments *a, void (*worker)(void *)) {
-    typedef void (*start)(void (*)(void *), void *, unsigned, unsigned);
-    pool work = {.a = a, .worker = worker};
-    start parallel = a->threads > 1 ? (start)dlsym(RTLD_DEFAULT, "GOMP_parallel") : NULL;
-    if (parallel) parallel(worker, &work, (unsigned)a->threads, 0);
-    else on_new_threads(&work);
-    return (int)work.failed;
+    typedef void (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned);
+    task_queue queue = {.a = a, .worker = worker};
+    parallel_fn parallel = a->threads > 1 ? (parallel_fn)dlsym(RTLD_DEFAULT, "GOMP_parallel") : NULL;
+    if (parallel) parallel(worker, &queue, (unsigned)a->threads, 0);
+    else run_on_new_threads(&queue);
+    return (int)queue.out_of_memory;
 }
 
 #endif

@@ -45,6 +45,16 @@ class Family:
     part: str = ""
     unit: str = ""
 
+    @property
+    def name(self) -> str:
+        """Name of the model, such as "Parakeet"."""
+        return self.model.rpartition(".")[2].removesuffix("Model").removesuffix("Encoder")
+
+    @property
+    def takes_window(self) -> bool:
+        """Whether all patches support a sliding window."""
+        return all(patch.takes_window for patch in self.patches)
+
     def make(self, **settings: Any) -> nn.Module:
         """Return the small model, or its part, in evaluation mode. No parameter is zero."""
         model_type: Any = load_class(self.model) if "." in self.model else getattr(transformers, self.model)

@@ -182,13 +182,15 @@ def enable(model: nn.Module | None = None, *, window: Window = None) -> Enabled:
 
 def _check_model_takes_window(model: nn.Module, modules: list[tuple[nn.Module, PatchedClass]], window: Window) -> None:
     """Check that each relative attention of a model can have a window, before any is patched."""
-    families = "Parakeet, Wav2Vec2-BERT or Wav2Vec2-Conformer"
+    families = dict.fromkeys(patched.family for patched in _patched_classes().values())
+    names = ", ".join(family.name for family in families if family.takes_window)
+    requirement = f"window must be given with a model of {names}"
     if not modules:
-        raise ValueError(f"window must be given with a model of {families}, got {type(model).__name__}")
+        raise ValueError(f"{requirement}, got {type(model).__name__}")
     for module, patched in modules:
         name = type(module).__name__
-        if not patched.patch.takes_window:
-            raise ValueError(f"window must be given with a model of {families}, got a model with {name}")
+        if not patched.family.takes_window:
+            raise ValueError(f"{requirement}, got a model with {name}")
         if (reason := patched.unsupported_reason(module)) is not None:
             raise ValueError(f"window must be given with a model that is supported as a whole, got {name}: {reason}")
         setting = module.__dict__.get(SETTING)

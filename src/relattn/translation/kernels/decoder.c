@@ -1,11 +1,11 @@
-/* One step of a Transformer's decoder for a batch of hypotheses: from the last pieces to the best next ones.
+/* One step of a Transformer decoder for a batch of hypotheses: from their last tokens to the best next ones.
 
-   Rows are hypotheses. Those of one source are consecutive, and attend to its keys and values together. A tile of rows
-   passes through all layers while its activations stay in the processor's cache. Logits are computed for some columns
-   at a time and reduced to a running maximum, a sum of exponentials and the best candidates of each row.
+   Each row is a hypothesis. The rows of a source sentence are consecutive, and attend to its keys and values together.
+   A tile of rows passes through all layers, so that its activations stay in the processor's cache. Logits are computed
+   in blocks of columns. Each block updates a row's maximum, its sum of exponentials and its best candidates.
 
-   Scores are in units of log2(e), so that a softmax is a power of 2. The relative terms of a row's scores are a strip
-   with one number per label, and its keys read a contiguous run of it (see `attention.c`). */
+   Scores are in units of log2(e), so that the softmax needs powers of 2 only. The relative terms of a row are a strip
+   with one score per label. The terms of consecutive keys are a contiguous slice of it (see `attention.c`). */
 
 #define _GNU_SOURCE /* MADV_HUGEPAGE */
 #include <stdlib.h>
@@ -14,183 +14,199 @@
 #include "decoder.h"
 
 enum { PADDING = 16, BLOCK = 16 };
-enum { MARGIN = 16 };           /* numbers of a strip before label 0, and after the last label */
-enum { TILE = 240 };            /* rows that pass through all layers at a time */
-enum { ROWS = 96, INNER = 256 }; /* of the operands of a product at a time */
-enum { COLUMNS = 256 };         /* logits of a row at a time, a multiple of PANEL */
+enum { MARGIN = 16 };                  /* slots of a strip before label 0, and after the last label */
+enum { TILE_ROWS = 240 };              /* maximum number of rows per tile */
+enum { ROWS = 96, INNER_BLOCK = 256 }; /* block of rows and of inputs in a linear layer */
+enum { LOGIT_COLUMNS = 256 };          /* block of logits, a multiple of PANEL */
 enum { RELU, GELU, GELU_TANH, SWISH };
 
-typedef struct { /* of the strips, of all heads of a layer's keys or values, and of rows of the buffers */
-    idx labels, strip, joined, width, hidden, src_len;
+typedef struct {
+    idx padded_labels, strip_len;               /* of a head */
+    idx joined_dim;                             /* of all heads */
+    idx padded_dim, hidden_dim, padded_src_len; /* row lengths of the buffers */
 } sizes;
 
 static sizes sizes_of(const arguments *a) {
-    idx hidden = 3 * a->heads * a->head_dim;
+    idx hidden_dim = 3 * a->heads * a->head_dim;
     for (idx l = 0; l < a->layer_count; l++)
-        if (a->layers[l].feed_in.outputs > hidden) hidden = a->layers[l].feed_in.outputs;
-    const idx labels = up(a->left + 1, PADDING), joined = a->heads * a->head_dim, width = up(a->dim, PADDING);
-    return (sizes){labels, labels + 2 * MARGIN, joined, width, hidden, up(a->src_len, PADDING)};
+        if (a->layers[l].feed_in.outputs > hidden_dim) hidden_dim = a->layers[l].feed_in.outputs;
+    const idx padded_labels = round_up(a->left + 1, PADDING), joined_dim = a->heads * a->head_dim,
+              padded_dim = round_up(a->dim, PADDING);
+    return (sizes){padded_labels, padded_labels + 2 * MARGIN,   joined_dim, padded_dim,
+                   hidden_dim,    round_up(a->src_len, PADDING)};
 }
 
 typedef struct { /* buffers of a tile */
-    real *x, *y, *hidden, *strips, *masses, *scores, *logits, *tops, *sums;
+    real *x, *y, *hidden, *strips, *label_sums, *scores, *logits, *max_logits, *exp_sums;
 } buffers;
 
-static idx tile_rows(const arguments *a) {
-    const idx rows = TILE / a->per_source * a->per_source, most = rows > 0 ? rows : a->per_source;
-    return most < a->rows ? most : a->rows;
+static idx max_tile_rows(const arguments *a) {
+    const idx whole_sources = TILE_ROWS / a->per_source * a->per_source,
+              max_rows = whole_sources > 0 ? whole_sources : a->per_source;
+    return max_rows < a->rows ? max_rows : a->rows;
 }
 
-static idx share(buffers *b, const arguments *a, real *space) {
+static idx assign_buffers(buffers *b, const arguments *a, real *memory) {
     const sizes s = sizes_of(a);
-    const idx rows = tile_rows(a), wide = s.width > s.joined ? s.width : s.joined, heads = rows * a->heads;
-    const idx self = up(a->position + 1, BLOCK) + PADDING, cross = a->per_source * s.src_len;
-    const idx counts[] = {rows * s.width,   rows * wide, rows * s.hidden, heads * s.strip, heads * s.labels,
-                          self > cross ? self : cross, rows * COLUMNS, rows, rows};
-    real **fields[] = {&b->x, &b->y, &b->hidden, &b->strips, &b->masses, &b->scores, &b->logits, &b->tops, &b->sums};
+    const idx num_rows = max_tile_rows(a), max_dim = s.padded_dim > s.joined_dim ? s.padded_dim : s.joined_dim,
+              num_strips = num_rows * a->heads;
+    const idx self_scores = round_up(a->position + 1, BLOCK) + PADDING, cross_scores = a->per_source * s.padded_src_len;
+    const idx counts[] = {num_rows * s.padded_dim,
+                          num_rows * max_dim,
+                          num_rows * s.hidden_dim,
+                          num_strips * s.strip_len,
+                          num_strips * s.padded_labels,
+                          self_scores > cross_scores ? self_scores : cross_scores,
+                          num_rows * LOGIT_COLUMNS,
+                          num_rows,
+                          num_rows};
+    real **fields[] = {&b->x,      &b->y,      &b->hidden,     &b->strips,  &b->label_sums,
+                       &b->scores, &b->logits, &b->max_logits, &b->exp_sums};
     idx total = 0;
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; total += up(counts[i++], PADDING)) *fields[i] = space + total;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; total += round_up(counts[i++], PADDING))
+        *fields[i] = memory + total;
     return total;
 }
 
-/* Number of `real` of the work space of a step. */
+/* Return the size of the workspace of a step, in `real` elements. */
 idx relattn_space(const arguments *a) {
     buffers b;
-    return share(&b, a, NULL);
+    return assign_buffers(&b, a, NULL);
 }
 
-/* ---- maps ---- */
+/* ---- linear layers ---- */
 
-/* One row of a product, for some vectors of columns. The sums of every fourth number of x are separate, since an
-   addition takes several cycles. */
-INLINE void row_block(const int vecs, real *c, const real *x, const real *b, idx ldb, idx inner, int add) {
+/* Multiply one row by some vectors of columns. Four accumulators per vector hide the latency of additions. */
+INLINE void row_kernel(const int num_vecs, real *c, const real *x, const real *b, idx ldb, idx inner, int add) {
     vec sums[4][4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++)
 #pragma GCC unroll 4
-        for (int v = 0; v < vecs; v++) sums[i][v] = splat(0);
+        for (int v = 0; v < num_vecs; v++) sums[i][v] = splat(0);
     idx k = 0;
     for (; k + 4 <= inner; k += 4)
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++)
 #pragma GCC unroll 4
-            for (int v = 0; v < vecs; v++) sums[i][v] += x[k + i] * AT(b + (k + i) * ldb + v * LANES);
+            for (int v = 0; v < num_vecs; v++) sums[i][v] += x[k + i] * VEC(b + (k + i) * ldb + v * LANES);
     for (; k < inner; k++)
 #pragma GCC unroll 4
-        for (int v = 0; v < vecs; v++) sums[0][v] += x[k] * AT(b + k * ldb + v * LANES);
+        for (int v = 0; v < num_vecs; v++) sums[0][v] += x[k] * VEC(b + k * ldb + v * LANES);
 #pragma GCC unroll 4
-    for (int v = 0; v < vecs; v++) {
+    for (int v = 0; v < num_vecs; v++) {
         const vec sum = (sums[0][v] + sums[1][v]) + (sums[2][v] + sums[3][v]);
-        if (add) AT(c + v * LANES) += sum;
-        else AT(c + v * LANES) = sum;
+        if (add) VEC(c + v * LANES) += sum;
+        else VEC(c + v * LANES) = sum;
     }
 }
 
-/* `product` with a (m, inner) in rows, which is faster for a single one. */
-INLINE void rows_product(real *c, idx ldc, const real *a, idx lda, const real *b, idx ldb, idx panel, idx m, idx n,
-                         idx inner, int add) {
+/* Like `gemm`, for contiguous rows of `a`. It is faster for a single row. */
+INLINE void rows_gemm(real *c, idx ldc, const real *a, idx lda, const real *b, idx ldb, idx panel, idx m, idx n,
+                      idx inner, int add) {
     if (m > 1) {
-        product(c, ldc, a, lda, 1, b, ldb, panel, m, n, inner, add);
+        gemm(c, ldc, a, lda, 1, b, ldb, panel, m, n, inner, add);
         return;
     }
     for (idx j = 0; j < n; j += PANEL, b += panel)
-        if (n - j >= PANEL) row_block(TILE_VECS, c + j, a, b, ldb, inner, add);
+        if (n - j >= PANEL) row_kernel(MICRO_VECS, c + j, a, b, ldb, inner, add);
         else
-            for (idx v = 0; v < n - j; v += LANES) row_block(1, c + j + v, a, b + v, ldb, inner, add);
+            for (idx v = 0; v < n - j; v += LANES) row_kernel(1, c + j + v, a, b + v, ldb, inner, add);
 }
 
-/* The logistic function. */
+/* Return the logistic function of x. */
 INLINE vec logistic(vec x) {
-    const vec power = power_of_2(-larger(x * LOG2_E, splat(-126)));
+    const vec power = vec_exp2(-vec_max(x * LOG2_E, splat(-126)));
     return 1 / (1 + power);
 }
 
-/* The error function, to 1.5e-7 (Abramowitz and Stegun, 7.1.26). */
+/* Return the error function of x, with an error of at most 1.5e-7 (Abramowitz and Stegun, 7.1.26). */
 INLINE vec error_function(vec x) {
-    const vec far = larger(x, -x), t = 1 / (1 + (real)0.3275911 * far);
+    const vec magnitude = vec_max(x, -x), t = 1 / (1 + (real)0.3275911 * magnitude);
     const vec sum = ((((real)1.061405429 * t - (real)1.453152027) * t + (real)1.421413741) * t - (real)0.284496736) * t;
-    const vec y = 1 - (sum + (real)0.254829592) * t * power_of_2(-far * far * LOG2_E);
-    return pick(x < splat(0), -y, y);
+    const vec y = 1 - (sum + (real)0.254829592) * t * vec_exp2(-magnitude * magnitude * LOG2_E);
+    return blend(x < splat(0), -y, y);
 }
 
-INLINE vec activated(vec x, const idx kind) {
-    switch (kind) {
-        case RELU: return larger(splat(0), x);
+INLINE vec activation_of(vec x, const idx activation) {
+    switch (activation) {
+        case RELU: return vec_max(splat(0), x);
         case GELU: return x * (1 + error_function(x * (real)0.70710678118654752)) / 2;
         case GELU_TANH: return x * logistic((real)1.5957691216057308 * (x + (real)0.044715 * x * x * x));
         default: return x * logistic(x);
     }
 }
 
-INLINE void activate(real *c, idx ldc, idx m, idx n, const idx kind) {
+INLINE void activate(real *c, idx ldc, idx m, idx n, const idx activation) {
     for (idx i = 0; i < m; i++)
-        for (idx j = 0; j < n; j += LANES) AT(c + i * ldc + j) = activated(AT(c + i * ldc + j), kind);
+        for (idx j = 0; j < n; j += LANES) VEC(c + i * ldc + j) = activation_of(VEC(c + i * ldc + j), activation);
 }
 
 enum { NO_ACTIVATION = -1 };
 
-/* c (m, outputs) = or += x (m, inputs) W + b for the columns from `first` to `end`, then an activation. */
-static void apply(real *c, idx ldc, const real *x, idx ldx, const map *w, idx first, idx end, idx m, int add, idx kind) {
+/* Compute the columns from `first` to `end` of c (m, outputs) = or += x (m, inputs) W + b, then apply an activation. */
+static void linear_columns(real *c, idx ldc, const real *x, idx ldx, const map *w, idx first, idx end, idx m, int add,
+                           idx activation) {
     for (idx i = 0; i < m; i += ROWS) {
-        const idx some = m - i < ROWS ? m - i : ROWS;
+        const idx num_rows = m - i < ROWS ? m - i : ROWS;
         for (idx j = first; j < end; j += PANEL) {
             const idx n = end - j < PANEL ? end - j : PANEL;
             real *to = c + i * ldc + j - first;
-            for (idx r = 0; r < some; r++)
+            for (idx r = 0; r < num_rows; r++)
                 for (idx v = 0; v < n; v += LANES) {
-                    if (add) AT(to + r * ldc + v) += AT(w->bias + j + v);
-                    else AT(to + r * ldc + v) = AT(w->bias + j + v);
+                    if (add) VEC(to + r * ldc + v) += VEC(w->bias + j + v);
+                    else VEC(to + r * ldc + v) = VEC(w->bias + j + v);
                 }
-            for (idx k = 0; k < w->inputs; k += INNER) {
-                const idx inner = w->inputs - k < INNER ? w->inputs - k : INNER;
-                rows_product(to, ldc, x + i * ldx + k, ldx, w->weight + j * w->inputs + k * PANEL, PANEL, 0, some, n,
-                             inner, 1);
+            for (idx k = 0; k < w->inputs; k += INNER_BLOCK) {
+                const idx inner = w->inputs - k < INNER_BLOCK ? w->inputs - k : INNER_BLOCK;
+                rows_gemm(to, ldc, x + i * ldx + k, ldx, w->weight + j * w->inputs + k * PANEL, PANEL, 0, num_rows, n,
+                          inner, 1);
             }
-            if (kind == RELU) activate(to, ldc, some, n, RELU);
-            else if (kind == GELU) activate(to, ldc, some, n, GELU);
-            else if (kind == GELU_TANH) activate(to, ldc, some, n, GELU_TANH);
-            else if (kind == SWISH) activate(to, ldc, some, n, SWISH);
+            if (activation == RELU) activate(to, ldc, num_rows, n, RELU);
+            else if (activation == GELU) activate(to, ldc, num_rows, n, GELU);
+            else if (activation == GELU_TANH) activate(to, ldc, num_rows, n, GELU_TANH);
+            else if (activation == SWISH) activate(to, ldc, num_rows, n, SWISH);
         }
     }
 }
 
-INLINE void apply_all(real *c, idx ldc, const real *x, idx ldx, const map *w, idx m, int add) {
-    apply(c, ldc, x, ldx, w, 0, w->outputs, m, add, NO_ACTIVATION);
+INLINE void linear(real *c, idx ldc, const real *x, idx ldx, const map *w, idx m, int add) {
+    linear_columns(c, ldc, x, ldx, w, 0, w->outputs, m, add, NO_ACTIVATION);
 }
 
-static void normalize(real *to, idx ldt, const real *from, const norm *n, idx rows, idx width, idx dim, real epsilon) {
-    for (idx r = 0; r < rows; r++) {
-        const real *x = from + r * width;
-        vec total = splat(0), squares = splat(0);
-        for (idx i = 0; i < width; i += LANES) total += AT(x + i);
-        const real mean = sum_of(total) / dim;
-        for (idx i = 0; i < width; i += LANES) squares += (AT(x + i) - mean) * (AT(x + i) - mean);
-        const real variance = (sum_of(squares) - (width - dim) * mean * mean) / dim; /* without padding */
-        const real times = 1 / sqrt(variance + epsilon);
-        for (idx i = 0; i < width; i += LANES)
-            AT(to + r * ldt + i) = (AT(x + i) - mean) * times * AT(n->weight + i) + AT(n->bias + i);
+static void normalize(real *to, idx ldt, const real *from, const norm *n, idx num_rows, idx padded_dim, idx dim,
+                      real epsilon) {
+    for (idx r = 0; r < num_rows; r++) {
+        const real *x = from + r * padded_dim;
+        vec sum = splat(0), squares = splat(0);
+        for (idx i = 0; i < padded_dim; i += LANES) sum += VEC(x + i);
+        const real mean = reduce_sum(sum) / dim;
+        for (idx i = 0; i < padded_dim; i += LANES) squares += (VEC(x + i) - mean) * (VEC(x + i) - mean);
+        const real variance = (reduce_sum(squares) - (padded_dim - dim) * mean * mean) / dim; /* without padding */
+        const real scale = 1 / sqrt(variance + epsilon);
+        for (idx i = 0; i < padded_dim; i += LANES)
+            VEC(to + r * ldt + i) = (VEC(x + i) - mean) * scale * VEC(n->weight + i) + VEC(n->bias + i);
     }
 }
 
 /* ---- attention ---- */
 
-/* Replace scores by probabilities. The scores exist to a multiple of LANES, with any content after `count`. */
+/* Replace scores by probabilities. Scores are allocated to a multiple of LANES; the padding may have any content. */
 INLINE void softmax(real *s, idx count) {
-    vec most = splat(-INFINITY), total = splat(0);
+    vec max_score = splat(-INFINITY), sum = splat(0);
     for (idx j = count; j % LANES != 0; j++) s[j] = -INFINITY;
-    for (idx j = 0; j < count; j += LANES) most = larger(most, AT(s + j));
-    const real base = max_of(most);
+    for (idx j = 0; j < count; j += LANES) max_score = vec_max(max_score, VEC(s + j));
+    const real base = reduce_max(max_score);
     for (idx j = 0; j < count; j += LANES) {
-        const vec p = power_of_2(AT(s + j) - base);
-        AT(s + j) = p;
-        total += p;
+        const vec p = vec_exp2(VEC(s + j) - base);
+        VEC(s + j) = p;
+        sum += p;
     }
-    const real times = 1 / sum_of(total);
-    for (idx j = 0; j < count; j += LANES) AT(s + j) *= times;
+    const real scale = 1 / reduce_sum(sum);
+    for (idx j = 0; j < count; j += LANES) VEC(s + j) *= scale;
 }
 
-/* Scores of a query by the positions of a block: q (dim) K (dim, BLOCK). Sums of every fourth, second or each number
-   of a query are separate, since an addition takes several cycles. */
+/* Compute the scores of a query and the positions of a block: q (dim) K (dim, BLOCK). At least four accumulators hide
+   the latency of additions. */
 INLINE void block_scores(real *to, const real *q, const real *keys, idx dim) {
     enum { VECS = BLOCK / LANES, CHAINS = VECS < 4 ? 4 / VECS : 1 };
     vec sums[CHAINS][VECS];
@@ -202,36 +218,38 @@ INLINE void block_scores(real *to, const real *q, const real *keys, idx dim) {
 #pragma GCC unroll 4
         for (int c = 0; c < CHAINS; c++)
 #pragma GCC unroll 4
-            for (int v = 0; v < VECS; v++) sums[c][v] += q[d + c] * AT(keys + (d + c) * BLOCK + v * LANES);
+            for (int v = 0; v < VECS; v++) sums[c][v] += q[d + c] * VEC(keys + (d + c) * BLOCK + v * LANES);
 #pragma GCC unroll 4
     for (int v = 0; v < VECS; v++) {
 #pragma GCC unroll 4
         for (int c = 1; c < CHAINS; c++) sums[0][v] += sums[c][v];
-        AT(to + v * LANES) = sums[0][v];
+        VEC(to + v * LANES) = sums[0][v];
     }
 }
 
-/* out (vecs vectors) = p (count) V, whose rows of `dim` numbers are in blocks; the position of a row is even or odd. */
-INLINE void weigh(const int vecs, real *out, const real *p, const real *const *blocks, idx start, idx count, idx dim) {
+/* Compute `num_vecs` vectors of p (count) V. The rows of V (count, dim) are in blocks. Even and odd rows have separate
+   accumulators. */
+INLINE void weighted_sum(const int num_vecs, real *out, const real *p, const real *const *blocks, idx offset, idx count,
+                         idx dim) {
     vec sums[2][4];
 #pragma GCC unroll 4
-    for (int v = 0; v < vecs; v++) sums[0][v] = sums[1][v] = splat(0);
+    for (int v = 0; v < num_vecs; v++) sums[0][v] = sums[1][v] = splat(0);
     for (idx j = 0; j < count; j += BLOCK, blocks++) {
-        const real *row = *blocks + start;
-        const idx some = count - j < BLOCK ? count - j : BLOCK;
+        const real *row = *blocks + offset;
+        const idx block_len = count - j < BLOCK ? count - j : BLOCK;
         idx i = 0;
-        for (; i + 1 < some; i += 2, row += 2 * dim)
+        for (; i + 1 < block_len; i += 2, row += 2 * dim)
 #pragma GCC unroll 4
-            for (int v = 0; v < vecs; v++) {
-                sums[0][v] += p[j + i] * AT(row + v * LANES);
-                sums[1][v] += p[j + i + 1] * AT(row + dim + v * LANES);
+            for (int v = 0; v < num_vecs; v++) {
+                sums[0][v] += p[j + i] * VEC(row + v * LANES);
+                sums[1][v] += p[j + i + 1] * VEC(row + dim + v * LANES);
             }
-        if (i < some)
+        if (i < block_len)
 #pragma GCC unroll 4
-            for (int v = 0; v < vecs; v++) sums[0][v] += p[j + i] * AT(row + v * LANES);
+            for (int v = 0; v < num_vecs; v++) sums[0][v] += p[j + i] * VEC(row + v * LANES);
     }
 #pragma GCC unroll 4
-    for (int v = 0; v < vecs; v++) AT(out + v * LANES) = sums[0][v] + sums[1][v];
+    for (int v = 0; v < num_vecs; v++) VEC(out + v * LANES) = sums[0][v] + sums[1][v];
 }
 
 static void rotate(real *x, const arguments *a, real sign) {
@@ -244,249 +262,258 @@ static void rotate(real *x, const arguments *a, real sign) {
     }
 }
 
-/* The relative terms of the scores of all rows and heads, by label. */
-static void fill_strips(const arguments *a, const sizes *s, const layer *l, buffers *b, idx rows) {
+/* Compute the relative terms of the scores of all rows and heads by label. */
+static void fill_strips(const arguments *a, const sizes *s, const layer *l, buffers *b, idx num_rows) {
     const idx first = a->left > a->position ? (a->left - a->position) / PANEL * PANEL : 0;
-    const idx ld = a->heads * s->strip;
+    const idx ld = a->heads * s->strip_len;
     for (idx h = 0; h < a->heads; h++) {
-        real *to = b->strips + h * s->strip + MARGIN + first;
+        real *to = b->strips + h * s->strip_len + MARGIN + first;
         if (l->rel_bias)
-            for (idx r = 0; r < rows; r++)
-                memcpy(to + r * ld, l->rel_bias + h * s->strip + MARGIN + first, sizeof(real) * (s->labels - first));
-        product(to, ld, b->hidden + h * a->head_dim, s->hidden, 1,
-                l->rel_key + h * l->rel_key_head + first * a->head_dim, PANEL, a->head_dim * PANEL, rows,
-                s->labels - first, a->head_dim, l->rel_bias != NULL);
+            for (idx r = 0; r < num_rows; r++)
+                memcpy(to + r * ld, l->rel_bias + h * s->strip_len + MARGIN + first,
+                       sizeof(real) * (s->padded_labels - first));
+        gemm(to, ld, b->hidden + h * a->head_dim, s->hidden_dim, 1,
+             l->rel_key + h * l->rel_key_head + first * a->head_dim, PANEL, a->head_dim * PANEL, num_rows,
+             s->padded_labels - first, a->head_dim, l->rel_bias != NULL);
         if (a->position > a->left)
-            for (idx r = 0; r < rows; r++)
-                for (idx i = 1; i <= MARGIN; i++)
-                    to[r * ld - i] = a->clips ? to[r * ld] : 0;
+            for (idx r = 0; r < num_rows; r++)
+                for (idx i = 1; i <= MARGIN; i++) to[r * ld - i] = a->clips ? to[r * ld] : 0;
     }
 }
 
-/* Sums of the probabilities of a row by label, from the farthest label on that has a key. */
-INLINE void add_masses(const arguments *a, real *masses, const real *p) {
-    const idx before = a->position - a->left; /* keys farther than label 0 */
-    if (before <= 0) {
-        memcpy(masses - before, p, sizeof(real) * (a->position + 1));
+/* Sum the probabilities of a row by label, for the labels that have a key. */
+INLINE void sum_by_label(const arguments *a, real *label_sums, const real *p) {
+    const idx num_clipped = a->position - a->left; /* number of keys farther than label 0 */
+    if (num_clipped <= 0) {
+        memcpy(label_sums - num_clipped, p, sizeof(real) * (a->position + 1));
         return;
     }
-    memcpy(masses, p + before, sizeof(real) * (a->left + 1));
-    for (idx j = 0; j < before && a->clips; j++) masses[0] += p[j];
+    memcpy(label_sums, p + num_clipped, sizeof(real) * (a->left + 1));
+    for (idx j = 0; j < num_clipped && a->clips; j++) label_sums[0] += p[j];
 }
 
-/* y = attention of the queries in `hidden` to their earlier positions and themselves. */
-static void attend(const arguments *a, const sizes *s, idx l, buffers *b, idx first_row, idx rows) {
-    const layer *own = a->layers + l;
+/* Compute y = causal self-attention of the queries in `hidden`. */
+static void self_attention(const arguments *a, const sizes *s, idx layer_index, buffers *b, idx first_row,
+                           idx num_rows) {
+    const layer *l = a->layers + layer_index;
     const idx dim = a->head_dim, count = a->position + 1, key_size = dim * BLOCK;
     const real *const *blocks = (const real *const *)a->blocks;
     real *last_block = (real *)blocks[a->position / BLOCK];
-    const idx place = a->position % BLOCK;
+    const idx block_offset = a->position % BLOCK;
     if (a->rotation)
-        for (idx r = 0; r < rows; r++)
+        for (idx r = 0; r < num_rows; r++)
             for (idx h = 0; h < a->heads * (a->rotates_values ? 3 : 2); h++)
-                rotate(b->hidden + r * s->hidden + h * dim, a, 1);
-    if (own->rel_key) fill_strips(a, s, own, b, rows);
-    for (idx r = 0; r < rows; r++)
+                rotate(b->hidden + r * s->hidden_dim + h * dim, a, 1);
+    if (l->rel_key) fill_strips(a, s, l, b, num_rows);
+    for (idx r = 0; r < num_rows; r++)
         for (idx h = 0; h < a->heads; h++) {
-            const idx start = (((first_row + r) * a->layer_count + l) * a->heads + h) * 2 * key_size;
-            const real *q = b->hidden + r * s->hidden + h * dim, *key = q + s->joined, *value = key + s->joined;
-            real *keys = last_block + start, *out = b->y + r * s->joined + h * dim;
-            for (idx i = 0; i < dim; i++) keys[i * BLOCK + place] = key[i];
-            memcpy(keys + key_size + place * dim, value, sizeof(real) * dim);
-            for (idx j = 0; j < count; j += BLOCK) block_scores(b->scores + j, q, blocks[j / BLOCK] + start, dim);
-            if (own->rel_key || own->rel_bias) {
-                const real *strip = own->rel_key ? b->strips + (r * a->heads + h) * s->strip
-                                                 : own->rel_bias + h * s->strip;
+            const idx offset = (((first_row + r) * a->layer_count + layer_index) * a->heads + h) * 2 * key_size;
+            const real *q = b->hidden + r * s->hidden_dim + h * dim, *key = q + s->joined_dim,
+                       *value = key + s->joined_dim;
+            real *keys = last_block + offset, *out = b->y + r * s->joined_dim + h * dim;
+            for (idx i = 0; i < dim; i++) keys[i * BLOCK + block_offset] = key[i];
+            memcpy(keys + key_size + block_offset * dim, value, sizeof(real) * dim);
+            for (idx j = 0; j < count; j += BLOCK) block_scores(b->scores + j, q, blocks[j / BLOCK] + offset, dim);
+            if (l->rel_key || l->rel_bias) {
+                const real *strip =
+                    l->rel_key ? b->strips + (r * a->heads + h) * s->strip_len : l->rel_bias + h * s->strip_len;
                 for (idx j = 0; j < count; j += LANES) {
                     const idx label = a->left - a->position + j;
-                    AT(b->scores + j) += AT(strip + MARGIN + (label < -LANES ? -LANES : label));
+                    VEC(b->scores + j) += VEC(strip + MARGIN + (label < -LANES ? -LANES : label));
                 }
             }
             softmax(b->scores, count);
             idx i = 0;
             for (; i + 4 * LANES <= dim; i += 4 * LANES)
-                weigh(4, out + i, b->scores, blocks, start + key_size + i, count, dim);
+                weighted_sum(4, out + i, b->scores, blocks, offset + key_size + i, count, dim);
             for (; i + 2 * LANES <= dim; i += 2 * LANES)
-                weigh(2, out + i, b->scores, blocks, start + key_size + i, count, dim);
-            for (; i < dim; i += LANES) weigh(1, out + i, b->scores, blocks, start + key_size + i, count, dim);
-            if (own->rel_value) add_masses(a, b->masses + (r * a->heads + h) * s->labels, b->scores);
+                weighted_sum(2, out + i, b->scores, blocks, offset + key_size + i, count, dim);
+            for (; i < dim; i += LANES) weighted_sum(1, out + i, b->scores, blocks, offset + key_size + i, count, dim);
+            if (l->rel_value) sum_by_label(a, b->label_sums + (r * a->heads + h) * s->padded_labels, b->scores);
         }
-    if (own->rel_value) {
+    if (l->rel_value) {
         const idx first = a->left > a->position ? a->left - a->position : 0;
         for (idx h = 0; h < a->heads; h++)
-            product(b->y + h * dim, s->joined, b->masses + h * s->labels + first, a->heads * s->labels, 1,
-                    own->rel_value + h * own->rel_value_head + first * dim, dim, PANEL, rows, dim, a->left + 1 - first,
-                    1);
+            gemm(b->y + h * dim, s->joined_dim, b->label_sums + h * s->padded_labels + first,
+                 a->heads * s->padded_labels, 1, l->rel_value + h * l->rel_value_head + first * dim, dim, PANEL,
+                 num_rows, dim, a->left + 1 - first, 1);
     }
     if (a->rotates_values)
-        for (idx r = 0; r < rows; r++)
-            for (idx h = 0; h < a->heads; h++) rotate(b->y + r * s->joined + h * dim, a, -1);
+        for (idx r = 0; r < num_rows; r++)
+            for (idx h = 0; h < a->heads; h++) rotate(b->y + r * s->joined_dim + h * dim, a, -1);
 }
 
-/* y = attention of the queries in `hidden` to their sources. */
-static void attend_source(const arguments *a, const sizes *s, const layer *l, buffers *b, idx first_row, idx rows) {
-    const idx dim = a->head_dim, size = dim * s->src_len, per = a->per_source;
-    for (idx r = 0; r < rows; r += per) {
-        const int64_t source = a->sources[(first_row + r) / per];
+/* Compute y = attention of the queries in `hidden` to their source sentences. */
+static void cross_attention(const arguments *a, const sizes *s, const layer *l, buffers *b, idx first_row,
+                            idx num_rows) {
+    const idx dim = a->head_dim, memory_len = dim * s->padded_src_len, rows_per_source = a->per_source;
+    for (idx r = 0; r < num_rows; r += rows_per_source) {
+        const int64_t source = a->sources[(first_row + r) / rows_per_source];
         const idx count = a->src_lengths[source];
         for (idx h = 0; h < a->heads; h++) {
-            const real *keys = l->memory + (source * a->heads + h) * 2 * size;
-            rows_product(b->scores, s->src_len, b->hidden + r * s->hidden + h * dim, s->hidden, keys, s->src_len, PANEL,
-                         per, up(count, LANES), dim, 0);
-            for (idx i = 0; i < per; i++) softmax(b->scores + i * s->src_len, count);
-            rows_product(b->y + r * s->joined + h * dim, s->joined, b->scores, s->src_len, keys + size, dim, PANEL, per,
-                         dim, count, 0);
+            const real *keys = l->memory + (source * a->heads + h) * 2 * memory_len;
+            rows_gemm(b->scores, s->padded_src_len, b->hidden + r * s->hidden_dim + h * dim, s->hidden_dim, keys,
+                      s->padded_src_len, PANEL, rows_per_source, round_up(count, LANES), dim, 0);
+            for (idx i = 0; i < rows_per_source; i++) softmax(b->scores + i * s->padded_src_len, count);
+            rows_gemm(b->y + r * s->joined_dim + h * dim, s->joined_dim, b->scores, s->padded_src_len,
+                      keys + memory_len, dim, PANEL, rows_per_source, dim, count, 0);
         }
     }
 }
 
 /* ---- a step ---- */
 
-/* x = or x += a map of y, inside a residual connection. */
+/* Add a linear layer of y to x. With post-norm, normalize the sum. */
 static void add_residual(const arguments *a, const sizes *s, buffers *b, const map *w, const real *y, idx ldy,
-                         const norm *n, idx rows) {
-    apply_all(b->x, s->width, y, ldy, w, rows, 1);
-    if (!a->pre_norm) normalize(b->x, s->width, b->x, n, rows, s->width, a->dim, a->epsilon);
+                         const norm *n, idx num_rows) {
+    linear(b->x, s->padded_dim, y, ldy, w, num_rows, 1);
+    if (!a->pre_norm) normalize(b->x, s->padded_dim, b->x, n, num_rows, s->padded_dim, a->dim, a->epsilon);
 }
 
-/* The input of a sub-layer: x, normalized before it or not. */
-static const real *sublayer_input(const arguments *a, const sizes *s, buffers *b, const norm *n, idx rows) {
+/* Return the input of a sub-layer: x, normalized with pre-norm. */
+static const real *sublayer_input(const arguments *a, const sizes *s, buffers *b, const norm *n, idx num_rows) {
     if (!a->pre_norm) return b->x;
-    normalize(b->y, s->width, b->x, n, rows, s->width, a->dim, a->epsilon);
+    normalize(b->y, s->padded_dim, b->x, n, num_rows, s->padded_dim, a->dim, a->epsilon);
     return b->y;
 }
 
-static void embed(const arguments *a, const sizes *s, buffers *b, idx first_row, idx rows) {
-    for (idx r = 0; r < rows; r++) {
+static void embed(const arguments *a, const sizes *s, buffers *b, idx first_row, idx num_rows) {
+    for (idx r = 0; r < num_rows; r++) {
         const real *from = a->embedding + a->tokens[first_row + r] * a->dim;
-        real *x = b->x + r * s->width;
+        real *x = b->x + r * s->padded_dim;
         for (idx i = 0; i < a->dim; i++) x[i] = from[i] * a->embedding_scale + (a->signal ? a->signal[i] : 0);
-        for (idx i = a->dim; i < s->width; i++) x[i] = 0;
+        for (idx i = a->dim; i < s->padded_dim; i++) x[i] = 0;
     }
 }
 
-static void run_layer(const arguments *a, const sizes *s, idx l, buffers *b, idx first_row, idx rows) {
-    const layer *own = a->layers + l;
-    const real *input = sublayer_input(a, s, b, &own->self_norm, rows);
-    apply_all(b->hidden, s->hidden, input, s->width, &own->self_in, rows, 0);
-    attend(a, s, l, b, first_row, rows);
-    add_residual(a, s, b, &own->self_out, b->y, s->joined, &own->self_norm, rows);
-    input = sublayer_input(a, s, b, &own->cross_norm, rows);
-    apply_all(b->hidden, s->hidden, input, s->width, &own->cross_query, rows, 0);
-    attend_source(a, s, own, b, first_row, rows);
-    add_residual(a, s, b, &own->cross_out, b->y, s->joined, &own->cross_norm, rows);
-    input = sublayer_input(a, s, b, &own->feed_norm, rows);
-    apply(b->hidden, s->hidden, input, s->width, &own->feed_in, 0, own->feed_in.outputs, rows, 0, a->activation);
-    add_residual(a, s, b, &own->feed_out, b->hidden, s->hidden, &own->feed_norm, rows);
+static void decoder_layer(const arguments *a, const sizes *s, idx layer_index, buffers *b, idx first_row,
+                          idx num_rows) {
+    const layer *l = a->layers + layer_index;
+    const real *input = sublayer_input(a, s, b, &l->self_norm, num_rows);
+    linear(b->hidden, s->hidden_dim, input, s->padded_dim, &l->self_in, num_rows, 0);
+    self_attention(a, s, layer_index, b, first_row, num_rows);
+    add_residual(a, s, b, &l->self_out, b->y, s->joined_dim, &l->self_norm, num_rows);
+    input = sublayer_input(a, s, b, &l->cross_norm, num_rows);
+    linear(b->hidden, s->hidden_dim, input, s->padded_dim, &l->cross_query, num_rows, 0);
+    cross_attention(a, s, l, b, first_row, num_rows);
+    add_residual(a, s, b, &l->cross_out, b->y, s->joined_dim, &l->cross_norm, num_rows);
+    input = sublayer_input(a, s, b, &l->feed_norm, num_rows);
+    linear_columns(b->hidden, s->hidden_dim, input, s->padded_dim, &l->feed_in, 0, l->feed_in.outputs, num_rows, 0,
+                   a->activation);
+    add_residual(a, s, b, &l->feed_out, b->hidden, s->hidden_dim, &l->feed_norm, num_rows);
 }
 
-/* Insert a candidate behind those that are at least as good. */
-INLINE void insert(real *values, int64_t *tokens, idx best, real value, idx token) {
+/* Insert a candidate after all candidates that are at least as good. */
+INLINE void insert_candidate(real *values, int64_t *tokens, idx best, real value, idx token) {
     idx i = best - 1;
     for (; i > 0 && values[i - 1] < value; i--) values[i] = values[i - 1], tokens[i] = tokens[i - 1];
     values[i] = value;
     tokens[i] = token;
 }
 
-/* Take some logits of a row, from token `first` on, into its maximum, its sum and its best candidates. */
-static void rank(const arguments *a, idx row, real *z, idx first, idx count, real *top, real *sum) {
-    vec most = splat(*top), total = splat(0);
-    for (idx j = 0; j < count; j += LANES) most = larger(most, AT(z + j));
-    const real highest = max_of(most), base = highest > -INFINITY ? highest : 0;
-    for (idx j = 0; j < count; j += LANES) total += power_of_2((AT(z + j) - base) * LOG2_E);
-    *sum = *sum * exp2((*top - base) * LOG2_E) + sum_of(total);
-    *top = highest;
+/* Update a row's maximum, sum of exponentials and best candidates with the logits of the tokens from `first` on. */
+static void update_candidates(const arguments *a, idx row, real *logits, idx first, idx count, real *row_max,
+                              real *row_sum) {
+    vec max_logit = splat(*row_max), exp_sum = splat(0);
+    for (idx j = 0; j < count; j += LANES) max_logit = vec_max(max_logit, VEC(logits + j));
+    const real new_max = reduce_max(max_logit), base = new_max > -INFINITY ? new_max : 0;
+    for (idx j = 0; j < count; j += LANES) exp_sum += vec_exp2((VEC(logits + j) - base) * LOG2_E);
+    *row_sum = *row_sum * exp2((*row_max - base) * LOG2_E) + reduce_sum(exp_sum);
+    *row_max = new_max;
     real *values = a->values + row * a->best;
     int64_t *tokens = a->candidates + row * a->best;
     if (a->only && a->only[row] >= 0) {
         const idx token = a->only[row] - first;
-        if (token >= 0 && token < count) values[0] = z[token], tokens[0] = a->only[row];
+        if (token >= 0 && token < count) values[0] = logits[token], tokens[0] = a->only[row];
         return;
     }
     for (idx i = 0; i < a->banned_count; i++) {
         const idx token = a->banned[i] - first;
-        if (token >= 0 && token < count) z[token] = -INFINITY;
+        if (token >= 0 && token < count) logits[token] = -INFINITY;
     }
     for (idx j = 0; j < count; j += LANES)
-        if (any_above(AT(z + j), values[a->best - 1]))
+        if (any_greater(VEC(logits + j), values[a->best - 1]))
             for (idx i = j; i < j + LANES; i++)
-                if (z[i] > values[a->best - 1]) insert(values, tokens, a->best, z[i], first + i);
+                if (logits[i] > values[a->best - 1]) insert_candidate(values, tokens, a->best, logits[i], first + i);
 }
 
-/* Logits of y, and the best candidates of each row if there is room for some. */
-static void predict(const arguments *a, buffers *b, const real *y, idx ldy, idx first_row, idx rows) {
-    for (idx r = 0; r < rows; r++) {
-        b->tops[r] = -INFINITY;
-        b->sums[r] = 0;
+/* Compute the logits of y and, if `best` is not 0, the best candidates of each row. */
+static void compute_logits(const arguments *a, buffers *b, const real *y, idx ldy, idx first_row, idx num_rows) {
+    for (idx r = 0; r < num_rows; r++) {
+        b->max_logits[r] = -INFINITY;
+        b->exp_sums[r] = 0;
         for (idx i = 0; i < a->best; i++) {
             a->values[(first_row + r) * a->best + i] = -INFINITY;
             a->candidates[(first_row + r) * a->best + i] = 0;
         }
     }
-    for (idx j = 0; j < a->output.outputs; j += COLUMNS) {
-        const idx count = a->output.outputs - j < COLUMNS ? a->output.outputs - j : COLUMNS;
-        apply(b->logits, COLUMNS, y, ldy, &a->output, j, j + count, rows, 0, NO_ACTIVATION);
-        for (idx r = 0; r < rows; r++) {
+    for (idx j = 0; j < a->output.outputs; j += LOGIT_COLUMNS) {
+        const idx count = a->output.outputs - j < LOGIT_COLUMNS ? a->output.outputs - j : LOGIT_COLUMNS;
+        linear_columns(b->logits, LOGIT_COLUMNS, y, ldy, &a->output, j, j + count, num_rows, 0, NO_ACTIVATION);
+        for (idx r = 0; r < num_rows; r++) {
             const idx valid = a->vocab - j < count ? a->vocab - j : count;
             if (a->logits)
-                memcpy(a->logits + (first_row + r) * a->vocab + j, b->logits + r * COLUMNS, sizeof(real) * valid);
-            if (a->best > 0) rank(a, first_row + r, b->logits + r * COLUMNS, j, count, b->tops + r, b->sums + r);
+                memcpy(a->logits + (first_row + r) * a->vocab + j, b->logits + r * LOGIT_COLUMNS, sizeof(real) * valid);
+            if (a->best > 0)
+                update_candidates(a, first_row + r, b->logits + r * LOGIT_COLUMNS, j, count, b->max_logits + r,
+                                  b->exp_sums + r);
         }
     }
-    for (idx r = 0; r < rows && a->best > 0; r++) {
-        const real log_sum = b->tops[r] + log(b->sums[r]);
+    for (idx r = 0; r < num_rows && a->best > 0; r++) {
+        const real log_sum = b->max_logits[r] + log(b->exp_sums[r]);
         for (idx i = 0; i < a->best; i++) a->values[(first_row + r) * a->best + i] -= log_sum;
     }
 }
 
 void relattn_step(const arguments *a) {
     const sizes s = sizes_of(a);
-    const idx most = tile_rows(a);
+    const idx max_rows = max_tile_rows(a);
     buffers b;
-    share(&b, a, a->space);
-    for (idx first = 0; first < a->rows; first += most) {
-        const idx rows = a->rows - first < most ? a->rows - first : most;
-        embed(a, &s, &b, first, rows);
-        for (idx l = 0; l < a->layer_count; l++) run_layer(a, &s, l, &b, first, rows);
-        const real *y = sublayer_input(a, &s, &b, &a->final_norm, rows);
-        predict(a, &b, y, s.width, first, rows);
+    assign_buffers(&b, a, a->space);
+    for (idx first = 0; first < a->rows; first += max_rows) {
+        const idx num_rows = a->rows - first < max_rows ? a->rows - first : max_rows;
+        embed(a, &s, &b, first, num_rows);
+        for (idx layer_index = 0; layer_index < a->layer_count; layer_index++)
+            decoder_layer(a, &s, layer_index, &b, first, num_rows);
+        const real *y = sublayer_input(a, &s, &b, &a->final_norm, num_rows);
+        compute_logits(a, &b, y, s.padded_dim, first, num_rows);
     }
 }
 
-/* Run a part of a layer of the encoder, in `space` of ROWS times the rows of x and of the first map's output. */
+/* Run a sub-layer of the encoder. `space` has ROWS rows as long as those of x and of the first map's outputs. */
 void relattn_sublayer(const sublayer *a) {
     real *hidden = a->space + ROWS * a->x_row;
     for (idx i = 0; i < a->rows; i += ROWS) {
-        const idx some = a->rows - i < ROWS ? a->rows - i : ROWS;
+        const idx num_rows = a->rows - i < ROWS ? a->rows - i : ROWS;
         const real *x = a->x + i * a->x_row;
         real *to = a->to + i * a->to_row;
         if (a->input_norm.weight) {
-            normalize(a->space, a->x_row, x, &a->input_norm, some, a->x_row, a->dim, a->epsilon);
+            normalize(a->space, a->x_row, x, &a->input_norm, num_rows, a->x_row, a->dim, a->epsilon);
             x = a->space;
         }
         if (a->second.weight) {
-            apply(hidden, a->first.outputs, x, a->x_row, &a->first, 0, a->first.outputs, some, 0, a->activation);
-            apply_all(to, a->to_row, hidden, a->first.outputs, &a->second, some, a->add);
-        } else apply_all(to, a->to_row, x, a->x_row, &a->first, some, a->add);
+            linear_columns(hidden, a->first.outputs, x, a->x_row, &a->first, 0, a->first.outputs, num_rows, 0,
+                           a->activation);
+            linear(to, a->to_row, hidden, a->first.outputs, &a->second, num_rows, a->add);
+        } else linear(to, a->to_row, x, a->x_row, &a->first, num_rows, a->add);
         if (a->output_norm.weight)
-            normalize(to, a->to_row, to, &a->output_norm, some, a->to_row, a->dim, a->epsilon);
+            normalize(to, a->to_row, to, &a->output_norm, num_rows, a->to_row, a->dim, a->epsilon);
     }
 }
 
-/* Number of `real` of a row of a block of the cache. */
-INLINE idx row_size(const arguments *a) { return a->layer_count * a->heads * 2 * a->head_dim * BLOCK; }
+/* Return the size of a row of a cache block, in `real` elements. */
+INLINE idx cache_row_size(const arguments *a) { return a->layer_count * a->heads * 2 * a->head_dim * BLOCK; }
 
-static void copy_rows(real *to_block, const real *from_block, const int64_t *from, const int64_t *to, idx count,
-                      idx size) {
-    for (idx i = 0; i < count; i++)
-        memcpy(to_block + to[i] * size, from_block + from[i] * size, sizeof(real) * size);
+static void copy_cache_rows(real *to_block, const real *from_block, const int64_t *from, const int64_t *to, idx count,
+                            idx size) {
+    for (idx i = 0; i < count; i++) memcpy(to_block + to[i] * size, from_block + from[i] * size, sizeof(real) * size);
 }
 
-/* Copy rows of the cache over others. No row is both copied and overwritten. */
+/* Copy cache rows to other rows. No row may be both a source and a target. */
 void relattn_move(const arguments *a, const int64_t *from, const int64_t *to, idx count) {
     real *const *blocks = (real *const *)a->blocks;
-    for (idx b = 0; b < up(a->position, BLOCK) / BLOCK; b++)
-        copy_rows(blocks[b], blocks[b], from, to, count, row_size(a));
+    for (idx b = 0; b < round_up(a->position, BLOCK) / BLOCK; b++)
+        copy_cache_rows(blocks[b], blocks[b], from, to, count, cache_row_size(a));
 }
 
 #include "search.h"
@@ -494,4 +521,4 @@ void relattn_move(const arguments *a, const int64_t *from, const int64_t *to, id
 int relattn_usable(void) { return 1; }
 
 const int32_t relattn_panel = PANEL;
-const uint32_t relattn_checksum = CHECKSUM; /* of `decoder.h` */
+const uint32_t relattn_checksum = CHECKSUM; /* checksum of `decoder.h` */

@@ -1,7 +1,7 @@
 /* The arguments of the decoder kernel. `library.py` reads these structures, so every line of one is `type names;`.
 
-   head_dim, the outputs of maps and the rows of all buffers are padded to multiples of 16 (PADDING). Padding of
-   weights, biases and values is zero, so that it changes no sum. */
+   head_dim, the outputs of maps and the row lengths of all buffers are padded to multiples of 16 (PADDING). The padding
+   of weights, biases and values is zero, so that it does not change sums. */
 
 #ifndef RELATTN_DECODER_H
 #define RELATTN_DECODER_H
@@ -12,7 +12,7 @@
 typedef struct {
     /* (outputs / PANEL, inputs, PANEL) */
     const real *weight;
-    /* (outputs,), to the end of the last panel */
+    /* (outputs,), allocated to the end of the last panel */
     const real *bias;
     idx inputs, outputs;
 } map;
@@ -24,12 +24,12 @@ typedef struct {
 
 typedef struct {
     norm self_norm, cross_norm, feed_norm;
-    /* `self_in` makes queries, keys and values of all heads; queries are scaled by log2(e) / sqrt(head_dim) */
+    /* `self_in` computes queries, keys and values of all heads; queries are scaled by log2(e) / sqrt(head_dim) */
     map self_in, self_out, cross_query, cross_out, feed_in, feed_out;
-    /* terms by label, where label l is the distance l - left: of scores (heads, labels / PANEL, head_dim, PANEL), of
-       outputs (heads, labels, head_dim), and biases of scores (heads, strip), in units of the scores; or NULL */
+    /* relative tables by label, or NULL; label l is the distance l - left. rel_key (heads, labels / PANEL, head_dim,
+       PANEL), rel_value (heads, labels, head_dim), and rel_bias (heads, strip_len) in the units of the scores */
     const real *rel_key, *rel_value, *rel_bias;
-    /* 0 if heads share a table */
+    /* strides of heads in rel_key and rel_value, 0 if heads share a table */
     idx rel_key_head, rel_value_head;
     /* (sources, heads): keys (head_dim, src_len) and values (src_len, head_dim) */
     const real *memory;
@@ -48,25 +48,26 @@ typedef struct {
     /* blocks of BLOCK positions of the cache, each (at least rows, layers, heads): keys (head_dim, BLOCK) and values
        (BLOCK, head_dim) */
     const void *blocks;
-    /* (rows,) the pieces at `position`; (rows / per_source,) and (sources,) */
+    /* (rows,) the tokens at `position`; (rows / per_source,) the source of each group of rows; (sources,) */
     const int64_t *tokens, *sources, *src_lengths;
     /* (rows, vocab), or NULL */
     real *logits;
-    /* (rows, best): log-probabilities, in falling order, and their tokens */
+    /* (rows, best) log-probabilities in descending order, and their tokens */
     real *values;
     int64_t *candidates;
-    /* (banned_count,) tokens that are no candidates; (rows,) the only candidate of a row, or -1; or NULL */
+    /* (banned_count,) tokens that are excluded, and (rows,) the forced token of a row, or -1; either may be NULL */
     const int64_t *banned, *only;
-    /* see relattn_space */
+    /* workspace of the size that relattn_space returns */
     real *space;
     idx rows, per_source, position, src_len, vocab, dim, heads, head_dim, rotary_dim, layer_count, best;
-    /* label `left` is distance 0; with `clips`, label 0 is also for all keys farther to the left */
+    /* label `left` is distance 0; with `clips`, keys farther to the left also have label 0 */
     idx left, clips, banned_count, pre_norm, activation, rotates_values;
     real embedding_scale, epsilon;
 } arguments;
 
-/* A sub-layer without its attention, for rows of (…, dim): x or its norm through one map or two, with an activation
-   between them, to another array or added to it, and that normalized. Norms and the second map may have no data. */
+/* A sub-layer without its attention, for rows (rows, dim): input_norm, the first map, an activation, the second map and
+   output_norm. The result is written to `to`, or added to it. Norms and the second map are optional: their data may be
+   NULL. Without a second map there is no activation. */
 typedef struct {
     norm input_norm, output_norm;
     map first, second;
@@ -76,16 +77,16 @@ typedef struct {
     real epsilon;
 } sublayer;
 
-/* The arguments of a beam search: those of its steps that are the same in all of them, and those of `search/beam.py`. */
+/* The arguments of a beam search: those that are the same in all steps, and those of `search/beam.py`. */
 typedef struct {
     arguments step;
     /* (capacity, dim) and (capacity, 2, rotary_dim): `signal` and `rotation` by position; or NULL */
     const real *signals, *rotations;
-    /* (sentences,) numbers of generated tokens, at most the capacity */
+    /* (sentences,) maximum numbers of generated tokens, at most the capacity */
     const int64_t *limits;
     /* (capacity + 2,) length penalty by length */
     const real *penalties;
-    /* (sentences, beam, capacity) finished hypotheses, best first, each with its end, and their scores; -inf: none */
+    /* (sentences, beam, capacity) finished hypotheses with their end token, best first, and their scores; -inf: none */
     int64_t *tokens;
     real *scores;
     idx sentences, capacity, beam, best, early_stopping, bos, eos;

@@ -1,245 +1,277 @@
-/* Beam search over the steps of `decoder.c`, for a batch of sentences: the algorithm of `search/beam.py`, which has its
-   documentation and is the oracle of its tests.
+/* Beam search for a batch of sentences, over the steps of `decoder.c`. `search/beam.py` documents the algorithm, and is
+   the oracle of the tests.
 
-   Sentences have places, and `beam` rows of the cache from place * beam on. A sentence that is done leaves: the last
-   one takes its place. */
+   Each active sentence has an index in the batch, and `beam` rows of the cache from batch_index * beam on. When a
+   sentence is finished, the last active sentence takes its index. */
 
 #ifndef RELATTN_SEARCH_H
 #define RELATTN_SEARCH_H
 
 typedef struct {
-    real total;
-    idx parent, token; /* place of the hypothesis that it extends, in its sentence */
+    real log_prob;     /* of the extended hypothesis */
+    idx parent, token; /* index of the hypothesis that it extends in its sentence's beam, and the next token */
 } candidate;
 
-typedef struct {         /* hypotheses of the sentences that are not done, by place */
-    int64_t *sentences;  /* (places,) */
-    real *totals;        /* (places, beam) log-probabilities, best first; -inf: no hypothesis */
-    int64_t *slots;      /* (places, beam) row of each hypothesis, in its sentence */
-    int64_t *parents;    /* (places, beam) slot of the hypothesis that it extends */
-    int64_t *tokens;     /* (places, beam, capacity) */
+typedef struct {        /* hypotheses of the active sentences */
+    int64_t *sentences; /* (active,) index of each sentence in the request */
+    real *log_probs;    /* (active, beam) in falling order; -inf: no hypothesis */
+    int64_t *slots;     /* (active, beam) cache row of each hypothesis, relative to its sentence's first row */
+    int64_t *parents;   /* (active, beam) slot of the hypothesis that it extends */
+    int64_t *tokens;    /* (active, beam, capacity) */
 } beams;
 
 typedef struct {
-    beams now, next;
-    real **blocks, *values, *space;
-    int64_t *inputs, *only, *candidates, *places, *from, *to;
-    candidate *sorted;
-} searching;
+    beams current, next;
+    real **blocks, *token_log_probs, *workspace;
+    int64_t *input_tokens, *forced_tokens, *candidate_tokens;
+    int64_t *old_indices;               /* (active,) index of each sentence before the batch was compacted */
+    int64_t *source_rows, *target_rows; /* (beam,) cache rows to copy */
+    candidate *sorted_candidates;
+} search_state;
 
-static void *large(idx bytes) {
+static void *allocate_large_pages(idx bytes) {
     const idx page = 1 << 21;
-    void *memory = aligned_alloc(bytes < page ? 64 : page, up(bytes, bytes < page ? 64 : page));
+    void *memory = aligned_alloc(bytes < page ? 64 : page, round_up(bytes, bytes < page ? 64 : page));
 #ifdef MADV_HUGEPAGE
-    if (memory && bytes >= page) madvise(memory, up(bytes, page), MADV_HUGEPAGE);
+    if (memory && bytes >= page) madvise(memory, round_up(bytes, page), MADV_HUGEPAGE);
 #endif
     return memory;
 }
 
-/* The best candidates of a sentence, best first; of equal ones the first. Return their number, or -1 for NaN. */
-static idx extend(const search *a, searching *s, idx place, idx width, idx per_row) {
-    const idx most = a->beam == 1 ? 1 : 2 * a->beam;
+/* Sort the best candidates of a sentence, best first. Ties are resolved in favour of the first candidate. Return their
+   number, or -1 for NaN. */
+static idx select_candidates(const search *a, search_state *s, idx batch_index, idx rows_per_sentence,
+                             idx candidates_per_row) {
+    const idx max_candidates = a->beam == 1 ? 1 : 2 * a->beam;
     idx count = 0;
-    for (idx w = 0; w < width; w++) {
-        const real total = s->now.totals[place * a->beam + w];
-        if (!(total > -INFINITY)) continue; /* its row of the cache has any content */
-        const idx row = place * width + s->now.slots[place * a->beam + w];
-        for (idx c = 0; c < per_row; c++) {
-            const real sum = total + s->values[row * per_row + c];
+    for (idx parent = 0; parent < rows_per_sentence; parent++) {
+        const real log_prob = s->current.log_probs[batch_index * a->beam + parent];
+        if (!(log_prob > -INFINITY)) continue; /* the content of its cache row is undefined */
+        const idx row = batch_index * rows_per_sentence + s->current.slots[batch_index * a->beam + parent];
+        for (idx c = 0; c < candidates_per_row; c++) {
+            const real sum = log_prob + s->token_log_probs[row * candidates_per_row + c];
             if (sum != sum) return -1;
-            if (!(sum > -INFINITY) || (count == most && !(sum > s->sorted[most - 1].total))) continue;
-            idx i = count < most ? count++ : most - 1;
-            for (; i > 0 && s->sorted[i - 1].total < sum; i--) s->sorted[i] = s->sorted[i - 1];
-            s->sorted[i] = (candidate){sum, w, s->candidates[row * per_row + c]};
+            if (!(sum > -INFINITY) ||
+                (count == max_candidates && !(sum > s->sorted_candidates[max_candidates - 1].log_prob)))
+                continue;
+            idx i = count < max_candidates ? count++ : max_candidates - 1;
+            for (; i > 0 && s->sorted_candidates[i - 1].log_prob < sum; i--)
+                s->sorted_candidates[i] = s->sorted_candidates[i - 1];
+            s->sorted_candidates[i] = (candidate){sum, parent, s->candidate_tokens[row * candidates_per_row + c]};
         }
     }
     return count;
 }
 
-/* Add a hypothesis that ends to the finished ones of its sentence, behind those that are at least as good. */
-static void finish(const search *a, idx sentence, const int64_t *tokens, idx length, real score) {
+/* Add a hypothesis to the finished ones of its sentence, after all that are at least as good. */
+static void add_finished(const search *a, idx sentence, const int64_t *tokens, idx length, real score) {
     real *scores = a->scores + sentence * a->beam;
-    int64_t *found = a->tokens + sentence * a->beam * a->capacity;
+    int64_t *hypotheses = a->tokens + sentence * a->beam * a->capacity;
     idx i = a->beam - 1;
     if (!(score > scores[i])) return;
     for (; i > 0 && scores[i - 1] < score; i--) {
         scores[i] = scores[i - 1];
-        memcpy(found + i * a->capacity, found + (i - 1) * a->capacity, sizeof(int64_t) * length);
+        memcpy(hypotheses + i * a->capacity, hypotheses + (i - 1) * a->capacity, sizeof(int64_t) * length);
     }
     scores[i] = score;
-    memcpy(found + i * a->capacity, tokens, sizeof(int64_t) * (length - 1));
-    found[i * a->capacity + length - 1] = a->eos;
+    memcpy(hypotheses + i * a->capacity, tokens, sizeof(int64_t) * (length - 1));
+    hypotheses[i * a->capacity + length - 1] = a->eos;
 }
 
-/* Whether the best hypotheses of a sentence are final. Penalties do not fall with the length, so a live hypothesis scores
-   at most what it would at the limit. */
+/* Return whether the best hypotheses of a sentence are final. Penalties do not decrease with the length, so the score
+   of an unfinished hypothesis is at most its log-probability divided by the penalty at the limit. */
 static int is_done(const search *a, idx sentence, real best) {
     const real *scores = a->scores + sentence * a->beam;
-    const real most = best / a->penalties[a->limits[sentence]];
-    return scores[a->best - 1] >= most || (a->early_stopping && scores[a->beam - 1] > -INFINITY);
+    const real max_score = best / a->penalties[a->limits[sentence]];
+    return scores[a->best - 1] >= max_score || (a->early_stopping && scores[a->beam - 1] > -INFINITY);
 }
 
-/* Advance the sentence at a place to `length` tokens. Return 1 if it is not done, 0 if it is, and -1 for NaN. */
-static int advance(const search *a, searching *s, idx place, idx width, idx per_row, idx length) {
-    const idx sentence = s->now.sentences[place], first = place * a->beam, count = extend(a, s, place, width, per_row);
-    real *totals = s->next.totals + first;
-    idx live = 0;
+/* Extend the hypotheses of a sentence to `length` tokens. Return 1 if the sentence is still active, 0 if it is
+   finished, and -1 for NaN. */
+static int advance_sentence(const search *a, search_state *s, idx batch_index, idx rows_per_sentence,
+                            idx candidates_per_row, idx length) {
+    const idx sentence = s->current.sentences[batch_index], first = batch_index * a->beam,
+              count = select_candidates(a, s, batch_index, rows_per_sentence, candidates_per_row);
+    real *log_probs = s->next.log_probs + first;
+    idx num_live = 0;
     if (count < 0) return -1;
     for (idx i = 0; i < count; i++) {
-        const candidate *one = s->sorted + i;
-        const int64_t *tokens = s->now.tokens + (first + one->parent) * a->capacity;
-        if (one->token == a->eos) {
+        const candidate *extension = s->sorted_candidates + i;
+        const int64_t *tokens = s->current.tokens + (first + extension->parent) * a->capacity;
+        if (extension->token == a->eos) {
             if (i < a->beam || !a->early_stopping)
-                finish(a, sentence, tokens, length, one->total / a->penalties[length]);
-        } else if (live < a->beam) {
-            int64_t *copy = s->next.tokens + (first + live) * a->capacity;
-            memcpy(copy, tokens, sizeof(int64_t) * (length - 1));
-            copy[length - 1] = one->token;
-            s->next.parents[first + live] = s->now.slots[first + one->parent];
-            totals[live++] = one->total;
+                add_finished(a, sentence, tokens, length, extension->log_prob / a->penalties[length]);
+        } else if (num_live < a->beam) {
+            int64_t *next_tokens = s->next.tokens + (first + num_live) * a->capacity;
+            memcpy(next_tokens, tokens, sizeof(int64_t) * (length - 1));
+            next_tokens[length - 1] = extension->token;
+            s->next.parents[first + num_live] = s->current.slots[first + extension->parent];
+            log_probs[num_live++] = extension->log_prob;
         }
     }
-    for (idx w = live; w < a->beam; w++) {
-        totals[w] = -INFINITY;
+    for (idx w = num_live; w < a->beam; w++) {
+        log_probs[w] = -INFINITY;
         s->next.tokens[(first + w) * a->capacity + length - 1] = 0;
         s->next.parents[first + w] = 0;
     }
-    s->next.sentences[place] = sentence;
-    return !is_done(a, sentence, totals[0]);
+    s->next.sentences[batch_index] = sentence;
+    return !is_done(a, sentence, log_probs[0]);
 }
 
-/* Move the last sentences that are not done to the places of those that are. Return how many are left. */
-static idx close_up(const search *a, searching *s, const char *is_live, idx live, idx length) {
-    idx left = 0, last = live;
-    for (idx place = 0; place < live; place++) left += is_live[place];
-    for (idx place = 0; place < left; place++) {
-        s->places[place] = place;
-        if (is_live[place]) continue;
-        while (!is_live[--last]) continue;
-        const idx to = place * a->beam, from = last * a->beam;
-        s->places[place] = last;
-        s->next.sentences[place] = s->next.sentences[last];
-        memcpy(s->next.totals + to, s->next.totals + from, sizeof(real) * a->beam);
+/* Move the last active sentences to the indices of finished ones. Return the number of active sentences. */
+static idx compact_batch(const search *a, search_state *s, const char *is_active, idx num_active, idx length) {
+    idx num_left = 0, last = num_active;
+    for (idx batch_index = 0; batch_index < num_active; batch_index++) num_left += is_active[batch_index];
+    for (idx batch_index = 0; batch_index < num_left; batch_index++) {
+        s->old_indices[batch_index] = batch_index;
+        if (is_active[batch_index]) continue;
+        while (!is_active[--last]) continue;
+        const idx to = batch_index * a->beam, from = last * a->beam;
+        s->old_indices[batch_index] = last;
+        s->next.sentences[batch_index] = s->next.sentences[last];
+        memcpy(s->next.log_probs + to, s->next.log_probs + from, sizeof(real) * a->beam);
         memcpy(s->next.parents + to, s->next.parents + from, sizeof(int64_t) * a->beam);
         for (idx w = 0; w < a->beam; w++)
             memcpy(s->next.tokens + (to + w) * a->capacity, s->next.tokens + (from + w) * a->capacity,
                    sizeof(int64_t) * length);
     }
-    return left;
+    return num_left;
 }
 
-/* Choose rows for the hypotheses at a place. The first that extends a row of this place keeps it; others take rows that
-   none extends. Return the number of rows to copy. */
-static idx assign_slots(const search *a, searching *s, idx place, idx width) {
-    const idx first = place * a->beam, before = s->places[place];
+/* Choose cache rows for the hypotheses of a sentence. The first hypothesis that extends a row keeps it; the others get
+   rows that no hypothesis extends. Return the number of rows to copy. */
+static idx assign_cache_rows(const search *a, search_state *s, idx batch_index, idx rows_per_sentence) {
+    const idx first = batch_index * a->beam, old_index = s->old_indices[batch_index];
     const int64_t *parents = s->next.parents + first;
     int64_t *slots = s->next.slots + first;
-    idx moves = 0;
-    char taken[a->beam];
-    memset(taken, 0, a->beam);
+    idx num_copies = 0;
+    char is_taken[a->beam];
+    memset(is_taken, 0, a->beam);
     for (idx w = 0; w < a->beam; w++) {
-        const int stays = place == before && width == a->beam && s->next.totals[first + w] > -INFINITY;
-        slots[w] = stays && !taken[parents[w]] ? parents[w] : -1;
-        if (slots[w] >= 0) taken[slots[w]] = 1;
+        const int is_reusable =
+            batch_index == old_index && rows_per_sentence == a->beam && s->next.log_probs[first + w] > -INFINITY;
+        slots[w] = is_reusable && !is_taken[parents[w]] ? parents[w] : -1;
+        if (slots[w] >= 0) is_taken[slots[w]] = 1;
     }
-    for (idx w = 0, free = 0; w < a->beam; w++) {
+    for (idx w = 0, free_slot = 0; w < a->beam; w++) {
         if (slots[w] >= 0) continue;
-        while (taken[free]) free++;
-        slots[w] = free++;
-        if (!(s->next.totals[first + w] > -INFINITY)) continue;
-        s->from[moves] = before * width + parents[w];
-        s->to[moves++] = first + slots[w];
+        while (is_taken[free_slot]) free_slot++;
+        slots[w] = free_slot++;
+        if (!(s->next.log_probs[first + w] > -INFINITY)) continue;
+        s->source_rows[num_copies] = old_index * rows_per_sentence + parents[w];
+        s->target_rows[num_copies++] = first + slots[w];
     }
-    return moves;
+    return num_copies;
 }
 
-/* Reorder the rows of the cache. In the first step, hypotheses get rows of their own. Return 1 if memory ran out. */
-static int reorder(const search *a, const arguments *step, searching *s, idx width, idx left) {
-    real *narrow = width < a->beam ? s->blocks[0] : NULL;
-    if (narrow && !(s->blocks[0] = large(left * a->beam * row_size(step) * (idx)sizeof(real)))) {
-        free(narrow);
+/* Reorder the rows of the cache. The first step has one row per sentence; after it, each hypothesis gets a separate
+   row. Return 1 if memory ran out. */
+static int reorder_cache(const search *a, const arguments *step, search_state *s, idx rows_per_sentence,
+                         idx num_sentences) {
+    real *old_block = rows_per_sentence < a->beam ? s->blocks[0] : NULL;
+    if (old_block &&
+        !(s->blocks[0] = allocate_large_pages(num_sentences * a->beam * cache_row_size(step) * (idx)sizeof(real)))) {
+        free(old_block);
         return 1;
     }
-    for (idx place = 0; place < left; place++) {
-        const idx moves = assign_slots(a, s, place, width);
-        if (narrow) copy_rows(s->blocks[0], narrow, s->from, s->to, moves, row_size(step));
-        else relattn_move(step, s->from, s->to, moves);
+    for (idx batch_index = 0; batch_index < num_sentences; batch_index++) {
+        const idx num_copies = assign_cache_rows(a, s, batch_index, rows_per_sentence);
+        if (old_block)
+            copy_cache_rows(s->blocks[0], old_block, s->source_rows, s->target_rows, num_copies, cache_row_size(step));
+        else relattn_move(step, s->source_rows, s->target_rows, num_copies);
     }
-    free(narrow);
+    free(old_block);
     return 0;
 }
 
 /* Return the number of steps, -1 if log-probabilities are NaN, or -2 if memory ran out. */
-static int run_search(const search *a, searching *s, arguments step, char *is_live) {
-    idx live = a->sentences, width = 1, length = 1;
-    for (idx i = 0; i < live; i++) {
-        s->now.sentences[i] = i, s->now.totals[i * a->beam] = 0, s->now.slots[i * a->beam] = 0, s->inputs[i] = a->bos;
+static int run_search(const search *a, search_state *s, arguments step, char *is_active) {
+    idx num_active = a->sentences, rows_per_sentence = 1, length = 1;
+    for (idx i = 0; i < num_active; i++) {
+        s->current.sentences[i] = i, s->current.log_probs[i * a->beam] = 0, s->current.slots[i * a->beam] = 0,
+        s->input_tokens[i] = a->bos;
         for (idx w = 0; w < a->beam; w++) a->scores[i * a->beam + w] = -INFINITY;
     }
-    for (; live > 0; length++) {
-        step.position = length - 1, step.rows = live * width, step.per_source = width;
-        step.sources = s->now.sentences;
+    for (; num_active > 0; length++) {
+        step.position = length - 1, step.rows = num_active * rows_per_sentence, step.per_source = rows_per_sentence;
+        step.sources = s->current.sentences;
         step.signal = a->signals ? a->signals + step.position * step.dim : NULL;
         step.rotation = a->rotations ? a->rotations + step.position * 2 * step.rotary_dim : NULL;
         real **block = s->blocks + step.position / BLOCK;
-        if (!*block && !(*block = large(step.rows * row_size(&step) * (idx)sizeof(real)))) return -2;
+        if (!*block && !(*block = allocate_large_pages(step.rows * cache_row_size(&step) * (idx)sizeof(real))))
+            return -2;
         for (idx i = 0; i < step.rows; i++)
-            s->only[i] = a->limits[s->now.sentences[i / width]] == length ? a->eos : -1;
+            s->forced_tokens[i] = a->limits[s->current.sentences[i / rows_per_sentence]] == length ? a->eos : -1;
         relattn_step(&step);
-        for (idx place = 0; place < live; place++) {
-            const int more = advance(a, s, place, width, step.best, length);
-            if (more < 0) return -1;
-            is_live[place] = (char)more;
+        for (idx batch_index = 0; batch_index < num_active; batch_index++) {
+            const int status = advance_sentence(a, s, batch_index, rows_per_sentence, step.best, length);
+            if (status < 0) return -1;
+            is_active[batch_index] = (char)status;
         }
-        live = close_up(a, s, is_live, live, length);
-        step.position = length; /* those to copy */
-        if (reorder(a, &step, s, width, live)) return -2;
-        const beams before = s->now;
-        s->now = s->next, s->next = before;
-        width = a->beam;
-        for (idx i = 0; i < live * width; i++)
-            s->inputs[i / width * width + s->now.slots[i]] = s->now.tokens[i * a->capacity + length - 1];
+        num_active = compact_batch(a, s, is_active, num_active, length);
+        step.position = length; /* positions to copy */
+        if (reorder_cache(a, &step, s, rows_per_sentence, num_active)) return -2;
+        const beams swapped = s->current;
+        s->current = s->next, s->next = swapped;
+        rows_per_sentence = a->beam;
+        for (idx i = 0; i < num_active * rows_per_sentence; i++)
+            s->input_tokens[i / rows_per_sentence * rows_per_sentence + s->current.slots[i]] =
+                s->current.tokens[i * a->capacity + length - 1];
     }
     return (int)length - 1;
 }
 
-/* Search, write the finished hypotheses of each sentence, and return what `run_search` does. */
+/* Run the search and write the finished hypotheses of each sentence. The return values are those of `run_search`. */
 int relattn_search(const search *a) {
-    const idx rows = a->sentences * a->beam, most = a->beam == 1 ? 1 : 2 * a->beam;
-    const idx blocks = up(a->capacity, BLOCK) / BLOCK;
+    const idx rows = a->sentences * a->beam, max_candidates = a->beam == 1 ? 1 : 2 * a->beam;
+    const idx blocks = round_up(a->capacity, BLOCK) / BLOCK;
     arguments step = a->step;
-    step.best = most < step.vocab ? most : step.vocab;
+    step.best = max_candidates < step.vocab ? max_candidates : step.vocab;
     step.position = a->capacity - 1;
     step.rows = a->sentences, step.per_source = 1;
-    const idx narrow = relattn_space(&step);
+    const idx first_step_space = relattn_space(&step);
     step.rows = rows, step.per_source = a->beam;
-    const idx wide = relattn_space(&step), space = narrow > wide ? narrow : wide;
-    searching s = {0};
-    char *is_live;
+    const idx step_space = relattn_space(&step),
+              workspace_len = first_step_space > step_space ? first_step_space : step_space;
+    search_state s = {0};
+    char *is_active;
     const struct {
-        void *field;
+        void *address;
         idx bytes;
-    } pieces[] = {
-        {&s.now.sentences, 8 * a->sentences}, {&s.next.sentences, 8 * a->sentences},
-        {&s.now.totals, sizeof(real) * rows}, {&s.next.totals, sizeof(real) * rows},
-        {&s.now.slots, 8 * rows}, {&s.next.slots, 8 * rows},
-        {&s.now.parents, 8 * rows}, {&s.next.parents, 8 * rows},
-        {&s.now.tokens, 8 * rows * a->capacity}, {&s.next.tokens, 8 * rows * a->capacity},
-        {&s.blocks, sizeof(real *) * blocks}, {&s.values, sizeof(real) * rows * step.best},
-        {&s.candidates, 8 * rows * step.best}, {&s.inputs, 8 * rows}, {&s.only, 8 * rows},
-        {&s.places, 8 * a->sentences}, {&s.from, 8 * a->beam}, {&s.to, 8 * a->beam},
-        {&s.sorted, sizeof(candidate) * most}, {&is_live, a->sentences}, {&s.space, sizeof(real) * space},
+    } buffers[] = {
+        {&s.current.sentences, 8 * a->sentences},
+        {&s.next.sentences, 8 * a->sentences},
+        {&s.current.log_probs, sizeof(real) * rows},
+        {&s.next.log_probs, sizeof(real) * rows},
+        {&s.current.slots, 8 * rows},
+        {&s.next.slots, 8 * rows},
+        {&s.current.parents, 8 * rows},
+        {&s.next.parents, 8 * rows},
+        {&s.current.tokens, 8 * rows * a->capacity},
+        {&s.next.tokens, 8 * rows * a->capacity},
+        {&s.blocks, sizeof(real *) * blocks},
+        {&s.token_log_probs, sizeof(real) * rows * step.best},
+        {&s.candidate_tokens, 8 * rows * step.best},
+        {&s.input_tokens, 8 * rows},
+        {&s.forced_tokens, 8 * rows},
+        {&s.old_indices, 8 * a->sentences},
+        {&s.source_rows, 8 * a->beam},
+        {&s.target_rows, 8 * a->beam},
+        {&s.sorted_candidates, sizeof(candidate) * max_candidates},
+        {&is_active, a->sentences},
+        {&s.workspace, sizeof(real) * workspace_len},
     };
-    const idx count = sizeof pieces / sizeof *pieces;
+    const idx count = sizeof buffers / sizeof *buffers;
     idx total = 0;
-    for (idx i = 0; i < count; i++) total += up(pieces[i].bytes, 64);
-    char *memory = aligned_alloc(64, total), *left = memory; /* often much more than is used */
+    for (idx i = 0; i < count; i++) total += round_up(buffers[i].bytes, 64);
+    char *memory = aligned_alloc(64, total), *next = memory; /* often much more than the search uses */
     if (!memory) return -2;
-    for (idx i = 0; i < count; left += up(pieces[i++].bytes, 64)) memcpy(pieces[i].field, &left, sizeof left);
+    for (idx i = 0; i < count; next += round_up(buffers[i++].bytes, 64)) memcpy(buffers[i].address, &next, sizeof next);
     memset(s.blocks, 0, sizeof(real *) * blocks);
-    step.blocks = s.blocks, step.tokens = s.inputs, step.only = s.only, step.logits = NULL, step.space = s.space;
-    step.values = s.values, step.candidates = s.candidates;
-    const int result = run_search(a, &s, step, is_live);
+    step.blocks = s.blocks, step.tokens = s.input_tokens, step.only = s.forced_tokens, step.logits = NULL,
+    step.space = s.workspace;
+    step.values = s.token_log_probs, step.candidates = s.candidate_tokens;
+    const int result = run_search(a, &s, step, is_active);
     for (idx i = 0; i < blocks; i++) free(s.blocks[i]);
     free(memory);
     return result;

@@ -38,9 +38,9 @@ from relattn.translation.serve.routing import Router
 RETRY_AFTER = {"Retry-After": "2"}  # seconds
 CLOSE = {"Connection": "close"}
 DISCONNECTED = 499  # status in metrics and log of a request whose client did not wait for the response
-DRAINED = 50_000_000  # bytes of a request that is too large, which are read so that the client reads the answer
-OVERHEAD = 65_536  # bytes of a request in addition to its texts
-BYTES_PER_CHARACTER = 12  # at most, in JSON
+DRAIN_BYTES = 50_000_000  # read after the limit of a request, so that the client reads the response
+OVERHEAD_BYTES = 65_536  # maximum size of a request without its texts
+MAX_BYTES_PER_CHARACTER = 12  # in JSON
 ERRORS = {
     400: "a parameter is missing or wrong",
     403: "api_key is missing or wrong",
@@ -94,19 +94,19 @@ def make_app(router: Router, *, keys: Path | None = None, cors: Sequence[str] = 
         "/health": api.health,
         "/metrics": api.metrics,
     }
-    for path, answer in routes.items():
-        app.add_api_route(path, answer)
+    for path, endpoint in routes.items():
+        app.add_api_route(path, endpoint)
     app.add_api_route("/languages", api.languages, methods=["POST"], include_in_schema=False)  # libretranslatepy 2.1.1
-    routes_with_body: dict[_Handler, type[BaseModel]] = {
-        api.translate: bodies.TranslateBody,
-        api.detect: bodies.DetectBody,
-        api.translate_file: bodies.TranslateFileBody,
-        api.words: bodies.WordsBody,
-        api.attention: bodies.AttentionBody,
+    routes_with_body: dict[str, tuple[_Handler, type[BaseModel]]] = {
+        "/translate": (api.translate, bodies.TranslateBody),
+        "/detect": (api.detect, bodies.DetectBody),
+        "/translate_file": (api.translate_file, bodies.TranslateFileBody),
+        "/words": (api.words, bodies.WordsBody),
+        "/attention": (api.attention, bodies.AttentionBody),
     }
-    for handler, body in routes_with_body.items():
+    for path, (handler, body) in routes_with_body.items():
         app.add_api_route(
-            f"/{handler.__name__}",
+            path,
             _with_deadline(router.limits.seconds, handler),
             methods=["POST"],
             openapi_extra={"requestBody": _body_schema(body, router)},
@@ -131,7 +131,7 @@ def _body_schema(body: type[BaseModel], router: Router) -> dict[str, Any]:
         if name in schema["properties"]:
             schema["properties"][name]["enum"] = codes
     content_types = [MULTIPART] if "file" in schema["properties"] else ["application/json", FORM]
-    return {"required": True, "content": {each: {"schema": schema} for each in content_types}}
+    return {"required": True, "content": {content_type: {"schema": schema} for content_type in content_types}}
 
 
 def _with_deadline(seconds: float, handler: _Handler) -> _Handler:
@@ -139,17 +139,17 @@ def _with_deadline(seconds: float, handler: _Handler) -> _Handler:
 
     @wraps(handler)
     async def handle(request: Request) -> Response:
-        await request.body()  # receiving has a deadline of its own
-        work, disconnected = asyncio.ensure_future(handler(request)), asyncio.ensure_future(_disconnected(request))
+        await request.body()  # receiving the body has a separate deadline
+        response, disconnected = asyncio.ensure_future(handler(request)), asyncio.ensure_future(_disconnected(request))
         try:
-            await asyncio.wait({work, disconnected}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                return work.result()
+            await asyncio.wait({response, disconnected}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if response.done():
+                return response.result()
             if disconnected.done():
                 return _error(DISCONNECTED, "the client disconnected")
             return _error(429, f"the request took longer than {seconds:g} seconds", RETRY_AFTER)
         finally:
-            work.cancel()
+            response.cancel()
             disconnected.cancel()
 
     return handle
@@ -187,22 +187,22 @@ def monitor(app: ASGIApp, limits: Limits, metrics: Metrics) -> ASGIApp:
             scope = {**scope, "method": "GET"}
         start, status, size, is_complete = time.monotonic(), 500, 0, False
         is_file = scope["path"] == "/translate_file"
-        most = OVERHEAD + (limits.file if is_file else limits.characters * BYTES_PER_CHARACTER)
+        max_bytes = OVERHEAD_BYTES + (limits.file if is_file else limits.characters * MAX_BYTES_PER_CHARACTER)
 
         async def limited_receive() -> Message:
             nonlocal size, is_complete
             while True:
-                left = max(0.0, start + limits.seconds - time.monotonic())
+                remaining = max(0.0, start + limits.seconds - time.monotonic())
                 try:
-                    message = await asyncio.wait_for(receive(), None if is_complete else left)
+                    message = await asyncio.wait_for(receive(), None if is_complete else remaining)
                 except TimeoutError:
                     raise HTTPException(408, ERRORS[408], CLOSE) from None
                 is_complete = not message.get("more_body", False)
                 size += len(message.get("body", b""))
-                if size <= most:
+                if size <= max_bytes:
                     return message
-                if is_complete or size > most + DRAINED:
-                    raise HTTPException(413, f"a request must have at most {most:,} bytes", CLOSE)
+                if is_complete or size > max_bytes + DRAIN_BYTES:
+                    raise HTTPException(413, f"a request must have at most {max_bytes:,} bytes", CLOSE)
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -220,9 +220,9 @@ def monitor(app: ASGIApp, limits: Limits, metrics: Metrics) -> ASGIApp:
             await app(scope, limited_receive, send_with_headers)
         except ClientDisconnect:
             status = DISCONNECTED
-        except Exception as error:  # its message may contain a text, so the log has its place only
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            _log.error("%s at %s:%d", type(error).__name__, place.filename, place.lineno)
+        except Exception as error:  # the log does not have its message, which may contain a text
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            _log.error("%s at %s:%d", type(error).__name__, frame.filename, frame.lineno)
             if status == 500:
                 await _error(500, "internal server error")(scope, receive, send)
         finally:
