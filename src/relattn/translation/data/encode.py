@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from relattn.translation.config import DataConfig, StageConfig
+from relattn.translation.config import AugmentConfig, DataConfig, Recipe, StageConfig
 from relattn.translation.data.augmentation import Augmentation, sample_perturbed
 from relattn.translation.data.batching import Batch, Stage, TrainingText, eval_batches
 from relattn.translation.data.builtin import ITEM_SEPARATOR, builtin
@@ -41,20 +41,26 @@ class Corpus:
     Attributes:
         name: name of the source file.
         pairs: sentence pairs.
+        text: files of the pairs. None for the built-in corpus.
         weight: weight in a mixture.
         settings: settings of the recipe that name the source and the target.
     """
 
     name: str
     pairs: Iterable[tuple[str, str]]
+    text: ParallelFiles | None = None
     weight: float = 1.0
     settings: tuple[str, str] = ("", "")
 
+    def read(self) -> Self:
+        """Return the corpus with its pairs in memory."""
+        return replace(self, pairs=list(self.pairs))
+
     def files(self) -> list[tuple[str, str | Path, str]]:
         """Return the setting, the path and the digest of each file. The built-in corpus has none."""
-        if not isinstance(self.pairs, ParallelFiles):
+        if self.text is None:
             return []
-        return list(zip(self.settings, (self.pairs.src, self.pairs.tgt), self.pairs.digests(), strict=True))
+        return list(zip(self.settings, (self.text.src, self.text.tgt), self.text.digests(), strict=True))
 
     def record(self, pairs: int) -> dict[str, Any]:
         """Return what data/text.json says about this corpus. `pairs` is the number of encoded pairs."""
@@ -116,15 +122,7 @@ def has_data(directory: Path) -> bool:
     return (directory / TEXT).exists()
 
 
-def load_data(
-    config: DataConfig,
-    directory: Path,
-    *,
-    seed: int,
-    stages: Sequence[StageConfig] = (),
-    tokenizer: AnyTokenizer | None = None,
-    check: bool = True,
-) -> TranslationData:
+def load_data(recipe: Recipe, *, tokenizer: AnyTokenizer | None = None, check: bool = True) -> TranslationData:
     """Return the data of a run. If its directory does not have them, encode the text and write them.
 
     Pairs with an empty side, or with a side of more than max_length pieces or max_words words, are dropped, from
@@ -133,10 +131,7 @@ def load_data(
     so that it has tokens for words in upper case.
 
     Args:
-        config: text and limits.
-        directory: directory of the run.
-        seed: random seed of the tokenizer and of the order of batches.
-        stages: parts of the run; by default one.
+        recipe: recipe of the run.
         tokenizer: the tokenizer to use; by default, one is trained.
         check: whether to compare the text with the digests of the run; one of several processes does.
 
@@ -144,57 +139,31 @@ def load_data(
         InputError: the text cannot be read, is not parallel, has no pair that is kept, or has changed since the run
             started; or tokens cannot be sampled with the tokenizer.
     """
-    valid = _corpora(config, "valid")
-    valid_pairs = [list(corpus.pairs) for corpus in valid]  # first, because an error in them is found quickly
+    config, directory = recipe.data, Path(recipe.out)
+    valid = [corpus.read() for corpus in _corpora(config, "valid")]  # first, because an error in it is found quickly
     train = _corpora(config, "train")
-    for stage in stages:
-        count = len(train) if stage.weights is None else len(stage.weights)
-        require(count == len(train), f"weights of a stage must be {len(train)}, one per corpus, got {count}")
-    augments = [config.augment, *(stage.augment for stage in stages)]
-    samples = any(augment.sample_tokens > 0 for augment in augments)
-    ours = tokenizer is None or isinstance(tokenizer, Tokenizer)
-    require(ours or not samples, "sample_tokens requires a tokenizer trained by this toolkit, got an imported one")
-    if has_data(directory):
-        record = _read_record(directory)
-        tokenizer = read_tokenizer(directory)
-        if check:
-            _require_same_text("train", train, record.train)
-            _require_same_text("valid", valid, record.valid)
-    else:
-        if tokenizer is None:
-            all_pairs = chain.from_iterable(corpus.pairs for corpus in train)
-            kept = (pair for pair in all_pairs if _reason_to_drop(pair, config, LONGEST_PIECE) is None)
-            lines = chain.from_iterable(sample_perturbed(kept, augments, seed))
-            tokenizer = Tokenizer.train(lines, config.vocab_size, seed=seed, max_lines=config.vocab_lines)
-        (directory / ENCODED).parent.mkdir(parents=True, exist_ok=True)
-        for name, content in tokenizer.files.items():
-            write_atomically(directory / name, content)
-        record = _encode_training_text(train, tokenizer, config, directory / ENCODED)
-    sets = []
-    for corpus, text in zip(valid, valid_pairs, strict=True):
-        _, pairs, src, tgt = zip(*_encode(corpus.name, text, tokenizer, config, Counter()), strict=True)
-        batches = list(eval_batches(src, tgt, config.max_tokens, tokenizer.special))
-        sets.append(ValidationSet(corpus.name, list(pairs), batches))
+    _require_usable_stages(recipe, len(train), tokenizer)
     if not has_data(directory):
-        record.valid.extend(corpus.record(len(each.pairs)) for corpus, each in zip(valid, sets, strict=True))
-        write_atomically(directory / TEXT, json.dumps(vars(record)).encode())
-    return TranslationData(
-        tokenizer, open_training_text(config, directory, seed=seed, stages=stages), sets, record.dropped
-    )
+        _write_data(recipe, train, valid, tokenizer)
+    record, tokenizer = _read_record(directory), read_tokenizer(directory)
+    if check:
+        _require_same_text("train", train, record.train)
+        _require_same_text("valid", valid, record.valid)
+    sets = [_validation_set(corpus, tokenizer, config) for corpus in valid]
+    return TranslationData(tokenizer, open_training_text(recipe), sets, record.dropped)
 
 
-def open_training_text(
-    config: DataConfig, directory: Path, *, seed: int, stages: Sequence[StageConfig] = ()
-) -> TrainingText:
-    """Open the training text of a run that has its data. Arguments are those of `load_data`."""
+def open_training_text(recipe: Recipe) -> TrainingText:
+    """Open the training text of a run that has its data."""
+    config, directory = recipe.data, Path(recipe.out)
     corpora, tokenizer = _read_record(directory).train, read_tokenizer(directory)
     sizes, weights = tuple(corpus["pairs"] for corpus in corpora), [corpus["weight"] for corpus in corpora]
     separator = ITEM_SEPARATOR if config.builtin else " "
     parts, end = [], 0
-    for stage in stages or (StageConfig(augment=config.augment),):
+    for stage in recipe.stages or (StageConfig(augment=config.augment),):
         augmentation = None
         if any(vars(stage.augment).values()):
-            augmentation = Augmentation(stage.augment, tokenizer, sizes, separator, config.max_length, seed)
+            augmentation = Augmentation(stage.augment, tokenizer, sizes, separator, config.max_length, recipe.seed)
         mixture = Mixture.weighted(sizes, weights if stage.weights is None else stage.weights, config.temperature)
         end += stage.steps or 0
         parts.append(Stage(mixture, augmentation, None if stage.steps is None else end))
@@ -204,7 +173,7 @@ def open_training_text(
         stages=tuple(parts),
         special=tokenizer.special,
         max_tokens=config.max_tokens,
-        seed=seed,
+        seed=recipe.seed,
     )
 
 
@@ -230,7 +199,26 @@ def _corpora(config: DataConfig, split: str) -> list[Corpus]:
     src, tgt, path = (getattr(config, f"{split}_{part}") for part in ("src", "tgt", "list"))
     settings = (f"{split}_list",) * 2 if path else (f"{split}_src", f"{split}_tgt")
     files = read_corpus_list(path, weighted=split == "train") if path else [(src, tgt, 1.0)] if src else []
-    return [Corpus(Path(src).name, ParallelFiles(src, tgt), weight, settings) for src, tgt, weight in files]
+    corpora = []
+    for src, tgt, weight in files:
+        pairs = ParallelFiles(src, tgt)
+        corpora.append(Corpus(Path(src).name, pairs, pairs, weight, settings))
+    return corpora
+
+
+def _augmentations(recipe: Recipe) -> list[AugmentConfig]:
+    """Return the augmentation of every part of a run."""
+    return [recipe.data.augment, *(stage.augment for stage in recipe.stages)]
+
+
+def _require_usable_stages(recipe: Recipe, corpora: int, tokenizer: AnyTokenizer | None) -> None:
+    """Raise an InputError if the stages of a run do not fit its number of corpora or its tokenizer."""
+    for stage in recipe.stages:
+        count = corpora if stage.weights is None else len(stage.weights)
+        require(count == corpora, f"weights of a stage must be {corpora}, one per corpus, got {count}")
+    samples = any(augment.sample_tokens > 0 for augment in _augmentations(recipe))
+    ours = tokenizer is None or isinstance(tokenizer, Tokenizer)
+    require(ours or not samples, "sample_tokens requires a tokenizer trained by this toolkit, got an imported one")
 
 
 def _require_same_text(split: str, corpora: list[Corpus], recorded: list[dict[str, Any]]) -> None:
@@ -245,6 +233,29 @@ def _require_same_text(split: str, corpora: list[Corpus], recorded: list[dict[st
             require(digest == expected, f"data.{setting}: {path} must have the text that this run started with")
 
 
+def _write_data(recipe: Recipe, train: list[Corpus], valid: list[Corpus], tokenizer: AnyTokenizer | None) -> None:
+    """Write the tokenizer, which is trained unless one is given, the encoded training text, and last its record."""
+    config, directory = recipe.data, Path(recipe.out)
+    if tokenizer is None:
+        tokenizer = _train_tokenizer(recipe, train)
+    (directory / ENCODED).parent.mkdir(parents=True, exist_ok=True)
+    for name, content in tokenizer.files.items():
+        write_atomically(directory / name, content)
+    record = _encode_training_text(train, tokenizer, config, directory / ENCODED)
+    for corpus in valid:
+        record.valid.append(corpus.record(sum(1 for _ in _encode(corpus, tokenizer, config, Counter()))))
+    write_atomically(directory / TEXT, json.dumps(vars(record)).encode())
+
+
+def _train_tokenizer(recipe: Recipe, corpora: list[Corpus]) -> Tokenizer:
+    """Train a tokenizer on the pairs of the training text that may be kept, changed as in an epoch."""
+    config = recipe.data
+    pairs = chain.from_iterable(corpus.pairs for corpus in corpora)
+    kept = (pair for pair in pairs if _reason_to_drop(pair, config, LONGEST_PIECE) is None)
+    lines = chain.from_iterable(sample_perturbed(kept, _augmentations(recipe), recipe.seed))
+    return Tokenizer.train(lines, config.vocab_size, seed=recipe.seed, max_lines=config.vocab_lines)
+
+
 def _encode_training_text(corpora: list[Corpus], tokenizer: AnyTokenizer, config: DataConfig, path: Path) -> TextRecord:
     """Write the encoded training text to `path` and return its record, without validation sets."""
     record = TextRecord(tokenizer.digest, train=[], valid=[], dropped=Counter())
@@ -252,7 +263,7 @@ def _encode_training_text(corpora: list[Corpus], tokenizer: AnyTokenizer, config
     def rows() -> Iterator[tuple[list[int], list[int], int]]:
         for corpus in corpora:
             count = 0
-            for line, _, src, tgt in _encode(corpus.name, corpus.pairs, tokenizer, config, record.dropped):
+            for line, _, src, tgt in _encode(corpus, tokenizer, config, record.dropped):
                 count += 1
                 yield src, tgt, line
             record.train.append(corpus.record(count))
@@ -261,19 +272,20 @@ def _encode_training_text(corpora: list[Corpus], tokenizer: AnyTokenizer, config
     return record
 
 
+def _validation_set(corpus: Corpus, tokenizer: AnyTokenizer, config: DataConfig) -> ValidationSet:
+    _, pairs, src, tgt = zip(*_encode(corpus, tokenizer, config, Counter()), strict=True)
+    return ValidationSet(corpus.name, list(pairs), list(eval_batches(src, tgt, config.max_tokens, tokenizer.special)))
+
+
 def _encode(
-    name: str,
-    pairs: Iterable[tuple[str, str]],
-    tokenizer: AnyTokenizer,
-    config: DataConfig,
-    dropped: Counter[str],
+    corpus: Corpus, tokenizer: AnyTokenizer, config: DataConfig, dropped: Counter[str]
 ) -> Iterator[tuple[int, tuple[str, str], list[int], list[int]]]:
     """Yield line number, text and piece ids of the pairs of a corpus that are kept, and count the others in `dropped`.
 
     Raises:
         InputError: no pair is kept.
     """
-    numbered, kept = enumerate(pairs, start=1), 0
+    numbered, kept = enumerate(corpus.pairs, start=1), 0
     while chunk := list(islice(numbered, _CHUNK)):
         candidates = []
         for line, pair in chunk:
@@ -293,7 +305,7 @@ def _encode(
                 yield line, pair, src, tgt
     if not kept:
         counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
-        raise InputError(f"{name}: at least one pair must be kept, but all were dropped: {counts}")
+        raise InputError(f"{corpus.name}: at least one pair must be kept, but all were dropped: {counts}")
 
 
 def _reason_to_drop(pair: tuple[str, str], config: DataConfig, longest_piece: float) -> str | None:

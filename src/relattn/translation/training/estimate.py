@@ -137,7 +137,7 @@ def describe_epoch(recipe: Recipe) -> str:
     out = Path(recipe.out)
     if not has_data(out):
         return f"not known before {recipe.out} has its data"
-    text = open_training_text(recipe.data, out, seed=recipe.seed, stages=recipe.stages)
+    text = open_training_text(recipe)
     plan = text.epoch(0, parts=recipe.micro_batches_per_step)
     steps, (_, tokens) = plan.steps, plan.lengths
     pairs, per_step = sum(map(len, steps)), sum(int(tokens[step].sum()) for step in steps) / len(steps)

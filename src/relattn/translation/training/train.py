@@ -94,7 +94,7 @@ def train(
                 _wait_for_data(out)
             start = _read_start(settings.init_from, recipe.model)
             tokenizer = None if start is None else start.tokenizer
-            data = load_data(recipe.data, out, seed=recipe.seed, stages=recipe.stages, tokenizer=tokenizer, check=first)
+            data = load_data(recipe, tokenizer=tokenizer, check=first)
             torch.manual_seed(recipe.seed)
             model = Transformer(recipe.model, *data.tokenizer.vocab_sizes)
             if start is not None:
