@@ -123,7 +123,7 @@ def test_checkpoints_and_bundle_have_the_estimated_size(finished):
     saved = [path.stat().st_size for path in checkpoints.list_checkpoints(out / "checkpoints")]
     weights = (out / "bundle" / "model.safetensors").stat().st_size
     used = sum(saved) * (len(saved) + 1) / len(saved) + weights
-    needed = run_directory.disk_space(estimate.make_model(finished), finished.train)
+    needed = run_directory.disk_space(estimate.make_model(finished), finished.train.keep)
     assert needed < used
 
 

@@ -17,7 +17,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Self
 
-from relattn.translation.config import AugmentConfig, DataConfig, Recipe, StageConfig
+from relattn.translation.config import DataConfig, Recipe, StageConfig
 from relattn.translation.data.augmentation import Augmentation, sample_perturbed
 from relattn.translation.data.batching import Batch, Stage, TrainingText, eval_batches
 from relattn.translation.data.builtin import ITEM_SEPARATOR, builtin
@@ -149,7 +149,8 @@ def load_data(recipe: Recipe, *, tokenizer: AnyTokenizer | None = None, check: b
     if check:
         _require_same_text("train", train, record.train)
         _require_same_text("valid", valid, record.valid)
-    sets = [_validation_set(corpus, tokenizer, config) for corpus in valid]
+    encoder = _Encoder(tokenizer, config.max_length, config.max_words)
+    sets = [encoder.validation_set(corpus, config.max_tokens) for corpus in valid]
     return TranslationData(tokenizer, open_training_text(recipe), sets, record.dropped)
 
 
@@ -206,17 +207,13 @@ def _corpora(config: DataConfig, split: str) -> list[Corpus]:
     return corpora
 
 
-def _augmentations(recipe: Recipe) -> list[AugmentConfig]:
-    """Return the augmentation of every part of a run."""
-    return [recipe.data.augment, *(stage.augment for stage in recipe.stages)]
-
-
 def _require_usable_stages(recipe: Recipe, corpora: int, tokenizer: AnyTokenizer | None) -> None:
     """Raise an InputError if the stages of a run do not fit its number of corpora or its tokenizer."""
     for stage in recipe.stages:
         count = corpora if stage.weights is None else len(stage.weights)
         require(count == corpora, f"weights of a stage must be {corpora}, one per corpus, got {count}")
-    samples = any(augment.sample_tokens > 0 for augment in _augmentations(recipe))
+    augments = [recipe.data.augment, *(stage.augment for stage in recipe.stages)]
+    samples = any(augment.sample_tokens > 0 for augment in augments)
     ours = tokenizer is None or isinstance(tokenizer, Tokenizer)
     require(ours or not samples, "sample_tokens requires a tokenizer trained by this toolkit, got an imported one")
 
@@ -241,9 +238,10 @@ def _write_data(recipe: Recipe, train: list[Corpus], valid: list[Corpus], tokeni
     (directory / ENCODED).parent.mkdir(parents=True, exist_ok=True)
     for name, content in tokenizer.files.items():
         write_atomically(directory / name, content)
-    record = _encode_training_text(train, tokenizer, config, directory / ENCODED)
+    encoder = _Encoder(tokenizer, config.max_length, config.max_words)
+    record = encoder.training_text(train, directory / ENCODED)
     for corpus in valid:
-        record.valid.append(corpus.record(sum(1 for _ in _encode(corpus, tokenizer, config, Counter()))))
+        record.valid.append(corpus.record(sum(1 for _ in encoder.pairs(corpus, Counter()))))
     write_atomically(directory / TEXT, json.dumps(vars(record)).encode())
 
 
@@ -251,67 +249,83 @@ def _train_tokenizer(recipe: Recipe, corpora: list[Corpus]) -> Tokenizer:
     """Train a tokenizer on the pairs of the training text that may be kept, changed as in an epoch."""
     config = recipe.data
     pairs = chain.from_iterable(corpus.pairs for corpus in corpora)
-    kept = (pair for pair in pairs if _reason_to_drop(pair, config, LONGEST_PIECE) is None)
-    lines = chain.from_iterable(sample_perturbed(kept, _augmentations(recipe), recipe.seed))
+    max_characters = LONGEST_PIECE * config.max_length
+    kept = (pair for pair in pairs if _reason_to_drop(pair, max_characters, config.max_words) is None)
+    augments = [config.augment, *(stage.augment for stage in recipe.stages)]
+    lines = chain.from_iterable(sample_perturbed(kept, augments, recipe.seed))
     return Tokenizer.train(lines, config.vocab_size, seed=recipe.seed, max_lines=config.vocab_lines)
 
 
-def _encode_training_text(corpora: list[Corpus], tokenizer: AnyTokenizer, config: DataConfig, path: Path) -> TextRecord:
-    """Write the encoded training text to `path` and return its record, without validation sets."""
-    record = TextRecord(tokenizer.digest, train=[], valid=[], dropped=Counter())
+@dataclass(frozen=True)
+class _Encoder:
+    """Encoder of corpora, which drops pairs that are empty or too long.
 
-    def rows() -> Iterator[tuple[list[int], list[int], int]]:
-        for corpus in corpora:
-            count = 0
-            for line, _, src, tgt in _encode(corpus, tokenizer, config, record.dropped):
-                count += 1
-                yield src, tgt, line
-            record.train.append(corpus.record(count))
-
-    write_pairs(path, rows(), vocab_size=max(tokenizer.vocab_sizes))
-    return record
-
-
-def _validation_set(corpus: Corpus, tokenizer: AnyTokenizer, config: DataConfig) -> ValidationSet:
-    _, pairs, src, tgt = zip(*_encode(corpus, tokenizer, config, Counter()), strict=True)
-    return ValidationSet(corpus.name, list(pairs), list(eval_batches(src, tgt, config.max_tokens, tokenizer.special)))
-
-
-def _encode(
-    corpus: Corpus, tokenizer: AnyTokenizer, config: DataConfig, dropped: Counter[str]
-) -> Iterator[tuple[int, tuple[str, str], list[int], list[int]]]:
-    """Yield line number, text and piece ids of the pairs of a corpus that are kept, and count the others in `dropped`.
-
-    Raises:
-        InputError: no pair is kept.
+    Attributes:
+        tokenizer: tokenizer of both sides.
+        max_length: maximum number of pieces of a side.
+        max_words: maximum number of words of a side. None: no limit.
     """
-    numbered, kept = enumerate(corpus.pairs, start=1), 0
-    while chunk := list(islice(numbered, _CHUNK)):
-        candidates = []
-        for line, pair in chunk:
-            reason = _reason_to_drop(pair, config, tokenizer.longest_piece)
-            if reason is None:
-                candidates.append((line, pair))
-            else:
-                dropped[reason] += 1
-        encoded = tokenizer.encode_pairs([pair for _, pair in candidates])
-        for (line, pair), (src, tgt) in zip(candidates, encoded, strict=True):
-            if not src or not tgt:  # normalization left nothing
-                dropped["empty"] += 1
-            elif max(len(src), len(tgt)) > config.max_length:
-                dropped["max_length"] += 1
-            else:
-                kept += 1
-                yield line, pair, src, tgt
-    if not kept:
-        counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
-        raise InputError(f"{corpus.name}: at least one pair must be kept, but all were dropped: {counts}")
+
+    tokenizer: AnyTokenizer
+    max_length: int
+    max_words: int | None
+
+    def training_text(self, corpora: list[Corpus], path: Path) -> TextRecord:
+        """Write the encoded training text to `path` and return its record, without validation sets."""
+        record = TextRecord(self.tokenizer.digest, train=[], valid=[], dropped=Counter())
+
+        def rows() -> Iterator[tuple[list[int], list[int], int]]:
+            for corpus in corpora:
+                count = 0
+                for line, _, src, tgt in self.pairs(corpus, record.dropped):
+                    count += 1
+                    yield src, tgt, line
+                record.train.append(corpus.record(count))
+
+        write_pairs(path, rows(), vocab_size=max(self.tokenizer.vocab_sizes))
+        return record
+
+    def validation_set(self, corpus: Corpus, max_tokens: int) -> ValidationSet:
+        """Return a corpus in batches of at most `max_tokens`."""
+        _, pairs, src, tgt = zip(*self.pairs(corpus, Counter()), strict=True)
+        return ValidationSet(corpus.name, list(pairs), list(eval_batches(src, tgt, max_tokens, self.tokenizer.special)))
+
+    def pairs(
+        self, corpus: Corpus, dropped: Counter[str]
+    ) -> Iterator[tuple[int, tuple[str, str], list[int], list[int]]]:
+        """Yield line number, text and piece ids of the pairs of a corpus that are kept, and count the others.
+
+        Raises:
+            InputError: no pair is kept.
+        """
+        numbered, kept = enumerate(corpus.pairs, start=1), 0
+        max_characters = self.tokenizer.longest_piece * self.max_length
+        while chunk := list(islice(numbered, _CHUNK)):
+            candidates = []
+            for line, pair in chunk:
+                reason = _reason_to_drop(pair, max_characters, self.max_words)
+                if reason is None:
+                    candidates.append((line, pair))
+                else:
+                    dropped[reason] += 1
+            encoded = self.tokenizer.encode_pairs([pair for _, pair in candidates])
+            for (line, pair), (src, tgt) in zip(candidates, encoded, strict=True):
+                if not src or not tgt:  # normalization left nothing
+                    dropped["empty"] += 1
+                elif max(len(src), len(tgt)) > self.max_length:
+                    dropped["max_length"] += 1
+                else:
+                    kept += 1
+                    yield line, pair, src, tgt
+        if not kept:
+            counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
+            raise InputError(f"{corpus.name}: at least one pair must be kept, but all were dropped: {counts}")
 
 
-def _reason_to_drop(pair: tuple[str, str], config: DataConfig, longest_piece: float) -> str | None:
+def _reason_to_drop(pair: tuple[str, str], max_characters: float, max_words: int | None) -> str | None:
     """Return why a pair is dropped, as far as this is known without encoding it."""
     if not (pair[0].strip() and pair[1].strip()):
         return "empty"
-    if config.max_words is not None and max(len(side.split()) for side in pair) > config.max_words:
+    if max_words is not None and max(len(side.split()) for side in pair) > max_words:
         return "max_words"
-    return "max_length" if max(map(len, pair)) > longest_piece * config.max_length else None
+    return "max_length" if max(map(len, pair)) > max_characters else None
