@@ -10,14 +10,13 @@ and what supports them.
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
-from inspect import Parameter, signature
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from relattn.translation.analysis.attention import shows_terms
 from relattn.translation.commands.main import GROUPS, command_of
-from relattn.translation.commands.parser import documentation
+from relattn.translation.commands.parser import arguments_of, documentation
 from relattn.translation.config import OPTION_NAMES, SCHEMES, ModelConfig, Positions, Recipe, StageConfig
 from relattn.translation.formats.exportable import FORMATS, supporting_formats
 from relattn.translation.kernels.decoder import supports_positions
@@ -53,23 +52,21 @@ def commands() -> str:
 def command(name: str, shared: dict[str, type]) -> Iterator[str]:
     """Yield the section of a command. Groups of options are added to `shared`, by title."""
     _, function, _ = command_of(name.split())
-    _, helps = documentation(function)
-    hints = get_type_hints(function)
+    arguments = arguments_of(function)
     usage, rows, groups = f"relattn {name}", [], []
-    for key, parameter in signature(function).parameters.items():
-        kind, required = hints[key], parameter.default is Parameter.empty
+    for key, argument in arguments.items():
+        kind, required, is_flag = argument.kind, argument.required, not argument.positional
         if isinstance(kind, type) and is_dataclass(kind) and kind is not Recipe:
             groups.append((f"{key}." if not required else "", title_of(kind), kind))
             continue
-        is_flag = parameter.kind is Parameter.KEYWORD_ONLY
         metavar = re.sub("S$", " ...", key.upper()) if get_origin(kind) is list else key.upper()
         label = f"--{key}" if is_flag else metavar
         if required or not is_flag:
             shown = f"--{key} {metavar}" if is_flag else metavar
             usage += f" {shown}" if required else f" [{shown}]"
-        default = "required" if required else shown_default(parameter.default)
+        default = "required" if required else shown_default(argument.default)
         shown_type = "flag" if kind is bool else type_name(kind)
-        rows.append([f"`{label}`", shown_type, "" if kind is bool else default, cell(helps[key])])
+        rows.append([f"`{label}`", shown_type, "" if kind is bool else default, cell(argument.help)])
     yield f"### relattn {name}\n"
     yield f"{description(function)}\n"
     yield f"```text\n{usage} [options]\n```\n"
@@ -83,7 +80,7 @@ def command(name: str, shared: dict[str, type]) -> Iterator[str]:
         else:
             links.append(f"[{title}](#{anchor(title)})")
             shared[title] = kind
-    if Recipe in hints.values():
+    if any(argument.kind is Recipe for argument in arguments.values()):
         links.append("[settings of the recipe](recipe.md), such as `--model.clip 8`")
     if links:
         yield f"Also: {', '.join(links)}.\n"

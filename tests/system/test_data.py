@@ -27,11 +27,10 @@ if __name__ == "__main__":
 """
 LOAD = """
 import sys
-from pathlib import Path
-from relattn.translation.config import DataConfig
+from relattn.translation.config import DataConfig, Recipe
 from relattn.translation.data.builtin import builtin
 from relattn.translation.data.encode import load_data
-data = load_data(DataConfig(builtin_lines=200, vocab_size=600), Path(sys.argv[1]), seed=1)
+data = load_data(Recipe(out=sys.argv[1], data=DataConfig(builtin_lines=200, vocab_size=600)))
 step = next(data.train.steps())
 print(data.tokenizer.digest, step.micro_batches[0].src.tolist(), ascii(builtin("long", lines=30, seed=4)))
 """

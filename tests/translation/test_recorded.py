@@ -66,7 +66,7 @@ def run_demo(out: Path) -> tuple[str, list[float]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encode, "VALID_LINES", 2)  # the bundle is scored on them
         train(recipe, show=False)
-    text = encode.open_training_text(recipe.data, out, seed=recipe.seed)
+    text = encode.open_training_text(recipe)
     digest = hashlib.sha256()
     for step in takewhile(lambda step: step.epoch == 0, text.steps()):
         for batch in step.micro_batches:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relattn.translation.config import AugmentConfig, DataConfig, StageConfig
+from relattn.translation.config import AugmentConfig, DataConfig, Recipe, StageConfig
 from relattn.translation.data.augmentation import CHANGES, MOST_JOINED, NAMES, perturb, perturb_set
 from relattn.translation.data.encode import TranslationData, load_data
 from relattn.translation.errors import InputError
@@ -90,11 +90,11 @@ def load(tmp_path_factory):
             (directory / f"{name}.{side}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     (directory / "list").write_text("a.src\ta.tgt\nb.src\tb.tgt\n")
     config = DataConfig(train_list=str(directory / "list"), vocab_size=300, max_tokens=300)
-    load_data(config, directory / "run", seed=1)
+    load_data(Recipe(out=str(directory / "run"), data=config))
 
     def load(augment=AugmentConfig(), stages=(), seed=1, directory=directory / "run", **settings) -> TranslationData:  # noqa: B008
         changed = replace(config, augment=augment, **settings)
-        return load_data(changed, directory, seed=seed, stages=stages)
+        return load_data(Recipe(out=str(directory), seed=seed, data=changed, stages=stages))
 
     return load
 

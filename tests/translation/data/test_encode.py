@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from relattn.translation.config import DataConfig
+from relattn.translation.config import DataConfig, Recipe
 from relattn.translation.data import storage, text_files
 from relattn.translation.data.encode import load_data
 from relattn.translation.data.mixture import Mixture, read_corpus_list
@@ -31,7 +31,7 @@ def files(tmp_path):
 
 def load(tmp_path, *, tokenizer=None, check=True, **fields):
     config = DataConfig(**{"vocab_size": 400, "max_tokens": 100, **fields})
-    return load_data(config, tmp_path / "run", seed=1, tokenizer=tokenizer, check=check)
+    return load_data(Recipe(out=str(tmp_path / "run"), data=config), tokenizer=tokenizer, check=check)
 
 
 def texts(data, steps):

@@ -106,7 +106,7 @@ def test_process_grows_by_the_estimate():
 
 
 def test_epoch_and_time_are_those_of_the_data(finished):
-    data = load_data(finished.data, Path(finished.out), seed=finished.seed)
+    data = load_data(finished)
     steps = list(takewhile(lambda step: step.epoch == 0, data.train.steps()))
     tokens = sum(step.target_tokens for step in steps) / len(steps)
     lines = dict(line.split(": ", 1) for line in estimate.plan(finished, seconds=30.0).splitlines())
@@ -123,7 +123,7 @@ def test_checkpoints_and_bundle_have_the_estimated_size(finished):
     saved = [path.stat().st_size for path in checkpoints.list_checkpoints(out / "checkpoints")]
     weights = (out / "bundle" / "model.safetensors").stat().st_size
     used = sum(saved) * (len(saved) + 1) / len(saved) + weights
-    needed = run_directory.disk_space(estimate.make_model(finished), finished.train)
+    needed = run_directory.disk_space(estimate.make_model(finished), finished.train.keep)
     assert needed < used
 
 

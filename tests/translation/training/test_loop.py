@@ -69,7 +69,7 @@ def trained(recipe: Recipe) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 def trained_in_float64(recipe: Recipe) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Take the steps of a run, each as one batch, with the loss, the schedule and Adam written out."""
-    data = load_data(recipe.data, Path(recipe.out), seed=recipe.seed)
+    data = load_data(recipe)
     torch.manual_seed(recipe.seed)
     model = Transformer(recipe.model, data.tokenizer.vocab_size).double()
     names, parameters = zip(*model.named_parameters(), strict=True)
@@ -116,5 +116,5 @@ def test_step_equals_float64_however_it_is_split(tmp_path, make_recipe, clip, ac
     split = replace(one, out=str(tmp_path / "split"), data=data, train=parts)
     found = errors(trained(split), exact)
     assert {name: value for name, value in found.items() if not value <= allowed} == {}
-    steps = load_data(data, Path(split.out), seed=split.seed).train.steps(accumulate=accumulate)
+    steps = load_data(split).train.steps(accumulate=accumulate)
     assert max(len(step.micro_batches) for step in islice(steps, STEPS)) == accumulate

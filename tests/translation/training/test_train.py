@@ -368,7 +368,7 @@ def test_run_without_disk_space_is_not_started(tmp_path, make_recipe, monkeypatc
     """The space of checkpoints that exist counts as available, other files do not."""
     recipe = make_recipe(tmp_path / "run", train={"keep": 5})
     model = Transformer(recipe.model, 300)
-    needed = run_directory.disk_space(model, recipe.train)
+    needed = run_directory.disk_space(model, recipe.train.keep)
     monkeypatch.setattr(run_directory.shutil, "disk_usage", lambda path: SimpleNamespace(free=needed // 2))
     with pytest.raises(InputError, match=r"run: the disk must have .* for 5 checkpoints"):
         train(recipe, show=False)
@@ -378,7 +378,7 @@ def test_run_without_disk_space_is_not_started(tmp_path, make_recipe, monkeypatc
         (tmp_path / name).touch()
         os.truncate(tmp_path / name, needed)
         with nullcontext() if name.startswith("checkpoints") else pytest.raises(InputError, match="the disk must have"):
-            run_directory.require_space(tmp_path, model, recipe.train)
+            run_directory.require_space(tmp_path, model, recipe.train.keep)
 
 
 def rewrite_checkpoint(**changes: Any) -> Callable[[Path], None]:

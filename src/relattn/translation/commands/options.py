@@ -134,42 +134,57 @@ class TestText:
         return builtin(self.builtin, src_lang=translator.src_lang, tgt_lang=translator.tgt_lang, lines=lines)
 
 
-def synthetic_text(
-    teachers: list[str],
-    data: list[str],
-    exclude: list[str],
-    n_best: int,
-    sampling: "SamplingOptions | None",
-    cleaning: SyntheticCleaningConfig,
-    search: SearchOptions,
-    device: DeviceOptions,
-    *,
-    tag: str | None = None,
-) -> "SyntheticText":
-    """Load the teacher, and return what `relattn distill` and `relattn backtranslate` translate, and how."""
-    from relattn.translation.synthesis import SyntheticText
-    from relattn.translation.translate.options import TranslateOptions
+@dataclass(frozen=True, kw_only=True)
+class SynthesisOptions:
+    """Options of `relattn distill` and `relattn backtranslate`
 
-    translator = device.load(*teachers)
-    searched = search.override(translator.search)
-    beam = searched.beam_size
-    require(sampling is not None or n_best <= beam, f"n_best must be at most the beam size {beam}, got {n_best}")
-    options = TranslateOptions(n_best=n_best, search=searched, sampling=sampling)
-    precision = f"{device.precision or 'fp32'} on {device.device}"
-    return SyntheticText(translator, tuple(teachers), tuple(data), options, cleaning, precision, tuple(exclude), tag)
+    Args:
+        out: Output directory of the corpus.
+        exclude: Files of held-out lines, such as test sets. Pairs that overlap with them are dropped.
+        n_best: Number of translations per line. At most the beam size.
+        sampling: Draw translations at random instead of searching for the best.
+    """
 
+    out: str
+    exclude: tuple[str, ...] = ()
+    n_best: int = 1
+    sampling: bool = False
+    draws: SamplingFlags
+    cleaning: SyntheticCleaningConfig
+    search: SearchOptions
+    device: DeviceOptions
 
-def write_synthetic_corpus(
-    text: "SyntheticText", out: str, student: str, *, parallel: Sequence[str] = (), weight: float = 1.0
-) -> None:
-    """Write the corpus of `text` and print its statistics. Then train a student on it, if a recipe is given."""
-    from relattn.translation.synthesis import read_student, synthesize, train_student
+    def text(self, teachers: Sequence[str], data: Sequence[str], *, tag: str | None = None) -> "SyntheticText":
+        """Load the teacher, and return what it translates, and how."""
+        from relattn.translation.synthesis import SyntheticText
+        from relattn.translation.translate.options import TranslateOptions
 
-    recipe = read_student(student, text, Path(out)) if student else None
-    stats = synthesize(text, Path(out), parallel=parallel, weight=weight)
-    print(stats, end=f"\n\n{Path(out) / 'README.md'}\n", flush=True)
-    if recipe is not None:
-        print(train_student(recipe, stats, Path(out)))
+        sampling = self.draws.options(self.sampling, self.search)
+        translator = self.device.load(*teachers)
+        search = self.search.override(translator.search)
+        fits = sampling is not None or self.n_best <= search.beam_size
+        require(fits, f"n_best must be at most the beam size {search.beam_size}, got {self.n_best}")
+        return SyntheticText(
+            translator=translator,
+            teachers=tuple(teachers),
+            files=tuple(data),
+            options=TranslateOptions(n_best=self.n_best, search=search, sampling=sampling),
+            cleaning=self.cleaning,
+            precision=f"{self.device.precision or 'fp32'} on {self.device.device}",
+            exclude=self.exclude,
+            tag=tag,
+        )
+
+    def write(self, text: "SyntheticText", student: str, *, parallel: Sequence[str] = (), weight: float = 1.0) -> None:
+        """Write the corpus of `text` and print its statistics. Then train a student on it, if a recipe is given."""
+        from relattn.translation.synthesis import read_student, synthesize, train_student
+
+        out = Path(self.out)
+        recipe = read_student(student, text, out) if student else None
+        stats = synthesize(text, out, parallel=parallel, weight=weight)
+        print(stats, end=f"\n\n{out / 'README.md'}\n", flush=True)
+        if recipe is not None:
+            print(train_student(recipe, stats, out))
 
 
 def require_new_output(out: str, inputs: Sequence[str], bundles: Sequence[str]) -> None:

@@ -1,17 +1,18 @@
 """Parse the arguments of a command: flags come from the signature of its function, help from its docstring.
 
 Parameters before `*` are positional. Flags may be written with hyphens or underscores. A parameter whose type is a
-dataclass adds the fields of the dataclass as flags; one with a default adds them as a group, `--limits.file`. A
-parameter of type `Recipe` is the path or name of a recipe, with a flag for each setting.
+dataclass adds the fields of the dataclass as flags; one with a default adds them as a group, `--limits.file`. If the
+dataclass requires other dataclasses, its fields count as parameters of the command. A parameter of type `Recipe` is the
+path or name of a recipe, with a flag for each setting.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from inspect import Parameter, cleandoc, getdoc, signature
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from jsonargparse import ArgumentError, ArgumentParser
 
@@ -28,6 +29,31 @@ _MESSAGES = (  # of argparse, and ours
     (r"unrecognized arguments: (.*)", "unexpected argument: {0}"),
 )
 _OPTION = re.compile(r"--([a-zA-Z][\w.-]*)(=.*)?", re.DOTALL)
+
+
+class Argument(NamedTuple):
+    """An argument of a command, or a group of arguments.
+
+    Attributes:
+        kind: Its type, a dataclass for a group.
+        default: Its default, `Parameter.empty` if it is required.
+        positional: Whether it is given without a name.
+        help: Its meaning, empty for a group.
+    """
+
+    kind: Any
+    default: Any
+    positional: bool
+    help: str
+
+    @property
+    def required(self) -> bool:
+        return self.default is Parameter.empty
+
+    @property
+    def is_flat_group(self) -> bool:
+        """Whether the fields of a dataclass are flags without a prefix."""
+        return self.required and isinstance(self.kind, type) and is_dataclass(self.kind)
 
 
 class _Parser(ArgumentParser):
@@ -52,35 +78,59 @@ def parse(name: str, function: Callable[..., None], argv: Sequence[str]) -> dict
         InputError: the arguments are not those of the command.
         SystemExit: the help was printed.
     """
-    hints = get_type_hints(function)
-    parser, types = _parser(name, function, hints)
+    arguments = arguments_of(function)
+    parser, types = _parser(name, function, arguments)
     argv = _normalize(argv, types, name)
     recipe = ""
     try:
         parsed = parser.parse_args(argv)
-        if hints.get("recipe") is Recipe:
+        if "recipe" in arguments and arguments["recipe"].kind is Recipe:
             if parsed.recipe is None:
                 raise InputError(f"{name} requires a recipe: a file, or one of {', '.join(PRESETS)}")
             recipe = f"{parsed.recipe}: "
             parsed = parser.parse_args([*recipe_flags(parsed.recipe, overriding=argv), *argv])
         values = parser.instantiate(parsed).as_dict()
     except ArgumentError as error:
-        positional = [key for key, each in signature(function).parameters.items() if each.kind is not each.KEYWORD_ONLY]
 
         def label(key: str) -> str:
-            return key.removesuffix("s").upper() if key in positional else f"{recipe or '--'}{key}"
+            positional = key in arguments and arguments[key].positional
+            return key.removesuffix("s").upper() if positional else f"{recipe or '--'}{key}"
 
         message = type_message(error, types, label)
         for pattern, ours in _MESSAGES:
             if match := re.fullmatch(pattern, message):
                 message = ours.format(match[1], label(match[1]))
         raise InputError(message) from None
-    arguments = {}
-    for key, parameter in signature(function).parameters.items():
-        kind: Any = hints[key]
-        flat = is_dataclass(kind) and parameter.default is Parameter.empty
-        arguments[key] = kind(**{field.name: values[field.name] for field in fields(kind)}) if flat else values[key]
+    return _instances(function, values)
+
+
+def _instances(function: Callable[..., Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments to call a function or a dataclass with, from the values of all flags."""
+    instances = {}
+    for key, argument in _own_arguments(function).items():
+        if argument.is_flat_group:
+            instances[key] = argument.kind(**_instances(argument.kind, values))
+        else:
+            instances[key] = tuple(values[key]) if get_origin(argument.kind) is tuple else values[key]
+    return instances
+
+
+def arguments_of(function: Callable[..., Any]) -> dict[str, Argument]:
+    """Return the arguments of a command by name, those that its options require included."""
+    arguments: dict[str, Argument] = {}
+    for key, argument in _own_arguments(function).items():
+        inner = arguments_of(argument.kind) if argument.is_flat_group else {}
+        nested = any(each.is_flat_group for each in inner.values())
+        arguments |= inner if nested else {key: argument}
     return arguments
+
+
+def _own_arguments(function: Callable[..., Any]) -> dict[str, Argument]:
+    hints, (_, helps) = get_type_hints(function), documentation(function)
+    return {
+        key: Argument(hints[key], each.default, each.kind is not each.KEYWORD_ONLY, helps.get(key, ""))
+        for key, each in signature(function).parameters.items()
+    }
 
 
 def documentation(obj: Any) -> tuple[str, dict[str, str]]:
@@ -93,40 +143,41 @@ def documentation(obj: Any) -> tuple[str, dict[str, str]]:
     return (getdoc(obj) or "").partition("\n\nArgs:\n")[0], helps
 
 
-def _parser(name: str, function: Callable[..., None], hints: dict[str, Any]) -> tuple[ArgumentParser, dict[str, Any]]:
+def _parser(
+    name: str, function: Callable[..., None], arguments: dict[str, Argument]
+) -> tuple[ArgumentParser, dict[str, Any]]:
     """Return the parser of a command, and the type of each argument."""
-    description, helps = documentation(function)
     usage = f"relattn {name}"
     types: dict[str, Any] = {"help": bool}
-    parser = _Parser(prog=usage, description=description, exit_on_error=False, allow_abbrev=False)
-    for key, parameter in signature(function).parameters.items():
-        kind: Any = hints[key]
-        required = parameter.default is Parameter.empty
+    parser = _Parser(prog=usage, description=documentation(function)[0], exit_on_error=False, allow_abbrev=False)
+    for key, (kind, default, positional, text) in arguments.items():
+        required = default is Parameter.empty
         if kind is not Recipe and isinstance(kind, type) and is_dataclass(kind):
             parser.add_class_arguments(kind, None if required else key)
             types |= setting_types(kind, "" if required else f"{key}.")
             continue
         types[key] = kind
-        options: dict[str, Any] = {"help": helps[key], "type": kind}
-        options |= {} if required else {"default": parameter.default}
+        options: dict[str, Any] = {"help": text, "type": kind}
+        options |= {} if required else {"default": default}
         metavar = key.upper()
         if kind is Recipe:
             options |= {"type": str | None, "nargs": "?"}
             add_settings(parser, kind)
             types |= setting_types(kind)
         elif kind is bool:
-            options = {"help": helps[key], "action": "store_true"}
-        elif get_origin(kind) is list:
+            options = {"help": text, "action": "store_true"}
+        elif get_origin(kind) in (list, tuple):
             options |= {"type": get_args(kind)[0], "nargs": "+" if required else "*"}
+            options |= {} if required else {"default": [*default]}
             metavar = metavar.removesuffix("S") + " ..."
-        if parameter.kind is Parameter.KEYWORD_ONLY:
-            parser.add_argument(f"--{key}", required=required, **options)
-            usage += f" --{key} {metavar}" if required else ""
-        else:
+        if positional:
             if not required:
                 options["nargs"], metavar = "?", f"[{metavar}]"
             parser.add_argument(key, metavar=metavar.strip("[] ."), **options)
             usage += f" {metavar}"
+        else:
+            parser.add_argument(f"--{key}", required=required, **options)
+            usage += f" --{key} {metavar}" if required else ""
     parser.usage = f"{usage} [options]"
     return parser, types
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from relattn.translation.config import DataConfig, StageConfig
+from relattn.translation.config import DataConfig, Recipe, StageConfig
 from relattn.translation.data.augmentation import Augmentation, sample_perturbed
 from relattn.translation.data.batching import Batch, Stage, TrainingText, eval_batches
 from relattn.translation.data.builtin import ITEM_SEPARATOR, builtin
@@ -41,20 +41,26 @@ class Corpus:
     Attributes:
         name: name of the source file.
         pairs: sentence pairs.
+        text: files of the pairs. None for the built-in corpus.
         weight: weight in a mixture.
         settings: settings of the recipe that name the source and the target.
     """
 
     name: str
     pairs: Iterable[tuple[str, str]]
+    text: ParallelFiles | None = None
     weight: float = 1.0
     settings: tuple[str, str] = ("", "")
 
+    def read(self) -> Self:
+        """Return the corpus with its pairs in memory."""
+        return replace(self, pairs=list(self.pairs))
+
     def files(self) -> list[tuple[str, str | Path, str]]:
         """Return the setting, the path and the digest of each file. The built-in corpus has none."""
-        if not isinstance(self.pairs, ParallelFiles):
+        if self.text is None:
             return []
-        return list(zip(self.settings, (self.pairs.src, self.pairs.tgt), self.pairs.digests(), strict=True))
+        return list(zip(self.settings, (self.text.src, self.text.tgt), self.text.digests(), strict=True))
 
     def record(self, pairs: int) -> dict[str, Any]:
         """Return what data/text.json says about this corpus. `pairs` is the number of encoded pairs."""
@@ -116,15 +122,7 @@ def has_data(directory: Path) -> bool:
     return (directory / TEXT).exists()
 
 
-def load_data(
-    config: DataConfig,
-    directory: Path,
-    *,
-    seed: int,
-    stages: Sequence[StageConfig] = (),
-    tokenizer: AnyTokenizer | None = None,
-    check: bool = True,
-) -> TranslationData:
+def load_data(recipe: Recipe, *, tokenizer: AnyTokenizer | None = None, check: bool = True) -> TranslationData:
     """Return the data of a run. If its directory does not have them, encode the text and write them.
 
     Pairs with an empty side, or with a side of more than max_length pieces or max_words words, are dropped, from
@@ -133,10 +131,7 @@ def load_data(
     so that it has tokens for words in upper case.
 
     Args:
-        config: text and limits.
-        directory: directory of the run.
-        seed: random seed of the tokenizer and of the order of batches.
-        stages: parts of the run; by default one.
+        recipe: recipe of the run.
         tokenizer: the tokenizer to use; by default, one is trained.
         check: whether to compare the text with the digests of the run; one of several processes does.
 
@@ -144,57 +139,32 @@ def load_data(
         InputError: the text cannot be read, is not parallel, has no pair that is kept, or has changed since the run
             started; or tokens cannot be sampled with the tokenizer.
     """
-    valid = _corpora(config, "valid")
-    valid_pairs = [list(corpus.pairs) for corpus in valid]  # first, because an error in them is found quickly
+    config, directory = recipe.data, Path(recipe.out)
+    valid = [corpus.read() for corpus in _corpora(config, "valid")]  # first, because an error in it is found quickly
     train = _corpora(config, "train")
-    for stage in stages:
-        count = len(train) if stage.weights is None else len(stage.weights)
-        require(count == len(train), f"weights of a stage must be {len(train)}, one per corpus, got {count}")
-    augments = [config.augment, *(stage.augment for stage in stages)]
-    samples = any(augment.sample_tokens > 0 for augment in augments)
-    ours = tokenizer is None or isinstance(tokenizer, Tokenizer)
-    require(ours or not samples, "sample_tokens requires a tokenizer trained by this toolkit, got an imported one")
-    if has_data(directory):
-        record = _read_record(directory)
-        tokenizer = read_tokenizer(directory)
-        if check:
-            _require_same_text("train", train, record.train)
-            _require_same_text("valid", valid, record.valid)
-    else:
-        if tokenizer is None:
-            all_pairs = chain.from_iterable(corpus.pairs for corpus in train)
-            kept = (pair for pair in all_pairs if _reason_to_drop(pair, config, LONGEST_PIECE) is None)
-            lines = chain.from_iterable(sample_perturbed(kept, augments, seed))
-            tokenizer = Tokenizer.train(lines, config.vocab_size, seed=seed, max_lines=config.vocab_lines)
-        (directory / ENCODED).parent.mkdir(parents=True, exist_ok=True)
-        for name, content in tokenizer.files.items():
-            write_atomically(directory / name, content)
-        record = _encode_training_text(train, tokenizer, config, directory / ENCODED)
-    sets = []
-    for corpus, text in zip(valid, valid_pairs, strict=True):
-        _, pairs, src, tgt = zip(*_encode(corpus.name, text, tokenizer, config, Counter()), strict=True)
-        batches = list(eval_batches(src, tgt, config.max_tokens, tokenizer.special))
-        sets.append(ValidationSet(corpus.name, list(pairs), batches))
+    _require_usable_stages(recipe, len(train), tokenizer)
     if not has_data(directory):
-        record.valid.extend(corpus.record(len(each.pairs)) for corpus, each in zip(valid, sets, strict=True))
-        write_atomically(directory / TEXT, json.dumps(vars(record)).encode())
-    return TranslationData(
-        tokenizer, open_training_text(config, directory, seed=seed, stages=stages), sets, record.dropped
-    )
+        _write_data(recipe, train, valid, tokenizer)
+    record, tokenizer = _read_record(directory), read_tokenizer(directory)
+    if check:
+        _require_same_text("train", train, record.train)
+        _require_same_text("valid", valid, record.valid)
+    encoder = _Encoder(tokenizer, config.max_length, config.max_words)
+    sets = [encoder.validation_set(corpus, config.max_tokens) for corpus in valid]
+    return TranslationData(tokenizer, open_training_text(recipe), sets, record.dropped)
 
 
-def open_training_text(
-    config: DataConfig, directory: Path, *, seed: int, stages: Sequence[StageConfig] = ()
-) -> TrainingText:
-    """Open the training text of a run that has its data. Arguments are those of `load_data`."""
+def open_training_text(recipe: Recipe) -> TrainingText:
+    """Open the training text of a run that has its data."""
+    config, directory = recipe.data, Path(recipe.out)
     corpora, tokenizer = _read_record(directory).train, read_tokenizer(directory)
     sizes, weights = tuple(corpus["pairs"] for corpus in corpora), [corpus["weight"] for corpus in corpora]
     separator = ITEM_SEPARATOR if config.builtin else " "
     parts, end = [], 0
-    for stage in stages or (StageConfig(augment=config.augment),):
+    for stage in recipe.stages or (StageConfig(augment=config.augment),):
         augmentation = None
         if any(vars(stage.augment).values()):
-            augmentation = Augmentation(stage.augment, tokenizer, sizes, separator, config.max_length, seed)
+            augmentation = Augmentation(stage.augment, tokenizer, sizes, separator, config.max_length, recipe.seed)
         mixture = Mixture.weighted(sizes, weights if stage.weights is None else stage.weights, config.temperature)
         end += stage.steps or 0
         parts.append(Stage(mixture, augmentation, None if stage.steps is None else end))
@@ -204,7 +174,7 @@ def open_training_text(
         stages=tuple(parts),
         special=tokenizer.special,
         max_tokens=config.max_tokens,
-        seed=seed,
+        seed=recipe.seed,
     )
 
 
@@ -230,7 +200,22 @@ def _corpora(config: DataConfig, split: str) -> list[Corpus]:
     src, tgt, path = (getattr(config, f"{split}_{part}") for part in ("src", "tgt", "list"))
     settings = (f"{split}_list",) * 2 if path else (f"{split}_src", f"{split}_tgt")
     files = read_corpus_list(path, weighted=split == "train") if path else [(src, tgt, 1.0)] if src else []
-    return [Corpus(Path(src).name, ParallelFiles(src, tgt), weight, settings) for src, tgt, weight in files]
+    corpora = []
+    for src, tgt, weight in files:
+        pairs = ParallelFiles(src, tgt)
+        corpora.append(Corpus(Path(src).name, pairs, pairs, weight, settings))
+    return corpora
+
+
+def _require_usable_stages(recipe: Recipe, corpora: int, tokenizer: AnyTokenizer | None) -> None:
+    """Raise an InputError if the stages of a run do not fit its number of corpora or its tokenizer."""
+    for stage in recipe.stages:
+        count = corpora if stage.weights is None else len(stage.weights)
+        require(count == corpora, f"weights of a stage must be {corpora}, one per corpus, got {count}")
+    augments = [recipe.data.augment, *(stage.augment for stage in recipe.stages)]
+    samples = any(augment.sample_tokens > 0 for augment in augments)
+    ours = tokenizer is None or isinstance(tokenizer, Tokenizer)
+    require(ours or not samples, "sample_tokens requires a tokenizer trained by this toolkit, got an imported one")
 
 
 def _require_same_text(split: str, corpora: list[Corpus], recorded: list[dict[str, Any]]) -> None:
@@ -245,61 +230,102 @@ def _require_same_text(split: str, corpora: list[Corpus], recorded: list[dict[st
             require(digest == expected, f"data.{setting}: {path} must have the text that this run started with")
 
 
-def _encode_training_text(corpora: list[Corpus], tokenizer: AnyTokenizer, config: DataConfig, path: Path) -> TextRecord:
-    """Write the encoded training text to `path` and return its record, without validation sets."""
-    record = TextRecord(tokenizer.digest, train=[], valid=[], dropped=Counter())
+def _write_data(recipe: Recipe, train: list[Corpus], valid: list[Corpus], tokenizer: AnyTokenizer | None) -> None:
+    """Write the tokenizer, which is trained unless one is given, the encoded training text, and last its record."""
+    config, directory = recipe.data, Path(recipe.out)
+    if tokenizer is None:
+        tokenizer = _train_tokenizer(recipe, train)
+    (directory / ENCODED).parent.mkdir(parents=True, exist_ok=True)
+    for name, content in tokenizer.files.items():
+        write_atomically(directory / name, content)
+    encoder = _Encoder(tokenizer, config.max_length, config.max_words)
+    record = encoder.training_text(train, directory / ENCODED)
+    for corpus in valid:
+        record.valid.append(corpus.record(sum(1 for _ in encoder.pairs(corpus, Counter()))))
+    write_atomically(directory / TEXT, json.dumps(vars(record)).encode())
 
-    def rows() -> Iterator[tuple[list[int], list[int], int]]:
-        for corpus in corpora:
-            count = 0
-            for line, _, src, tgt in _encode(corpus.name, corpus.pairs, tokenizer, config, record.dropped):
-                count += 1
-                yield src, tgt, line
-            record.train.append(corpus.record(count))
 
-    write_pairs(path, rows(), vocab_size=max(tokenizer.vocab_sizes))
-    return record
+def _train_tokenizer(recipe: Recipe, corpora: list[Corpus]) -> Tokenizer:
+    """Train a tokenizer on the pairs of the training text that may be kept, changed as in an epoch."""
+    config = recipe.data
+    pairs = chain.from_iterable(corpus.pairs for corpus in corpora)
+    max_characters = LONGEST_PIECE * config.max_length
+    kept = (pair for pair in pairs if _reason_to_drop(pair, max_characters, config.max_words) is None)
+    augments = [config.augment, *(stage.augment for stage in recipe.stages)]
+    lines = chain.from_iterable(sample_perturbed(kept, augments, recipe.seed))
+    return Tokenizer.train(lines, config.vocab_size, seed=recipe.seed, max_lines=config.vocab_lines)
 
 
-def _encode(
-    name: str,
-    pairs: Iterable[tuple[str, str]],
-    tokenizer: AnyTokenizer,
-    config: DataConfig,
-    dropped: Counter[str],
-) -> Iterator[tuple[int, tuple[str, str], list[int], list[int]]]:
-    """Yield line number, text and piece ids of the pairs of a corpus that are kept, and count the others in `dropped`.
+@dataclass(frozen=True)
+class _Encoder:
+    """Encoder of corpora, which drops pairs that are empty or too long.
 
-    Raises:
-        InputError: no pair is kept.
+    Attributes:
+        tokenizer: tokenizer of both sides.
+        max_length: maximum number of pieces of a side.
+        max_words: maximum number of words of a side. None: no limit.
     """
-    numbered, kept = enumerate(pairs, start=1), 0
-    while chunk := list(islice(numbered, _CHUNK)):
-        candidates = []
-        for line, pair in chunk:
-            reason = _reason_to_drop(pair, config, tokenizer.longest_piece)
-            if reason is None:
-                candidates.append((line, pair))
-            else:
-                dropped[reason] += 1
-        encoded = tokenizer.encode_pairs([pair for _, pair in candidates])
-        for (line, pair), (src, tgt) in zip(candidates, encoded, strict=True):
-            if not src or not tgt:  # normalization left nothing
-                dropped["empty"] += 1
-            elif max(len(src), len(tgt)) > config.max_length:
-                dropped["max_length"] += 1
-            else:
-                kept += 1
-                yield line, pair, src, tgt
-    if not kept:
-        counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
-        raise InputError(f"{name}: at least one pair must be kept, but all were dropped: {counts}")
+
+    tokenizer: AnyTokenizer
+    max_length: int
+    max_words: int | None
+
+    def training_text(self, corpora: list[Corpus], path: Path) -> TextRecord:
+        """Write the encoded training text to `path` and return its record, without validation sets."""
+        record = TextRecord(self.tokenizer.digest, train=[], valid=[], dropped=Counter())
+
+        def rows() -> Iterator[tuple[list[int], list[int], int]]:
+            for corpus in corpora:
+                count = 0
+                for line, _, src, tgt in self.pairs(corpus, record.dropped):
+                    count += 1
+                    yield src, tgt, line
+                record.train.append(corpus.record(count))
+
+        write_pairs(path, rows(), vocab_size=max(self.tokenizer.vocab_sizes))
+        return record
+
+    def validation_set(self, corpus: Corpus, max_tokens: int) -> ValidationSet:
+        """Return a corpus in batches of at most `max_tokens`."""
+        _, pairs, src, tgt = zip(*self.pairs(corpus, Counter()), strict=True)
+        return ValidationSet(corpus.name, list(pairs), list(eval_batches(src, tgt, max_tokens, self.tokenizer.special)))
+
+    def pairs(
+        self, corpus: Corpus, dropped: Counter[str]
+    ) -> Iterator[tuple[int, tuple[str, str], list[int], list[int]]]:
+        """Yield line number, text and piece ids of the pairs of a corpus that are kept, and count the others.
+
+        Raises:
+            InputError: no pair is kept.
+        """
+        numbered, kept = enumerate(corpus.pairs, start=1), 0
+        max_characters = self.tokenizer.longest_piece * self.max_length
+        while chunk := list(islice(numbered, _CHUNK)):
+            candidates = []
+            for line, pair in chunk:
+                reason = _reason_to_drop(pair, max_characters, self.max_words)
+                if reason is None:
+                    candidates.append((line, pair))
+                else:
+                    dropped[reason] += 1
+            encoded = self.tokenizer.encode_pairs([pair for _, pair in candidates])
+            for (line, pair), (src, tgt) in zip(candidates, encoded, strict=True):
+                if not src or not tgt:  # normalization left nothing
+                    dropped["empty"] += 1
+                elif max(len(src), len(tgt)) > self.max_length:
+                    dropped["max_length"] += 1
+                else:
+                    kept += 1
+                    yield line, pair, src, tgt
+        if not kept:
+            counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
+            raise InputError(f"{corpus.name}: at least one pair must be kept, but all were dropped: {counts}")
 
 
-def _reason_to_drop(pair: tuple[str, str], config: DataConfig, longest_piece: float) -> str | None:
+def _reason_to_drop(pair: tuple[str, str], max_characters: float, max_words: int | None) -> str | None:
     """Return why a pair is dropped, as far as this is known without encoding it."""
     if not (pair[0].strip() and pair[1].strip()):
         return "empty"
-    if config.max_words is not None and max(len(side.split()) for side in pair) > config.max_words:
+    if max_words is not None and max(len(side.split()) for side in pair) > max_words:
         return "max_words"
-    return "max_length" if max(map(len, pair)) > longest_piece * config.max_length else None
+    return "max_length" if max(map(len, pair)) > max_characters else None

@@ -50,7 +50,7 @@ def restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-def require_devices(train: TrainConfig) -> None:
+def _require_devices(train: TrainConfig) -> None:
     """Raise an InputError if there are fewer GPUs than devices, or if nothing starts processes on several machines."""
     gpus = torch.cuda.device_count()
     on_gpus = train.accelerator == "gpu" or (train.accelerator == "auto" and gpus > 0)
@@ -68,12 +68,14 @@ def precision_of(train: TrainConfig) -> Precision:
     return MixedPrecision(_MIXED[train.precision], "cpu" if device is None else device.type)
 
 
-def fabric_of(train: TrainConfig, out: Path) -> Fabric:
+def fabric_of(recipe: Recipe) -> Fabric:
     """Return a Fabric with the devices, strategy and precision of a run, which logs to TensorBoard if it is installed.
 
     Raises:
-        InputError: The number of processes that were started differs from devices × nodes.
+        InputError: There are fewer GPUs than devices, or other processes were started than the recipe has.
     """
+    train = recipe.train
+    _require_devices(train)
     started = int(os.environ.get("WORLD_SIZE", train.processes))
     if started != train.processes:
         raise InputError(
@@ -91,7 +93,7 @@ def fabric_of(train: TrainConfig, out: Path) -> Fabric:
         num_nodes=train.nodes,
         strategy=strategy,
         plugins=precision_of(train),
-        loggers=TensorBoardLogger(out, name=TENSORBOARD, version="") if tensorboard else None,
+        loggers=TensorBoardLogger(recipe.out, name=TENSORBOARD, version="") if tensorboard else None,
     )
 
 
@@ -203,16 +205,16 @@ def stop_with_agent() -> None:
 
 
 @contextmanager
-def ended_by_agent(stop: Stop, train: TrainConfig) -> Iterator[None]:
+def ended_by_agent(stop: Stop, processes: int) -> Iterator[None]:
     """Give the agent time to end this process before it reports an error that another process may have caused.
 
-    If a process is lost, a collective operation fails in all others, with an error of gloo or NCCL. If all processes
-    fail, the first one reports it.
+    If one of several processes is lost, a collective operation fails in all others, with an error of gloo or NCCL. If
+    all processes fail, the first one reports it.
     """
     try:
         yield
     except Exception as error:
-        if train.processes > 1 and (isinstance(error, RuntimeError) or not is_first_process()):
+        if processes > 1 and (isinstance(error, RuntimeError) or not is_first_process()):
             stop.kill()
             time.sleep(_GRACE)
         raise

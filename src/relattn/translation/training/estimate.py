@@ -137,7 +137,7 @@ def describe_epoch(recipe: Recipe) -> str:
     out = Path(recipe.out)
     if not has_data(out):
         return f"not known before {recipe.out} has its data"
-    text = open_training_text(recipe.data, out, seed=recipe.seed, stages=recipe.stages)
+    text = open_training_text(recipe)
     plan = text.epoch(0, parts=recipe.micro_batches_per_step)
     steps, (_, tokens) = plan.steps, plan.lengths
     pairs, per_step = sum(map(len, steps)), sum(int(tokens[step].sum()) for step in steps) / len(steps)
@@ -180,12 +180,13 @@ def plan(recipe: Recipe, *, seconds: float | None = None) -> str:
         model = make_model(recipe)
     batch, peak = longest_batch(recipe), memory(recipe)
     rows, length = batch.src.shape
+    disk = as_size(disk_space(model, train.keep))
     split = f"{train.processes} × {train.accumulate} micro-batches of {data.max_tokens:,}"
     lines = {
         "weights": f"{sum(parameter.numel() for parameter in model.parameters()):,}",
         "step": f"at most {data.max_tokens * recipe.micro_batches_per_step:,} tokens per side with padding: {split}",
         f"memory per device, {train.precision}, {rows} × {length} tokens": str(peak or "not known for this model"),
-        "disk": f"{as_size(disk_space(model, train))}: {train.keep} checkpoints, one being written, and the bundle",
+        "disk": f"{disk}: {train.keep} checkpoints, one being written, and the bundle",
         "epoch": describe_epoch(recipe),
         "steps": f"{train.steps:,}",
     }

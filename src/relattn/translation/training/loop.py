@@ -10,7 +10,7 @@ the same units as one.
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -38,24 +38,28 @@ from relattn.translation.training.validation import Validated, ignores_order, va
 _STEPS_PER_RETURN = 100  # of freed memory; the next step then takes about twice as long
 
 
-def fit(
-    fabric: Fabric,
-    recipe: Recipe,
-    data: TranslationData,
-    model: Transformer,
-    state: dict[str, Any] | None,
-    stop: Stop,
-    *,
-    show: bool,
-) -> int:
+@dataclass(frozen=True)
+class Start:
+    """What a session of a run starts with.
+
+    Attributes:
+        data: Data of the run.
+        model: Model with its initial weights, which is trained in place.
+        checkpoint: Content of the checkpoint to continue from, or None.
+    """
+
+    data: TranslationData
+    model: Transformer
+    checkpoint: dict[str, Any] | None
+
+
+def fit(fabric: Fabric, recipe: Recipe, start: Start, stop: Stop, *, show: bool) -> int:
     """Train to the last step, or until patience or a signal ends the run, and return the number of steps.
 
     Args:
         fabric: Devices, ranks and precision. Its processes have been launched.
         recipe: Recipe of the run.
-        data: Data of the run.
-        model: Model with its initial weights, which is trained in place.
-        state: Content of the checkpoint to continue from, or None.
+        start: Data, model and checkpoint.
         stop: Signals. The current step is finished, and a checkpoint is written, before a signal ends the run.
         show: Show a progress bar if standard error is a terminal.
 
@@ -63,9 +67,11 @@ def fit(
         Diverged: A loss or a weight is not finite.
         InputError: The checkpoint belongs to another model, or a file cannot be written.
     """
-    train, out = recipe.train, Path(recipe.out)
+    train, out, data, model = recipe.train, Path(recipe.out), start.data, start.model
     called, optimizer = set_up(fabric, model, train)
-    progress = Progress() if state is None else _restore(state, fabric, model, optimizer, out)
+    progress = Progress()
+    if start.checkpoint is not None:
+        progress = _restore(start.checkpoint, fabric, model, optimizer, out)
     if _finished(progress, train):
         return progress.step
     origin = partial(data.train.origin, parts=recipe.micro_batches_per_step)

@@ -19,7 +19,7 @@ from typing import Any
 from torch import nn
 
 from relattn.translation import bundle
-from relattn.translation.config import Recipe, SearchConfig, TrainConfig, as_dict, differences, dump
+from relattn.translation.config import Recipe, SearchConfig, as_dict, differences, dump
 from relattn.translation.config.yaml import read_yaml, to_config
 from relattn.translation.data.encode import has_data
 from relattn.translation.errors import InputError, require
@@ -29,7 +29,6 @@ from relattn.translation.training import checkpoints
 from relattn.translation.training.journal import LOG, read_log
 
 RECIPE, CHECKPOINTS, TENSORBOARD, BUNDLE = "recipe.yaml", "checkpoints", "tensorboard", "bundle"
-TRAINING = "training this run"
 _log = logging.getLogger(__name__)
 
 _CHANGEABLE = {  # settings that may change when a run is resumed, because the weights of a step do not depend on them
@@ -45,21 +44,30 @@ _PATHS = ("train_src", "train_tgt", "train_list", "valid_src", "valid_tgt", "val
 
 
 @contextmanager
-def new_run(recipe: Recipe) -> Iterator[None]:
-    """Create and lock the directory of a new run. If the block fails before its data are complete, nothing is left.
+def claim(recipe: Recipe, *, resume: bool) -> Iterator[None]:
+    """Lock the directory of a run, after checking that the run can start or continue there.
+
+    If the block fails before the data of a new run are complete, nothing is left of it.
 
     Raises:
-        InputError: The directory is not empty, or another process is starting a run there.
+        InputError: The directory of a new run is not empty, an old run cannot continue with this recipe, a file is in
+            the way, or another process uses the directory.
     """
     out = Path(recipe.out)
-    _require_free(out)
-    with locked(out, TRAINING):
+    if resume:
+        require_same_run(read_recipe(out), recipe)
+    else:
         _require_free(out)
+    with locked(out, "training this run"):
+        if not resume:
+            _require_free(out)  # another process may have started a run before this one had the lock
         try:
-            write_atomically(out / RECIPE, dump(recipe).encode())
+            if not resume:
+                write_atomically(out / RECIPE, dump(recipe).encode())
+            _require_layout(out)
             yield
         finally:
-            if not has_data(out):
+            if not resume and not has_data(out):
                 for entry in out.iterdir():
                     if entry.name != LOCK:
                         remove(entry)
@@ -93,7 +101,7 @@ def require_same_run(old: Recipe, recipe: Recipe) -> None:
     require(not changed, f"{recipe.out}: these settings must be as when the run started: {'; '.join(changed)}")
 
 
-def require_layout(out: Path) -> None:
+def _require_layout(out: Path) -> None:
     """Raise an InputError if a file in a run's directory would stop the run later, such as a file named data."""
     for name in (CHECKPOINTS, TENSORBOARD, "data"):
         path = out / name
@@ -123,21 +131,21 @@ def describe_progress(out: Path) -> str:
     return f"{after}; the same command with --resume {resumed}"
 
 
-def disk_space(model: nn.Module, train: TrainConfig) -> int:
-    """Return the size in bytes of a run's checkpoints and bundle.
+def disk_space(model: nn.Module, keep: int) -> int:
+    """Return the size in bytes of a run's bundle, and of its checkpoints if `keep` of them are kept.
 
     While a checkpoint is written, there is one more than are kept. Each has the weights and Adam's two moments.
     """
     weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    return (train.keep + 1) * 3 * weights + weights
+    return (keep + 1) * 3 * weights + weights
 
 
-def require_space(out: Path, model: nn.Module, train: TrainConfig) -> None:
-    """Raise an InputError if the disk has no space for a run's checkpoints and bundle."""
-    needed = disk_space(model, train)
+def require_space(out: Path, model: nn.Module, keep: int) -> None:
+    """Raise an InputError if the disk has no space for `keep` checkpoints of a run and its bundle."""
+    needed = disk_space(model, keep)
     used = sum(path.stat().st_size for name in (CHECKPOINTS, BUNDLE) for path in (out / name).glob("*"))
     available = used + shutil.disk_usage(out).free
-    message = f"{out}: the disk must have {as_size(needed)} for {train.keep} checkpoints and a bundle, got"
+    message = f"{out}: the disk must have {as_size(needed)} for {keep} checkpoints and a bundle, got"
     require(needed <= available, f"{message} {as_size(available)}; see train.keep")
 
 

@@ -6,18 +6,18 @@ import logging
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from lightning.fabric import Fabric
 
 from relattn.translation import bundle, hub
-from relattn.translation.config import ModelConfig, Recipe, as_dict, differences, dump
+from relattn.translation.config import Recipe, as_dict, differences, dump
 from relattn.translation.data.encode import ValidationSet, has_data, load_data, read_tokenizer
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.errors import require
 from relattn.translation.evaluation import score
-from relattn.translation.locking import locked
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints
 from relattn.translation.training.allocation import freed_memory_kept
@@ -28,21 +28,17 @@ from relattn.translation.training.distributed import (
     join_restarted,
     launch,
     must_launch,
-    require_devices,
     restarts,
     stop_with_agent,
 )
-from relattn.translation.training.loop import fit
+from relattn.translation.training.loop import Start, fit
 from relattn.translation.training.run_directory import (
     BUNDLE,
     CHECKPOINTS,
     RECIPE,
-    TRAINING,
-    new_run,
+    claim,
     newest_checkpoint,
     read_recipe,
-    require_layout,
-    require_same_run,
     require_space,
 )
 from relattn.translation.training.stop import Stop
@@ -73,65 +69,75 @@ def train(
         LostProcess: A process of the run was killed or failed.
         Interrupted: A signal stopped the run. Resumed, it continues as if it had never stopped.
     """
-    out, settings = Path(recipe.out), recipe.train
-    require_devices(settings)
     with _quiet_lightning(), _threads_kept(), freed_memory_kept():
-        fabric = fabric_of(settings, out)
+        fabric = fabric_of(recipe)
         if must_launch(fabric):
             launch(recipe, resume=resume)
-            return out / BUNDLE
-        first = is_first_process()
-        with ExitStack() as stack:
-            stop = stack.enter_context(Stop())
-            stop_with_agent()
-            resume = resume or (restarts() > 0 and (out / RECIPE).exists())
-            if first:
-                command = f"{again} continues it" if resume else "the same command starts again"
-                stop.immediately(f"stopped before the first step; {command}")
-                stack.enter_context(_claim(recipe, resume=resume))
-            else:
-                stop.kill()
-                _wait_for_data(out)
-            start = _read_start(settings.init_from, recipe.model)
-            tokenizer = None if start is None else start.tokenizer
-            data = load_data(recipe.data, out, seed=recipe.seed, stages=recipe.stages, tokenizer=tokenizer, check=first)
-            torch.manual_seed(recipe.seed)
-            model = Transformer(recipe.model, *data.tokenizer.vocab_sizes)
-            if start is not None:
-                bundle.load_weights(model, start.state, source=settings.init_from)
-            state = newest_checkpoint(out, warn=first) if resume else None
-            if first:
-                require_space(out, model, settings)
-                _log_dropped(data.dropped)
-            with ended_by_agent(stop, settings):
-                if settings.processes > 1:
-                    stop.kill()  # nothing would be lost, and no other handler runs while this process waits for others
-                    join_restarted(fabric.device)
-                fabric.launch()
-                if settings.threads is not None:
-                    torch.set_num_threads(settings.threads)
-                stop.after_step()
-                steps = fit(fabric, recipe, data, model, state, stop, show=show)
-            if torch.distributed.is_initialized():
-                torch.distributed.destroy_process_group()
-            if first:
-                stop.immediately(f"stopped after step {steps}; {again} continues from there")
-                paths = checkpoints.list_checkpoints(out / CHECKPOINTS)[-settings.average :]
-                write_bundle(recipe, paths, data.tokenizer, data.valid, out / BUNDLE)
-    return out / BUNDLE
+        else:
+            with Stop() as stop:
+                stop_with_agent()
+                resume = resume or (restarts() > 0 and (Path(recipe.out) / RECIPE).exists())
+                if is_first_process():
+                    _train_as_first(fabric, recipe, stop, resume=resume, show=show, again=again)
+                else:
+                    _train_as_other(fabric, recipe, stop, resume=resume)
+    return Path(recipe.out) / BUNDLE
 
 
-@contextmanager
-def _claim(recipe: Recipe, *, resume: bool) -> Iterator[None]:
-    """Lock the directory of a run, and check that it can start or continue there."""
+def _train_as_first(fabric: Fabric, recipe: Recipe, stop: Stop, *, resume: bool, show: bool, again: str) -> None:
+    """Train as the first process of a run, which alone prepares the data, reports and writes the bundle."""
     out = Path(recipe.out)
-    if resume:
-        require_same_run(read_recipe(out), recipe)
-    with locked(out, TRAINING) if resume else new_run(recipe):
-        require_layout(out)
+    command = f"{again} continues it" if resume else "the same command starts again"
+    stop.immediately(f"stopped before the first step; {command}")
+    with claim(recipe, resume=resume):
         if restarts():
             _log.warning("a process was lost; restart %d continues from the newest checkpoint", restarts())
-        yield
+        start = _load(recipe, resume=resume, first=True)
+        require_space(out, start.model, recipe.train.keep)
+        _log_dropped(start.data.dropped)
+        steps = _train_together(fabric, recipe, start, stop, show=show)
+        stop.immediately(f"stopped after step {steps}; {again} continues from there")
+        paths = checkpoints.list_checkpoints(out / CHECKPOINTS)[-recipe.train.average :]
+        write_bundle(recipe, paths, start.data.tokenizer, start.data.valid, out / BUNDLE)
+
+
+def _train_as_other(fabric: Fabric, recipe: Recipe, stop: Stop, *, resume: bool) -> None:
+    """Train as another process of a run, which waits for the data of the first one."""
+    stop.kill()
+    _wait_for_data(Path(recipe.out))
+    start = _load(recipe, resume=resume, first=False)
+    _train_together(fabric, recipe, start, stop, show=False)
+
+
+def _load(recipe: Recipe, *, resume: bool, first: bool) -> Start:
+    """Load the data, the initial weights and the newest checkpoint of a run.
+
+    The first process checks that the text of the run has not changed, and logs damaged checkpoints.
+    """
+    initial = _read_initial_bundle(recipe)
+    data = load_data(recipe, tokenizer=None if initial is None else initial.tokenizer, check=first)
+    torch.manual_seed(recipe.seed)
+    model = Transformer(recipe.model, *data.tokenizer.vocab_sizes)
+    if initial is not None:
+        bundle.load_weights(model, initial.state, source=recipe.train.init_from)
+    return Start(data, model, newest_checkpoint(Path(recipe.out), warn=first) if resume else None)
+
+
+def _train_together(fabric: Fabric, recipe: Recipe, start: Start, stop: Stop, *, show: bool) -> int:
+    """Join the other processes of the run, train with them, and return the number of steps."""
+    train = recipe.train
+    with ended_by_agent(stop, train.processes):
+        if train.processes > 1:
+            stop.kill()  # nothing would be lost, and no other handler runs while this process waits for others
+            join_restarted(fabric.device)
+        fabric.launch()
+        if train.threads is not None:
+            torch.set_num_threads(train.threads)
+        stop.after_step()
+        steps = fit(fabric, recipe, start, stop, show=show)
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    return steps
 
 
 def _wait_for_data(out: Path) -> None:
@@ -140,14 +146,15 @@ def _wait_for_data(out: Path) -> None:
         time.sleep(0.2)
 
 
-def _read_start(path: str, model: ModelConfig) -> bundle.Bundle | None:
-    """Read the bundle to start from, or return None if `path` is empty."""
+def _read_initial_bundle(recipe: Recipe) -> bundle.Bundle | None:
+    """Read the bundle to start from, if the recipe names one."""
+    path = recipe.train.init_from
     if not path:
         return None
-    start = bundle.read_bundle(hub.resolve(path))
-    changed = [line for line in differences(as_dict(start.model), as_dict(model)) if "dropout" not in line]
+    initial = bundle.read_bundle(hub.resolve(path))
+    changed = [line for line in differences(as_dict(initial.model), as_dict(recipe.model)) if "dropout" not in line]
     require(not changed, f"{path}: the model must be the recipe's, got {'; '.join(changed)}")
-    return start
+    return initial
 
 
 def _log_dropped(counts: dict[str, int]) -> None:
