@@ -102,7 +102,7 @@ def test_bias_is_the_float_mask_of_plain_attention(backend, hidden):
 
     operands = {name: x for name, x in inputs.items() if x is not None}
     if backend == "native":
-        with pytest.raises(ValueError, match=r"native: bias is not supported; use dense"):
+        with pytest.raises(ValueError, match=r"native .*bias is not supported; .*dense, reference"):
             relative_attention(**operands, backend=backend)
         return
     got = outputs_and_gradients(relative_attention, inputs, backend=backend)
@@ -373,7 +373,7 @@ def test_exports_with_any_batch_and_length(strict, related):
     for sizes in ((2, 7), (3, 40), (5, 2), (2, 3)):
         assert_close(program(*arguments(*sizes)), Attend(**options)(*arguments(*sizes)), ulps=20)
     for backend in ("native", "triton"):
-        with pytest.raises(Exception, match=f"{backend}: torch.export"):
+        with pytest.raises(Exception, match=f"{backend} does not support.*torch.export"):
             export(Attend(**options, backend=backend), arguments(2, 7))
 
 
@@ -435,14 +435,14 @@ REFUSED = [  # what is changed, and which facts the message has
     ({"mask": zeros(5, 5)}, "mask.*bool.*float32"),
     ({"bias": zeros(3, 1, 5, 5)}, r"bias.*\(2, 4, 5, 5\).*\(3, 1, 5, 5\)"),
     ({"bias": zeros(5, 5, dtype=torch.bool)}, "floating.*bias bool"),
-    ({"bias": zeros(5, 5), "backend": "native"}, "native: bias.*dense"),
+    ({"bias": zeros(5, 5), "backend": "native"}, "native .*bias.*dense"),
     ({"rel_bias": zeros(5, 1)}, r"rel_bias.*\(labels,\).*\(4, labels\).*\(5, 1\)"),
     ({"rel_bias": zeros(4)}, "rel_bias.*5 rows.*clip=2.*4 rows"),
     ({"rel_bias": zeros(5), "scale": 0.0}, "scale must not be 0 with rel_bias.*0.0"),
     ({"mask": zeros(3, 1, 5, 5, dtype=torch.bool)}, r"mask.*\(2, 4, 5, 5\).*\(3, 1, 5, 5\)"),
     ({"scale": torch.tensor(0.5)}, r"scale.*tensor\(0.5000\).*item"),
     ({"dropout_p": 1.5}, "dropout_p.*1.5"),
-    ({"backend": "fast"}, "backend.*native, triton, dense, reference.*'auto'.*'fast'"),
+    ({"backend": "fast"}, f"backend.*{', '.join(backends.NAMES)}.*'auto'.*'fast'"),
     ({"relations": integers(5).expand(1, 1, 5, 5)}, r"relations.*\[-1, 5\).*from 5 to 5"),
     ({"relations": zeros(1, 1, 5, 5)}, "relations.*integer.*float32"),
     ({"relations": integers(0).expand(3, 1, 5, 5)}, r"relations.*\(2 or 1, 4 or 1, 5, 5\).*\(3, 1, 5, 5\)"),

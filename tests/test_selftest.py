@@ -204,7 +204,7 @@ def test_kernels_that_do_not_compile_are_refused_with_the_reason(monkeypatch):
         with pytest.warns(RuntimeWarning, match="could not be compiled for cpu") as warned:
             assert [chosen(), chosen()] == ["dense", "dense"]
         assert len(warned) == 1
-    with pytest.raises(ValueError, match="triton: could not be compiled") as refused:
+    with pytest.raises(ValueError, match=r"triton .*: could not be compiled") as refused:
         relative_attention(*inputs, clip=2, backend="triton")
     assert f"OutOfResources: {OUT_OF_SHARED_MEMORY} (forward)" in str(refused.value)
     mask = torch.ones(40, 40, dtype=torch.bool)  # kernels of another kind

@@ -33,16 +33,18 @@ def choose(backend: str, call: Call) -> ModuleType:
     """Return the backend to run: the one named, or for "auto" the fastest that supports the call.
 
     Raises:
-        ValueError: No such backend supports the call; the message lists the reasons.
+        ValueError: No such backend supports the call. The message has the reasons, and the backends that support it.
     """
     check_name(backend)
-    reasons = []
+    reasons = {}
     for name in order(call) if backend == "auto" else (backend,):
         reason = BACKENDS[name].CAPABILITIES.refusal_reason(call)
         if reason is None:
             return BACKENDS[name]
-        reasons.append(f"{name}: {reason}")
-    raise ValueError(f"no backend supports this call: {'; '.join(reasons)}")
+        reasons[name] = reason
+    supporting = [name for name in NAMES if BACKENDS[name].CAPABILITIES.refusal_reason(call) is None]
+    hint = f"; backends that support it: {', '.join(supporting) or 'none'}"
+    raise ValueError(f"{'; '.join(f'{name} does not support this call: {why}' for name, why in reasons.items())}{hint}")
 
 
 def order(call: Call) -> tuple[str, ...]:

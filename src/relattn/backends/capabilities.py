@@ -60,7 +60,7 @@ class Capabilities:
             reason = f"{', '.join(unknown)} is not supported"
         else:
             return self.unavailable_reason(call)
-        return f"{reason}; use dense"
+        return reason
 
     def listed_dtypes(self) -> str:
         """Return the names of the dtypes, separated by commas."""

@@ -19,7 +19,7 @@ from relattn.call import Call, accumulation_dtype
 def unavailable_reason(call: Call) -> str | None:
     """Return why there is no compiled kernel for a call, or None."""
     real = accumulation_dtype(call.query.dtype)
-    return f"{missing(real)}; use dense" if real in library.MISSING else None
+    return missing(real) if real in library.MISSING else None
 
 
 def missing(*reals: torch.dtype) -> str:

@@ -94,9 +94,9 @@ def unavailable_reason(call: Call) -> str | None:
 def unsupported_device(device: torch.device) -> str | None:
     """Return why the kernels cannot run on a device, or None if they can."""
     if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed (pip install triton); use dense"
+        return "Triton is not installed (pip install triton)"
     if device.type == "cuda" and (torch.version.hip or torch.cuda.get_device_capability(device) < OLDEST):
-        return f"{torch.cuda.get_device_name(device)} is no NVIDIA GPU of compute capability 8.0 or newer; use dense"
+        return f"{torch.cuda.get_device_name(device)} is no NVIDIA GPU of compute capability 8.0 or newer"
     return None
 
 
