@@ -120,7 +120,7 @@ class Bundle:
             calibration=self.calibration,
             workers=workers,
         )
-        if translator.pytorch_reason is not None:  # the compiled decoder has packed weights of its own
+        if translator.pytorch_reason is not None:  # the compiled decoder has its own packed weights
             for bundle in models:
                 bundle.prepack()
         return translator

@@ -33,7 +33,7 @@ class PairOptions(NamedTuple):
     reach: Any  # number of labels that a block of queries reaches if it is smaller than `labels`, or None
     window_left: Any  # number of keys in the window before the first position of a query's chunk; None: no limit
     window_right: Any  # the window ends so many keys after it; None: at the last key, or at the query if CAUSAL
-    chunk_size: Any  # positions per chunk of the sequence, or None if each position is a chunk of its own
+    chunk_size: Any  # positions per chunk of the sequence, or None if chunks have one position
     keep_threshold: Any  # dropout keeps a pair if its random number, out of 2 ** 24, is smaller
     keep_scale: Any  # factor of kept probabilities: 1 / (1 − p), or 0 if p is 1
     GROUP: Any  # query heads per key head

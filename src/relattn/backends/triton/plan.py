@@ -84,7 +84,7 @@ TilesOf = Callable[[str, Sizes], Config]  # of a kernel
 
 @dataclass(frozen=True)
 class Plan:
-    """How the kernels compute a call."""
+    """Plan for the computation of a call by the kernels."""
 
     options: PairOptions  # without its tensors
     tiles: dict[str, Config]
@@ -204,7 +204,7 @@ def pair_options(sizes: Sizes) -> PairOptions:
     """Return the options of a call, without its tensors.
 
     Distances start … stop are in the clipping range, whose labels begin at row `shift` of the tables. If the edges have
-    rows of their own, the range lies between them. In causal attention no key is after it.
+    separate rows, the range lies between them. In causal attention no key is after it.
     """
     edges = sizes.clips and sizes.table_rows is not None
     if sizes.table_rows is None:

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class Setting:
-    """How a module, or all modules of a class, use relattn: with which window."""
+    """Setting of a module, or of all modules of a class, that use relattn."""
 
     def __init__(self, owner: PatchedClass, window: Window) -> None:
         self.owner = owner

@@ -148,7 +148,7 @@ def read_keys(path: Path) -> list[bytes]:
 
 
 def _is_accepted(key: object, keys: Sequence[bytes]) -> bool:
-    """Whether a key is among the accepted ones, in a time that does not depend on which of them it resembles."""
+    """Return whether a key is accepted, in constant time, so that the time reveals nothing about the keys."""
     return isinstance(key, str) and sum(hmac.compare_digest(_digest(key), each) for each in keys) > 0
 
 

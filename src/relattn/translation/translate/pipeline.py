@@ -91,7 +91,7 @@ class Translator(ABC):
 
     @property
     def engine(self) -> str:
-        """What runs the searches, and why nothing faster does, in one line."""
+        """Name of the implementation that runs the searches, and why no faster one does, in one line."""
         return type(self).__name__
 
     @abstractmethod

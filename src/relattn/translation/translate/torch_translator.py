@@ -144,7 +144,7 @@ class TorchTranslator(Translator):
 
     @cached_property
     def _decoder(self) -> Any:
-        """What runs the decoder in searches: the compiled one, or the model. Its weights are packed once, here."""
+        """Decoder of the searches: the compiled one, whose weights are packed here once, or the model."""
         return NativeDecoder(self.model) if self.pytorch_reason is None else self.model
 
     @cached_property
