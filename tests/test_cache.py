@@ -12,8 +12,8 @@ BATCH, HEADS, DIM = 3, 2, 5
 
 def empty(capacity=0, batch=BATCH):
     """Return a cache whose free capacity is NaN."""
-    room = torch.full((batch, HEADS, capacity, DIM), torch.nan)
-    return AttentionCache((room, room.clone()), appended=False)
+    buffer = torch.full((batch, HEADS, capacity, DIM), torch.nan)
+    return AttentionCache((buffer, buffer.clone()), appended=False)
 
 
 def positions(n, seed, batch=BATCH):
@@ -22,7 +22,7 @@ def positions(n, seed, batch=BATCH):
 
 
 def addresses(cache):
-    return [room.data_ptr() for room in cache.rooms]
+    return [buffer.data_ptr() for buffer in cache.buffers]
 
 
 def assert_holds(cache, sequences):
@@ -74,11 +74,11 @@ def test_every_cache_keeps_what_it_holds(data, capacity):
 
 def test_appending_copies_only_without_capacity_or_into_another_dtype():
     cache, capacities = empty(capacity=11), []
-    room = addresses(cache)
+    buffer = addresses(cache)
     for n in (4, 1, 0, 1, 5):
         cache = cache.append(*positions(n, seed=n))
-        assert addresses(cache) == room
-        assert cache.key.data_ptr() == room[0]
+        assert addresses(cache) == buffer
+        assert cache.key.data_ptr() == buffer[0]
     grown = empty()
     for n in (3, 1, 1, 1, 1, 1, 20):
         grown = grown.append(*positions(n, seed=n))
@@ -93,7 +93,7 @@ def test_appending_copies_only_without_capacity_or_into_another_dtype():
 def test_a_cache_of_another_caches_buffers_leaves_them_alone():
     first = positions(5, 1)
     cache = empty(capacity=9).append(*first)
-    AttentionCache(cache.rooms, 3).append(*positions(1, 2))
+    AttentionCache(cache.buffers, 3).append(*positions(1, 2))
     assert torch.equal(cache.key, first[0])
 
 

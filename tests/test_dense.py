@@ -21,8 +21,8 @@ def test_parts_of_the_heads_give_the_same_results(monkeypatch, per_head):
     options = {"key_lengths": torch.tensor([7, 4, 0]), "mask": mask, "backend": "dense"}
     results = []
     for pairs in (10**6, 1, 200, 500):  # the whole, one head, some heads, some sequences
-        monkeypatch.setattr(attention, "PAIRS_AT_A_TIME", pairs // torch.get_num_threads())
-        assert (len(list(attention.parts(inputs["query"], inputs["key"]))) > 1) == (pairs < 10**6)
+        monkeypatch.setattr(attention, "PAIRS_PER_TASK", pairs // torch.get_num_threads())
+        assert (len(list(attention.tasks(inputs["query"], inputs["key"]))) > 1) == (pairs < 10**6)
         torch.manual_seed(0)
         relative = outputs_and_gradients(relative_attention, inputs, clip=(2, 1), dropout_p=0.2, **options)
         results.append((relative, outputs_and_gradients(relation_attention, inputs, relations=relations, **options)))

@@ -42,7 +42,7 @@ def test_levels_of_a_processor(machine, capability, features, exact, pairs):
 @pytest.fixture
 def folder(tmp_path):
     """An installation with the kernels of this processor's best level only."""
-    for path in (library.HERE / "arguments.h", *library.HERE.glob(f"attention-{BEST}-float*.so")):
+    for path in (library.FOLDER / "arguments.h", *library.FOLDER.glob(f"attention-{BEST}-float*.so")):
         shutil.copy(path, tmp_path)
     return tmp_path
 

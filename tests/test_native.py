@@ -183,7 +183,7 @@ static int start(pthread_t *new, const pthread_attr_t *how, void *(*worker)(void
 
 def test_threads_change_nothing(tmp_path, monkeypatch):
     """PyTorch's pool of threads, and threads of the call's own, as many as the system starts."""
-    folder = shutil.copytree(library.HERE, tmp_path / "native", ignore=shutil.ignore_patterns("*.so"))
+    folder = shutil.copytree(library.FOLDER, tmp_path / "native", ignore=shutil.ignore_patterns("*.so"))
     (folder / "attention.c").rename(folder / "kernels.c")
     (folder / "attention.c").write_text(WITHOUT_POOL, encoding="utf-8")
     path = library.object_of(EXACT[-1], "float32", folder)

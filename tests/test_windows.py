@@ -86,7 +86,7 @@ def test_a_stream_equals_the_whole_sequence_in_constant_memory(stream):
         whole = layer(x)
     torch.testing.assert_close(torch.cat(outputs, dim=1), whole, **ROUNDING)
     assert cache.dropped + cache.length == sum(steps)
-    positions = cache.rooms[0].untyped_storage().nbytes() // (2 * 6 * 4)
+    positions = cache.buffers[0].untyped_storage().nbytes() // (2 * 6 * 4)
     assert positions <= 2 * (layer.window_left + layer.chunk_size + max(steps))
 
 

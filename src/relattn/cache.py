@@ -31,7 +31,7 @@ class AttentionCache:
         dropped: Number of positions that came before those held, and were dropped.
     """
 
-    rooms: tuple[Tensor, Tensor]
+    buffers: tuple[Tensor, Tensor]
     length: int = 0
     lengths: Tensor | None = None
     appended: bool = True
@@ -40,22 +40,22 @@ class AttentionCache:
     @property
     def key(self) -> Tensor:
         """Keys, (batch, heads, length, head_dim), a view."""
-        return self.rooms[0][:, :, : self.length]
+        return self.buffers[0][:, :, : self.length]
 
     @property
     def value(self) -> Tensor:
         """Values, (batch, heads, length, head_dim), a view."""
-        return self.rooms[1][:, :, : self.length]
+        return self.buffers[1][:, :, : self.length]
 
     @property
     def batch(self) -> int:
         """Number of sequences."""
-        return self.rooms[0].shape[0]
+        return self.buffers[0].shape[0]
 
     @property
     def capacity(self) -> int:
         """Number of positions that fit without a new allocation."""
-        return self.rooms[0].shape[2]
+        return self.buffers[0].shape[2]
 
     @property
     def next_position(self) -> int | Tensor:
@@ -81,22 +81,22 @@ class AttentionCache:
         end = self.length + n
         if lengths is None and self.lengths is not None:
             lengths = self.lengths + n
-        if any(x.requires_grad for x in (*self.rooms, key, value)):
-            rooms = self._copy(end, key.dtype)
+        if any(x.requires_grad for x in (*self.buffers, key, value)):
+            buffers = self._copy(end, key.dtype)
         elif end > self.capacity:
-            rooms = self._copy(max(end, 2 * self.capacity), key.dtype)
-        elif self.appended or self.rooms[0].dtype != key.dtype:  # the dtype differs under autocast
-            rooms = self._copy(self.capacity, key.dtype)
+            buffers = self._copy(max(end, 2 * self.capacity), key.dtype)
+        elif self.appended or self.buffers[0].dtype != key.dtype:  # the dtype differs under autocast
+            buffers = self._copy(self.capacity, key.dtype)
         else:
-            rooms, self.appended = self.rooms, True
-        for buffer, new in zip(rooms, (key, value), strict=True):
+            buffers, self.appended = self.buffers, True
+        for buffer, new in zip(buffers, (key, value), strict=True):
             if self.lengths is None:
                 buffer[:, :, self.length : end] = new
             else:
                 position = self.lengths[:, None] + torch.arange(n, device=new.device)
                 buffer[:, :, self.length : end] = 0.0  # padding must be finite for callers that mask it themselves
                 buffer.scatter_(2, position[:, None, :, None].expand_as(new), new)
-        return AttentionCache(rooms, end, lengths, appended=False, dropped=self.dropped)
+        return AttentionCache(buffers, end, lengths, appended=False, dropped=self.dropped)
 
     def drop(self, count: int) -> AttentionCache:
         """Return the cache without its first `count` positions, which a sliding window has left behind.
@@ -108,14 +108,14 @@ class AttentionCache:
         Raises:
             ValueError: `count` is negative, or more than the shortest sequence holds.
         """
-        held = self.next_position
-        shortest = int(held.min()) if isinstance(held, Tensor) and len(held) > 0 else self.length
+        positions = self.next_position
+        shortest = int(positions.min()) if isinstance(positions, Tensor) and len(positions) > 0 else self.length
         if as_integer(count) is None or not 0 <= count <= shortest:
             raise ValueError(f"count must be in [0, {shortest}], the positions of the shortest sequence, got {count!r}")
-        rooms, appended = (self.rooms[0][:, :, count:], self.rooms[1][:, :, count:]), self.appended
+        buffers, appended = (self.buffers[0][:, :, count:], self.buffers[1][:, :, count:]), self.appended
         self.appended = True
         lengths = None if self.lengths is None else self.lengths - count
-        return AttentionCache(rooms, self.length - count, lengths, appended, self.dropped + count)
+        return AttentionCache(buffers, self.length - count, lengths, appended, self.dropped + count)
 
     def crop(self, length: int | Tensor) -> AttentionCache:
         """Return the cache of the first positions, for example after some speculative tokens were rejected.
@@ -133,24 +133,24 @@ class AttentionCache:
             if length.shape != (self.batch,):
                 raise ValueError(f"length must be an integer or have shape ({self.batch},), got {show(length)}")
             if can_read(length) and bool(((length < 0) | (length > self.next_position)).any()):
-                held = self.length if self.lengths is None else self.lengths.tolist()
-                raise ValueError(f"length must be in [0, {held}], the positions held, got {length.tolist()}")
-            return AttentionCache(self.rooms, self.length, length, dropped=self.dropped)
-        kept = as_integer(length)
-        if kept is None or not 0 <= kept <= self.length:
+                limit = self.length if self.lengths is None else self.lengths.tolist()
+                raise ValueError(f"length must be in [0, {limit}], the positions held, got {length.tolist()}")
+            return AttentionCache(self.buffers, self.length, length, dropped=self.dropped)
+        count = as_integer(length)
+        if count is None or not 0 <= count <= self.length:
             raise ValueError(f"length must be in [0, {self.length}], the positions held, got {length!r}")
-        lengths = None if self.lengths is None else self.lengths.clamp(max=kept)
-        return AttentionCache(self.rooms, kept, lengths, dropped=self.dropped)
+        lengths = None if self.lengths is None else self.lengths.clamp(max=count)
+        return AttentionCache(self.buffers, count, lengths, dropped=self.dropped)
 
     def select(self, rows: Tensor) -> AttentionCache:
         """Return the cache of the sequences `rows`, (new batch,) indices, repeats allowed, in new memory."""
         lengths = None if self.lengths is None else self.lengths[rows]
-        if any(buffer.requires_grad for buffer in self.rooms):
+        if any(buffer.requires_grad for buffer in self.buffers):
             return AttentionCache((self.key[rows], self.value[rows]), self.length, lengths, dropped=self.dropped)
-        rooms = [buffer.new_empty(len(rows), *buffer.shape[1:]) for buffer in self.rooms]
-        for buffer, held in zip(rooms, (self.key, self.value), strict=True):
-            torch.index_select(held, 0, rows, out=buffer[:, :, : self.length])
-        return AttentionCache((rooms[0], rooms[1]), self.length, lengths, appended=False, dropped=self.dropped)
+        buffers = [buffer.new_empty(len(rows), *buffer.shape[1:]) for buffer in self.buffers]
+        for buffer, source in zip(buffers, (self.key, self.value), strict=True):
+            torch.index_select(source, 0, rows, out=buffer[:, :, : self.length])
+        return AttentionCache((buffers[0], buffers[1]), self.length, lengths, appended=False, dropped=self.dropped)
 
     def move(self, rows: Tensor, to: Tensor, keep: int) -> AttentionCache:
         """Move sequences to other places, and return the cache of the first `keep` sequences: a beam's reordering.
@@ -163,11 +163,11 @@ class AttentionCache:
             to: (moved,) indices of their new places, each at most once.
             keep: Number of sequences to keep, from the first one.
         """
-        for held in (self.key, self.value):
-            held.index_copy_(0, to, held.index_select(0, rows))
+        for buffer in (self.key, self.value):
+            buffer.index_copy_(0, to, buffer.index_select(0, rows))
         lengths = None if self.lengths is None else self.lengths.index_copy(0, to, self.lengths[rows])[:keep]
-        rooms = self.rooms[0][:keep], self.rooms[1][:keep]
-        return AttentionCache(rooms, self.length, lengths, self.appended, self.dropped)
+        buffers = self.buffers[0][:keep], self.buffers[1][:keep]
+        return AttentionCache(buffers, self.length, lengths, self.appended, self.dropped)
 
     def _copy(self, capacity: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return what is held, in new tensors of the given capacity."""
@@ -176,15 +176,19 @@ class AttentionCache:
 
     def _check(self, key: Tensor, value: Tensor, lengths: Tensor | None) -> None:
         n = key.shape[2] if key.dim() == 4 else 0
-        for name, new, buffer in (("key", key, self.rooms[0]), ("value", value, self.rooms[1])):
-            wanted = (*buffer.shape[:2], n, buffer.shape[3])
-            if new.shape != wanted:
-                raise ValueError(f"{name} must have the cache's shape except in length, {wanted}, got {show(new)}")
+        for name, appended, buffer in (("key", key, self.buffers[0]), ("value", value, self.buffers[1])):
+            expected = (*buffer.shape[:2], n, buffer.shape[3])
+            if appended.shape != expected:
+                raise ValueError(
+                    f"{name} must have the cache's shape except in length, {expected}, got {show(appended)}"
+                )
         if lengths is None:
             return
         if lengths.shape != (self.batch,):
             raise ValueError(f"lengths must have shape ({self.batch},), one per sequence, got {show(lengths)}")
         if can_read(lengths) and self.batch > 0:
-            least, most = (int(x) for x in (lengths - self.next_position).aminmax())
-            if least < 0 or most > n:
-                raise ValueError(f"lengths must add from 0 to {n} positions to those held, got from {least} to {most}")
+            min_added, max_added = (int(x) for x in (lengths - self.next_position).aminmax())
+            if min_added < 0 or max_added > n:
+                raise ValueError(
+                    f"lengths must add from 0 to {n} positions to those held, got from {min_added} to {max_added}"
+                )

@@ -81,17 +81,17 @@ class RelativeMultiheadAttention(nn.Module):
         super().__init__()
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, head_dim_of(embed_dim, num_heads)
         check_dropout("dropout", dropout)
-        for name, given in (("add_bias_kv", add_bias_kv), ("add_zero_attn", add_zero_attn)):
-            if given:
-                raise ValueError(f"{name} must be False, since an added key has no position, got {given!r}")
+        for name, option in (("add_bias_kv", add_bias_kv), ("add_zero_attn", add_zero_attn)):
+            if option:
+                raise ValueError(f"{name} must be False, since an added key has no position, got {option!r}")
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
         self.dropout, self.batch_first = dropout, batch_first
         self.bias_k = self.bias_v = None
         self.add_zero_attn = False
 
-        def parameter(wanted: bool, *sizes: int) -> nn.Parameter | None:
-            return nn.Parameter(torch.empty(sizes, device=device, dtype=dtype)) if wanted else None
+        def parameter(exists: bool, *sizes: int) -> nn.Parameter | None:
+            return nn.Parameter(torch.empty(sizes, device=device, dtype=dtype)) if exists else None
 
         joint = self.kdim == self.vdim == embed_dim
         self.register_parameter("in_proj_weight", parameter(joint, 3 * embed_dim, embed_dim))
@@ -139,7 +139,7 @@ class RelativeMultiheadAttention(nn.Module):
             ValueError: `module` has an option that the class does not support.
         """
         weight = module.out_proj.weight
-        made = cls(
+        layer = cls(
             module.embed_dim,
             module.num_heads,
             module.dropout,
@@ -157,10 +157,10 @@ class RelativeMultiheadAttention(nn.Module):
             beyond=beyond,
             backend=backend,
         )
-        made.load_state_dict(module.state_dict(), strict=False)
-        for table in made.attention.parameters():
+        layer.load_state_dict(module.state_dict(), strict=False)
+        for table in layer.attention.parameters():
             nn.init.zeros_(table)
-        return made.train(module.training)
+        return layer.train(module.training)
 
     def reset_parameters(self) -> None:
         """Initialise the projections as nn.MultiheadAttention does."""
@@ -236,7 +236,10 @@ class RelativeMultiheadAttention(nn.Module):
         else:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         biases: tuple[Any, ...] = (None,) * 3 if bias is None else bias.chunk(3)
-        return [F.linear(x, *each) for x, *each in zip((query, key, value), weights, biases, strict=True)]
+        return [
+            F.linear(x, *weight_and_bias)
+            for x, *weight_and_bias in zip((query, key, value), weights, biases, strict=True)
+        ]
 
     def _masks(
         self, query: Tensor, key: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
@@ -244,18 +247,18 @@ class RelativeMultiheadAttention(nn.Module):
         """Return both masks as the options `mask` and `bias` of `relative_attention`."""
         batch, heads, queries, _ = query.shape
         keys = key.shape[2]
-        given = []
+        masks = []
         if key_padding_mask is not None:
             if key_padding_mask.shape != (batch, keys):
                 raise ValueError(f"key_padding_mask must have shape ({batch}, {keys}), got {show(key_padding_mask)}")
-            given.append(key_padding_mask[:, None, None])
+            masks.append(key_padding_mask[:, None, None])
         if attn_mask is not None:
             if attn_mask.shape not in ((queries, keys), (batch * heads, queries, keys)):
                 rule = f"attn_mask must have shape ({queries}, {keys}) or ({batch * heads}, {queries}, {keys})"
                 raise ValueError(f"{rule}, got {show(attn_mask)}")
-            given.append(attn_mask if attn_mask.dim() == 2 else attn_mask.unflatten(0, (batch, heads)))
+            masks.append(attn_mask if attn_mask.dim() == 2 else attn_mask.unflatten(0, (batch, heads)))
         options: dict[str, Tensor] = {}
-        for hidden in map(as_bool, given):
+        for hidden in map(as_bool, masks):
             if hidden.dtype == torch.bool:
                 options["mask"] = options["mask"] & ~hidden if "mask" in options else ~hidden
             else:

@@ -192,7 +192,7 @@ def test_no_tensor_grows_with_the_square_of_the_length(name, masked):
 def test_convolutions_in_pieces_equal_those_of_the_whole_input(frames, kernel, masked, monkeypatch):
     model, inputs = sharp("parakeet", subsampling_conv_kernel_size=kernel), features(frames)
     mask = padding(inputs) if masked else None
-    monkeypatch.setattr(parakeet, "PIECE", 19)
+    monkeypatch.setattr(parakeet, "CHUNK_POSITIONS", 19)
     with torch.no_grad():
         torch.testing.assert_close(parakeet.subsample(model, inputs, mask), model.subsampling(inputs, mask))
 

@@ -38,9 +38,9 @@ def spy(monkeypatch):
 @pytest.fixture
 def unchecked():
     """Let the families be checked again, before and after the test."""
-    patching._disagreement.cache_clear()
+    patching._mismatch_reason.cache_clear()
     yield
-    patching._disagreement.cache_clear()
+    patching._mismatch_reason.cache_clear()
 
 
 def add_hook(module: nn.Module, before: Any, after: Any) -> None:

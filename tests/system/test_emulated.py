@@ -59,7 +59,7 @@ def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     start = [compiler, *hatch_build.FLAGS, *hatch_build.WARNING_FLAGS, *FLAGS[request.param], "-DCHECKSUM=0"]
     commands = [[compiler, source, "-ldl", "-o", folder / "driver"]]
     for real in levels.EXACT:
-        end = [*hatch_build.DEFINES[real], library.HERE / "attention.c", *hatch_build.LIBRARIES]
+        end = [*hatch_build.DEFINES[real], library.FOLDER / "attention.c", *hatch_build.LIBRARIES]
         commands.append([*start, *end, "-o", folder / f"{real}.so"])
     for running in [subprocess.Popen(command) for command in commands]:
         assert running.wait() == 0

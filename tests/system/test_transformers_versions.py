@@ -20,7 +20,7 @@ import json, torch, transformers
 from relattn.integrations.transformers import patching
 torch.set_num_threads(1)
 patched = patching._patched_classes().values()
-results = {each.family.model.rpartition(".")[2]: patching._disagreement(each.family) for each in patched}
+results = {each.family.model.rpartition(".")[2]: patching._mismatch_reason(each.family) for each in patched}
 print(json.dumps([transformers.__version__, results]))
 """
 LEFT_ALONE = {  # families that keep their own code, or whose model a version does not have

@@ -42,9 +42,9 @@ def differentiable(
         saved = ctx.saved_tensors
         is_final = torch.compiler.is_compiling() or not torch.is_grad_enabled()  # nobody can differentiate the results
         results = (backward if is_final else final_backward)(grad, *saved, *ctx.options)
-        given = saved[ctx.results : ctx.results + differentiated]
-        needed = (None if x is None else d for x, d in zip(given, results, strict=True))
-        return (*needed, *(None,) * (tensors - differentiated + len(ctx.options)))
+        tensor_inputs = saved[ctx.results : ctx.results + differentiated]
+        input_gradients = (None if x is None else d for x, d in zip(tensor_inputs, results, strict=True))
+        return (*input_gradients, *(None,) * (tensors - differentiated + len(ctx.options)))
 
     class Compiled(torch.autograd.Function):
         """For `torch.compile`, which refuses a function with `jvp` in a full graph."""
@@ -57,8 +57,8 @@ def differentiable(
             return forward(*arguments)
 
         @staticmethod
-        def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[Any, Any]:
-            return one_by_one(Transformed.apply, info.batch_size, in_dims, given)
+        def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+            return map_by_index(Transformed.apply, info.batch_size, in_dims, arguments)
 
     class Transformed(Compiled):
         """For `torch.func`, which needs `setup_context`, and for forward mode, which is an error."""
@@ -106,8 +106,8 @@ def without_derivative(name: str, function: Function) -> Callable[..., Any]:
 
     class Final(torch.autograd.Function):
         @staticmethod
-        def forward(*given: Any) -> tuple[Tensor, ...]:
-            return function(*given)
+        def forward(*arguments: Any) -> tuple[Tensor, ...]:
+            return function(*arguments)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -116,8 +116,8 @@ def without_derivative(name: str, function: Function) -> Callable[..., Any]:
         backward = jvp = staticmethod(refuse_derivative(name))
 
         @staticmethod
-        def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> tuple[Any, Any]:
-            return one_by_one(Final.apply, info.batch_size, in_dims, given)
+        def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+            return map_by_index(Final.apply, info.batch_size, in_dims, arguments)
 
     return Final.apply
 
@@ -134,18 +134,18 @@ def refuse_derivative(name: str) -> Callable[..., Any]:
     return refuse
 
 
-def one_by_one(function: Function, size: int, in_dims: tuple[int | None, ...], given: tuple[Any, ...]) -> Any:
+def map_by_index(function: Function, size: int, in_dims: tuple[int | None, ...], arguments: tuple[Any, ...]) -> Any:
     """Map a function for `torch.vmap` by one call per index, since the mapped argument may be a table."""
     results = []
-    for number in range(size):
-        each = (x if dim is None else x.select(dim, number) for x, dim in zip(given, in_dims, strict=True))
-        results.append(function(*each))
-    return tuple(torch.stack(parts) for parts in zip(*results, strict=True)), (0,) * len(results[0])
+    for index in range(size):
+        selected = (x if dim is None else x.select(dim, index) for x, dim in zip(arguments, in_dims, strict=True))
+        results.append(function(*selected))
+    return tuple(torch.stack(outputs) for outputs in zip(*results, strict=True)), (0,) * len(results[0])
 
 
 def distinct_tensors(arguments: tuple[Any, ...]) -> list[Any]:
     """Return the arguments with repeated tensors replaced by views: Dynamo does not accept a tensor twice."""
     distinct: list[Any] = []
     for x in arguments:
-        distinct.append(x.view_as(x) if isinstance(x, Tensor) and any(x is other for other in distinct) else x)
+        distinct.append(x.view_as(x) if isinstance(x, Tensor) and any(x is earlier for earlier in distinct) else x)
     return distinct

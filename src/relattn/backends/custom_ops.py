@@ -43,7 +43,7 @@ def register(
     define(
         f"{name}_backward",
         f"({saved}, {ARGUMENTS}) -> ({gradients})",
-        lambda *given: backward(Call(*given[4:]), *given[:4]),
+        lambda *arguments: backward(Call(*arguments[4:]), *arguments[:4]),
     )
 
     @torch.library.register_fake(f"relattn::{name}")
@@ -67,8 +67,8 @@ def define(name: str, schema: str, function: Callable[..., Any]) -> None:
     """
     untraced = functools.cache(lambda: torch.compiler.disable(function))
 
-    def run(*given: Any) -> Any:
-        return (untraced() if "torch._dynamo" in sys.modules else function)(*given)
+    def run(*arguments: Any) -> Any:
+        return (untraced() if "torch._dynamo" in sys.modules else function)(*arguments)
 
     torch.library.define(f"relattn::{name}", schema)
     torch.library.impl(f"relattn::{name}", "CompositeExplicitAutograd", run)

@@ -42,7 +42,7 @@ VERSION = 1
 CONFIG, WEIGHTS, CARD = "config.yaml", "model.safetensors", "README.md"
 TOKENIZER_FILES = {"own": (TOKENIZER,), "imported": (TOKENIZER, TGT_TOKENIZER, VOCABULARY)}
 
-_MOST_NAMED = 5  # tensors per message
+_MAX_LISTED = 5  # tensors per message
 # Metadata of the weights: the SHA-256 of the tokenizer that they were trained with. It is the only entry, because
 # safetensors writes entries in any order, and equal models must give equal files.
 _TOKENIZER_OF = "tokenizer"
@@ -80,12 +80,12 @@ class Bundle:
         return path.read_text(encoding="utf-8") if path.is_file() else ""
 
     def translator(
-        self, *others: Bundle, device: str = "cpu", precision: Precision = "fp32", workers: int = 1
+        self, *members: Bundle, device: str = "cpu", precision: Precision = "fp32", workers: int = 1
     ) -> TorchTranslator:
         """Build the model, and return a translator; with others, an ensemble that searches as this bundle does.
 
         Args:
-            others: further members of the ensemble.
+            members: further members of the ensemble.
             device: device to translate on.
             precision: precision of weights and arithmetic; the search always adds log-probabilities in float32.
             workers: number of batches that are searched at the same time, with one thread each.
@@ -96,21 +96,21 @@ class Bundle:
         """
         if precision not in PRECISIONS:
             raise InputError(f"precision must be {' or '.join(PRECISIONS)}, got {one_line(str(precision), 40)!r}")
-        for other in others:
-            if (other.src_lang, other.tgt_lang) != (self.src_lang, self.tgt_lang):
+        for member in members:
+            if (member.src_lang, member.tgt_lang) != (self.src_lang, self.tgt_lang):
                 raise InputError(
                     f"models of an ensemble must have the same languages, got {self.src_lang} to {self.tgt_lang} for "
-                    f"{self.path} and {other.src_lang} to {other.tgt_lang} for {other.path}"
+                    f"{self.path} and {member.src_lang} to {member.tgt_lang} for {member.path}"
                 )
-            if other.tokenizer.digest != self.tokenizer.digest:
+            if member.tokenizer.digest != self.tokenizer.digest:
                 raise InputError(
-                    f"models of an ensemble must have the same tokenizer; those of {self.path} and {other.path} differ"
+                    f"models of an ensemble must have the same tokenizer; those of {self.path} and {member.path} differ"
                 )
         models = [
-            make_model(one.model, one.tokenizer.vocab_sizes, one.state, source=one.path / WEIGHTS)
-            for one in (self, *others)
+            make_model(bundle.model, bundle.tokenizer.vocab_sizes, bundle.state, source=bundle.path / WEIGHTS)
+            for bundle in (self, *members)
         ]
-        model = (Ensemble(models) if others else models[0]).to(PRECISIONS[precision])
+        model = (Ensemble(models) if members else models[0]).to(PRECISIONS[precision])
         translator = TorchTranslator(
             model,
             self.tokenizer,
@@ -120,9 +120,9 @@ class Bundle:
             calibration=self.calibration,
             workers=workers,
         )
-        if translator.pytorch_reason is not None:  # the compiled decoder has packed weights of its own
-            for one in models:
-                one.prepack()
+        if translator.pytorch_reason is not None:  # the compiled decoder has its own packed weights
+            for bundle in models:
+                bundle.prepack()
         return translator
 
 
@@ -190,8 +190,8 @@ def _read_description(file: Path) -> _Description:
     """Read config.yaml of a bundle."""
     content = read_yaml(file)
     for name, expected in (("format", FORMAT), ("version", str(VERSION))):
-        found = content.pop(name, None)
-        require(found == expected, f"{file}: {name} must be {expected}, got {one_line(found, 40)}")
+        value = content.pop(name, None)
+        require(value == expected, f"{file}: {name} must be {expected}, got {one_line(value, 40)}")
     return to_config(_Description, content, file, complete=True)
 
 
@@ -269,17 +269,17 @@ def load_weights(model: Transformer, state: dict[str, Tensor], *, source: str | 
 
 def _require_fit(model: Transformer, state: dict[str, Tensor], source: str | Path) -> None:
     tensors = weights_of(model)
-    wrong = [f"{name} is missing" for name in tensors if name not in state]
-    wrong += [f"{one_line(name, 80)} is not in the model" for name in state if name not in tensors]
+    errors = [f"{name} is missing" for name in tensors if name not in state]
+    errors += [f"{one_line(name, 80)} is not in the model" for name in state if name not in tensors]
     for name in tensors.keys() & state.keys():
         if tensors[name].shape != state[name].shape:
-            wrong.append(f"{name} must be {tuple(tensors[name].shape)}, got {tuple(state[name].shape)}")
+            errors.append(f"{name} must be {tuple(tensors[name].shape)}, got {tuple(state[name].shape)}")
         elif not state[name].is_floating_point():
-            wrong.append(f"{name} must be floating point, got {str(state[name].dtype).removeprefix('torch.')}")
-    if wrong:
-        named = sorted(wrong)[:_MOST_NAMED]
-        more = f"; and {len(wrong) - len(named)} more" if len(wrong) > len(named) else ""
-        raise InputError(f"{source}: the weights do not fit the model: {'; '.join(named)}{more}")
+            errors.append(f"{name} must be floating point, got {str(state[name].dtype).removeprefix('torch.')}")
+    if errors:
+        listed = sorted(errors)[:_MAX_LISTED]
+        omitted = f"; and {len(errors) - len(listed)} more" if len(errors) > len(listed) else ""
+        raise InputError(f"{source}: the weights do not fit the model: {'; '.join(listed)}{omitted}")
 
 
 def weights_of(model: Transformer) -> dict[str, Tensor]:

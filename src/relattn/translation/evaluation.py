@@ -74,7 +74,10 @@ def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[
 
     require_pairs(hypotheses, references)
     chrf = CHRF()
-    return [chrf.sentence_score(one, [other]).score for one, other in zip(hypotheses, references, strict=True)]
+    return [
+        chrf.sentence_score(hypothesis, [reference]).score
+        for hypothesis, reference in zip(hypotheses, references, strict=True)
+    ]
 
 
 def by_length(
@@ -109,12 +112,12 @@ def by_length(
     return buckets
 
 
-def paired_bootstrap(hypotheses: Sequence[str], others: Sequence[str], references: Sequence[str]) -> float:
+def paired_bootstrap(hypotheses: Sequence[str], other_hypotheses: Sequence[str], references: Sequence[str]) -> float:
     """Return the p-value of a difference in BLEU: sacreBLEU's paired bootstrap with 1,000 samples.
 
     Args:
         hypotheses: translations of one system.
-        others: translations of the other system.
+        other_hypotheses: translations of the other system.
         references: one per translation.
 
     Raises:
@@ -123,11 +126,11 @@ def paired_bootstrap(hypotheses: Sequence[str], others: Sequence[str], reference
     from sacrebleu.metrics import BLEU
     from sacrebleu.significance import PairedTest, Result
 
-    for lines in (hypotheses, others):
+    for lines in (hypotheses, other_hypotheses):
         require_pairs(lines, references)
-    if list(hypotheses) == list(others):
+    if list(hypotheses) == list(other_hypotheses):
         return 1.0  # sacreBLEU would return 1 / 1,001
-    systems: list[tuple[str, Sequence[str]]] = [("", hypotheses), ("other", others)]
+    systems: list[tuple[str, Sequence[str]]] = [("", hypotheses), ("other", other_hypotheses)]
     test = PairedTest(systems, {"BLEU": BLEU(references=[list(references)])}, None, "bs", _SAMPLES)
     result = test()[1]["BLEU"][1]
     assert isinstance(result, Result)

@@ -58,9 +58,9 @@ def require_replaceable(path: Path, names: Collection[str], what: str) -> None:
         return
     if not path.is_dir():
         raise InputError(f"{path}: a {what} must be a directory, got a file")
-    strangers = sorted(entry.name for entry in path.iterdir() if entry.name not in names)
-    if strangers:
-        raise InputError(f"{path}: not replaced, because it contains more than a {what}: {strangers[0]}")
+    other_files = sorted(entry.name for entry in path.iterdir() if entry.name not in names)
+    if other_files:
+        raise InputError(f"{path}: not replaced, because it contains more than a {what}: {other_files[0]}")
 
 
 def require_outside(path: Path, source: Path) -> None:
@@ -78,13 +78,13 @@ def require_files(path: Path, *names: str, what: str) -> None:
 
 def _swap(aside: Path, path: Path, old: Path) -> None:
     """Move the directory `aside` to `path`, and what was there to `old`. If that fails, `path` is unchanged."""
-    had_one = path.exists()
-    if had_one:
+    existed = path.exists()
+    if existed:
         path.rename(old)
     try:
         aside.rename(path)
     except OSError:
-        if had_one:
+        if existed:
             old.rename(path)
         raise
 
@@ -117,12 +117,12 @@ def output(path: Path) -> Iterator[Callable[[bytes], object]]:
         try:
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:
 
-                def through(content: bytes) -> None:
+                def write_through(content: bytes) -> None:
                     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                         file.truncate()
                     file.write(content)
 
-                yield through
+                yield write_through
         except OSError as error:
             raise InputError(f"{path}: cannot be written: {reason(error)}") from error
         return
@@ -132,9 +132,9 @@ def output(path: Path) -> Iterator[Callable[[bytes], object]]:
 
 def as_csv(rows: Iterable[Sequence[object]]) -> str:
     """Return rows as lines of CSV."""
-    written = io.StringIO()
-    csv.writer(written).writerows(rows)
-    return written.getvalue()
+    buffer = io.StringIO()
+    csv.writer(buffer).writerows(rows)
+    return buffer.getvalue()
 
 
 def as_size(count: int) -> str:

@@ -37,14 +37,14 @@ def resolve(path: str | Path) -> Path:
     Raises:
         InputError: the hub has no such model, denies access to it, or cannot be reached; or the model is not a bundle.
     """
-    named = _NAME.fullmatch(str(path))
-    if named is None or Path(path).exists():
+    match = _NAME.fullmatch(str(path))
+    if match is None or Path(path).exists():
         return Path(path)
     from relattn.translation.bundle import CONFIG, TOKENIZER_FILES, WEIGHTS  # imports PyTorch; exports do without
     from relattn.translation.config.yaml import read_yaml
 
-    name, revision = named.groups()
-    with asking(f"{path}: no such directory here, and from the hub") as api:
+    name, revision = match.groups()
+    with hub_errors(f"{path}: no such directory here, and from the hub") as api:
         commit = api.resolve_revision(name, revision=revision)
         config = Path(api.hf_hub_download(name, CONFIG, revision=commit))
         imported = read_yaml(config).get("tokenizer") == "imported"
@@ -69,36 +69,36 @@ def push(path: str | Path, name: str, *, private: bool = False, license: str = "
     """
     from relattn.translation.bundle import CARD, CONFIG, WEIGHTS, read_bundle
 
-    pushed = read_bundle(path)
-    pushed.translator()
-    named = _NAME.fullmatch(name)
-    if named is None or named[2]:
+    loaded = read_bundle(path)
+    loaded.translator()
+    match = _NAME.fullmatch(name)
+    if match is None or match[2]:
         raise InputError(f"{name}: the name of a model on the hub must be org/name")
-    with asking(f"{name}: not pushed") as api:
+    with hub_errors(f"{name}: not pushed") as api:
         from huggingface_hub import CommitOperationAdd, get_token
 
         if get_token() is None:
             raise InputError(f"{name}: not pushed: log in first: `hf auth login`, or set HF_TOKEN")
-        card = _model_card(pushed, license)
+        card = _model_card(loaded, license)
         url = str(api.create_repo(name, private=private or None, exist_ok=True))
         if private and not api.model_info(name).private:
             raise InputError(f"{name}: not pushed: it must be private, but the repository exists and is public")
-        files = [CommitOperationAdd(file, Path(path) / file) for file in (CONFIG, WEIGHTS, *pushed.tokenizer.files)]
+        files = [CommitOperationAdd(file, Path(path) / file) for file in (CONFIG, WEIGHTS, *loaded.tokenizer.files)]
         files.append(CommitOperationAdd(CARD, card.encode()))
         api.create_commit(name, files, commit_message=f"A bundle of relattn {relattn.__version__}")
     return url
 
 
-def _model_card(pushed: bundle.Bundle, license: str) -> str:
+def _model_card(source: bundle.Bundle, license: str) -> str:
     """Return the card of a bundle with the metadata that the hub reads; metadata that the card has is kept."""
     from huggingface_hub import ModelCard
 
-    text = pushed.card
+    text = source.card
     card = ModelCard(text if text.startswith("---\n") else f"---\n{{}}\n---\n\n{text}")
-    locales = [re.split("[-_]", locale)[0].lower() for locale in (pushed.src_lang, pushed.tgt_lang)]
+    locales = [re.split("[-_]", locale)[0].lower() for locale in (source.src_lang, source.tgt_lang)]
     codes = [code for code in dict.fromkeys(locales) if re.fullmatch("[a-z]{2,3}", code)]  # ISO 639, for the hub
-    ours = {"language": codes or None, "library_name": "relattn", "tags": ["translation"], "license": None}
-    for name, value in ours.items():
+    metadata = {"language": codes or None, "library_name": "relattn", "tags": ["translation"], "license": None}
+    for name, value in metadata.items():
         card.data[name] = card.data.get(name) or value
     if license:
         card.data["license"] = license
@@ -106,20 +106,20 @@ def _model_card(pushed: bundle.Bundle, license: str) -> str:
 
 
 @contextmanager
-def asking(doing: str, kind: str = "model") -> Iterator[HfApi]:
+def hub_errors(prefix: str, repository_type: str = "model") -> Iterator[HfApi]:
     """Provide the interface of the hub, and turn every error into an InputError.
 
     The name and version of relattn, huggingface_hub and Python are sent with each request; nothing else about the
     system is. Warnings of `huggingface_hub`, one per attempt to connect, are not shown: the error has the reason.
 
     Args:
-        doing: beginning of error messages.
-        kind: the hub's term for the repository: "model" or "dataset".
+        prefix: beginning of error messages.
+        repository_type: the hub's term for the repository: "model" or "dataset".
     """
     try:
         from huggingface_hub import HfApi, constants
     except ImportError as error:
-        raise InputError(f'{doing}: needs huggingface_hub: pip install "relattn[hub]"') from error
+        raise InputError(f'{prefix}: needs huggingface_hub: pip install "relattn[hub]"') from error
     log = logging.getLogger("huggingface_hub")
     level, telemetry = log.level, constants.HF_HUB_DISABLE_TELEMETRY
     log.setLevel(logging.ERROR)
@@ -131,28 +131,28 @@ def asking(doing: str, kind: str = "model") -> Iterator[HfApi]:
     except InputError:
         raise
     except Exception as error:  # HTTP, the system, the hub and its storage raise many types
-        raise InputError(f"{doing}: {_reason(error, kind)}") from error
+        raise InputError(f"{prefix}: {_reason(error, repository_type)}") from error
     finally:
         log.setLevel(level)
         constants.HF_HUB_DISABLE_TELEMETRY = telemetry
 
 
-def _reason(error: BaseException, kind: str) -> str:
+def _reason(error: BaseException, repository_type: str) -> str:
     """Return the reason of an error of the hub, in one line."""
     from huggingface_hub import errors
 
     if isinstance(error, errors.RevisionResolutionError | errors.LocalEntryNotFoundError) and error.__cause__:
-        return f"not in the cache, and {_reason(error.__cause__, kind)}"
+        return f"not in the cache, and {_reason(error.__cause__, repository_type)}"
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     if not isinstance(error, errors.HfHubHTTPError):
         return reason
     if isinstance(error, errors.RevisionNotFoundError):
-        return f"the {kind} has no such revision"
+        return f"the {repository_type} has no such revision"
     if isinstance(error, errors.RemoteEntryNotFoundError):
-        subject = "not a complete bundle: it" if kind == "model" else f"the {kind}"
+        subject = "not a complete bundle: it" if repository_type == "model" else f"the {repository_type}"
         return f"{subject} has no {error.response.url.path.rpartition('/')[2]}"
     reason = (error.server_message or reason).splitlines()[0]
     if isinstance(error, errors.RepositoryNotFoundError) and not isinstance(error, errors.GatedRepoError):
-        reason = f"no such {kind}, or a private one"
+        reason = f"no such {repository_type}, or a private one"
     log_in = "; to log in: `hf auth login`, or set HF_TOKEN" if error.response.status_code < 500 else ""
     return reason + log_in

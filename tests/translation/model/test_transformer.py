@@ -79,7 +79,9 @@ def target_tensors(cache: Cache) -> list[Tensor]:
 
 def addresses(cache: Cache) -> list[int]:
     """Return the memory addresses of the keys and values of a cache. A `MixerState` has none."""
-    return [tensor.data_ptr() for layer in cache.layers if isinstance(layer, AttentionCache) for tensor in layer.rooms]
+    return [
+        tensor.data_ptr() for layer in cache.layers if isinstance(layer, AttentionCache) for tensor in layer.buffers
+    ]
 
 
 def as_pytorch(layer: nn.Module, norm: str) -> nn.Module:

@@ -18,8 +18,8 @@ from relattn.backends.dense.labels import Labels, cut
 from relattn.call import accumulation_dtype
 from relattn.checks import is_tracing
 
-PAIRS_AT_A_TIME = 2**19  # per thread: two megabytes of float32
-EVERY = slice(None)
+PAIRS_PER_TASK = 2**19  # per thread: two megabytes of float32
+ALL = slice(None)
 
 
 class Inputs(NamedTuple):
@@ -35,15 +35,15 @@ class Inputs(NamedTuple):
     bias: Tensor | None  # (batch or 1, heads or 1, queries or 1, keys or 1), added to the scores
     label: Tensor | None  # (…, queries, keys), if there are no diagonals
     hidden: Tensor | None  # (…, queries, keys): True for pairs that may not attend
-    live: Tensor | None  # (…, queries, 1): False for queries whose output is zeros
-    kept: Tensor | None  # (…, queries, keys): False for probabilities that dropout drops
+    attends: Tensor | None  # (…, queries, 1): False for queries whose output is zeros
+    dropout_mask: Tensor | None  # (…, queries, keys): False for probabilities that dropout drops
     diagonals: Diagonals | None  # if labels are clipped distances
     keep_scale: float  # factor on kept probabilities
     scale: float
     return_lse: bool
     has_gradients: bool
 
-    def part(self, sentences: slice, heads: slice, key_heads: slice) -> "Inputs":
+    def select(self, sentences: slice, heads: slice, key_heads: slice) -> "Inputs":
         """Return the inputs of some sentences and heads."""
         return self._replace(
             query=self.query[sentences, heads],
@@ -56,15 +56,15 @@ class Inputs(NamedTuple):
             bias=cut(self.bias, sentences, heads),
             label=cut(self.label, sentences, heads),
             hidden=cut(self.hidden, sentences, heads),
-            live=cut(self.live, sentences, heads),
-            kept=cut(self.kept, sentences, heads),
+            attends=cut(self.attends, sentences, heads),
+            dropout_mask=cut(self.dropout_mask, sentences, heads),
         )
 
     def relative_query(self) -> Tensor:
         """Return the query of the relative term."""
         return self.query if self.rel_query is None else self.rel_query
 
-    def keys_of_heads(self) -> Tensor:
+    def key_per_head(self) -> Tensor:
         """Return the keys that each head of the queries has, (batch, heads, keys, dim)."""
         return self.key.repeat_interleave(self.query.shape[1] // self.key.shape[1], dim=1)
 
@@ -80,52 +80,52 @@ INPUTS = 8  # leading fields of Inputs that have gradients
 TENSORS = 12  # leading fields of Inputs that are tensors or None
 
 
-def forward(*given: Any) -> tuple[Tensor, ...]:
+def forward(*arguments: Any) -> tuple[Tensor, ...]:
     """Return the output, the log-sum-exp if requested, and what the backward pass needs of each part.
 
     These are the probabilities and, if there is a table for values, the probabilities by label.
     """
-    inputs = Inputs(*given)
+    inputs = Inputs(*arguments)
     query, value = inputs.query, inputs.value
     output = query.new_empty(*query.shape[:3], value.shape[3])
     lse = query.new_empty(query.shape[:3], dtype=accumulation_dtype(query.dtype)) if inputs.return_lse else None
     saved: list[Tensor] = []
-    for sentences, heads, key_heads in parts(query, inputs.key):
-        part = inputs.part(sentences, heads, key_heads)
-        pairs = scores(part)
+    for sentences, heads, key_heads in tasks(query, inputs.key):
+        task = inputs.select(sentences, heads, key_heads)
+        pairs = scores(task)
         if lse is not None:
-            part_lse = pairs.to(lse.dtype).logsumexp(-1, keepdim=True)
-            part_lse = part_lse if part.live is None else part_lse.masked_fill(~part.live, -torch.inf)
-            lse[sentences, heads] = part_lse.squeeze(-1)
+            task_lse = pairs.to(lse.dtype).logsumexp(-1, keepdim=True)
+            task_lse = task_lse if task.attends is None else task_lse.masked_fill(~task.attends, -torch.inf)
+            lse[sentences, heads] = task_lse.squeeze(-1)
         probabilities = torch.softmax(pairs, -1, out=pairs)
-        dropped = probabilities if part.kept is None else probabilities * part.kept
+        dropped = probabilities if task.dropout_mask is None else probabilities * task.dropout_mask
         by_label = None
-        if part.value_table is not None:
-            by_label = part.labelling().collect(dropped, part.value_table.shape[1])
-        weigh(output[sentences, heads], dropped, by_label, part)
+        if task.value_table is not None:
+            by_label = task.labelling().collect(dropped, task.value_table.shape[1])
+        weighted_sum(output[sentences, heads], dropped, by_label, task)
         if inputs.has_gradients:
             saved += [probabilities] if by_label is None else [probabilities, by_label]
     return (output, *saved) if lse is None else (output, lse, *saved)
 
 
-def backward(grad: Tensor, *given: Any) -> tuple[Tensor, ...]:
+def backward(grad: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     """Return the gradients of the arguments from query to bias; empty tensors for absent ones.
 
     Args:
         grad: Gradient of the output.
-        given: Results of `forward` after the output, and then its arguments.
+        arguments: Results of `forward` after the output, and then its arguments.
     """
-    inputs = Inputs(*given[-len(Inputs._fields) :])
-    saved = list(given[1 if inputs.return_lse else 0 : -len(Inputs._fields)])
+    inputs = Inputs(*arguments[-len(Inputs._fields) :])
+    saved = list(arguments[1 if inputs.return_lse else 0 : -len(Inputs._fields)])
     tables = (inputs.key_table, inputs.value_table, inputs.query_table)
     d_query, d_key, d_value = (x.new_empty(x.shape) for x in (inputs.query, inputs.key, inputs.value))
     d_rel_query = None if inputs.rel_query is None else inputs.rel_query.new_empty(inputs.rel_query.shape)
     *d_tables, d_bias = (
         inputs.query.new_empty(0) if x is None else torch.zeros_like(x) for x in (*tables, inputs.bias)
     )
-    for sentences, heads, key_heads in parts(inputs.query, inputs.key):
-        part = inputs.part(sentences, heads, key_heads)
-        probabilities, by_label = saved.pop(0), None if part.value_table is None else saved.pop(0)
+    for sentences, heads, key_heads in tasks(inputs.query, inputs.key):
+        task = inputs.select(sentences, heads, key_heads)
+        probabilities, by_label = saved.pop(0), None if task.value_table is None else saved.pop(0)
         out = (
             d_query[sentences, heads],
             d_key[sentences, key_heads],
@@ -133,10 +133,10 @@ def backward(grad: Tensor, *given: Any) -> tuple[Tensor, ...]:
             None if d_rel_query is None else d_rel_query[sentences, heads],
             None if inputs.bias is None else cut(d_bias, sentences, heads),
         )
-        d_part = gradients_of_part(out, grad[sentences, heads], probabilities, by_label, part)
-        for d_table, share in zip(d_tables, d_part, strict=True):
-            if share is not None:
-                cut(d_table, heads).add_(share)
+        d_task_tables = task_gradients(out, grad[sentences, heads], probabilities, by_label, task)
+        for d_table, d_table_part in zip(d_tables, d_task_tables, strict=True):
+            if d_table_part is not None:
+                cut(d_table, heads).add_(d_table_part)
     d_key_table, d_value_table, d_query_table = d_tables
     d_rel_query = grad.new_empty(0) if d_rel_query is None else d_rel_query
     return d_query, d_key, d_value, d_key_table, d_value_table, d_rel_query, d_query_table, d_bias
@@ -145,113 +145,113 @@ def backward(grad: Tensor, *given: Any) -> tuple[Tensor, ...]:
 differentiable_attention = differentiable("dense", forward, backward, tensors=TENSORS, inputs=INPUTS, unread=1)
 
 
-def scores(part: Inputs) -> Tensor:
+def scores(task: Inputs) -> Tensor:
     """Return the scores of a part, (batch, heads, queries, keys)."""
-    query, key, table = part.query, part.key, part.key_table
+    query, key, table = task.query, task.key, task.key_table
     pairs = query.new_empty(*query.shape[:3], key.shape[2])
-    stacked(pairs, key).baddbmm_(stacked(query, key), stacked(key, key).mT, beta=0, alpha=part.scale)
+    stack_heads(pairs, key).baddbmm_(stack_heads(query, key), stack_heads(key, key).mT, beta=0, alpha=task.scale)
     if table is not None:
-        part.labelling().add(pairs, times_table(part.relative_query(), table.mT * part.scale))
-    if part.query_table is not None:
+        task.labelling().add(pairs, multiply_table(task.relative_query(), table.mT * task.scale))
+    if task.query_table is not None:
         terms = query.new_zeros(*query.shape[:2], key.shape[2], query.shape[2])  # (batch, heads, keys, queries)
-        by_label = times_table(part.keys_of_heads(), part.query_table.mT * part.scale)
-        part.labelling().transposed(query).add(terms, by_label)
+        by_label = multiply_table(task.key_per_head(), task.query_table.mT * task.scale)
+        task.labelling().transposed(query).add(terms, by_label)
         pairs += terms.mT
-    if part.bias is not None:
-        pairs += part.bias
-        if part.live is not None:  # the bias may be −inf or NaN on all pairs of a query
-            pairs.masked_fill_(~part.live, 0.0)
-    return pairs if part.hidden is None else pairs.masked_fill_(part.hidden, -torch.inf)
+    if task.bias is not None:
+        pairs += task.bias
+        if task.attends is not None:  # the bias may be −inf or NaN on all pairs of a query
+            pairs.masked_fill_(~task.attends, 0.0)
+    return pairs if task.hidden is None else pairs.masked_fill_(task.hidden, -torch.inf)
 
 
-def weigh(out: Tensor, probabilities: Tensor, by_label: Tensor | None, part: Inputs) -> None:
+def weighted_sum(out: Tensor, probabilities: Tensor, by_label: Tensor | None, task: Inputs) -> None:
     """Write keep_scale · Σ_j p_ij (v_j + aV_ij) to `out`, (batch, heads, queries, value_dim)."""
-    value, beta = part.value, 0.0
-    if part.value_table is not None and by_label is not None:
-        write_times_table(out, by_label, part.value_table)
-        beta = part.keep_scale
-    flat = stacked(out, value)
-    flat.baddbmm_(stacked(probabilities, value), stacked(value, value), beta=beta, alpha=part.keep_scale)
-    if part.live is not None:
-        out.masked_fill_(~part.live, 0.0)
+    value, beta = task.value, 0.0
+    if task.value_table is not None and by_label is not None:
+        write_table_product(out, by_label, task.value_table)
+        beta = task.keep_scale
+    flat = stack_heads(out, value)
+    flat.baddbmm_(stack_heads(probabilities, value), stack_heads(value, value), beta=beta, alpha=task.keep_scale)
+    if task.attends is not None:
+        out.masked_fill_(~task.attends, 0.0)
 
 
-def gradients_of_part(
+def task_gradients(
     out: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None],
     grad: Tensor,
     probabilities: Tensor,
     by_label: Tensor | None,
-    part: Inputs,
+    task: Inputs,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Write the gradients of query, key, value and rel_query to `out`, add that of the bias, and return the tables'."""
-    query, key, value, labelling = part.query, part.key, part.value, part.labelling()
-    d_query, d_key, d_value = (stacked(x, key) for x in out[:3])
-    if part.live is not None:
-        grad = grad.masked_fill(~part.live, 0.0)
-    if part.kept is not None:
-        grad = grad * part.keep_scale
-    queries, keys, grads = stacked(query, key), stacked(key, key), stacked(grad, key)
+    query, key, value, labelling = task.query, task.key, task.value, task.labelling()
+    d_query, d_key, d_value = (stack_heads(x, key) for x in out[:3])
+    if task.attends is not None:
+        grad = grad.masked_fill(~task.attends, 0.0)
+    if task.dropout_mask is not None:
+        grad = grad * task.keep_scale
+    queries, keys, grads = stack_heads(query, key), stack_heads(key, key), stack_heads(grad, key)
 
     ds = query.new_empty(*query.shape[:3], key.shape[2])  # first the gradient of the probabilities
-    flat = stacked(ds, key)
-    flat.baddbmm_(grads, stacked(value, key).mT, beta=0)
-    if part.value_table is not None:
-        labelling.add(ds, times_table(grad, part.value_table.mT))
+    flat = stack_heads(ds, key)
+    flat.baddbmm_(grads, stack_heads(value, key).mT, beta=0)
+    if task.value_table is not None:
+        labelling.add(ds, multiply_table(grad, task.value_table.mT))
     dropped = probabilities
-    if part.kept is not None:
-        dropped = probabilities * part.kept
-        ds *= part.kept
-    d_value.baddbmm_(stacked(dropped, key).mT, grads, beta=0)
+    if task.dropout_mask is not None:
+        dropped = probabilities * task.dropout_mask
+        ds *= task.dropout_mask
+    d_value.baddbmm_(stack_heads(dropped, key).mT, grads, beta=0)
     torch._softmax_backward_data(ds, probabilities, -1, ds.dtype, grad_input=ds)
     if out[4] is not None:
         out[4].add_(ds.sum_to_size(out[4].shape))
 
-    d_key.baddbmm_(flat.mT, queries, beta=0, alpha=part.scale)
+    d_key.baddbmm_(flat.mT, queries, beta=0, alpha=task.scale)
     d_key_table = d_value_table = d_query_table = None
-    if part.query_table is not None:
+    if task.query_table is not None:
         transposed = ds.mT.contiguous()  # (batch, heads, keys, queries)
-        ds_of_keys = part.labelling().transposed(query).collect(transposed, part.query_table.shape[1])
-        d_query_table = table_gradient(ds_of_keys, part.keys_of_heads(), part.query_table) * part.scale
-        d_keys = times_table(ds_of_keys, part.query_table * part.scale)
+        ds_of_keys = task.labelling().transposed(query).collect(transposed, task.query_table.shape[1])
+        d_query_table = table_gradient(ds_of_keys, task.key_per_head(), task.query_table) * task.scale
+        d_keys = multiply_table(ds_of_keys, task.query_table * task.scale)
         out[1].add_(d_keys.unflatten(1, (key.shape[1], -1)).sum(2))
     beta = 0.0
-    if part.key_table is not None:
-        ds_by_label = labelling.collect(ds, part.key_table.shape[1])
-        d_key_table = table_gradient(ds_by_label, part.relative_query(), part.key_table) * part.scale
+    if task.key_table is not None:
+        ds_by_label = labelling.collect(ds, task.key_table.shape[1])
+        d_key_table = table_gradient(ds_by_label, task.relative_query(), task.key_table) * task.scale
         if out[3] is None:
-            write_times_table(out[0], ds_by_label, part.key_table)
-            beta = part.scale
+            write_table_product(out[0], ds_by_label, task.key_table)
+            beta = task.scale
         else:
-            write_times_table(out[3], ds_by_label, part.key_table * part.scale)
-    d_query.baddbmm_(flat, keys, beta=beta, alpha=part.scale)
-    if part.value_table is not None and by_label is not None:
-        d_value_table = table_gradient(by_label, grad, part.value_table)
+            write_table_product(out[3], ds_by_label, task.key_table * task.scale)
+    d_query.baddbmm_(flat, keys, beta=beta, alpha=task.scale)
+    if task.value_table is not None and by_label is not None:
+        d_value_table = table_gradient(by_label, grad, task.value_table)
     return d_key_table, d_value_table, d_query_table
 
 
-def parts(query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice, slice]]:
+def tasks(query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice, slice]]:
     """Yield slices of the batch, the heads and the key heads whose pairs fit in the cache; on other devices, all."""
     if query.device.type != "cpu" or is_tracing():
-        yield EVERY, EVERY, EVERY
+        yield ALL, ALL, ALL
         return
     batch, heads, queries, _ = query.shape
     _, key_heads, keys, _ = key.shape
     group = heads // key_heads
-    fitting = max(1, PAIRS_AT_A_TIME * torch.get_num_threads() // max(1, group * queries * keys))
-    sentences, several = max(1, fitting // key_heads), min(fitting, key_heads)
+    max_key_heads = max(1, PAIRS_PER_TASK * torch.get_num_threads() // max(1, group * queries * keys))
+    sentences, heads_per_task = max(1, max_key_heads // key_heads), min(max_key_heads, key_heads)
     for row in range(0, batch, sentences):
-        for head in range(0, key_heads, several):
-            stop = min(head + several, key_heads)
+        for head in range(0, key_heads, heads_per_task):
+            stop = min(head + heads_per_task, key_heads)
             yield slice(row, row + sentences), slice(group * head, group * stop), slice(head, stop)
 
 
-def stacked(x: Tensor, key: Tensor) -> Tensor:
+def stack_heads(x: Tensor, key: Tensor) -> Tensor:
     """Reshape (batch, heads, n, a) to (batch · key_heads, group · n, a): heads that share keys share a product."""
     batch, heads, n, width = x.shape
     return x.reshape(batch * key.shape[1], heads // key.shape[1] * n, width)
 
 
-def times_table(rows: Tensor, table: Tensor) -> Tensor:
+def multiply_table(rows: Tensor, table: Tensor) -> Tensor:
     """Return (batch, heads, n, a) @ (heads or 1, a, b), (batch, heads, n, b): one matrix product for a shared table."""
     if table.shape[0] != 1:
         return rows @ table
@@ -259,8 +259,8 @@ def times_table(rows: Tensor, table: Tensor) -> Tensor:
     return (rows.reshape(batch * heads * n, inner) @ table[0]).view(batch, heads, n, table.shape[2])
 
 
-def write_times_table(out: Tensor, rows: Tensor, table: Tensor) -> None:
-    """Write the product of `times_table` to `out`."""
+def write_table_product(out: Tensor, rows: Tensor, table: Tensor) -> None:
+    """Write the product of `multiply_table` to `out`."""
     if table.shape[0] != 1:
         out.copy_(rows @ table)
     else:

@@ -28,52 +28,59 @@ class Diagonals:
     start: int
     width: int
     complete: range  # queries that have keys for all labels
-    left: Tensor | None  # (rows, columns), lower left: 1 on pairs left of the clipping range, 0 elsewhere
-    right: Tensor | None  # (rows, columns), upper right: 1 on pairs right of the clipping range
+    left_corner: Tensor | None  # (rows, columns), lower left: 1 on pairs left of the clipping range, 0 elsewhere
+    right_corner: Tensor | None  # (rows, columns), upper right: 1 on pairs right of the clipping range
 
     def add(self, pairs: Tensor, by_label: Tensor) -> None:
         """Add terms by label, (…, queries, width), to the pairs (…, queries, keys) in place."""
         if self.width == 0:
             return
-        if self.left is not None:
-            rows, columns = self.left.shape
-            pairs[..., -rows:, :columns].addcmul_(self.left, by_label[..., -rows:, :1])
-        if self.right is not None:
-            rows, columns = self.right.shape
-            pairs[..., :rows, -columns:].addcmul_(self.right, by_label[..., :rows, -1:])
+        if self.left_corner is not None:
+            rows, columns = self.left_corner.shape
+            pairs[..., -rows:, :columns].addcmul_(self.left_corner, by_label[..., -rows:, :1])
+        if self.right_corner is not None:
+            rows, columns = self.right_corner.shape
+            pairs[..., :rows, -columns:].addcmul_(self.right_corner, by_label[..., :rows, -1:])
         self.complete_diagonals(pairs).add_(by_label[..., self.complete.start : self.complete.stop, :])
-        for first, last in self.ends():
-            near = self.columns(first, last)
-            ahead = first + self.start - near.start  # of label 0 of the first query, in these columns
-            before, after = max(0, last - 1 - first + ahead), max(0, near.stop - first - self.start - self.width)
-            padded = F.pad(by_label[..., first:last, :], (before, after))
-            pairs[..., first:last, near] += skewed(padded, near.stop - near.start, before - ahead, -1)
+        for first, end in self.ends():
+            near = self.columns(first, end)
+            label_offset = first + self.start - near.start  # of label 0 of the first query, in these columns
+            before, after = max(0, end - 1 - first + label_offset), max(0, near.stop - first - self.start - self.width)
+            padded = F.pad(by_label[..., first:end, :], (before, after))
+            pairs[..., first:end, near] += skewed_view(padded, near.stop - near.start, before - label_offset, -1)
 
     def collect(self, pairs: Tensor, labels: int) -> Tensor:
         """Return the sums of the pairs over the keys of each label: (…, queries, width)."""
-        if len(self.complete) == self.queries and self.left is None and self.right is None:
+        if len(self.complete) == self.queries and self.left_corner is None and self.right_corner is None:
             return self.complete_diagonals(pairs)
         by_label = pairs.new_empty(*pairs.shape[:-1], self.width)
         by_label[..., self.complete.start : self.complete.stop, :] = self.complete_diagonals(pairs)
-        for first, last in self.ends():
-            near = self.columns(first, last)
-            ahead = first + self.start - near.start
-            before, after = max(0, -ahead), max(0, last - 1 + self.start + self.width - near.stop)
-            padded = F.pad(pairs[..., first:last, near], (before, after))
-            by_label[..., first:last, :] = skewed(padded, self.width, before + ahead, 1)
-        if self.left is not None:
-            rows, columns = self.left.shape
-            by_label[..., -rows:, 0] += (pairs[..., -rows:, :columns] * self.left).sum(-1)
-        if self.right is not None:
-            rows, columns = self.right.shape
-            by_label[..., :rows, -1] += (pairs[..., :rows, -columns:] * self.right).sum(-1)
+        for first, end in self.ends():
+            near = self.columns(first, end)
+            label_offset = first + self.start - near.start
+            before, after = max(0, -label_offset), max(0, end - 1 + self.start + self.width - near.stop)
+            padded = F.pad(pairs[..., first:end, near], (before, after))
+            by_label[..., first:end, :] = skewed_view(padded, self.width, before + label_offset, 1)
+        if self.left_corner is not None:
+            rows, columns = self.left_corner.shape
+            by_label[..., -rows:, 0] += (pairs[..., -rows:, :columns] * self.left_corner).sum(-1)
+        if self.right_corner is not None:
+            rows, columns = self.right_corner.shape
+            by_label[..., :rows, -1] += (pairs[..., :rows, -columns:] * self.right_corner).sum(-1)
         return by_label
 
     def transposed(self, like: Tensor) -> "Diagonals":
         """Return the diagonals of the pairs (key, query)."""
         start = 1 - self.start - self.width
         return diagonals(
-            Reversed, self.keys, self.queries, start, self.width, like, self.right is not None, self.left is not None
+            Reversed,
+            self.keys,
+            self.queries,
+            start,
+            self.width,
+            like,
+            self.right_corner is not None,
+            self.left_corner is not None,
         )
 
     def complete_diagonals(self, pairs: Tensor) -> Tensor:
@@ -86,15 +93,15 @@ class Diagonals:
     def ends(self) -> list[tuple[int, int]]:
         """Return the ranges (first, end) of the queries that lack keys for some labels."""
         ends = [(0, self.complete.start), (self.complete.stop, self.queries)]
-        return [(first, last) for first, last in ends if first < last]
+        return [(first, end) for first, end in ends if first < end]
 
-    def columns(self, first: int, last: int) -> slice:
+    def columns(self, first: int, end: int) -> slice:
         """Return the keys that the queries in [first, last) have in the clipping range."""
         start = min(self.keys, max(0, first + self.start))
-        return slice(start, max(start, min(self.keys, last - 1 + self.start + self.width)))
+        return slice(start, max(start, min(self.keys, end - 1 + self.start + self.width)))
 
 
-def skewed(padded: Tensor, columns: int, offset: int, slope: int) -> Tensor:
+def skewed_view(padded: Tensor, columns: int, offset: int, slope: int) -> Tensor:
     """Return a view of `columns` columns: they begin at `offset` in row 0, and `slope` later in each following row."""
     *lead, rows, _ = padded.shape
     strides = (*padded.stride()[:-2], padded.shape[-1] + slope, 1)
@@ -110,35 +117,44 @@ def diagonals_of(call: Call) -> tuple[Diagonals, slice]:
     offset = call.query_offset
     if call.clips:  # beyond the clipping range, all offsets give the same labels
         offset = min(max(offset, 1 - queries - call.right), keys - 1 + call.left)
-    lowest, highest = 1 - queries - offset, keys - 1 - offset  # least and largest distance of any pair
+    min_distance, max_distance = 1 - queries - offset, keys - 1 - offset  # least and largest distance of any pair
     if call.is_causal:
-        highest = min(highest, 0)
-    begin, end = max(-call.left, lowest), min(call.right, highest) + 1
+        max_distance = min(max_distance, 0)
+    begin, end = max(-call.left, min_distance), min(call.right, max_distance) + 1
     width = max(0, end - begin)
     start = begin + offset if width > 0 else 0
 
     corners = call.clips and width > 0
-    made = diagonals(
-        Diagonals, queries, keys, start, width, call.query, corners and lowest < begin, corners and highest >= end
+    call_diagonals = diagonals(
+        Diagonals,
+        queries,
+        keys,
+        start,
+        width,
+        call.query,
+        corners and min_distance < begin,
+        corners and max_distance >= end,
     )
-    return made, slice(begin + call.left, begin + call.left + width)
+    return call_diagonals, slice(begin + call.left, begin + call.left + width)
 
 
 def diagonals(
-    kind: type[Diagonals], queries: int, keys: int, start: int, width: int, like: Tensor, has_left: bool,
+    diagonals_type: type[Diagonals], queries: int, keys: int, start: int, width: int, like: Tensor, has_left: bool,
     has_right: bool,
 ) -> Diagonals:  # fmt: skip
     """Return the diagonals from `start` on, with the corners that there are in the dtype of a tensor."""
     first = min(queries, max(0, -start))
     complete = range(first, max(first, min(queries, keys - start - width + 1)))
-    left = right = None
+    left_corner = right_corner = None
     if has_left:
         rows, columns = min(queries, queries - 1 + start), min(keys, queries - 1 + start)
-        left = torch.ones(rows, columns, dtype=like.dtype, device=like.device).tril(start - 1 + queries - rows)
+        left_corner = torch.ones(rows, columns, dtype=like.dtype, device=like.device).tril(start - 1 + queries - rows)
     if has_right:
         rows, columns = min(queries, keys - start - width), min(keys, keys - start - width)
-        right = torch.ones(rows, columns, dtype=like.dtype, device=like.device).triu(start + width - keys + columns)
-    return kind(queries, keys, start, width, complete, left, right)
+        right_corner = torch.ones(rows, columns, dtype=like.dtype, device=like.device).triu(
+            start + width - keys + columns
+        )
+    return diagonals_type(queries, keys, start, width, complete, left_corner, right_corner)
 
 
 class Reversed(Diagonals):

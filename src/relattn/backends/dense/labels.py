@@ -29,11 +29,11 @@ class Labels:
         return torch.where(self.label < 0, labels - 1, self.label).expand(pairs.shape)
 
 
-def cut(x: Tensor | None, *where: slice) -> Any:
+def cut(x: Tensor | None, *slices: slice) -> Any:
     """Return a slice of the leading dimensions; a dimension of size 1 is broadcast and kept."""
     if x is None:
         return None
-    return x[tuple(here if size != 1 else slice(None) for here, size in zip(where, x.shape, strict=False))]
+    return x[tuple(dim_slice if size != 1 else slice(None) for dim_slice, size in zip(slices, x.shape, strict=False))]
 
 
 def sum_by_label(pairs: Tensor, label: Tensor, labels: int) -> Tensor:

@@ -30,11 +30,11 @@ def missing(*reals: torch.dtype) -> str:
 def installation() -> str:
     """Return which processor level the kernels are compiled for, and why there are none for a better one or a dtype."""
     parts = []
-    for dtypes, before in ((levels.EXACT, "compiled for "), (levels.PAIRS, "bfloat16 for ")):
+    for dtypes, prefix in ((levels.EXACT, "compiled for "), (levels.PAIRS, "bfloat16 for ")):
         used = {kernels.level for real, kernels in library.KERNELS.items() if library.name_of(real) in dtypes}
         best = library.SUPPORTED[dtypes[0]][:1]
         if used:
-            parts.append(before + " and ".join(sorted(used)))
+            parts.append(prefix + " and ".join(sorted(used)))
             if used != set(best):
                 parts[-1] += f", not for this processor's {best[0]}"
     reasons = library.MISSING

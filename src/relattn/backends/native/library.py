@@ -12,7 +12,7 @@ import torch
 from relattn.backends.native import levels
 from relattn.call import accumulation_dtype
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 MACHINE = levels.machine_of(platform.machine())
 SUPPORTED = {
     dtype: levels.supported(MACHINE, torch.backends.cpu.get_cpu_capability(), torch.cpu.get_capabilities(), dtype)
@@ -82,7 +82,7 @@ def object_of(level: str, dtype: str, folder: Path, source: Source = ATTENTION) 
     return folder / f"{source.name}-{level}-{dtype}.so"
 
 
-def load(level: str, real: torch.dtype, folder: Path = HERE, source: Source = ATTENTION) -> Kernels:
+def load(level: str, real: torch.dtype, folder: Path = FOLDER, source: Source = ATTENTION) -> Kernels:
     """Load the kernels compiled for a processor level; OSError if they are missing or of another version."""
     path = object_of(level, name_of(real), folder, source)
     machine = machine_in(path)
@@ -96,7 +96,7 @@ def load(level: str, real: torch.dtype, folder: Path = HERE, source: Source = AT
         raise OSError(f"this system cannot run {path.name}")
     declared = structures(header.decode(), REALS[real])
     arguments = declared["arguments"]
-    arrays = frozenset(name for name, kind in arguments._fields_ if kind is declared.get("array"))
+    arrays = frozenset(name for name, field_type in arguments._fields_ if field_type is declared.get("array"))
     return Kernels(level, library, declared, arguments, arrays)
 
 
@@ -132,12 +132,12 @@ def load_best(supported: list[str], real: torch.dtype, folder: Path, source: Sou
         path.name.split("-", 1)[1].rsplit("-", 1)[0] for path in folder.glob(f"{source.name}-*-{dtype}.so")
     )
     processor = supported[0] if supported else MACHINE
-    others = f", only for {', '.join(installed)}" if installed else ""
-    raise OSError(f"none in this installation for {processor} on {platform.system()}{others}")
+    other_levels = f", only for {', '.join(installed)}" if installed else ""
+    raise OSError(f"none in this installation for {processor} on {platform.system()}{other_levels}")
 
 
 def load_all(
-    supported: dict[str, list[str]], folder: Path = HERE
+    supported: dict[str, list[str]], folder: Path = FOLDER
 ) -> tuple[dict[torch.dtype, Kernels], dict[torch.dtype, str]]:
     """Return the kernels per dtype, and why others are missing; bfloat16 counts only if the processor has a level."""
     kernels: dict[torch.dtype, Kernels] = {}

@@ -80,8 +80,8 @@ def bytes_for_backward(call: Call) -> int:
     are keys and queries in a block. All values are float32.
     """
     queries, keys = call.query.shape[2], call.key.shape[2]
-    parts = 0
-    for table, length, others in (
+    gradient_values = 0
+    for table, length, other_length in (
         (call.rel_key, queries, keys),
         (call.rel_value, queries, keys),
         (call.pos_query, keys, queries),
@@ -89,6 +89,6 @@ def bytes_for_backward(call: Call) -> int:
         if table is not None:
             rows, dim = table.shape[-2:]
             if call.relations is None and call.query_offsets is None:
-                rows = min(rows, others + 64)
-            parts += max(length, 64) * rows * dim // 64
-    return 4 * (queries * ROW_STATS + parts)
+                rows = min(rows, other_length + 64)
+            gradient_values += max(length, 64) * rows * dim // 64
+    return 4 * (queries * ROW_STATS + gradient_values)

@@ -18,14 +18,14 @@ DTYPES, DIMS = ("bfloat16", "float32", "float16"), (64, 128)  # the most common 
 
 def kinds(dtypes: list[str], dims: list[int]) -> list[Kind]:
     """Return the kinds of calls with these dtypes and head dimensions."""
-    listed, options = [], ("positions", "mask", "relations", "rel_query", "pos_query", "window", "chunks")
+    combinations, options = [], ("positions", "mask", "relations", "rel_query", "pos_query", "window", "chunks")
     for width, dtype, option, dropout in product(sorted({padded(dim) for dim in dims}), dtypes, options, (False, True)):
         tf32 = dtype == "float32" and availability.tensor_floats()
         rel_dim = width if option == "rel_query" else None
         limits = option in ("window", "chunks"), option == "chunks"
         traits = option == "relations", option == "mask", dropout, tf32, rel_dim, *limits, option == "pos_query"
-        listed.append(Kind(getattr(torch, dtype), width, width, *traits))
-    return listed
+        combinations.append(Kind(getattr(torch, dtype), width, width, *traits))
+    return combinations
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -68,7 +68,7 @@ def add_product(a, b, to, PRECISION: tl.constexpr):
 def with_product_layout(x):
     """Return the same values in the register layout of a matrix product, by adding a product of zeros.
 
-    Loaded values have a layout of their own, which would spread to all that is computed from them. The compiler would
+    Loaded values have a separate layout, which would spread to all that is computed from them. The compiler would
     then compute everything once per layout.
     """
     left, right = tl.zeros([x.shape[0], 16], tl.float16), tl.zeros([16, x.shape[1]], tl.float16)

@@ -34,13 +34,13 @@ from relattn.backends.triton.pairs import (
     Pairs,
     common_keys,
     common_positions,
+    dropout_keeps,
     far_tile,
-    hide,
     in_window,
-    is_kept,
     key_parts,
     labels_of,
     lengths_of,
+    mask_scores,
     offset_of,
     query_parts,
     row_seeds,
@@ -54,10 +54,10 @@ from relattn.backends.triton.row_stats import (
     LOG_AFTER,
     LOG_BEFORE,
     LOG_SUM,
-    MASS_AFTER,
-    MASS_BEFORE,
     ROW_SEED,
     VALUE_BEFORE,
+    WEIGHT_SUM_AFTER,
+    WEIGHT_SUM_BEFORE,
     load_backward_stat,
     load_forward_stat,
     load_row_seed,
@@ -66,19 +66,19 @@ from relattn.backends.triton.row_stats import (
 
 
 @triton.jit
-def kept_and_ds(p, dp, delta, shifted_delta, pairs, row_seed, key):
+def weights_and_ds(p, dp, delta, shifted_delta, pairs, row_seed, key):
     """Return the kept probabilities and ds, in the shape of p.
 
     `shifted_delta` is delta minus the relative terms that `dp` lacks in a far tile.
     """
     if pairs.options.seed is None:
-        p_kept = p
+        weights = p
         ds = p * (dp - shifted_delta)
     else:
-        kept = is_kept(pairs, row_seed, key)
-        p_kept = tl.where(kept, p, 0.0)
-        ds = p * tl.where(kept, pairs.options.keep_scale * dp - shifted_delta, -delta)
-    return p_kept, ds
+        keeps = dropout_keeps(pairs, row_seed, key)
+        weights = tl.where(keeps, p, 0.0)
+        ds = p * tl.where(keeps, pairs.options.keep_scale * dp - shifted_delta, -delta)
+    return weights, ds
 
 
 @triton.jit
@@ -108,24 +108,25 @@ def program_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_que
                        scale2, blocks, sequences, WHOLE: tl.constexpr, SEVERAL: tl.constexpr,
                        ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
     """Compute a block of queries, or all queries of SEVERAL sequences, whose gradients of the tables are summed."""
-    block, part, h, _ = program_indices(pairs, blocks)
+    block, sequence_group, h, _ = program_indices(pairs, blocks)
     if SEVERAL:
-        for index in tl.range(0, tl.minimum(sequences, pairs.batch - part * sequences), disable_licm=True):
+        for index in tl.range(0, tl.minimum(sequences, pairs.batch - sequence_group * sequences), disable_licm=True):
             block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query, output, grad, row_stats,
                              backward_stats, d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, pairs,
-                             scale, scale2, block, part * sequences + index, h, part, index > 0, WHOLE,
-                             ROWS, COLS, NEAR)  # fmt: skip
+                             scale, scale2, block, sequence_group * sequences + index, h, sequence_group, index > 0,
+                             WHOLE, ROWS, COLS, NEAR)  # fmt: skip
             tl.debug_barrier()  # other threads of the program read its parts of the tables' gradients next
     else:
         block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query, output, grad, row_stats,
                          backward_stats, d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, pairs, scale,
-                         scale2, block, part, h, part * blocks + block, False, WHOLE, ROWS, COLS, NEAR)  # fmt: skip
+                         scale2, block, sequence_group, h, sequence_group * blocks + block, False, WHOLE, ROWS, COLS,
+                         NEAR)  # fmt: skip
 
 
 @triton.jit
 def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query, output, grad, row_stats,
                      backward_stats, d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, pairs, scale, scale2,
-                     block, b, h, part, accumulate, WHOLE: tl.constexpr,
+                     block, b, h, program_index, accumulate, WHOLE: tl.constexpr,
                      ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
     key_head = h // pairs.options.GROUP
     offset = offset_of(pairs, b)
@@ -135,9 +136,9 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
     first, last = block * ROWS + offset, tl.minimum(block * ROWS + ROWS, valid_queries) - 1 + offset
     start, near_start, near_stop, stop = key_parts(pairs, first, last, valid_keys, NEAR)
     common_first, common_last = common_keys(pairs, first, last)
-    seen_until = near_stop
+    visible_until = near_stop
     if WHOLE:  # every key is near, and the program stores a gradient for it
-        near_start, near_stop, seen_until = 0, pairs.keys, stop
+        near_start, near_stop, visible_until = 0, pairs.keys, stop
     DEFERRED: tl.constexpr = pairs.options.ONE_CHUNK and pairs.options.relations is None
     begin = first_label(pairs, -(block * ROWS + ROWS - 1 + offset))
 
@@ -169,10 +170,10 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
 
     dq, dr = tl.zeros([ROWS, query.PADDED], tl.float32), tl.zeros([ROWS, r.shape[1]], tl.float32)
     ds_by_label = tl.zeros([ROWS, pairs.options.CHUNK], tl.float32)
-    mass_by_label = ds_by_label  # sums of kept probabilities
+    weights_by_label = ds_by_label  # sums of kept probabilities
     # per query: sums of ds over all pairs, those before and those in the clipping range; of kept probabilities in it
     ds_sum = tl.zeros([ROWS], tl.float32)
-    ds_before, ds_in, mass_in = ds_sum, ds_sum, ds_sum
+    ds_before, ds_in, weight_sum_in = ds_sum, ds_sum, ds_sum
 
     if not WHOLE:
         tiles_before = (near_start - start + COLS - 1) // COLS
@@ -189,11 +190,11 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
             if pairs.options.WINDOW:
                 is_cut = is_cut | (first_key < common_first) | (first_key + COLS - 1 > common_last)
             if is_cut:
-                seen = in_window(pairs, (column < end)[None, :], position[:, None], column[None, :])
-                p = tl.where(seen, p, 0.0)
+                is_visible = in_window(pairs, (column < end)[None, :], position[:, None], column[None, :])
+                p = tl.where(is_visible, p, 0.0)
             dp = product(g, tl.trans(v), pairs.options.PRECISION)  # (ROWS, COLS)
             shifted_delta = tl.where(is_before, delta_before, delta_after)
-            _, ds = kept_and_ds(p, dp, delta[:, None], shifted_delta[:, None], pairs, row_seed, column[None, :])
+            _, ds = weights_and_ds(p, dp, delta[:, None], shifted_delta[:, None], pairs, row_seed, column[None, :])
             dq = add_product(ds.to(k.dtype), k, dq, pairs.options.PRECISION)  # (ROWS, dim)
             tile_sum = tl.sum(ds, 1)  # (ROWS,)
             ds_sum += tile_sum
@@ -215,20 +216,20 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
         if pos_query is not None:
             e += key_terms_by_pair(k, pos_query, pairs, b, h, label, is_before, low, high)
         e = add_product(q, tl.trans(k), e, pairs.options.PRECISION)  # (ROWS, NEAR)
-        may_hide = (first_key + NEAR > seen_until) | (pairs.options.CAUSAL & (first_key + NEAR - 1 > first))
+        may_hide = (first_key + NEAR > visible_until) | (pairs.options.CAUSAL & (first_key + NEAR - 1 > first))
         if pairs.options.WINDOW:
             may_hide = may_hide | (first_key < common_first) | (first_key + NEAR - 1 > common_last)
-        e = hide(e, pairs, b, h, row[:, None], position[:, None], column[None, :], seen_until, may_hide)
+        e = mask_scores(e, pairs, b, h, row[:, None], position[:, None], column[None, :], visible_until, may_hide)
         p = tl.exp2(scale2 * e - log_sum[:, None])  # (ROWS, NEAR)
         dp = pair_terms(g, rel_value, value_terms, value_before, pairs, b, h, label, is_before, low, high, False)
         dp = add_product(g, tl.trans(v), dp, pairs.options.PRECISION)  # (ROWS, NEAR)
-        p_kept, ds = kept_and_ds(p, dp, delta[:, None], delta[:, None], pairs, row_seed, column[None, :])
+        weights, ds = weights_and_ds(p, dp, delta[:, None], delta[:, None], pairs, row_seed, column[None, :])
         dq = add_product(ds.to(k.dtype), k, dq, pairs.options.PRECISION)  # (ROWS, dim)
         if DEFERRED:
             if rel_key is not None:
                 ds_by_label += pairs_to_labels(ds, pairs, position, first_key, 0, 0.0)  # (ROWS, CHUNK)
             if rel_value is not None:
-                mass_by_label += pairs_to_labels(p_kept, pairs, position, first_key, 0, 0.0)  # (ROWS, CHUNK)
+                weights_by_label += pairs_to_labels(weights, pairs, position, first_key, 0, 0.0)  # (ROWS, CHUNK)
         else:
             first_chunk, stop_chunk = chunks_of(pairs, label, low, high)
             if rel_key is not None:
@@ -236,54 +237,67 @@ def block_of_queries(query, key, value, rel_key, rel_value, rel_query, pos_query
                     sums = sum_by_label(ds, pairs, label, position, first_key, chunk)  # (ROWS, CHUNK)
                     rows = chunk_rows(rel_key, pairs, b, h, chunk, False)  # (CHUNK, rel_dim)
                     dq, dr = add_relative(sums.to(rows.dtype), rows, dq, dr, rel_query, pairs)
-                    store_chunk(d_rel_key, part, h, chunk, sums, r, scale, pairs, True, begin)
+                    store_chunk(d_rel_key, program_index, h, chunk, sums, r, scale, pairs, True, begin)
                     ds_in += tl.sum(sums, 1)
             if rel_value is not None:
                 for chunk in tl.range(first_chunk, stop_chunk, disable_licm=True):
-                    sums = sum_by_label(p_kept, pairs, label, position, first_key, chunk)  # (ROWS, CHUNK)
-                    store_chunk(d_rel_value, part, h, chunk, sums, g, pairs.options.keep_scale, pairs, True, begin)
+                    sums = sum_by_label(weights, pairs, label, position, first_key, chunk)  # (ROWS, CHUNK)
+                    store_chunk(
+                        d_rel_value, program_index, h, chunk, sums, g, pairs.options.keep_scale, pairs, True, begin
+                    )
         ds_sum += tl.sum(ds, 1)
         if pairs.options.BEFORE and rel_key is not None:
             if pairs.options.AFTER:
                 ds_before += tl.sum(tl.where(is_before, ds, 0.0), 1)
             if rel_value is None:
-                mass_in += tl.sum(tl.where((label >= 0) & (label < pairs.options.labels), p_kept, 0.0), 1)
+                weight_sum_in += tl.sum(tl.where((label >= 0) & (label < pairs.options.labels), weights, 0.0), 1)
         if WHOLE:
             dk = product(tl.trans(ds.to(q.dtype)), q, pairs.options.PRECISION)  # (NEAR, dim)
             store_rows(d_key, b, h, column, pairs.keys, scale * dk)
-            dv = product(tl.trans(p_kept.to(g.dtype)), g, pairs.options.PRECISION)  # (NEAR, value_dim)
+            dv = product(tl.trans(weights.to(g.dtype)), g, pairs.options.PRECISION)  # (NEAR, value_dim)
             store_rows(d_value, b, h, column, pairs.keys, pairs.options.keep_scale * dv)
 
     if pairs.options.BEFORE:
-        mass_before = load_forward_stat(row_stats, MASS_BEFORE, b, h, row, pairs)
-        mass_after = load_forward_stat(row_stats, MASS_AFTER, b, h, row, pairs)
+        weight_sum_before = load_forward_stat(row_stats, WEIGHT_SUM_BEFORE, b, h, row, pairs)
+        weight_sum_after = load_forward_stat(row_stats, WEIGHT_SUM_AFTER, b, h, row, pairs)
     if rel_key is not None:
         # The ds of a query sum to zero except for the rounding of delta, which would gather in an edge, with most keys.
         residual = pairs.options.keep_scale * ds_sum
         if DEFERRED:
             ds_in = tl.sum(ds_by_label, 1)
             if rel_value is not None:
-                ds_by_label -= mass_by_label * residual[:, None]
+                ds_by_label -= weights_by_label * residual[:, None]
             rows = chunk_rows(rel_key, pairs, b, h, 0, False)  # (CHUNK, rel_dim)
             dq, dr = add_relative(ds_by_label.to(rows.dtype), rows, dq, dr, rel_query, pairs)
-            store_chunk(d_rel_key, part, h, 0, ds_by_label, r, scale, pairs, accumulate, begin)
+            store_chunk(d_rel_key, program_index, h, 0, ds_by_label, r, scale, pairs, accumulate, begin)
         if pairs.options.BEFORE:
             ds_after = tl.zeros([ROWS], tl.float32)
             if pairs.options.AFTER:
-                ds_after = ds_sum - ds_in - ds_before - (mass_after - mass_in) * residual
-                ds_before -= mass_before * residual
+                ds_after = ds_sum - ds_in - ds_before - (weight_sum_after - weight_sum_in) * residual
+                ds_before -= weight_sum_before * residual
             else:
-                ds_before = ds_sum - ds_in - (mass_before - mass_in) * residual
+                ds_before = ds_sum - ds_in - (weight_sum_before - weight_sum_in) * residual
             rows = edge_rows(rel_key, pairs, b, h)  # (16, rel_dim)
             columns = edge_columns(ds_before, ds_after, rows.dtype)  # (ROWS, 16)
             dq, dr = add_relative(columns, rows, dq, dr, rel_query, pairs)
-            store_edges(d_rel_key, part, h, columns, r, scale, pairs, accumulate)
+            store_edges(d_rel_key, program_index, h, columns, r, scale, pairs, accumulate)
     if rel_value is not None:
         if DEFERRED:
-            store_chunk(d_rel_value, part, h, 0, mass_by_label, g, pairs.options.keep_scale, pairs, accumulate, begin)
+            store_chunk(
+                d_rel_value,
+                program_index,
+                h,
+                0,
+                weights_by_label,
+                g,
+                pairs.options.keep_scale,
+                pairs,
+                accumulate,
+                begin,
+            )
         if pairs.options.BEFORE:
-            columns = edge_columns(mass_before, mass_after, g.dtype)  # (ROWS, 16)
-            store_edges(d_rel_value, part, h, columns, g, pairs.options.keep_scale, pairs, accumulate)
+            columns = edge_columns(weight_sum_before, weight_sum_after, g.dtype)  # (ROWS, 16)
+            store_edges(d_rel_value, program_index, h, columns, g, pairs.options.keep_scale, pairs, accumulate)
     store_rows(d_query, b, h, row, pairs.queries, scale * dq)
     if rel_query is not None:
         store_rows(d_rel_query, b, h, row, pairs.queries, scale * dr)
@@ -313,7 +327,7 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
     k = load_rows(key, b, key_head, column, valid_keys)  # (COLS, dim)
     v = load_rows(value, b, key_head, column, valid_keys)  # (COLS, value_dim)
     dk, dv = tl.zeros([COLS, key.PADDED], tl.float32), tl.zeros([COLS, value.PADDED], tl.float32)
-    part, begin = b * blocks + block, first_label(pairs, first - (pairs.queries - 1 + offset))
+    program_index, begin = b * blocks + block, first_label(pairs, first - (pairs.queries - 1 + offset))
     DEFERRED: tl.constexpr = pairs.options.ONE_CHUNK and pairs.options.relations is None
 
     for index in range(pairs.options.GROUP):
@@ -321,10 +335,10 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
         if pos_query is not None:
             ds_by_label = tl.zeros([COLS, pairs.options.CHUNK], tl.float32)
             ds_before, ds_after = tl.zeros([COLS], tl.float32), tl.zeros([COLS], tl.float32)
-            own_before, own_after = edge_terms(k, pos_query, pairs, b, h)  # (COLS,): aQ . k_j of both edges
-            own_terms = k
+            pos_before, pos_after = edge_terms(k, pos_query, pairs, b, h)  # (COLS,): aQ . k_j of both edges
+            pos_terms = k
             if pairs.options.ONE_CHUNK:
-                own_terms = terms_by_label(k, pos_query, pairs, b, h, 0, False)  # (COLS, CHUNK)
+                pos_terms = terms_by_label(k, pos_query, pairs, b, h, 0, False)  # (COLS, CHUNK)
         tiles_after = (near_start - start + ROWS - 1) // ROWS
         for step in range(tiles_after + (stop - near_stop + ROWS - 1) // ROWS):  # far tiles
             is_after, first_row, end = far_tile(step, tiles_after, start, near_start, near_stop, stop, ROWS)
@@ -342,18 +356,20 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
                 log = tl.where(row < end, log, float("inf"))
             e = product(k, tl.trans(q), pairs.options.PRECISION)  # (COLS, ROWS)
             if pos_query is not None:
-                e += tl.where(is_after, own_after, own_before)[:, None]
+                e += tl.where(is_after, pos_after, pos_before)[:, None]
             p = tl.exp2(scale2 * e - log[None, :])  # (COLS, ROWS)
             if pairs.options.WINDOW:
                 is_cut = (first_row + offset < common_first) | (first_row + ROWS - 1 + offset > common_last)
                 if is_cut:
                     position = row + offset
-                    seen = in_window(pairs, (row < end)[None, :], position[None, :], column[:, None])
-                    p = tl.where(seen, p, 0.0)
+                    is_visible = in_window(pairs, (row < end)[None, :], position[None, :], column[:, None])
+                    p = tl.where(is_visible, p, 0.0)
             dp = product(v, tl.trans(g), pairs.options.PRECISION)  # (COLS, ROWS)
             row_seed = load_row_seed(backward_stats, b, h, row, pairs)[None, :]
-            p_kept, ds = kept_and_ds(p, dp, delta[None, :], shifted_delta[None, :], pairs, row_seed, column[:, None])
-            dv = add_product(p_kept.to(g.dtype), g, dv, pairs.options.PRECISION)  # (COLS, value_dim)
+            weights, ds = weights_and_ds(
+                p, dp, delta[None, :], shifted_delta[None, :], pairs, row_seed, column[:, None]
+            )
+            dv = add_product(weights.to(g.dtype), g, dv, pairs.options.PRECISION)  # (COLS, value_dim)
             dk = add_product(ds.to(q.dtype), q, dk, pairs.options.PRECISION)  # (COLS, dim)
             if pos_query is not None:
                 tile_sum = tl.sum(ds, 1)  # (COLS,)
@@ -387,20 +403,22 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
                 value_terms = terms_by_label(g, rel_value, pairs, b, h, 0, True)  # (CHUNK, NEAR)
             e = pair_terms(r, rel_key, key_terms, key_before, pairs, b, h, label, is_before, low, high, True)
             if pos_query is not None:
-                own = pair_terms(k, pos_query, own_terms, own_before, pairs, b, h, label, is_before, low, high, False)
-                e += own
+                pos_term = pair_terms(
+                    k, pos_query, pos_terms, pos_before, pairs, b, h, label, is_before, low, high, False
+                )
+                e += pos_term
             e = add_product(k, tl.trans(q), e, pairs.options.PRECISION)  # (COLS, NEAR)
             may_hide = (last >= valid_keys) | (pairs.options.CAUSAL & (last > first_row + offset))
             if pairs.options.WINDOW:
                 is_cut = (first_row + offset < common_first) | (first_row + NEAR - 1 + offset > common_last)
                 may_hide = may_hide | is_cut
-            e = hide(e, pairs, b, h, row[None, :], position[None, :], column[:, None], valid_keys, may_hide)
+            e = mask_scores(e, pairs, b, h, row[None, :], position[None, :], column[:, None], valid_keys, may_hide)
             p = tl.exp2(scale2 * e - log_sum[None, :])  # (COLS, NEAR)
             dp = pair_terms(g, rel_value, value_terms, value_before, pairs, b, h, label, is_before, low, high, True)
             dp = add_product(v, tl.trans(g), dp, pairs.options.PRECISION)  # (COLS, NEAR)
             row_seed = load_row_seed(backward_stats, b, h, row, pairs)[None, :]
-            p_kept, ds = kept_and_ds(p, dp, delta[None, :], delta[None, :], pairs, row_seed, column[:, None])
-            dv = add_product(p_kept.to(g.dtype), g, dv, pairs.options.PRECISION)  # (COLS, value_dim)
+            weights, ds = weights_and_ds(p, dp, delta[None, :], delta[None, :], pairs, row_seed, column[:, None])
+            dv = add_product(weights.to(g.dtype), g, dv, pairs.options.PRECISION)  # (COLS, value_dim)
             dk = add_product(ds.to(q.dtype), q, dk, pairs.options.PRECISION)  # (COLS, dim)
             if pos_query is not None:
                 if DEFERRED:
@@ -411,7 +429,7 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
                         sums = sum_by_label(ds, pairs, label, column, first_row + offset, chunk, True)  # (COLS, CHUNK)
                         rows = chunk_rows(pos_query, pairs, b, h, chunk, False)  # (CHUNK, dim)
                         dk = add_product(sums.to(rows.dtype), rows, dk, pairs.options.PRECISION)
-                        store_chunk(d_pos_query, part, h, chunk, sums, k, scale, pairs, True, begin)
+                        store_chunk(d_pos_query, program_index, h, chunk, sums, k, scale, pairs, True, begin)
                 if pairs.options.BEFORE:
                     ds_before += tl.sum(tl.where(is_before, ds, 0.0), 1)
                 if pairs.options.AFTER:
@@ -421,7 +439,7 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
             if DEFERRED:
                 rows = chunk_rows(pos_query, pairs, b, h, 0, False)  # (CHUNK, dim)
                 dk = add_product(ds_by_label.to(rows.dtype), rows, dk, pairs.options.PRECISION)
-                store_chunk(d_pos_query, part, h, 0, ds_by_label, k, scale, pairs, False, begin)
+                store_chunk(d_pos_query, program_index, h, 0, ds_by_label, k, scale, pairs, False, begin)
             if pairs.options.BEFORE:
                 # far tiles have probabilities of keys in padding, which may be infinite
                 ds_before, ds_after = (
@@ -431,7 +449,7 @@ def block_of_keys(query, key, value, rel_key, rel_value, rel_query, pos_query, g
                 rows = edge_rows(pos_query, pairs, b, h)  # (16, dim)
                 columns = edge_columns(ds_before, ds_after, rows.dtype)  # (COLS, 16)
                 dk = add_product(columns, rows, dk, pairs.options.PRECISION)
-                store_edges(d_pos_query, part, h, columns, k, scale, pairs, False)
+                store_edges(d_pos_query, program_index, h, columns, k, scale, pairs, False)
 
     is_valid = (column < valid_keys)[:, None]
     store_rows(d_key, b, key_head, column, pairs.keys, tl.where(is_valid, scale * dk, 0.0))

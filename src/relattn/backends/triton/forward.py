@@ -27,21 +27,21 @@ from relattn.backends.triton.labels import (
 from relattn.backends.triton.pairs import (
     Pairs,
     common_keys,
+    dropout_keeps,
     far_tile,
-    hide,
     in_window,
-    is_kept,
     key_parts,
     labels_of,
     lengths_of,
+    mask_scores,
     offset_of,
     row_seeds,
 )
 from relattn.backends.triton.row_stats import (
     FORWARD_STATS,
     LOG_SUM,
-    MASS_AFTER,
-    MASS_BEFORE,
+    WEIGHT_SUM_AFTER,
+    WEIGHT_SUM_BEFORE,
     stat_offset,
     store_stat,
 )
@@ -70,7 +70,7 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
            splits, ROWS: tl.constexpr, COLS: tl.constexpr, NEAR: tl.constexpr):  # fmt: skip
     """Compute a block of queries of a head on one split of its keys."""
     block, b, h, split = program_indices(pairs, blocks)
-    key_head, part = h // pairs.options.GROUP, split * pairs.batch + b
+    key_head, split_row = h // pairs.options.GROUP, split * pairs.batch + b
     offset = offset_of(pairs, b)
     valid_queries, valid_keys = lengths_of(pairs, b)
     row = block * ROWS + tl.arange(0, ROWS)
@@ -78,9 +78,9 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
     first, last = block * ROWS + offset, tl.minimum(block * ROWS + ROWS, valid_queries) - 1 + offset
     begin, near_start, near_stop, stop = key_parts(pairs, first, last, valid_keys, NEAR)
     common_first, common_last = common_keys(pairs, first, last)
-    share = (stop - begin + splits * NEAR - 1) // (splits * NEAR) * NEAR  # keys per split
-    start = tl.minimum(begin + split * share, stop)
-    stop = tl.minimum(start + share, stop)
+    keys_per_split = (stop - begin + splits * NEAR - 1) // (splits * NEAR) * NEAR
+    start = tl.minimum(begin + split * keys_per_split, stop)
+    stop = tl.minimum(start + keys_per_split, stop)
     near_start = tl.minimum(tl.maximum(near_start, start), stop)
     near_stop = tl.minimum(tl.maximum(near_stop, start), stop)
     DEFERRED: tl.constexpr = pairs.options.ONE_CHUNK and pairs.options.relations is None and rel_value is not None
@@ -93,7 +93,7 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
     z = tl.zeros([ROWS, value.PADDED], tl.float32)
     row_max, row_sum = tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32)
     # sums of kept probabilities: of all pairs, of those before the clipping range and of those in it
-    mass, mass_before, mass_in = row_sum, row_sum, row_sum
+    weight_sum, weight_sum_before, weight_sum_in = row_sum, row_sum, row_sum
     scores = tl.full([ROWS, pairs.options.CHUNK], float("-inf"), tl.float32)  # by label
 
     tiles_before = (near_start - start + COLS - 1) // COLS
@@ -109,8 +109,8 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
         if pairs.options.WINDOW:
             is_cut = (first_key < common_first) | (first_key + COLS - 1 > common_last)
             if is_cut:
-                seen = in_window(pairs, (column < end)[None, :], position[:, None], column[None, :])
-                e = tl.where(seen, e, float("-inf"))
+                is_visible = in_window(pairs, (column < end)[None, :], position[:, None], column[None, :])
+                e = tl.where(is_visible, e, float("-inf"))
         edge = scale2 * tl.where(is_before, before, after)  # (ROWS,)
         new_max = tl.maximum(row_max, scale2 * tl.max(e, 1) + edge)
         finite_max = new_max
@@ -121,11 +121,11 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
         p_sum = tl.sum(p, 1)
         row_max, row_sum = new_max, row_sum * rescale + p_sum
         if pairs.options.seed is not None:
-            p = tl.where(is_kept(pairs, row_seed, column[None, :]), p, 0.0)
+            p = tl.where(dropout_keeps(pairs, row_seed, column[None, :]), p, 0.0)
             p_sum = tl.sum(p, 1)
         if pairs.options.BEFORE:
-            mass, mass_in = mass * rescale + p_sum, mass_in * rescale
-            mass_before = mass_before * rescale + tl.where(is_before, p_sum, 0.0)
+            weight_sum, weight_sum_in = weight_sum * rescale + p_sum, weight_sum_in * rescale
+            weight_sum_before = weight_sum_before * rescale + tl.where(is_before, p_sum, 0.0)
         z = add_product(p.to(v.dtype), v, z * rescale[:, None], pairs.options.PRECISION)  # (ROWS, value_dim)
 
     key_terms = r
@@ -146,7 +146,7 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
         may_hide = (first_key + NEAR > near_stop) | (pairs.options.CAUSAL & (first_key + NEAR - 1 > first))
         if pairs.options.WINDOW:
             may_hide = may_hide | (first_key < common_first) | (first_key + NEAR - 1 > common_last)
-        e = hide(e, pairs, b, h, row[:, None], position[:, None], column[None, :], near_stop, may_hide)
+        e = mask_scores(e, pairs, b, h, row[:, None], position[:, None], column[None, :], near_stop, may_hide)
         new_max = tl.maximum(row_max, scale2 * tl.max(e, 1))
         finite_max = tl.where(new_max == float("-inf"), 0.0, new_max)
         p = tl.exp2(scale2 * e - finite_max[:, None])  # (ROWS, NEAR)
@@ -154,52 +154,56 @@ def attend(query, key, value, rel_key, rel_value, rel_query, pos_query, output, 
         p_sum = tl.sum(p, 1)
         row_max, row_sum = new_max, row_sum * rescale + p_sum
         if pairs.options.seed is not None:
-            kept = is_kept(pairs, row_seed, column[None, :])
-            p, e = tl.where(kept, p, 0.0), tl.where(kept, e, float("-inf"))
+            keeps = dropout_keeps(pairs, row_seed, column[None, :])
+            p, e = tl.where(keeps, p, 0.0), tl.where(keeps, e, float("-inf"))
             p_sum = tl.sum(p, 1)
         z = add_product(p.to(v.dtype), v, z * rescale[:, None], pairs.options.PRECISION)  # (ROWS, value_dim)
-        mass_in *= rescale
+        weight_sum_in *= rescale
         if DEFERRED:
             scores = pairs_to_labels(e, pairs, position, first_key, 0, scores)  # (ROWS, CHUNK)
         elif rel_value is not None:
             first_chunk, stop_chunk = chunks_of(pairs, label, low, high)
             for chunk in range(first_chunk, stop_chunk):
                 rows = chunk_rows(rel_value, pairs, b, h, chunk, False)  # (CHUNK, value_dim)
-                masses = sum_by_label(p, pairs, label, position, first_key, chunk)  # (ROWS, CHUNK)
-                z = add_product(masses.to(rows.dtype), rows, z, pairs.options.PRECISION)
-                mass_in += tl.sum(masses, 1)
+                label_weights = sum_by_label(p, pairs, label, position, first_key, chunk)  # (ROWS, CHUNK)
+                z = add_product(label_weights.to(rows.dtype), rows, z, pairs.options.PRECISION)
+                weight_sum_in += tl.sum(label_weights, 1)
         if pairs.options.BEFORE:
-            mass, mass_before = mass * rescale + p_sum, mass_before * rescale
+            weight_sum, weight_sum_before = weight_sum * rescale + p_sum, weight_sum_before * rescale
             if pairs.options.AFTER:
-                mass_before += tl.sum(tl.where(is_before, p, 0.0), 1)
+                weight_sum_before += tl.sum(tl.where(is_before, p, 0.0), 1)
 
     if DEFERRED:
         rows = chunk_rows(rel_value, pairs, b, h, 0, False)  # (CHUNK, value_dim)
-        masses = tl.exp2(scale2 * scores - tl.where(row_max == float("-inf"), 0.0, row_max)[:, None])  # (ROWS, CHUNK)
-        z = add_product(masses.to(rows.dtype), rows, z, pairs.options.PRECISION)
-        mass_in = tl.sum(masses, 1)
+        label_weights = tl.exp2(
+            scale2 * scores - tl.where(row_max == float("-inf"), 0.0, row_max)[:, None]
+        )  # (ROWS, CHUNK)
+        z = add_product(label_weights.to(rows.dtype), rows, z, pairs.options.PRECISION)
+        weight_sum_in = tl.sum(label_weights, 1)
     attends = row_sum != 0  # true for NaN, which has to stay visible
     if pairs.options.query_lengths is not None:
         attends = attends & (row < valid_queries)
     if pairs.options.BEFORE:  # pairs neither in the clipping range nor before it are after it
-        mass_after = tl.zeros([ROWS], tl.float32)
+        weight_sum_after = tl.zeros([ROWS], tl.float32)
         if pairs.options.AFTER:
-            mass_after = mass - mass_in - mass_before
+            weight_sum_after = weight_sum - weight_sum_in - weight_sum_before
         else:
-            mass_before = mass - mass_in
+            weight_sum_before = weight_sum - weight_sum_in
         if rel_value is not None:
             rows = edge_rows(rel_value, pairs, b, h)  # (16, value_dim)
-            z = add_product(edge_columns(mass_before, mass_after, rows.dtype), rows, z, pairs.options.PRECISION)
+            z = add_product(
+                edge_columns(weight_sum_before, weight_sum_after, rows.dtype), rows, z, pairs.options.PRECISION
+            )
         inverse = tl.where(attends, 1.0 / tl.where(attends, row_sum, 1.0), 0.0)
-        store_stat(row_stats, split * FORWARD_STATS + MASS_BEFORE, b, h, row, pairs, mass_before * inverse)
-        store_stat(row_stats, split * FORWARD_STATS + MASS_AFTER, b, h, row, pairs, mass_after * inverse)
+        store_stat(row_stats, split * FORWARD_STATS + WEIGHT_SUM_BEFORE, b, h, row, pairs, weight_sum_before * inverse)
+        store_stat(row_stats, split * FORWARD_STATS + WEIGHT_SUM_AFTER, b, h, row, pairs, weight_sum_after * inverse)
     row_sum = tl.where(attends, row_sum, 1.0)
     z = tl.where(attends[:, None], z * (pairs.options.keep_scale / row_sum)[:, None], 0.0)
-    store_rows(output, part, h, row, pairs.queries, z)
+    store_rows(output, split_row, h, row, pairs.queries, z)
     log_sum = row_max + tl.log2(row_sum)
     index = split * FORWARD_STATS + LOG_SUM
     store_stat(row_stats, index, b, h, row, pairs, tl.where(attends, log_sum, float("inf")))
-    lse_rows = lse + (part.to(tl.int64) * pairs.options.heads + h) * pairs.queries + row
+    lse_rows = lse + (split_row.to(tl.int64) * pairs.options.heads + h) * pairs.queries + row
     tl.store(lse_rows, tl.where(attends, log_sum * LN2, float("-inf")), mask=row < pairs.queries)
 
 
@@ -221,9 +225,9 @@ def join_parts(parts, part_stats, output, lse, row_stats, pairs, splits, SPLITS:
     )
     split, column = tl.arange(0, SPLITS), tl.arange(0, output.PADDED)
     exists, inside = split < splits, column < output.DIM
-    of_parts = part_stats + stat_offset(b, h, row, pairs, split * FORWARD_STATS)  # (SPLITS,)
+    split_stats = part_stats + stat_offset(b, h, row, pairs, split * FORWARD_STATS)  # (SPLITS,)
     stride = stat_offset(0 * b, 0, 0, pairs, 1)
-    log_sums = tl.load(of_parts + LOG_SUM * stride, mask=exists, other=float("inf"))
+    log_sums = tl.load(split_stats + LOG_SUM * stride, mask=exists, other=float("inf"))
     log_sums = tl.where(log_sums == float("inf"), float("-inf"), log_sums)
     row_max = tl.max(log_sums, 0)
     attends = row_max != float("-inf")
@@ -235,10 +239,10 @@ def join_parts(parts, part_stats, output, lse, row_stats, pairs, splits, SPLITS:
     z = tl.sum(tl.load(rows, mask=exists[:, None] & inside[None, :], other=0.0) * weight[:, None], 0)  # (value_dim,)
     tl.store(pointers(output, b, h, row, column), z.to(output.data.dtype.element_ty), mask=inside)
     if pairs.options.BEFORE:
-        before = tl.load(of_parts + MASS_BEFORE * stride, mask=exists, other=0.0)
-        after = tl.load(of_parts + MASS_AFTER * stride, mask=exists, other=0.0)
-        tl.store(row_stats + stat_offset(b, h, row, pairs, MASS_BEFORE), tl.sum(before * weight, 0))
-        tl.store(row_stats + stat_offset(b, h, row, pairs, MASS_AFTER), tl.sum(after * weight, 0))
+        before = tl.load(split_stats + WEIGHT_SUM_BEFORE * stride, mask=exists, other=0.0)
+        after = tl.load(split_stats + WEIGHT_SUM_AFTER * stride, mask=exists, other=0.0)
+        tl.store(row_stats + stat_offset(b, h, row, pairs, WEIGHT_SUM_BEFORE), tl.sum(before * weight, 0))
+        tl.store(row_stats + stat_offset(b, h, row, pairs, WEIGHT_SUM_AFTER), tl.sum(after * weight, 0))
     log_sum = row_max + tl.log2(row_sum)
     tl.store(row_stats + stat_offset(b, h, row, pairs, LOG_SUM), tl.where(attends, log_sum, float("inf")))
     tl.store(lse + program, tl.where(attends, log_sum * LN2, float("-inf")))

@@ -33,7 +33,7 @@ class PairOptions(NamedTuple):
     reach: Any  # number of labels that a block of queries reaches if it is smaller than `labels`, or None
     window_left: Any  # number of keys in the window before the first position of a query's chunk; None: no limit
     window_right: Any  # the window ends so many keys after it; None: at the last key, or at the query if CAUSAL
-    chunk_size: Any  # positions per chunk of the sequence, or None if each position is a chunk of its own
+    chunk_size: Any  # positions per chunk of the sequence, or None if chunks have one position
     keep_threshold: Any  # dropout keeps a pair if its random number, out of 2 ** 24, is smaller
     keep_scale: Any  # factor of kept probabilities: 1 / (1 − p), or 0 if p is 1
     GROUP: Any  # query heads per key head
@@ -92,13 +92,13 @@ def chunk_start(pairs, position):
 
 
 @triton.jit
-def in_window(pairs, seen, position, key):
-    """Return whether pairs are in the window, for those that are `seen`."""
+def in_window(pairs, is_visible, position, key):
+    """Return which pairs are visible and in the window."""
     if pairs.options.window_left is not None:
-        seen = seen & (key >= chunk_start(pairs, position) - pairs.options.window_left)
+        is_visible = is_visible & (key >= chunk_start(pairs, position) - pairs.options.window_left)
     if pairs.options.window_right is not None:
-        seen = seen & (key <= chunk_start(pairs, position) + pairs.options.window_right)
-    return seen
+        is_visible = is_visible & (key <= chunk_start(pairs, position) + pairs.options.window_right)
+    return is_visible
 
 
 @triton.jit
@@ -147,25 +147,27 @@ def last_position(pairs, key):
 
 
 @triton.jit
-def hide(e, pairs, b, h, row, position, key, stop, may_hide):
+def mask_scores(e, pairs, b, h, row, position, key, stop, may_hide):
     """Return the scores with −∞ for pairs that do not attend and for keys from `stop` on.
 
     The caller handles queries in padding. Without a mask, the pairs of a tile are checked only if it `may_hide` one.
     """
     if pairs.options.mask is not None:
-        seen = (key < stop) & (row < pairs.queries)
+        is_visible = (key < stop) & (row < pairs.queries)
         if pairs.options.CAUSAL:
-            seen = seen & (key <= position)
-        seen = in_window(pairs, seen, position, key)
-        seen = seen & tl.load(pointers(pairs.options.mask, b, h, row, key), mask=seen, other=0).to(tl.int1)
-        hidden = with_product_layout(tl.where(seen, 0.0, 1.0))
+            is_visible = is_visible & (key <= position)
+        is_visible = in_window(pairs, is_visible, position, key)
+        is_visible = is_visible & tl.load(pointers(pairs.options.mask, b, h, row, key), mask=is_visible, other=0).to(
+            tl.int1
+        )
+        hidden = with_product_layout(tl.where(is_visible, 0.0, 1.0))
         e = tl.where(hidden == 0.0, e, float("-inf"))
     elif may_hide:
-        seen = key < stop
+        is_visible = key < stop
         if pairs.options.CAUSAL:
-            seen = seen & (key <= position)
-        seen = in_window(pairs, seen, position, key)
-        e = tl.where(seen, e, float("-inf"))
+            is_visible = is_visible & (key <= position)
+        is_visible = in_window(pairs, is_visible, position, key)
+        e = tl.where(is_visible, e, float("-inf"))
     return e
 
 
@@ -208,8 +210,8 @@ def key_parts(pairs, first, last, valid_keys, NEAR: tl.constexpr):
         if pairs.options.window_left is not None:
             near_start = tl.maximum(near_start, start)
         if not pairs.options.CAUSAL:
-            wide = tl.maximum(last + pairs.options.stop - near_start, 0)
-            near_stop = tl.minimum(near_start + (wide + NEAR - 1) // NEAR * NEAR, stop)
+            near_width = tl.maximum(last + pairs.options.stop - near_start, 0)
+            near_stop = tl.minimum(near_start + (near_width + NEAR - 1) // NEAR * NEAR, stop)
     return start, near_start, near_stop, stop
 
 
@@ -238,8 +240,8 @@ def query_parts(pairs, first, last, offset, valid_queries, valid_keys, NEAR: tl.
             near_start = tl.minimum(tl.maximum(first - pairs.options.stop - offset + 1, 0) // NEAR * NEAR, stop)
             if pairs.options.window_right is not None:
                 near_start = tl.maximum(near_start, start)
-        wide = tl.maximum(last - pairs.options.start + 1 - offset - near_start, 0)
-        near_stop = tl.minimum(near_start + (wide + NEAR - 1) // NEAR * NEAR, stop)
+        near_width = tl.maximum(last - pairs.options.start + 1 - offset - near_start, 0)
+        near_stop = tl.minimum(near_start + (near_width + NEAR - 1) // NEAR * NEAR, stop)
     return start, near_start, near_stop, stop
 
 
@@ -268,7 +270,7 @@ def row_seeds(pairs, b, h, row):
 
 
 @triton.jit
-def is_kept(pairs, row_seed, key):
+def dropout_keeps(pairs, row_seed, key):
     """Return whether dropout keeps a pair: a hash (Wellons 2018, "lowbias32") of row seed and key, as in `native`."""
     x = ((key.to(tl.uint32) + 1) * 0x9E3779B9) ^ row_seed
     x = (x ^ (x >> 16)) * 0x7FEB352D

@@ -84,7 +84,7 @@ TilesOf = Callable[[str, Sizes], Config]  # of a kernel
 
 @dataclass(frozen=True)
 class Plan:
-    """How the kernels compute a call."""
+    """Plan for the computation of a call by the kernels."""
 
     options: PairOptions  # without its tensors
     tiles: dict[str, Config]
@@ -139,18 +139,18 @@ def plan(sizes: Sizes, tiles_of: TilesOf) -> Plan:
     tiles = {kernel: tiles_of(kernel, sizes) for kernel in ("forward", "backward_query", "backward_key", "whole")}
     blocks = {kernel: -(-sizes.queries // tiles[kernel].rows) for kernel in ("forward", "backward_query")}
     blocks |= {"backward_key": -(-sizes.keys // tiles["backward_key"].cols), "whole": 1}
-    most = tiles["whole"].rows
-    few = sizes.heads == sizes.key_heads and 0 < sizes.queries <= most and 0 < sizes.keys <= 2 * most
-    whole = few and not sizes.has_pos_query
+    max_rows = tiles["whole"].rows
+    is_short = sizes.heads == sizes.key_heads and 0 < sizes.queries <= max_rows and 0 < sizes.keys <= 2 * max_rows
+    whole = is_short and not sizes.has_pos_query
     programs = sizes.batch * sizes.heads
     splits = 1
     if 0 < sizes.queries <= MAX_SPLIT_QUERIES and programs > 0:
         splits = max(1, min(keys_in_windows(sizes) // MIN_SPLIT_KEYS, SPLIT_PROGRAMS // programs))
-    of_queries, of_keys = tiles["whole" if whole else "backward_query"], tiles["backward_key"]
+    query_tiles, key_tiles = tiles["whole" if whole else "backward_query"], tiles["backward_key"]
     chunk = options.CHUNK.value
-    reach = labels_reached(sizes.keys, of_queries.near, of_queries.rows, chunk)
+    reach = labels_reached(sizes.keys, query_tiles.near, query_tiles.rows, chunk)
     if sizes.has_pos_query:
-        reach = max(reach, labels_reached(sizes.queries, of_keys.near, of_keys.cols, chunk))
+        reach = max(reach, labels_reached(sizes.queries, key_tiles.near, key_tiles.cols, chunk))
     if not sizes.has_relations and not sizes.has_offsets and reach < options.labels:
         options = options._replace(reach=reach)
     part_labels = options.labels if options.reach is None else options.reach
@@ -204,7 +204,7 @@ def pair_options(sizes: Sizes) -> PairOptions:
     """Return the options of a call, without its tensors.
 
     Distances start … stop are in the clipping range, whose labels begin at row `shift` of the tables. If the edges have
-    rows of their own, the range lies between them. In causal attention no key is after it.
+    separate rows, the range lies between them. In causal attention no key is after it.
     """
     edges = sizes.clips and sizes.table_rows is not None
     if sizes.table_rows is None:

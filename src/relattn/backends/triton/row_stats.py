@@ -11,7 +11,7 @@ pairs before the clipping range; and the bits of the row seed for dropout.
 import triton
 import triton.language as tl
 
-LOG_SUM, MASS_BEFORE, MASS_AFTER = (tl.constexpr(index) for index in range(3))
+LOG_SUM, WEIGHT_SUM_BEFORE, WEIGHT_SUM_AFTER = (tl.constexpr(index) for index in range(3))
 FORWARD_STATS = tl.constexpr(3)
 LOG, LOG_BEFORE, LOG_AFTER, DELTA, DELTA_BEFORE, DELTA_AFTER = (tl.constexpr(index) for index in range(6))
 KEY_BEFORE, VALUE_BEFORE, ROW_SEED = (tl.constexpr(index) for index in range(6, 9))

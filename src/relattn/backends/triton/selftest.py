@@ -25,13 +25,13 @@ from relattn.call import Call, keep_scale
 
 COMMAND = "python -m relattn.backends.triton"
 DROPOUT_P = 0.3
-MULTIPLE = 4.0  # of the reference's own error
+TOLERANCE_FACTOR = 4.0  # of the reference's own error
 # Keys, queries, clip and is_causal: together they have far tiles, near tiles and partial tiles, a sequence for a single
 # program, and keys that are split among programs. A window hides tiles and parts of tiles of the longer ones.
 GPU_CASES = ((277, 277, 16, False), (61, 61, 5, True), (700, 3, 16, True))
 INTERPRETER_CASES = ((37, 37, 2, False), (17, 17, 3, True))
 RESULTS: dict[tuple[str, Kind], str | None] = {}  # by chip and kind: the failure, or None for a pass
-ONE_AT_A_TIME = threading.Lock()
+RUN_LOCK = threading.Lock()
 
 Attend = Callable[[Call], tuple[Tensor, Tensor | None]]
 
@@ -44,12 +44,12 @@ def passed(call: Call) -> bool:
     """
     device, kind = call.query.device, kind_of(call)
     if torch.compiler.is_compiling():
-        return known_to_pass(device, *kind)
+        return cached_pass(device, *kind)
     key = chip(device), kind
     if key not in RESULTS:
         if not may_run():
             return False
-        with ONE_AT_A_TIME:
+        with RUN_LOCK:
             if key not in RESULTS:
                 RESULTS[key] = run(device, kind)
                 if RESULTS[key] is not None:
@@ -63,7 +63,7 @@ def passed(call: Call) -> bool:
 
 
 @torch.compiler.assume_constant_result
-def known_to_pass(device: torch.device, *kind: Any) -> bool:
+def cached_pass(device: torch.device, *kind: Any) -> bool:
     return RESULTS.get((chip(device), Kind(*kind)), "not tested") is None
 
 
@@ -145,19 +145,22 @@ def failure_of(call: Call) -> str | None:
     """Compare the kernels with the reference on a call, and return how they differ, or None."""
     oracle: Attend = partial(reference.attend, return_lse=True)
     if call.dropout_p > 0.0:
-        kept = kept_pairs(call)
+        kept_mask = kept_pairs(call)
         visible = pairs.visible(call)
-        visible = torch.ones_like(kept) if visible is None else visible.expand_as(kept)
-        share, wanted = float(kept[visible].double().mean()), 1.0 - call.dropout_p
-        if abs(share - wanted) > 6 * (wanted * call.dropout_p / int(visible.sum())) ** 0.5:  # standard deviations
-            return f"keep {share:.3f} of the pairs under dropout, expected {wanted:.3f}"
-        oracle = partial(reference_with_dropout, kept)
-    exact, own, got = results(oracle, call, torch.float64), results(oracle, call), results(kernels, call)
+        visible = torch.ones_like(kept_mask) if visible is None else visible.expand_as(kept_mask)
+        kept_fraction, keep_probability = float(kept_mask[visible].double().mean()), 1.0 - call.dropout_p
+        deviation = (keep_probability * call.dropout_p / int(visible.sum())) ** 0.5
+        if abs(kept_fraction - keep_probability) > 6 * deviation:
+            return f"keep {kept_fraction:.3f} of the pairs under dropout, expected {keep_probability:.3f}"
+        oracle = partial(reference_with_dropout, kept_mask)
+    exact, reference_results = results(oracle, call, torch.float64), results(oracle, call)
+    kernel_results = results(kernels, call)
     # A small case may be exact by luck, and small results are differences of larger terms, such as dp − g · z.
     terms = *exact.values(), (upstream(exact["output"]) * exact["output"]).sum(-1)
     floor = torch.finfo(call.query.dtype).eps * max(float(x[x.isfinite()].abs().max()) for x in terms)
-    for name, want in exact.items():
-        error, allowed = distance(got[name], want), MULTIPLE * max(distance(own[name], want), floor)
+    for name, expected in exact.items():
+        error = distance(kernel_results[name], expected)
+        allowed = TOLERANCE_FACTOR * max(distance(reference_results[name], expected), floor)
         if not error <= allowed:
             return f"disagreed with the reference: {name} is off by {error:.1e}, allowed {allowed:.1e}"
     return None
@@ -173,8 +176,8 @@ def results(attend: Attend, call: Call, dtype: torch.dtype | None = None) -> dic
     output, lse = attend(call._replace(**leaves))
     assert lse is not None
     gradients = torch.autograd.grad(output, list(leaves.values()), upstream(output))
-    named = {f"gradient of {name}": x for name, x in zip(leaves, gradients, strict=True)}
-    return {"output": output.detach(), "log-sum-exp": lse, **named}
+    named_gradients = {f"gradient of {name}": x for name, x in zip(leaves, gradients, strict=True)}
+    return {"output": output.detach(), "log-sum-exp": lse, **named_gradients}
 
 
 def float_inputs(call: Call) -> dict[str, Any]:
@@ -187,9 +190,9 @@ def upstream(output: Tensor) -> Tensor:
     return torch.randn(output.shape, dtype=torch.float64, device="cpu", generator=generator).to(output)
 
 
-def distance(got: Tensor, want: Tensor) -> float:
-    """Return the largest difference, 0 between equal infinities; NaN or infinity for any other of them."""
-    return float(torch.where(got == want, 0.0, got.double() - want.double()).abs().max())
+def distance(actual: Tensor, expected: Tensor) -> float:
+    """Return the largest difference. Equal infinities count as 0, other infinities and NaN as infinity or NaN."""
+    return float(torch.where(actual == expected, 0.0, actual.double() - expected.double()).abs().max())
 
 
 def kept_pairs(call: Call) -> Tensor:

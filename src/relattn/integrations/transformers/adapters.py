@@ -33,14 +33,14 @@ def needs_attention_weights(module: nn.Module, output_attentions: bool | None = 
         module: the attention module or encoder that is called.
         output_attentions: the argument of that name of the call, if the call has one.
     """
-    needed = bool(output_attentions) or any("attentions" in name for name in _captured() or ())
+    is_requested = bool(output_attentions) or any("attentions" in name for name in _captured() or ())
     module_type = type(module)
-    if needed and module_type.__module__ not in _warned_modules:
+    if is_requested and module_type.__module__ not in _warned_modules:
         _warned_modules.add(module_type.__module__)
         _log.warning(
             "%s: attention weights were requested, so the model's own code computes them", module_type.__name__
         )
-    return needed
+    return is_requested
 
 
 def _captured() -> dict[str, Any] | None:

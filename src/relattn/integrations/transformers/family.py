@@ -95,30 +95,30 @@ def difference(family: Family, enabled: Callable[[nn.Module], AbstractContextMan
     Returns:
         What differs, or None.
     """
-    with _undisturbed(), without_warnings({load_class(patch.class_path).__module__ for patch in family.patches}):
+    with _isolated(), without_warnings({load_class(patch.class_path).__module__ for patch in family.patches}):
         inputs, model = family.inputs(), family.make()
-        own = first_tensor(model(**inputs))
+        original = first_tensor(model(**inputs))
         with enabled(model):
-            ours = first_tensor(model(**inputs))
-        gap, largest = (ours - own).abs(), float(own.abs().max())
-        padded = gap[1, : gap.shape[1] // 2]  # outputs at padding may differ
-        worst = float(torch.cat([gap[0].flatten(), padded.flatten()]).max())
-        if not worst <= TOLERANCE * largest:  # also if it is NaN
-            return f"outputs up to {largest:.1e} differ by {worst:.1e}"
+            patched = first_tensor(model(**inputs))
+        differences, largest = (patched - original).abs(), float(original.abs().max())
+        padded = differences[1, : differences.shape[1] // 2]  # outputs at padding may differ
+        max_difference = float(torch.cat([differences[0].flatten(), padded.flatten()]).max())
+        if not max_difference <= TOLERANCE * largest:  # also if it is NaN
+            return f"outputs up to {largest:.1e} differ by {max_difference:.1e}"
         model = family.make(attn_implementation="eager")
         try:
-            own_weights = attention_weights(model, inputs)
+            original_count = attention_weights(model, inputs)
         except TypeError:  # the model has no attention weights to return
             return None
         with enabled(model):
-            weights = attention_weights(model, inputs)
-        return None if weights == own_weights else "attention weights are missing"
+            patched_count = attention_weights(model, inputs)
+        return None if patched_count == original_count else "attention weights are missing"
 
 
 def attention_weights(model: nn.Module, inputs: dict[str, Any]) -> int:
     """Call a model for attention weights, and return the number of layers that return them."""
     weights = getattr(model(**inputs, output_attentions=True), "attentions", None) or ()
-    return sum(each is not None for each in weights)
+    return sum(weight is not None for weight in weights)
 
 
 def first_tensor(output: Any) -> Tensor:
@@ -128,7 +128,7 @@ def first_tensor(output: Any) -> Tensor:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _isolated() -> Iterator[None]:
     """Run on the CPU in float32 from fixed random numbers, and leave generators and defaults as they were.
 
     Warnings of the model's own code are not shown, since nobody called that model. One thread is enough for a small

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class Setting:
-    """How a module, or all modules of a class, use relattn: with which window."""
+    """Setting of a module, or of all modules of a class, that use relattn."""
 
     def __init__(self, owner: PatchedClass, window: Window) -> None:
         self.owner = owner
@@ -37,7 +37,7 @@ class Setting:
 
     def __reduce__(self) -> Any:
         """Copies and pickled models patch the class again, in their own process."""
-        return _restored_setting, (self.owner.patch.class_path, self.window)
+        return _restore_setting, (self.owner.patch.class_path, self.window)
 
 
 class PatchedClass:
@@ -65,7 +65,7 @@ class PatchedClass:
     def install(self) -> None:
         """Replace the forward of the class, if that is not done."""
         current = self.module_type.forward
-        if not any(forward is self.forward for forward in _unwrapped(current)):
+        if not any(forward is self.forward for forward in _wrapped_forwards(current)):
             self.is_inherited = "forward" not in self.module_type.__dict__
             self.original, self.forward = current, self.patch.wrap(current)
             self.module_type.forward = self.forward  # type: ignore[method-assign]
@@ -103,7 +103,7 @@ class PatchedClass:
 
     def unsupported_reason(self, module: nn.Module) -> str | None:
         """Return why `module` keeps its own code, or None."""
-        reason = _disagreement(self.family) or self.patch.unsupported_reason(module)
+        reason = _mismatch_reason(self.family) or self.patch.unsupported_reason(module)
         if reason is None and not self.is_reached(module, self.original or self.module_type.forward):
             return "another library has replaced its forward"
         return reason
@@ -112,9 +112,9 @@ class PatchedClass:
         """Return whether calls of a module reach our forward, or one in its references that `_rebind` replaces."""
         if "forward" not in module.__dict__:
             return True
-        kept = [value.__func__ for value in module.__dict__.values() if isinstance(value, MethodType)]
-        wrapped = [getattr(forward, "__func__", None) for forward in _unwrapped(module.__dict__["forward"])]
-        return self.forward in [*kept, *wrapped] or (replaceable is not None and replaceable in kept)
+        references = [value.__func__ for value in module.__dict__.values() if isinstance(value, MethodType)]
+        wrapped = [getattr(forward, "__func__", None) for forward in _wrapped_forwards(module.__dict__["forward"])]
+        return self.forward in [*references, *wrapped] or (replaceable is not None and replaceable in references)
 
 
 class Enabled:
@@ -164,7 +164,7 @@ def enable(model: nn.Module | None = None, *, window: Window = None) -> Enabled:
         if window is not None:
             raise ValueError(f"window must be given with a model, because it changes the outputs, got window={window}")
         for patched in _patched_classes().values():
-            if _disagreement(patched.family) is None and SETTING not in patched.module_type.__dict__:
+            if _mismatch_reason(patched.family) is None and SETTING not in patched.module_type.__dict__:
                 patched.enable(patched.module_type)
                 enabled.changed.append((patched, patched.module_type))
         return enabled
@@ -230,7 +230,7 @@ def report(model: nn.Module) -> str:
     """
     lines = []
     for name, module in model.named_modules():
-        if (patched := _find(module)) is None:
+        if (patched := _patched_class(module)) is None:
             continue
         setting: Setting | None = getattr(module, SETTING, None)
         reason = patched.unsupported_reason(module)
@@ -245,7 +245,7 @@ def report(model: nn.Module) -> str:
 
 def _units(model: nn.Module) -> list[tuple[nn.Module, PatchedClass]]:
     """Return the modules of `model` that have a patch, and check that none of them is cut off from its unit."""
-    modules = [(module, patched) for module in model.modules() if (patched := _find(module)) is not None]
+    modules = [(module, patched) for module in model.modules() if (patched := _patched_class(module)) is not None]
     units = {patched.family.unit for _, patched in modules} - {""}
     inside = {
         part
@@ -263,7 +263,7 @@ def _units(model: nn.Module) -> list[tuple[nn.Module, PatchedClass]]:
     return modules
 
 
-def _find(module: nn.Module) -> PatchedClass | None:
+def _patched_class(module: nn.Module) -> PatchedClass | None:
     """Return the patched class of `module`, or None."""
     return _patched_classes().get(path_of(type(module)))
 
@@ -277,7 +277,7 @@ def _patched_classes() -> dict[str, PatchedClass]:
 
 
 @functools.cache
-def _disagreement(family: Family) -> str | None:
+def _mismatch_reason(family: Family) -> str | None:
     """Return why a family must be left alone in the installed version of transformers, or None."""
     from transformers import __version__
 
@@ -287,7 +287,7 @@ def _disagreement(family: Family) -> str | None:
     def enabled(model: nn.Module) -> Iterator[None]:
         with Enabled() as enabled:
             for module in model.modules():
-                if (patched := _find(module)) is not None and patched.family is family:
+                if (patched := _patched_class(module)) is not None and patched.family is family:
                     patched.enable(module)
                     enabled.changed.append((patched, module))
             yield
@@ -307,10 +307,10 @@ def _disagreement(family: Family) -> str | None:
     return reason
 
 
-def _restored_setting(class_path: str, window: Window) -> Setting | None:
+def _restore_setting(class_path: str, window: Window) -> Setting | None:
     """Return the setting of a module that was copied or pickled, and patch its class."""
     patched = _patched_classes()[class_path]
-    if (reason := _disagreement(patched.family)) is None:
+    if (reason := _mismatch_reason(patched.family)) is None:
         patched.install()
         return Setting(patched, window)
     if window is not None:
@@ -318,7 +318,7 @@ def _restored_setting(class_path: str, window: Window) -> Setting | None:
     return None
 
 
-def _unwrapped(forward: Any) -> Iterator[Any]:
+def _wrapped_forwards(forward: Any) -> Iterator[Any]:
     """Yield a forward, and those that it wraps."""
     while forward is not None:
         yield forward

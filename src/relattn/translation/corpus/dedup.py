@@ -28,14 +28,14 @@ class SeenPairs:
     def add(self, digests: np.ndarray) -> np.ndarray:
         """Add digests, uint64 (n,), and return which of them were new, bool (n,); of equal ones, only the first is."""
         distinct, first = np.unique(digests, return_index=True)
-        known = np.zeros(len(distinct), dtype=bool)
+        is_known = np.zeros(len(distinct), dtype=bool)
         for run in self._runs:
-            places = np.searchsorted(run, distinct)
-            known |= run[np.minimum(places, len(run) - 1)] == distinct
+            positions = np.searchsorted(run, distinct)
+            is_known |= run[np.minimum(positions, len(run) - 1)] == distinct
         new = np.zeros(len(digests), dtype=bool)
-        new[first[~known]] = True
-        if not known.all():
-            self._runs.append(distinct[~known])
+        new[first[~is_known]] = True
+        if not is_known.all():
+            self._runs.append(distinct[~is_known])
         while len(self._runs) > 1 and len(self._runs[-2]) <= 2 * len(self._runs[-1]):
             merged = np.concatenate([self._runs.pop(), self._runs.pop()])
             merged.sort(kind="stable")  # merges sorted runs

@@ -25,7 +25,7 @@ import relattn
 from relattn.translation.data.text_files import read_parallel
 from relattn.translation.errors import InputError, one_line, reason
 from relattn.translation.files import remove
-from relattn.translation.hub import asking
+from relattn.translation.hub import hub_errors
 
 _RETRIES = 5  # attempts in a row without a byte, after the first
 _TIMEOUT = 60.0  # seconds without a byte from the servers of sacreBLEU's test sets
@@ -56,7 +56,7 @@ def list_files(repository: str) -> list[RemoteFile]:
     Raises:
         InputError: the hub cannot be reached, or has no such data set.
     """
-    with asking(f"{repository}: from the hub", "data set") as api:
+    with hub_errors(f"{repository}: from the hub", "data set") as api:
         info = api.dataset_info(repository, files_metadata=True)
     files = []
     for file in info.siblings or []:
@@ -72,27 +72,27 @@ def download(file: RemoteFile) -> Path:
         InputError: the file cannot be downloaded or written, and the incomplete file is kept; or its size or checksum
             is wrong, and it is deleted.
     """
-    with asking(f"{file.repository}: {file.name}: from the hub", "data set"):
+    with hub_errors(f"{file.repository}: {file.name}: from the hub", "data set"):
         from huggingface_hub import cached_assets_path, constants
 
         folder = cached_assets_path("relattn", file.repository, file.commit, assets_dir=constants.HF_ASSETS_CACHE)
     path = folder / file.name
-    part = path.with_name(f"{path.name}.part")
+    partial_file = path.with_name(f"{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock"):  # one process at a time
             if not path.exists():
-                _complete(file, part)
-                _verify(file, part)
-                part.replace(path)
+                _append_missing(file, partial_file)
+                _verify(file, partial_file)
+                partial_file.replace(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {reason(error)}") from error
     return path
 
 
-def _complete(file: RemoteFile, part: Path) -> None:
+def _append_missing(file: RemoteFile, partial_file: Path) -> None:
     """Append what is missing to an incomplete file."""
-    with part.open("ab") as output:
+    with partial_file.open("ab") as output:
         start = output.tell()
         if start >= file.size:
             return
@@ -105,7 +105,7 @@ def _complete(file: RemoteFile, part: Path) -> None:
 
 def _request(file: RemoteFile, start: int) -> Generator[bytes]:
     """Yield the bytes of a file from `start` on. If the connection is cut, the rest is requested again."""
-    with asking(f"{file.repository}: {file.name}: from the hub", "data set"):
+    with hub_errors(f"{file.repository}: {file.name}: from the hub", "data set"):
         from huggingface_hub import constants, hf_hub_url, hf_raise_for_status
         from huggingface_hub.utils import build_hf_headers, http_stream_backoff
 
@@ -134,15 +134,17 @@ def _request(file: RemoteFile, start: int) -> Generator[bytes]:
                 time.sleep(1)
 
 
-def _verify(file: RemoteFile, part: Path) -> None:
+def _verify(file: RemoteFile, partial_file: Path) -> None:
     """Delete a downloaded file and raise an InputError unless its checksum, and so its size, is the one of the hub."""
     prefix = f"blob {file.size}\0".encode()  # Git's checksum of a file covers its size
     new_digest = hashlib.sha256 if len(file.checksum) == 64 else partial(hashlib.sha1, prefix)
-    with part.open("rb") as content:
+    with partial_file.open("rb") as content:
         checksum = hashlib.file_digest(content, new_digest).hexdigest()
     if checksum != file.checksum:
-        fault = f"{file.size:,} bytes with checksum {file.checksum}, got {part.stat().st_size:,} with {checksum}"
-        remove(part)
+        fault = (
+            f"{file.size:,} bytes with checksum {file.checksum}, got {partial_file.stat().st_size:,} with {checksum}"
+        )
+        remove(partial_file)
         raise InputError(f"{file.repository}: {file.name}: the download was deleted: it must have {fault}")
 
 
@@ -171,9 +173,9 @@ def _read_pairs(name: str, languages: str, folder: Path) -> list[tuple[str, str]
     from sacrebleu import dataset
 
     with _sacrebleu_errors(name):
-        known = dataset.DATASETS[name]
-        src, tgt, *_ = map(str, known.get_files(languages))
-    for url, expected in zip(known.data or (), known.md5 or (), strict=True):
+        test_set = dataset.DATASETS[name]
+        src, tgt, *_ = map(str, test_set.get_files(languages))
+    for url, expected in zip(test_set.data or (), test_set.md5 or (), strict=True):
         archives = folder.glob(f"raw/*.{url.rpartition('/')[2]}")
         if [hashlib.md5(path.read_bytes()).hexdigest() for path in archives] != [expected]:
             raise InputError(f"{folder}: the checksum of the archive is not the one that sacreBLEU has")

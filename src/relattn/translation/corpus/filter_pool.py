@@ -117,13 +117,13 @@ def filter_pool(
 
 
 def _filter_in_order(
-    threads: ThreadPoolExecutor, idle: SimpleQueue[Connection], most: int, chunks: Iterable[Chunk]
+    threads: ThreadPoolExecutor, idle: SimpleQueue[Connection], max_pending: int, chunks: Iterable[Chunk]
 ) -> Iterator[FilteredChunk]:
-    """Filter chunks, of which at most `most` are under way."""
+    """Filter chunks, of which at most `max_pending` are under way."""
     pending: deque[Future[FilteredChunk]] = deque()
     for chunk in chunks:
         pending.append(threads.submit(_ask_worker, idle, chunk))
-        if len(pending) == most:
+        if len(pending) == max_pending:
             yield pending.popleft().result()
     while pending:
         yield pending.popleft().result()

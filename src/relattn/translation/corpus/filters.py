@@ -74,9 +74,9 @@ def _foreign_letter(language: str) -> regex.Pattern[str] | None:
     script = _likely_script(language)
     if script is None:
         return None
-    own = "".join(rf"\p{{Script={name}}}" for name in _UNICODE_SCRIPTS.get(script, (script,)))
+    scripts = "".join(rf"\p{{Script={name}}}" for name in _UNICODE_SCRIPTS.get(script, (script,)))
     try:
-        return regex.compile(rf"[\p{{L}}--[{own}\p{{Common}}\p{{Inherited}}]]", regex.V1)
+        return regex.compile(rf"[\p{{L}}--[{scripts}\p{{Common}}\p{{Inherited}}]]", regex.V1)
     except regex.error:  # Unicode has no such script
         return None
 
@@ -127,17 +127,17 @@ class Cleaner:
         if config.max_characters is not None and max(len(src), len(tgt)) > config.max_characters:
             return "long"
         src_words, tgt_words = split_words(src), split_words(tgt)
-        fewer, more = sorted((len(src_words), len(tgt_words)))
-        if config.max_words is not None and more > config.max_words:
+        min_count, max_count = sorted((len(src_words), len(tgt_words)))
+        if config.max_words is not None and max_count > config.max_words:
             return "long"
-        if config.max_ratio is not None and more > config.max_ratio * (fewer + 1):
+        if config.max_ratio is not None and max_count > config.max_ratio * (min_count + 1):
             # One long word, such as a German number, can translate many short ones; then the bytes are in proportion.
             shorter, longer = sorted((len(src.encode()), len(tgt.encode())))
             if longer > config.max_ratio * shorter:
                 return "ratio"
         if config.min_script is not None:
-            share = min(script_share(src, self._src_lang), script_share(tgt, self._tgt_lang))
-            if share < config.min_script:
+            script_fraction = min(script_share(src, self._src_lang), script_share(tgt, self._tgt_lang))
+            if script_fraction < config.min_script:
                 return "script"
         if self._min_score is not None and score < self._min_score:
             return "score"

@@ -39,13 +39,13 @@ from relattn.translation.locking import LOCK, locked
 
 CARD, RECORD = "README.md", "prepared.json"
 _WORK = ".preparing"
-_BEGUN = "settings", "origin"  # fields of settings.json, and the first of prepared.json
+_SETTINGS_FIELDS = "settings", "origin"  # fields of settings.json, and the first of prepared.json
 _LEVEL = 5  # of gzip: nearly the size of the highest level, in a third of the time
 _log = logging.getLogger(__name__)
 
 
 class Source(Protocol):
-    """What is prepared: files, a known corpus, or synthetic text."""
+    """Text to prepare: files, a corpus of the catalog, or synthetic text."""
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -97,24 +97,24 @@ def prepare(
     """
     require(out.is_dir() or not out.exists(), f"{out}: the output must be a directory, got a file")
     with locked(out, "preparing this directory"):
-        record, work = _read_record(out / RECORD, *_BEGUN, "stats", "files"), out / _WORK
-        begun = record or _read_record(work / "settings.json", *_BEGUN)
-        if begun is None and (others := {entry.name for entry in out.iterdir()} - {LOCK, _WORK}):
-            raise InputError(f"{out}: the output must be an empty directory, got one with {min(others)}")
+        record, work = _read_record(out / RECORD, *_SETTINGS_FIELDS, "stats", "files"), out / _WORK
+        progress = record or _read_record(work / "settings.json", *_SETTINGS_FIELDS)
+        if progress is None and (other_files := {entry.name for entry in out.iterdir()} - {LOCK, _WORK}):
+            raise InputError(f"{out}: the output must be an empty directory, got one with {min(other_files)}")
         rules = {"languages": list(corpus.languages), "cleaning": as_dict(config), "pairs per part": part}
         settings = {**corpus.identity, **rules}
-        if begun is not None and (changed := differences(begun["settings"], settings)):
+        if progress is not None and (changes := differences(progress["settings"], settings)):
             hint = "choose another --out" if record is not None else f"to start over, remove {work}"
-            raise InputError(f"{out}: was prepared from other text or by other rules: {'; '.join(changed)}; {hint}")
+            raise InputError(f"{out}: was prepared from other text or by other rules: {'; '.join(changes)}; {hint}")
         if record is not None:
-            if not (changed := _changed_files(out, record)):
+            if not (changes := _changed_files(out, record)):
                 remove(work)
                 return Prepared(FilterStats(**record["stats"]), already_done=True)
-            _log.warning("%s: missing or changed: %s; preparing the text again", out, ", ".join(changed))
-        source = corpus.open(begun["origin"] if begun is not None else None)
-        begun = {"settings": settings, "origin": source.origin}
+            _log.warning("%s: missing or changed: %s; preparing the text again", out, ", ".join(changes))
+        source = corpus.open(progress["origin"] if progress is not None else None)
+        progress = {"settings": settings, "origin": source.origin}
         work.mkdir(exist_ok=True)
-        write_atomically(work / "settings.json", json.dumps(begun).encode())
+        write_atomically(work / "settings.json", json.dumps(progress).encode())
         make_cleaner = partial(Cleaner, config, corpus.languages, source.held_out)
         seen = None if config.keep_duplicates else SeenPairs()
         stats = _write_parts(source, work, make_cleaner, seen, processes, part)
@@ -122,7 +122,7 @@ def prepare(
             remove(work)  # so that a corrected command can start
             dropped = [f"{count:,} {name} ({REASONS[name]})" for name, count in stats.dropped.items() if count]
             raise InputError(f"{out}: no pair is left; dropped: {'; '.join(dropped)}")
-        _finish(out, {**begun, "stats": asdict(stats)}, source.test_sets)
+        _finish(out, {**progress, "stats": asdict(stats)}, source.test_sets)
         remove(work)
     return Prepared(stats, already_done=False)
 
@@ -136,8 +136,8 @@ def _write_parts(
     part: int,
 ) -> FilterStats:
     """Write the parts that do not exist yet, and return the statistics of all."""
-    stats, done = FilterStats(), _parts(work)
-    for path in done:
+    stats, finished_parts = FilterStats(), _parts(work)
+    for path in finished_parts:
         stats.add(_read_part(path, seen))
     with (
         filter_pool(processes, make_cleaner) as filter_chunks,
@@ -146,7 +146,7 @@ def _write_parts(
         ) as bar,
     ):
         pairs = iter(bar)  # once: a loop over the bar closes it
-        for index in range(len(done), -(-source.total // part)):
+        for index in range(len(finished_parts), -(-source.total // part)):
             chunks = split_chunks(islice(pairs, part), first=index * part + 1)
             stats.add(_write_part(work / f"part-{index:05}", filter_chunks(chunks), seen))
     return stats
@@ -193,10 +193,10 @@ def _finish(out: Path, record: dict[str, Any], test_sets: dict[str, list[str]]) 
     lines = {}
     for side, language in zip(("src", "tgt"), record["settings"]["languages"], strict=True):
         name = f"train.{language}.gz"
-        with putting(out / name) as aside, aside.open("wb") as whole:
+        with putting(out / name) as aside, aside.open("wb") as joined_file:
             for part in _parts(out / _WORK):
                 with (part / f"{side}.gz").open("rb") as file:  # concatenated gzip files are a gzip file
-                    shutil.copyfileobj(file, whole)
+                    shutil.copyfileobj(file, joined_file)
         lines[name] = record["stats"]["kept"]
     for name, text in test_sets.items():
         content = "".join(f"{line}\n" for line in text).encode()

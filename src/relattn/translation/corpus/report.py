@@ -78,8 +78,8 @@ def data_card(record: dict[str, Any]) -> str:
     sections = [f"# {settings.get('corpus', 'Parallel text')}: {src} to {tgt}, prepared"]
     sections.append(_origin(settings, record["origin"]))
     sections += ["## Dropped pairs", _table(("", "pairs", "share"), stats.table())]
-    known = [reason for reason in REASONS if reason != "score" or "min_score" in settings["cleaning"]]
-    reasons = [(f"`{reason}`", REASONS[reason]) for reason in known]
+    applicable = [reason for reason in REASONS if reason != "score" or "min_score" in settings["cleaning"]]
+    reasons = [(f"`{reason}`", REASONS[reason]) for reason in applicable]
     sections += ["A pair is dropped for the first reason that applies:", _table(("reason", "meaning"), reasons)]
     options = [f"`{name}: {json.dumps(value)}`" for name, value in settings["cleaning"].items()]
     sections.append(f"Settings: {', '.join(options)}")

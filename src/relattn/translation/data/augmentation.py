@@ -103,14 +103,14 @@ def perturb(names: Sequence[str], pairs: Sequence[Pair], separator: str, *key: i
 
 
 def sample_perturbed(pairs: Iterable[Pair], shares: Sequence[AugmentConfig], seed: int) -> Iterator[Pair]:
-    """Yield all pairs, of which a part is changed as in an epoch, to learn a vocabulary from.
+    """Yield all pairs, some of them changed as in an epoch, to train a tokenizer.
 
     Args:
         pairs: pairs of the training text.
         shares: augmentation of each stage. The largest share of a perturbation counts.
         seed: random seed.
     """
-    largest = {name: max(getattr(each, name) for each in shares) for name in PERTURBATIONS}
+    largest = {name: max(getattr(config, name) for config in shares) for name in PERTURBATIONS}
     if not any(largest.values()):
         yield from pairs
         return
@@ -134,7 +134,7 @@ class Augmentation:
         tokenizer: tokenizer of the text.
         sizes: number of pairs of each corpus. Only lines of the same corpus are joined.
         separator: text between joined lines.
-        max_length: a pair of which a side would have more pieces stays as it is.
+        max_length: maximum number of pieces per side; a longer pair is not changed.
         seed: random seed.
     """
 
@@ -174,10 +174,10 @@ class AugmentedPairs:
         self._ends = list(accumulate(augmentation.sizes))
         self.src_pieces, self.tgt_pieces = pairs.src.lengths(), pairs.tgt.lengths()
         rows = np.unique(chosen[changes[chosen] > 0])
-        whole = rows[changes[rows] < _SAMPLED]
-        for start in range(0, len(whole), _CHUNK):  # encoded by all processor cores
-            part = whole[start : start + _CHUNK].tolist()
-            self._measure(part, augmentation.tokenizer.encode_pairs([self._text(row) for row in part]))
+        deterministic = rows[changes[rows] < _SAMPLED]
+        for start in range(0, len(deterministic), _CHUNK):  # encoded by all processor cores
+            chunk = deterministic[start : start + _CHUNK].tolist()
+            self._measure(chunk, augmentation.tokenizer.encode_pairs([self._text(row) for row in chunk]))
         sampled = rows[changes[rows] >= _SAMPLED].tolist()
         self._measure(sampled, map(self.row, sampled))
 

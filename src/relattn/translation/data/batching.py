@@ -175,8 +175,8 @@ class TrainingText:
                 for number, rows in islice(enumerate(plan.steps), index, None):
                     split = micro_batches(rows, *plan.lengths, max_tokens=self.max_tokens, parts=parts)
                     # Larger batches come first, so a rank's last batch is empty only if the first one has sentences.
-                    places = [place for place in range(rank, len(split), ranks) if len(split[place - rank])]
-                    batches = [_gather(plan.pairs, split[place], self.special) for place in places]
+                    places = [index for index in range(rank, len(split), ranks) if len(split[index - rank])]
+                    batches = [_gather(plan.pairs, split[index], self.special) for index in places]
                     yield Step(epoch, number, stage, batches, places, int(plan.lengths[1][rows].sum()))
                     done += 1
                     if done == part.end:

@@ -25,7 +25,7 @@ from relattn.translation.data.tokenizer import TOKENIZER, SpecialTokens, Tokeniz
 from relattn.translation.errors import InputError, one_line, reading, require
 
 TGT_TOKENIZER, VOCABULARY = "tokenizer.target.model", "vocabulary.json"
-LEAST_KNOWN = 0.5  # fraction of a SentencePiece model's pieces that its vocabulary must have
+MIN_KNOWN_FRACTION = 0.5  # fraction of a SentencePiece model's pieces that its vocabulary must have
 _PADS = ("<blank>", "<pad>")  # names of the padding token in other toolkits
 
 
@@ -52,11 +52,13 @@ class Vocabulary:
     source_end: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for name, kind in get_type_hints(Vocabulary).items():
+        for name, annotation in get_type_hints(Vocabulary).items():
             value = getattr(self, name)
             strings = value if isinstance(value, list) else [value]
-            valid = isinstance(value, list) == (kind is not str) and all(isinstance(piece, str) for piece in strings)
-            require(valid, f"a vocabulary's {name} must be {'a string' if kind is str else 'a list of strings'}")
+            valid = isinstance(value, list) == (annotation is not str) and all(
+                isinstance(piece, str) for piece in strings
+            )
+            require(valid, f"a vocabulary's {name} must be {'a string' if annotation is str else 'a list of strings'}")
         for side, pieces, special in (
             ("source", self.source, [self.unknown, *self.source_begin, *self.source_end]),
             ("target", self.target, [self.unknown, self.start, self.end]),
@@ -183,7 +185,7 @@ def _load_side(
     ids = {piece: i for i, piece in enumerate(vocabulary)}
     text = {pieces[i] for i in text_ids(model)}
     known = sorted(text & ids.keys())
-    if len(known) < LEAST_KNOWN * len(text):
+    if len(known) < MIN_KNOWN_FRACTION * len(text):
         joined = " (which marks joined pieces with ￭, unlike SentencePiece)" if any("￭" in p for p in ids) else ""
         raise InputError(
             f"the SentencePiece model is not the {side}'s: {len(known):,} of its {len(text):,} pieces are in the "

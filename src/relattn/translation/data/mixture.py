@@ -69,9 +69,12 @@ class Mixture:
     @classmethod
     def weighted(cls, sizes: Sequence[int], weights: Sequence[float], temperature: float = 1.0) -> Mixture:
         """Return the mixture of weighted corpora. Every corpus with a weight has at least one pair in an epoch."""
-        wanted = [size * weight for size, weight in zip(sizes, weights, strict=True)]
-        shares = [count ** (1 / temperature) for count in wanted]
-        draws = (max(share > 0, round(sum(wanted) * share / sum(shares))) for share in shares)
+        weighted_sizes = [size * weight for size, weight in zip(sizes, weights, strict=True)]
+        tempered_sizes = [count ** (1 / temperature) for count in weighted_sizes]
+        draws = (
+            max(tempered_size > 0, round(sum(weighted_sizes) * tempered_size / sum(tempered_sizes)))
+            for tempered_size in tempered_sizes
+        )
         return cls(tuple(sizes), tuple(map(int, draws)))
 
     def epoch(self, seed: int, epoch: int) -> np.ndarray | None:
@@ -81,9 +84,9 @@ class Mixture:
         random = np.random.default_rng([seed, epoch, 1])
         indices = []
         for start, size, draws in zip(accumulate(self.sizes, initial=0), self.sizes, self.draws, strict=False):
-            passes, rest = divmod(draws, size)
+            passes, remainder = divmod(draws, size)
             indices += [np.arange(start, start + size, dtype=np.int32)] * passes
-            indices.append(start + random.permutation(size).astype(np.int32)[:rest])
+            indices.append(start + random.permutation(size).astype(np.int32)[:remainder])
         return np.concatenate(indices)
 
     def corpus(self, index: int) -> int:

@@ -77,8 +77,8 @@ def batch_by_size(
     batches = []
     start = 0
     while start < len(order):
-        most = max(1, max_tokens // int(longest[order[start]]))
-        window = order[start : start + min(most, max_sentences or most)]
+        max_count = max(1, max_tokens // int(longest[order[start]]))
+        window = order[start : start + min(max_count, max_sentences or max_count)]
         sizes = np.maximum.accumulate(longest[window]) * np.arange(1, len(window) + 1)
         count = max(1, int(np.searchsorted(sizes, max_tokens, side="right")))
         if count >= _MULTIPLE:
@@ -101,6 +101,6 @@ def micro_batches(
     step, longest = step[order], longest[order]
     for count in itertools.count(parts, parts):
         lengths = np.array_split(longest, count)
-        if all(len(part) <= 1 or len(part) * int(part[-1]) <= max_tokens for part in lengths):
+        if all(len(batch) <= 1 or len(batch) * int(batch[-1]) <= max_tokens for batch in lengths):
             break
     return np.array_split(step, count)

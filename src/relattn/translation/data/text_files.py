@@ -137,16 +137,16 @@ def _lines(blocks: Iterator[bytes], name: str | Path) -> Iterator[list[str]]:
     for block in chain(blocks, [b""]):
         if not block and unfinished:
             block = b"\n"  # ends the last line
-        first, *others = block.split(b"\n")
+        first, *following = block.split(b"\n")
         unfinished += first
         if len(unfinished) > _LONGEST_LINE:
             raise InputError(f"{name}: line {number + 1} must have at most {_LONGEST_LINE >> 20} MiB; is this text?")
-        if not others:
+        if not following:
             continue
-        ended = [bytes(unfinished), *others[:-1]]
-        unfinished = bytearray(others[-1])
+        complete = [bytes(unfinished), *following[:-1]]
+        unfinished = bytearray(following[-1])
         lines: list[str] = []
-        for raw in ended:
+        for raw in complete:
             number += 1
             if number == 1 and raw.startswith(codecs.BOM_UTF8):
                 raw, offset = raw.removeprefix(codecs.BOM_UTF8), len(codecs.BOM_UTF8)
@@ -155,7 +155,7 @@ def _lines(blocks: Iterator[bytes], name: str | Path) -> Iterator[list[str]]:
             except UnicodeDecodeError as error:
                 if lines:
                     yield lines
-                place = f"byte {offset + error.start}, in line {number}"
-                raise InputError(f"{name}: not UTF-8 at {place}: 0x{raw[error.start]:02x}") from error
+                position = f"byte {offset + error.start}, in line {number}"
+                raise InputError(f"{name}: not UTF-8 at {position}: 0x{raw[error.start]:02x}") from error
             offset += len(raw) + 1
         yield lines

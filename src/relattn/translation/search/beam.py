@@ -134,16 +134,16 @@ def best_tokens(logits: Tensor, k: int, at_limit: Tensor, rules: SearchRules) ->
         at_limit: (rows,) True if only the end of sentence may follow.
         rules: settings of the search.
     """
-    best = []
+    top_tokens = []
     rows = max(1, CHUNK // logits.shape[1] if logits.is_cpu else len(logits))
-    for part, ending in zip(logits.split(rows), at_limit.split(rows), strict=True):
-        log_probs = torch.log_softmax(part.float(), dim=-1)
+    for chunk, must_end in zip(logits.split(rows), at_limit.split(rows), strict=True):
+        log_probs = torch.log_softmax(chunk.float(), dim=-1)
         log_probs[:, list(rules.banned)] = NEVER
-        if bool(ending.any()):
-            others = torch.arange(part.shape[1], device=part.device) != rules.eos
-            log_probs.masked_fill_(ending[:, None] & others, NEVER)
-        best.append(_topk_by_blocks(log_probs, k))
-    values, tokens = zip(*best, strict=True)
+        if bool(must_end.any()):
+            is_other_token = torch.arange(chunk.shape[1], device=chunk.device) != rules.eos
+            log_probs.masked_fill_(must_end[:, None] & is_other_token, NEVER)
+        top_tokens.append(_topk_by_blocks(log_probs, k))
+    values, tokens = zip(*top_tokens, strict=True)
     return torch.cat(values), torch.cat(tokens)
 
 
@@ -163,7 +163,7 @@ def _topk_by_blocks(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values, index
 
 
-def done(state: SearchState, rules: SearchRules) -> Tensor:
+def is_final(state: SearchState, rules: SearchRules) -> Tensor:
     """Return (live,) True for sentences whose n best hypotheses are final. At its limit a sentence is always done."""
     best = state.log_prob.amax(dim=1)
     next_length = torch.full_like(state.limits, state.tokens.shape[-1] + 1)
@@ -195,17 +195,17 @@ def search(step: Step, cache: Any, limits: Tensor, rules: SearchRules, prefixes:
         width = state.tokens.shape[1]
         state, parents = advance(state, logits.unflatten(0, (-1, width)), rules)
         rows = parents + width * torch.arange(len(parents), device=parents.device)[:, None]  # (live, new width)
-        ended = done(state, rules)
-        if ended.any():
-            over = state.select(ended)
-            columns = over.sentences.tolist(), over.finished_tokens.tolist(), over.finished_scores.tolist()
+        is_finished = is_final(state, rules)
+        if is_finished.any():
+            finished = state.select(is_finished)
+            columns = finished.sentences.tolist(), finished.finished_tokens.tolist(), finished.finished_scores.tolist()
             for sentence, tokens, scores in zip(*columns, strict=True):
                 ranked = list(zip(tokens, scores, strict=True))[: rules.n_best]
                 results[sentence] = [
                     Hypothesis(row[: row.index(rules.eos)], score) for row, score in ranked if score > NEVER
                 ]
-            places = close_up(ended)
-            state, rows = state.select(places), rows[places]
+            kept_rows = compact_batch(is_finished)
+            state, rows = state.select(kept_rows), rows[kept_rows]
         if not len(state.sentences):
             return results
         if state.tokens.shape[-1] >= int(state.limits.min()):
@@ -217,11 +217,11 @@ def search(step: Step, cache: Any, limits: Tensor, rules: SearchRules, prefixes:
         logits = logits[:, -1]
 
 
-def close_up(ended: Tensor) -> Tensor:
+def compact_batch(is_finished: Tensor) -> Tensor:
     """Return the places (left,) of the sentences that are not done, the last ones moved to places of done ones."""
-    left = int((~ended).sum())
-    order = torch.arange(left, device=ended.device)
-    order[ended[:left]] = left + (~ended[left:]).nonzero()[:, 0]
+    remaining = int((~is_finished).sum())
+    order = torch.arange(remaining, device=is_finished.device)
+    order[is_finished[:remaining]] = remaining + (~is_finished[remaining:]).nonzero()[:, 0]
     return order
 
 
@@ -238,18 +238,18 @@ def assign_slots(cache: Any, rows: Tensor, width: int) -> tuple[Tensor, Any]:
     Returns:
         The slot (live, new width) of each hypothesis, and the cache.
     """
-    live, new = rows.shape
-    first = width * torch.arange(live, device=rows.device)[:, None]
+    active, new = rows.shape
+    first = width * torch.arange(active, device=rows.device)[:, None]
     if new != width:
-        return torch.arange(new, device=rows.device).expand(live, new), cache.select(rows.flatten())
+        return torch.arange(new, device=rows.device).expand(active, new), cache.select(rows.flatten())
     slots = rows - first
-    again = (rows[:, :, None] == rows[:, None, :]).tril(-1).any(-1)
-    stays = (slots >= 0) & (slots < width) & ~again
-    taken = ((slots[:, :, None] == torch.arange(width, device=rows.device)) & stays[:, :, None]).any(1)
-    free = taken.int().argsort(dim=1, stable=True)  # free slots come first
-    slots = slots.where(stays, free.gather(1, ((~stays).cumsum(1) - 1).clamp(min=0)))
-    moved = ~stays
-    return slots, cache.move(rows[moved], (slots + first)[moved], live * width)
+    is_repeated = (rows[:, :, None] == rows[:, None, :]).tril(-1).any(-1)
+    keeps_slot = (slots >= 0) & (slots < width) & ~is_repeated
+    is_taken = ((slots[:, :, None] == torch.arange(width, device=rows.device)) & keeps_slot[:, :, None]).any(1)
+    slot_order = is_taken.int().argsort(dim=1, stable=True)  # free slots come first
+    slots = slots.where(keeps_slot, slot_order.gather(1, ((~keeps_slot).cumsum(1) - 1).clamp(min=0)))
+    moves = ~keeps_slot
+    return slots, cache.move(rows[moves], (slots + first)[moves], active * width)
 
 
 def stable_topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:

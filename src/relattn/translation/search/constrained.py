@@ -99,27 +99,30 @@ def search(
     device = prefixes.device
     logits, start, cache = read_prefixes(step, cache, prefixes, rules.bos)
     results: list[list[Hypothesis]] = [[] for _ in requests]
-    live = {}
+    active = {}
     for i, (request, log_prob) in enumerate(zip(requests, start.tolist(), strict=True)):
         hypothesis = PartialHypothesis(i, request.phrases, log_prob)
         for token in request.prefix:
             hypothesis = hypothesis.append(token)
-        live[i] = [hypothesis]
+        active[i] = [hypothesis]
     while True:
         log_probs = torch.log_softmax(logits.float(), dim=-1).cpu().numpy()
         row = 0
-        for i, hypotheses in list(live.items()):
-            finished, live[i] = _advance(hypotheses, log_probs, row, requests[i], rules, continues_word)
+        for i, hypotheses in list(active.items()):
+            finished, active[i] = _advance(hypotheses, log_probs, row, requests[i], rules, continues_word)
             row += len(hypotheses)
-            results[i] = sorted(results[i] + finished, key=lambda one: -one.score)[: rules.beam_size]
-            if _done(results[i], live[i], requests[i].limit, rules):
-                del live[i]
-            elif not live[i]:
+            results[i] = sorted(results[i] + finished, key=lambda hypothesis: -hypothesis.score)[: rules.beam_size]
+            if _is_final(results[i], active[i], requests[i].limit, rules):
+                del active[i]
+            elif not active[i]:
                 raise Diverged(DIVERGED)
-        if not live:
+        if not active:
             return [finished[: rules.n_best] for finished in results]
-        rows, last = zip(*((one.row, one.tokens[-1:]) for of_line in live.values() for one in of_line), strict=True)
-        logits, cache = step(torch.tensor(last, device=device), cache.select(torch.tensor(rows, device=device)))
+        rows, last_tokens = zip(
+            *((hypothesis.row, hypothesis.tokens[-1:]) for hypotheses in active.values() for hypothesis in hypotheses),
+            strict=True,
+        )
+        logits, cache = step(torch.tensor(last_tokens, device=device), cache.select(torch.tensor(rows, device=device)))
         logits = logits[:, -1]
 
 
@@ -134,22 +137,22 @@ def _advance(
     """Run one step for a sentence, whose hypotheses have consecutive rows; return new finished and live hypotheses."""
     length = len(hypotheses[0].tokens) + 1
     banks: dict[int, list[tuple[float, int, int, PartialHypothesis]]] = defaultdict(list)  # by missing tokens
-    for place, one in enumerate(hypotheses):
-        row = first_row + place
-        for token in _next_tokens(one, log_probs[row], request, rules, continues_word):
-            longer = replace(one, row=row).append(token, float(log_probs[row, token]))
-            if token == rules.eos or longer.missing < request.limit - length:
-                banks[longer.missing].append((-longer.log_prob, place, token, longer))
+    for index, hypothesis in enumerate(hypotheses):
+        row = first_row + index
+        for token in _next_tokens(hypothesis, log_probs[row], request, rules, continues_word):
+            extended = replace(hypothesis, row=row).append(token, float(log_probs[row, token]))
+            if token == rules.eos or extended.missing < request.limit - length:
+                banks[extended.missing].append((-extended.log_prob, index, token, extended))
     penalty = float(rules.penalty(torch.tensor(length)))
-    finished, live = [], []
+    finished, unfinished = [], []
     for _, bank in sorted(banks.items()):
         best = sorted(bank, key=lambda candidate: candidate[:3])[: rules.candidates]
         may_end = best[: rules.beam_size] if rules.early_stopping else best
-        ended = (one for *_, token, one in may_end if token == rules.eos)
-        finished += [Hypothesis(list(one.tokens[:-1]), one.log_prob / penalty) for one in ended]
-        live.append([one for *_, token, one in best if token != rules.eos])
-    in_turn = [bank[turn] for turn in range(rules.candidates) for bank in live if turn < len(bank)]
-    return finished, in_turn[: rules.beam_size]
+        ended = (hypothesis for *_, token, hypothesis in may_end if token == rules.eos)
+        finished += [Hypothesis(list(hypothesis.tokens[:-1]), hypothesis.log_prob / penalty) for hypothesis in ended]
+        unfinished.append([hypothesis for *_, token, hypothesis in best if token != rules.eos])
+    round_robin = [bank[turn] for turn in range(rules.candidates) for bank in unfinished if turn < len(bank)]
+    return finished, round_robin[: rules.beam_size]
 
 
 def _next_tokens(
@@ -168,20 +171,21 @@ def _next_tokens(
         allowed &= ~continues_word
     allowed[rules.eos] &= not hypothesis.needed
     likely = np.flatnonzero(allowed)
-    most = rules.candidates
-    if len(likely) > most:
+    max_candidates = rules.candidates
+    if len(likely) > max_candidates:
         values = log_probs[likely]
-        likely = likely[values >= np.partition(values, -most)[-most]]  # with all that tie with the last
-        likely = likely[np.argsort(-log_probs[likely], kind="stable")[:most]]
+        least = np.partition(values, -max_candidates)[-max_candidates]
+        likely = likely[values >= least]  # includes all ties
+        likely = likely[np.argsort(-log_probs[likely], kind="stable")[:max_candidates]]
     return hypothesis.phrase_tokens() | set(likely.tolist())
 
 
-def _done(finished: list[Hypothesis], live: list[PartialHypothesis], limit: int, rules: SearchRules) -> bool:
-    """Return whether the n best hypotheses of a sentence are final, as `beam.done` does."""
+def _is_final(finished: list[Hypothesis], unfinished: list[PartialHypothesis], limit: int, rules: SearchRules) -> bool:
+    """Return whether the n best hypotheses of a sentence are final, as `beam.is_final` does."""
     if len(finished) < rules.n_best:
-        return not live and bool(finished)
+        return not unfinished and bool(finished)
     if rules.early_stopping and len(finished) == rules.beam_size:
         return True
-    best = max((one.log_prob for one in live), default=NEVER)
-    lengths = torch.tensor([len(live[0].tokens) + 1 if live else limit, limit])
+    best = max((hypothesis.log_prob for hypothesis in unfinished), default=NEVER)
+    lengths = torch.tensor([len(unfinished[0].tokens) + 1 if unfinished else limit, limit])
     return finished[rules.n_best - 1].score >= max(best / penalty for penalty in rules.penalty(lengths).tolist())

@@ -48,19 +48,19 @@ def sample(
         log_probs, candidates = best_tokens(logits, k, limits[rows] == length, rules)
         if not bool(log_probs[:, 0].isfinite().all()):
             raise Diverged(DIVERGED)
-        share = (log_probs.double() / options.temperature).softmax(-1).cumsum(-1)
-        place = torch.searchsorted(share / share[:, -1:], numbers[rows, length - 1, None], right=True)
-        last = candidates.gather(1, place)[:, 0]
-        totals[rows] += log_probs.gather(1, place)[:, 0]
-        for row, token in zip(rows.tolist(), last.tolist(), strict=True):
+        cumulative = (log_probs.double() / options.temperature).softmax(-1).cumsum(-1)
+        index = torch.searchsorted(cumulative / cumulative[:, -1:], numbers[rows, length - 1, None], right=True)
+        drawn = candidates.gather(1, index)[:, 0]
+        totals[rows] += log_probs.gather(1, index)[:, 0]
+        for row, token in zip(rows.tolist(), drawn.tolist(), strict=True):
             tokens[row].append(token)
-        live = last != rules.eos
-        if not bool(live.any()):
+        is_active = drawn != rules.eos
+        if not bool(is_active.any()):
             break
-        if not bool(live.all()):
-            rows, last = rows[live], last[live]
-            cache = cache.select(live.nonzero()[:, 0])
-        logits, cache = step(last[:, None], cache)
+        if not bool(is_active.all()):
+            rows, drawn = rows[is_active], drawn[is_active]
+            cache = cache.select(is_active.nonzero()[:, 0])
+        logits, cache = step(drawn[:, None], cache)
         logits = logits[:, -1]
     scores = totals.cpu() / rules.penalty(torch.tensor([len(row) for row in tokens]))
     return [Hypothesis(row[:-1], score) for row, score in zip(tokens, scores.tolist(), strict=True)]

@@ -148,7 +148,7 @@ def read_keys(path: Path) -> list[bytes]:
 
 
 def _is_accepted(key: object, keys: Sequence[bytes]) -> bool:
-    """Whether a key is among the accepted ones, in a time that does not depend on which of them it resembles."""
+    """Return whether a key is accepted, in constant time, so that the time reveals nothing about the keys."""
     return isinstance(key, str) and sum(hmac.compare_digest(_digest(key), each) for each in keys) > 0
 
 
@@ -172,11 +172,11 @@ class Api:
 
     async def translate(self, request: Request) -> Response:
         """Translate a text or a list of texts."""
-        body = await self._read(TranslateBody, request)
+        body = await self._parse_body(TranslateBody, request)
         texts = [body.q] if isinstance(body.q, str) else body.q
-        most = self._limits.texts
-        require(len(texts) <= most, f"q must have at most {most:,} texts, got {len(texts):,}")
-        self._router.require_few_characters(texts)
+        limit = self._limits.texts
+        require(len(texts) <= limit, f"q must have at most {limit:,} texts, got {len(texts):,}")
+        self._router.check_characters(texts)
         self._metrics.characters.inc(sum(map(len, texts)))
         client, html, readable = _client(request), body.format == "html", texts
         if html and body.source == AUTO:
@@ -184,35 +184,37 @@ class Api:
         sources, detected = self._sources(readable, body.source)
         count = max(0, body.alternatives) + 1
         translations = await self._router.translate(texts, sources, body.target, html=html, count=count, client=client)
-        answer: dict[str, Any] = {"translatedText": [best for best, *_ in translations]}
+        response: dict[str, Any] = {"translatedText": [best for best, *_ in translations]}
         if detected:
-            answer["detectedLanguage"] = detected
+            response["detectedLanguage"] = detected
         if count > 1:
-            answer["alternatives"] = [others for _, *others in translations]
+            response["alternatives"] = [others for _, *others in translations]
         if isinstance(body.q, str):
-            answer = {name: values[0] for name, values in answer.items()}
-        return JSONResponse(answer)
+            response = {name: values[0] for name, values in response.items()}
+        return JSONResponse(response)
 
     async def detect(self, request: Request) -> Response:
         """Detect the language of a text, among those that can be translated."""
-        body = await self._read(DetectBody, request)
-        self._router.require_few_characters([body.q])
+        body = await self._parse_body(DetectBody, request)
+        self._router.check_characters([body.q])
         return JSONResponse(self._detector.rank(body.q))
 
     async def languages(self) -> Response:
         """List the languages, and those that each can be translated into."""
-        return JSONResponse([{**_named(code), "targets": self._router.targets(code)} for code in self._router.codes])
+        return JSONResponse(
+            [{**_language_entry(code), "targets": self._router.targets(code)} for code in self._router.codes]
+        )
 
     async def translate_file(self, request: Request) -> Response:
         """Translate a file. The response has the URL of the translation, which can be downloaded for half an hour."""
-        body = await self._read(TranslateFileBody, request)
-        content, most = body.file.content, self._limits.file
-        if len(content) > most:
-            raise HTTPException(413, f"the file must have at most {most:,} bytes, got {len(content):,}")
+        body = await self._parse_body(TranslateFileBody, request)
+        content, limit = body.file.content, self._limits.file
+        if len(content) > limit:
+            raise HTTPException(413, f"the file must have at most {limit:,} bytes, got {len(content):,}")
         client, name, source = _client(request), body.file.name, body.source
         if source == AUTO:
             text = await self._router.readable_text(name, content, client=client)
-            self._router.require_few_characters([text])
+            self._router.check_characters([text])
             ((source,), _) = self._sources([text], source)
         translation = await self._router.document(name, content, source, body.target, client=client)
         key = self._files.add(translation, name, file_suffix(name), client)
@@ -235,7 +237,7 @@ class Api:
 
     async def settings(self) -> Response:
         """Return the settings that a client's page needs."""
-        source, target = map(_named, self._router.default_pair)
+        source, target = map(_language_entry, self._router.default_pair)
         return JSONResponse(
             {
                 "apiKeys": self._keys is not None,
@@ -260,15 +262,15 @@ class Api:
 
     async def words(self, request: Request) -> Response:
         """Translate a text, with the confidence of each word."""
-        body = await self._read(WordsBody, request)
-        self._router.require_few_characters([body.q])
+        body = await self._parse_body(WordsBody, request)
+        self._router.check_characters([body.q])
         (source,), detected = self._sources([body.q], body.source)
         scored = ScoredText([], [((body.q, None), None)], [])
         if source != body.target:
             scored = await self._router.words(
                 body.q, source, body.target, count=body.alternatives + 1, prefix=body.prefix
             )
-        answer: dict[str, Any] = {
+        response: dict[str, Any] = {
             "sentences": scored.sentences,
             "words": [
                 {"text": text, "confidence": confidence, "sentence": sentence}
@@ -277,13 +279,13 @@ class Api:
             "alternatives": scored.others,
         }
         if detected:
-            answer["detectedLanguage"] = detected[0]
-        return JSONResponse(answer)
+            response["detectedLanguage"] = detected[0]
+        return JSONResponse(response)
 
     async def attention(self, request: Request) -> Response:
         """Return the attention of one layer over the first sentence, and an overview of all layers."""
-        body = await self._read(AttentionBody, request)
-        self._router.require_few_characters([body.q])
+        body = await self._parse_body(AttentionBody, request)
+        self._router.check_characters([body.q])
         (source,), _ = self._sources([body.q], body.source)
         inspection = await self._router.inspect(body.q, source, body.target, body.prefix)
         from relattn.translation.analysis.summaries import layer_as_data
@@ -295,7 +297,7 @@ class Api:
         name, media_type = PAGE[request.url.path]
         return Response((files("relattn.translation.serve.page") / name).read_bytes(), media_type=media_type)
 
-    async def _read(self, body: type[B], request: Request) -> B:
+    async def _parse_body(self, body: type[B], request: Request) -> B:
         """Return the parameters of a request. Raises HTTPException without a valid key, and InputError."""
         parameters = await read_parameters(request)
         for name in ("source", "target"):  # codes in any case, as LibreTranslate's
@@ -335,5 +337,5 @@ async def _chunks(content: bytes) -> AsyncIterator[bytes]:
         yield content[start : start + CHUNK]
 
 
-def _named(code: str) -> dict[str, Any]:
+def _language_entry(code: str) -> dict[str, Any]:
     return {"code": code, "name": language_name(code)}

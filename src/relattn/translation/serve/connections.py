@@ -19,8 +19,8 @@ def connection_type(limits: Limits) -> type[H11Protocol]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            share = sum(_host(each) == _host(self) for each in self.connections)
-            if len(self.connections) > limits.connections or share > max(1, limits.connections // 2):
+            client_connections = sum(_host(connection) == _host(self) for connection in self.connections)
+            if len(self.connections) > limits.connections or client_connections > max(1, limits.connections // 2):
                 self._refuse("429 Too Many Requests", "there are too many connections")
             else:
                 self._start_timer()

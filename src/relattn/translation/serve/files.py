@@ -43,10 +43,10 @@ class FileStore:
     def add(self, content: bytes, name: str, suffix: str, client: str) -> str:
         """Keep a file and return its key, which cannot be guessed and ends in `suffix`. Raises QueueFull."""
         self._drop_expired()
-        own = [key for key, file in self._files.items() if file.client == client]
-        total = len(content) + sum(len(self._files[key].content) for key in own)
-        while own and total > self._size // 2:
-            total -= len(self._files.pop(own.pop(0)).content)
+        client_keys = [key for key, file in self._files.items() if file.client == client]
+        total = len(content) + sum(len(self._files[key].content) for key in client_keys)
+        while client_keys and total > self._size // 2:
+            total -= len(self._files.pop(client_keys.pop(0)).content)
         if len(content) + sum(len(file.content) for file in self._files.values()) > self._size:
             raise QueueFull
         key = secrets.token_urlsafe(18) + suffix

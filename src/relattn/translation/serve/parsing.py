@@ -1,4 +1,4 @@
-"""Parsing of HTML and files, in processes of its own.
+"""Parsing of HTML and files, in separate processes.
 
 The upload of a client can take any time to parse, and a thread cannot be stopped. So the libraries that parse run in a
 few processes without PyTorch, with limits on their processor time and memory. A process that exceeds them ends, and
@@ -40,7 +40,7 @@ class ParserPool:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._processes = CapacityLimiter(PROCESSES)
-        self._shares: WeakValueDictionary[str, CapacityLimiter] = WeakValueDictionary()  # by client
+        self._client_limiters: WeakValueDictionary[str, CapacityLimiter] = WeakValueDictionary()  # by client
 
     async def run(self, client: str, function: Callable[..., Result], *arguments: Any) -> Result:
         """Return the result of a function of the module `text`. If the caller is cancelled, its process is killed.
@@ -54,9 +54,9 @@ class ParserPool:
             ParsingLimitExceeded: the function took too much time or memory.
             Exception: the function raised it.
         """
-        share = self._shares.setdefault(client, CapacityLimiter(PROCESSES // 2))
+        client_limiter = self._client_limiters.setdefault(client, CapacityLimiter(PROCESSES // 2))
         limits = self._limits.parsing, self._limits.memory
-        async with share:
+        async with client_limiter:
             try:
                 return await to_process.run_sync(
                     _run_limited, *limits, function, arguments, cancellable=True, limiter=self._processes

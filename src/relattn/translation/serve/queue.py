@@ -6,7 +6,7 @@ being translated, the first sentence waits a few milliseconds for others. The tr
 on the rest of its batch. The queue is bounded: a request that would overflow it is refused.
 
 A batch cannot be interrupted, so its work is limited too: the squared lengths of its sentences have a maximum sum. A
-sentence of the maximum length has a batch of its own.
+sentence of the maximum length has a separate batch.
 """
 
 from __future__ import annotations

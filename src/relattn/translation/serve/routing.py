@@ -91,24 +91,27 @@ class Model:
         return [best[:count] for best, count in zip(translations, counts, strict=True)]
 
     def _translate_tagged(self, items: list[tuple[str, int, str]]) -> list[list[Translation]]:
-        """Translate the words between the tags as those of a plain text: `keep_tags` would keep numbers and more."""
+        """Translate sentences with tags. The option `keep_tags` would also keep numbers and other words."""
         stripped = [strip_tags(sentence, PLACEHOLDER) for sentence, *_ in items]
-        lines = [(each.line, count, prefix) for each, (_, count, prefix) in zip(stripped, items, strict=True)]
+        lines = [(source.line, count, prefix) for source, (_, count, prefix) in zip(stripped, items, strict=True)]
         translations = self._translate(lines, align=True)
         return [
-            [replace(each, text=restore_tags(line, each.text, each.alignment)[0]) for each in ranked]
-            for line, ranked in zip(stripped, translations, strict=True)
+            [
+                replace(translation, text=restore_tags(source, translation.text, translation.alignment)[0])
+                for translation in ranked
+            ]
+            for source, ranked in zip(stripped, translations, strict=True)
         ]
 
     def _score_words(self, items: list[tuple[str, Translation]]) -> list[list[Word]]:
         tokenizer = self.translator.tokenizer
         pieces = tokenizer.vocabularies[1]
         log_probs = self.translator.log_probs(
-            [tokenizer.encode(sentence) for sentence, _ in items], [each.tokens for _, each in items]
+            [tokenizer.encode(sentence) for sentence, _ in items], [translation.tokens for _, translation in items]
         )
         return [
-            _words(each.text, [pieces[i] for i in each.tokens], values)
-            for (_, each), values in zip(items, log_probs, strict=True)
+            _words(translation.text, [pieces[i] for i in translation.tokens], values)
+            for (_, translation), values in zip(items, log_probs, strict=True)
         ]
 
     def _inspect(self, items: list[tuple[str, str]]) -> list[Inspection]:
@@ -153,8 +156,8 @@ class Router:
         make_queue = partial(BatchQueue, threads=self._threads, limits=limits, size=_characters, on_batch=on_batch)
         self._parsers = ParserPool(limits)
         self._models = {
-            pair: Model(pair, each, (searches or {}).get(pair, each.search), make_queue)
-            for pair, each in translators.items()
+            pair: Model(pair, translator, (searches or {}).get(pair, translator.search), make_queue)
+            for pair, translator in translators.items()
         }
         self.queues = [queue for model in self._models.values() for queue in model.queues]
         self.metrics.waiting.set_function(lambda: sum(queue.waiting for queue in self.queues))
@@ -188,7 +191,7 @@ class Router:
         """
         results = {}
         for source in dict.fromkeys(sources):
-            group = [text for text, each in zip(texts, sources, strict=True) if each == source]
+            group = [text for text, text_source in zip(texts, sources, strict=True) if text_source == source]
             translations = [[text] for text in group]
             if source != target or source not in self.codes:
                 translations = await self._translate_group(group, source, target, html=html, count=count, client=client)
@@ -202,10 +205,10 @@ class Router:
         route = self._require_route(source, target)
         count = min(count, route[-1].search.beam_size)
         if not html:
-            return await self._through(route, texts, count=count)
+            return await self._translate_route(route, texts, count=count)
         keep_tags = _supports_tags(route)
         pages = await self._parsers.run(client, page_texts, texts, keep_tags)
-        translated = iter(await self._through(route, list(chain(*pages)), keep_tags=keep_tags, count=count))
+        translated = iter(await self._translate_route(route, list(chain(*pages)), keep_tags=keep_tags, count=count))
         ranked = [_combine([next(translated) for _ in page]) for page in pages]
         return await self._parsers.run(client, fill_pages, texts, keep_tags, ranked)
 
@@ -221,20 +224,23 @@ class Router:
 
         Errors are those of `translate`.
         """
-        *before, model = self._require_route(source, target)
+        *earlier_models, model = self._require_route(source, target)
         sentences = split(text, source).sentences
-        require(not prefix or (len(sentences) == 1 and not before), "prefix requires one sentence and a direct model")
-        if before:
-            ((text, *_),) = await self._through(before, [text])
+        require(
+            not prefix or (len(sentences) == 1 and not earlier_models),
+            "prefix requires one sentence and a direct model",
+        )
+        if earlier_models:
+            ((text, *_),) = await self._translate_route(earlier_models, [text])
         count = min(count, model.search.beam_size)
-        ((parts, translations),) = await self._translate_sentences(model, [text], count=count, prefix=prefix)
-        bests = [best for best, *_ in translations]
-        words: list[tuple[Word, int | None]] = [((parts.between[0], None), None)]
-        scored = await model.words.submit(list(zip(parts.sentences, bests, strict=True)))
-        for number, (sentence, space) in enumerate(zip(scored, parts.between[1:], strict=True)):
-            words += [*((word, None if before else number) for word in sentence), ((space, None), None)]
-        texts = _joined(parts, translations)
-        return ScoredText(sentences, [each for each in words if each[0][0]], texts[1:])
+        ((split_text, translations),) = await self._translate_sentences(model, [text], count=count, prefix=prefix)
+        best_translations = [best for best, *_ in translations]
+        words: list[tuple[Word, int | None]] = [((split_text.between[0], None), None)]
+        scored = await model.words.submit(list(zip(split_text.sentences, best_translations, strict=True)))
+        for number, (sentence, space) in enumerate(zip(scored, split_text.between[1:], strict=True)):
+            words += [*((word, None if earlier_models else number) for word in sentence), ((space, None), None)]
+        texts = _join_sentences(split_text, translations)
+        return ScoredText(sentences, [word for word in words if word[0][0]], texts[1:])
 
     async def inspect(self, text: str, source: str, target: str, prefix: str = "") -> Inspection:
         """Return the attention of the first model of the route over the first sentence of a plain text."""
@@ -251,8 +257,8 @@ class Router:
         route = self._require_route(source, target)
         file = name, content, _supports_tags(route), self.limits.unpacked
         texts = await self._parsers.run(client, document_texts, *file)
-        self.require_few_characters([PLACEHOLDER.sub("", text) for text in texts])
-        translations = await self._through(route, texts, keep_tags=_supports_tags(route))
+        self.check_characters([PLACEHOLDER.sub("", text) for text in texts])
+        translations = await self._translate_route(route, texts, keep_tags=_supports_tags(route))
         return await self._parsers.run(client, fill_document, *file, [best for best, *_ in translations])
 
     async def readable_texts(self, texts: Sequence[str], *, client: str) -> list[str]:
@@ -263,10 +269,13 @@ class Router:
         """Return the text of a file without tags, to detect its language."""
         return " ".join(await self._parsers.run(client, document_texts, name, content, False, self.limits.unpacked))
 
-    def require_few_characters(self, texts: Sequence[str]) -> None:
+    def check_characters(self, texts: Sequence[str]) -> None:
         """Raise an InputError if texts have too many characters in total."""
-        characters, most = sum(map(len, texts)), self.limits.characters
-        require(characters <= most, f"a request must have at most {most:,} characters, got {characters:,}")
+        characters, max_characters = sum(map(len, texts)), self.limits.characters
+        require(
+            characters <= max_characters,
+            f"a request must have at most {max_characters:,} characters, got {characters:,}",
+        )
 
     def close(self) -> None:
         """Stop the thread that translates, after its current batch."""
@@ -284,33 +293,37 @@ class Router:
         require(bool(route), f"no model translates from {source[:40]!r} to {target[:40]!r}")
         return route
 
-    async def _through(
+    async def _translate_route(
         self, route: Sequence[Model], texts: Sequence[str], *, keep_tags: bool = False, count: int = 1
     ) -> list[list[str]]:
         """Return up to `count` translations of each text, best first. Only the last model gives alternatives."""
-        *before, model = route
-        if before:
-            texts = [best for best, *_ in await self._through(before, texts, keep_tags=keep_tags)]
+        *earlier_models, model = route
+        if earlier_models:
+            texts = [best for best, *_ in await self._translate_route(earlier_models, texts, keep_tags=keep_tags)]
         translated = await self._translate_sentences(model, texts, keep_tags=keep_tags, count=count)
-        return [_joined(*each) for each in translated]
+        return [_join_sentences(*sentences) for sentences in translated]
 
     async def _translate_sentences(
         self, model: Model, texts: Sequence[str], *, keep_tags: bool = False, count: int = 1, prefix: str = ""
     ) -> list[tuple[SplitText, list[list[Translation]]]]:
         """Return the sentences of each text, and up to `count` translations of each sentence, best first."""
         separator = "" if model.target.partition("-")[0] in _WITHOUT_SPACES else " "
-        parts = [split(text, model.source, keep_tags=keep_tags, separator=separator) for text in texts]
-        items = [(sentence, count, prefix) for text in parts for sentence in text.sentences]
-        most = self.limits.sentences
-        require(len(items) <= most, f"a request must have at most {most:,} sentences, got {len(items):,}")
+        split_texts = [split(text, model.source, keep_tags=keep_tags, separator=separator) for text in texts]
+        items = [(sentence, count, prefix) for text in split_texts for sentence in text.sentences]
+        max_sentences = self.limits.sentences
+        require(
+            len(items) <= max_sentences, f"a request must have at most {max_sentences:,} sentences, got {len(items):,}"
+        )
         has_tags = [keep_tags and PLACEHOLDER.search(sentence) is not None for sentence, *_ in items]
         queues = {True: model.tagged, False: model.plain}  # a sentence without tags is translated as in a plain text
         results = {
-            key: iter(await queue.submit([item for item, each in zip(items, has_tags, strict=True) if each == key]))
+            key: iter(
+                await queue.submit([item for item, has_tag in zip(items, has_tags, strict=True) if has_tag == key])
+            )
             for key, queue in queues.items()
         }
         translations = iter([next(results[key]) for key in has_tags])
-        return [(text, [next(translations) for _ in text.sentences]) for text in parts]
+        return [(text, [next(translations) for _ in text.sentences]) for text in split_texts]
 
 
 def _characters(item: Any) -> int:
@@ -325,12 +338,16 @@ def _supports_tags(route: Sequence[Model]) -> bool:
 def _combine(options: Sequence[Sequence[Any]]) -> list[list[Any]]:
     """Return the best option of each part, then the second best of each, …; a part with fewer repeats its last one."""
     count = max(map(len, options), default=1)
-    return [[each[min(k, len(each) - 1)] for each in options] for k in range(count)]
+    return [[ranked[min(k, len(ranked) - 1)] for ranked in options] for k in range(count)]
 
 
-def _joined(parts: SplitText, translations: Sequence[Sequence[Translation]]) -> list[str]:
+def _join_sentences(split_text: SplitText, translations: Sequence[Sequence[Translation]]) -> list[str]:
     """Return the different translations of a text, best first, given those of its sentences."""
-    return list(dict.fromkeys(parts.join([each.text for each in ranked]) for ranked in _combine(translations)))
+    return list(
+        dict.fromkeys(
+            split_text.join([translation.text for translation in ranked]) for ranked in _combine(translations)
+        )
+    )
 
 
 def _words(text: str, pieces: Sequence[str], log_probs: Sequence[float]) -> list[Word]:
@@ -346,5 +363,5 @@ def _words(text: str, pieces: Sequence[str], log_probs: Sequence[float]) -> list
     parts = re.split("( +)", text)  # words, and spaces at odd indices
     if sum(map(bool, parts[::2])) != len(by_word):
         return [(text, None)]
-    means = (math.exp(min(0.0, sum(each) / len(each))) for each in by_word.values())
+    means = (math.exp(min(0.0, sum(values) / len(values))) for values in by_word.values())
     return [(part, None if i % 2 or not part else round(next(means), 4)) for i, part in enumerate(parts)]

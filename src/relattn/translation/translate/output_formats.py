@@ -28,15 +28,15 @@ def format_lines(
         n_best: whether to write an n-best list.
         align: whether to write word alignments.
     """
-    rows = [_columns(number, each, align=align) for each in translations]
+    rows = [_columns(number, translation, align=align) for translation in translations]
     if style == "tsv":
         return ["\t".join(str(value).replace("\t", " ") for value in row.values()) for row in rows]
     if style == "jsonl":
         return [json.dumps(row, ensure_ascii=False) for row in rows]
     lines = []
-    for each in translations:
-        columns = [str(number - 1), each.text, f"{each.score:.4f}"] if n_best else [each.text]
-        lines.append(" ||| ".join([*columns, pharaoh(each.alignment)] if align else columns))
+    for translation in translations:
+        columns = [str(number - 1), translation.text, f"{translation.score:.4f}"] if n_best else [translation.text]
+        lines.append(" ||| ".join([*columns, pharaoh(translation.alignment)] if align else columns))
     return lines
 
 

@@ -91,7 +91,7 @@ class Translator(ABC):
 
     @property
     def engine(self) -> str:
-        """What runs the searches, and why nothing faster does, in one line."""
+        """Name of the implementation that runs the searches, and why no faster one does, in one line."""
         return type(self).__name__
 
     @abstractmethod
@@ -246,9 +246,9 @@ class Translator(ABC):
         prefixes: Sequence[str],
         options: TranslateOptions,
         first_line: int,
-        done: Callable[[int], object],
+        report_done: Callable[[int], object],
     ) -> list[list[Translation]]:
-        """Translate the lines of a chunk, and call `done` with the number of lines that are ready.
+        """Translate the lines of a chunk, and call `report_done` with the number of lines that are ready.
 
         `first_line` is the number of the first line.
         """
@@ -264,32 +264,32 @@ class Translator(ABC):
                 raise InputError(f"line {number} is blank, so its prefix must be blank too")
         stripped = [strip_tags(line) for line in lines] if options.keep_tags else []
         if stripped:
-            lines = [each.line for each in stripped]
+            lines = [source.line for source in stripped]
         results = [[Translation("", 0.0, [])] for _ in lines]
         encoded = {
             i: self._encode_source(line, f"line {first_line + i}") for i, line in enumerate(lines) if line.strip()
         }
         pieces = {i: ids for i, ids in encoded.items() if ids}  # normalization may leave nothing of a line
-        done(len(lines) - len(pieces))
+        report_done(len(lines) - len(pieces))
         requests = [
             self._request(first_line + i, lines[i], ids, prefixes[i], options, search) for i, ids in pieces.items()
         ]
         lengths = np.array(
             [len(request.src_ids) + self.tokenizer.special.per_source for request in requests], dtype=np.int64
         )
-        most = min(MAX_SENTENCES, -(-len(requests) // self.workers))
+        max_sentences = min(MAX_SENTENCES, -(-len(requests) // self.workers))
         prefix_lengths = np.array([len(request.prefix) for request in requests])  # equal ones are read in one pass
-        cut = batch_by_size(np.lexsort((-lengths, prefix_lengths)), lengths, MAX_TOKENS, most)
-        batches = [[requests[i] for i in indices] for indices in cut]
+        batch_indices = batch_by_size(np.lexsort((-lengths, prefix_lengths)), lengths, MAX_TOKENS, max_sentences)
+        batches = [[requests[i] for i in indices] for indices in batch_indices]
 
-        found = self.map_batches(lambda batch: self._translate_batch(batch, search, options), batches)
-        for batch, translations in zip(batches, found, strict=True):
+        batch_results = self.map_batches(lambda batch: self._translate_batch(batch, search, options), batches)
+        for batch, translations in zip(batches, batch_results, strict=True):
             for request in batch:
                 results[request.number - first_line] = translations[request.number]
                 self._warn_if_cut(request, translations[request.number][0], search)
-            done(len(batch))
+            report_done(len(batch))
         for i, source in enumerate(stripped):
-            results[i] = [self._with_tags(source, each, first_line + i) for each in results[i]]
+            results[i] = [self._with_tags(source, result, first_line + i) for result in results[i]]
         return results
 
     def _translate_batch(
@@ -297,18 +297,26 @@ class Translator(ABC):
     ) -> dict[int, list[Translation]]:
         """Return the translations of some requests by line number, with alignments if they are needed."""
         hypotheses = self.search_batch(requests, search, options)
-        pairs = [(request, one) for request, of_line in zip(requests, hypotheses, strict=True) for one in of_line]
+        pairs = [
+            (request, hypothesis)
+            for request, line_hypotheses in zip(requests, hypotheses, strict=True)
+            for hypothesis in line_hypotheses
+        ]
         alignments: list[list[tuple[int, int]]] = [[]] * len(pairs)
         if options.align or options.keep_tags:
-            alignments = self.align_batch([request.src_ids for request, _ in pairs], [one.tokens for _, one in pairs])
+            alignments = self.align_batch(
+                [request.src_ids for request, _ in pairs], [hypothesis.tokens for _, hypothesis in pairs]
+            )
         penalty = length_penalty(search.length_penalty, search.alpha)
         translations: dict[int, list[Translation]] = {request.number: [] for request in requests}
-        for (request, one), alignment in zip(pairs, alignments, strict=True):
-            length = len(one.tokens) + 1
-            mean = one.score * penalty(length) / length
-            sure = confidence(mean, self.calibration)
-            text = self.tokenizer.decode(one.tokens)
-            translations[request.number].append(Translation(text, one.score, one.tokens, mean, sure, alignment))
+        for (request, hypothesis), alignment in zip(pairs, alignments, strict=True):
+            length = len(hypothesis.tokens) + 1
+            mean = hypothesis.score * penalty(length) / length
+            score_confidence = confidence(mean, self.calibration)
+            text = self.tokenizer.decode(hypothesis.tokens)
+            translations[request.number].append(
+                Translation(text, hypothesis.score, hypothesis.tokens, mean, score_confidence, alignment)
+            )
         return translations
 
     def _with_tags(self, source: StrippedLine, translation: Translation, number: int) -> Translation:
@@ -322,21 +330,21 @@ class Translator(ABC):
         self, number: int, line: str, src_ids: list[int], prefix: str, options: TranslateOptions, search: SearchConfig
     ) -> Request:
         """Return the request of a line. Raises InputError if its prefix and its terms leave no room."""
-        encode, longest = self.tokenizer.encode_target, self.max_length
+        encode, max_length = self.tokenizer.encode_target, self.max_length
         prefix_ids = encode(prefix) if prefix else []
         terms = options.glossary.find(line) if options.glossary else []
         phrases = tuple(tuple(encode(words)) for words in terms)
-        needed = len(prefix_ids) + sum(map(len, phrases))
-        if longest is not None and needed >= longest:
-            what = f"prefix and terms of line {number} have {needed} pieces"
-            raise InputError(f"{what}, but this model holds at most {longest - 1}")
-        limit = max(self.limit(len(src_ids), search), needed + 1)
+        required = len(prefix_ids) + sum(map(len, phrases))
+        if max_length is not None and required >= max_length:
+            description = f"prefix and terms of line {number} have {required} pieces"
+            raise InputError(f"{description}, but this model holds at most {max_length - 1}")
+        limit = max(self.limit(len(src_ids), search), required + 1)
         return Request(number, src_ids, limit, prefix_ids, phrases)
 
     def limit(self, src_pieces: int, search: SearchConfig | None = None) -> int:
         """Return the maximum number of generated tokens for so many source pieces, end of sentence included."""
-        own = _limit(src_pieces, search or self.search)
-        return own if self.max_length is None else min(own, self.max_length)
+        search_limit = _limit(src_pieces, search or self.search)
+        return search_limit if self.max_length is None else min(search_limit, self.max_length)
 
     def _warn_if_cut(self, request: Request, best: Translation, search: SearchConfig) -> None:
         """Warn if a translation ended because the model can hold no more. The search's own limit ends repetition."""
@@ -353,11 +361,11 @@ def _limit(src_pieces: int, search: SearchConfig) -> int:
     return max(1, int(search.max_length_ratio * src_pieces) + search.max_length_extra)
 
 
-def require_readable(line: str, where: str) -> None:
-    """Raise an InputError if a line has too many characters or is not Unicode text; `where` names it."""
+def require_readable(line: str, name: str) -> None:
+    """Raise an InputError if a line has too many characters or is not Unicode text. Messages begin with `name`."""
     if len(line) > LONGEST_LINE:
-        raise InputError(f"{where} has {len(line):,} characters; at most {LONGEST_LINE:,} are read")
+        raise InputError(f"{name} has {len(line):,} characters; at most {LONGEST_LINE:,} are read")
     try:
         line.encode()
     except UnicodeEncodeError as error:  # a surrogate, which stands for a byte of an argument that is not UTF-8
-        raise InputError(f"{where} must be UTF-8, got '{one_line(line, 60)}'") from error
+        raise InputError(f"{name} must be UTF-8, got '{one_line(line, 60)}'") from error

@@ -94,7 +94,7 @@ def strip_tags(line: str, pattern: re.Pattern[str] = _TAG) -> StrippedLine:
     tags: list[Tag] = []
     ends: list[int] = []  # offset after each tag
     opening: dict[int, int] = {}
-    waiting: list[int] = []  # indices of tags that may still be closed: pairs are nested and do not overlap
+    unclosed: list[int] = []  # indices of tags that may still be closed: pairs are nested and do not overlap
     for match in [*pattern.finditer(line), None]:
         after = line[end : len(line) if match is None else match.start()]
         if tags and (not text or text.endswith(_SPACE)):  # the spaces on both sides of the tag are left
@@ -114,15 +114,17 @@ def strip_tags(line: str, pattern: re.Pattern[str] = _TAG) -> StrippedLine:
             ends.append(end)
             number = len(tags) - 1
             if match.lastgroup == "open":
-                waiting.append(number)
+                unclosed.append(number)
             elif match.lastgroup == "close":
-                same = [place for place, other in enumerate(waiting) if _name(tags[other]) == _name(tags[number])]
-                if same:
-                    opening[number] = waiting[same[-1]]
+                candidates = [
+                    position for position, index in enumerate(unclosed) if _name(tags[index]) == _name(tags[number])
+                ]
+                if candidates:
+                    opening[number] = unclosed[candidates[-1]]
                     tags[number].kind, tags[opening[number]].kind = "close", "open"
                     tags[number].left = line[match.start() - 1] != _SPACE
                     tags[opening[number]].right = line[ends[opening[number]]] != _SPACE
-                    del waiting[same[-1] :]
+                    del unclosed[candidates[-1] :]
     return StrippedLine(text, tuple(tags), opening, line)
 
 
@@ -138,55 +140,56 @@ def restore_tags(stripped: StrippedLine, translation: str, links: Links) -> tupl
         return stripped.original, []
     source, target = (list(_WORD.finditer(text)) for text in (stripped.line, translation))
     aligned: dict[int, list[int]] = {}  # source word -> target words
-    for word, place in links:
-        aligned.setdefault(word, []).append(place)
+    for source_index, target_index in links:
+        aligned.setdefault(source_index, []).append(target_index)
     offsets: dict[int, int] = {}  # index of the tag -> offset in the translation
-    guessed = []
-    spans = _spans(stripped, source, target, links)
+    uncertain = []
+    spans = _target_spans(stripped, source, target, links)
     cuts = _cuts(stripped, source, target, links)
     for number, tag in enumerate(stripped.tags):
         if number in spans:
-            offsets[number] = _edge(number, stripped, target, spans[number], cuts)
+            offsets[number] = _offset_of_paired_tag(number, stripped, target, spans[number], cuts)
         else:
             anchor = stripped.tags[stripped.opening.get(number, number)]  # a pair that encloses nothing stays together
-            offsets[number], certain = _neighbour(anchor, stripped.line, source, target, aligned)
+            offsets[number], certain = _offset_by_neighbour(anchor, stripped.line, source, target, aligned)
             if not certain:
-                guessed.append(tag.text)
+                uncertain.append(tag.text)
     _move_into_pairs(offsets, {number: stripped.tags[number] for number in spans}, stripped.line, translation)
-    _nest(offsets, stripped.opening)
+    _nest_pairs(offsets, stripped.opening)
     lost = {  # tags of pairs whose words have no translation
         number
         for closing, opening in stripped.opening.items()
         for number in (opening, closing)
         if offsets[opening] == offsets[closing] and stripped.tags[opening].at < stripped.tags[closing].at
     }
-    return _insert(translation, _in_order(offsets, stripped.opening), stripped.tags, lost), guessed
+    return _insert(translation, _sort_tags(offsets, stripped.opening), stripped.tags, lost), uncertain
 
 
-def _spans(
+def _target_spans(
     stripped: StrippedLine, source: list[re.Match[str]], target: list[re.Match[str]], links: Links
 ) -> dict[int, tuple[int, int]]:
     """Return the first and the last target word that each opening and closing tag encloses."""
     spans: dict[int, tuple[int, int]] = {}
     outermost: list[int] = []  # opening tags of the pairs so far that are in none of the others
-    sources, cores = _sources(target, links), [[word.start() + place for place in _bare(word[0])] for word in source]
+    sources = _aligned_sources(target, links)
+    bare_ranges = [[word.start() + offset for offset in _range_without_punctuation(word[0])] for word in source]
     for closing, opening in stripped.opening.items():  # inner pairs first
         begin, end = stripped.tags[opening].at, stripped.tags[closing].at
-        inner = {i for i, (first, last) in enumerate(cores) if last > begin and first < end}
+        inner = {i for i, (first, last) in enumerate(bare_ranges) if last > begin and first < end}
         words = inner or {
             i for i, word in enumerate(source) if word.end() > begin and word.start() < end and begin < end
         }
-        run = _longest_run(sources, words)
-        covered = [run] if run else []
+        aligned_range = _longest_aligned_range(sources, words)
+        ranges = [aligned_range] if aligned_range else []
         while outermost and outermost[-1] > opening:
-            covered.append(spans[outermost.pop()])
-        if covered:
-            spans[opening] = spans[closing] = min(s[0] for s in covered), max(s[1] for s in covered)
+            ranges.append(spans[outermost.pop()])
+        if ranges:
+            spans[opening] = spans[closing] = min(s[0] for s in ranges), max(s[1] for s in ranges)
             outermost.append(opening)
     return spans
 
 
-def _longest_run(source_of: Sequence[int | None], words: set[int]) -> tuple[int, int] | None:
+def _longest_aligned_range(source_of: Sequence[int | None], words: set[int]) -> tuple[int, int] | None:
     """Return the first and the last target word of the run with the most target words aligned with `words`.
 
     A run may contain words without alignment, but none that are aligned with other words. The spans of different source
@@ -194,20 +197,20 @@ def _longest_run(source_of: Sequence[int | None], words: set[int]) -> tuple[int,
     """
     best: tuple[int, int, int] | None = None
     first, count = 0, 0
-    for place, word in enumerate(source_of):
-        if word in words:
-            first, count = (place, 1) if count == 0 else (first, count + 1)
+    for target_index, source_index in enumerate(source_of):
+        if source_index in words:
+            first, count = (target_index, 1) if count == 0 else (first, count + 1)
             if best is None or count > best[0]:
-                best = count, first, place
-        elif word is not None:
+                best = count, first, target_index
+        elif source_index is not None:
             count = 0
     return None if best is None else best[1:]
 
 
-def _sources(target: list[re.Match[str]], links: Links) -> list[int | None]:
+def _aligned_sources(target: list[re.Match[str]], links: Links) -> list[int | None]:
     """Return the source word that each target word is aligned with."""
-    source_of = {place: word for word, place in links}
-    return [source_of.get(place) for place in range(len(target))]
+    source_of = {target_index: source_index for source_index, target_index in links}
+    return [source_of.get(target_index) for target_index in range(len(target))]
 
 
 @dataclass(frozen=True)
@@ -224,64 +227,67 @@ def _cuts(
 ) -> dict[int, _Cut]:
     """Return the places of those tags of pairs that stand within a word."""
     starts = [word.start() for word in source]
-    within: dict[int, list[int]] = {}  # source word -> tags
+    tags_by_word: dict[int, list[int]] = {}  # source word -> tags
     for number in sorted({*stripped.opening, *stripped.opening.values()}):
         tag = stripped.tags[number]
         i = bisect_right(starts, tag.at) - 1
         if i >= 0 and source[i].start() < tag.at < source[i].end():
-            within.setdefault(i, []).append(number)
+            tags_by_word.setdefault(i, []).append(number)
     cuts: dict[int, _Cut] = {}
-    sources = _sources(target, links) if within else []
-    for i, numbers in within.items():
-        run = _longest_run(sources, {i})
-        if run is not None:
-            begin, end = target[run[0]].start(), target[run[1]].end()
-            places = [stripped.tags[number].at - starts[i] for number in numbers]
+    sources = _aligned_sources(target, links) if tags_by_word else []
+    for i, numbers in tags_by_word.items():
+        aligned_range = _longest_aligned_range(sources, {i})
+        if aligned_range is not None:
+            begin, end = target[aligned_range[0]].start(), target[aligned_range[1]].end()
+            word_offsets = [stripped.tags[number].at - starts[i] for number in numbers]
             closes = {
                 stripped.tags[number].at - starts[i]
                 for number in numbers
                 if number in stripped.opening and stripped.tags[stripped.opening[number]].at < stripped.tags[number].at
             }
-            matched = _match(source[i][0], target[0].string[begin:end], places, closes)
-            cuts |= {number: _Cut(begin + matched[place], *run) for place, number in zip(places, numbers, strict=True)}
+            target_offsets = _match(source[i][0], target[0].string[begin:end], word_offsets, closes)
+            cuts |= {
+                number: _Cut(begin + target_offsets[word_offset], *aligned_range)
+                for word_offset, number in zip(word_offsets, numbers, strict=True)
+            }
     return cuts
 
 
-def _match(word: str, translation: str, places: Sequence[int], closes: set[int]) -> dict[int, int]:
+def _match(word: str, translation: str, word_offsets: Sequence[int], closes: set[int]) -> dict[int, int]:
     """Return the offset in a translation for each of some offsets in a word, in the same order.
 
     If neither the part before it nor the part after it is the same in the translation, the offset is the end of the
     translation if a tag is closed there, and its start otherwise, or as near to that as the order allows.
     """
-    matched: dict[int, int] = {}
-    begin, end = _bare(translation)
-    for place in places:
-        if not word[:place].strip(_OPENING_MARKS):
-            matched[place] = begin
-        elif not word[place:].strip(_CLOSING_MARKS):
-            matched[place] = end
-        elif translation.startswith(word[:place]):
-            matched[place] = place
-        elif translation.endswith(word[place:]):
-            matched[place] = len(translation) - len(word) + place
-            if place in closes:
-                matched[place] = len(translation[: matched[place]].rstrip(_SPACE))
-    least = 0
-    for place in sorted(set(places)):
-        if place in matched:
-            least = matched[place] = max(least, matched[place])
-    after = len(translation)
+    target_offsets: dict[int, int] = {}
+    begin, end = _range_without_punctuation(translation)
+    for offset in word_offsets:
+        if not word[:offset].strip(_OPENING_MARKS):
+            target_offsets[offset] = begin
+        elif not word[offset:].strip(_CLOSING_MARKS):
+            target_offsets[offset] = end
+        elif translation.startswith(word[:offset]):
+            target_offsets[offset] = offset
+        elif translation.endswith(word[offset:]):
+            target_offsets[offset] = len(translation) - len(word) + offset
+            if offset in closes:
+                target_offsets[offset] = len(translation[: target_offsets[offset]].rstrip(_SPACE))
+    lower = 0
+    for offset in sorted(set(word_offsets)):
+        if offset in target_offsets:
+            lower = target_offsets[offset] = max(lower, target_offsets[offset])
+    next_offset = len(translation)
     upper: dict[int, int] = {}
-    for place in sorted(set(places), reverse=True):
-        after = matched.get(place, after)
-        upper[place] = after
-    least, result = 0, {}
-    for place in sorted(set(places)):
-        least = result[place] = upper[place] if place in matched or place in closes else least
+    for offset in sorted(set(word_offsets), reverse=True):
+        next_offset = target_offsets.get(offset, next_offset)
+        upper[offset] = next_offset
+    lower, result = 0, {}
+    for offset in sorted(set(word_offsets)):
+        lower = result[offset] = upper[offset] if offset in target_offsets or offset in closes else lower
     return result
 
 
-def _edge(
+def _offset_of_paired_tag(
     number: int,
     stripped: StrippedLine,
     target: list[re.Match[str]],
@@ -292,8 +298,8 @@ def _edge(
     tag, line, cut = stripped.tags[number], stripped.line, cuts.get(number)
     first, last = target[span[0]], target[span[1]]
     if tag.kind == "open":
-        return cut.offset if cut is not None and cut.first == span[0] else _start(first, line, tag)
-    return cut.offset if cut is not None and cut.last == span[1] else _end(last, line, tag)
+        return cut.offset if cut is not None and cut.first == span[0] else _offset_before(first, line, tag)
+    return cut.offset if cut is not None and cut.last == span[1] else _offset_after(last, line, tag)
 
 
 def _move_into_pairs(offsets: dict[int, int], tags: dict[int, Tag], line: str, translation: str) -> None:
@@ -309,21 +315,21 @@ def _move_into_pairs(offsets: dict[int, int], tags: dict[int, Tag], line: str, t
         offsets[number] -= is_moved and start not in ends
 
 
-def _nest(offsets: dict[int, int], opening: dict[int, int]) -> None:
+def _nest_pairs(offsets: dict[int, int], opening: dict[int, int]) -> None:
     """Move the tags of a pair that is within another pair in the line into that pair."""
-    around: list[int] = []  # closing tags of the pairs around a pair
-    for first, last in sorted((first, last) for last, first in opening.items()):
-        while around and around[-1] < first:
-            around.pop()
-        offsets[last] = max(offsets[first], offsets[last])
-        if around:
-            least, most = offsets[opening[around[-1]]], offsets[around[-1]]
-            for number in (first, last):
-                offsets[number] = min(max(least, offsets[number]), most)
-        around.append(last)
+    enclosing: list[int] = []  # closing tags of the pairs around a pair
+    for opening_tag, closing_tag in sorted((opening_tag, closing_tag) for closing_tag, opening_tag in opening.items()):
+        while enclosing and enclosing[-1] < opening_tag:
+            enclosing.pop()
+        offsets[closing_tag] = max(offsets[opening_tag], offsets[closing_tag])
+        if enclosing:
+            lower, upper = offsets[opening[enclosing[-1]]], offsets[enclosing[-1]]
+            for number in (opening_tag, closing_tag):
+                offsets[number] = min(max(lower, offsets[number]), upper)
+        enclosing.append(closing_tag)
 
 
-def _in_order(offsets: dict[int, int], opening: dict[int, int]) -> list[tuple[int, int]]:
+def _sort_tags(offsets: dict[int, int], opening: dict[int, int]) -> list[tuple[int, int]]:
     """Return (offset, tag) in the order of the translation. A pair that would overlap another ends earlier."""
     closing = {first: last for last, first in opening.items()}
     ranks = _ranks(offsets, opening)
@@ -368,23 +374,23 @@ def _name(tag: Tag) -> str:
     return tag.text.strip("</>").split(maxsplit=1)[0].lower()
 
 
-def _bare(text: str) -> tuple[int, int]:
+def _range_without_punctuation(text: str) -> tuple[int, int]:
     """Return the range of a text without punctuation around it."""
     begin = len(text) - len(text.lstrip(_OPENING_MARKS))
     return begin, max(begin, len(text.rstrip(_CLOSING_MARKS)))
 
 
-def _start(word: re.Match[str], line: str, tag: Tag) -> int:
+def _offset_before(word: re.Match[str], line: str, tag: Tag) -> int:
     """Return the offset before a target word, or after its opening brackets if the tag stood after such in `line`."""
-    return word.start() + (_bare(word[0])[0] if line[: tag.at][-1:] in _OPENING else 0)
+    return word.start() + (_range_without_punctuation(word[0])[0] if line[: tag.at][-1:] in _OPENING else 0)
 
 
-def _end(word: re.Match[str], line: str, tag: Tag) -> int:
+def _offset_after(word: re.Match[str], line: str, tag: Tag) -> int:
     """Return the offset after a target word, or before its punctuation if the tag stood before such in `line`."""
-    return word.start() + (_bare(word[0])[1] if line[tag.at :][:1] in _CLOSING else len(word[0]))
+    return word.start() + (_range_without_punctuation(word[0])[1] if line[tag.at :][:1] in _CLOSING else len(word[0]))
 
 
-def _neighbour(
+def _offset_by_neighbour(
     tag: Tag, line: str, source: list[re.Match[str]], target: list[re.Match[str]], aligned: dict[int, list[int]]
 ) -> tuple[int, bool]:
     """Return the offset in the translation of a tag that encloses nothing, and whether a neighbour is aligned."""
@@ -397,34 +403,35 @@ def _neighbour(
             if word not in aligned:
                 continue
             if is_before:
-                return _end(target[max(aligned[word])], line, tag), distance == 0
-            return _start(target[min(aligned[word])], line, tag), distance == 0
+                return _offset_after(target[max(aligned[word])], line, tag), distance == 0
+            return _offset_before(target[min(aligned[word])], line, tag), distance == 0
     return target[-1].end() if target else 0, False
 
 
 def _insert(translation: str, inserted: list[tuple[int, int]], tags: Sequence[Tag], lost: set[int]) -> str:
-    """Insert tags at offsets of a translation, with spaces where the source had them, but none beside `lost` tags."""
-    text, at, spaced = "", 0, False  # spaced: a space precedes the next part
-    last, is_single = "", False  # character before the tags of pairs at the end of the text; whether it is a tag's
+    """Insert tags at offsets of a translation, with spaces where the source had them, but not next to `lost` tags."""
+    text, at, needs_space = "", 0, False  # needs_space: a space precedes the next segment
+    last_character = ""  # before the tags of pairs at the end of the text
+    is_single = False  # whether the last character belongs to a single tag
     for offset, number in inserted:
         tag = tags[number]
-        words, at = translation[at:offset], offset
-        text = _join(text, words, spaced)
-        if words:
-            spaced, last, is_single = False, words[-1:], False
+        segment, at = translation[at:offset], offset
+        text = _join(text, segment, needs_space)
+        if segment:
+            needs_space, last_character, is_single = False, segment[-1:], False
         if number in lost:
             text += tag.text
             continue
-        is_apart = tag.kind == "single" or (tag.kind == "close" and is_single)
-        text = _join(text, tag.text, spaced or (is_apart and not tag.left))
-        spaced = tag.kind != "close" and not tag.right
-        if tag.kind == "open" and (last == _SPACE or (not last and tag.at)):
-            spaced = False
+        has_space_before = tag.kind == "single" or (tag.kind == "close" and is_single)
+        text = _join(text, tag.text, needs_space or (has_space_before and not tag.left))
+        needs_space = tag.kind != "close" and not tag.right
+        if tag.kind == "open" and (last_character == _SPACE or (not last_character and tag.at)):
+            needs_space = False
         if tag.kind == "single":
-            last, is_single = tag.text[-1:], True
-    return _join(text, translation[at:], spaced)
+            last_character, is_single = tag.text[-1:], True
+    return _join(text, translation[at:], needs_space)
 
 
-def _join(text: str, more: str, spaced: bool) -> str:
-    spaced = spaced and text[-1:] not in _NO_SPACE_AFTER and more[:1] not in _NO_SPACE_BEFORE
-    return text + (_SPACE if spaced else "") + more
+def _join(text: str, segment: str, needs_space: bool) -> str:
+    needs_space = needs_space and text[-1:] not in _NO_SPACE_AFTER and segment[:1] not in _NO_SPACE_BEFORE
+    return text + (_SPACE if needs_space else "") + segment

@@ -98,8 +98,8 @@ class TorchTranslator(Translator):
             groups[len(request.prefix), bool(request.phrases)].append(request)
         results: dict[int, list[Hypothesis]] = {}
         for group in groups.values():
-            found = self._search_group(group, search, options)
-            results.update(zip((request.number for request in group), found, strict=True))
+            group_results = self._search_group(group, search, options)
+            results.update(zip((request.number for request in group), group_results, strict=True))
         return [results[request.number] for request in requests]
 
     def _search_group(
@@ -107,7 +107,7 @@ class TorchTranslator(Translator):
     ) -> list[list[Hypothesis]]:
         """Search for requests whose prefixes have the same length, and which either all have phrases or have none."""
         special = self.tokenizer.special
-        longest = max(each.limit for each in requests)
+        longest = max(request.limit for request in requests)
         on_pytorch = requests[0].prefix or longest > MOST_POSITIONS  # the model reads a prefix in one pass
         decoder = self.model if on_pytorch else self._decoder
         step = decoder.step
@@ -120,19 +120,21 @@ class TorchTranslator(Translator):
             n_best=options.n_best if options.sampling is None else 1,
             early_stopping=search.early_stopping,
         )
-        src = [self._tensor([*special.src_begin, *each.src_ids, *special.src_end]) for each in requests]
+        src = [self._tensor([*special.src_begin, *request.src_ids, *special.src_end]) for request in requests]
         src_lengths = self._tensor([len(row) for row in src])
-        limits = self._tensor([each.limit for each in requests])
-        prefixes = self._tensor([each.prefix for each in requests])
+        limits = self._tensor([request.limit for request in requests])
+        prefixes = self._tensor([request.prefix for request in requests])
         memory = decoder.encode(pad_sequence(src, batch_first=True, padding_value=special.pad), src_lengths)
         if isinstance(decoder, NativeDecoder) and options.sampling is None and not requests[0].phrases:
             return decoder.search(memory, src_lengths, limits, rules)
         cache = decoder.start(memory, src_lengths, longest)
         if options.sampling is not None:
-            draws = [[options.sampling.seed, each.number, draw] for each in requests for draw in range(options.n_best)]
-            drawn_from = np.stack([np.random.default_rng(draw).random(int(limits.max())) for draw in draws])
+            seeds = [
+                [options.sampling.seed, request.number, draw] for request in requests for draw in range(options.n_best)
+            ]
+            random_numbers = np.stack([np.random.default_rng(seed).random(int(limits.max())) for seed in seeds])
             rows = torch.arange(len(requests), device=self.device).repeat_interleave(options.n_best)
-            numbers = torch.from_numpy(drawn_from).to(self.device)
+            numbers = torch.from_numpy(random_numbers).to(self.device)
             cache = cache.select(rows)
             drawn = sample(step, cache, limits[rows], rules, prefixes[rows], options.sampling, numbers)
             return [drawn[i : i + options.n_best] for i in range(0, len(drawn), options.n_best)]
@@ -142,7 +144,7 @@ class TorchTranslator(Translator):
 
     @cached_property
     def _decoder(self) -> Any:
-        """What runs the decoder in searches: the compiled one, or the model. Its weights are packed once, here."""
+        """Decoder of the searches: the compiled one, whose weights are packed here once, or the model."""
         return NativeDecoder(self.model) if self.pytorch_reason is None else self.model
 
     @cached_property

@@ -53,8 +53,8 @@ def attention(
     options = mask_options(attention_mask)
     assert options is not None  # a boolean mask is never a bias
     assert rel_embeddings is not None  # the encoder passes them
-    reached, rows = reached_rows(module, hidden_states.shape[1], hidden_states.device)
-    embeddings = module.pos_dropout(rel_embeddings)[reached]
+    used, rows = used_embeddings(module, hidden_states.shape[1], hidden_states.device)
+    embeddings = module.pos_dropout(rel_embeddings)[used]
     query, key, value, K, Q = projections(module, hidden_states, embeddings)
     attended = relative_attention(
         query,
@@ -91,13 +91,13 @@ def projections(
     return query, key, value, K, Q
 
 
-def reached_rows(module: Any, length: int, device: torch.device) -> tuple[slice, Tensor]:
+def used_embeddings(module: Any, length: int, device: torch.device) -> tuple[slice, Tensor]:
     """Return which position embeddings a sequence needs, and the row among them of each i − j, the farthest first."""
-    buckets, most = getattr(module, "position_buckets", -1), module.max_relative_positions
-    farthest, span = min(length - 1, most), buckets if buckets > 0 else most
+    buckets, max_distance = getattr(module, "position_buckets", -1), module.max_relative_positions
+    farthest, span = min(length - 1, max_distance), buckets if buckets > 0 else max_distance
     distance = torch.arange(farthest, -farthest - 1, -1, device=device)
     if buckets > 0:
-        distance = make_log_bucket_position(distance, buckets, most).long()
+        distance = make_log_bucket_position(distance, buckets, max_distance).long()
     # Buckets of less than half the span are distances. Short sequences project few rows.
     reach = farthest if farthest < span // 2 else span
     return slice(span - reach, span + reach + 1), distance.clamp(-span, span - 1) + reach
@@ -115,8 +115,8 @@ def encoder(
     return_dict: bool = True,
 ) -> Any:
     """Run the layers with a mask of valid keys and no distances."""
-    given = query_states is not None or relative_pos is not None or attention_mask.dim() != 2
-    if given or needs_attention_weights(module, output_attentions):
+    is_unsupported = query_states is not None or relative_pos is not None or attention_mask.dim() != 2
+    if is_unsupported or needs_attention_weights(module, output_attentions):
         return original_forward(
             module, hidden_states, attention_mask, output_hidden_states, output_attentions, query_states,
             relative_pos, return_dict,

@@ -41,7 +41,7 @@ from relattn.integrations.transformers.family import Family, sound_inputs
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 from relattn.positions import is_valid
 
-PIECE = 512  # positions whose frames the convolutions before the layers read at a time
+CHUNK_POSITIONS = 512  # positions whose frames the convolutions before the layers read at a time
 
 
 def attention(
@@ -128,17 +128,17 @@ def subsample(module: Any, features: Tensor, attention_mask: Tensor | None) -> T
     config, frames = module.config, features.shape[1]
     factor, margin = config.subsampling_factor, config.subsampling_conv_kernel_size // 2
     length = -(-frames // factor)
-    if length <= PIECE:
+    if length <= CHUNK_POSITIONS:
         states: Tensor = module.subsampling(features, attention_mask)
         return states
-    parts = []
-    for begin in range(0, length, PIECE):
-        first, end = max(0, begin - margin), begin + PIECE + margin
-        part, mask = features[:, first * factor : end * factor], None
+    outputs = []
+    for begin in range(0, length, CHUNK_POSITIONS):
+        first, end = max(0, begin - margin), begin + CHUNK_POSITIONS + margin
+        chunk_features, mask = features[:, first * factor : end * factor], None
         if attention_mask is not None:
-            mask = is_valid(part.shape[1], attention_mask.sum(-1) - first * factor)
-        parts.append(module.subsampling(part, mask)[:, begin - first : begin - first + PIECE])
-    return torch.cat(parts, dim=1)
+            mask = is_valid(chunk_features.shape[1], attention_mask.sum(-1) - first * factor)
+        outputs.append(module.subsampling(chunk_features, mask)[:, begin - first : begin - first + CHUNK_POSITIONS])
+    return torch.cat(outputs, dim=1)
 
 
 def encoder(original_forward: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> Any:

@@ -165,7 +165,7 @@ def _name(element: Any) -> str:
 
 
 def _is_text(child: Any) -> bool:
-    """Whether a child of a run is text or its format, and not, for instance, a page break or a picture."""
+    """Return whether a child of a run is text or its format, and not, for instance, a page break or a picture."""
     return _name(child) in _TEXT_ELEMENTS and not (_name(child) == "br" and child.attrib)
 
 

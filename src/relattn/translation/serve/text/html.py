@@ -2,7 +2,7 @@
 
 Text with inline elements (`<b>`, `<a href=…>`) is one text, with a placeholder tag such as `<m0>` for each element. A
 translator that keeps tags moves the placeholders along with the words. For one that does not, each piece of text
-between two tags is a text of its own. Scripts, code and elements with `translate="no"` are left unchanged.
+between two tags is a separate text. Scripts, code and elements with `translate="no"` are left unchanged.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Markup:
             self._soup = BeautifulSoup(html, "html.parser")
         self._keep_tags = keep_tags
         self._prefix = _unused_prefix(html)
-        self._places: list[tuple[list[PageElement], dict[str, Any]]] = []  # nodes of a text, elements by placeholder
+        self._locations: list[tuple[list[PageElement], dict[str, Any]]] = []  # nodes of a text, elements by placeholder
         self.texts: list[str] = []
         self._collect(self._soup, 0)
 
@@ -63,9 +63,9 @@ class Markup:
             translations: a translation per text.
             escape: whether to escape & and < in them.
         """
-        for (nodes, elements), translation in zip(self._places, translations, strict=True):
-            first, *others = nodes
-            for node in others:  # before the new nodes are inserted, which bs4 would step over each time
+        for (nodes, elements), translation in zip(self._locations, translations, strict=True):
+            first, *remaining = nodes
+            for node in remaining:  # before the new nodes are inserted, which bs4 would step over each time
                 node.extract()
             first.replace_with(*self._parse(translation, elements))
         return self._soup.decode(formatter="minimal" if escape else HTMLFormatter(None))
@@ -80,14 +80,14 @@ class Markup:
             if self._keep_tags and is_text:
                 elements: dict[str, Any] = {}
                 self.texts.append("".join(self._with_placeholders(node, elements) for node in run))
-                self._places.append((run, elements))
+                self._locations.append((run, elements))
                 continue
             for node in nodes:
                 if isinstance(node, Tag):
                     self._collect(node, depth + 1)
                 else:
                     self.texts.append(_SPACE.sub(" ", str(node)))
-                    self._places.append(([node], {}))
+                    self._locations.append(([node], {}))
 
     def _with_placeholders(self, node: PageElement, elements: dict[str, Any]) -> str:
         """Return the text of a node with placeholder tags, and add their elements to `elements`."""
@@ -115,7 +115,7 @@ class Markup:
                 empty = elements[part].copy_self()  # its content would be copied once per nesting level
                 node.append(empty)
                 opened.append((part, empty))
-            elif any(start == each for each, _ in opened):
+            elif any(start == opened_tag for opened_tag, _ in opened):
                 while opened.pop()[0] != start:
                     pass
         return top
@@ -144,7 +144,7 @@ def _unused_prefix(html: str) -> str:
 
 
 def _is_inline(node: PageElement, depth: int) -> bool:
-    """Whether a node is text, or an inline element that contains nothing but inline nodes."""
+    """Return whether a node is text, or an inline element that contains only inline nodes."""
     if not isinstance(node, Tag):
         return True
     return node.name in _INLINE and depth < MAX_DEPTH and all(_is_inline(child, depth + 1) for child in node.children)

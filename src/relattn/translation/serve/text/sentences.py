@@ -49,8 +49,8 @@ class SplitText:
             if closed != opened or closed not in self.divided:
                 break
             count += 1
-        kept = "".join(f"</{name}>" for name in closing[: len(closing) - count])
-        return kept + boundary[2] + "".join(f"<{name}>" for name in opening[count:])
+        closing_tags = "".join(f"</{name}>" for name in closing[: len(closing) - count])
+        return closing_tags + boundary[2] + "".join(f"<{name}>" for name in opening[count:])
 
 
 def split(text: str, language: str, *, keep_tags: bool = False, separator: str = "") -> SplitText:
@@ -64,11 +64,11 @@ def split(text: str, language: str, *, keep_tags: bool = False, separator: str =
     """
     sentences: list[str] = []
     between = [""]
-    paired = _paired(text) if keep_tags else set()
+    paired = _paired_names(text) if keep_tags else set()
     opened: list[str] = []  # names of the elements that began in an earlier sentence
     divided: set[str] = set()
     for number, line in enumerate(_LINE_ENDS.split(text)):
-        for part in [line] if number % 2 else _parts(line, language, keep_tags):
+        for part in [line] if number % 2 else _sentence_parts(line, language, keep_tags):
             sentence = part.strip()
             before, _, after = part.partition(sentence) if sentence else (part, "", "")
             between[-1] += before
@@ -88,7 +88,7 @@ def split(text: str, language: str, *, keep_tags: bool = False, separator: str =
     return SplitText(sentences, spaces, frozenset(divided))
 
 
-def _paired(text: str) -> set[str]:
+def _paired_names(text: str) -> set[str]:
     """Return the names of the placeholder tags that are opened once and then closed once."""
     tags: dict[str, list[str | None]] = {}
     for tag in PLACEHOLDER.finditer(text):
@@ -96,7 +96,7 @@ def _paired(text: str) -> set[str]:
     return {name for name, groups in tags.items() if groups == ["open", "close"]}
 
 
-def _parts(line: str, language: str, keep_tags: bool) -> Iterator[str]:
+def _sentence_parts(line: str, language: str, keep_tags: bool) -> Iterator[str]:
     """Yield the sentences of a line with the white space after them, in parts of at most LONGEST characters of text."""
     tags = list(PLACEHOLDER.finditer(line))[::-1] if keep_tags else []
     begin = end = 0
