@@ -62,6 +62,19 @@ def test_biases_equal_the_reference(case):
     assert_backends_equal_the_reference(case, SHAPES[case["shape"]], case["dtype"], *names)
 
 
+@pytest.mark.parametrize("backend", ["native", "dense", "triton"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("options", [{"scale": 0.0}, {"dropout_p": 1.0}], ids=str)
+def test_factors_of_zero(backend, dtype, options):
+    """Products that are multiplied by zero are written, too."""
+    if backend == "triton" and dtype == torch.float64:
+        return  # refused
+    inputs = make_inputs(Shape(2, 2, 1, 64, 64, dim=32, value_dim=32, left=3, right=3), dtype=dtype)
+    budget = budgets(relative_attention, inputs, clip=3, **options)
+    with nan_in_new_memory():
+        assert_within_budget(relative_attention, inputs, backend, budget=budget, clip=3, **options)
+
+
 @pytest.mark.parametrize("case", cases(2, seed=7, rel_bias=[False, True], **POS_QUERY), ids=name_of)
 def test_triton_equals_the_reference(case):
     """In the interpreter, which takes time for every sequence and head."""

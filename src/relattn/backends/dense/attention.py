@@ -149,7 +149,7 @@ def scores(task: Inputs) -> Tensor:
     """Return the scores of a part, (batch, heads, queries, keys)."""
     query, key, table = task.query, task.key, task.key_table
     pairs = query.new_empty(*query.shape[:3], key.shape[2])
-    stack_heads(pairs, key).baddbmm_(stack_heads(query, key), stack_heads(key, key).mT, beta=0, alpha=task.scale)
+    write_product(stack_heads(pairs, key), stack_heads(query, key), stack_heads(key, key).mT, factor=task.scale)
     if table is not None:
         task.labelling().add(pairs, multiply_table(task.relative_query(), table.mT * task.scale))
     if task.query_table is not None:
@@ -166,12 +166,11 @@ def scores(task: Inputs) -> Tensor:
 
 def weighted_sum(out: Tensor, probabilities: Tensor, by_label: Tensor | None, task: Inputs) -> None:
     """Write keep_scale · Σ_j p_ij (v_j + aV_ij) to `out`, (batch, heads, queries, value_dim)."""
-    value, beta = task.value, 0.0
+    value, is_sum = task.value, task.value_table is not None
     if task.value_table is not None and by_label is not None:
         write_table_product(out, by_label, task.value_table)
-        beta = task.keep_scale
-    flat = stack_heads(out, value)
-    flat.baddbmm_(stack_heads(probabilities, value), stack_heads(value, value), beta=beta, alpha=task.keep_scale)
+    factors = stack_heads(probabilities, value), stack_heads(value, value)
+    write_product(stack_heads(out, value), *factors, factor=task.keep_scale, is_sum=is_sum)
     if task.attends is not None:
         out.masked_fill_(~task.attends, 0.0)
 
@@ -194,19 +193,19 @@ def task_gradients(
 
     ds = query.new_empty(*query.shape[:3], key.shape[2])  # first the gradient of the probabilities
     flat = stack_heads(ds, key)
-    flat.baddbmm_(grads, stack_heads(value, key).mT, beta=0)
+    write_product(flat, grads, stack_heads(value, key).mT)
     if task.value_table is not None:
         labelling.add(ds, multiply_table(grad, task.value_table.mT))
     dropped = probabilities
     if task.dropout_mask is not None:
         dropped = probabilities * task.dropout_mask
         ds *= task.dropout_mask
-    d_value.baddbmm_(stack_heads(dropped, key).mT, grads, beta=0)
+    write_product(d_value, stack_heads(dropped, key).mT, grads)
     torch._softmax_backward_data(ds, probabilities, -1, ds.dtype, grad_input=ds)
     if out[4] is not None:
         out[4].add_(ds.sum_to_size(out[4].shape))
 
-    d_key.baddbmm_(flat.mT, queries, beta=0, alpha=task.scale)
+    write_product(d_key, flat.mT, queries, factor=task.scale)
     d_key_table = d_value_table = d_query_table = None
     if task.query_table is not None:
         transposed = ds.mT.contiguous()  # (batch, heads, keys, queries)
@@ -214,16 +213,15 @@ def task_gradients(
         d_query_table = table_gradient(ds_of_keys, task.key_per_head(), task.query_table) * task.scale
         d_keys = multiply_table(ds_of_keys, task.query_table * task.scale)
         out[1].add_(d_keys.unflatten(1, (key.shape[1], -1)).sum(2))
-    beta = 0.0
+    is_sum = task.key_table is not None and out[3] is None
     if task.key_table is not None:
         ds_by_label = labelling.collect(ds, task.key_table.shape[1])
         d_key_table = table_gradient(ds_by_label, task.relative_query(), task.key_table) * task.scale
         if out[3] is None:
             write_table_product(out[0], ds_by_label, task.key_table)
-            beta = task.scale
         else:
             write_table_product(out[3], ds_by_label, task.key_table * task.scale)
-    d_query.baddbmm_(flat, keys, beta=beta, alpha=task.scale)
+    write_product(d_query, flat, keys, factor=task.scale, is_sum=is_sum)
     if task.value_table is not None and by_label is not None:
         d_value_table = table_gradient(by_label, grad, task.value_table)
     return d_key_table, d_value_table, d_query_table
@@ -257,6 +255,14 @@ def multiply_table(rows: Tensor, table: Tensor) -> Tensor:
         return rows @ table
     batch, heads, n, inner = rows.shape
     return (rows.reshape(batch * heads * n, inner) @ table[0]).view(batch, heads, n, table.shape[2])
+
+
+def write_product(out: Tensor, a: Tensor, b: Tensor, *, factor: float = 1.0, is_sum: bool = False) -> None:
+    """Write factor · a b to `out`, or factor · (out + a b) if `is_sum`. All are (batch, rows, columns)."""
+    if factor == 0.0:  # in half types, PyTorch does not write to `out` if alpha is 0
+        out.baddbmm_(a, b, beta=float(is_sum)).mul_(factor)
+    else:
+        out.baddbmm_(a, b, beta=factor * is_sum, alpha=factor)
 
 
 def write_table_product(out: Tensor, rows: Tensor, table: Tensor) -> None:
