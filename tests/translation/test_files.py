@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from relattn.translation import files
 from relattn.translation.errors import InputError
 from relattn.translation.files import output, putting, write_atomically
 
@@ -23,6 +24,15 @@ def test_file_is_replaced_by_a_new_one(tmp_path):
         assert before.read() == b"old"  # an open file is unchanged
     assert path.read_bytes() == b"new"
     assert names(tmp_path) == [path.name]
+
+
+def test_directories_are_written_where_the_system_cannot_sync_them(tmp_path, monkeypatch):
+    """On Linux, a directory cannot be opened for writing: as on Windows, opening it to sync it would fail."""
+    monkeypatch.setattr(files, "CAN_SYNC_DIRECTORIES", False)
+    with putting(tmp_path / "bundle") as aside:
+        aside.mkdir()
+        (aside / "weights").write_bytes(b"new")
+    assert (tmp_path / "bundle" / "weights").read_bytes() == b"new"
 
 
 @pytest.mark.parametrize(

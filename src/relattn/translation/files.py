@@ -15,6 +15,7 @@ from pathlib import Path
 from relattn.translation.errors import InputError, reason, require
 
 PART = ".*.part"  # pattern of files that a killed process may leave in a directory
+CAN_SYNC_DIRECTORIES = os.name != "nt"  # Windows syncs only files, which must be open for writing
 
 
 @contextmanager
@@ -147,7 +148,9 @@ def _sync(path: Path, *, inside: bool = True) -> None:
     if inside and path.is_dir():
         for file in path.iterdir():
             _sync(file)
-    handle = os.open(path, os.O_RDONLY)
+    if not CAN_SYNC_DIRECTORIES and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDONLY if CAN_SYNC_DIRECTORIES else os.O_RDWR)
     try:
         os.fsync(handle)
     finally:

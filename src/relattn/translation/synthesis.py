@@ -22,6 +22,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from relattn.translation import processor
 from relattn.translation.bundle import WEIGHTS
 from relattn.translation.config import Recipe, SyntheticCleaningConfig, as_dict
 from relattn.translation.config.yaml import read_yaml, to_config
@@ -215,8 +216,8 @@ def read_student(path: str, text: SyntheticText, out: Path) -> Recipe:
     listed = (src.resolve(), tgt.resolve()) in [(Path(a).resolve(), Path(b).resolve()) for a, b in pairs]
     require(listed, f"{path}: data.train_src and data.train_tgt must be {src} and {tgt}, or be in data.train_list")
     if recipe.train.accelerator != "gpu":
-        needed, memory = estimate.memory(recipe), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        if needed is not None and needed.total > memory:
+        needed, memory = estimate.memory(recipe), processor.memory()
+        if needed is not None and memory is not None and needed.total > memory:
             raise InputError(
                 f"{path}: the student must fit into {as_size(memory)} of memory, got {as_size(needed.total)}"
             )

@@ -40,6 +40,24 @@ def test_help_and_loading_import_few_libraries(model):
     subprocess.run([sys.executable, "-c", SCRIPT, model], check=True, stdout=subprocess.DEVNULL)
 
 
+@pytest.mark.parametrize("prepared", [lambda path: path.symlink_to(path.parent), lambda path: path.mkdir()])
+def test_directory_for_temporary_files_that_others_can_change_is_not_used(tmp_path, prepared):
+    """Another user may have prepared it, with links to files that matplotlib would overwrite."""
+    usual = tmp_path / f"relattn-matplotlib-{os.getuid()}"
+    prepared(usual)
+    usual.chmod(0o777)
+    script = (
+        "from relattn.translation.commands.main import main; main([]); import os; print(os.environ['MPLCONFIGDIR'])"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "MPLCONFIGDIR"}
+    environment["TMPDIR"] = str(tmp_path)
+    output = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True, text=True)
+    path = Path(output.stdout.splitlines()[-1])
+    assert path.parent == tmp_path
+    assert path != usual
+    assert not path.exists()  # removed at the end
+
+
 def test_help_and_version(relattn):
     for arguments in ((), ("--help",), ("-h",), ("analyze", "--help")):
         result = relattn(*arguments)

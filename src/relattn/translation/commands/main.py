@@ -5,8 +5,11 @@ Every user error ends in one line on standard error and exit code 2.
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -52,8 +55,8 @@ _HELP = ("-h", "--help")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with these arguments, or with those of the process. Return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
-    # Lightning imports matplotlib, which keeps a cache. It must not be in the home directory.
-    os.environ.setdefault("MPLCONFIGDIR", str(Path(tempfile.gettempdir()) / f"relattn-matplotlib-{os.getuid()}"))
+    if "MPLCONFIGDIR" not in os.environ:  # Lightning imports matplotlib, whose cache must not be in the home directory
+        os.environ["MPLCONFIGDIR"] = _cache_of_matplotlib()
     try:
         if sys.stdout is None:
             raise InputError("standard output is closed")
@@ -118,6 +121,21 @@ def _report(message: str, code: int = 2) -> int:
         if message:
             print(f"relattn: {one_line(message)}", file=sys.stderr)
     return code
+
+
+def _cache_of_matplotlib() -> str:
+    """Return a directory for temporary files that no other user can have prepared or can change."""
+    if sys.platform == "win32":  # each user has a directory for temporary files
+        return str(Path(tempfile.gettempdir()) / "relattn-matplotlib")
+    path = Path(tempfile.gettempdir()) / f"relattn-matplotlib-{os.getuid()}"
+    with suppress(OSError):
+        path.mkdir(mode=0o700, exist_ok=True)
+        status = path.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
+            return str(path)
+    path = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return str(path)
 
 
 def _discard_unwritable_output() -> None:

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import Pipe, get_context
-from multiprocessing.connection import Connection
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 
@@ -96,7 +96,7 @@ def filter_pool(
     if processes == 1:
         yield partial(map, partial(filter_chunk, make_cleaner()))
         return
-    idle: SimpleQueue[Connection] = SimpleQueue()
+    idle: SimpleQueue[Any] = SimpleQueue()
     workers = []
     threads = ThreadPoolExecutor(processes)
     try:
@@ -117,7 +117,7 @@ def filter_pool(
 
 
 def _filter_in_order(
-    threads: ThreadPoolExecutor, idle: SimpleQueue[Connection], max_pending: int, chunks: Iterable[Chunk]
+    threads: ThreadPoolExecutor, idle: SimpleQueue[Any], max_pending: int, chunks: Iterable[Chunk]
 ) -> Iterator[FilteredChunk]:
     """Filter chunks, of which at most `max_pending` are under way."""
     pending: deque[Future[FilteredChunk]] = deque()
@@ -129,7 +129,7 @@ def _filter_in_order(
         yield pending.popleft().result()
 
 
-def _ask_worker(idle: SimpleQueue[Connection], chunk: Chunk) -> FilteredChunk:
+def _ask_worker(idle: SimpleQueue[Any], chunk: Chunk) -> FilteredChunk:
     """Have an idle worker filter a chunk."""
     pipe = idle.get()
     try:
@@ -142,7 +142,7 @@ def _ask_worker(idle: SimpleQueue[Connection], chunk: Chunk) -> FilteredChunk:
     return filtered
 
 
-def _work(pipe: Connection, make_cleaner: Callable[[], Cleaner]) -> None:
+def _work(pipe: Any, make_cleaner: Callable[[], Cleaner]) -> None:
     """Filter chunks until the pipe is closed. Ctrl-C is left to the parent process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     cleaner = make_cleaner()

@@ -156,7 +156,8 @@ def _agent_settings(defaults: dict[str, str]) -> Iterator[None]:
     names = [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]
     levels = {logger: logger.level for logger in map(logging.getLogger, names)}
     in_main_thread = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT) if in_main_thread else ()
+    names_of_signals = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if in_main_thread else ()
+    numbers = [getattr(signal, name) for name in names_of_signals if hasattr(signal, name)]
     handlers = {number: signal.getsignal(number) for number in numbers}  # the agent does not restore them
     added = {name: value for name, value in defaults.items() if name not in os.environ}
     os.environ.update(added)
