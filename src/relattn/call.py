@@ -5,6 +5,7 @@ every default. A backend gets the result. The fields are also the schema of the 
 (`backends/custom_ops.py`).
 """
 
+import math
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -84,6 +85,7 @@ class Call(NamedTuple):
             batch, heads, queries, dim, keys, value_dim = map(int, (batch, heads, queries, dim, keys, value_dim))
 
         # Numbers.
+        checks.check_flag("is_causal", is_causal)
         checks.check_dropout("dropout_p", dropout_p)
         checks.check_scale(scale)
         scale = dim**-0.5 if scale is None else scale
@@ -189,12 +191,16 @@ def with_bias(
 ) -> tuple[Tensor, Tensor]:
     """Return a relative query and its table, so that their products include a bias per label.
 
-    The table has one more column, the bias, and the query one more component, 1 / scale. Without a table, the query is
-    a view of one number. So no backend needs code for this bias.
+    The table has more columns, each the bias, and the query more components, which add up to 1 / scale. One is exact
+    enough in float32 and float64; half types need two. Without a table, the query is a view of these numbers. So no
+    backend needs code for this bias.
     """
-    column = rel_bias[..., None]
-    factor = torch.full((1, 1, 1, 1), 1.0 / scale, dtype=query.dtype, device=query.device)
-    component = factor.expand_as(query[..., :1])
+    rest, factors = 1.0 / scale, []
+    for _ in range(2 if accumulation_dtype(query.dtype) != query.dtype else 1):
+        factors.append(torch.full((1, 1, 1, 1), rest, dtype=query.dtype, device=query.device))
+        rest -= rounded(rest, query.dtype)
+    column = rel_bias[..., None].expand(*rel_bias.shape, len(factors))
+    component = torch.cat(factors, dim=-1).expand(*query.shape[:3], len(factors))
     if rel_key is None:
         return component, column
     if rel_key.dim() != column.dim():
@@ -202,6 +208,15 @@ def with_bias(
         rel_key, column = (table.expand(heads, *table.shape[-2:]) for table in (rel_key, column))
     rows = query if rel_query is None else rel_query
     return torch.cat((rows, component), dim=-1), torch.cat((rel_key, column), dim=-1)
+
+
+def rounded(value: float, dtype: torch.dtype) -> float:
+    """Return the nearest number of a half type, found without reading a tensor, so that tracers see a constant."""
+    digits = {torch.bfloat16: 8, torch.float16: 11}.get(dtype)
+    if digits is None:
+        return value
+    mantissa, exponent = math.frexp(value)
+    return math.ldexp(round(math.ldexp(mantissa, digits)), exponent - digits)
 
 
 def autocast(x: Tensor | None, device: str) -> Any:

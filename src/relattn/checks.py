@@ -4,6 +4,7 @@ Each check assumes that the checks before it passed. A check that fails raises o
 given.
 """
 
+import math
 import operator
 from typing import Any
 
@@ -72,11 +73,20 @@ def check_dropout(name: str, probability: Any) -> None:
         raise ValueError(f"{name} must be a probability in [0, 1], got {probability!r}")
 
 
+def check_flag(name: str, value: Any) -> None:
+    """Check a switch."""
+    if not isinstance(value, bool | torch.SymBool):
+        given = f"a tensor of shape {show(value)}" if isinstance(value, Tensor) else repr(value)
+        raise ValueError(f"{name} must be True or False, got {given}")
+
+
 def check_scale(scale: Any) -> None:
     """Check the factor on the scores; None stands for the default."""
     if scale is not None and not isinstance(scale, float | int | torch.SymFloat):
         hint = "; pass scale.item(), or multiply query by it if it is learned" if isinstance(scale, Tensor) else ""
         raise ValueError(f"scale must be a number, got {scale!r}{hint}")
+    if isinstance(scale, float) and not math.isfinite(scale):
+        raise ValueError(f"scale must be finite, got {scale}")
 
 
 def check_beyond(beyond: Any) -> None:

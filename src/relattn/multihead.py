@@ -136,8 +136,10 @@ class RelativeMultiheadAttention(nn.Module):
             backend: As in `relative_attention`.
 
         Raises:
-            ValueError: `module` has an option that the class does not support.
+            ValueError: `module` is no nn.MultiheadAttention, or has an option that the class does not support.
         """
+        if not isinstance(module, nn.MultiheadAttention):
+            raise ValueError(f"module must be an nn.MultiheadAttention, got {type(module).__name__}")
         weight = module.out_proj.weight
         layer = cls(
             module.embed_dim,
@@ -203,7 +205,7 @@ class RelativeMultiheadAttention(nn.Module):
             A pair of the output, in the layout of `query`, and None.
 
         Raises:
-            ValueError: `need_weights` is True, or a shape does not fit.
+            ValueError: `need_weights` is True, or a shape or dtype does not fit.
         """
         if need_weights:
             raise ValueError("need_weights must be False, since attention weights are never stored, got True")
@@ -248,6 +250,9 @@ class RelativeMultiheadAttention(nn.Module):
         batch, heads, queries, _ = query.shape
         keys = key.shape[2]
         masks = []
+        for name, mask in (("key_padding_mask", key_padding_mask), ("attn_mask", attn_mask)):
+            if mask is not None and not (mask.dtype == torch.bool or mask.is_floating_point()):
+                raise ValueError(f"{name} must be bool or floating-point, got {mask.dtype}")
         if key_padding_mask is not None:
             if key_padding_mask.shape != (batch, keys):
                 raise ValueError(f"key_padding_mask must have shape ({batch}, {keys}), got {show(key_padding_mask)}")

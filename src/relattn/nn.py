@@ -195,7 +195,7 @@ class SelfAttention(nn.Module):
     def empty_cache(self, batch: int, capacity: int = 0) -> AttentionCache:
         """Return an empty cache for `batch` sequences, with room for `capacity` positions; it grows by doubling."""
         shape = batch, self.num_key_heads, capacity, self.head_dim
-        return AttentionCache((self.key.weight.new_empty(shape), self.value.weight.new_empty(shape)), appended=False)
+        return AttentionCache((new_memory(self.key, shape), new_memory(self.value, shape)), appended=False)
 
     @overload
     def forward(
@@ -238,6 +238,8 @@ class SelfAttention(nn.Module):
                 another layer.
         """
         if cache is not None:
+            if not isinstance(cache, AttentionCache):
+                raise ValueError(f"cache must be an AttentionCache, got {type(cache).__name__}; see empty_cache")
             self._check_stream(cache)
         query, key, value = (
             project(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -377,3 +379,12 @@ def check_count(name: str, count: Any) -> None:
     """Check a number of dimensions or heads."""
     if as_integer(count) is None or count < 1:
         raise ValueError(f"{name} must be an integer >= 1, got {count!r}")
+
+
+def new_memory(layer: nn.Module, shape: tuple[int, ...]) -> Tensor:
+    """Allocate memory for outputs of a linear layer, which may be quantized: these compute in the default dtype."""
+    weight = getattr(layer, "weight", None)
+    if not isinstance(weight, Tensor):  # PyTorch's quantized layers have a method of this name
+        return torch.empty(shape)
+    dtype = weight.dtype if weight.dtype.is_floating_point else torch.get_default_dtype()
+    return torch.empty(shape, dtype=dtype, device=weight.device)
