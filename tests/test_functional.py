@@ -1,5 +1,7 @@
 """The two operators: algebra that every backend must obey, PyTorch's own machinery, and what is refused."""
 
+import functools
+import math
 import runpy
 from dataclasses import replace
 from types import SimpleNamespace
@@ -82,6 +84,18 @@ def test_rel_bias_is_the_bias_of_its_labels(tables, rel_dim, per_head, bias_per_
         return operator(**others, bias=rows, **options)  # label −1 takes the last row, a zero
 
     assert_close(outputs_and_gradients(operator, inputs, **options), outputs_and_gradients(with_bias, inputs))
+
+
+@pytest.mark.parametrize("backend", ["native", "triton"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("related", [False, True])
+@pytest.mark.parametrize("dim", [16, 80, 96])
+def test_rel_bias_is_as_exact_as_its_dtype(backend, dtype, related, dim):
+    """Half types round 1/scale, by which the bias must not be multiplied; these backends compute scores in float32."""
+    x, table = torch.zeros(1, 1, 7, dim, dtype=dtype), torch.zeros(1, dim, dtype=dtype) if related else None
+    bias = torch.tensor([-50.0], dtype=dtype)
+    _, lse = relative_attention(x, x, x, table, None, rel_bias=bias, clip=0, return_lse=True, backend=backend)
+    torch.testing.assert_close(lse, torch.full_like(lse, math.log(7) - 50), rtol=0, atol=1e-4)
 
 
 @FAST
@@ -220,6 +234,16 @@ def test_vmap_equals_one_call_per_index(backend):
 
     got = torch.func.vmap(attend, in_dims=1)(queries.transpose(0, 1))
     assert_close(got, torch.stack([attend(each) for each in queries]))
+
+
+@pytest.mark.parametrize("randomness", ["same", "different"])
+@pytest.mark.parametrize("backend", ["native", "dense"])
+def test_dropout_in_vmap(backend, randomness):
+    x = torch.eye(9)[None, None].expand(2, 1, 1, 9, 9)
+    attend = functools.partial(relative_attention, dropout_p=0.5, backend=backend)
+    first, second = torch.func.vmap(attend, randomness=randomness)(x, x, x) > 0.0  # whether a pair is kept
+    assert torch.equal(first, second) == (randomness == "same")
+    assert 10 < first.sum() < 71
 
 
 @pytest.mark.parametrize("backend", ["dense", "reference"])
@@ -441,7 +465,14 @@ REFUSED = [  # what is changed, and which facts the message has
     ({"rel_bias": zeros(5), "scale": 0.0}, "scale must not be 0 with rel_bias.*0.0"),
     ({"mask": zeros(3, 1, 5, 5, dtype=torch.bool)}, r"mask.*\(2, 4, 5, 5\).*\(3, 1, 5, 5\)"),
     ({"scale": torch.tensor(0.5)}, r"scale.*tensor\(0.5000\).*item"),
+    ({"scale": math.nan}, "scale must be finite.*nan"),
+    ({"scale": math.inf}, "scale must be finite.*inf"),
+    ({"scale": 2**2000}, "scale must be finite"),
+    ({"scale": True}, "scale must be a number.*True"),
+    ({"is_causal": "no"}, "is_causal must be True or False.*'no'"),
+    ({"is_causal": torch.tensor([True, False])}, r"is_causal must be True or False.*\(2,\)"),
     ({"dropout_p": 1.5}, "dropout_p.*1.5"),
+    ({"dropout_p": math.nan}, "dropout_p.*nan"),
     ({"backend": "fast"}, f"backend.*{', '.join(backends.NAMES)}.*'auto'.*'fast'"),
     ({"relations": integers(5).expand(1, 1, 5, 5)}, r"relations.*\[-1, 5\).*from 5 to 5"),
     ({"relations": zeros(1, 1, 5, 5)}, "relations.*integer.*float32"),

@@ -95,7 +95,12 @@ BROKEN = {  # how the float64 kernels are broken, and a fact in the reason
     "missing": (lambda path: path.unlink(), f"none in this installation for {BEST}"),
     "no object": (lambda path: path.write_bytes(b"nothing"), "float64.so"),
     "another object": (lambda path: compile_to(path, "int nothing;"), "another version of arguments.h"),
-    "another machine": (lambda path: path.write_bytes(b"\x7fELF" + bytes(14) + b"\x08\x00"), "another machine"),
+    "another machine": (
+        lambda path: path.write_bytes(path.read_bytes()[:18] + b"\x08\x00" + path.read_bytes()[20:]),
+        "another machine",
+    ),
+    "cut off": (lambda path: path.write_bytes(path.read_bytes()[:100_000]), "complete.*100,000 bytes"),
+    "cut off in its header": (lambda path: path.write_bytes(path.read_bytes()[:40]), "complete.*40 bytes"),
     "refused by the system": (
         lambda path: compile_to(path, UNUSABLE.format(library.checksum_of(library.KERNELS[torch.float32].library))),
         "this system cannot run",

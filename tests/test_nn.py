@@ -146,6 +146,18 @@ def test_dropout_is_for_training_only():
     close(attention.eval()(x), layer()(x))
 
 
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+def test_quantized_layer_decodes_with_a_cache():
+    attention, x = layer(is_causal=True).float().eval(), sentences(2, 7).float()
+    quantized = torch.ao.quantization.quantize_dynamic(attention, {torch.nn.Linear}, dtype=torch.qint8)
+    first, cache = quantized(x[:, :4], cache=quantized.empty_cache(2))
+    second, _ = quantized(x[:, 4:], cache=cache)
+    want = attention(x)
+    rounding = (quantized(x) - want).abs().max().item()  # activations are rounded by the range of the whole tensor
+    torch.testing.assert_close(torch.cat((first, second), dim=1), want, rtol=0, atol=2 * rounding)
+
+
 def test_layer_exports_with_any_batch_and_length():
     attention = layer(is_causal=True).eval()
     batch, n = torch.export.Dim("batch"), torch.export.Dim("n")
@@ -200,6 +212,7 @@ def test_bad_arguments_are_refused():
         (lambda: RelativePositionTable(-1, 4), "clip.*-1"),
         (lambda: RelativePositionTable(1, 4, 0), "heads.*0"),
         (lambda: layer()(sentences(1, 2), cache=layer().empty_cache(1)), "is_causal=True"),
+        (lambda: layer()(sentences(1, 2), cache=(sentences(1, 2),) * 2), "cache.*AttentionCache.*tuple.*empty_cache"),
     ]
     for make, facts in refused:
         with pytest.raises(ValueError, match=facts):

@@ -4,8 +4,8 @@ Each check assumes that the checks before it passed. A check that fails raises o
 given.
 """
 
-import math
 import operator
+import sys
 from typing import Any
 
 import torch
@@ -82,10 +82,10 @@ def check_flag(name: str, value: Any) -> None:
 
 def check_scale(scale: Any) -> None:
     """Check the factor on the scores; None stands for the default."""
-    if scale is not None and not isinstance(scale, float | int | torch.SymFloat):
+    if scale is not None and (isinstance(scale, bool) or not isinstance(scale, float | int | torch.SymFloat)):
         hint = "; pass scale.item(), or multiply query by it if it is learned" if isinstance(scale, Tensor) else ""
         raise ValueError(f"scale must be a number, got {scale!r}{hint}")
-    if isinstance(scale, float) and not math.isfinite(scale):
+    if isinstance(scale, float | int) and not abs(scale) <= sys.float_info.max:
         raise ValueError(f"scale must be finite, got {scale}")
 
 

@@ -46,9 +46,7 @@ def test_directory_for_temporary_files_that_others_can_change_is_not_used(tmp_pa
     usual = tmp_path / f"relattn-matplotlib-{os.getuid()}"
     prepared(usual)
     usual.chmod(0o777)
-    script = (
-        "from relattn.translation.commands.main import main; main([]); import os; print(os.getenv('MPLCONFIGDIR'))"
-    )
+    script = "from relattn.translation.commands.main import main; main([]); import os; print(os.getenv('MPLCONFIGDIR'))"
     environment = {name: value for name, value in os.environ.items() if name != "MPLCONFIGDIR"}
     environment["TMPDIR"] = str(tmp_path)
     output = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True, text=True)

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relattn.backends import pairs
-from relattn.backends.autograd import has_gradients
+from relattn.backends.autograd import has_gradients, is_transformed
 from relattn.backends.capabilities import FIELDS, Capabilities
 from relattn.backends.dense.attention import differentiable_attention
 from relattn.backends.dense.diagonals import Diagonals, diagonals_of
@@ -21,8 +21,11 @@ def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     hidden, live = masks(call)
     kept = None
     if call.dropout_p > 0.0:
-        kept = torch.empty(*call.query.shape[:3], call.key.shape[2], dtype=torch.bool, device=call.query.device)
-        kept.bernoulli_(1.0 - call.dropout_p)
+        shape, device = (*call.query.shape[:3], call.key.shape[2]), call.query.device
+        if is_transformed(()):  # torch.vmap draws other numbers for each index only into a new tensor
+            kept = torch.rand(shape, device=device) >= call.dropout_p
+        else:
+            kept = torch.empty(shape, dtype=torch.bool, device=device).bernoulli_(1.0 - call.dropout_p)
     tables, label, diagonals = labels(call)
     rel_key, rel_value, pos_query = tables
     tensors = (

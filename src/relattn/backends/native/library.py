@@ -3,6 +3,7 @@
 import ctypes
 import platform
 import re
+import struct
 import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,8 @@ TYPES = {
     torch.float16: 2,
 }  # type codes of arrays, as in `rows.h`
 PADDING = 16  # the last dimension of table gradients is a multiple of this, as in `rows.h`
+
+ELF_HEADER = struct.Struct("<18xH20xQ10xHH2x")  # machine; offset, entry size and number of entries of the sections
 
 
 class Kernels(NamedTuple):
@@ -85,9 +88,7 @@ def object_of(level: str, dtype: str, folder: Path, source: Source = ATTENTION) 
 def load(level: str, real: torch.dtype, folder: Path = FOLDER, source: Source = ATTENTION) -> Kernels:
     """Load the kernels compiled for a processor level; OSError if they are missing or of another version."""
     path = object_of(level, name_of(real), folder, source)
-    machine = machine_in(path)
-    if machine not in (None, MACHINE):
-        raise OSError(f"{path.name} must be compiled for {MACHINE}, got {machine}")
+    check_file(path)
     library = ctypes.CDLL(str(path))
     header = (folder / source.header).read_bytes()
     if not hasattr(library, "relattn_checksum") or checksum_of(library) != zlib.crc32(header):
@@ -108,13 +109,23 @@ def checksum_of(library: ctypes.CDLL) -> int:
     return ctypes.c_uint32.in_dll(library, "relattn_checksum").value
 
 
-def machine_in(path: Path) -> str | None:
-    """Return the machine in an ELF file's header: Linux reports a library for another machine as a missing file."""
-    start = path.read_bytes()[:20]
-    if start[:4] == b"\x7fELF":
-        number = int.from_bytes(start[18:20], "little")
-        return {62: "x86_64", 183: "aarch64"}.get(number, f"another machine (ELF's number {number})")
-    return None
+def check_file(path: Path) -> None:
+    """Raise an OSError unless an ELF file is complete and for this machine.
+
+    Linux reports a library for another machine as a missing file, and ends the process when it loads part of a file.
+    """
+    with open(path, "rb") as file:
+        header, size = file.read(ELF_HEADER.size), path.stat().st_size
+    if header[:4] != b"\x7fELF":
+        return
+    if len(header) == ELF_HEADER.size:
+        number, sections, entry_size, entries = ELF_HEADER.unpack(header)
+        machine = {62: "x86_64", 183: "aarch64"}.get(number, f"another machine (ELF's number {number})")
+        if machine != MACHINE:
+            raise OSError(f"{path.name} must be compiled for {MACHINE}, got {machine}")
+        if size >= sections + entry_size * entries:  # the table of sections is the end of the file
+            return
+    raise OSError(f"{path.name} must be complete, but the file ends after {size:,} bytes; install again")
 
 
 def load_best(supported: list[str], real: torch.dtype, folder: Path, source: Source = ATTENTION) -> Kernels:
