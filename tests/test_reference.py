@@ -67,7 +67,8 @@ def test_relative_attention_equals_loops(data, clip, is_causal):
 
     side = st.none() | st.integers(0, 4)
     window = data.draw(st.none() | st.tuples(side, side))
-    chunk = data.draw(st.none() | st.tuples(st.integers(1, 3), side)) if window is None else None
+    chunks = st.tuples(st.integers(1, 3), side) | st.tuples(st.integers(1, 3), side, side)
+    chunk = data.draw(st.none() | chunks) if window is None else None
 
     def label(b, h, i, j):
         distance = j - (starts[b] + i)
@@ -82,8 +83,9 @@ def test_relative_attention_equals_loops(data, clip, is_causal):
                 limit is None or x <= limit for x, limit in zip((position - j, j - position), window, strict=True)
             )
         if chunk is not None:
-            size, before = chunk
-            is_valid &= j // size <= position // size and (before is None or position // size - j // size <= before)
+            size, before, after = (*chunk, 0)[:3]
+            ahead = j // size - position // size
+            is_valid &= (before is None or ahead >= -before) and (after is None or ahead <= after)
         return is_valid and (j <= position or not is_causal)
 
     lengths = {"key_lengths": torch.tensor(key_lengths), "query_lengths": torch.tensor(query_lengths)}

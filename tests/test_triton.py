@@ -221,7 +221,7 @@ def test_tiles_visit_only_the_chunks_of_their_labels(monkeypatch):
 
 
 WINDOWS = [(15, 0), (16, 17), (17, 1), (33, None), (None, 15), (0, 31)]  # tiles have 16 queries and keys
-CHUNKS = [(16, 1), (15, 0), (17, 1), (5, None)]
+CHUNKS = [(16, 1), (15, 0), (17, 1), (5, None), (16, 0, 1), (7, None, 2), (15, 1, None)]
 
 
 @pytest.mark.parametrize("clip", [3, 30])

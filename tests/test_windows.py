@@ -22,7 +22,9 @@ SIDES = st.sampled_from([None, 0, 1, 3, 63, 64, 65, 130])
     offset=st.integers(-70, 600),
     clip=st.sampled_from([(0, 0), (2, 5), (70, 64)]),
     limits=st.tuples(SIDES, SIDES).map(lambda window: {"window": window})
-    | st.tuples(st.sampled_from([1, 5, 64, 70]), st.sampled_from([None, 0, 1, 3])).map(lambda chunk: {"chunk": chunk}),
+    | st.tuples(st.sampled_from([1, 5, 64, 70]), *[st.sampled_from([None, 0, 1, 3])] * 2).map(
+        lambda chunk: {"chunk": chunk}
+    ),
     is_causal=st.booleans(),
 )
 def test_windows_around_the_ends_of_tiles_equal_the_reference(queries, keys, offset, clip, limits, is_causal):
@@ -50,6 +52,8 @@ def call_of(queries, keys, labels, **options):
         ({"window": (3, 5), "is_causal": True}, 3, None),
         ({"chunk": (3, 2)}, 6, 2),
         ({"chunk": (9, 0)}, 0, 8),
+        ({"chunk": (3, 0, 3)}, 0, None),
+        ({"chunk": (3, 0, None)}, 0, None),
         ({"chunk": (3, None), "is_causal": True}, None, None),
     ],
 )
@@ -126,6 +130,10 @@ def test_a_window_compiles_and_exports_with_any_length():
         ({"window": (1, 2**30)}, "2^29"),
         ({"chunk": (0, 1)}, "(0, 1)"),
         ({"chunk": (4, -1)}, "(4, -1)"),
+        ({"chunk": (4, 1, -1)}, "(4, 1, -1)"),
+        ({"chunk": (4, 1, 1, 1)}, "(4, 1, 1, 1)"),
+        ({"chunk": 4}, "got 4"),
+        ({"chunk": (2**20, 0, 2**20)}, "2^29"),
         ({"chunk": (2**20, 2**20)}, "2^29"),
         ({"chunk": (4, 1), "window": (2, 2)}, "without window"),
     ],
@@ -141,5 +149,8 @@ def test_a_stream_of_chunks_must_be_whole_chunks():
     _, cache = layer(torch.zeros(1, 3, 6), cache=layer.empty_cache(1))
     with pytest.raises(ValueError, match="whole chunks of 4"):
         layer(torch.zeros(1, 4, 6), cache=cache)
+    ahead = RelativeSelfAttention(6, 2, clip=3, chunk=(4, 1, 1))
+    with pytest.raises(ValueError, match="chunks that attend to none after them"):
+        ahead(torch.zeros(1, 4, 6), cache=ahead.empty_cache(1))
     with pytest.raises(ValueError, match="count"):
         cache.drop(4)

@@ -137,8 +137,7 @@ class Call(NamedTuple):
         window_left, window_right = checks.check_window(window)
         size = 1
         if chunk is not None:
-            size, window_left = checks.check_chunk(chunk, window)
-            window_right = size - 1
+            size, window_left, window_right = checks.check_chunk(chunk, window)
 
         # A clipping range or a window wider than the sequence costs no more than the sequence: rows of tables that no
         # pair takes are cut off, and so are sides of the window that hide no pair.

@@ -120,18 +120,21 @@ def check_window(window: Any) -> tuple[int | None, int | None]:
     return left, right
 
 
-def check_chunk(chunk: Any, window: Any) -> tuple[int, int | None]:
-    """Return the size of a chunk and the number of positions before it to attend to; None for no limit."""
-    if not is_pair(chunk) or not is_width(chunk[0], 1) or not (chunk[1] is None or is_width(chunk[1])):
-        rule = "chunk must be a pair (size, left_chunks) of an integer >= 1 and an integer >= 0 or None"
-        raise ValueError(f"{rule}, each at most 2^29, got {chunk!r}")
+def check_chunk(chunk: Any, window: Any) -> tuple[int, int | None, int | None]:
+    """Return the size of a chunk, and how many positions before and after its first one it attends to; None: all."""
+    is_sequence = isinstance(chunk, tuple | list) and len(chunk) in (2, 3)
+    if not is_sequence or not is_width(chunk[0], 1) or not all(x is None or is_width(x) for x in chunk[1:]):
+        rule = "chunk must be (size, left_chunks) or (size, left_chunks, right_chunks)"
+        raise ValueError(f"{rule}, a size >= 1 and numbers >= 0 or None, each at most 2^29, got {chunk!r}")
     if window is not None:
         raise ValueError(f"chunk must be given without window, got chunk={chunk!r} and window={window!r}")
     size = as_integer(chunk[0])
-    before = None if chunk[1] is None else as_integer(chunk[1]) * size
-    if before is not None and not is_width(before):
-        raise ValueError(f"chunk must span at most 2^29 positions before a query's chunk, got {chunk!r}")
-    return size, before
+    before, after = (None if x is None else as_integer(x) for x in (*chunk[1:], 0)[:2])
+    before = None if before is None else before * size
+    after = None if after is None else after * size + size - 1
+    if not all(x is None or is_width(x) for x in (before, after)):
+        raise ValueError(f"chunk must span at most 2^29 positions on either side, got {chunk!r}")
+    return size, before, after
 
 
 def is_pair(x: Any) -> bool:

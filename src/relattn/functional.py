@@ -22,7 +22,7 @@ from relattn.call import Beyond, Call, casts
 
 Clip = int | tuple[int, int] | None
 Window = tuple[int | None, int | None] | None
-Chunk = tuple[int, int | None] | None
+Chunk = tuple[int, int | None] | tuple[int, int | None, int | None] | None
 
 
 class Options(TypedDict, total=False):
@@ -91,9 +91,10 @@ def relative_attention(
         window: The sliding window (left, right): a query at position i attends to keys from i − left to i + right, as
             with flash-attention's `window_size`. None for a side: no limit. Time and memory of "native" and "triton"
             are linear in the length for a fixed window.
-        chunk: (size, left_chunks): a query attends to the keys of its own chunk of `size` positions, and of as many
-            chunks before it; chunks begin at multiples of `size`. None for left_chunks: all chunks before it. It must
-            not be combined with `window`. Both are combined with all other arguments.
+        chunk: (size, left_chunks) or (size, left_chunks, right_chunks): a query attends to the keys of its own chunk
+            of `size` positions, and of as many chunks before and after it (default: none after it); chunks begin at
+            multiples of `size`. None for a side: all chunks there. It must not be combined with `window`. Both are
+            combined with all other arguments.
         lengths: (batch,) numbers of valid positions of right-padded sequences in self-attention: `key_lengths` and
             `query_lengths` in one. It must be given without these, and requires queries == keys.
         key_lengths: (batch,) numbers of valid keys. Later keys are padding, which nothing attends to.

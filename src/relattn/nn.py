@@ -161,7 +161,7 @@ class SelfAttention(nn.Module):
         is_causal: Whether a position attends to itself and earlier positions only.
         window: The sliding window (left, right), as in `relative_attention`. Default: none, and `attention` is called
             without this option.
-        chunk: (size, left_chunks), as in `relative_attention`. Default: as for `window`.
+        chunk: (size, left_chunks, right_chunks), as in `relative_attention`. Default: as for `window`.
     """
 
     def __init__(
@@ -182,13 +182,13 @@ class SelfAttention(nn.Module):
         self.num_heads, self.head_dim, self.is_causal = num_heads, query.out_features // num_heads, is_causal
         self.num_key_heads = num_heads if num_key_heads is None else num_key_heads
         self.limits: Options = {}
-        left, size = check_window(window)[0], 1
+        (left, right), size = check_window(window), 1
         if window is not None:
             self.limits["window"] = window
         if chunk is not None:
-            size, left = check_chunk(chunk, window)
+            size, left, right = check_chunk(chunk, window)
             self.limits["chunk"] = chunk
-        self.window_left, self.chunk_size = left, size
+        self.window_left, self.window_right, self.chunk_size = left, right, size
         self.query, self.key, self.value, self.out = query, key, value, out
         self.attention = attention
 
@@ -263,8 +263,9 @@ class SelfAttention(nn.Module):
         """Check that positions to come cannot change the outputs of those in the cache."""
         if self.is_causal:
             return
-        if "chunk" not in self.limits:
-            raise ValueError("a cache must be used with is_causal=True: later positions would change earlier outputs")
+        if "chunk" not in self.limits or self.window_right != self.chunk_size - 1:
+            rule = "a cache must be used with is_causal=True, or with chunks that attend to none after them"
+            raise ValueError(f"{rule}: later positions would change earlier outputs")
         held = cache.next_position
         ends = held.tolist() if isinstance(held, Tensor) else [held]
         if any(end % self.chunk_size != 0 for end in ends):
@@ -295,7 +296,7 @@ class RelativeSelfAttention(SelfAttention):
         bias: Whether the projections have a bias.
         is_causal: Whether a position attends to itself and earlier positions only.
         window: The sliding window (left, right), as in `relative_attention`.
-        chunk: (size, left_chunks), as in `relative_attention`.
+        chunk: (size, left_chunks, right_chunks), as in `relative_attention`.
         backend: As in `relative_attention`.
         device: Device of the parameters.
         dtype: Dtype of the parameters.

@@ -92,7 +92,11 @@ def call_of(case: Case, shape: Shape, dtype: torch.dtype, device: str = "cpu") -
         options["window"] = tuple(sides)
     elif case["window"] == "chunk":
         before = int(integers(0, 3)) if integers(0, 4) else None
-        options["chunk"] = (int(integers(1, max(2, shape.keys // 3))), before)
+        options["chunk"] = (
+            int(integers(1, max(2, shape.keys // 3))),
+            before,
+            *([], [0], [1], [2], [None])[integers(0, 5)],
+        )
     if case["lengths"] != "none":
         options["key_lengths"] = integers(0, shape.keys + 1, shape.batch)
         options["key_lengths"][0] = shape.keys

@@ -17,6 +17,7 @@ except ImportError:
     _active_collector = None
 
 from relattn import relative_attention
+from relattn.checks import check_chunk
 from relattn.functional import Chunk, Window
 from relattn.positions import is_valid
 
@@ -140,8 +141,8 @@ def farthest_distance(keys: int, window: Window = None, chunk: Chunk = None) -> 
     """Return the largest distance |i − j| of a query and a key that may attend, for queries among the keys."""
     sides = window or (None, None)
     if chunk is not None:
-        size, left_chunks = chunk
-        sides = (None if left_chunks is None else (left_chunks + 1) * size - 1), size - 1
+        size, left, right = check_chunk(chunk, window)
+        sides = None if left is None else left + size - 1, right
     return min(keys - 1, max(keys - 1 if side is None else side for side in sides))
 
 
