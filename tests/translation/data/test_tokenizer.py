@@ -22,20 +22,26 @@ TEXTS = [
 ]
 BASIC_PLANE = "".join(chr(code) for code in range(0x10000) if not 0xD800 <= code < 0xE000 and code != 0x0A)
 TOKENIZER = Tokenizer.train(LINES, 340, seed=1)
+BY_RULE = {
+    "nfc": TOKENIZER,
+    **{rule: Tokenizer.train(LINES, 340, seed=1, normalization=rule) for rule in ("nmt_nfkc", "identity")},
+}
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n")))
-def test_any_line_comes_back(text):
-    ids = TOKENIZER.encode(text)
-    assert TOKENIZER.decode(ids) == text
-    assert all(4 <= i < TOKENIZER.vocab_size for i in ids)
-    (pair,) = TOKENIZER.encode_pairs([(text, f"{text} x")])
-    assert pair == (ids, TOKENIZER.encode_target(f"{text} x"))
-    assert TOKENIZER.decode(TOKENIZER.sample(text, random.Random(1))) == text
+def test_any_line_comes_back_as_it_is_normalized(text):
+    for rule, tokenizer in BY_RULE.items():
+        ids, read = tokenizer.encode(text), tokenizer.normalize(text)
+        assert tokenizer.decode(ids) == read
+        assert rule != "identity" or read == text
+        assert all(4 <= i < tokenizer.vocab_size for i in ids)
+        (pair,) = tokenizer.encode_pairs([(text, f"{text} x")])
+        assert pair == (ids, tokenizer.encode_target(f"{text} x"))
+        assert tokenizer.decode(tokenizer.sample(text, random.Random(1))) == read
 
 
 for each in (*TEXTS, BASIC_PLANE):
-    test_any_line_comes_back = example(each)(test_any_line_comes_back)
+    test_any_line_comes_back_as_it_is_normalized = example(each)(test_any_line_comes_back_as_it_is_normalized)
 
 
 def test_pieces():

@@ -14,6 +14,7 @@ from relattn.translation.config.data import (
     AugmentConfig,
     CleaningConfig,
     DataConfig,
+    Normalization,
     Perturbation,
     SyntheticCleaningConfig,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "CleaningConfig",
     "DataConfig",
     "ModelConfig",
+    "Normalization",
     "Perturbation",
     "PositionSpec",
     "Positions",

@@ -9,6 +9,7 @@ from relattn.translation.config.base import Config, number
 from relattn.translation.errors import require
 
 MOST_WEIGHT = 1000  # passes over a corpus per epoch
+Normalization = Literal["nfc", "nmt_nfkc", "identity"]
 Perturbation = Literal["join_lines", "drop_punctuation", "typos", "title_case", "upper_case"]
 
 
@@ -54,6 +55,9 @@ class DataConfig(Config):
             on the first.
         temperature: With several corpora, an epoch draws from each in proportion to (pairs · weight)^(1 / temperature).
         builtin_lines: Number of training lines drawn from the built-in corpus.
+        normalization: Normalization of all text, also of text to translate and of translations. nfc removes invisible
+            and control characters and unnecessary spaces, and gives each character one encoding. nmt_nfkc, the default
+            of SentencePiece, also replaces characters by similar ones: ½ by 1⁄2, ² by 2. identity changes nothing.
         vocab_size: Maximum number of SentencePiece tokens, shared by both sides.
         vocab_lines: Maximum number of lines, of both sides, to learn the vocabulary from. If there are more, they are
             drawn at random.
@@ -73,6 +77,7 @@ class DataConfig(Config):
     valid_list: str = ""
     temperature: float = number(1.0, "[0.01, 1e6]")
     builtin_lines: int = number(20_000, "[1, 1e9]")
+    normalization: Normalization = "nfc"
     vocab_size: int = number(8000, "[1, 1048576]")
     vocab_lines: int = number(500_000, "[1, 1e9]")
     max_tokens: int = number(4096, "[1, 1e9]")

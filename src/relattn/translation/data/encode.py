@@ -253,7 +253,13 @@ def _train_tokenizer(recipe: Recipe, corpora: list[Corpus]) -> Tokenizer:
     kept = (pair for pair in pairs if _reason_to_drop(pair, max_characters, config.max_words) is None)
     augments = [config.augment, *(stage.augment for stage in recipe.stages)]
     lines = chain.from_iterable(sample_perturbed(kept, augments, recipe.seed))
-    return Tokenizer.train(lines, config.vocab_size, seed=recipe.seed, max_lines=config.vocab_lines)
+    return Tokenizer.train(
+        lines,
+        config.vocab_size,
+        seed=recipe.seed,
+        max_lines=config.vocab_lines,
+        normalization=config.normalization,
+    )
 
 
 @dataclass(frozen=True)

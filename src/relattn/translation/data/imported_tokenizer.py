@@ -21,7 +21,7 @@ from typing import get_type_hints
 
 import sentencepiece
 
-from relattn.translation.data.tokenizer import TOKENIZER, SpecialTokens, Tokenizer, load_model, text_ids
+from relattn.translation.data.tokenizer import TOKENIZER, SpecialTokens, Tokenizer, load_model, normalized, text_ids
 from relattn.translation.errors import InputError, one_line, reading, require
 
 TGT_TOKENIZER, VOCABULARY = "tokenizer.target.model", "vocabulary.json"
@@ -135,6 +135,10 @@ class ImportedTokenizer:
     def frequencies(self) -> dict[str, float]:
         """Return the source pieces that are text, all with the same weight."""
         return dict.fromkeys(self._text, 1.0)
+
+    def normalize(self, text: str) -> str:
+        """Return a source line as the model reads it."""
+        return normalized(self._src_model, text)
 
     def encode(self, text: str) -> list[int]:
         """Return the piece ids of a source line, without special tokens."""

@@ -1,8 +1,8 @@
 """Tokenizer: one SentencePiece unigram model for source and target, from raw text to piece ids and back.
 
-No text is normalized or lost: characters outside the vocabulary are spelled as UTF-8 bytes, all spaces are kept, and
-every digit is a piece. So decode(encode(x)) == x for any text of one line. Models are trained and held in memory; their
-bytes are what a run and a bundle store.
+Characters outside the vocabulary are spelled as UTF-8 bytes, and every digit is a piece. So decode(encode(x)) is
+normalize(x) for any text of one line, and x itself if the rule is "identity" (`normalization.py`). Models are trained
+and held in memory; their bytes are what a run and a bundle store.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 import sentencepiece
 
+from relattn.translation.config import Normalization
+from relattn.translation.data.normalization import trainer_options
 from relattn.translation.errors import InputError, reading, require
 from relattn.translation.processor import cores
 
@@ -91,7 +93,10 @@ class Tokenizer:
         spelled = "".join(pieces).replace(SPACE_MARK, " ")
         probe = f"  {spelled}  {spelled[::-1]} {bytes(range(128)).decode()}{_STAND_IN} "
         restored = self._model.decode(self._model.encode(probe))
-        require(restored == probe, "not a SentencePiece model as this toolkit trains them, or a damaged one")
+        require(
+            restored == normalized(self._model, probe),
+            "not a SentencePiece model as this toolkit trains them, or a damaged one",
+        )
         self.vocabularies = pieces, pieces
         self.vocab_size = len(pieces)
         self.vocab_sizes = len(pieces), len(pieces)
@@ -102,7 +107,15 @@ class Tokenizer:
         self._ways: dict[str, tuple[list[list[int]], list[float]]] = {}
 
     @classmethod
-    def train(cls, lines: Iterable[str], vocab_size: int, *, seed: int, max_lines: int | None = None) -> Tokenizer:
+    def train(
+        cls,
+        lines: Iterable[str],
+        vocab_size: int,
+        *,
+        seed: int,
+        max_lines: int | None = None,
+        normalization: Normalization = "nfc",
+    ) -> Tokenizer:
         """Learn a vocabulary of at most vocab_size pieces. A small text gives fewer.
 
         Args:
@@ -110,6 +123,7 @@ class Tokenizer:
             vocab_size: maximum number of pieces, special tokens included.
             seed: random seed for drawing lines.
             max_lines: maximum number of lines to learn from, drawn at random; by default all.
+            normalization: rule that is applied to all text.
 
         Raises:
             InputError: there is no text, or its characters alone need more than vocab_size pieces.
@@ -125,8 +139,7 @@ class Tokenizer:
                 hard_vocab_limit=False,
                 model_type="unigram",
                 max_sentencepiece_length=LONGEST_PIECE,
-                normalization_rule_name="identity",
-                remove_extra_whitespaces=False,
+                **trainer_options(normalization),
                 split_digits=True,
                 byte_fallback=True,
                 character_coverage=0.9999,
@@ -158,6 +171,12 @@ class Tokenizer:
         """Return the pieces that are text, each with its probability."""
         return {self.vocabularies[0][i]: math.exp(self._model.get_score(i)) for i in text_ids(self._model)}
 
+    def normalize(self, text: str) -> str:
+        """Return a line as the model reads it."""
+        if SPACE_MARK not in text:
+            return normalized(self._model, text)
+        return normalized(self._model, text.replace(SPACE_MARK, _STAND_IN)).replace(_STAND_IN, SPACE_MARK)
+
     def encode(self, text: str) -> list[int]:
         """Return the piece ids of a source line, without special tokens."""
         if SPACE_MARK not in text:
@@ -176,7 +195,7 @@ class Tokenizer:
             text: source or target line.
             random: generator that is drawn from.
         """
-        words = text.split(" ")
+        words = self.normalize(text).split(" ")
         if "" in words or SPACE_MARK in text:
             return self.encode(text)
         ids: list[int] = []
@@ -232,6 +251,11 @@ def load_model(content: bytes) -> tuple[sentencepiece.SentencePieceProcessor, li
         return model, [model.id_to_piece(i) for i in range(model.get_piece_size())]
     except Exception as error:
         raise InputError("not a SentencePiece model, or a damaged one") from error
+
+
+def normalized(model: sentencepiece.SentencePieceProcessor, text: str) -> str:
+    """Return a text as a model reads it, without the space that it puts before the first word."""
+    return model.normalize(text).replace(SPACE_MARK, " ").removeprefix(" ")
 
 
 def text_ids(model: sentencepiece.SentencePieceProcessor) -> list[int]:

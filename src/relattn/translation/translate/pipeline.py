@@ -263,8 +263,7 @@ class Translator(ABC):
             if prefix.strip() and not line.strip():
                 raise InputError(f"line {number} is blank, so its prefix must be blank too")
         stripped = [strip_tags(line) for line in lines] if options.keep_tags else []
-        if stripped:
-            lines = [source.line for source in stripped]
+        lines = [source.line for source in stripped] if stripped else list(map(self.tokenizer.normalize, lines))
         results = [[Translation("", 0.0, [])] for _ in lines]
         encoded = {
             i: self._encode_source(line, f"line {first_line + i}") for i, line in enumerate(lines) if line.strip()
