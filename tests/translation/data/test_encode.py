@@ -14,7 +14,7 @@ from relattn.translation.data.mixture import Mixture, read_corpus_list
 from relattn.translation.data.storage import open_pairs, write_pairs
 from relattn.translation.errors import InputError
 
-SRC = [f"the cat number {i} sat on the mat" for i in range(40)] + ["", "short", "   ", "long " * 30, "a b", "c d"]
+SRC = [f"the cat number {i} sat on the mat" for i in range(40)] + ["", "short", "   ", "long " * 62, "a b", "c d"]
 TGT = [f"die Katze Nummer {i} saß auf der Matte" for i in range(40)]
 TGT += ["leer", "kurz", "x", "lang", "lang " * 62, "eins"]
 SETTINGS = ["train_src", "train_tgt", "valid_src", "valid_tgt"]

@@ -54,7 +54,7 @@ def normalizer() -> sentencepiece.SentencePieceNormalizer:
     return _nfc(add_dummy_prefix=False, escape_whitespaces=False, remove_extra_whitespaces=True)
 
 
-def _nfc(**spaces: bool) -> sentencepiece.SentencePieceNormalizer:
+def _nfc(**spaces: Any) -> sentencepiece.SentencePieceNormalizer:
     sentencepiece.set_min_log_level(2)  # it reports its number of rules
     return sentencepiece.SentencePieceNormalizer(norm_map=list(_nfc_rules().items()), **spaces)
 
@@ -91,7 +91,7 @@ def _composition_rules() -> dict[str, str]:
         elif code in _HANGUL:
             rules |= {decomposed: character, unicodedata.normalize("NFC", decomposed[:2]) + decomposed[2:]: character}
         else:
-            base, *marks = decomposed
+            base, marks = decomposed[0], decomposed[1:]
             for order in permutations(marks):
                 for count in range(len(marks)):
                     spelling = unicodedata.normalize("NFC", base + "".join(order[:count])) + "".join(order[count:])
