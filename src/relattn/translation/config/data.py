@@ -10,7 +10,7 @@ from relattn.translation.errors import require
 
 MOST_WEIGHT = 1000  # passes over a corpus per epoch
 Normalization = Literal["nfc", "nmt_nfkc", "identity"]
-Perturbation = Literal["join_lines", "drop_punctuation", "typos", "title_case", "upper_case"]
+Perturbation = Literal["join_lines", "drop_punctuation", "typos", "title_case", "upper_case", "copy"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,8 @@ class AugmentConfig(Config):
         typos: Share of pairs with typing errors in the source, in one word of ten.
         title_case: Share of pairs in which every word begins with a capital letter, on both sides.
         upper_case: Share of pairs in upper case, on both sides.
+        copy: Share of pairs into which the same text is inserted on both sides, so that a model learns to copy emoji,
+            symbols, addresses, placeholders, long numbers and words of other scripts.
         sample_tokens: Share of pairs whose words are split into tokens at random, on both sides (subword
             regularization, Kudo 2018). Requires a tokenizer trained by this toolkit.
     """
@@ -34,6 +36,7 @@ class AugmentConfig(Config):
     typos: float = number(0.0, "[0, 1]")
     title_case: float = number(0.0, "[0, 1]")
     upper_case: float = number(0.0, "[0, 1]")
+    copy: float = number(0.0, "[0, 1]")
     sample_tokens: float = number(0.0, "[0, 1]")
 
 

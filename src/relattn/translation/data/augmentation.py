@@ -1,4 +1,4 @@
-"""Augmentation: capital letters, typing errors, missing punctuation, joined lines, and random splits into tokens.
+"""Augmentation: capital letters, typing errors, missing punctuation, joined lines, copied text, random tokens.
 
 A perturbation changes a sentence pair so that its target is still a translation of its source. In training, each has a
 share of the pairs of an epoch, drawn again for every epoch. What happens to a pair is a pure function of (seed, epoch,
@@ -21,6 +21,7 @@ from typing import get_args
 import numpy as np
 
 from relattn.translation.config import AugmentConfig, Perturbation
+from relattn.translation.data import copied_text
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.data.storage import Pairs
 from relattn.translation.data.tokenizer import Tokenizer
@@ -75,6 +76,7 @@ PERTURBATIONS: dict[str, Callable[[Pair, Random], Pair]] = {  # in this order, a
     "typos": typos,
     "title_case": title_case,
     "upper_case": upper_case,
+    "copy": copied_text.insert,
 }
 JOIN_LINES = "join_lines"
 NAMES = get_args(Perturbation)
@@ -110,7 +112,11 @@ def sample_perturbed(pairs: Iterable[Pair], shares: Sequence[AugmentConfig], see
         shares: augmentation of each stage. The largest share of a perturbation counts.
         seed: random seed.
     """
-    largest = {name: max(getattr(config, name) for config in shares) for name in PERTURBATIONS}
+    largest = {
+        name: max(getattr(config, name) for config in shares)
+        for name in PERTURBATIONS
+        if name != "copy"  # its random characters need no tokens of their own
+    }
     if not any(largest.values()):
         yield from pairs
         return

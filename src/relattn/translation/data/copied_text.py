@@ -1,0 +1,115 @@
+"""Text that a translation copies: emoji, symbols, addresses, placeholders, long numbers, words of other scripts.
+
+A model learns to copy from sentence pairs that have the same such text on both sides. No list of such texts could be
+complete, so most of them are made of random characters.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+_EMOJI = [(0x1F600, 0x1F64F), (0x1F300, 0x1F5FF), (0x1F680, 0x1F6C5), (0x1F90D, 0x1F9FF), (0x2700, 0x27BF)]
+_SYMBOLS = "→←↔•·★☆✓✗©®™§¶†°€£¥₹#|~^\\_=+*/<>[]{}@&∞≈≤≥×÷±♥■▲…²³½"
+_SCRIPTS = [  # first and last letter
+    *((0x0041, 0x005A), (0x0061, 0x007A), (0x00E0, 0x00F6), (0x03B1, 0x03C9), (0x0430, 0x044F), (0x0561, 0x0586)),
+    *((0x05D0, 0x05EA), (0x0627, 0x064A), (0x0905, 0x0939), (0x0E01, 0x0E2E), (0x10D0, 0x10F0), (0x3042, 0x3093)),
+    *((0x30A2, 0x30F3), (0x4E00, 0x9FA5), (0xAC00, 0xD7A3)),
+]
+_LATIN = "abcdefghijklmnopqrstuvwxyz"
+_PLACEHOLDERS = [
+    "{%s}",
+    "{{%s}}",
+    "%%(%s)s",
+    "%%(%s)d",
+    "${%s}",
+    "$%s",
+    "%%%s%%",
+    "<%s>",
+    "</%s>",
+    '<x id="%s"/>',
+    "[%s]",
+    ":%s:",
+]
+_DOMAINS = ("com", "org", "net", "de", "fr", "io", "co.uk", "info")
+_WORDS_PER_TEXT = 12
+
+
+def insert(pair: tuple[str, str], random: Random) -> tuple[str, str]:
+    """Return a sentence pair with the same texts on both sides, at the start, at the end or as far into each."""
+    for _ in range(1 + int(random.random() * len(pair[0].split()) / _WORDS_PER_TEXT)):
+        text, place = draw(random), random.choice((0.0, 1.0, random.random()))
+        glue = "" if place and random.random() < 0.2 else " "  # as in "great😀"
+        src, tgt = (_insert(side, text, place, glue) for side in pair)
+        pair = src, tgt
+    return pair
+
+
+def _insert(side: str, text: str, place: float, glue: str) -> str:
+    """Insert a text after this share of a side's words, or of its characters if it is written without spaces."""
+    words = side.split(" ")
+    if len(words) == 1 and 0.0 < place < 1.0:
+        at = round(place * len(side))
+        return f"{side[:at]}{text}{side[at:]}"
+    at = round(place * len(words))
+    before, after = " ".join(words[:at]), " ".join(words[at:])
+    return f"{before}{glue if before else ''}{text}{' ' if after else ''}{after}"
+
+
+def draw(random: Random) -> str:
+    """Draw a text."""
+    return random.choice((_emoji, _symbols, _address, _placeholder, _number, _foreign_word, _identifier))(random)
+
+
+def _emoji(random: Random) -> str:
+    kinds = [chr(random.randint(*random.choice(_EMOJI))) for _ in range(random.choice((1, 1, 1, 2, 3)))]
+    if random.random() < 0.1:  # a flag
+        kinds = [chr(0x1F1E6 + random.randrange(26)) for _ in range(2)]
+    elif random.random() < 0.1:  # one emoji of two, or in another presentation
+        kinds = ["\u200d".join(kinds[:2])] if len(kinds) > 1 else [f"{kinds[0]}\ufe0f"]
+    return "".join(kinds)
+
+
+def _symbols(random: Random) -> str:
+    symbol = random.choice(_SYMBOLS)
+    return symbol * random.randint(1, 5) if random.random() < 0.3 else symbol + random.choice(("", "", *_SYMBOLS))
+
+
+def _address(random: Random) -> str:
+    name, site, domain = _name(random), _name(random), random.choice(_DOMAINS)
+    path = f"/{_name(random)}" * random.randint(0, 2) + random.choice(
+        ("", "", f"?{_name(random)}={random.randint(0, 999)}")
+    )
+    return random.choice(
+        (
+            f"https://{site}.{domain}{path}",
+            f"www.{site}.{domain}{path}",
+            f"{name}@{site}.{domain}",
+            f"@{name}",
+            f"#{name}",
+        )
+    )
+
+
+def _placeholder(random: Random) -> str:
+    printf = ("%s", "%d", "%1$s", "%2$d", "%.2f", "%%", "{}", "{0}", "&amp;", "\\n")
+    return random.choice(printf) if random.random() < 0.3 else random.choice(_PLACEHOLDERS) % _name(random)
+
+
+def _number(random: Random) -> str:
+    return str(random.randint(1, 9)) + "".join(str(random.randrange(10)) for _ in range(random.randint(5, 70)))
+
+
+def _foreign_word(random: Random) -> str:
+    first, last = random.choice(_SCRIPTS)
+    return "".join(chr(random.randint(first, last)) for _ in range(random.randint(2, 9)))
+
+
+def _identifier(random: Random) -> str:
+    letters = _LATIN.upper() + "0123456789"
+    parts = ("".join(random.choice(letters) for _ in range(random.randint(2, 6))) for _ in range(random.randint(1, 4)))
+    return random.choice("-_./").join(parts)
+
+
+def _name(random: Random) -> str:
+    characters = _LATIN if random.random() < 0.5 else f"{_LATIN}{_LATIN.upper()}0123456789_"
+    return random.choice(_LATIN) + "".join(random.choice(characters) for _ in range(random.randint(1, 9)))
