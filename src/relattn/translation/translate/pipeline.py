@@ -13,6 +13,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -27,6 +28,7 @@ from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.types import Hypothesis, Request
 from relattn.translation.translate.confidence import confidence
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
+from relattn.translation.translate.prefixes import Prefixes
 from relattn.translation.translate.tags import StrippedLine, restore_tags, strip_tags
 
 MAX_SENTENCES = 128  # per batch, before the beam: enough to keep the processor busy
@@ -285,7 +287,11 @@ class Translator(ABC):
         batch_results = self.map_batches(lambda batch: self._translate_batch(batch, search, options), batches)
         for batch, translations in zip(batches, batch_results, strict=True):
             for request in batch:
-                results[request.number - first_line] = translations[request.number]
+                prefix = prefixes[request.number - first_line]
+                results[request.number - first_line] = [
+                    replace(each, text=self._prefixes.complete(prefix, request, each.tokens)) if prefix else each
+                    for each in translations[request.number]
+                ]
                 self._warn_if_cut(request, translations[request.number][0], search)
             report_done(len(batch))
         for i, source in enumerate(stripped):
@@ -331,15 +337,20 @@ class Translator(ABC):
     ) -> Request:
         """Return the request of a line. Raises InputError if its prefix and its terms leave no room."""
         encode, max_length = self.tokenizer.encode_target, self.max_length
-        prefix_ids = encode(prefix) if prefix else []
+        prefix_ids, spelling = self._prefixes.encode(prefix) if prefix else ([], None)
         terms = options.glossary.find(line) if options.glossary else []
         phrases = tuple(tuple(encode(words)) for words in terms)
-        required = len(prefix_ids) + sum(map(len, phrases))
+        spelled = int(spelling.needed[-1]) if spelling else 0
+        required = len(prefix_ids) + spelled + sum(map(len, phrases))
         if max_length is not None and required >= max_length:
             description = f"prefix and terms of line {number} have {required} pieces"
             raise InputError(f"{description}, but this model holds at most {max_length - 1}")
         limit = max(self.limit(len(src_ids), search), required + 1)
-        return Request(number, src_ids, limit, prefix_ids, phrases)
+        return Request(number, src_ids, limit, prefix_ids, phrases, spelling)
+
+    @cached_property
+    def _prefixes(self) -> Prefixes:
+        return Prefixes(self.tokenizer)
 
     def limit(self, src_pieces: int, search: SearchConfig | None = None) -> int:
         """Return the maximum number of generated tokens for so many source pieces, end of sentence included."""

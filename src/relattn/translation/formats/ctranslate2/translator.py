@@ -95,7 +95,7 @@ class CTranslate2Translator(Translator):
     ) -> list[list[Hypothesis]]:
         for wanted, what in (
             (options.sampling is not None, "sampling"),
-            (any(request.prefix for request in requests), "prefixes"),
+            (any(request.prefix or request.spelling for request in requests), "prefixes"),
             (any(request.phrases for request in requests), "a glossary"),
             (not search.early_stopping, "a search without early stopping"),
         ):
