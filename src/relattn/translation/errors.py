@@ -76,6 +76,11 @@ def require_language(name: str, code: str) -> None:
     require(valid is not None, f"{name} must be a code such as en or pt-BR, got {one_line(code, 40)!r}")
 
 
+def same_language(code: str, other: str) -> bool:
+    """Return whether two language codes differ at most in case, and in hyphens and underscores."""
+    return code.lower().replace("_", "-") == other.lower().replace("_", "-")
+
+
 def require_installed(*packages: str, extra: str) -> None:
     """Raise an InputError unless all packages can be imported.
 

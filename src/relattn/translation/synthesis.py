@@ -32,7 +32,7 @@ from relattn.translation.corpus.pipeline import prepare
 from relattn.translation.corpus.report import FilterStats
 from relattn.translation.corpus.sources import OpenCorpus, file_name, require_regular
 from relattn.translation.data.mixture import read_corpus_list
-from relattn.translation.data.text_files import read_lines
+from relattn.translation.data.text_files import has_text, read_lines
 from relattn.translation.errors import InputError, reading, require, require_language
 from relattn.translation.files import as_size, write_atomically
 from relattn.translation.formats.ctranslate2.directory import MODEL
@@ -133,7 +133,7 @@ class SyntheticText:
             return line, line, 0.0  # which the rules drop
         if self.tag is None:
             return line, best.text, best.mean_log_prob
-        return f"{self.tag} {best.text}" if best.text.strip() else "", line, best.mean_log_prob
+        return f"{self.tag} {best.text}" if has_text(best.text) else "", line, best.mean_log_prob
 
     def _lines(self) -> Iterator[str]:
         return map(normalize_spaces, chain.from_iterable(map(read_lines, self.files)))

@@ -27,7 +27,7 @@ from relattn.translation.corpus import filter_pool, pipeline
 from relattn.translation.corpus.filters import REASONS, Cleaner
 from relattn.translation.corpus.pipeline import Prepared, prepare
 from relattn.translation.corpus.sources import OwnFiles
-from relattn.translation.errors import InputError
+from relattn.translation.errors import InputError, escape
 from tests.translation.corpus.conftest import HELD_OUT, error_of, random_pairs
 from tests.translation.loopback import files_no_larger_than
 
@@ -81,7 +81,7 @@ def reason_by_brute_force(src: str, tgt: str) -> str | None:
     few, many = sorted(map(len, words))
     short, long = sorted(len(side.encode()) for side in (src, tgt))
     letters = [[unicodedata.name(c).split()[0] for c in side if c.isalpha()] for side in (src, tgt)]
-    if not src or not tgt:
+    if not all(any(c.isprintable() and c != " " for c in side) for side in (src, tgt)) and "\0" not in src:
         return "empty"
     if any(unicodedata.category(c) == "Cc" for c in src + tgt):
         return "control"
@@ -91,6 +91,8 @@ def reason_by_brute_force(src: str, tgt: str) -> str | None:
         return "ratio"
     if any(side.count("LATIN") < CONFIG.min_script * len(side) for side in letters):
         return "script"
+    if words[0] == words[1]:
+        return "copy"
     return "overlap" if HELD_OUT[0].split() in words else None
 
 
@@ -116,7 +118,8 @@ def test_kept_and_dropped_pairs_match_brute_force(own, tmp_path, keep_duplicates
     absent = {"score", "duplicate"} if keep_duplicates else {"score"}  # only synthetic pairs have scores
     assert {reason for reason in REASONS if not stats.dropped[reason]} == absent
     for reason, pairs in dropped.items():  # the first ones are kept as examples, shortened
-        shown = [(n, src.replace("\0", "\\x00"), tgt if len(tgt) < 100 else f"{tgt[:98]} …") for n, src, tgt in pairs]
+        sides = [(n, escape(src), escape(tgt)) for n, src, tgt in pairs]
+        shown = [(n, src, tgt if len(tgt) < 100 else f"{tgt[:98]} …") for n, src, tgt in sides]
         assert stats.examples[reason] == [f"{n}: {src} ||| {tgt}" for n, src, tgt in shown[:3]]
 
 
@@ -209,7 +212,7 @@ def test_refusals_change_nothing(own, tmp_path, fault):
             facts = ["another process"]
         case "different lengths":
             (tmp_path / "longer.gz").write_bytes(gzip.compress(Path(own.tgt).read_bytes() + b"line\n"))
-            own, facts = replace(own, tgt=str(tmp_path / "longer.gz")), [own.src, "longer.gz", "307 and 308"]
+            own, facts = replace(own, tgt=str(tmp_path / "longer.gz")), [own.src, "longer.gz", "309 and 310"]
         case "a pipe":
             os.mkfifo(tmp_path / "pipe")
             own, facts = replace(own, src=str(tmp_path / "pipe")), ["pipe must be a regular file"]
@@ -237,6 +240,20 @@ def test_a_preparation_that_kept_nothing_can_be_corrected(tmp_path):
     assert run(OwnFiles(*paths, ("en", "ru")), tmp_path / "out").stats.kept == 1
 
 
+@pytest.mark.parametrize("others", [0, 5])
+def test_a_text_that_was_not_translated(tmp_path, others):
+    """Its pairs are dropped, whether the files are the same or nearly the same."""
+    lines = [" ".join(pair) for pair in PAIRS if pair[0].startswith("w")][:100]
+    (tmp_path / "a").write_text("\n".join(lines), encoding="utf-8")
+    (tmp_path / "b").write_text("\n".join(["other words"] * others + lines[others:]).title(), encoding="utf-8")
+    text = OwnFiles(str(tmp_path / "a"), str(tmp_path / "b"), LANGUAGES)
+    if others:
+        assert run(text, tmp_path / "out").stats.dropped["copy"] == len(lines) - others
+    else:
+        assert "no pair is left" in error_of(run, text, tmp_path / "out")
+    assert run(text, tmp_path / "kept", replace(CONFIG, keep_copies=True)).stats.dropped["copy"] == 0
+
+
 def test_the_card_and_the_record_match_the_files(own, tmp_path):
     name = os.fsdecode(bytes(tmp_path / "text-") + b"\xff")  # not UTF-8, so it is written with an escape
     Path(name).write_bytes(Path(own.src).read_bytes())
@@ -261,7 +278,7 @@ def test_the_command(own, tmp_path, capsys):
     command = ["prepare", *given, "--out", str(tmp_path / "out"), "--max_words", "20", "--processes", "1"]
     assert cli.main(command) == 0
     out, err = capsys.readouterr()
-    assert (out.split()[:4], err) == (["read", "307", "100.00", "%"], "")
+    assert (out.split()[:4], err) == (["read", "309", "100.00", "%"], "")
     assert "a\\x00b ||| x\n" in out
     assert out.endswith(f"\n{tmp_path}/out/README.md\n")
     assert cli.main(command) == 0
@@ -278,7 +295,10 @@ FILES = ["--src", "a", "--tgt", "b", "--out", "c"]
         (["multi30k", "--src", "a", "--exclude", "b"], "--src.*multi30k"),
         (FILES, "--src_lang"),
         ([*FILES, "--src_lang", "e/n", "--tgt_lang", "de"], "src_lang"),
-        ([*FILES, "--src_lang", "de", "--tgt_lang", "de"], "must differ"),
+        *(
+            ([*FILES, "--src_lang", src, "--tgt_lang", tgt], f"must have different languages, got {src} and {tgt}")
+            for src, tgt in (("de", "de"), ("en", "EN"), ("pt-BR", "pt_BR"), ("pt_br", "PT-BR"))
+        ),
         (["multi30k", "--processes", "0"], "processes.*got 0"),
         (["multi30k", "--max_words", "0"], "max_words.*got 0"),
     ],

@@ -169,8 +169,9 @@ def test_resumed_run_with_stages_is_bitwise_equal(tmp_path, make_recipe, text):
     whole = replace(make_recipe(tmp_path / "whole", data=data, train=EVERY_STEP), stages=stages)
     train(whole, show=False)
     recipe = replace(whole, out=str(tmp_path / "run"))
-    for steps in (2, 3, 4, 5, 9):
-        train(with_train(recipe, steps=steps), resume=steps > 2, show=False)
+    for step in (2, 3, 4, 5):
+        train_and_kill(recipe, checkpoints, "save", step=step, resume=step > 2)
+    train(recipe, resume=True, show=False)
     assert_same(state_of(recipe), state_of(whole))
     assert losses(recipe) == losses(whole)
     with pytest.raises(InputError, match="stages: "):
@@ -463,10 +464,11 @@ def test_run_is_not_resumed_with_another_recipe_text_or_process(tmp_path, finish
 def test_run_starts_from_a_bundle_with_its_tokenizer(tmp_path, make_recipe, finished, monkeypatch):
     """Loading weights draws the same random numbers as making a new model."""
     start = Path(finished.out) / "bundle"
-    (tmp_path / "other.txt").write_text("entirely different text\n" * 9)
-    data = {"train_src": str(tmp_path / "other.txt"), "train_tgt": str(tmp_path / "other.txt"), "vocab_size": 280}
+    files = {side: str(tmp_path / side) for side in ("train_src", "train_tgt")}
+    for path in files.values():
+        Path(path).write_text("entirely different text\n" * 9)
     slow = {"init_from": str(start), "steps": 1, "learning_rate_factor": 1e-9, "average": 1}
-    recipe = make_recipe(tmp_path / "run", data=data, train=slow, model={"dropout": 0.3})
+    recipe = make_recipe(tmp_path / "run", data={**files, "vocab_size": 280}, train=slow, model={"dropout": 0.3})
     random_states, fit = [], module.fit
     monkeypatch.setattr(module, "fit", lambda *a, **o: (random_states.append(torch.get_rng_state()), fit(*a, **o))[1])
     train(recipe, show=False)

@@ -196,7 +196,7 @@ def test_each_worker_computes_with_one_thread(model, workers, lines):
 
 def test_blank_lines_do_not_need_the_model(model, monkeypatch):
     monkeypatch.setattr(model, "encode", None)
-    assert translator(model).translate(["", "  ", "\t"]) == [""] * 3
+    assert translator(model).translate(["", "  ", "\t", "\u200b\ufeff \u00ad"]) == [""] * 4
     assert translator(model).translate([]) == []
 
 

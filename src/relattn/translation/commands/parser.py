@@ -9,7 +9,7 @@ path or name of a recipe, with a flag for each setting.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
 from inspect import Parameter, cleandoc, getdoc, signature
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
@@ -19,7 +19,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 from relattn.translation.config import Recipe
 from relattn.translation.config.base import setting_types
 from relattn.translation.config.presets import PRESETS
-from relattn.translation.config.yaml import add_settings, recipe_flags, type_message
+from relattn.translation.config.yaml import add_settings, recipe_flags, require_decimal, type_message
 from relattn.translation.errors import InputError, unknown
 
 _MESSAGES = (  # of argparse, and ours
@@ -182,15 +182,19 @@ def _parser(
     return parser, types
 
 
-def _normalize(argv: Sequence[str], names: Collection[str], command: str) -> list[str]:
-    """Return the arguments with underscores in the names of options. Values are left alone."""
-    normalized = list(argv)
+def _normalize(argv: Sequence[str], types: dict[str, Any], command: str) -> list[str]:
+    """Return the arguments with underscores in the names of options. Values are left alone; numbers must be decimal."""
+    normalized, name = list(argv), ""  # the option that the next word is a value of
     for i, word in enumerate(argv):
         if word == "--":
             break
+        value = word
         if option := _OPTION.fullmatch(word):
-            name = option[1].replace("-", "_")
-            if name not in names:
-                raise unknown(f"option of {command}", f"--{name}", [f"--{other}" for other in names])
-            normalized[i] = f"--{name}{option[2] or ''}"
+            name, value = option[1].replace("-", "_"), option[2] or ""
+            if name not in types:
+                raise unknown(f"option of {command}", f"--{name}", [f"--{other}" for other in types])
+            normalized[i] = f"--{name}{value}"
+        require_decimal(f"--{name}", value.removeprefix("="), types.get(name, str))
+        if value and get_origin(types.get(name)) not in (list, tuple):
+            name = ""
     return normalized

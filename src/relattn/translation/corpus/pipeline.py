@@ -33,7 +33,7 @@ from relattn.translation.corpus.filter_pool import FilteredChunk, filter_pool, s
 from relattn.translation.corpus.filters import REASONS, Cleaner
 from relattn.translation.corpus.report import FilterStats, data_card
 from relattn.translation.corpus.sources import OpenCorpus
-from relattn.translation.errors import InputError, reading, require
+from relattn.translation.errors import InputError, reading, require, same_language
 from relattn.translation.files import putting, remove, write_atomically
 from relattn.translation.locking import LOCK, locked
 
@@ -92,9 +92,12 @@ def prepare(
         part: number of pairs per part.
 
     Raises:
-        InputError: the corpus cannot be downloaded or read, every pair is dropped, or the directory is in other use or
-            cannot be written.
+        InputError: the languages are the same, the corpus cannot be downloaded or read, every pair is dropped, or the
+            directory is in other use or cannot be written.
     """
+    src_lang, tgt_lang = corpus.languages  # which name the files
+    different = not same_language(src_lang, tgt_lang)
+    require(different, f"the source and the target must have different languages, got {src_lang} and {tgt_lang}")
     require(out.is_dir() or not out.exists(), f"{out}: the output must be a directory, got a file")
     with locked(out, "preparing this directory"):
         record, work = _read_record(out / RECORD, *_SETTINGS_FIELDS, "stats", "files"), out / _WORK

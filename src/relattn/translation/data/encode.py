@@ -24,7 +24,7 @@ from relattn.translation.data.builtin import ITEM_SEPARATOR, builtin
 from relattn.translation.data.imported_tokenizer import AnyTokenizer, tokenizer_in
 from relattn.translation.data.mixture import Mixture, read_corpus_list
 from relattn.translation.data.storage import open_pairs, write_pairs
-from relattn.translation.data.text_files import ParallelFiles
+from relattn.translation.data.text_files import ParallelFiles, has_text
 from relattn.translation.data.tokenizer import LONGEST_PIECE, TOKENIZER, Tokenizer
 from relattn.translation.errors import InputError, reading, require
 from relattn.translation.files import write_atomically
@@ -125,7 +125,7 @@ def has_data(directory: Path) -> bool:
 def load_data(recipe: Recipe, *, tokenizer: AnyTokenizer | None = None, check: bool = True) -> TranslationData:
     """Return the data of a run. If its directory does not have them, encode the text and write them.
 
-    Pairs with an empty side, or with a side of more than max_length pieces or max_words words, are dropped, from
+    Pairs with a side without text, or with a side of more than max_length pieces or max_words words, are dropped, from
     training and validation text. Training text is read twice if a tokenizer is trained on it, otherwise once. If the
     run has its data, it is only read for its digest. The tokenizer is trained on text that is changed as in an epoch,
     so that it has tokens for words in upper case.
@@ -324,7 +324,7 @@ class _Encoder:
 
 def _reason_to_drop(pair: tuple[str, str], max_characters: float, max_words: int | None) -> str | None:
     """Return why a pair is dropped, as far as this is known without encoding it."""
-    if not (pair[0].strip() and pair[1].strip()):
+    if not all(map(has_text, pair)):
         return "empty"
     if max_words is not None and max(len(side.split()) for side in pair) > max_words:
         return "max_words"

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from relattn.translation.config import MOST_WEIGHT
-from relattn.translation.data.text_files import read_lines
+from relattn.translation.data.text_files import has_text, read_lines
 from relattn.translation.errors import InputError, one_line, require
 
 
@@ -35,7 +35,7 @@ def read_corpus_list(path: str, *, weighted: bool = True) -> list[tuple[str, str
     """
     corpora = []
     for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip() or line.startswith("#"):
+        if not has_text(line) or line.startswith("#"):
             continue
         try:
             src, tgt, *rest = line.split("\t")

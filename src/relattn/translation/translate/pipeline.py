@@ -23,6 +23,7 @@ from tqdm import tqdm
 from relattn.translation.config import Calibration, SearchConfig
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.data.planning import batch_by_size
+from relattn.translation.data.text_files import has_text
 from relattn.translation.errors import InputError, one_line
 from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.types import Hypothesis, Request
@@ -262,14 +263,14 @@ class Translator(ABC):
         for number, (line, prefix) in enumerate(zip(lines, prefixes, strict=True), start=first_line):
             require_readable(line, f"line {number}")
             require_readable(prefix, f"prefix {number}")
-            if prefix.strip() and not line.strip():
+            if has_text(prefix) and not has_text(line):
                 raise InputError(f"line {number} is blank, so its prefix must be blank too")
         stripped = [strip_tags(line) for line in lines] if options.keep_tags else []
         if stripped:
             lines = [source.line for source in stripped]
         results = [[Translation("", 0.0, [])] for _ in lines]
         encoded = {
-            i: self._encode_source(line, f"line {first_line + i}") for i, line in enumerate(lines) if line.strip()
+            i: self._encode_source(line, f"line {first_line + i}") for i, line in enumerate(lines) if has_text(line)
         }
         pieces = {i: ids for i, ids in encoded.items() if ids}  # normalization may leave nothing of a line
         report_done(len(lines) - len(pieces))

@@ -69,7 +69,7 @@ class CTranslate2Translator(Translator):
             max_length=settings.max_length,
             calibration=settings.calibration,
         )
-        if tokenizer.vocabularies != read_vocabularies(path):
+        if tokenizer.vocabularies != read_vocabularies(path, tokenizer.unknown_piece):
             raise InputError(f"{path}: the tokenizer and the vocabulary must have the same pieces")
         self._src_pieces, self._tgt_pieces = tokenizer.vocabularies
         self._ids = {piece: i for i, piece in enumerate(self._tgt_pieces)}
