@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from filelock import FileLock
 
 from relattn.translation import load, synthesis
+from relattn.translation.commands import main as cli
 from relattn.translation.config import dump
 from relattn.translation.corpus import pipeline
 from relattn.translation.data.mixture import read_corpus_list
@@ -165,6 +168,21 @@ def test_a_student_is_trained_and_continued(relattn, model, mono, student, tmp_p
     assert load(tmp_path / "student" / "bundle").translate(["one cat"])
 
 
+@pytest.mark.parametrize("output", [None, "/dev/full", "pipe"])
+def test_student_is_trained_even_if_nothing_can_be_printed(model, mono, student, tmp_path, monkeypatch, capsys, output):
+    if output == "pipe":
+        reader, output = os.pipe()
+        os.close(reader)
+    command = ("distill", model, "--data", mono, "--out", tmp_path / "out", "--student", student(), *ALL)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", output if output is None else open(output, "w"))  # noqa: SIM115
+        assert cli.main([str(word) for word in command]) == 1
+        if output is not None:
+            sys.stdout.close()
+    assert "standard output" in capsys.readouterr().err.splitlines()[-1]
+    assert load(tmp_path / "student" / "bundle").translate(["one cat"])
+
+
 FAULTS = {
     "no text": "mono.en.gz: the file is empty",
     "other languages": "languages must be en to de, as those of the model, got fr to de",
@@ -201,7 +219,7 @@ def test_bad_input_is_one_line(relattn, model, another, mono, student, tmp_path,
         case "large student":
             flags += ["--student", student(model={"dim": 65536, "heads": 1, "feed_forward_dim": 1048576})]
         case "shrunken":
-            flags += ["--student", student(), "--max_words", 5, "--keep_duplicates", "true"]
+            flags[-1:] = [5, "--student", student(), "--keep_duplicates", "true"]
         case "nothing left":
             flags[-3:] = ["-0.0001", "--max_words", 20]
         case "changed text":
@@ -223,7 +241,7 @@ def test_bad_input_is_one_line(relattn, model, another, mono, student, tmp_path,
     before = content(out) if out.exists() else {}
     if fault == "in use":
         out.mkdir()
-        with FileLock(out / ".lock"):
+        with FileLock(out / ".relattn.lock"):
             result = relattn(command, model, "--data", mono, "--out", out, *flags)
     else:
         result = relattn(command, model, "--data", mono, "--out", out, *flags)
@@ -232,4 +250,6 @@ def test_bad_input_is_one_line(relattn, model, another, mono, student, tmp_path,
         assert FAULTS[fault] in result.err.splitlines()[-1]
         return
     assert_refused(result, FAULTS[fault])
-    assert {name: text for name, text in (content(out) if out.exists() else {}).items() if name != ".lock"} == before
+    assert {
+        name: text for name, text in (content(out) if out.exists() else {}).items() if name != ".relattn.lock"
+    } == before
