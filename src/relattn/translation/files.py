@@ -75,6 +75,13 @@ def require_replaceable(path: Path, names: Collection[str], what: str) -> None:
         raise InputError(f"{path}: not replaced, because it contains more than a {what}: {other_files[0]}")
 
 
+def require_regular(*paths: str | Path) -> None:
+    """Raise an InputError if a path is a pipe or a device, which may wait for ever and can be read only once."""
+    for path in map(Path, paths):
+        special = path.exists() and not (path.is_file() or path.is_dir())
+        require(not special, f"{path} must be a regular file, got a pipe or a device")
+
+
 def require_outside(path: Path, source: Path) -> None:
     """Raise an `InputError` if an output is its own source, or inside of it; links are followed."""
     outside = not path.resolve().is_relative_to(source.resolve())

@@ -144,10 +144,12 @@ def test_interrupted_commands_continue_to_the_same_bytes(relattn, model, mono, t
 def student(tmp_path: Path, make_recipe: Callable[..., Any]) -> Callable[..., Path]:
     """student(**data): file of a recipe that trains on tmp_path/out."""
 
-    def write(*, model: dict[str, Any] | None = None, **data: Any) -> Path:
+    def write(*, run: str = "student", model: dict | None = None, train: dict | None = None, **data: Any) -> Path:
         out = tmp_path / "out"
         own = {"train_src": str(out / "train.en.gz"), "train_tgt": str(out / "train.de.gz"), **data}
-        recipe = make_recipe(tmp_path / "student", data=own, model=model, train={"steps": 4})
+        if "train_list" in data:
+            own |= {"train_src": "", "train_tgt": ""}
+        recipe = make_recipe(tmp_path / run, data=own, model=model, train={"steps": 4, **(train or {})})
         (tmp_path / "student.yaml").write_text(dump(recipe))
         return tmp_path / "student.yaml"
 
@@ -200,6 +202,61 @@ FAULTS = {
     "one parallel file": "--parallel must be a source file and a target file, got 1 files",
     "tag": "tag must be one word, got 'a b'",
 }
+
+
+STUDENTS = {  # recipes that training would refuse
+    "no validation text": ({"valid_src": "nowhere"}, "nowhere: no such file"),
+    "shorter validation text": ({"valid_src": "mono"}, "must have the same number of lines"),
+    "empty validation text": ({"valid_src": "blank", "valid_tgt": "blank"}, "at least one pair must be kept"),
+    "no initial bundle": ({"train": {"init_from": "nowhere"}}, "nowhere"),
+    "initial bundle of another size": (
+        {"train": {"init_from": "model"}, "model": {"dim": 24}},
+        "model must be the rec",
+    ),
+    "no GPU": ({"train": {"accelerator": "gpu"}}, "devices must be at most the number of GPUs, 0, got 1"),
+    "two machines": ({"train": {"nodes": 2}}, "torchrun or srun must start the processes"),
+    "full disk": ({"train": {"keep": 10**9}}, "student: the disk must have "),
+    "other files": ({"run": "text"}, "text: out must be an empty directory"),
+    "a file": ({"run": "mono"}, "mono"),
+    "another run": ({"run": "finished"}, "these settings must be as when the run started: data.max_tokens"),
+    "the corpus": ({"run": "out"}, "out must not contain the corpus"),
+    "around the corpus": ({"run": ""}, "out must not contain the corpus"),
+    "no list": ({"train_list": "nowhere"}, "nowhere: no such file"),
+    "no list of real pairs": ({"train_list": "out/corpora.tsv"}, "corpora.tsv: no such file"),
+    "missing file in the list": ({"train_list": "list"}, "nowhere.de: no such file"),
+}
+
+
+@pytest.mark.parametrize("fault", STUDENTS)
+def test_recipe_of_a_student_is_checked_before_translating(
+    relattn, model, mono, student, finished, tmp_path, monkeypatch, fault
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mono").write_text("\n".join(LINES))
+    (tmp_path / "blank").write_text("\n \n")
+    (tmp_path / "list").write_text("out/train.en.gz\tout/train.de.gz\nmono\tnowhere.de\n")
+    (tmp_path / "model").symlink_to(model)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "thesis").touch()
+    shutil.copytree(finished.out, tmp_path / "finished")
+    changes, fact = STUDENTS[fault]
+    if fault == "another run":
+        changes = {**changes, "max_tokens": 64, "train_src": "out/train.en.gz", "train_tgt": "out/train.de.gz"}
+    command = ("distill", model, "--data", mono, "--out", "out", "--student", student(**changes), *ALL)
+    before = {path: path.is_dir() or path.read_bytes() for path in tmp_path.rglob("*")}
+    assert_refused(relattn(*command), fact)
+    assert {path: path.is_dir() or path.read_bytes() for path in tmp_path.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("name", "fact"), [("shorter", "same number of lines"), ("no", "no such file"), ("a\tb", "tabs")]
+)
+def test_real_pairs_are_checked_before_translating(relattn, model, mono, text, tmp_path, name, fact):
+    (tmp_path / "shorter").write_text("one\n")
+    (tmp_path / "a\tb").write_bytes(Path(text["train_tgt"]).read_bytes())
+    parallel = ("--parallel", text["train_src"], tmp_path / name)
+    assert_refused(relattn("backtranslate", model, "--data", mono, "--out", tmp_path / "out", *parallel, *ALL), fact)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("fault", FAULTS)
