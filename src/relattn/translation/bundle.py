@@ -168,9 +168,11 @@ def save(
 
 
 def require_writable(path: str | Path, overwrite: bool) -> None:
-    """Raise an InputError if a bundle exists at `path`, unless it may be overwritten."""
-    if not overwrite and (Path(path) / CONFIG).exists():
-        raise InputError(f"{path}: a bundle exists there; use --overwrite to replace it")
+    """Raise an InputError as `require_replaceable`, or if a bundle exists at `path` and may not be overwritten."""
+    path = Path(path)
+    require_replaceable(path)
+    exists = path.is_dir() and any(path.iterdir())
+    require(overwrite or not exists, f"{path}: a bundle exists there; use --overwrite to replace it")
 
 
 def calibrate(path: str | Path, calibration: Calibration) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import signal
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -12,6 +13,9 @@ from pathlib import Path
 
 _LONGEST = 600  # characters per message
 _MOST_CHOICES = 20  # names listed in one message
+STOPPING_SIGNALS = [signal.SIGINT, signal.SIGTERM]  # Ctrl-C, `kill` and schedulers, the end of a terminal's session
+if sys.platform != "win32":
+    STOPPING_SIGNALS.append(signal.SIGHUP)
 
 
 class InputError(ValueError):

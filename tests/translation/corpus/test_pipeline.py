@@ -160,15 +160,15 @@ def test_a_full_disk_is_reported_and_finished_parts_are_kept(own, tmp_path, whol
     with files_no_larger_than(len(whole[1]["train.en.gz"]) - 1):
         message = error_of(run, own, out)
     assert message.startswith(f"{out / 'train.en.gz'}: cannot be written: File too large")
-    assert len(list((out / ".preparing").glob("part-*"))) == 7
+    assert len(list((out / ".relattn-preparing").glob("part-*"))) == 7
     assert (run(own, out), content(out)) == whole
     for path in (own.src, own.tgt):  # now within a part
         Path(path).write_text("".join(f"{number} {number * 7919 % 10007}\n" for number in range(3000)))
     out = tmp_path / "other"
     with files_no_larger_than(1500), pytest.raises(InputError) as error:  # more than the settings of the preparation
         prepare(OwnFiles(own.src, own.tgt, LANGUAGES), out, CONFIG)
-    assert str(error.value).startswith(f"{out / '.preparing/part-00000'}: cannot be written: File too large")
-    assert [path.name for path in (out / ".preparing").iterdir()] == ["settings.json"]
+    assert str(error.value).startswith(f"{out / '.relattn-preparing/part-00000'}: cannot be written: File too large")
+    assert [path.name for path in (out / ".relattn-preparing").iterdir()] == ["settings.json"]
 
 
 def test_a_finished_directory_is_prepared_again_only_if_it_is_damaged(own, tmp_path, whole):
@@ -185,13 +185,14 @@ def test_a_finished_directory_is_prepared_again_only_if_it_is_damaged(own, tmp_p
 
 
 RECORDS = ("[]", "{}", "{", '{"settings": 1, "origin": {}}', '{"settings": {}, "origin": {}}')
-FAULTS = "other rules", "other text", "other files", "a file", "in use", "different lengths", "a pipe", *RECORDS
+HIDDEN = ".lock", ".notes.part", ".preparing"  # could be a user's own
+FAULTS = "other rules", "other text", "notes", *HIDDEN, "a file", "in use", "different lengths", "a pipe", *RECORDS
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_refusals_change_nothing(own, tmp_path, fault):
     out, config = tmp_path / "out", CONFIG
-    if fault in ("in use", "other files", *RECORDS):
+    if fault in ("in use", "notes", *HIDDEN, *RECORDS):
         out.mkdir()
     match fault:
         case "other rules":
@@ -201,10 +202,14 @@ def test_refusals_change_nothing(own, tmp_path, fault):
             with patch.object(pipeline, "_write_part", None), pytest.raises(TypeError):
                 run(own, out)
             Path(own.src).write_text(Path(own.src).read_text().replace("w1", "w2"))
-            own, facts = replace(own), ["text.src: ", f"remove {out}/.preparing"]
-        case "other files":
-            (out / "notes").write_text("mine")
-            facts = ["empty", "notes"]
+            own, facts = replace(own), ["text.src: ", f"remove {out}/.relattn-preparing"]
+        case "notes" | ".lock" | ".notes.part":
+            (out / fault).write_text("mine")
+            facts = ["empty", fault]
+        case ".preparing":
+            (out / fault).mkdir()
+            (out / fault / "notes").write_text("mine")
+            facts = ["empty", fault]
         case "a file":
             out.write_text("mine")
             facts = ["must be a directory"]
@@ -221,10 +226,12 @@ def test_refusals_change_nothing(own, tmp_path, fault):
             facts = [f"{out}/prepared.json: "]
 
     def files() -> dict[Path, bytes]:
-        return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"}
+        return {
+            path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != ".relattn.lock"
+        }
 
     before = files()
-    with FileLock(out / ".lock") if fault == "in use" else nullcontext():
+    with FileLock(out / ".relattn.lock") if fault == "in use" else nullcontext():
         message = error_of(run, own, out, config)
     assert all(fact in message for fact in facts), message
     assert files() == before

@@ -89,6 +89,8 @@ def test_resumed_run_is_bitwise_equal(tmp_path, whole, caplog):
         (signal.SIGTERM, loop, "take_step", 5, 5),
         (signal.SIGINT, checkpoints, "save", 1, 9),
         (signal.SIGTERM, bundle, "save", 1, 9),
+        (signal.SIGHUP, module, "load_data", 1, 0),
+        (signal.SIGHUP, loop, "take_step", 3, 3),
     ],
 )
 def test_signal_leaves_a_checkpoint_to_continue_from(
@@ -103,11 +105,12 @@ def test_signal_leaves_a_checkpoint_to_continue_from(
             signal.raise_signal(number)
         return original(*args, **options)
 
-    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    handlers = [signal.getsignal(each) for each in numbers]
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, signalled)
         assert cli.main(["train", str(tmp_path / "recipe.yaml")]) == 128 + number
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert [signal.getsignal(each) for each in numbers] == handlers
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines()[-1].startswith("relattn: stopped ")
@@ -138,9 +141,12 @@ def train_and_kill(recipe: Recipe, owner: object, name: str, *, step: int | None
             train(recipe, show=False, **options)
 
 
+TEMPORARY = ".relattn-0123456789abcdef.part"
+
+
 def test_run_killed_before_its_first_checkpoint_starts_again(tmp_path, finished):
     """Killed when it had its data, after another was killed earlier, and while it prepared its data."""
-    for number, left in enumerate(([".lock", ".recipe.yaml.part"], ["tokenizer.model", "data/.train.arrow.part"])):
+    for number, left in enumerate(([".relattn.lock", TEMPORARY], ["tokenizer.model", f"data/{TEMPORARY}"])):
         recipe = replace(finished, out=str(tmp_path / f"run {number}"))
         (Path(recipe.out) / "data").mkdir(parents=True)
         for name in left:
@@ -347,6 +353,20 @@ def test_run_that_cannot_start_restores_directories(tmp_path, make_recipe, monke
         assert stat.S_IMODE((tmp_path / "real").stat().st_mode) == 0o750
 
 
+def test_names_of_directories_are_taken_literally(tmp_path, make_recipe, monkeypatch):
+    """Some libraries expand a user's home directory and environment variables."""
+    for directory in ("home", "work"):
+        (tmp_path / directory).mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    steps = {"steps": 1, "average": 1, "valid_bleu_lines": 0}
+    for out in (Path("$HOME/run"), Path("~/run"), Path("a::b")):
+        train(make_recipe(out, train=steps), show=False)
+        assert {"bundle", "tensorboard", "data"} <= {path.name for path in out.iterdir()}
+    assert tree(tmp_path / "home") == {}
+    assert {path.name for path in Path().iterdir()} == {"$HOME", "~", "a::b"}
+
+
 def test_directory_that_is_in_use_is_left_alone(tmp_path, make_recipe, finished):
     for name in ("other", "locked"):
         (tmp_path / name).mkdir()
@@ -357,7 +377,7 @@ def test_directory_that_is_in_use_is_left_alone(tmp_path, make_recipe, finished)
         (Path(finished.out), "--resume"),
         (tmp_path / "locked", "another process"),
     ):
-        with FileLock(tmp_path / "locked" / ".lock"):
+        with FileLock(tmp_path / "locked" / ".relattn.lock"):
             before = tree(out)
             with pytest.raises(InputError, match=f"{out}: .*{fact}"):
                 train(make_recipe(out), show=False)
@@ -450,7 +470,7 @@ def test_run_is_not_resumed_with_another_recipe_text_or_process(tmp_path, finish
     other = replace(recipe, data=replace(recipe.data, train_src=str(copy)))
     with pytest.raises(InputError, match=rf"data\.train_src: {copy} must have the text"):
         train(other, resume=True, show=False)
-    with FileLock(out / ".lock"), pytest.raises(InputError, match="another process"):
+    with FileLock(out / ".relattn.lock"), pytest.raises(InputError, match="another process"):
         train(recipe, resume=True, show=False)
     assert (out / "log.csv").read_bytes() == (Path(finished.out) / "log.csv").read_bytes()
     copy.write_text(Path(text["train_src"]).read_text())

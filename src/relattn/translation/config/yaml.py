@@ -22,6 +22,7 @@ from relattn.translation.config.positions import OPTION_NAMES, SCHEMES
 from relattn.translation.config.presets import PRESETS
 from relattn.translation.config.recipe import Recipe, StageConfig, dump
 from relattn.translation.errors import InputError, one_line, reading, require, unknown
+from relattn.translation.files import require_regular
 
 _C = TypeVar("_C")
 Settings = dict[str, str | None]  # text of each setting by its full name, such as "model.clip"; None for a list
@@ -37,6 +38,7 @@ class Quoted(str):
 
 def read_yaml(path: str | Path) -> Settings:
     """Read the settings in a YAML file of at most 1 MiB. Raise an InputError if it is not a mapping of names."""
+    require_regular(path)
     with reading(path, "not YAML"), open(path, "rb") as file:
         content = file.read(_MAX_BYTES + 1)
         require(len(content) <= _MAX_BYTES, f"{path}: must have at most {_MAX_BYTES:,} bytes")

@@ -1,10 +1,10 @@
 """Preparation of a corpus: filter it part by part, join the parts, and write the data card.
 
-    out/train.en.gz, out/train.de.gz    training text; a known corpus has test sets next to it
-    out/README.md                       data card
-    out/prepared.json                   content of the data card as JSON; written last, so it marks a finished directory
-    out/.preparing/settings.json        what is prepared, from which files and by which rules; written first
-    out/.preparing/part-00000/          pairs kept of the first million, their digests and statistics
+    out/train.en.gz, out/train.de.gz        training text; a known corpus has test sets next to it
+    out/README.md                           data card
+    out/prepared.json                       data card as JSON; written last, so it marks a finished directory
+    out/.relattn-preparing/settings.json    what is prepared, from which files and by which rules; written first
+    out/.relattn-preparing/part-00000/      pairs kept of the first million, their digests and statistics
 
 A part is written completely or not at all. After an interruption, the next call continues after the last part.
 """
@@ -38,7 +38,7 @@ from relattn.translation.files import putting, remove, write_atomically
 from relattn.translation.locking import LOCK, locked
 
 CARD, RECORD = "README.md", "prepared.json"
-_WORK = ".preparing"
+_WORK = ".relattn-preparing"
 _SETTINGS_FIELDS = "settings", "origin"  # fields of settings.json, and the first of prepared.json
 _LEVEL = 5  # of gzip: nearly the size of the highest level, in a third of the time
 _log = logging.getLogger(__name__)
