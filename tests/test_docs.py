@@ -31,7 +31,7 @@ TEXTS = {
     ]
 }
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
-# test_family.py and integrations/test_elsewhere.py run these pages, with the classes that they are about.
+# test_family.py and integrations/test_elsewhere.py run the first page, and a test below runs the second.
 RUN_ELSEWHERE = ("docs/family.md", "docs/models.md")
 
 

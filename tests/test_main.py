@@ -96,12 +96,25 @@ def test_ctrl_c_unwinds_a_command_and_a_second_one_exits(cleanup):
     assert python(code) == (130, printed, "relattn: interrupted\n")
 
 
-@pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+ENDS = [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated"), (signal.SIGHUP, "terminated")]
+
+
+@pytest.mark.parametrize(("number", "word"), ENDS)
 def test_a_signal_removes_unfinished_outputs(tmp_path, number, word):
     kill = f"        os.kill(os.getpid(), {number:d})"
     code = MAIN.format(f"    with output(Path({str(tmp_path / 'out')!r})) as write:\n{kill}")
     assert python(code) == (128 + number, "", f"relattn: {word}\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_end_of_a_terminal_unwinds_a_command_unless_it_is_ignored(tmp_path):
+    """The shell and the system may both send SIGHUP, and the terminal cannot be written any more."""
+    hang_up = "os.kill(os.getpid(), signal.SIGHUP)"
+    code = MAIN.format(f"    try:\n        {hang_up}\n        print('continued')\n    finally:\n        {hang_up}\n")
+    code = code.replace("    finally:", "        print('to the end')\n    finally:")
+    (tmp_path / "code.py").write_text(code.replace("import os", "import os, time", 1))
+    for prefix, expected in (("", (129, "")), ("nohup ", (0, "continued\nto the end\n"))):
+        assert run(f"{prefix}'{sys.executable}' '{tmp_path / 'code.py'}' 2> /dev/full")[:2] == expected
 
 
 @pytest.mark.parametrize("arguments", ["--version", "train --help"])

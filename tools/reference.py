@@ -34,8 +34,13 @@ def commands() -> str:
         GENERATED,
         "# Command line\n",
         "`relattn COMMAND --help` prints the same options. Their names may be written with hyphens or underscores. A "
-        "flag has no value, and a list takes several values after its name. The exit code is 0 after success, 2 after "
-        "a user error, 130 after Ctrl-C and 143 after SIGTERM.\n",
+        "flag has no value. A list takes several values after its name, and may be given in several parts. Any other "
+        "option may be given once.\n",
+        "Names of files are taken literally: a shell expands `~` and `$HOME`, the commands do not. An output file that "
+        "is a device, a pipe or a link is written directly. Any other output is replaced at the end, completely or not "
+        "at all. A bundle or an export replaces nothing but another one.\n",
+        "The exit code is 0 after success, 2 after a user error, 130 after Ctrl-C, 143 after SIGTERM and 129 after "
+        "SIGHUP. It is 1 if a command trained a model and could not print its results.\n",
     ]
     shared: dict[str, type] = {}
     for group, names in GROUPS.items():

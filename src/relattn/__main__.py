@@ -1,7 +1,7 @@
 """Entry point of the command `relattn` and of `python -m relattn`. It sets up the process, then imports the toolkit.
 
-Text is UTF-8 in every locale. A file never gets the file descriptor of a closed standard stream. Ctrl-C and SIGTERM
-print one line at any time, imports included. If a library of the toolkit is not installed, one line says what to
+Text is UTF-8 in every locale. A file never gets the file descriptor of a closed standard stream. Ctrl-C, SIGTERM and
+SIGHUP print one line at any time, imports included. If a library of the toolkit is not installed, one line says what to
 install.
 """
 
@@ -10,17 +10,23 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from io import TextIOWrapper
 from types import FrameType
 
+from relattn.translation.errors import STOPPING_SIGNALS
+
+# Background jobs ignore SIGINT, and commands under nohup ignore SIGHUP.
+_DEFAULT_HANDLERS = signal.default_int_handler, signal.SIG_DFL
+
 
 def main() -> int:
-    """Run the command line of the process. Return the exit code: 0, 2 for a user error, 130 or 143 for a signal."""
+    """Run the command line of the process. Return the exit code, which is 128 + the number after a signal."""
     _use_utf8()
     _fill_standard_streams()
-    for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
-        if signal.getsignal(number) is default:  # background jobs ignore SIGINT
-            signal.signal(number, _interrupt)
+    handled = [number for number in STOPPING_SIGNALS if signal.getsignal(number) in _DEFAULT_HANDLERS]
+    for number in handled:
+        signal.signal(number, _interrupt)
     try:
         from relattn.translation.commands.main import main as command
 
@@ -34,19 +40,21 @@ def main() -> int:
         print(f"relattn: error: {message}", file=sys.stderr)
         return 2
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a late Ctrl-C must not interrupt the exit
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in handled:  # a late Ctrl-C must not interrupt the exit
+            signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
 
 
 def _interrupt(signal_number: int, frame: FrameType | None) -> None:
     """Handle a signal: print one line and raise KeyboardInterrupt. During an import, exit immediately instead.
 
-    A second signal also exits immediately. An exception that is raised during the import of an extension module may be
-    lost, or abort the process.
+    A second SIGINT or SIGTERM also exits immediately. SIGHUP often comes twice, from the shell and from the system. An
+    exception that is raised during the import of an extension module may be lost, or abort the process.
     """
-    signal.signal(signal_number, lambda *_: os._exit(128 + signal_number))
-    if os.environ.get("RANK", "0") == "0":  # once per training run
-        os.write(2, b"relattn: terminated\n" if signal_number == signal.SIGTERM else b"relattn: interrupted\n")
+    repeated = signal_number not in (signal.SIGINT, signal.SIGTERM)
+    signal.signal(signal_number, signal.SIG_IGN if repeated else lambda *_: os._exit(128 + signal_number))
+    with suppress(OSError):  # the terminal is gone
+        if os.environ.get("RANK", "0") == "0":  # once per training run
+            os.write(2, b"relattn: interrupted\n" if signal_number == signal.SIGINT else b"relattn: terminated\n")
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             os._exit(128 + signal_number)

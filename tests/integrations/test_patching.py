@@ -280,7 +280,7 @@ def test_a_family_whose_class_has_changed_is_left_alone(change, monkeypatch, spy
                 assert spy.call_count == 0
                 assert ": relattn" not in faster.report(model)
     (message,) = (record.message for record in caplog.records if "keeps its own code" in record.message)
-    assert message.startswith("VitsTextEncoder keeps its own code: transformers")
+    assert message.startswith("VitsText keeps its own code: transformers")
     assert re.search(reason, message)
     with faster.enable():
         assert faster.report(other).count(": relattn") == 3

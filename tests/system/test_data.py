@@ -50,7 +50,7 @@ def test_a_killed_preparation_leaves_no_process_and_continues(tmp_path):
     out = tmp_path / "out"
     process = subprocess.Popen([*command, str(out)], start_new_session=True)
     deadline = time.monotonic() + 60
-    while not (out / ".preparing" / "part-00001").exists() and time.monotonic() < deadline:
+    while not (out / ".relattn-preparing" / "part-00001").exists() and time.monotonic() < deadline:
         time.sleep(0.001)
     process.kill()
     process.wait()

@@ -220,7 +220,7 @@ def test_killed_distillations_give_the_same_corpus_and_student(tmp_path, make_re
         command, run = distillation(f"run-{number}")
         for _ in range(min(KILLS_PER_RUN, KILLS_OF_DISTILL - done)):
             process = launch(command, tmp_path)
-            part = tmp_path / f"run-{number}" / ".preparing" / f"part-{chance.randrange(4):05}"
+            part = tmp_path / f"run-{number}" / ".relattn-preparing" / f"part-{chance.randrange(4):05}"
             while done % 2 and process.poll() is None and not part.exists() and not (tmp_path / run.out).exists():
                 time.sleep(0.01)
             time.sleep(chance.uniform(0.0, 1.0 if done % 2 else seconds))
@@ -274,6 +274,7 @@ def test_lost_process_is_reported_in_one_line(tmp_path, make_recipe, rank):
 
 
 SIGNALS = [(signal.SIGTERM, receiver) for receiver in ("agent", "group", "child")]  # a scheduler signals the group
+SIGNALS += [(signal.SIGHUP, "agent"), (signal.SIGHUP, "group")]  # the end of a terminal
 SIGNALS += [(signal.SIGINT, "group"), (signal.SIGKILL, "agent")]  # the first is Ctrl-C
 
 
@@ -291,6 +292,20 @@ def test_signal_leaves_a_checkpoint_and_no_orphan(tmp_path, make_recipe, number,
     assert code == (128 + number if number != signal.SIGKILL else -number)
     (message,) = (line for line in err.splitlines() if not line.startswith("step "))
     assert f"stopped after step {saved_step(run)};" in message
+
+
+def test_processes_under_nohup_continue(tmp_path, make_recipe):
+    run = make_recipe(tmp_path / "run", 2)
+    handler = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which processes inherit
+    try:
+        process = begin(run)
+    finally:
+        signal.signal(signal.SIGHUP, handler)
+    wait_for_step(process, run, 8)
+    for pid in family(process.pid):
+        os.kill(pid, signal.SIGHUP)
+    code, out, err = end(process)
+    assert (code, out) == (0, f"{run.out}/bundle\n"), err
 
 
 def test_process_without_an_agent_ends(tmp_path, make_recipe):

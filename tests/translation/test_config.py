@@ -91,12 +91,15 @@ def test_value_out_of_range(kind, values):
         (DataConfig, {"train_src": "a", "train_tgt": "b", "valid_tgt": "c"}, "valid_src"),
         (DataConfig, {"train_src": "a", "train_tgt": "b", "train_list": "c"}, "train_list"),
         (DataConfig, {"valid_src": "a", "valid_tgt": "b"}, "valid_src"),
+        (DataConfig, {"train_src": "a", "train_tgt": "./a"}, "train_src and train_tgt must be different files"),
         (TrainConfig, {"average": 6, "keep": 5}, "keep (5), got 6"),
         (TrainConfig, {"strategy": "fsdp"}, "strategy"),
         (StageConfig, {"weights": (0.0, 0.0)}, "at least one above 0, got [0.0, 0.0]"),
         (StageConfig, {"weights": (2.0, float("nan"))}, "weights of a stage must be in [0, 1000]"),
         (Recipe, {"stages": (StageConfig(steps=3),)}, "the last stage must have no steps"),
         (Recipe, {"stages": (StageConfig(), StageConfig())}, "stages before the last must have steps"),
+        *((Recipe, {"stages": (StageConfig(steps=n),) * 2 + (StageConfig(),), "train": TrainConfig(steps=8)},
+           f"must end before train.steps (8), got {2 * n}") for n in (4, 5)),
         (Recipe, {"stages": (StageConfig(weights=(1.0,)),)}, "require data.train_list"),
         (Recipe, {"stages": (StageConfig(),), "data": DataConfig(augment=AugmentConfig(typos=1))}, "data.augment must"),
         (SearchConfig, {"max_length_ratio": 0.5, "max_length_extra": 0}, "at least 1, got 0.5"),
@@ -170,8 +173,9 @@ def test_options_of_a_scheme(recipe_of, positions):
 
 def test_values_are_passed_on_as_flags_unchanged(tmp_path):
     path = tmp_path / "recipe.yaml"
-    path.write_text("seed: 007\ndata: {src_lang: no, train_src: , max_words: }\nmodel: {clip: 0x10}\n")
-    expected = ["--seed=007", "--data.src_lang=no", "--data.train_src=", "--data.max_words=null", "--model.clip=0x10"]
+    path.write_text("seed: +7\ndata: {src_lang: no, train_src: , max_words: }\nmodel: {norm_epsilon: 1E-3}\n")
+    expected = ["--seed=+7", "--data.src_lang=no", "--data.train_src=", "--data.max_words=null"]
+    expected.append("--model.norm_epsilon=1E-3")
     assert recipe_flags(str(path)) == expected
     for text in ("", "# only a comment\n", "---\n"):
         path.write_text(text)
@@ -196,6 +200,13 @@ LAUGHS = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" 
         "is given twice, again in line 2": ["seed: 1\nseed: 2", "model: {dim: 8, heads: 2,\n dim: 16}"],
         "out must be UTF-8": ['out: "a\\0b"'],
         "must be a whole number": ["seed: '3'", "model: {dim: 2.5}", "model: {clip: 'null'}", "model: {dim: wide}"],
+        "must be a whole number in decimal notation": [
+            *(f"seed: {text}" for text in ("0x10", "1:30", "010", "-00", "0b1", "1_000", "１６", "1:30:00.5")),
+            "model: {clip: 0x1F}", "stages: [{steps: 0x10}, {}]",
+        ],
+        "must be a number in decimal notation": [f"model: {{dropout: {x}}}" for x in ("0x0", "00.5", "0_0.5", "0:0.0")],
+        "must be a list, each of a number": ["stages: [{weights: [0x10]}]", "stages: [{weights: [1, 1:30]}]"],
+        "must be a whole number, got": ["seed: yes", "seed: .inf", "seed: no"],
         "model.beyond must be one of clip, zero": ["model: {beyond: 'null'}", "model: {beyond: far}"],
         "stages must be a list, each of the settings of a stage": ["stages: 3", "stages: null", "stages: x"],
         "stage 1: must be a mapping": ["stages: [3]", "stages: &a [*a]", "stages: [2020-01-01]"],
@@ -220,7 +231,7 @@ TEXTS = st.one_of(
 
 
 @settings(max_examples=8)
-@given(st.lists(TEXTS, min_size=7, max_size=7))
+@given(st.lists(TEXTS, min_size=7, max_size=7, unique=True))
 def test_dumped_recipe_can_be_read(recipe_of, texts):
     names = ("src_lang", "tgt_lang", "train_src", "train_tgt", "valid_src", "valid_tgt")
     recipe = Recipe(out=texts[0], data=DataConfig(**dict(zip(names, texts[1:], strict=True))))

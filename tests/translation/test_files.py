@@ -10,6 +10,7 @@ import pytest
 from relattn.translation import files
 from relattn.translation.errors import InputError
 from relattn.translation.files import output, putting, write_atomically
+from relattn.translation.locking import locked
 
 
 def names(path: Path) -> list[str]:
@@ -70,6 +71,40 @@ def test_directory_that_cannot_be_put_in_place_keeps_the_old_one(tmp_path, monke
         aside.mkdir()
     assert names(tmp_path) == ["target"]
     assert (path / "file").read_bytes() == b"old"
+
+
+def test_interruption_between_two_renames_puts_the_old_directory_back(tmp_path, monkeypatch):
+    path, rename = tmp_path / "target", Path.rename
+    path.mkdir()
+    (path / "file").write_bytes(b"old")
+
+    def interrupted(source: Path, target: Path) -> None:
+        monkeypatch.setattr(Path, "rename", rename)
+        rename(source, target)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), putting(path) as aside:  # noqa: PT012
+        aside.mkdir()
+        monkeypatch.setattr(Path, "rename", interrupted)
+    assert names(tmp_path) == ["target"]
+    assert (path / "file").read_bytes() == b"old"
+
+
+def test_only_names_of_this_package_are_removed_after_a_kill(tmp_path):
+    own = [".notes.part", ".relattn-notes.part", ".0123456789abcdef.part", ".lock"]
+    (tmp_path / "data").mkdir()
+    for directory in (tmp_path, tmp_path / "data"):
+        for name in own:
+            (directory / name).write_text("mine")
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit), putting(directory / "out") as aside:  # noqa: PT012
+            aside.write_text("half")
+            patch.setattr(files, "remove", lambda path: None)  # killed
+            raise SystemExit
+        assert len(names(directory)) > len(own)
+    with locked(tmp_path, "testing"):
+        pass
+    assert names(tmp_path) == sorted([*own, "data"])
+    assert names(tmp_path / "data") == sorted(own)
 
 
 @pytest.mark.parametrize(("name", "reason"), [("no/out", "No such file or directory"), ("there", "Is a directory")])

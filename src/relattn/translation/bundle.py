@@ -29,7 +29,7 @@ from relattn.translation.config import Calibration, ModelConfig, Recipe, SearchC
 from relattn.translation.config.yaml import read_yaml, to_config
 from relattn.translation.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, AnyTokenizer, ImportedTokenizer
 from relattn.translation.data.tokenizer import TOKENIZER, Tokenizer
-from relattn.translation.errors import InputError, one_line, reading, require
+from relattn.translation.errors import InputError, one_line, reading, require, same_language
 from relattn.translation.files import putting, require_files, write_atomically
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import SkipInitialization, Transformer
@@ -97,7 +97,7 @@ class Bundle:
         if precision not in PRECISIONS:
             raise InputError(f"precision must be {' or '.join(PRECISIONS)}, got {one_line(str(precision), 40)!r}")
         for member in members:
-            if (member.src_lang, member.tgt_lang) != (self.src_lang, self.tgt_lang):
+            if not (same_language(member.src_lang, self.src_lang) and same_language(member.tgt_lang, self.tgt_lang)):
                 raise InputError(
                     f"models of an ensemble must have the same languages, got {self.src_lang} to {self.tgt_lang} for "
                     f"{self.path} and {member.src_lang} to {member.tgt_lang} for {member.path}"
@@ -168,9 +168,11 @@ def save(
 
 
 def require_writable(path: str | Path, overwrite: bool) -> None:
-    """Raise an InputError if a bundle exists at `path`, unless it may be overwritten."""
-    if not overwrite and (Path(path) / CONFIG).exists():
-        raise InputError(f"{path}: a bundle exists there; use --overwrite to replace it")
+    """Raise an InputError as `require_replaceable`, or if a bundle exists at `path` and may not be overwritten."""
+    path = Path(path)
+    require_replaceable(path)
+    exists = path.is_dir() and any(path.iterdir())
+    require(overwrite or not exists, f"{path}: a bundle exists there; use --overwrite to replace it")
 
 
 def calibrate(path: str | Path, calibration: Calibration) -> None:

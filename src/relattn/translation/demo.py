@@ -20,8 +20,9 @@ from relattn.translation.config import SCHEMES, DataConfig, ModelConfig, Positio
 from relattn.translation.data.builtin import builtin
 from relattn.translation.data.encode import ENCODED
 from relattn.translation.data.storage import open_pairs
+from relattn.translation.drawing import png
 from relattn.translation.evaluation import item_accuracy, score
-from relattn.translation.files import as_csv
+from relattn.translation.files import as_csv, write_atomically
 from relattn.translation.training.journal import read_log
 from relattn.translation.training.train import train
 from relattn.translation.translate.torch_translator import TorchTranslator
@@ -97,7 +98,7 @@ def demo(out: Path, schemes: Sequence[Positions], *, steps: int, seed: int, src_
     on_test, signature, on_long = _tables(results)
     header, *rows = [(*test, *long[1:]) for test, long in zip(on_test, on_long, strict=True)]
     table = as_csv([(*header, "signature"), *((*row, signature) for row in rows)])
-    (out / "results.csv").write_text(table, encoding="utf-8", newline="")
+    write_atomically(out / "results.csv", table.encode())
     print(f"\ntest: translations of {LINES} lines as long as in training\n\n{aligned(on_test)}\nBLEU: {signature}\n")
     print("\n".join(_samples(results[0])))
     print(f"long: {LINES} lines, more than twice as long. Tokens of the references predicted correctly, by position:\n")
@@ -143,4 +144,4 @@ def _draw(path: Path, results: list[Result], trained: int) -> None:
     curves, *heatmaps = figure.subplots(1, 1 + len(tables), squeeze=False)[0]
     draw(curves, {result.scheme: result.long for result in results}, trained=trained)
     draw_norms(dict(zip(tables, heatmaps, strict=True)), tables)
-    figure.savefig(path, dpi=110)
+    write_atomically(path, png(figure))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import signal
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -12,6 +13,9 @@ from pathlib import Path
 
 _LONGEST = 600  # characters per message
 _MOST_CHOICES = 20  # names listed in one message
+STOPPING_SIGNALS = [signal.SIGINT, signal.SIGTERM]  # Ctrl-C, `kill` and schedulers, the end of a terminal's session
+if sys.platform != "win32":
+    STOPPING_SIGNALS.append(signal.SIGHUP)
 
 
 class InputError(ValueError):
@@ -74,6 +78,11 @@ def require_language(name: str, code: str) -> None:
     """Raise an `InputError` unless `code` is a language code, which may become part of a file name."""
     valid = re.fullmatch(r"[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*", code)
     require(valid is not None, f"{name} must be a code such as en or pt-BR, got {one_line(code, 40)!r}")
+
+
+def same_language(code: str, other: str) -> bool:
+    """Return whether two language codes differ at most in case, and in hyphens and underscores."""
+    return code.lower().replace("_", "-") == other.lower().replace("_", "-")
 
 
 def require_installed(*packages: str, extra: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import shutil
 import stat
 import uuid
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from relattn.translation.errors import InputError, reason, require
 
-PART = ".*.part"  # pattern of files that a killed process may leave in a directory
+_LEFTOVER = re.compile(r"\.relattn-[0-9a-f]{16}\.part")  # name of what a killed process may leave half-written
 CAN_SYNC_DIRECTORIES = os.name != "nt"  # Windows syncs only files, which must be open for writing
 
 
@@ -22,26 +23,36 @@ CAN_SYNC_DIRECTORIES = os.name != "nt"  # Windows syncs only files, which must b
 def putting(path: Path) -> Iterator[Path]:
     """Yield a temporary path next to `path` for a new file or directory, which is synced and renamed at the end.
 
-    A new directory replaces an old one by two renames; between them, neither is at `path`.
+    A new directory replaces an old one by two renames; between them, neither is at `path`. An interruption there puts
+    the old one back.
 
     Raises:
         InputError: writing failed (a full disk, no permission); what was at `path` before is kept.
     """
-    name = f".{uuid.uuid4().hex[:16]}"  # short, even if the name of `path` has the maximum length
+    name = f".relattn-{uuid.uuid4().hex[:16]}"  # short, even if the name of `path` has the maximum length
     aside, old = path.with_name(f"{name}.part"), path.with_name(f"{name}.old")
     try:
         yield aside
         _sync(aside)
         if aside.is_dir():
-            _swap(aside, path, old)
+            if path.exists():
+                path.rename(old)
+            aside.rename(path)
         else:
             aside.replace(path)
         _sync(path.parent, inside=False)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {reason(error)}; what was there before is kept") from error
     finally:
+        if old.exists() and not path.exists():
+            old.rename(path)
         remove(old)
         remove(aside)
+
+
+def is_leftover(path: Path) -> bool:
+    """Return whether a file or directory is one that a killed process left half-written. `putting` gives such names."""
+    return _LEFTOVER.fullmatch(path.name) is not None
 
 
 def require_replaceable(path: Path, names: Collection[str], what: str) -> None:
@@ -64,6 +75,13 @@ def require_replaceable(path: Path, names: Collection[str], what: str) -> None:
         raise InputError(f"{path}: not replaced, because it contains more than a {what}: {other_files[0]}")
 
 
+def require_regular(*paths: str | Path) -> None:
+    """Raise an InputError if a path is a pipe or a device, which may wait for ever and can be read only once."""
+    for path in map(Path, paths):
+        special = path.exists() and not (path.is_file() or path.is_dir())
+        require(not special, f"{path} must be a regular file, got a pipe or a device")
+
+
 def require_outside(path: Path, source: Path) -> None:
     """Raise an `InputError` if an output is its own source, or inside of it; links are followed."""
     outside = not path.resolve().is_relative_to(source.resolve())
@@ -75,19 +93,6 @@ def require_files(path: Path, *names: str, what: str) -> None:
     missing = [name for name in names if not (path / name).is_file()]
     if missing:
         raise InputError(f"{path}: not a complete {what}: it has no {', no '.join(missing)}")
-
-
-def _swap(aside: Path, path: Path, old: Path) -> None:
-    """Move the directory `aside` to `path`, and what was there to `old`. If that fails, `path` is unchanged."""
-    existed = path.exists()
-    if existed:
-        path.rename(old)
-    try:
-        aside.rename(path)
-    except OSError:
-        if existed:
-            old.rename(path)
-        raise
 
 
 def remove(path: Path) -> None:
@@ -106,7 +111,7 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
 
 
 @contextmanager
-def output(path: Path) -> Iterator[Callable[[bytes], object]]:
+def output(path: Path) -> Iterator[Callable[[bytes | memoryview], object]]:
     """Open a file and yield a function that writes its content. A regular file is replaced with `putting`.
 
     A device, a pipe or a link is written directly and is not replaced.
@@ -118,7 +123,7 @@ def output(path: Path) -> Iterator[Callable[[bytes], object]]:
         try:
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:
 
-                def write_through(content: bytes) -> None:
+                def write_through(content: bytes | memoryview) -> None:
                     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                         file.truncate()
                     file.write(content)

@@ -9,9 +9,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from relattn.translation.errors import InputError
-from relattn.translation.files import PART, remove
+from relattn.translation.files import is_leftover, remove
 
-LOCK = ".lock"  # file name; a killed process leaves it
+LOCK = ".relattn.lock"  # file name; a killed process leaves it
 
 
 @contextmanager
@@ -32,8 +32,8 @@ def locked(directory: Path, doing: str) -> Iterator[None]:
     try:
         with FileLock(directory / LOCK, timeout=0):
             try:
-                for part in [*directory.glob(PART), *directory.glob(f"*/{PART}")]:
-                    remove(part)
+                for path in filter(is_leftover, [*directory.glob(".*"), *directory.glob("*/.*")]):
+                    remove(path)
                 yield
             finally:
                 remove(directory / LOCK)  # before it is released, so that a waiting process sees that it is gone

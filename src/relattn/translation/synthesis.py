@@ -14,7 +14,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,15 +32,15 @@ from relattn.translation.corpus.filter_pool import Pair
 from relattn.translation.corpus.filters import normalize_spaces, split_words
 from relattn.translation.corpus.pipeline import prepare
 from relattn.translation.corpus.report import FilterStats
-from relattn.translation.corpus.sources import OpenCorpus, file_name, require_regular
+from relattn.translation.corpus.sources import OpenCorpus, file_name
 from relattn.translation.data.mixture import read_corpus_list
-from relattn.translation.data.text_files import read_lines
-from relattn.translation.errors import InputError, reading, require, require_language
-from relattn.translation.files import as_size, write_atomically
+from relattn.translation.data.text_files import has_text, read_lines, read_parallel
+from relattn.translation.errors import InputError, escape, reading, require, require_language
+from relattn.translation.files import as_size, require_regular, write_atomically
 from relattn.translation.formats.ctranslate2.directory import MODEL
 from relattn.translation.hub import resolve
 from relattn.translation.training import estimate
-from relattn.translation.training.train import train
+from relattn.translation.training.train import check, train
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import LONGEST_LINE, Translation, Translator
 
@@ -133,7 +135,7 @@ class SyntheticText:
             return line, line, 0.0  # which the rules drop
         if self.tag is None:
             return line, best.text, best.mean_log_prob
-        return f"{self.tag} {best.text}" if best.text.strip() else "", line, best.mean_log_prob
+        return f"{self.tag} {best.text}" if has_text(best.text) else "", line, best.mean_log_prob
 
     def _lines(self) -> Iterator[str]:
         return map(normalize_spaces, chain.from_iterable(map(read_lines, self.files)))
@@ -184,43 +186,55 @@ def synthesize(text: SyntheticText, out: Path, *, parallel: Sequence[str] = (), 
         weight: weight of the real pairs in this list.
 
     Raises:
-        InputError: as `prepare`, or a line cannot be translated.
+        InputError: as `prepare`, the real pairs cannot be listed, or a line cannot be translated.
     """
     for name, code in zip(("source language", "target language"), text.languages, strict=True):
         require_language(f"the {name} of the model", code)
+    real = [os.path.relpath(path, out) for path in parallel]
+    for path in real:
+        valid = re.search("[\t\r\n\ud800-\udfff]", path) is None
+        require(valid, f"{escape(path)}: the path of real pairs must be UTF-8 without tabs and line ends")
+    if parallel:
+        require_regular(*parallel)
+        deque(read_parallel(*parallel), maxlen=0)  # an error is found before hours of translating
     stats = prepare(text, out, text.cleaning, part=PART * text.options.n_best).stats
     if parallel:
-        real = [os.path.relpath(path, out) for path in parallel]
         rows = [(*real, f"{weight:g}"), (*(f"train.{language}.gz" for language in text.languages), "1")]
         write_atomically(out / CORPORA, "".join("\t".join(row) + "\n" for row in rows).encode())
     return stats
 
 
-def read_student(path: str, text: SyntheticText, out: Path) -> Recipe:
-    """Read the recipe of a student, and check it before hours of translating.
+def read_student(
+    path: str, text: SyntheticText, out: Path, *, parallel: Sequence[str] = (), weight: float = 1.0
+) -> Recipe:
+    """Read the recipe of a student, and check it before hours of translating. Arguments are those of `synthesize`.
 
     Raises:
-        InputError: it is not valid, has other languages, does not train on the corpus, or needs more memory than this
-            machine has.
+        InputError: it is not valid, has other languages, does not train on the corpus, needs more memory than this
+            machine has, or `train` would refuse it.
     """
     recipe = to_config(Recipe, read_yaml(path), path)
     data, languages = recipe.data, (recipe.data.src_lang, recipe.data.tgt_lang)
     expected, got = " to ".join(text.languages), " to ".join(languages)
     require(languages == text.languages, f"{path}: languages must be {expected}, as those of the model, got {got}")
-    src, tgt = (out / f"train.{language}.gz" for language in languages)
-    pairs = [(data.train_src, data.train_tgt)]
-    if data.train_list and Path(data.train_list).resolve() != (out / CORPORA).resolve():
-        pairs = [corpus[:2] for corpus in read_corpus_list(data.train_list)]
+    src, tgt = synthetic = [out / f"train.{language}.gz" for language in languages]
+    files = [(data.train_src, data.train_tgt, 1.0)]
+    if data.train_list and parallel and Path(data.train_list).resolve() == (out / CORPORA).resolve():
+        files = [(parallel[0], parallel[1], weight), (str(src), str(tgt), 1.0)]
     elif data.train_list:
-        pairs = [(str(src), str(tgt))]
-    listed = (src.resolve(), tgt.resolve()) in [(Path(a).resolve(), Path(b).resolve()) for a, b in pairs]
+        files = read_corpus_list(data.train_list)
+    resolved = [path.resolve() for path in synthetic]
+    listed = resolved in [[Path(name).resolve() for name in pair[:2]] for pair in files]
     require(listed, f"{path}: data.train_src and data.train_tgt must be {src} and {tgt}, or be in data.train_list")
+    apart = not out.resolve().is_relative_to(Path(recipe.out).resolve())
+    require(apart, f"{path}: out must not contain the corpus {out}, got {recipe.out}")
     if recipe.train.accelerator != "gpu":
         needed, memory = estimate.memory(recipe), processor.memory()
         if needed is not None and memory is not None and needed.total > memory:
             raise InputError(
                 f"{path}: the student must fit into {as_size(memory)} of memory, got {as_size(needed.total)}"
             )
+    check(recipe, files, {*resolved})
     seconds = recipe.train.steps * estimate.seconds_per_step(recipe, 2)
     _log.info("training the student takes at most about %s", estimate.duration(seconds))
     return recipe

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from relattn.translation.commands import main as cli
+from relattn.translation.commands.parser import parse
 from relattn.translation.console import log_to_stderr
 from relattn.translation.errors import Interrupted
 from relattn.translation.training import train as training
@@ -42,15 +44,16 @@ def test_help_and_loading_import_few_libraries(model):
 
 @pytest.mark.parametrize("prepared", [lambda path: path.symlink_to(path.parent), lambda path: path.mkdir()])
 def test_directory_for_temporary_files_that_others_can_change_is_not_used(tmp_path, prepared):
-    """Another user may have prepared it, with links to files that matplotlib would overwrite."""
-    usual = tmp_path / f"relattn-matplotlib-{os.getuid()}"
+    """Another user may have prepared it, with links to files that a cache would overwrite, or code in the cache."""
+    usual = tmp_path / f"relattn-{os.getuid()}"
     prepared(usual)
     usual.chmod(0o777)
-    script = "from relattn.translation.commands.main import main; main([]); import os; print(os.getenv('MPLCONFIGDIR'))"
-    environment = {name: value for name, value in os.environ.items() if name != "MPLCONFIGDIR"}
+    caches = "MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR"
+    script = f"from relattn.translation.commands.main import main, os; main([]); print(*map(os.getenv, {caches}))"
+    environment = {name: value for name, value in os.environ.items() if name not in caches}
     environment["TMPDIR"] = str(tmp_path)
     output = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True, text=True)
-    path = Path(output.stdout.splitlines()[-1])
+    (path,) = {Path(cache).parent for cache in output.stdout.splitlines()[-1].split()}
     assert path.parent == tmp_path
     assert path != usual
     assert not path.exists()  # removed at the end
@@ -81,6 +84,10 @@ def test_every_command_has_help(relattn, command):
         ("train wmt14-en-de-bas", "did you mean wmt14-en-de-base?"),
         ("train", "wmt14-en-de-base, "),
         ("translate bundle --seed x", "--seed must be a whole number, got 'x'"),
+        *((f"translate bundle --seed{is_}{x}", f"--seed must be a whole number in decimal notation, got '{x}'")
+          for is_ in " =" for x in ("0x10", "010", "1:30")),
+        ("translate --sampling --seed 3 0x10", "0x10: no such directory"),
+        ("reproduce tables --out x --seeds 1 2 0x10", "--seeds must be "),
         ("translate bundle --precision fp8", "--precision must be one of fp32, bf16, got 'fp8'"),
         ("translate bundle --seed", "--seed must have a value"),
         ("translate bundle --align=x", "--align must have no value"),
@@ -96,6 +103,40 @@ def test_wrong_arguments(relattn, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     assert_refused(relattn(*arguments.split(" ")), message)
     assert list(tmp_path.iterdir()) == []
+
+
+SYNTHESIS = "x --out y --data a b c"
+LISTS = {  # options whose values are lists, and a command with three values of each
+    **{("demo", "compare"): "--compare rope t5 xl", ("prepare", "exclude"): "--exclude a b c"},
+    **{("distill", "data"): SYNTHESIS, ("distill", "exclude"): f"{SYNTHESIS} --exclude a b c"},
+    **{("backtranslate", "data"): SYNTHESIS, ("backtranslate", "exclude"): f"{SYNTHESIS} --exclude a b c"},
+    ("backtranslate", "parallel"): f"{SYNTHESIS} --parallel a b c",
+    ("evaluate", "perturb"): "x --src a --ref b --perturb typos title_case all",
+    **{("serve", "cors"): "x --cors a b c", ("serve", "proxies"): "x --proxies a b c"},
+    **{("reproduce", "seeds"): "clip --seeds 1 -2 3", ("reproduce", "rows"): "clip --rows a b c"},
+}
+
+
+@pytest.mark.parametrize("command", list(cli.COMMANDS))
+def test_option_that_is_given_twice_is_a_list_or_refused(relattn, command):
+    """Every option of every command, in both spellings."""
+    for option, values in re.findall(r"^ +--([\w.]+)(.*)", relattn(*command.split(), "--help").out, re.MULTILINE):
+        if " ...]" not in values:
+            for twice in (
+                (f"--{option}", "1", f"--{option}", "1"),
+                (f"--{option}=1", f"--{option.replace('_', '-')}=2"),
+            ):
+                assert_refused(relattn(*command.split(), *twice), f"--{option} must be given once, got it 2 times")
+            continue
+        name, function, _ = cli.command_of(command.split())
+        words = LISTS[command, option].split()
+        whole, start = parse(name, function, words), words.index(f"--{option}")
+        before, (a, b, c), after = words[:start], words[start + 1 : start + 4], words[start + 4 :]
+        for parts in (
+            [f"--{option}", a, b, f"--{option}={c}", *before],
+            [*before, f"--{option}={a}", f"--{option}", b, c],
+        ):
+            assert parse(name, function, [*parts, *after]) == whole
 
 
 def interrupted() -> None:

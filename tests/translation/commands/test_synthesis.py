@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from filelock import FileLock
 
 from relattn.translation import load, synthesis
+from relattn.translation.commands import main as cli
 from relattn.translation.config import dump
 from relattn.translation.corpus import pipeline
 from relattn.translation.data.mixture import read_corpus_list
@@ -141,10 +144,12 @@ def test_interrupted_commands_continue_to_the_same_bytes(relattn, model, mono, t
 def student(tmp_path: Path, make_recipe: Callable[..., Any]) -> Callable[..., Path]:
     """student(**data): file of a recipe that trains on tmp_path/out."""
 
-    def write(*, model: dict[str, Any] | None = None, **data: Any) -> Path:
+    def write(*, run: str = "student", model: dict | None = None, train: dict | None = None, **data: Any) -> Path:
         out = tmp_path / "out"
         own = {"train_src": str(out / "train.en.gz"), "train_tgt": str(out / "train.de.gz"), **data}
-        recipe = make_recipe(tmp_path / "student", data=own, model=model, train={"steps": 4})
+        if "train_list" in data:
+            own |= {"train_src": "", "train_tgt": ""}
+        recipe = make_recipe(tmp_path / run, data=own, model=model, train={"steps": 4, **(train or {})})
         (tmp_path / "student.yaml").write_text(dump(recipe))
         return tmp_path / "student.yaml"
 
@@ -162,6 +167,21 @@ def test_a_student_is_trained_and_continued(relattn, model, mono, student, tmp_p
     (tmp_path / "student" / "checkpoints" / "step-00000004.ckpt").unlink()
     assert relattn(*command).code == 0
     assert (tmp_path / "student" / "bundle" / "model.safetensors").read_bytes() == weights
+    assert load(tmp_path / "student" / "bundle").translate(["one cat"])
+
+
+@pytest.mark.parametrize("output", [None, "/dev/full", "pipe"])
+def test_student_is_trained_even_if_nothing_can_be_printed(model, mono, student, tmp_path, monkeypatch, capsys, output):
+    if output == "pipe":
+        reader, output = os.pipe()
+        os.close(reader)
+    command = ("distill", model, "--data", mono, "--out", tmp_path / "out", "--student", student(), *ALL)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", output if output is None else open(output, "w"))  # noqa: SIM115
+        assert cli.main([str(word) for word in command]) == 1
+        if output is not None:
+            sys.stdout.close()
+    assert "standard output" in capsys.readouterr().err.splitlines()[-1]
     assert load(tmp_path / "student" / "bundle").translate(["one cat"])
 
 
@@ -184,6 +204,62 @@ FAULTS = {
 }
 
 
+STUDENTS = {  # recipes that training would refuse
+    "no validation text": ({"valid_src": "nowhere"}, "nowhere: no such file"),
+    "shorter validation text": ({"valid_src": "mono"}, "must have the same number of lines"),
+    "empty validation text": ({"valid_src": "blank", "valid_tgt": "empty"}, "at least one pair must be kept"),
+    "no initial bundle": ({"train": {"init_from": "nowhere"}}, "nowhere"),
+    "initial bundle of another size": (
+        {"train": {"init_from": "model"}, "model": {"dim": 24}},
+        "model must be the rec",
+    ),
+    "no GPU": ({"train": {"accelerator": "gpu"}}, "devices must be at most the number of GPUs, 0, got 1"),
+    "two machines": ({"train": {"nodes": 2}}, "torchrun or srun must start the processes"),
+    "full disk": ({"train": {"keep": 10**9}}, "student: the disk must have "),
+    "other files": ({"run": "text"}, "text: out must be an empty directory"),
+    "a file": ({"run": "mono"}, "mono"),
+    "another run": ({"run": "finished"}, "these settings must be as when the run started: data.max_tokens"),
+    "the corpus": ({"run": "out"}, "out must not contain the corpus"),
+    "around the corpus": ({"run": ""}, "out must not contain the corpus"),
+    "no list": ({"train_list": "nowhere"}, "nowhere: no such file"),
+    "no list of real pairs": ({"train_list": "out/corpora.tsv"}, "corpora.tsv: no such file"),
+    "missing file in the list": ({"train_list": "list"}, "nowhere.de: no such file"),
+}
+
+
+@pytest.mark.parametrize("fault", STUDENTS)
+def test_recipe_of_a_student_is_checked_before_translating(
+    relattn, model, mono, student, finished, tmp_path, monkeypatch, fault
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mono").write_text("\n".join(LINES))
+    (tmp_path / "blank").write_text("\n \n")
+    (tmp_path / "empty").write_text("\n\n")
+    (tmp_path / "list").write_text("out/train.en.gz\tout/train.de.gz\nmono\tnowhere.de\n")
+    (tmp_path / "model").symlink_to(model)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "thesis").touch()
+    shutil.copytree(finished.out, tmp_path / "finished")
+    changes, fact = STUDENTS[fault]
+    if fault == "another run":
+        changes = {**changes, "max_tokens": 64, "train_src": "out/train.en.gz", "train_tgt": "out/train.de.gz"}
+    command = ("distill", model, "--data", mono, "--out", "out", "--student", student(**changes), *ALL)
+    before = {path: path.is_dir() or path.read_bytes() for path in tmp_path.rglob("*")}
+    assert_refused(relattn(*command), fact)
+    assert {path: path.is_dir() or path.read_bytes() for path in tmp_path.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("name", "fact"), [("shorter", "same number of lines"), ("no", "no such file"), ("a\tb", "tabs")]
+)
+def test_real_pairs_are_checked_before_translating(relattn, model, mono, text, tmp_path, name, fact):
+    (tmp_path / "shorter").write_text("one\n")
+    (tmp_path / "a\tb").write_bytes(Path(text["train_tgt"]).read_bytes())
+    parallel = ("--parallel", text["train_src"], tmp_path / name)
+    assert_refused(relattn("backtranslate", model, "--data", mono, "--out", tmp_path / "out", *parallel, *ALL), fact)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_bad_input_is_one_line(relattn, model, another, mono, student, tmp_path, monkeypatch, fault):
     out, flags, command = tmp_path / "out", [*ALL], "distill"
@@ -201,7 +277,7 @@ def test_bad_input_is_one_line(relattn, model, another, mono, student, tmp_path,
         case "large student":
             flags += ["--student", student(model={"dim": 65536, "heads": 1, "feed_forward_dim": 1048576})]
         case "shrunken":
-            flags += ["--student", student(), "--max_words", 5, "--keep_duplicates", "true"]
+            flags[-1:] = [5, "--student", student(), "--keep_duplicates", "true"]
         case "nothing left":
             flags[-3:] = ["-0.0001", "--max_words", 20]
         case "changed text":
@@ -223,7 +299,7 @@ def test_bad_input_is_one_line(relattn, model, another, mono, student, tmp_path,
     before = content(out) if out.exists() else {}
     if fault == "in use":
         out.mkdir()
-        with FileLock(out / ".lock"):
+        with FileLock(out / ".relattn.lock"):
             result = relattn(command, model, "--data", mono, "--out", out, *flags)
     else:
         result = relattn(command, model, "--data", mono, "--out", out, *flags)
@@ -232,4 +308,6 @@ def test_bad_input_is_one_line(relattn, model, another, mono, student, tmp_path,
         assert FAULTS[fault] in result.err.splitlines()[-1]
         return
     assert_refused(result, FAULTS[fault])
-    assert {name: text for name, text in (content(out) if out.exists() else {}).items() if name != ".lock"} == before
+    assert {
+        name: text for name, text in (content(out) if out.exists() else {}).items() if name != ".relattn.lock"
+    } == before

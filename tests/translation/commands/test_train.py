@@ -85,7 +85,7 @@ def test_scheme_can_be_chosen_by_a_flag(relattn, tmp_path, train_calls, position
     path.touch()
     relattn("train", path, "--model.positions", positions)
     path.write_text(dump(Recipe(model=ModelConfig(clip=5))))
-    relattn("train", path, "--model.positions", "cnn", f"--model.positions={positions}")
+    relattn("train", path, f"--model.positions={positions}")
     clipped = replace(model, clip=5) if positions == "relative+sinusoidal" else model
     assert train_calls == [(Recipe(model=model), False), (Recipe(model=clipped), False)]
 

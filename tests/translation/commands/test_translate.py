@@ -190,7 +190,11 @@ def test_ensemble(relattn, reading, text, model, another):
 def test_bundles_that_are_no_ensemble(relattn, reading, tmp_path, model, finished):
     reading(b"one\n")
     config = Path(shutil.copytree(model, tmp_path / "french"), "config.yaml")
-    config.write_text(config.read_text(encoding="utf-8").replace("src_lang: en", "src_lang: fr"), encoding="utf-8")
+    text = config.read_text(encoding="utf-8")
+    config.write_text(text.replace("src_lang: en", "src_lang: EN"), encoding="utf-8")
+    assert relattn("translate", model, tmp_path / "french").code == 0  # the same language
+    reading(b"one\n")
+    config.write_text(text.replace("src_lang: en", "src_lang: fr"), encoding="utf-8")
     assert_refused(relattn("translate", model, tmp_path / "french"), "must have the same languages, got en to de")
     tokenizer = Tokenizer.train(["one cat", "eine Katze"] * 9, 280, seed=1)
     transformer = Transformer(finished.model, tokenizer.vocab_size)

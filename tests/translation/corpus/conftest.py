@@ -29,8 +29,9 @@ def random_pairs(count: int, seed: int = 1) -> Pairs:
     pairs = []
     for _ in range(count):
         line = [f"w{source.randrange(60)}" for _ in range(source.randrange(1, 5))]
-        pairs.append((" ".join(line), " ".join(word.upper() for word in reversed(line))))
+        pairs.append((" ".join(line), " ".join(f"v{word[1:]}" for word in reversed(line))))
     dropped = [("", "x"), ("a\0b", "x"), ("x", "y" * 1_000_000), ("x", "w " * 30), ("x", "кот"), ("x", "w " * 9)]
+    dropped += [("a copy, of a line", "A copy of a line"), ("x", "\u200b\u00ad")]
     for pair in [*dropped, tuple(HELD_OUT)]:
         pairs.insert(source.randrange(count), pair)
     return pairs
@@ -60,7 +61,7 @@ def as_sgml(lines: list[str]) -> str:
 
 @pytest.fixture
 def known(server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
-    """A hub with WMT14 English–German (63 pairs in two files) and Multi30k, and a server of sacreBLEU's test sets."""
+    """A hub with WMT14 English–German (67 pairs in two files) and Multi30k, and a server of sacreBLEU's test sets."""
     files = {
         "README.md": b"# WMT14",
         "de-en/train-00000-of-00002.parquet": as_parquet([*random_pairs(20), ("one\ntwo", "eins\tzwei")], "de"),

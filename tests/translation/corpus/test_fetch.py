@@ -115,7 +115,7 @@ def test_a_recipe_can_read_what_the_command_writes(known, tmp_path, monkeypatch,
     known.failing.clear()
     assert cli.main(["prepare", "wmt14-en-de", "--processes", "1"]) == 0
     out, err = capsys.readouterr()
-    assert (out.split()[1], out.splitlines()[-1], err) == ("63", "data/wmt14-en-de/README.md", "")
+    assert (out.split()[1], out.splitlines()[-1], err) == ("67", "data/wmt14-en-de/README.md", "")
     data, texts = PRESETS["wmt14-en-de-base"].data, {}
     for path in Path("data/wmt14-en-de").glob("*.gz"):
         texts[path.name] = gzip.decompress(path.read_bytes()).decode()
@@ -144,9 +144,9 @@ def test_an_interrupted_preparation_stays_at_its_commit(known, tmp_path):
 
 def test_multi30k(known, tmp_path):
     prepared = prepare(KnownCorpus("multi30k"), tmp_path / "out", CleaningConfig())
-    assert prepared.stats.read == 37
+    assert prepared.stats.read == 39
     assert (tmp_path / "out" / "test2016.de").read_text() == "Ein Mann.\n"
-    assert len((tmp_path / "out" / "valid.en").read_text().splitlines()) == 11
+    assert len((tmp_path / "out" / "valid.en").read_text().splitlines()) == 13
 
 
 def wmt13() -> list[tuple[str, str]]:

@@ -29,6 +29,8 @@ HELD_OUT = ["one two three four five six", "eins zwei drei vier"]
         ("A cat sat.", "Eine Katze saß.", None),
         ("", "Katze", "empty"),
         ("cat", "", "empty"),
+        ("\u200b\u00ad", "Katze", "empty"),
+        ("cat", "\u3164 \ufe0f\u2060\u2800", "empty"),
         ("", "\0", "empty"),  # the first reason that applies
         ("a\0cat", "Katze", "control"),
         ("cat", "\ud800", "control"),
@@ -47,6 +49,9 @@ HELD_OUT = ["one two three four five six", "eins zwei drei vier"]
         ("zero ONE, two three four five", "x y z", "overlap"),  # either side, and case is ignored
         ("x y z", "Eins zwei, drei vier!", "overlap"),
         ("zero one two three four", "eins zwei drei", None),
+        ("A cat sat.", "a CAT  sat", "copy"),
+        ("10:30, 1998", "10:30, 1998", None),  # no letters
+        ("A cat", "A cats", None),
     ],
 )
 def test_reasons_at_their_limits(src, tgt, reason):

@@ -27,7 +27,7 @@ from relattn.translation.corpus import filter_pool, pipeline
 from relattn.translation.corpus.filters import REASONS, Cleaner
 from relattn.translation.corpus.pipeline import Prepared, prepare
 from relattn.translation.corpus.sources import OwnFiles
-from relattn.translation.errors import InputError
+from relattn.translation.errors import InputError, escape
 from tests.translation.corpus.conftest import HELD_OUT, error_of, random_pairs
 from tests.translation.loopback import files_no_larger_than
 
@@ -81,7 +81,7 @@ def reason_by_brute_force(src: str, tgt: str) -> str | None:
     few, many = sorted(map(len, words))
     short, long = sorted(len(side.encode()) for side in (src, tgt))
     letters = [[unicodedata.name(c).split()[0] for c in side if c.isalpha()] for side in (src, tgt)]
-    if not src or not tgt:
+    if not all(any(c.isprintable() and c != " " for c in side) for side in (src, tgt)) and "\0" not in src:
         return "empty"
     if any(unicodedata.category(c) == "Cc" for c in src + tgt):
         return "control"
@@ -91,6 +91,8 @@ def reason_by_brute_force(src: str, tgt: str) -> str | None:
         return "ratio"
     if any(side.count("LATIN") < CONFIG.min_script * len(side) for side in letters):
         return "script"
+    if words[0] == words[1]:
+        return "copy"
     return "overlap" if HELD_OUT[0].split() in words else None
 
 
@@ -116,7 +118,8 @@ def test_kept_and_dropped_pairs_match_brute_force(own, tmp_path, keep_duplicates
     absent = {"score", "duplicate"} if keep_duplicates else {"score"}  # only synthetic pairs have scores
     assert {reason for reason in REASONS if not stats.dropped[reason]} == absent
     for reason, pairs in dropped.items():  # the first ones are kept as examples, shortened
-        shown = [(n, src.replace("\0", "\\x00"), tgt if len(tgt) < 100 else f"{tgt[:98]} …") for n, src, tgt in pairs]
+        sides = [(n, escape(src), escape(tgt)) for n, src, tgt in pairs]
+        shown = [(n, src, tgt if len(tgt) < 100 else f"{tgt[:98]} …") for n, src, tgt in sides]
         assert stats.examples[reason] == [f"{n}: {src} ||| {tgt}" for n, src, tgt in shown[:3]]
 
 
@@ -157,15 +160,15 @@ def test_a_full_disk_is_reported_and_finished_parts_are_kept(own, tmp_path, whol
     with files_no_larger_than(len(whole[1]["train.en.gz"]) - 1):
         message = error_of(run, own, out)
     assert message.startswith(f"{out / 'train.en.gz'}: cannot be written: File too large")
-    assert len(list((out / ".preparing").glob("part-*"))) == 7
+    assert len(list((out / ".relattn-preparing").glob("part-*"))) == 7
     assert (run(own, out), content(out)) == whole
     for path in (own.src, own.tgt):  # now within a part
         Path(path).write_text("".join(f"{number} {number * 7919 % 10007}\n" for number in range(3000)))
     out = tmp_path / "other"
     with files_no_larger_than(1500), pytest.raises(InputError) as error:  # more than the settings of the preparation
         prepare(OwnFiles(own.src, own.tgt, LANGUAGES), out, CONFIG)
-    assert str(error.value).startswith(f"{out / '.preparing/part-00000'}: cannot be written: File too large")
-    assert [path.name for path in (out / ".preparing").iterdir()] == ["settings.json"]
+    assert str(error.value).startswith(f"{out / '.relattn-preparing/part-00000'}: cannot be written: File too large")
+    assert [path.name for path in (out / ".relattn-preparing").iterdir()] == ["settings.json"]
 
 
 def test_a_finished_directory_is_prepared_again_only_if_it_is_damaged(own, tmp_path, whole):
@@ -182,13 +185,14 @@ def test_a_finished_directory_is_prepared_again_only_if_it_is_damaged(own, tmp_p
 
 
 RECORDS = ("[]", "{}", "{", '{"settings": 1, "origin": {}}', '{"settings": {}, "origin": {}}')
-FAULTS = "other rules", "other text", "other files", "a file", "in use", "different lengths", "a pipe", *RECORDS
+HIDDEN = ".lock", ".notes.part", ".preparing"  # could be a user's own
+FAULTS = "other rules", "other text", "notes", *HIDDEN, "a file", "in use", "different lengths", "a pipe", *RECORDS
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_refusals_change_nothing(own, tmp_path, fault):
     out, config = tmp_path / "out", CONFIG
-    if fault in ("in use", "other files", *RECORDS):
+    if fault in ("in use", "notes", *HIDDEN, *RECORDS):
         out.mkdir()
     match fault:
         case "other rules":
@@ -198,10 +202,14 @@ def test_refusals_change_nothing(own, tmp_path, fault):
             with patch.object(pipeline, "_write_part", None), pytest.raises(TypeError):
                 run(own, out)
             Path(own.src).write_text(Path(own.src).read_text().replace("w1", "w2"))
-            own, facts = replace(own), ["text.src: ", f"remove {out}/.preparing"]
-        case "other files":
-            (out / "notes").write_text("mine")
-            facts = ["empty", "notes"]
+            own, facts = replace(own), ["text.src: ", f"remove {out}/.relattn-preparing"]
+        case "notes" | ".lock" | ".notes.part":
+            (out / fault).write_text("mine")
+            facts = ["empty", fault]
+        case ".preparing":
+            (out / fault).mkdir()
+            (out / fault / "notes").write_text("mine")
+            facts = ["empty", fault]
         case "a file":
             out.write_text("mine")
             facts = ["must be a directory"]
@@ -209,7 +217,7 @@ def test_refusals_change_nothing(own, tmp_path, fault):
             facts = ["another process"]
         case "different lengths":
             (tmp_path / "longer.gz").write_bytes(gzip.compress(Path(own.tgt).read_bytes() + b"line\n"))
-            own, facts = replace(own, tgt=str(tmp_path / "longer.gz")), [own.src, "longer.gz", "307 and 308"]
+            own, facts = replace(own, tgt=str(tmp_path / "longer.gz")), [own.src, "longer.gz", "309 and 310"]
         case "a pipe":
             os.mkfifo(tmp_path / "pipe")
             own, facts = replace(own, src=str(tmp_path / "pipe")), ["pipe must be a regular file"]
@@ -218,10 +226,12 @@ def test_refusals_change_nothing(own, tmp_path, fault):
             facts = [f"{out}/prepared.json: "]
 
     def files() -> dict[Path, bytes]:
-        return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"}
+        return {
+            path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != ".relattn.lock"
+        }
 
     before = files()
-    with FileLock(out / ".lock") if fault == "in use" else nullcontext():
+    with FileLock(out / ".relattn.lock") if fault == "in use" else nullcontext():
         message = error_of(run, own, out, config)
     assert all(fact in message for fact in facts), message
     assert files() == before
@@ -235,6 +245,20 @@ def test_a_preparation_that_kept_nothing_can_be_corrected(tmp_path):
     for fact in (f"{tmp_path}/out: no pair is left", "1 empty (a side", "1 control (a side", "min_script"):
         assert fact in message
     assert run(OwnFiles(*paths, ("en", "ru")), tmp_path / "out").stats.kept == 1
+
+
+@pytest.mark.parametrize("others", [0, 5])
+def test_a_text_that_was_not_translated(tmp_path, others):
+    """Its pairs are dropped, whether the files are the same or nearly the same."""
+    lines = [" ".join(pair) for pair in PAIRS if pair[0].startswith("w")][:100]
+    (tmp_path / "a").write_text("\n".join(lines), encoding="utf-8")
+    (tmp_path / "b").write_text("\n".join(["other words"] * others + lines[others:]).title(), encoding="utf-8")
+    text = OwnFiles(str(tmp_path / "a"), str(tmp_path / "b"), LANGUAGES)
+    if others:
+        assert run(text, tmp_path / "out").stats.dropped["copy"] == len(lines) - others
+    else:
+        assert "no pair is left" in error_of(run, text, tmp_path / "out")
+    assert run(text, tmp_path / "kept", replace(CONFIG, keep_copies=True)).stats.dropped["copy"] == 0
 
 
 def test_the_card_and_the_record_match_the_files(own, tmp_path):
@@ -261,7 +285,7 @@ def test_the_command(own, tmp_path, capsys):
     command = ["prepare", *given, "--out", str(tmp_path / "out"), "--max_words", "20", "--processes", "1"]
     assert cli.main(command) == 0
     out, err = capsys.readouterr()
-    assert (out.split()[:4], err) == (["read", "307", "100.00", "%"], "")
+    assert (out.split()[:4], err) == (["read", "309", "100.00", "%"], "")
     assert "a\\x00b ||| x\n" in out
     assert out.endswith(f"\n{tmp_path}/out/README.md\n")
     assert cli.main(command) == 0
@@ -278,7 +302,10 @@ FILES = ["--src", "a", "--tgt", "b", "--out", "c"]
         (["multi30k", "--src", "a", "--exclude", "b"], "--src.*multi30k"),
         (FILES, "--src_lang"),
         ([*FILES, "--src_lang", "e/n", "--tgt_lang", "de"], "src_lang"),
-        ([*FILES, "--src_lang", "de", "--tgt_lang", "de"], "must differ"),
+        *(
+            ([*FILES, "--src_lang", src, "--tgt_lang", tgt], f"must have different languages, got {src} and {tgt}")
+            for src, tgt in (("de", "de"), ("en", "EN"), ("pt-BR", "pt_BR"), ("pt_br", "PT-BR"))
+        ),
         (["multi30k", "--processes", "0"], "processes.*got 0"),
         (["multi30k", "--max_words", "0"], "max_words.*got 0"),
     ],

@@ -20,6 +20,12 @@ LINES = {"train": 1000, "valid": 150, "test": 150, "long": 40}
 DAY = 365 * 149 + 37 + 107  # leap days from 1900 to 2048, then the 107th day of 2049
 
 
+@pytest.mark.parametrize(("src", "tgt"), [("en", "EN"), ("pt-BR", "pt_BR")])
+def test_two_names_of_one_locale(src, tgt):
+    with pytest.raises(InputError, match=f"got {src} and {tgt}"):
+        builtin("train", src_lang=src, tgt_lang=tgt, lines=1)
+
+
 @pytest.fixture(scope="module")
 def items():
     return {name: draw_items(name, src_lang="en", tgt_lang="de", lines=n, seed=0) for name, n in LINES.items()}

@@ -2,14 +2,19 @@
 
 import bz2
 import gzip
+import io
+import lzma
 import os
+import sys
+import zipfile
 
 import pytest
+import regex
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from relattn.translation.data import text_files
-from relattn.translation.data.text_files import ParallelFiles, read_lines, read_parallel, stream_lines
+from relattn.translation.data.text_files import ParallelFiles, has_text, read_lines, read_parallel, stream_lines
 from relattn.translation.errors import InputError
 
 LONG = gzip.compress(b"some text that is long enough\n" * 100, mtime=0)
@@ -23,6 +28,13 @@ def streamed(path):
             yield from lines
     finally:
         os.close(descriptor)
+
+
+def zipped(text):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:  # stored as it is
+        archive.writestr("a", text)
+    return file.getvalue()
 
 
 def outcome(lines):
@@ -73,6 +85,12 @@ def test_files_and_standard_input_are_read_alike(tmp_path_factory, parts, mark, 
         ("missing", None, "no such file"),
         ("cut.gz", LONG[:50], "cannot be read: Compressed file ended before the end"),
         ("cut", bz2.compress(b"line\n" * 100)[:-9], "cannot be read: Compressed file ended before the end"),
+        ("text.gz", b"\xfd7zXZ\0\0\4", "must be text, got xz"),
+        ("xz", lzma.compress(b"line\n" * 100), "must be text, got xz"),
+        ("zip", zipped("line\n"), "must be text, got zip"),
+        ("zstd", b"\x28\xb5\x2f\xfd\x04\x50", "must be text, got zstd"),
+        ("twice", gzip.compress(LONG, mtime=0), "must be text, got gzip"),
+        ("empty.bz2", bz2.compress(b""), "the file is empty"),
         ("plain.gz", b"not gzip at all\n", "cannot be read: Not a gzipped file"),
         ("empty", b"", "the file is empty"),
     ],
@@ -85,6 +103,31 @@ def test_errors_name_the_file(tmp_path, name, content, message):
         list(read_lines(path))
     assert str(caught.value).startswith(f"{path}: {message}")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("compress", [lzma.compress, gzip.compress, bz2.compress, lambda _: zipped("line\n")])
+def test_compressed_standard_input(tmp_path, compress):
+    (tmp_path / "text").write_bytes(compress(b"line\n" * 100))
+    with pytest.raises(InputError, match=r"^standard input: must be text, got (xz|gzip|bzip2|zip);"):
+        list(streamed(tmp_path / "text"))
+
+
+def test_lines_without_visible_characters():
+    for line in (
+        "",
+        " \t\u00a0\u3000",
+        "\u200b\u200d\ufeff",
+        "\u00ad",
+        "\u2060\u180e\ufe0f",
+        "\u3164\u115f",
+        "\U000e0041",
+    ):
+        assert not has_text(line)
+    for line in (".", "\u0600", "\0", "\ud800", "\ue000", "\u200bא", "\u0301", "\u094d"):
+        assert has_text(line)
+    ignored = regex.compile(r"[\s\p{Default_Ignorable_Code_Point}\u2800\ufff9-\ufffb]")
+    characters = map(chr, range(sys.maxunicode + 1))
+    assert [c for c in characters if has_text(c) == (ignored.match(c) is not None)] == list("\x1c\x1d\x1e\x1f")
 
 
 def test_a_line_without_end_is_refused_after_the_lines_before_it(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import statistics
 import sys
@@ -217,12 +218,14 @@ def test_exports_that_are_refused_change_nothing(make, tmp_path, monkeypatch):
         export(parts, tmp_path / "other", quantization="float32", sample=["", "  "])
     with pytest.raises(InputError, match="klingon"):
         argos.export(replace(parts, src_lang="klingon"), tmp_path / "a", quantization="int8", sample=LINES)
-    with pytest.raises(InputError, match="must be a file"):
-        argos.export(parts, out, quantization="int8", sample=LINES)
     (out / "thesis.txt").write_text("all of it")
+    for path, fact in ((out, "Is a directory"), (out / "thesis.txt", "not a package")):
+        with pytest.raises(InputError, match=f"{path}: .*{fact}"):
+            argos.export(parts, path, quantization="int8", sample=LINES)
     with pytest.raises(InputError, match=r"out: not replaced, .*thesis\.txt"):
         export(parts, out, quantization="float32", sample=LINES)
     assert (out / "model.bin").read_bytes() == before
+    assert (out / "thesis.txt").read_text() == "all of it"
     assert {file.name for file in tmp_path.iterdir()} == {"bundle", "out"}
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     for call in (lambda: load(out), lambda: export(parts, tmp_path / "x", quantization="int8", sample=LINES)):
@@ -348,11 +351,16 @@ def test_commands(make, tmp_path, capsys):
 
 
 def test_packages_for_argos_translate(make, tmp_path):
-    """Equal models give equal packages."""
-    parts, names = make(), ("a.argosmodel", "b.zip")
-    for name in names:
-        argos.export(parts, tmp_path / name, quantization="int8", sample=LINES[:2])
-    assert (tmp_path / names[0]).read_bytes() == (tmp_path / names[1]).read_bytes()
+    """Equal models give equal packages. An older package is replaced, a link and a pipe are written through."""
+    parts, names = make(), ("a.argosmodel", "b.zip", "pipe")
+    (tmp_path / "link").symlink_to("b.zip")
+    os.mkfifo(tmp_path / "pipe")
+    with open(os.open(tmp_path / "pipe", os.O_RDWR | os.O_NONBLOCK), "rb", buffering=0) as pipe:
+        for name in (*names, "a.argosmodel", "link"):
+            argos.export(parts, tmp_path / name, quantization="int8", sample=LINES[:2])
+        assert pipe.read(1 << 20) == (tmp_path / "a.argosmodel").read_bytes() == (tmp_path / "b.zip").read_bytes()
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "pipe").is_fifo()
     with zipfile.ZipFile(tmp_path / names[0]) as package:
         package.extractall(tmp_path / "installed")
     (root,) = (tmp_path / "installed").iterdir()

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relattn.translation.errors import InputError
+from relattn.translation.formats.ctranslate2.model_bin import read_model as read_file
 from relattn.translation.formats.import_model import import_model
 from relattn.translation.formats.import_model import read as read_model
 from tests.translation.formats.test_opennmt import DIRECTORY, TOKENIZER, save_checkpoint
-from tests.translation.formats.test_read_ctranslate2 import change, write
+from tests.translation.formats.test_read_ctranslate2 import change, rewrite, serialize, write
 from tests.translation.formats.test_read_ctranslate2 import tokenizers as tokenizers
 
 OWN = TOKENIZER, None
@@ -250,6 +252,28 @@ def test_tensors_for_ctranslate2(path, tokenizers, tensors, facts):
     assert all(fact in message for fact in facts), message
 
 
+@pytest.mark.parametrize(
+    ("version", "tensors", "fact"),
+    [
+        (5, {"unk_token": torch.tensor([-1, -1], dtype=torch.int8)}, "model.bin: not UTF-8"),
+        (5, {"eos_token": torch.tensor(3, dtype=torch.int8)}, "model.bin: eos_token is not text"),
+        (5, {"bos_token": torch.tensor([2.5])}, "model.bin: bos_token is not text"),
+        (5, {"user_decoder_start_tokens": torch.tensor([1], dtype=torch.int8)}, "start must be a string"),
+        (4, {"with_source_bos": torch.ones(2)}, "model.bin: with_source_bos must be one whole number"),
+        (4, {"num_heads": torch.tensor(2.5)}, "encoder/num_heads must be one whole number"),
+        (4, {"encoder/layernorm_embedding/gamma": torch.ones(12)}, "a norm of its embeddings"),
+        (3, {"encoder/embeddings/weight": torch.ones(3, dtype=torch.int8)}, "encoder/embeddings_0/weight must be"),
+    ],
+)
+def test_tensors_for_ctranslate2_before_version_3(path, tokenizers, version, tensors, fact):
+    rewrite(path, version)
+    file = read_file(path / "model.bin")
+    (path / "model.bin").write_bytes(serialize(replace(file, tensors=file.tensors | tensors)))
+    assert fact in fault(path, tokenizers)
+    (path / "model.bin").write_bytes(serialize(replace(file, revision=1)))
+    assert "revision must be at least 2, got 1" in fault(path, tokenizers)
+
+
 def start_with_joiner(pieces: list[str]) -> None:
     pieces[:] = [piece if piece.startswith("<") else f"￭{piece}" for piece in pieces]
 
@@ -265,6 +289,8 @@ def start_with_joiner(pieces: list[str]) -> None:
         ("config.json", lambda c: c.update(layer_norm_epsilon=-1), "norm_epsilon must be in"),
         ("config.json", lambda c: c.update(add_source_bos=1), "config.json: add_source_bos"),
         ("config.json", lambda c: c.update(eos_token=[2]), "end must be a string"),
+        ("config.json", lambda c: c.update(unk_token=[2]), "unk_token must be a string, got [2]"),
+        ("config.json", None, "it has no config.json"),
         ("source_vocabulary.json", "{}", "source_vocabulary.json: must be a list of pieces"),
         ("source_vocabulary.json", '["a", "a"]', "source vocabulary must have 'a' only once"),
         ("source_vocabulary.json", lambda c: c.pop(), "encoder/embeddings_0/weight must have shape"),

@@ -62,7 +62,9 @@ ONE = HEAD + struct.pack("<I", 1) + text("a")
 @pytest.mark.parametrize(
     ("content", "fact"),
     [
-        (struct.pack("<I", 3) + HEAD[4:], "version .* got 3"),
+        (struct.pack("<I", 1) + HEAD[4:], "version .* got 1"),
+        (struct.pack("<I", 3) + ONE[4:] + struct.pack("<BIBI", 1, 1, 8, 1), "a must have a type among 4, 2, 1, got 8"),
+        (struct.pack("<I", 3) + ONE[4:] + struct.pack("<BIBI", 1, 5, 4, 4), r"a, \(5,\) .* 20 bytes, got 16"),
         (b"PK\3\4" + HEAD, "version .* got 67324752"),
         (struct.pack("<IH", 6, 4) + b"kind" + HEAD[-4:], "must end with a zero"),
         (ONE + struct.pack("<BIIBI", 2, 3, 2, 0, 20), r"a, \(3, 2\) .* 24 bytes, got 20"),

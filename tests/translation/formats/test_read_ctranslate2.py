@@ -7,6 +7,7 @@ import json
 import random
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import ctranslate2
@@ -20,7 +21,7 @@ from relattn.translation import bundle
 from relattn.translation.config import SearchConfig
 from relattn.translation.errors import InputError
 from relattn.translation.formats import parity
-from relattn.translation.formats.ctranslate2.model_bin import read_model
+from relattn.translation.formats.ctranslate2.model_bin import TYPES, ModelFile, read_model
 from relattn.translation.formats.ctranslate2.read import read
 from relattn.translation.formats.import_model import import_model
 from relattn.translation.translate.torch_translator import TorchTranslator
@@ -52,7 +53,8 @@ def pieces_of(path: Path, seed: int) -> list[str]:
 
 def write(
     path: Path, tokenizers: tuple[Path, Path], *, positions: str = "relative", shared: Sequence[str] = ("tgt", "out"),
-    bias: bool = True, scaled: bool = False, weights: str | None = None, config: dict | None = None, **spec: object,
+    bias: bool = True, scaled: bool = False, weights: str | None = None, config: dict | None = None,
+    sizes: tuple[int, int] = (DIM, HEADS), **spec: object,
 ) -> Path:  # fmt: skip
     """Write a model with random weights, as the converters of CTranslate2 do.
 
@@ -65,11 +67,13 @@ def write(
         scaled: whether embeddings are scaled.
         weights: quantization.
         config: settings of config.json.
+        sizes: dimension and number of heads.
         spec: options of a TransformerSpec.
     """
+    dim, heads = sizes
     src = pieces_of(tokenizers[0], 1)
     tgt = src if {"src", "tgt"} <= set(shared) else pieces_of(tokenizers[1], 2)
-    spec = TransformerSpec.from_config((2, 1), HEADS, with_relative_position=positions == "relative", **spec)
+    spec = TransformerSpec.from_config((2, 1), heads, with_relative_position=positions == "relative", **spec)
     draw = np.random.default_rng(1)
 
     def random_array(*shape: int) -> np.ndarray:
@@ -79,21 +83,21 @@ def write(
         leaf, scope = name.rsplit("/", 1)[-1], name.rsplit("/", 2)[-2]
         if value is not None and not (leaf == "bias" and "projection" not in name):
             return
-        inputs, outputs = DIM, DIM
+        inputs, outputs = dim, dim
         if "ffn" in name:
-            inputs, outputs = (DIM, INNER) if scope == "linear_0" else (INNER, DIM)
+            inputs, outputs = (dim, INNER) if scope == "linear_0" else (INNER, dim)
         elif scope == "linear_0" and "/attention/" not in name:
-            outputs = 3 * DIM
+            outputs = 3 * dim
         elif scope == "linear_1" and "/attention/" in name:
-            outputs = 2 * DIM
-        shapes = {"gamma": (DIM,), "beta": (DIM,), "bias": (outputs,), "weight": (outputs, inputs)}
-        setattr(layer, leaf, random_array(*shapes.get(leaf, (2 * CLIP + 1, DIM // HEADS))))
+            outputs = 2 * dim
+        shapes = {"gamma": (dim,), "beta": (dim,), "bias": (outputs,), "weight": (outputs, inputs)}
+        setattr(layer, leaf, random_array(*shapes.get(leaf, (2 * CLIP + 1, dim // heads))))
 
     model_spec.visit_spec(spec, fill)
     matrices = {
-        "src": random_array(len(src), DIM),
-        "tgt": random_array(len(tgt), DIM),
-        "out": random_array(len(tgt), DIM),
+        "src": random_array(len(src), dim),
+        "tgt": random_array(len(tgt), dim),
+        "out": random_array(len(tgt), dim),
     }
     for name in shared:
         matrices[name] = matrices[shared[0]]
@@ -102,8 +106,8 @@ def write(
     spec.decoder.projection.bias = random_array(len(tgt)) if bias else model_spec.OPTIONAL
     spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = scaled
     if positions == "table":
-        spec.encoder.position_encodings.encodings = random_array(40, DIM)
-        spec.decoder.position_encodings.encodings = random_array(43, DIM)
+        spec.encoder.position_encodings.encodings = random_array(40, dim)
+        spec.decoder.position_encodings.encodings = random_array(43, dim)
     spec.register_source_vocabulary(src)
     spec.register_target_vocabulary(tgt)
     for name, value in (config or {}).items():
@@ -113,6 +117,27 @@ def write(
     path.mkdir()
     spec.save(str(path))
     return path
+
+
+def require_agreement(path: Path, parts: bundle.Bundle, *more: str) -> None:
+    """Compare scores of given translations, and greedy translations, whose text has no special tokens."""
+    ours = TorchTranslator(
+        parts.translator().model, parts.tokenizer, SearchConfig(beam_size=1, max_length_ratio=0, max_length_extra=15)
+    )
+    lines = [*LINES, *more]
+    src, tgt = [ours.tokenizer.encode(x) for x in lines], [ours.tokenizer.encode_target(x) for x in reversed(lines)]
+    src_pieces, tgt_pieces = ours.tokenizer.vocabularies
+    theirs = ctranslate2.Translator(str(path), compute_type="float32", intra_threads=1)
+    sources = [[src_pieces[i] for i in row] for row in src]
+    scored = theirs.score_batch(sources, [[tgt_pieces[i] for i in row] for row in tgt])
+    for mine, its in zip(ours.log_probs(src, tgt), scored, strict=True):
+        assert mine == pytest.approx(its.log_probs, abs=1e-4)
+    results = theirs.translate_batch(sources, beam_size=1, max_decoding_length=14, min_decoding_length=0)
+    for (mine,), its in zip(ours.n_best(lines), results, strict=True):
+        pieces = its.hypotheses[0][:14]
+        end = next((i for i, piece in enumerate(pieces) if piece in SPECIALS), None)  # CTranslate2 bans no tokens
+        assert [tgt_pieces[i] for i in mine.tokens][:end] == pieces[:end]
+        assert not any(tgt_pieces[i] in mine.text for i in (*ours.tokenizer.special.banned, ours.tokenizer.special.eos))
 
 
 @pairwise(
@@ -132,7 +157,6 @@ def write(
 def test_imported_models_agree_with_ctranslate2(
     tmp_path, tokenizers, positions, shared, activation, weights, pre_norm, bias, scaled, config
 ):
-    """Scores of given translations, and greedy translations, whose text has no special tokens."""
     options = {"positions": positions, "shared": shared, "activation": activation, "weights": weights, "bias": bias}
     path = write(tmp_path / "model", tokenizers, **options, pre_norm=pre_norm, scaled=scaled, config=config)
     tgt_tokenizer = None if {"src", "tgt"} <= set(shared) else tokenizers[1]
@@ -143,41 +167,36 @@ def test_imported_models_agree_with_ctranslate2(
     expected = {"relative": ("relative", CLIP, None), "table": ("learned", None, 40)}
     found = parts.model.positions, parts.model.clip, parts.model.max_positions
     assert found == expected.get(positions, ("learned", None, 4096))
-    ours = TorchTranslator(
-        parts.translator().model, parts.tokenizer, SearchConfig(beam_size=1, max_length_ratio=0, max_length_extra=15)
-    )
-    lines = [*LINES, "pears 17" if positions == "table" else "pears " * 30]
-    src, tgt = [ours.tokenizer.encode(x) for x in lines], [ours.tokenizer.encode_target(x) for x in reversed(lines)]
-    src_pieces, tgt_pieces = ours.tokenizer.vocabularies
-    theirs = ctranslate2.Translator(str(path), compute_type="float32", intra_threads=1)
-    sources = [[src_pieces[i] for i in row] for row in src]
-    scored = theirs.score_batch(sources, [[tgt_pieces[i] for i in row] for row in tgt])
-    for mine, its in zip(ours.log_probs(src, tgt), scored, strict=True):
-        assert mine == pytest.approx(its.log_probs, abs=1e-4)
-    results = theirs.translate_batch(sources, beam_size=1, max_decoding_length=14, min_decoding_length=0)
-    for (mine,), its in zip(ours.n_best(lines), results, strict=True):
-        pieces = its.hypotheses[0][:14]
-        end = next((i for i, piece in enumerate(pieces) if piece in SPECIALS), None)  # CTranslate2 bans no tokens
-        assert [tgt_pieces[i] for i in mine.tokens][:end] == pieces[:end]
-        assert not any(tgt_pieces[i] in mine.text for i in (*ours.tokenizer.special.banned, ours.tokenizer.special.eos))
+    require_agreement(path, parts, "pears 17" if positions == "table" else "pears " * 30)
 
 
 def change(path: Path, tensors: dict[str, np.ndarray | np.generic], without: Sequence[str] = ()) -> None:
     """Write a model.bin again with other tensors."""
     file = read_model(path / "model.bin")
-    types = {torch.float32: 0, torch.int8: 1, torch.int16: 2, torch.int32: 3, torch.float16: 4, torch.bfloat16: 5}
     changed = {**file.tensors, **{name: torch.tensor(value) for name, value in tensors.items()}}
+    kept = {name: tensor for name, tensor in changed.items() if name not in without}
+    (path / "model.bin").write_bytes(serialize(replace(file, tensors=kept)))
+
+
+def serialize(file: ModelFile) -> bytes:
+    """Return the content of a model.bin. A tensor that has several names is stored once if the version has aliases."""
 
     def text(value: str) -> bytes:
         return struct.pack("<H", len(value) + 1) + value.encode() + b"\0"
 
-    kept = {name: tensor for name, tensor in changed.items() if name not in without}
-    out = struct.pack("<I", 6) + text(file.kind) + struct.pack("<II", file.revision, len(kept))
-    for name, tensor in kept.items():
+    records, aliases, names = [], [], {}
+    for name, tensor in file.tensors.items():
+        if file.version >= 3 and names.setdefault(id(tensor), name) != name:
+            aliases.append(text(name) + text(names[id(tensor)]))
+            continue
         content = tensor.contiguous().flatten().view(torch.int8).numpy().tobytes()
-        out += text(name) + struct.pack(f"<B{tensor.dim()}I", tensor.dim(), *tensor.shape)
-        out += struct.pack("<BI", types[tensor.dtype], len(content)) + content
-    (path / "model.bin").write_bytes(out + struct.pack("<I", 0))
+        kind = (TYPES.index(tensor.dtype), len(content)) if file.version >= 4 else (tensor.itemsize, tensor.numel())
+        shape = struct.pack(f"<B{tensor.dim()}I", tensor.dim(), *tensor.shape)
+        records.append(text(name) + shape + struct.pack("<BI", *kind) + content)
+    out = struct.pack("<I", file.version) + text(file.kind) + struct.pack("<I", file.revision)
+    for each in (records, aliases)[: 2 if file.version >= 3 else 1]:
+        out += struct.pack("<I", len(each)) + b"".join(each)
+    return out
 
 
 def test_all_unsupported_features_are_named(tmp_path, tokenizers):
@@ -210,9 +229,85 @@ def test_a_model_that_disagrees_is_not_imported(tmp_path, tokenizers, monkeypatc
     assert "not checked" in str(importing(src_lang="en", tgt_lang="de", sample=3))
 
 
-def test_plain_text_vocabularies(tmp_path, tokenizers):
+OLD = {2: ("TransformerBase", 2), 3: ("TransformerSpec", 3), 4: ("TransformerSpec", 3), 5: ("TransformerSpec", 4)}
+BOTH = ("num_heads", "pre_norm", "activation", "embeddings_merge", "alignment_layer", "alignment_heads")
+
+
+def rewrite(path: Path, version: int) -> None:
+    """Write a directory again as versions of CTranslate2 before 3 did, with this version of model.bin."""
+    file, config = read_model(path / "model.bin"), json.loads((path / "config.json").read_text())
+    kind, revision = OLD[version]
+    tensors = {}
+    for name, tensor in file.tensors.items():
+        name = name.removeprefix("encoder/").removeprefix("decoder/") if name.endswith(BOTH) else name
+        if revision < 4:
+            name = name.replace("embeddings_0/", "embeddings/")
+            name = name.replace("/scale_embeddings", "/embeddings/multiply_by_sqrt_depth")
+        tensors[name] = tensor
+    if revision < 3:
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in BOTH}
+        for name, tensor in list(tensors.items()):
+            if tensor.dtype == torch.int16:
+                tensors[name] = (tensor * (1000 / tensors.pop(f"{name}_scale"))).round().to(torch.int16)
+    flags = {"with_source_bos": config["add_source_bos"], "with_source_eos": config["add_source_eos"]}
+    if config["decoder_start_token"] != config["bos_token"]:
+        assert config["decoder_start_token"] == config["eos_token"]
+        flags["with_target_bos"] = False
+    if version >= 5:
+        flags |= {"with_relative_position": "relative" in str([*tensors]), "user_decoder_start_tokens": False}
+        for name in ("unk_token", "bos_token", "eos_token"):
+            tensors[name] = torch.tensor(list(config[name].encode()), dtype=torch.int8)
+    tensors |= {name: torch.tensor(value, dtype=torch.int8) for name, value in flags.items()}
+    (path / "model.bin").write_bytes(serialize(ModelFile(version, kind, revision, tensors)))
+    (path / "config.json").unlink()
+    for vocabulary in path.glob("*.json"):
+        text = "".join(f"{piece}\n" for piece in json.loads(vocabulary.read_text()))
+        vocabulary.with_suffix(".txt").write_bytes(text.encode())
+        vocabulary.unlink()
+
+
+@pairwise(
+    version=[2, 3, 4, 5],
+    positions=["relative", "table", "sinusoids"],
+    shared=[("tgt", "out"), ("src", "tgt", "out")],
+    weights=[None, "int8", "int16"],
+    scaled=[True, False],
+    config=[{}, {"add_source_bos": True, "add_source_eos": True, "decoder_start_token": "</s>"}],
+)
+def test_models_for_ctranslate2_before_version_3(
+    tmp_path, tokenizers, version, positions, shared, weights, scaled, config
+):
+    """CTranslate2 itself reads them as before."""
+    options = {"positions": positions, "shared": shared, "weights": weights, "scaled": scaled, "config": config}
+    path = write(tmp_path / "model", tokenizers, **options, sizes=(24, 8))
+    rewrite(path, version)
+    import_model(path, tmp_path / "bundle", tokenizer=tokenizers[0], tgt_tokenizer=tokenizers[len(shared) == 2],
+                 src_lang="en", tgt_lang="de", sample=["one pear"])  # fmt: skip
+    parts = bundle.read_bundle(tmp_path / "bundle")
+    assert parts.model.positions == ("relative" if positions == "relative" else "learned")
+    require_agreement(path, parts)
+
+
+def test_vocabularies_as_text(tmp_path, tokenizers):
+    """CTranslate2 appends an unknown piece that is missing, and reads other line ends."""
+    path = write(tmp_path / "model", tokenizers, shared=("src", "tgt", "out"))
+    rewrite(path, 4)
+    file = path / "shared_vocabulary.txt"
+    *pieces, last, _ = file.read_text().split("\n")
+    pieces = [{"<unk>": last, "<start>": "a\rb"}.get(piece, piece) for piece in pieces]
+    file.write_bytes("".join(f"{piece}\r\n" for piece in pieces).encode())
+    import_model(path, tmp_path / "bundle", tokenizer=tokenizers[0], tgt_tokenizer=None, src_lang="en", tgt_lang="de",
+                 sample=["one pear"])  # fmt: skip
+    parts = bundle.read_bundle(tmp_path / "bundle")
+    assert parts.tokenizer.vocabularies[0] == [*pieces, "<unk>"]
+    require_agreement(path, parts)
+
+
+def test_tables_next_to_relative_positions(tmp_path, tokenizers):
+    """CTranslate2 does not use them."""
     path = write(tmp_path / "model", tokenizers)
-    file = path / "source_vocabulary.json"
-    (path / "source_vocabulary.txt").write_text("\n".join(json.loads(file.read_text())) + "\n")
-    file.unlink()
-    read(path, *tokenizers).model()
+    table = np.ones((40, DIM), np.float32)
+    change(path, {f"{stack}/position_encodings/encodings": table for stack in ("encoder", "decoder")})
+    import_model(path, tmp_path / "bundle", tokenizer=tokenizers[0], tgt_tokenizer=tokenizers[1], src_lang="en",
+                 tgt_lang="de", sample=["one pear"])  # fmt: skip
+    require_agreement(path, bundle.read_bundle(tmp_path / "bundle"))

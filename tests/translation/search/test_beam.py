@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ from relattn.translation.search import beam, constrained
 from relattn.translation.search.beam import best_tokens, search
 from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.sampling import sample
-from relattn.translation.search.types import Hypothesis, Request, SamplingOptions, SearchRules
+from relattn.translation.search.types import Hypothesis, Request, SamplingOptions, SearchRules, Spelling
+from relattn.translation.translate.prefixes import Prefixes
 
 PAD, BOS, EOS, VOCAB = 0, 1, 2, 6
 WORDS = range(3, VOCAB)
@@ -98,14 +100,18 @@ def search_all(
     sentences: Sequence[int] = range(SENTENCES),
     prefixes: Sequence[Sequence[int]] | None = None,
     phrases: Sequence[Phrases] | None = None,
+    spellings: Sequence[Spelling | None] = (),
     continues_word: np.ndarray = NO_WORD_CONTINUES,
 ) -> list[list[Hypothesis]]:
     """Search for sentences; with phrases, by the search that puts them into translations."""
     cache = model.cache(sentences[: len(limits)])
     tokens = torch.tensor(prefixes or [[]] * len(limits), dtype=torch.long)
     if phrases is None:
-        return search(model.step, cache, torch.tensor(limits), how, tokens)
-    requests = [Request(1, [], limit, row.tolist(), each) for limit, row, each in zip(limits, tokens, phrases)]  # noqa: B905
+        return search(model.step, cache, torch.tensor(limits), how, tokens, spellings)
+    requests = [
+        Request(1, [], limit, row.tolist(), each, spelling)
+        for limit, row, each, spelling in zip(limits, tokens, phrases, spellings or [None] * len(limits))  # noqa: B905
+    ]
     return constrained.search(model.step, cache, requests, how, tokens, continues_word)
 
 
@@ -173,6 +179,45 @@ def test_full_beam_finds_the_best_translations_with_phrases(phrases):
     for sentence, found in enumerate(search_all(model, [DEPTH] * 2, how, phrases=[phrases] * 2)):
         every = every_sequence(model, sentence, DEPTH, how)
         assert_same(found, [one for one in every if has_all(one.tokens, phrases)][:10])
+
+
+TEXTS = [b"", b"", b"", b"a", b"ab", b"b"]  # of tokens
+
+
+def spell(text: str) -> Spelling:
+    def encode(text: str) -> list[int]:
+        return [TEXTS.index(character.encode()) for character in text]
+
+    ids, spelling = Prefixes(SimpleNamespace(target_texts=TEXTS, encode_target=encode)).encode(text)
+    assert ids == []
+    assert spelling is not None
+    return spelling
+
+
+@pytest.mark.parametrize(
+    ("prefix", "phrases"),
+    [*product(["a", "b", "ab", "ba", "aba", "abab"], [()]), *product(["a", "b", "ab", "ba"], [((4,),), ((3, 5),)])],
+)
+def test_full_beam_finds_the_best_translations_that_begin_with_characters(prefix, phrases):
+    """Whatever tokens spell them, and where the last one continues after them."""
+    model, how = TableModel(5), rules(FULL_BEAM, n_best=10)
+    spellings = [spell(prefix), None]
+    limits = [DEPTH, DEPTH]
+    found = [search_all(model, limits, how, phrases=[phrases] * 2, spellings=spellings)]
+    if not phrases:
+        found.append(search_all(model, limits, how, spellings=spellings))
+        shortest = int(spellings[0].needed[-1]) + 1  # leaves room for the fewest tokens only
+        tight, _ = search_all(model, [shortest, DEPTH], how, spellings=spellings)
+        assert_same(tight, [one for one in every_sequence(model, 0, shortest, how) if begins(one.tokens, prefix)][:10])
+    for each in found:
+        for sentence, text in enumerate((prefix, "")):
+            every = every_sequence(model, sentence, DEPTH, how)
+            fitting = [one for one in every if has_all(one.tokens, phrases) and begins(one.tokens, text)]
+            assert_same(each[sentence], fitting[:10])
+
+
+def begins(tokens: Sequence[int], text: str) -> bool:
+    return b"".join(TEXTS[token] for token in tokens).startswith(text.encode())
 
 
 @settings(max_examples=60)

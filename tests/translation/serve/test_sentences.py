@@ -28,6 +28,9 @@ def test_sentences_and_white_space() -> None:
     parts = split("  Hello there. Dr. Smith came.\n\n  Two\tthree! ", "en")
     assert parts.sentences == ["Hello there.", "Dr. Smith came.", "Two\tthree!"]
     assert parts.join(["A.", "B.", "C!"]) == "  A. B.\n\n  C! "
+    parts = split("\u200b\nOne.\n \u00ad\ufeff \nTwo.", "en")
+    assert parts.sentences == ["One.", "Two."]
+    assert parts.join(["A.", "B."]) == "\u200b\nA.\n \u00ad\ufeff \nB."
     parts = split("一。二。", "zh", separator=" ")
     assert parts.join(["One.", "Two."]) == "One. Two."
 

@@ -79,8 +79,9 @@ def clean(tmp_path: Path) -> str:
     return str(tmp_path / "bin" / "python")
 
 
-def test_export_is_served_without_pytorch_until_sigterm(model, clean, tmp_path):
-    """Requests that were accepted before SIGTERM are answered."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_export_is_served_without_pytorch_until_a_signal(model, clean, tmp_path, number):
+    """Requests that were accepted before the signal are answered."""
     path = tmp_path / "exported"
     export(bundle.read_bundle(model), path, quantization="float32", sample=["one cat"])
     options = ["--port", "0", "--threads", "1", "--limits.batch", "1"]
@@ -89,7 +90,7 @@ def test_export_is_served_without_pytorch_until_sigterm(model, clean, tmp_path):
         try:
             found = re.fullmatch(r"en to de: (http://127\.0\.0\.1:\d+/)\n", process.stdout.readline())
             assert found, process.communicate()[1]
-            answers = use_and_stop(process, found[1], load(path).translate(["one apple"])[0])
+            answers = use_and_stop(process, number, found[1], load(path).translate(["one apple"])[0])
             _, log = process.communicate(timeout=60)
         finally:
             process.kill()
@@ -101,8 +102,8 @@ def test_export_is_served_without_pytorch_until_sigterm(model, clean, tmp_path):
     assert len(set(answers)) == 1
 
 
-def use_and_stop(process: subprocess.Popen[str], address: str, expected: str) -> list[str]:
-    """Send some requests, and then SIGTERM under load. Return the answers to the requests under load."""
+def use_and_stop(process: subprocess.Popen[str], number: int, address: str, expected: str) -> list[str]:
+    """Send some requests, and then a signal under load. Return the answers to the requests under load."""
     client = LibreTranslateAPI(address)
     assert client.translate("one apple", "en", "de") == expected
     assert client.detect("This is plain English text.")[0]["language"] == "en"
@@ -125,7 +126,7 @@ def use_and_stop(process: subprocess.Popen[str], address: str, expected: str) ->
         thread.start()
     while characters(address) < before + 4 * len(text):  # until all are accepted
         time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     for thread in threads:
         thread.join(60)
     return answers

@@ -34,6 +34,10 @@ def test_signal_during_the_exchange_is_reported_by_the_next_one(monkeypatch):
 
 def test_second_signal_acts_as_outside_except_under_torchrun(monkeypatch):
     """A scheduler may signal all processes, and torchrun then signals them again."""
+    with Stop() as stop:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGHUP)  # often comes from the shell and from the system
+        assert stop.signal == signal.SIGHUP
     before = signal.getsignal(signal.SIGINT)
     for context in (pytest.raises(KeyboardInterrupt), nullcontext()):
         with Stop() as stop:
@@ -43,3 +47,18 @@ def test_second_signal_acts_as_outside_except_under_torchrun(monkeypatch):
                 signal.raise_signal(signal.SIGINT)
         assert signal.getsignal(signal.SIGINT) == before
         monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_that_the_process_ignores_are_ignored(number):
+    """Background jobs ignore SIGINT, and commands under nohup SIGHUP."""
+    handler = signal.signal(number, signal.SIG_IGN)
+    try:
+        with Stop() as stop:
+            signal.raise_signal(number)
+            assert stop.signal is None
+            stop.immediately("the end")
+            signal.raise_signal(number)
+        assert signal.getsignal(number) == signal.SIG_IGN
+    finally:
+        signal.signal(number, handler)

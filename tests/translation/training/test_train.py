@@ -89,6 +89,8 @@ def test_resumed_run_is_bitwise_equal(tmp_path, whole, caplog):
         (signal.SIGTERM, loop, "take_step", 5, 5),
         (signal.SIGINT, checkpoints, "save", 1, 9),
         (signal.SIGTERM, bundle, "save", 1, 9),
+        (signal.SIGHUP, module, "load_data", 1, 0),
+        (signal.SIGHUP, loop, "take_step", 3, 3),
     ],
 )
 def test_signal_leaves_a_checkpoint_to_continue_from(
@@ -103,11 +105,12 @@ def test_signal_leaves_a_checkpoint_to_continue_from(
             signal.raise_signal(number)
         return original(*args, **options)
 
-    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    handlers = [signal.getsignal(each) for each in numbers]
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, signalled)
         assert cli.main(["train", str(tmp_path / "recipe.yaml")]) == 128 + number
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert [signal.getsignal(each) for each in numbers] == handlers
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines()[-1].startswith("relattn: stopped ")
@@ -138,9 +141,12 @@ def train_and_kill(recipe: Recipe, owner: object, name: str, *, step: int | None
             train(recipe, show=False, **options)
 
 
+TEMPORARY = ".relattn-0123456789abcdef.part"
+
+
 def test_run_killed_before_its_first_checkpoint_starts_again(tmp_path, finished):
     """Killed when it had its data, after another was killed earlier, and while it prepared its data."""
-    for number, left in enumerate(([".lock", ".recipe.yaml.part"], ["tokenizer.model", "data/.train.arrow.part"])):
+    for number, left in enumerate(([".relattn.lock", TEMPORARY], ["tokenizer.model", f"data/{TEMPORARY}"])):
         recipe = replace(finished, out=str(tmp_path / f"run {number}"))
         (Path(recipe.out) / "data").mkdir(parents=True)
         for name in left:
@@ -169,8 +175,9 @@ def test_resumed_run_with_stages_is_bitwise_equal(tmp_path, make_recipe, text):
     whole = replace(make_recipe(tmp_path / "whole", data=data, train=EVERY_STEP), stages=stages)
     train(whole, show=False)
     recipe = replace(whole, out=str(tmp_path / "run"))
-    for steps in (2, 3, 4, 5, 9):
-        train(with_train(recipe, steps=steps), resume=steps > 2, show=False)
+    for step in (2, 3, 4, 5):
+        train_and_kill(recipe, checkpoints, "save", step=step, resume=step > 2)
+    train(recipe, resume=True, show=False)
     assert_same(state_of(recipe), state_of(whole))
     assert losses(recipe) == losses(whole)
     with pytest.raises(InputError, match="stages: "):
@@ -346,6 +353,20 @@ def test_run_that_cannot_start_restores_directories(tmp_path, make_recipe, monke
         assert stat.S_IMODE((tmp_path / "real").stat().st_mode) == 0o750
 
 
+def test_names_of_directories_are_taken_literally(tmp_path, make_recipe, monkeypatch):
+    """Some libraries expand a user's home directory and environment variables."""
+    for directory in ("home", "work"):
+        (tmp_path / directory).mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    steps = {"steps": 1, "average": 1, "valid_bleu_lines": 0}
+    for out in (Path("$HOME/run"), Path("~/run"), Path("a::b")):
+        train(make_recipe(out, train=steps), show=False)
+        assert {"bundle", "tensorboard", "data"} <= {path.name for path in out.iterdir()}
+    assert tree(tmp_path / "home") == {}
+    assert {path.name for path in Path().iterdir()} == {"$HOME", "~", "a::b"}
+
+
 def test_directory_that_is_in_use_is_left_alone(tmp_path, make_recipe, finished):
     for name in ("other", "locked"):
         (tmp_path / name).mkdir()
@@ -356,7 +377,7 @@ def test_directory_that_is_in_use_is_left_alone(tmp_path, make_recipe, finished)
         (Path(finished.out), "--resume"),
         (tmp_path / "locked", "another process"),
     ):
-        with FileLock(tmp_path / "locked" / ".lock"):
+        with FileLock(tmp_path / "locked" / ".relattn.lock"):
             before = tree(out)
             with pytest.raises(InputError, match=f"{out}: .*{fact}"):
                 train(make_recipe(out), show=False)
@@ -449,7 +470,7 @@ def test_run_is_not_resumed_with_another_recipe_text_or_process(tmp_path, finish
     other = replace(recipe, data=replace(recipe.data, train_src=str(copy)))
     with pytest.raises(InputError, match=rf"data\.train_src: {copy} must have the text"):
         train(other, resume=True, show=False)
-    with FileLock(out / ".lock"), pytest.raises(InputError, match="another process"):
+    with FileLock(out / ".relattn.lock"), pytest.raises(InputError, match="another process"):
         train(recipe, resume=True, show=False)
     assert (out / "log.csv").read_bytes() == (Path(finished.out) / "log.csv").read_bytes()
     copy.write_text(Path(text["train_src"]).read_text())
@@ -463,10 +484,11 @@ def test_run_is_not_resumed_with_another_recipe_text_or_process(tmp_path, finish
 def test_run_starts_from_a_bundle_with_its_tokenizer(tmp_path, make_recipe, finished, monkeypatch):
     """Loading weights draws the same random numbers as making a new model."""
     start = Path(finished.out) / "bundle"
-    (tmp_path / "other.txt").write_text("entirely different text\n" * 9)
-    data = {"train_src": str(tmp_path / "other.txt"), "train_tgt": str(tmp_path / "other.txt"), "vocab_size": 280}
+    files = {side: str(tmp_path / side) for side in ("train_src", "train_tgt")}
+    for path in files.values():
+        Path(path).write_text("entirely different text\n" * 9)
     slow = {"init_from": str(start), "steps": 1, "learning_rate_factor": 1e-9, "average": 1}
-    recipe = make_recipe(tmp_path / "run", data=data, train=slow, model={"dropout": 0.3})
+    recipe = make_recipe(tmp_path / "run", data={**files, "vocab_size": 280}, train=slow, model={"dropout": 0.3})
     random_states, fit = [], module.fit
     monkeypatch.setattr(module, "fit", lambda *a, **o: (random_states.append(torch.get_rng_state()), fit(*a, **o))[1])
     train(recipe, show=False)

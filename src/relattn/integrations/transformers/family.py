@@ -1,11 +1,13 @@
 """A family: the patches of one model, and a small model of random weights on which they are checked.
 
 Versions of transformers differ. So a family is used only after its small model gave the same outputs with the patches
-as with its own code. This is done once per process and family.
+as with its own code, in the calls that people make: with padding, for a loss where the model has one, and several with
+a cache where it generates or streams. This is done once per process and family.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -14,6 +16,7 @@ from typing import Any
 
 import torch
 import transformers
+from packaging.version import Version  # transformers requires it
 from torch import Tensor, nn
 
 from relattn.integrations.transformers.adapters import without_warnings
@@ -31,7 +34,9 @@ class Family:
         settings: settings of its configuration that make it small.
         inputs: returns the arguments of a call, a batch of two. `text_inputs` and `sound_inputs` make the usual ones.
         patches: patches of the model's classes.
-        config: name of the class of the configuration in transformers. Default: `config_class` of the model.
+        since: the oldest version of transformers whose classes the patches fit.
+        run: calls the small model with these arguments, and returns its outputs. Default: one call.
+        config: class of the configuration, named as `model` is. Default: `config_class` of the model.
         part: name of the submodule that is called. Default: the whole model.
         unit: path of a class whose parts exchange positions or masks, so that they are enabled together only. Default:
             each module is enabled on its own.
@@ -41,6 +46,8 @@ class Family:
     settings: dict[str, Any]
     inputs: Callable[[], dict[str, Any]]
     patches: tuple[ForwardPatch, ...]
+    since: str
+    run: Callable[[nn.Module, dict[str, Any]], list[Any]] = lambda model, inputs: [model(**inputs)]
     config: str = ""
     part: str = ""
     unit: str = ""
@@ -48,7 +55,7 @@ class Family:
     @property
     def name(self) -> str:
         """Name of the model, such as "Parakeet"."""
-        return self.model.rpartition(".")[2].removesuffix("Model").removesuffix("Encoder")
+        return re.sub("(For[A-Z][a-zA-Z]*|Model|Encoder)+$", "", self.model.rpartition(".")[2])
 
     @property
     def takes_window(self) -> bool:
@@ -57,13 +64,25 @@ class Family:
 
     def make(self, **settings: Any) -> nn.Module:
         """Return the small model, or its part, in evaluation mode. No parameter is zero."""
-        model_type: Any = load_class(self.model) if "." in self.model else getattr(transformers, self.model)
-        config_type = getattr(transformers, self.config) if self.config else model_type.config_class
+        model_type: Any
+        config_type: Any
+        model_type, config_type = (
+            load_class(name) if "." in name else getattr(transformers, name, None) for name in (self.model, self.config)
+        )
+        config_type = config_type or model_type.config_class
         model: nn.Module = model_type(config_type(**self.settings | settings)).eval().get_submodule(self.part)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=0.1)
         return model
+
+
+def too_old(since: str) -> str | None:
+    """Return that a version of transformers is needed, or None if the installed one is that or later."""
+    installed = transformers.__version__
+    if Version(installed) >= Version(since):
+        return None
+    return f"transformers must be {since} or later, got {installed}"
 
 
 def valid_rows(batch: int, length: int) -> Tensor:
@@ -78,9 +97,26 @@ def text_inputs(length: int = 67) -> dict[str, Tensor]:
     return {"input_ids": torch.randint(1, 30, (2, length)), "attention_mask": valid_rows(2, length)}
 
 
+def masked_text_inputs(length: int = 67) -> dict[str, Tensor]:
+    """Return `text_inputs` and the labels of a masked language model."""
+    inputs = text_inputs(length)
+    return inputs | {"labels": inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)}
+
+
+def labels() -> dict[str, Tensor]:
+    """Return the labels of a sequence model: five tokens below 30, (2, 5)."""
+    return {"labels": torch.randint(1, 30, (2, 5))}
+
+
 def sound_inputs(name: str, *shape: int) -> dict[str, Tensor]:
     """Return features, (2, *shape), as the argument `name`, and their mask, (2, frames)."""
     return {name: torch.randn(2, *shape), "attention_mask": valid_rows(2, shape[0])}
+
+
+def generate(model: Any, inputs: dict[str, Any]) -> list[Any]:
+    """Call a model for its loss, and let it generate four tokens, with a cache if it has one."""
+    prompt = {name: x for name, x in inputs.items() if name != "labels"}
+    return [model(**inputs), model.generate(**prompt, do_sample=False, min_new_tokens=4, max_new_tokens=4)]
 
 
 def difference(family: Family, enabled: Callable[[nn.Module], AbstractContextManager[None]]) -> str | None:
@@ -97,14 +133,15 @@ def difference(family: Family, enabled: Callable[[nn.Module], AbstractContextMan
     """
     with _isolated(), without_warnings({load_class(patch.class_path).__module__ for patch in family.patches}):
         inputs, model = family.inputs(), family.make()
-        original = first_tensor(model(**inputs))
+        original = tensors_of(family, model, inputs)
         with enabled(model):
-            patched = first_tensor(model(**inputs))
-        differences, largest = (patched - original).abs(), float(original.abs().max())
-        padded = differences[1, : differences.shape[1] // 2]  # outputs at padding may differ
-        max_difference = float(torch.cat([differences[0].flatten(), padded.flatten()]).max())
-        if not max_difference <= TOLERANCE * largest:  # also if it is NaN
-            return f"outputs up to {largest:.1e} differ by {max_difference:.1e}"
+            patched = tensors_of(family, model, inputs)
+        for ours, own in zip(patched, original, strict=True):
+            if ours.shape != own.shape:
+                return f"an output has the shape {tuple(ours.shape)} instead of {tuple(own.shape)}"
+            largest, max_difference = float(own.abs().max()), float((ours - own).abs().max())
+            if not max_difference <= TOLERANCE * largest:  # also if it is NaN
+                return f"outputs up to {largest:.1e} differ by {max_difference:.1e}"
         model = family.make(attn_implementation="eager")
         try:
             original_count = attention_weights(model, inputs)
@@ -117,8 +154,23 @@ def difference(family: Family, enabled: Callable[[nn.Module], AbstractContextMan
 
 def attention_weights(model: nn.Module, inputs: dict[str, Any]) -> int:
     """Call a model for attention weights, and return the number of layers that return them."""
-    weights = getattr(model(**inputs, output_attentions=True), "attentions", None) or ()
-    return sum(weight is not None for weight in weights)
+    output = model(**inputs, output_attentions=True)
+    weights = (getattr(output, f"{part}attentions", None) or () for part in ("", "encoder_", "decoder_", "cross_"))
+    return sum(weight is not None for layers in weights for weight in layers)
+
+
+def tensors_of(family: Family, model: nn.Module, inputs: dict[str, Any]) -> list[Tensor]:
+    """Run the small model, and return the tensors of its outputs: without the second half of the second sequence.
+
+    It is padding for the most part, where outputs may differ.
+    """
+    torch.default_generator.manual_seed(2)  # some models have dropout in evaluation mode
+    outputs = [x if isinstance(x, dict) else {"": first_tensor(x)} for x in family.run(model, inputs)]
+    tensors = [x.float() for output in outputs for x in output.values() if isinstance(x, Tensor)]
+    return [
+        torch.cat([x[0].flatten(), x[1, : x.shape[1] // 2].flatten()]) if x.dim() > 1 and len(x) == 2 else x
+        for x in tensors
+    ]
 
 
 def first_tensor(output: Any) -> Tensor:
@@ -131,10 +183,11 @@ def first_tensor(output: Any) -> Tensor:
 def _isolated() -> Iterator[None]:
     """Run on the CPU in float32 from fixed random numbers, and leave generators and defaults as they were.
 
-    Warnings of the model's own code are not shown, since nobody called that model. One thread is enough for a small
-    model, and several would wait for each other on a busy machine.
+    Warnings and messages of the model's own code are not shown, since nobody called that model. One thread is enough
+    for a small model, and several would wait for each other on a busy machine.
     """
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    verbosity = transformers.logging.get_verbosity()
     with (
         torch.random.fork_rng(devices=[]),
         torch.device("cpu"),
@@ -147,8 +200,10 @@ def _isolated() -> Iterator[None]:
         torch.default_generator.manual_seed(1)  # torch.manual_seed would also seed the generators of GPUs
         torch.set_default_dtype(torch.float32)
         torch.set_num_threads(1)
+        transformers.logging.set_verbosity(transformers.logging.CRITICAL)
         try:
             yield
         finally:
+            transformers.logging.set_verbosity(verbosity)
             torch.set_num_threads(threads)
             torch.set_default_dtype(dtype)

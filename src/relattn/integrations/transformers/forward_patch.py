@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from relattn.functional import Window
@@ -34,7 +36,8 @@ class ForwardPatch:
 
     Attributes:
         class_path: path of the class below transformers.models, such as "vits.modeling_vits.VitsAttention".
-        forward: the replacement. It is called as forward(original_forward, module, …) with the arguments of the call.
+        forward: the replacement. It is called as forward(own, module, …) with the arguments of the call by name.
+            `own()` runs the model's own code on the same call, and `own(name=value)` with another value of an argument.
         unsupported_reason: returns why a module of the class must keep its own forward, or None if it is supported.
         takes_window: whether `forward` has the keyword argument `window`, the sliding window (left, right).
     """
@@ -47,24 +50,54 @@ class ForwardPatch:
     def wrap(self, original_forward: Callable[..., Any]) -> Callable[..., Any]:
         """Return a forward that calls the replacement for enabled modules, and `original_forward` for the others.
 
-        With a window, a call that would need `original_forward`, which has no window, raises ValueError.
+        The model's own code also runs while a model is traced or exported, because a graph of the replacement may hold
+        for one length only, and if an argument is used that the replacement does not have. With a window, which the
+        own code does not have, such a call raises ValueError.
         """
+        names = _argument_names(original_forward) or _argument_names(self.forward)[1:]
+        ignored = [name for name in names[1:] if name not in inspect.signature(self.forward).parameters]
 
         @functools.wraps(original_forward)
         def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             setting = getattr(module, SETTING, None)
             if setting is None or self.unsupported_reason(module) is not None:
                 return original_forward(module, *args, **kwargs)
-            if setting.window is None:
-                return self.forward(original_forward, module, *args, **kwargs)
-            refuse = functools.partial(_refuse, setting.window)
-            return self.forward(refuse, module, *args, window=setting.window, **kwargs)
+            own, window = original_forward, {}
+            if setting.window is not None:
+                own, window = functools.partial(_refuse, setting.window), {"window": setting.window}
+            arguments = dict(zip(names[1:], args, strict=False))
+            is_invalid = len(args) >= len(names) or any(name in kwargs for name in arguments)
+            if is_invalid or is_exporting():
+                return own(module, *args, **kwargs)
+            arguments |= kwargs
+            if "past_key_values" in arguments and "cache" in names:  # the name before transformers 5.24
+                arguments["cache"] = arguments.pop("past_key_values")
+            own = functools.partial(own, module, **arguments)
+            unknown = [name for name in ignored if arguments.get(name) is not None and arguments[name] is not False]
+            if unknown and setting.is_check:
+                raise TypeError(f"{type(module).__name__} has the arguments {', '.join(unknown)}")
+            if unknown:
+                return own()
+            return self.forward(own, module, **arguments, **window)
 
         return forward
 
 
+def is_exporting() -> bool:
+    """Return whether a model is being traced or exported, rather than run or compiled."""
+    return torch.jit.is_tracing() or torch.compiler.is_exporting()
+
+
+def _argument_names(forward: Callable[..., Any]) -> list[str]:
+    """Return the names of the arguments that may be given by position, or none if a wrapper hides them."""
+    parameters = inspect.signature(forward).parameters.values()
+    if any(each.kind is each.VAR_POSITIONAL for each in parameters):
+        return []
+    return [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+
+
 def _refuse(window: Window, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     raise ValueError(
-        f"window must be None for calls that {type(module).__name__}'s own code answers, such as those that return "
-        f"attention weights, got {window}; call disable on the model first"
+        f"window must be None for calls that {type(module).__name__}'s own code answers, such as exports and those "
+        f"that return attention weights, got {window}; call disable on the model first"
     )

@@ -30,9 +30,10 @@ _log = logging.getLogger(__name__)
 class Setting:
     """Setting of a module, or of all modules of a class, that use relattn."""
 
-    def __init__(self, owner: PatchedClass, window: Window) -> None:
+    def __init__(self, owner: PatchedClass, window: Window, is_check: bool = False) -> None:
         self.owner = owner
         self.window = window
+        self.is_check = is_check  # of a family: an unknown argument is an error
         owner.settings.add(self)
 
     def __reduce__(self) -> Any:
@@ -79,10 +80,10 @@ class PatchedClass:
         else:
             self.module_type.forward = self.original  # type: ignore[method-assign, assignment]
 
-    def enable(self, owner: type[nn.Module] | nn.Module, window: Window = None) -> None:
+    def enable(self, owner: type[nn.Module] | nn.Module, window: Window = None, is_check: bool = False) -> None:
         """Enable the class or one of its modules."""
         self.install()
-        setattr(owner, SETTING, Setting(self, window))
+        setattr(owner, SETTING, Setting(self, window, is_check))
         if isinstance(owner, nn.Module):
             self._rebind(owner, self.original, self.forward)
 
@@ -281,29 +282,30 @@ def _mismatch_reason(family: Family) -> str | None:
     """Return why a family must be left alone in the installed version of transformers, or None."""
     from transformers import __version__
 
-    from relattn.integrations.transformers.family import difference
+    from relattn.integrations.transformers.family import difference, too_old
 
     @contextmanager
     def enabled(model: nn.Module) -> Iterator[None]:
         with Enabled() as enabled:
             for module in model.modules():
                 if (patched := _patched_class(module)) is not None and patched.family is family:
-                    patched.enable(module)
+                    patched.enable(module, is_check=True)
                     enabled.changed.append((patched, module))
             yield
 
     try:
         for patch in family.patches:
             load_class(patch.class_path)
-        reason = difference(family, enabled)
+        reason = too_old(family.since)
+        if reason is None and (reason := difference(family, enabled)) is not None:
+            reason = f"transformers {__version__} differs from the versions that relattn supports: {reason}"
     except Exception as error:  # whatever the changed class raises
         if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("transformers.models."):
             return f"transformers {__version__} does not have this model"  # nobody has to be warned
-        reason = f"{type(error).__name__}: {error}"
-    if reason is None:
-        return None
-    reason = f"transformers {__version__} differs from the versions that relattn supports: {reason}"
-    _log.warning("%s keeps its own code: %s", family.model.rpartition(".")[2], reason)
+        described = f"{type(error).__name__}: {error}"
+        reason = f"transformers {__version__} differs from the versions that relattn supports: {described}"
+    if reason is not None:
+        _log.warning("%s keeps its own code: %s", family.name, reason)
     return reason
 
 

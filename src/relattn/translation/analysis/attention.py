@@ -33,6 +33,7 @@ from relattn.translation.config.positions import (
     Sinusoids,
 )
 from relattn.translation.data.batching import collate
+from relattn.translation.data.text_files import has_text
 from relattn.translation.drawing import png
 from relattn.translation.errors import InputError, require
 from relattn.translation.model.attention import CrossAttention
@@ -127,7 +128,7 @@ def inspect(
         raise InputError("attention requires one model, got an ensemble")
     spec = model.config.position_spec
     require(shows_terms(model.config), f"attention scores with {spec.name} positions have no terms to show separately")
-    require(bool(line.strip()), "the sentence must not be blank")
+    require(has_text(line), "the sentence must not be blank")
     require_readable(line, "the sentence")
     tokenizer, special = translator.tokenizer, translator.tokenizer.special
     src_ids = tokenizer.encode(line)

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from relattn.translation.data.batching import eval_batches
+from relattn.translation.data.text_files import has_text
 from relattn.translation.drawing import png
 from relattn.translation.errors import InputError
 from relattn.translation.translate.torch_translator import TorchTranslator
@@ -66,7 +67,7 @@ def by_position(translator: TorchTranslator, pairs: Sequence[tuple[str, str]], *
     """
     if not 1 <= width <= MAX_WIDTH:
         raise InputError(f"width must be at least 1 and at most {MAX_WIDTH:,}, got {width}")
-    kept = [(number, pair) for number, pair in enumerate(pairs, start=1) if pair[0].strip() and pair[1].strip()]
+    kept = [(number, pair) for number, pair in enumerate(pairs, start=1) if all(map(has_text, pair))]
     if not kept:
         raise InputError("at least one line must have text on both sides")
     src_ids, tgt_ids = translator.encode_pairs(kept)

@@ -6,17 +6,18 @@ Every user error ends in one line on standard error and exit code 2.
 from __future__ import annotations
 
 import atexit
+import io
 import os
 import re
 import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from relattn import __version__
 from relattn.translation.errors import InputError, Interrupted, one_line, reason, unknown
@@ -49,15 +50,17 @@ GROUPS = {
     "Research": {"reproduce": "Train the models of a table of the paper and write its page"},
 }
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
+_TRAINING = ("demo", "train", "distill", "backtranslate", "reproduce")  # end with a model, even if nothing is printed
 _HELP = ("-h", "--help")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with these arguments, or with those of the process. Return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
-    if "MPLCONFIGDIR" not in os.environ:  # Lightning imports matplotlib, whose cache must not be in the home directory
-        os.environ["MPLCONFIGDIR"] = _cache_of_matplotlib()
+    _set_caches()
     try:
+        if argv and argv[0] in _TRAINING and not set(_HELP) & set(argv):
+            return _run_training(argv)
         if sys.stdout is None:
             raise InputError("standard output is closed")
         _run(argv)
@@ -97,6 +100,42 @@ def _run(argv: Sequence[str]) -> None:
             function(**parse(name, function, arguments))
 
 
+def _run_training(argv: Sequence[str]) -> int:
+    """Run a command to its end, whether or not its output can be printed. Return 1 if it cannot."""
+    output = _Output(sys.stdout)
+    with redirect_stdout(output):
+        _run(argv)
+        output.flush()
+    return 0 if output.fault is None else _report(f"error: {output.fault}, but the command was completed", 1)
+
+
+class _Output(io.TextIOBase):
+    """Text stream that writes to another one until that fails or if it is None, and then writes nothing.
+
+    Attributes:
+        fault: why the other stream cannot be written, or None.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self.fault = "standard output is closed" if stream is None else None
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._attempt(lambda stream: stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._attempt(lambda stream: stream.flush())
+
+    def _attempt(self, call: Callable[[TextIO], object]) -> None:
+        if self._stream is None:
+            return
+        try:
+            call(self._stream)
+        except OSError as error:
+            self.fault, self._stream = f"standard output: {reason(error)}", None
+
+
 def command_of(argv: Sequence[str]) -> tuple[str, Any, Sequence[str]]:
     """Return the name of a command, its function and its arguments."""
     words = 2 if argv[0] == "analyze" else 1
@@ -123,19 +162,31 @@ def _report(message: str, code: int = 2) -> int:
     return code
 
 
-def _cache_of_matplotlib() -> str:
+def _set_caches() -> None:
+    """Have libraries keep their caches in a private directory, unless the user has chosen another one.
+
+    Lightning imports matplotlib, whose cache must not be in the home directory. PyTorch's compiler runs code from its
+    cache, and would take a directory of any user.
+    """
+    libraries = {"MPLCONFIGDIR": "matplotlib", "TORCHINDUCTOR_CACHE_DIR": "torchinductor"}
+    if missing := libraries.keys() - os.environ.keys():
+        directory = _private_directory()
+        os.environ.update({variable: str(directory / libraries[variable]) for variable in missing})
+
+
+def _private_directory() -> Path:
     """Return a directory for temporary files that no other user can have prepared or can change."""
     if sys.platform == "win32":  # each user has a directory for temporary files
-        return str(Path(tempfile.gettempdir()) / "relattn-matplotlib")
-    path = Path(tempfile.gettempdir()) / f"relattn-matplotlib-{os.getuid()}"
+        return Path(tempfile.gettempdir()) / "relattn"
+    path = Path(tempfile.gettempdir()) / f"relattn-{os.getuid()}"
     with suppress(OSError):
         path.mkdir(mode=0o700, exist_ok=True)
         status = path.lstat()
         if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
-            return str(path)
+            return path
     path = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, path, ignore_errors=True)
-    return str(path)
+    return path
 
 
 def _discard_unwritable_output() -> None:

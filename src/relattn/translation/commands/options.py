@@ -180,8 +180,9 @@ class SynthesisOptions:
         from relattn.translation.synthesis import read_student, synthesize, train_student
 
         out = Path(self.out)
-        recipe = read_student(student, text, out) if student else None
-        stats = synthesize(text, out, parallel=parallel, weight=weight)
+        real: dict[str, Any] = {"parallel": parallel, "weight": weight}
+        recipe = read_student(student, text, out, **real) if student else None
+        stats = synthesize(text, out, **real)
         print(stats, end=f"\n\n{out / 'README.md'}\n", flush=True)
         if recipe is not None:
             print(train_student(recipe, stats, out))

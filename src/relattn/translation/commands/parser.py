@@ -1,6 +1,7 @@
 """Parse the arguments of a command: flags come from the signature of its function, help from its docstring.
 
-Parameters before `*` are positional. Flags may be written with hyphens or underscores. A parameter whose type is a
+Parameters before `*` are positional. Flags may be written with hyphens or underscores. A flag with a list of values may
+be given several times, others once. A parameter whose type is a
 dataclass adds the fields of the dataclass as flags; one with a default adds them as a group, `--limits.file`. If the
 dataclass requires other dataclasses, its fields count as parameters of the command. A parameter of type `Recipe` is the
 path or name of a recipe, with a flag for each setting.
@@ -9,9 +10,11 @@ path or name of a recipe, with a flag for each setting.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
 from inspect import Parameter, cleandoc, getdoc, signature
+from itertools import chain
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from jsonargparse import ArgumentError, ArgumentParser
@@ -19,8 +22,8 @@ from jsonargparse import ArgumentError, ArgumentParser
 from relattn.translation.config import Recipe
 from relattn.translation.config.base import setting_types
 from relattn.translation.config.presets import PRESETS
-from relattn.translation.config.yaml import add_settings, recipe_flags, type_message
-from relattn.translation.errors import InputError, unknown
+from relattn.translation.config.yaml import add_settings, recipe_flags, require_decimal, type_message
+from relattn.translation.errors import InputError, require, unknown
 
 _MESSAGES = (  # of argparse, and ours
     (r"argument (\S+): expected .*one argument", "{0} must have a value"),
@@ -59,7 +62,8 @@ class Argument(NamedTuple):
 class _Parser(ArgumentParser):
     def print_help(self, file: object = None) -> None:
         """Print the help without types. Unlike the inherited method, raise an OSError if it cannot be written."""
-        text = re.sub(r"\n +--\S+ CONFIG\s+Path to a configuration file\.", "", self.format_help())
+        of_jsonargparse = r"\n +--\S+( CONFIG\s+Path to a configuration file\.|\.help +Show the help for .*)"
+        text = re.sub(of_jsonargparse, "", self.format_help())
         text = re.sub(r"\s+\((required|type:|default:)([^()]*)\)$", _default, text, flags=re.MULTILINE)
         print(text, end="", flush=True)
 
@@ -80,7 +84,7 @@ def parse(name: str, function: Callable[..., None], argv: Sequence[str]) -> dict
     """
     arguments = arguments_of(function)
     parser, types = _parser(name, function, arguments)
-    argv = _normalize(argv, types, name)
+    argv = _normalize(argv, arguments, types, name)
     recipe = ""
     try:
         parsed = parser.parse_args(argv)
@@ -182,15 +186,37 @@ def _parser(
     return parser, types
 
 
-def _normalize(argv: Sequence[str], names: Collection[str], command: str) -> list[str]:
-    """Return the arguments with underscores in the names of options. Values are left alone."""
-    normalized = list(argv)
-    for i, word in enumerate(argv):
-        if word == "--":
-            break
-        if option := _OPTION.fullmatch(word):
-            name = option[1].replace("-", "_")
-            if name not in names:
-                raise unknown(f"option of {command}", f"--{name}", [f"--{other}" for other in names])
-            normalized[i] = f"--{name}{option[2] or ''}"
-    return normalized
+def _normalize(argv: Sequence[str], arguments: dict[str, Argument], types: dict[str, Any], command: str) -> list[str]:
+    """Return the arguments with underscores in the names of options, and each list in one part. Values are left alone.
+
+    Raises:
+        InputError: the command has no such option, one that is not a list is given twice, or a number is not decimal.
+    """
+    end = argv.index("--") if "--" in argv else len(argv)
+    options = [_OPTION.fullmatch(word) for word in argv[:end]]
+    counts = Counter(option[1].replace("-", "_") for option in options if option)
+    normalized: list[str] = []
+    lists: dict[str, list[str]] = {}  # with the name first, for each list that is given in parts
+    current, name = normalized, ""  # where the next value belongs, and the option that it is a value of
+    for word, option in zip(argv, options, strict=False):
+        value: str | None = word
+        if option is not None:
+            name, value = option[1].replace("-", "_"), option[2] and option[2][1:]
+            if name not in types:
+                raise unknown(f"option of {command}", f"--{name}", [f"--{other}" for other in types])
+        require_decimal(f"--{name}", value or "", types.get(name, str))
+        is_list = name in arguments and get_origin(arguments[name].kind) in (list, tuple)
+        if option is None:
+            current.append(word)
+        else:
+            require(is_list or counts[name] == 1, f"--{name} must be given once, got it {counts[name]} times")
+            current = normalized
+            if counts[name] == 1:
+                current.append(f"--{name}{option[2] or ''}")
+            elif value is not None:
+                lists.setdefault(name, [f"--{name}"]).append(value)
+            else:
+                current = lists.setdefault(name, [f"--{name}"])
+        if value is not None and not is_list:
+            name = ""
+    return [*normalized, *chain.from_iterable(lists.values()), *argv[end:]]

@@ -77,5 +77,4 @@ def _corpus(name: str, text: OwnText, exclude: list[str]) -> Any:
         require(bool(value), f"text of your own requires --{', --'.join(flags)} and --out; --{flag} is missing")
     for flag in ("src_lang", "tgt_lang"):  # they become parts of file names
         require_language(flag, flags[flag])
-    require(text.src_lang != text.tgt_lang, f"src_lang and tgt_lang must differ, got {text.src_lang} twice")
     return OwnFiles(text.src, text.tgt, (text.src_lang, text.tgt_lang), exclude=tuple(exclude))

@@ -1,6 +1,7 @@
 """`relattn serve`"""
 
 import signal
+import sys
 from pathlib import Path
 
 from relattn.translation.commands.options import DeviceOptions, SearchOptions
@@ -28,7 +29,7 @@ def serve(
 ) -> None:
     """Serve models over HTTP with the API of LibreTranslate, and a web page to translate on.
 
-    Ctrl-C or SIGTERM stops the server after it has answered the requests that it accepted.
+    Ctrl-C, SIGTERM or SIGHUP stops the server after it has answered the requests that it accepted.
 
     Args:
         models: Directory of a bundle or export, or name of a bundle on the hub. One model per language pair.
@@ -55,6 +56,8 @@ def serve(
     # After a graceful shutdown, uvicorn sends SIGTERM again. For systemd, an end by SIGTERM is a success, but exit code
     # 143 is a failure.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))  # uvicorn does not handle it
     run(
         translators,
         searches=searches,

@@ -6,8 +6,8 @@ from relattn.translation.config import Recipe
 def train(recipe: Recipe, *, resume: bool = False) -> None:
     """Train the model that a recipe defines, and print the path of its bundle.
 
-    RECIPE is a YAML file, or the name of a known recipe. Each setting can be overridden by a flag. Ctrl-C or SIGTERM
-    saves a checkpoint and stops the run; --resume continues it.
+    RECIPE is a YAML file, or the name of a known recipe. Each setting can be overridden by a flag. Ctrl-C, SIGTERM or
+    SIGHUP saves a checkpoint and stops the run; --resume continues it.
 
     Args:
         recipe: YAML file, or name of a known recipe (see relattn recipe --help).

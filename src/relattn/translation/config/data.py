@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from os.path import normpath
 from typing import Literal
 
 from relattn.translation.config.base import Config, number
@@ -93,6 +94,8 @@ class DataConfig(Config):
         for split in ("train", "valid"):
             src, tgt, listed = (getattr(self, f"{split}_{name}") for name in ("src", "tgt", "list"))
             require(bool(src) == bool(tgt), f"{split}_src requires {split}_tgt and vice versa, got '{src}' and '{tgt}'")
+            same = bool(src) and normpath(src) == normpath(tgt)
+            require(not same, f"{split}_src and {split}_tgt must be different files, got '{src}' twice")
             require(not (src and listed), f"{split}_list must not be set together with {split}_src, got '{listed}'")
         own_validation = self.valid_src or self.valid_list
         require(not (self.builtin and own_validation), "valid_src and valid_list require train_src or train_list")
@@ -115,6 +118,7 @@ class CleaningConfig(Config):
             more than max_ratio times as long as the other in bytes of UTF-8.
         min_script: Drop pairs where less than this share of a side's letters is in the scripts of its language.
         ngram: Drop pairs where a side shares this many consecutive words with a held-out line.
+        keep_copies: Keep pairs whose sides have the same words, as in a file that was not translated.
         keep_duplicates: Keep repeated pairs.
     """
 
@@ -123,6 +127,7 @@ class CleaningConfig(Config):
     max_ratio: float | None = number(3.0, "[1, 1e6]")
     min_script: float | None = number(0.5, "[0, 1]")
     ngram: int | None = number(13, "[1, 1000]")
+    keep_copies: bool = False
     keep_duplicates: bool = False
 
 

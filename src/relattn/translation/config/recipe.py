@@ -136,6 +136,9 @@ class Recipe(Config):
             last.steps is None, f"the last stage must have no steps, because it ends after train.steps: {last.steps}"
         )
         require(all(stage.steps for stage in earlier), "stages before the last must have steps")
+        earlier_steps = sum(stage.steps or 0 for stage in earlier)
+        fits = earlier_steps < self.train.steps
+        require(fits, f"stages before the last must end before train.steps ({self.train.steps}), got {earlier_steps}")
         weighted = any(stage.weights is not None for stage in self.stages)
         require(not weighted or bool(self.data.train_list), "weights of a stage require data.train_list")
         own = not self.stages or self.data.augment == AugmentConfig()

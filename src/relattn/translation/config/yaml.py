@@ -1,7 +1,8 @@
 """Read settings from YAML files: recipes, and the configuration of bundles and exports.
 
 Values are read as text and parsed as command-line flags. So a language called ``no`` stays text, and files and flags
-have the same types, ranges and messages.
+have the same types, ranges and messages. Numbers must be decimal: YAML 1.1 reads ``0x10`` as 16, ``010`` as 8 and
+``1:30`` as 90.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ from relattn.translation.config.positions import OPTION_NAMES, SCHEMES
 from relattn.translation.config.presets import PRESETS
 from relattn.translation.config.recipe import Recipe, StageConfig, dump
 from relattn.translation.errors import InputError, one_line, reading, require, unknown
+from relattn.translation.files import require_regular
 
 _C = TypeVar("_C")
 Settings = dict[str, str | None]  # text of each setting by its full name, such as "model.clip"; None for a list
 _MAX_BYTES = 1 << 20  # per file
+_NUMBER = re.compile(r"""(?<![^\s\[{:",])[-+.]?\d[^\s\]}",]*""")  # in any notation, also in a list
+_DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*|(?=\.))(\.[0-9]*)?([eE][-+]?[0-9]+)?")
 _MAX_DEPTH = 2  # levels of groups, because an alias can contain itself
 
 
@@ -34,6 +38,7 @@ class Quoted(str):
 
 def read_yaml(path: str | Path) -> Settings:
     """Read the settings in a YAML file of at most 1 MiB. Raise an InputError if it is not a mapping of names."""
+    require_regular(path)
     with reading(path, "not YAML"), open(path, "rb") as file:
         content = file.read(_MAX_BYTES + 1)
         require(len(content) <= _MAX_BYTES, f"{path}: must have at most {_MAX_BYTES:,} bytes")
@@ -130,6 +135,7 @@ def _flags(settings: Settings, types: dict[str, Any], path: str | Path) -> list[
             raise InputError(f"{path}: {unknown('setting', name, types)}")
         if value is None:
             raise InputError(f"{path}: {name} must be one value")
+        require_decimal(f"{path}: {name}", value, types[name])
         flags.append(f"--{name}={_flag_value(value, types[name])}")
     return flags
 
@@ -141,6 +147,23 @@ def _flag_value(value: str, kind: Any) -> str:
     if isinstance(value, Quoted) and not any(value in get_args(choice) for choice in get_args(kind)):
         return json.dumps(value)
     return value or "null"  # "clip_right:" with nothing after it
+
+
+def require_decimal(label: str, value: str, kind: Any) -> None:
+    """Raise an InputError if a number, or one in a list, is not decimal.
+
+    Args:
+        label: name of the setting in messages.
+        value: text of the value.
+        kind: type of the setting.
+    """
+    if _is_number(kind) and not all(map(_DECIMAL.fullmatch, _NUMBER.findall(value))):
+        raise InputError(f"{label} must be {_describe(kind)} in decimal notation, got '{one_line(value, 40)}'")
+
+
+def _is_number(kind: Any) -> bool:
+    """Return whether the values of a type are numbers or lists of numbers, or may be."""
+    return kind in (int, float, StageConfig) or any(map(_is_number, get_args(kind)))
 
 
 def add_settings(parser: Any, kind: type) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from relattn.translation.corpus.dedup import digest
 from relattn.translation.corpus.filters import Cleaner, normalize_spaces
 from relattn.translation.corpus.report import FilterStats
-from relattn.translation.errors import InputError
+from relattn.translation.errors import STOPPING_SIGNALS, InputError
 
 _PAIRS, _CHARACTERS = 2000, 1 << 22  # limits of a chunk
 _PENDING = 3  # chunks under way per process
@@ -143,8 +143,9 @@ def _ask_worker(idle: SimpleQueue[Any], chunk: Chunk) -> FilteredChunk:
 
 
 def _work(pipe: Any, make_cleaner: Callable[[], Cleaner]) -> None:
-    """Filter chunks until the pipe is closed. Ctrl-C is left to the parent process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Filter chunks until the pipe is closed. Signals to the group of processes are left to the parent process."""
+    for number in STOPPING_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     cleaner = make_cleaner()
     with suppress(EOFError, OSError):
         while True:

@@ -10,13 +10,15 @@ from babel.core import get_global
 
 from relattn.translation.config import CleaningConfig, SyntheticCleaningConfig
 from relattn.translation.corpus.overlap import HeldOutText
+from relattn.translation.data.text_files import has_text
 
 REASONS = {  # in the order of the checks; a pair is dropped for the first reason that applies
-    "empty": "a side has no text",
+    "empty": "a side has no visible character",
     "control": "a side has a control character such as NUL, or U+FFFD, which replaces undecodable bytes",
     "long": "a side has more than max_characters characters or max_words words",
     "ratio": "the sides differ too much in their numbers of words and of bytes (max_ratio)",
     "script": "less than min_script of a side's letters are in the scripts of its language",
+    "copy": "the sides have the same words (see keep_copies)",
     "score": "the teacher gave the translation a lower score than min_score",
     "overlap": "a side shares ngram consecutive words with a held-out line",
     "duplicate": "the pair occurred before (see keep_duplicates)",
@@ -120,7 +122,7 @@ class Cleaner:
             score: mean log-probability per token of a synthetic side, in nats.
         """
         config, held_out = self.config, self._held_out
-        if not src or not tgt:
+        if not (has_text(src) and has_text(tgt)):
             return "empty"
         if _CONTROL.search(src) or _CONTROL.search(tgt):
             return "control"
@@ -139,6 +141,8 @@ class Cleaner:
             script_fraction = min(script_share(src, self._src_lang), script_share(tgt, self._tgt_lang))
             if script_fraction < config.min_script:
                 return "script"
+        if not config.keep_copies and src_words == tgt_words and _LETTER.search(src):
+            return "copy"
         if self._min_score is not None and score < self._min_score:
             return "score"
         if held_out is not None and (held_out.overlaps(src_words) or held_out.overlaps(tgt_words)):

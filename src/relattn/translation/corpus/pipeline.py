@@ -1,10 +1,10 @@
 """Preparation of a corpus: filter it part by part, join the parts, and write the data card.
 
-    out/train.en.gz, out/train.de.gz    training text; a known corpus has test sets next to it
-    out/README.md                       data card
-    out/prepared.json                   content of the data card as JSON; written last, so it marks a finished directory
-    out/.preparing/settings.json        what is prepared, from which files and by which rules; written first
-    out/.preparing/part-00000/          pairs kept of the first million, their digests and statistics
+    out/train.en.gz, out/train.de.gz        training text; a known corpus has test sets next to it
+    out/README.md                           data card
+    out/prepared.json                       data card as JSON; written last, so it marks a finished directory
+    out/.relattn-preparing/settings.json    what is prepared, from which files and by which rules; written first
+    out/.relattn-preparing/part-00000/      pairs kept of the first million, their digests and statistics
 
 A part is written completely or not at all. After an interruption, the next call continues after the last part.
 """
@@ -33,12 +33,12 @@ from relattn.translation.corpus.filter_pool import FilteredChunk, filter_pool, s
 from relattn.translation.corpus.filters import REASONS, Cleaner
 from relattn.translation.corpus.report import FilterStats, data_card
 from relattn.translation.corpus.sources import OpenCorpus
-from relattn.translation.errors import InputError, reading, require
+from relattn.translation.errors import InputError, reading, require, same_language
 from relattn.translation.files import putting, remove, write_atomically
 from relattn.translation.locking import LOCK, locked
 
 CARD, RECORD = "README.md", "prepared.json"
-_WORK = ".preparing"
+_WORK = ".relattn-preparing"
 _SETTINGS_FIELDS = "settings", "origin"  # fields of settings.json, and the first of prepared.json
 _LEVEL = 5  # of gzip: nearly the size of the highest level, in a third of the time
 _log = logging.getLogger(__name__)
@@ -92,9 +92,12 @@ def prepare(
         part: number of pairs per part.
 
     Raises:
-        InputError: the corpus cannot be downloaded or read, every pair is dropped, or the directory is in other use or
-            cannot be written.
+        InputError: the languages are the same, the corpus cannot be downloaded or read, every pair is dropped, or the
+            directory is in other use or cannot be written.
     """
+    src_lang, tgt_lang = corpus.languages  # which name the files
+    different = not same_language(src_lang, tgt_lang)
+    require(different, f"the source and the target must have different languages, got {src_lang} and {tgt_lang}")
     require(out.is_dir() or not out.exists(), f"{out}: the output must be a directory, got a file")
     with locked(out, "preparing this directory"):
         record, work = _read_record(out / RECORD, *_SETTINGS_FIELDS, "stats", "files"), out / _WORK

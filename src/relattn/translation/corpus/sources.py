@@ -16,6 +16,7 @@ from relattn.translation.corpus.fetch import RemoteFile, download, list_files, s
 from relattn.translation.corpus.filter_pool import Pair
 from relattn.translation.data.text_files import ParallelFiles, read_lines, read_parallel, text_digest
 from relattn.translation.errors import reading, require
+from relattn.translation.files import require_regular
 
 _BATCH = 1000  # rows of a Parquet file that are decoded at once
 
@@ -37,15 +38,6 @@ class OpenCorpus:
     held_out: list[str]
     test_sets: dict[str, list[str]]
     origin: dict[str, Any]
-
-
-def require_regular(*paths: str) -> None:
-    """Raise an InputError if a path is a pipe or a device, which can be read only once."""
-    for path in map(Path, paths):
-        special = path.exists() and not (path.is_file() or path.is_dir())
-        require(
-            not special, f"{path} must be a regular file, because it is read more than once, got a pipe or a device"
-        )
 
 
 def file_name(path: str) -> str:

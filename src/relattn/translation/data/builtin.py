@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import num2words
 from babel import Locale, UnknownLocaleError, dates, numbers, units
 
-from relattn.translation.errors import InputError, unknown
+from relattn.translation.errors import InputError, require, unknown
 
 ITEM_SEPARATOR = "; "
 TRAIN_PIECES = 32  # maximum `estimate_pieces` of a line, except in "long", where the minimum is twice as many
@@ -115,7 +115,7 @@ def builtin(
         seed: random seed. Other seeds give other pairs of the same values.
 
     Raises:
-        InputError: the split does not exist, or Babel or num2words does not support a locale.
+        InputError: the split does not exist, the locales are the same, or Babel or num2words does not support one.
     """
     return [
         (ITEM_SEPARATOR.join(item.src for item in line), ITEM_SEPARATOR.join(item.tgt for item in line))
@@ -128,6 +128,7 @@ def draw_items(split: str, *, src_lang: str, tgt_lang: str, lines: int, seed: in
     if split not in _PER_CENT:
         raise unknown("split of the built-in corpus", split, _PER_CENT)
     src, tgt = find_locale(src_lang), find_locale(tgt_lang)
+    require(src != tgt, f"the built-in corpus requires two locales, got {src_lang} and {tgt_lang}")
     sampler = _Sampler(split, src, tgt)
     random = Random(f"{split} {src} {tgt} {seed}")
     return [sampler.line(random) for _ in range(lines)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -22,12 +22,12 @@ from relattn.translation.data.augmentation import Augmentation, sample_perturbed
 from relattn.translation.data.batching import Batch, Stage, TrainingText, eval_batches
 from relattn.translation.data.builtin import ITEM_SEPARATOR, builtin
 from relattn.translation.data.imported_tokenizer import AnyTokenizer, tokenizer_in
-from relattn.translation.data.mixture import Mixture, read_corpus_list
+from relattn.translation.data.mixture import CorpusFiles, Mixture, read_corpus_list
 from relattn.translation.data.storage import open_pairs, write_pairs
-from relattn.translation.data.text_files import ParallelFiles
+from relattn.translation.data.text_files import ParallelFiles, has_text
 from relattn.translation.data.tokenizer import LONGEST_PIECE, TOKENIZER, Tokenizer
 from relattn.translation.errors import InputError, reading, require
-from relattn.translation.files import write_atomically
+from relattn.translation.files import require_regular, write_atomically
 
 VALID_LINES = 500  # lines of the built-in corpus that validate
 ENCODED, TEXT = "data/train.arrow", "data/text.json"
@@ -125,7 +125,7 @@ def has_data(directory: Path) -> bool:
 def load_data(recipe: Recipe, *, tokenizer: AnyTokenizer | None = None, check: bool = True) -> TranslationData:
     """Return the data of a run. If its directory does not have them, encode the text and write them.
 
-    Pairs with an empty side, or with a side of more than max_length pieces or max_words words, are dropped, from
+    Pairs with a side without text, or with a side of more than max_length pieces or max_words words, are dropped, from
     training and validation text. Training text is read twice if a tokenizer is trained on it, otherwise once. If the
     run has its data, it is only read for its digest. The tokenizer is trained on text that is changed as in an epoch,
     so that it has tokens for words in upper case.
@@ -152,6 +152,30 @@ def load_data(recipe: Recipe, *, tokenizer: AnyTokenizer | None = None, check: b
     encoder = _Encoder(tokenizer, config.max_length, config.max_words)
     sets = [encoder.validation_set(corpus, config.max_tokens) for corpus in valid]
     return TranslationData(tokenizer, open_training_text(recipe), sets, record.dropped)
+
+
+def check_text(
+    recipe: Recipe, files: Sequence[CorpusFiles], unwritten: Set[Path], tokenizer: AnyTokenizer | None
+) -> None:
+    """Check the text of a run before some of it is written.
+
+    Args:
+        recipe: recipe of the run.
+        files: files of the training text.
+        unwritten: resolved paths of the files that are not read.
+        tokenizer: the tokenizer to use; by default, one will be trained.
+
+    Raises:
+        InputError: `load_data` would, whatever is in the other files.
+    """
+    config = recipe.data
+    _require_usable_stages(recipe, len(files), tokenizer)
+    max_characters = (LONGEST_PIECE if tokenizer is None else tokenizer.longest_piece) * config.max_length
+    for corpus in (*_corpora(config, "valid"), *_corpora_of(files, config, "train")):
+        paths = () if corpus.text is None else (corpus.text.src, corpus.text.tgt)
+        if unwritten.isdisjoint(Path(path).resolve() for path in paths):
+            reasons = Counter(_reason_to_drop(pair, max_characters, config.max_words) or "" for pair in corpus.pairs)
+            _require_kept(corpus, reasons.pop("", 0), reasons)
 
 
 def open_training_text(recipe: Recipe) -> TrainingText:
@@ -198,10 +222,16 @@ def _corpora(config: DataConfig, split: str) -> list[Corpus]:
         text = builtin(split, src_lang=config.src_lang, tgt_lang=config.tgt_lang, lines=lines)
         return [Corpus("the built-in corpus", text)]
     src, tgt, path = (getattr(config, f"{split}_{part}") for part in ("src", "tgt", "list"))
-    settings = (f"{split}_list",) * 2 if path else (f"{split}_src", f"{split}_tgt")
     files = read_corpus_list(path, weighted=split == "train") if path else [(src, tgt, 1.0)] if src else []
+    return _corpora_of(files, config, split)
+
+
+def _corpora_of(files: Sequence[CorpusFiles], config: DataConfig, split: str) -> list[Corpus]:
+    """Return the corpora of a split with these files."""
+    settings = (f"{split}_list",) * 2 if getattr(config, f"{split}_list") else (f"{split}_src", f"{split}_tgt")
     corpora = []
     for src, tgt, weight in files:
+        require_regular(src, tgt)  # read more than once
         pairs = ParallelFiles(src, tgt)
         corpora.append(Corpus(Path(src).name, pairs, pairs, weight, settings))
     return corpora
@@ -323,14 +353,17 @@ class _Encoder:
                 else:
                     kept += 1
                     yield line, pair, src, tgt
-        if not kept:
-            counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
-            raise InputError(f"{corpus.name}: at least one pair must be kept, but all were dropped: {counts}")
+        _require_kept(corpus, kept, dropped)
+
+
+def _require_kept(corpus: Corpus, kept: int, dropped: Counter[str]) -> None:
+    counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
+    require(kept > 0, f"{corpus.name}: at least one pair must be kept, but all were dropped: {counts}")
 
 
 def _reason_to_drop(pair: tuple[str, str], max_characters: float, max_words: int | None) -> str | None:
     """Return why a pair is dropped, as far as this is known without encoding it."""
-    if not (pair[0].strip() and pair[1].strip()):
+    if not all(map(has_text, pair)):
         return "empty"
     if max_words is not None and max(len(side.split()) for side in pair) > max_words:
         return "max_words"

@@ -21,7 +21,15 @@ from typing import get_type_hints
 
 import sentencepiece
 
-from relattn.translation.data.tokenizer import TOKENIZER, SpecialTokens, Tokenizer, load_model, normalized, text_ids
+from relattn.translation.data.tokenizer import (
+    TOKENIZER,
+    SpecialTokens,
+    Tokenizer,
+    load_model,
+    normalized,
+    piece_texts,
+    text_ids,
+)
 from relattn.translation.errors import InputError, one_line, reading, require
 
 TGT_TOKENIZER, VOCABULARY = "tokenizer.target.model", "vocabulary.json"
@@ -84,6 +92,7 @@ class ImportedTokenizer:
         vocabularies: pieces of the source and of the target by id, special tokens included.
         vocab_sizes: number of pieces of the source and of the target.
         unknown_piece: piece that stands for unknown pieces.
+        target_texts: UTF-8 text of each target piece by id, with spaces for marks; special tokens have none.
         files: content of the tokenizer's files by name.
         digest: SHA-256 of the files, which identifies the tokenizer of encoded text and of weights.
         longest_piece: maximum characters of a piece; infinite, because normalization may shorten a text.
@@ -117,6 +126,11 @@ class ImportedTokenizer:
             src_begin=tuple(self._src_ids[piece] for piece in vocabulary.source_begin),
             src_end=tuple(self._src_ids[piece] for piece in vocabulary.source_end),
         )
+        not_text = {*self.special.banned, eos, self._tgt_ids[vocabulary.unknown]}
+        texts = piece_texts(self._tgt_model)
+        self.target_texts = [
+            b"" if i in not_text else texts.get(piece, b"") for i, piece in enumerate(vocabulary.target)
+        ]
 
     @classmethod
     def load(cls, directory: Path) -> ImportedTokenizer:

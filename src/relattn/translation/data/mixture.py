@@ -19,11 +19,14 @@ from pathlib import Path
 import numpy as np
 
 from relattn.translation.config import MOST_WEIGHT
-from relattn.translation.data.text_files import read_lines
+from relattn.translation.data.text_files import has_text, read_lines
 from relattn.translation.errors import InputError, one_line, require
+from relattn.translation.files import require_regular
+
+CorpusFiles = tuple[str, str, float]  # source file, target file and weight
 
 
-def read_corpus_list(path: str, *, weighted: bool = True) -> list[tuple[str, str, float]]:
+def read_corpus_list(path: str, *, weighted: bool = True) -> list[CorpusFiles]:
     """Return the source file, target file and weight of each corpus in a list.
 
     Args:
@@ -33,9 +36,10 @@ def read_corpus_list(path: str, *, weighted: bool = True) -> list[tuple[str, str
     Raises:
         InputError: the list cannot be read, has no corpus or has an invalid line.
     """
+    require_regular(path)
     corpora = []
     for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip() or line.startswith("#"):
+        if not has_text(line) or line.startswith("#"):
             continue
         try:
             src, tgt, *rest = line.split("\t")

@@ -75,7 +75,7 @@ def write_pairs(path: Path, pairs: Iterable[tuple[Sequence[int], Sequence[int], 
     ids = pa.list_(pa.uint16() if vocab_size <= 1 << 16 else pa.int32())
     schema = pa.schema({"src": ids, "tgt": ids, "line": pa.int32()})
     rows = iter(pairs)
-    with putting(path) as aside, pa.ipc.new_stream(str(aside), schema) as writer:
+    with putting(path) as aside, open(aside, "wb") as file, pa.ipc.new_stream(file, schema) as writer:
         while chunk := list(islice(rows, _ROWS_PER_CHUNK)):
             writer.write_batch(pa.record_batch(list(zip(*chunk, strict=True)), schema=schema))
 

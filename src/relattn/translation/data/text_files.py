@@ -1,7 +1,8 @@
 """Read lines of text from files and from standard input.
 
-Text is UTF-8, plain or compressed with gzip or bzip2, which is detected from the first bytes. It is streamed, so a file
-may be larger than memory. Line i of one parallel file translates line i of the other.
+Text is UTF-8. A file may be compressed with gzip or bzip2, which is detected from the first bytes; other formats are
+named in the message. Text is streamed, so a file may be larger than memory. Line i of one parallel file translates line
+i of the other.
 """
 
 from __future__ import annotations
@@ -22,6 +23,26 @@ from relattn.translation.errors import InputError, reading
 _BLOCK = 1 << 16  # bytes per read, the capacity of a pipe on Linux
 _CHUNK = 1024  # lines that `stream_lines` yields at once
 _LONGEST_LINE = 1 << 26  # bytes
+_VISIBLE = (
+    re.compile(  # except white space, Unicode's Default_Ignorable_Code_Point, a blank in Braille, annotation marks
+        r"[^\s\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
+        r"\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    )
+)
+_FORMATS = {  # patterns of the first bytes of files that are not text
+    "gzip": rb"\x1f\x8b",
+    "bzip2": rb"BZh[1-9](1AY&SY|\x17rE8P\x90)",
+    "xz": rb"\xfd7zXZ\0",
+    "zstd": rb"\x28\xb5\x2f\xfd",
+    "lz4": rb"\x04\x22\x4d\x18",
+    "zip": rb"PK(\x03\x04|\x05\x06)",
+    "7z": rb"7z\xbc\xaf\x27\x1c",
+}
+
+
+def has_text(line: str) -> bool:
+    """Return whether a line has a visible character. White space, zero-width characters and soft hyphens are not."""
+    return _VISIBLE.search(line) is not None
 
 
 def read_lines(path: str | Path, update: Callable[[bytes], object] | None = None) -> Iterator[str]:
@@ -124,10 +145,15 @@ def _blocks(path: str | Path, update: Callable[[bytes], object] | None = None) -
 
 def _decompressed(file: BufferedReader, path: str | Path) -> BufferedIOBase:
     """Return a stream of the decompressed bytes of a file that was just opened."""
-    first = file.peek(10)
-    if Path(path).suffix == ".gz" or first.startswith(b"\x1f\x8b"):
+    kind = _format(file.peek(10))
+    if kind == "gzip" or (kind is None and Path(path).suffix == ".gz"):
         return gzip.GzipFile(fileobj=file)
-    return bz2.BZ2File(file) if re.match(rb"BZh[1-9]1AY&SY", first) else file
+    return bz2.BZ2File(file) if kind == "bzip2" else file
+
+
+def _format(start: bytes) -> str | None:
+    """Return the format of a file that is not text by its first bytes; None for text."""
+    return next((kind for kind, pattern in _FORMATS.items() if re.match(pattern, start)), None)
 
 
 def _lines(blocks: Iterator[bytes], name: str | Path) -> Iterator[list[str]]:
@@ -148,6 +174,8 @@ def _lines(blocks: Iterator[bytes], name: str | Path) -> Iterator[list[str]]:
         lines: list[str] = []
         for raw in complete:
             number += 1
+            if number == 1 and (kind := _format(raw)) is not None:
+                raise InputError(f"{name}: must be text, got {kind}; files may be compressed with gzip or bzip2")
             if number == 1 and raw.startswith(codecs.BOM_UTF8):
                 raw, offset = raw.removeprefix(codecs.BOM_UTF8), len(codecs.BOM_UTF8)
             try:

@@ -76,6 +76,7 @@ class Tokenizer:
         vocab_sizes: number of pieces of the source and of the target.
         unknown_piece: piece that stands for unknown pieces.
         longest_piece: maximum characters of a piece.
+        target_texts: UTF-8 text of each target piece by id, with spaces for marks; special tokens have none.
         files: content of the tokenizer's files by name.
         digest: SHA-256 of the model, which identifies the tokenizer of encoded text and of weights.
 
@@ -102,6 +103,8 @@ class Tokenizer:
         self.vocab_sizes = len(pieces), len(pieces)
         self.unknown_piece = pieces[_UNKNOWN]
         self.longest_piece = max(map(len, pieces))
+        texts = piece_texts(self._model)
+        self.target_texts = [texts.get(piece, b"") for piece in pieces]
         self.files = {TOKENIZER: model_bytes}
         self.digest = hashlib.sha256(model_bytes).hexdigest()
         self._ways: dict[str, tuple[list[list[int]], list[float]]] = {}
@@ -256,6 +259,19 @@ def load_model(content: bytes) -> tuple[sentencepiece.SentencePieceProcessor, li
 def normalized(model: sentencepiece.SentencePieceProcessor, text: str) -> str:
     """Return a text as a model reads it, without the space that it puts before the first word."""
     return model.normalize(text).replace(SPACE_MARK, " ").removeprefix(" ")
+
+
+def piece_texts(model: sentencepiece.SentencePieceProcessor) -> dict[str, bytes]:
+    """Return the UTF-8 text of each piece that is text or a byte, with spaces instead of marks.
+
+    A byte that is also the text of another piece is left out, because no text is encoded with it.
+    """
+    pieces = {model.id_to_piece(i): i for i in range(model.get_piece_size())}
+    special = {piece for piece, i in pieces.items() if model.is_control(i) or model.is_unknown(i) or model.is_byte(i)}
+    texts = {piece: piece.replace(SPACE_MARK, " ").encode() for piece in pieces if piece not in special}
+    spelled = set(texts.values())
+    bytes_of = {piece: bytes([int(piece[3:5], 16)]) for piece, i in pieces.items() if model.is_byte(i)}
+    return texts | {piece: byte for piece, byte in bytes_of.items() if byte not in spelled}
 
 
 def text_ids(model: sentencepiece.SentencePieceProcessor) -> list[int]:

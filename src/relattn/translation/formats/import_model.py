@@ -50,8 +50,7 @@ def import_model(
         InputError: a file is missing, damaged or not such a model; the model has unsupported features; a language is
             unknown; the check fails; `out` is not empty, holds something else than a bundle or cannot be written.
     """
-    exists = out.is_dir() and any(out.iterdir())
-    require(overwrite or not exists, f"{out}: exists; give --overwrite to replace it")
+    bundle.require_writable(out, overwrite)
     foreign = read(path, tokenizer, tgt_tokenizer)
     src_lang, tgt_lang = src_lang or foreign.languages[0], tgt_lang or foreign.languages[1]
     require(bool(src_lang and tgt_lang), f"{path}: the languages are unknown: give --src_lang and --tgt_lang")

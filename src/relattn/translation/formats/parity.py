@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from relattn.translation.config import SearchConfig
+from relattn.translation.data.text_files import has_text
 from relattn.translation.data.tokenizer import SPACE_MARK
 from relattn.translation.errors import InputError, require
 from relattn.translation.search.length_penalty import length_penalty
@@ -148,7 +149,7 @@ def check_lines(translator: Translator, sample: Sequence[str] | int, seed: int =
         InputError: all lines are blank.
     """
     if not isinstance(sample, int):
-        lines = [line for line in sample if line.strip()]
+        lines = [line for line in sample if has_text(line)]
         require(bool(lines), "the check requires at least one line that is not blank")
         return lines
     draw, frequencies = random.Random(seed), translator.tokenizer.frequencies()

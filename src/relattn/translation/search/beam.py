@@ -16,8 +16,9 @@ With `early_stopping` a sentence is also done once `beam` of its hypotheses have
 the `beam` best candidates of a step. This is how fairseq and CTranslate2 search. It is faster, and may miss better
 translations.
 
-Translations may have to begin with a prefix. The model reads it in one pass, and its tokens count at their true
-probability.
+Translations may have to begin with given tokens, which the model reads in one pass, and then with a given text
+(`Spelling`), whose tokens are searched: a hypothesis is extended by the tokens that agree with the rest of the text.
+All of them count at their true probability.
 
 Candidates with equal log-probabilities are ranked by beam index, then by token. With a beam of 1, a step keeps a single
 candidate, which is greedy decoding: it stops at the first end of sentence.
@@ -28,6 +29,7 @@ hypothesis. The method is that of Wu et al. 2016 (section 7) and of Tensor2Tenso
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +38,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from relattn.translation.errors import Diverged
-from relattn.translation.search.types import DIVERGED, NEVER, Hypothesis, SearchRules, SearchState, Step
+from relattn.translation.search.types import DIVERGED, NEVER, Hypothesis, SearchRules, SearchState, Spelling, Step
 
 CHUNK = 1 << 19  # logits processed at a time on a CPU, 2 MiB, which stay in its cache
 BLOCK = 64  # columns of a row of logits whose maximum is computed first
@@ -68,7 +70,13 @@ def read_prefixes(step: Step, cache: Any, prefixes: Tensor, bos: int) -> tuple[T
     return logits[:, -1], log_prob, cache
 
 
-def start(limits: Tensor, rules: SearchRules, prefixes: Tensor, log_prob: Tensor) -> SearchState:
+def start(
+    limits: Tensor,
+    rules: SearchRules,
+    prefixes: Tensor,
+    log_prob: Tensor,
+    spellings: Sequence[Spelling | None] = (),
+) -> SearchState:
     """Return the state after the prefixes (sentences, length), with one hypothesis per sentence."""
     live, beam, device = len(prefixes), rules.beam_size, limits.device
     return SearchState(
@@ -77,18 +85,22 @@ def start(limits: Tensor, rules: SearchRules, prefixes: Tensor, log_prob: Tensor
         tokens=prefixes[:, None],
         log_prob=log_prob[:, None],
         slots=torch.zeros(live, 1, dtype=torch.long, device=device),
+        left=torch.tensor(sizes(spellings) or [0] * live, device=device)[:, None],
         finished_tokens=torch.zeros(live, beam, 0, dtype=torch.long, device=device),
         finished_scores=torch.full((live, beam), NEVER, device=device),
     )
 
 
-def advance(state: SearchState, logits: Tensor, rules: SearchRules) -> tuple[SearchState, Tensor]:
+def advance(
+    state: SearchState, logits: Tensor, rules: SearchRules, spellings: Sequence[Spelling | None] = ()
+) -> tuple[SearchState, Tensor]:
     """Run one step of the search.
 
     Args:
         state: state before it.
         logits: (live, width, vocab) logits of the next token, by slot.
         rules: settings of the search.
+        spellings: texts that are spelled, by sentence of the batch.
 
     Returns:
         The next state, with the slots of the old one, and the slot (live, new width) of the hypothesis that each new
@@ -98,7 +110,10 @@ def advance(state: SearchState, logits: Tensor, rules: SearchRules) -> tuple[Sea
     length = state.tokens.shape[-1] + 1
     per_hypothesis = min(rules.candidates, vocab)
     at_limit = (state.limits == length).repeat_interleave(width)
-    likeliest = best_tokens(logits.flatten(0, 1), per_hypothesis, at_limit, rules)
+    left = torch.empty_like(state.left).scatter_(1, state.slots, state.left)  # by slot
+    spelled = [spellings[i] for i in state.sentences.tolist() for _ in range(width)] if spellings else []
+    allowed = allowed_tokens(spelled, left.flatten(), state.limits.repeat_interleave(width) - length, vocab)
+    likeliest = best_tokens(logits.flatten(0, 1), per_hypothesis, at_limit, rules, allowed)
     log_probs, tokens = (_rows(by_slot.unflatten(0, (-1, width)), state.slots) for by_slot in likeliest)
     totals = (state.log_prob[:, :, None] + log_probs).flatten(1)  # (live, width * per_hypothesis)
     log_prob, index = stable_topk(totals, min(rules.candidates, totals.shape[1]))
@@ -112,17 +127,48 @@ def advance(state: SearchState, logits: Tensor, rules: SearchRules) -> tuple[Sea
     finished_scores, best = stable_topk(torch.cat([state.finished_scores, scores], dim=1), rules.beam_size)
     older = F.pad(state.finished_tokens, (0, length - state.finished_tokens.shape[-1]))
     log_prob, chosen = stable_topk(log_prob.masked_fill(ends, NEVER), min(rules.beam_size, token.shape[1]))
+    left = state.left.gather(1, parent).gather(1, chosen)
+    if allowed is not None:
+        lengths = next(torch.from_numpy(spelling.lengths) for spelling in spelled if spelling is not None)
+        left = (left - lengths.to(left.device)[token.gather(1, chosen)]).clamp(min=0)
     state = replace(
         state,
         tokens=_rows(sequences, chosen),
         log_prob=log_prob,
+        left=left.masked_fill(log_prob == NEVER, 0),
         finished_tokens=_rows(torch.cat([older, sequences], dim=1), best),
         finished_scores=finished_scores,  # of equal scores the older comes first
     )
     return state, state.slots.gather(1, parent.gather(1, chosen))
 
 
-def best_tokens(logits: Tensor, k: int, at_limit: Tensor, rules: SearchRules) -> tuple[Tensor, Tensor]:
+def sizes(spellings: Sequence[Spelling | None]) -> list[int]:
+    """Return the number of bytes to spell of each sentence."""
+    return [0 if spelling is None else spelling.size for spelling in spellings]
+
+
+def allowed_tokens(spellings: Sequence[Spelling | None], left: Tensor, rooms: Tensor, vocab: int) -> Tensor | None:
+    """Return (rows, vocab) True for tokens that may follow; None if there is nothing left to spell.
+
+    Args:
+        spellings: text of each row.
+        left: (rows,) bytes of it that are left.
+        rooms: (rows,) maximum number of tokens after the next one, end of sentence included.
+        vocab: number of tokens.
+    """
+    if not spellings or not bool(left.any()):
+        return None
+    allowed = torch.ones(len(left), vocab, dtype=torch.bool)
+    for row, (spelling, bytes_left, room) in enumerate(zip(spellings, left.tolist(), rooms.tolist(), strict=True)):
+        if spelling is not None and bytes_left:
+            allowed[row] = False
+            allowed[row, torch.from_numpy(spelling.allowed(bytes_left, room - 1))] = True
+    return allowed.to(left.device)
+
+
+def best_tokens(
+    logits: Tensor, k: int, at_limit: Tensor, rules: SearchRules, allowed: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return the log-probabilities of the k likeliest tokens of each row, in falling order, and the tokens.
 
     Ties are ranked as by `stable_topk`. On a CPU, a few rows are processed at a time, so that their log-probabilities
@@ -133,12 +179,15 @@ def best_tokens(logits: Tensor, k: int, at_limit: Tensor, rules: SearchRules) ->
         k: number of tokens per row.
         at_limit: (rows,) True if only the end of sentence may follow.
         rules: settings of the search.
+        allowed: (rows, vocab) False for tokens that must not follow; None if all may.
     """
     top_tokens = []
     rows = max(1, CHUNK // logits.shape[1] if logits.is_cpu else len(logits))
-    for chunk, must_end in zip(logits.split(rows), at_limit.split(rows), strict=True):
+    for at, (chunk, must_end) in enumerate(zip(logits.split(rows), at_limit.split(rows), strict=True)):
         log_probs = torch.log_softmax(chunk.float(), dim=-1)
         log_probs[:, list(rules.banned)] = NEVER
+        if allowed is not None:
+            log_probs.masked_fill_(~allowed[at * rows : (at + 1) * rows], NEVER)
         if bool(must_end.any()):
             is_other_token = torch.arange(chunk.shape[1], device=chunk.device) != rules.eos
             log_probs.masked_fill_(must_end[:, None] & is_other_token, NEVER)
@@ -172,7 +221,14 @@ def is_final(state: SearchState, rules: SearchRules) -> Tensor:
     return final | (state.finished_scores[:, -1] > NEVER) if rules.early_stopping else final
 
 
-def search(step: Step, cache: Any, limits: Tensor, rules: SearchRules, prefixes: Tensor) -> list[list[Hypothesis]]:
+def search(
+    step: Step,
+    cache: Any,
+    limits: Tensor,
+    rules: SearchRules,
+    prefixes: Tensor,
+    spellings: Sequence[Spelling | None] = (),
+) -> list[list[Hypothesis]]:
     """Search a batch, and return the `rules.n_best` best hypotheses of each sentence, best first.
 
     A sentence with fewer complete sequences within its limit has fewer hypotheses.
@@ -180,20 +236,21 @@ def search(step: Step, cache: Any, limits: Tensor, rules: SearchRules, prefixes:
     Args:
         step: model.
         cache: cache with one row per sentence.
-        limits: (sentences,) maximum number of generated tokens, prefix and end of sentence included; it must be greater
-            than the length of the prefix.
+        limits: (sentences,) maximum number of generated tokens, prefix and end of sentence included. It must leave room
+            for the prefix, the tokens that spell the text, and the end of sentence.
         rules: settings of the search.
         prefixes: (sentences, length) tokens that the hypotheses begin with.
+        spellings: text of each sentence that follows its prefix; empty if no sentence has one.
 
     Raises:
         Diverged: the model's log-probabilities are NaN, as after training diverged.
     """
     results: list[list[Hypothesis]] = [[]] * len(limits)
     logits, log_prob, cache = read_prefixes(step, cache, prefixes, rules.bos)
-    state = start(limits, rules, prefixes, log_prob)
+    state = start(limits, rules, prefixes, log_prob, spellings)
     while True:
         width = state.tokens.shape[1]
-        state, parents = advance(state, logits.unflatten(0, (-1, width)), rules)
+        state, parents = advance(state, logits.unflatten(0, (-1, width)), rules, spellings)
         rows = parents + width * torch.arange(len(parents), device=parents.device)[:, None]  # (live, new width)
         is_finished = is_final(state, rules)
         if is_finished.any():

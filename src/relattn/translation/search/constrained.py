@@ -7,7 +7,8 @@ those with many. Only a hypothesis that needs no phrase may end. If the remainin
 only their tokens may follow. Every translation returned therefore contains all phrases, and its score is that of all
 its tokens.
 
-A phrase consists of whole words, so no token that continues a word may follow it.
+A phrase consists of whole words, so no token that continues a word may follow it. Where a prefix continues the word,
+the phrase does not count.
 
 Sentences are searched together, but their hypotheses are Python objects: this search is slower than `beam.search`.
 """
@@ -40,7 +41,8 @@ class PartialHypothesis:
         log_prob: log-probability of its tokens, in nats.
         tokens: tokens so far.
         begun: the longest beginning of a needed phrase that its last tokens are.
-        after_phrase: whether its last token completed a phrase.
+        completed: the phrase that its last token completed, if any.
+        left: number of bytes of the request's text that are still to be spelled.
     """
 
     row: int
@@ -48,7 +50,8 @@ class PartialHypothesis:
     log_prob: float
     tokens: Phrase = ()
     begun: Phrase = ()
-    after_phrase: bool = False
+    completed: Phrase = ()
+    left: int = 0
 
     @property
     def missing(self) -> int:
@@ -59,15 +62,21 @@ class PartialHypothesis:
         """Return the tokens that begin or continue a needed phrase."""
         return {phrase[len(begun)] for begun in ((), self.begun) for phrase in self.needed if _begins(phrase, begun)}
 
-    def append(self, token: int, log_prob: float = 0.0) -> PartialHypothesis:
-        """Return this hypothesis with one more token, which has the given log-probability."""
+    def append(self, token: int, log_prob: float = 0.0, *, continues: bool) -> PartialHypothesis:
+        """Return this hypothesis with one more token, which has the given log-probability.
+
+        If the token continues the last word, as a prefix may require, a phrase that this word completed does not count.
+        """
         ends = ((*self.begun[start:], token) for start in range(len(self.begun) + 1))
         begun = next((end for end in ends if any(_begins(phrase, end) for phrase in self.needed)), ())
         needed, complete = list(self.needed), begun in self.needed
+        if continues and self.completed:
+            needed.append(self.completed)
         if complete:
             needed.remove(begun)
         total, tokens = self.log_prob + log_prob, (*self.tokens, token)
-        return PartialHypothesis(self.row, tuple(needed), total, tokens, () if complete else begun, complete)
+        begun, completed = ((), begun) if complete else (begun, ())
+        return PartialHypothesis(self.row, tuple(needed), total, tokens, begun, completed, self.left)
 
 
 def _begins(phrase: Phrase, beginning: Phrase) -> bool:
@@ -103,8 +112,8 @@ def search(
     for i, (request, log_prob) in enumerate(zip(requests, start.tolist(), strict=True)):
         hypothesis = PartialHypothesis(i, request.phrases, log_prob)
         for token in request.prefix:
-            hypothesis = hypothesis.append(token)
-        active[i] = [hypothesis]
+            hypothesis = hypothesis.append(token, continues=bool(continues_word[token]))
+        active[i] = [replace(hypothesis, left=request.spelling.size if request.spelling else 0)]
     while True:
         log_probs = torch.log_softmax(logits.float(), dim=-1).cpu().numpy()
         row = 0
@@ -140,7 +149,11 @@ def _advance(
     for index, hypothesis in enumerate(hypotheses):
         row = first_row + index
         for token in _next_tokens(hypothesis, log_probs[row], request, rules, continues_word):
-            extended = replace(hypothesis, row=row).append(token, float(log_probs[row, token]))
+            log_prob, continues = float(log_probs[row, token]), bool(continues_word[token])
+            extended = replace(hypothesis, row=row).append(token, log_prob, continues=continues)
+            if hypothesis.left and request.spelling:
+                left = max(0, hypothesis.left - int(request.spelling.lengths[token]))
+                extended = replace(extended, left=left)
             if token == rules.eos or extended.missing < request.limit - length:
                 banks[extended.missing].append((-extended.log_prob, index, token, extended))
     penalty = float(rules.penalty(torch.tensor(length)))
@@ -167,7 +180,14 @@ def _next_tokens(
         return {rules.eos}
     allowed = np.isfinite(log_probs)
     allowed[list(rules.banned)] = False
-    if hypothesis.after_phrase:
+    phrase_tokens = hypothesis.phrase_tokens()
+    if hypothesis.left and request.spelling:
+        phrase_length = sum(map(len, (*hypothesis.needed, hypothesis.completed)))
+        room = request.limit - len(hypothesis.tokens) - 2 - phrase_length
+        agreeing = request.spelling.allowed(hypothesis.left, room)
+        phrase_tokens &= set(agreeing.tolist())
+        allowed &= np.isin(np.arange(len(allowed)), agreeing)
+    elif hypothesis.completed:
         allowed &= ~continues_word
     allowed[rules.eos] &= not hypothesis.needed
     likely = np.flatnonzero(allowed)
@@ -177,7 +197,7 @@ def _next_tokens(
         least = np.partition(values, -max_candidates)[-max_candidates]
         likely = likely[values >= least]  # includes all ties
         likely = likely[np.argsort(-log_probs[likely], kind="stable")[:max_candidates]]
-    return hypothesis.phrase_tokens() | set(likely.tolist())
+    return phrase_tokens | set(likely.tolist())
 
 
 def _is_final(finished: list[Hypothesis], unfinished: list[PartialHypothesis], limit: int, rules: SearchRules) -> bool:

@@ -7,14 +7,15 @@ those of the model, before the temperature and `top_k` are applied.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from relattn.translation.errors import Diverged
-from relattn.translation.search.beam import best_tokens, read_prefixes
-from relattn.translation.search.types import DIVERGED, Hypothesis, SamplingOptions, SearchRules, Step
+from relattn.translation.search.beam import allowed_tokens, best_tokens, read_prefixes, sizes
+from relattn.translation.search.types import DIVERGED, Hypothesis, SamplingOptions, SearchRules, Spelling, Step
 
 
 def sample(
@@ -25,6 +26,7 @@ def sample(
     prefixes: Tensor,
     options: SamplingOptions,
     numbers: Tensor,
+    spellings: Sequence[Spelling | None] = (),
 ) -> list[Hypothesis]:
     """Draw a translation for each row.
 
@@ -36,6 +38,8 @@ def sample(
         prefixes: (rows, length) tokens that the translations begin with.
         options: how to draw.
         numbers: (rows, at least the largest limit) random numbers in [0, 1), float64.
+        spellings: text of each row that follows its prefix; empty if no row has one. Its tokens are drawn from those
+            that agree with the rest of the text.
 
     Raises:
         Diverged: the model's log-probabilities are NaN, as after training diverged.
@@ -43,9 +47,12 @@ def sample(
     logits, log_prob, cache = read_prefixes(step, cache, prefixes, rules.bos)
     tokens, totals = prefixes.tolist(), log_prob.double()
     rows = torch.arange(len(limits), device=limits.device)  # rows without an end of sentence
+    left = torch.tensor(sizes(spellings) or [0] * len(limits), device=limits.device)  # bytes to spell, of all rows
     for length in range(prefixes.shape[1] + 1, int(limits.max()) + 1):
         k = min(options.top_k or logits.shape[1], logits.shape[1])
-        log_probs, candidates = best_tokens(logits, k, limits[rows] == length, rules)
+        spelled = [spellings[row] for row in rows.tolist()] if spellings else []
+        allowed = allowed_tokens(spelled, left[rows], limits[rows] - length, logits.shape[1])
+        log_probs, candidates = best_tokens(logits, k, limits[rows] == length, rules, allowed)
         if not bool(log_probs[:, 0].isfinite().all()):
             raise Diverged(DIVERGED)
         cumulative = (log_probs.double() / options.temperature).softmax(-1).cumsum(-1)
@@ -54,6 +61,9 @@ def sample(
         totals[rows] += log_probs.gather(1, index)[:, 0]
         for row, token in zip(rows.tolist(), drawn.tolist(), strict=True):
             tokens[row].append(token)
+        if allowed is not None:
+            lengths = next(torch.from_numpy(spelling.lengths) for spelling in spelled if spelling is not None)
+            left[rows] = (left[rows] - lengths.to(left.device)[drawn]).clamp(min=0)
         is_active = drawn != rules.eos
         if not bool(is_active.any()):
             break

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from relattn.translation.errors import require
 from relattn.translation.search.length_penalty import LengthPenalty
 
@@ -14,6 +16,31 @@ if TYPE_CHECKING:
 
 NEVER = float("-inf")
 DIVERGED = "the model's log-probabilities are NaN: training diverged or the weights are damaged"
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """The ways to spell a text with tokens. The last token may continue after the end of the text.
+
+    Attributes:
+        tokens: tokens that may follow, by the number of bytes that are left.
+        needed: minimum number of tokens that spell so many bytes; infinite if none do.
+        lengths: (vocab,) number of bytes of each token.
+    """
+
+    tokens: Sequence[np.ndarray]
+    needed: np.ndarray
+    lengths: np.ndarray
+
+    @property
+    def size(self) -> int:
+        """Number of bytes of the text."""
+        return len(self.tokens) - 1
+
+    def allowed(self, left: int, room: float) -> np.ndarray:
+        """Return the tokens that may follow if `left` bytes are left, and at most `room` tokens spell the others."""
+        tokens = self.tokens[left]
+        return tokens[self.needed[np.maximum(left - self.lengths[tokens], 0)] <= room]
 
 
 @dataclass(frozen=True)
@@ -26,6 +53,7 @@ class Request:
         limit: maximum number of generated tokens, end of sentence included.
         prefix: tokens that every translation begins with.
         phrases: token sequences that every translation contains; a phrase listed twice must occur twice.
+        spelling: text that follows the prefix in every translation; None if any may follow.
     """
 
     number: int
@@ -33,6 +61,7 @@ class Request:
     limit: int
     prefix: list[int] = field(default_factory=list)
     phrases: tuple[tuple[int, ...], ...] = ()
+    spelling: Spelling | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +141,7 @@ class SearchState:
     tokens: Tensor  # (live, width, length) tokens of the live hypotheses
     log_prob: Tensor  # (live, width) log-probabilities, best first; -inf: no hypothesis in this place
     slots: Tensor  # (live, width) cache row of each live hypothesis, counted within its sentence
+    left: Tensor  # (live, width) bytes that are still to be spelled
     finished_tokens: Tensor  # (live, beam, length) with the end of sentence; what follows is padding
     finished_scores: Tensor  # (live, beam) log-probability / penalty, best first; -inf: no hypothesis in this place
 

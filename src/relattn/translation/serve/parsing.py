@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
 
-from relattn.translation.errors import InputError
+from relattn.translation.errors import STOPPING_SIGNALS, InputError
 from relattn.translation.serve.limits import Limits
 
 PROCESSES = 4
@@ -93,7 +93,7 @@ def _prepare() -> None:
 
     assert docx
     assert srt
-    for number in (signal.SIGINT, signal.SIGTERM):  # the server ends it, after requests have been answered
+    for number in STOPPING_SIGNALS:  # the server ends it, after requests have been answered
         signal.signal(number, signal.SIG_IGN)
     if hasattr(os, "nice"):
         os.nice(_NICENESS)

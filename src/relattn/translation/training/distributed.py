@@ -93,8 +93,16 @@ def fabric_of(recipe: Recipe) -> Fabric:
         num_nodes=train.nodes,
         strategy=strategy,
         plugins=precision_of(train),
-        loggers=TensorBoardLogger(recipe.out, name=TENSORBOARD, version="") if tensorboard else None,
+        loggers=_TensorBoard(Path(recipe.out).absolute(), name=TENSORBOARD, version="") if tensorboard else None,
     )
+
+
+class _TensorBoard(TensorBoardLogger):
+    """TensorBoard's log in the directory of a run, whose name may contain `~` or `$`, which Lightning would expand."""
+
+    @property
+    def log_dir(self) -> str:
+        return str(Path(self.root_dir) / self.name)
 
 
 def must_launch(fabric: Fabric) -> bool:
@@ -119,7 +127,7 @@ def launch(recipe: Recipe, *, resume: bool) -> None:
     train = recipe.train
     threads = max(1, torch.get_num_threads() // train.devices)  # torchrun's default would be 1
     defaults = {"OMP_NUM_THREADS": str(threads), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": _SHUTDOWN, _AGENT: str(os.getpid())}
-    with tempfile.TemporaryDirectory() as directory, _agent_settings(defaults):
+    with tempfile.TemporaryDirectory() as directory, _agent_settings(defaults) as signals:
         path = Path(directory) / "recipe.yaml"
         path.write_text(dump(recipe), encoding="utf-8")
         config = LaunchConfig(
@@ -132,6 +140,7 @@ def launch(recipe: Recipe, *, resume: bool) -> None:
             local_addr="localhost",
             max_restarts=train.max_restarts,
             logs_specs=DefaultLogsSpecs(log_dir=directory, redirects=Std.OUT),  # this process prints the result
+            signals_to_handle=",".join(signals),
         )
         command = ["-m", "relattn", "train", str(path), *(["--resume"] if resume else [])]
         try:
@@ -151,20 +160,24 @@ def launch(recipe: Recipe, *, resume: bool) -> None:
 
 
 @contextmanager
-def _agent_settings(defaults: dict[str, str]) -> Iterator[None]:
-    """Set environment variables that are not set yet, silence the agent's log, and restore everything at the end."""
+def _agent_settings(defaults: dict[str, str]) -> Iterator[list[str]]:
+    """Set environment variables that are not set yet, silence the agent's log, and restore everything at the end.
+
+    Yield the names of the signals that the agent should handle: those that this process does not ignore.
+    """
     names = [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]
     levels = {logger: logger.level for logger in map(logging.getLogger, names)}
     in_main_thread = threading.current_thread() is threading.main_thread()
     names_of_signals = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if in_main_thread else ()
     numbers = [getattr(signal, name) for name in names_of_signals if hasattr(signal, name)]
     handlers = {number: signal.getsignal(number) for number in numbers}  # the agent does not restore them
+    handled = [number.name for number, handler in handlers.items() if handler is not signal.SIG_IGN]
     added = {name: value for name, value in defaults.items() if name not in os.environ}
     os.environ.update(added)
     for logger in levels:
         logger.setLevel(logging.CRITICAL)
     try:
-        yield
+        yield handled
     finally:
         for logger, level in levels.items():
             logger.setLevel(level)

@@ -23,7 +23,7 @@ from relattn.translation.config import Recipe, SearchConfig, as_dict, difference
 from relattn.translation.config.yaml import read_yaml, to_config
 from relattn.translation.data.encode import has_data
 from relattn.translation.errors import InputError, require
-from relattn.translation.files import PART, as_size, remove, write_atomically
+from relattn.translation.files import as_size, is_leftover, remove, write_atomically
 from relattn.translation.locking import LOCK, locked
 from relattn.translation.training import checkpoints
 from relattn.translation.training.journal import LOG, read_log
@@ -153,6 +153,6 @@ def _require_free(out: Path) -> None:
     require(not (out / RECIPE).exists(), f"{out}: contains a run; use --resume to continue it, or another out")
     # A killed process may have left a lock or a temporary file in a directory that it created.
     empty = not out.exists() or (
-        out.is_dir() and all(entry.name == LOCK or entry.match(PART) for entry in out.iterdir())
+        out.is_dir() and all(entry.name == LOCK or is_leftover(entry) for entry in out.iterdir())
     )
     require(empty, f"{out}: out must be an empty directory or a new one")

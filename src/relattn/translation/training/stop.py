@@ -1,4 +1,4 @@
-"""Stopping a run on Ctrl-C or SIGTERM: immediately if nothing would be lost, otherwise after the current step."""
+"""Stopping a run on a signal: immediately if nothing would be lost, otherwise after the current step."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from typing import Any, Self
 import torch
 from lightning.fabric import Fabric
 
-from relattn.translation.errors import Interrupted
+from relattn.translation.errors import STOPPING_SIGNALS, Interrupted
 
 
 class Stop:
-    """Context in which the first SIGINT or SIGTERM requests the end of a run. A second one acts as outside.
+    """Context in which the first SIGINT, SIGTERM or SIGHUP requests the end of a run. A second one acts as outside.
 
-    Under torchrun a second signal is ignored: a scheduler may signal all processes, and torchrun then signals them
-    again. Signals are only handled in the main thread.
+    A second SIGHUP is ignored, which often comes from the shell and from the system. Under torchrun any second signal
+    is ignored: a scheduler may signal all processes, and torchrun then signals them again. Signals are only handled in
+    the main thread. One that the process ignores, such as SIGHUP under nohup, is still ignored.
 
     Attributes:
         signal: Number of the signal that requested the end, or None.
@@ -32,7 +33,9 @@ class Stop:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._handlers = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+            for number in STOPPING_SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._handlers[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -75,6 +78,7 @@ class Stop:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
-        signal.signal(number, signal.SIG_IGN if "TORCHELASTIC_RUN_ID" in os.environ else self._handlers[number])
+        repeated = "TORCHELASTIC_RUN_ID" in os.environ or number not in (signal.SIGINT, signal.SIGTERM)
+        signal.signal(number, signal.SIG_IGN if repeated else self._handlers[number])
         if self._message is not None:
             raise Interrupted(self._message, number)

@@ -5,21 +5,23 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from lightning.fabric import Fabric
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from relattn.translation import bundle, hub
 from relattn.translation.config import Recipe, as_dict, differences, dump
-from relattn.translation.data.encode import ValidationSet, has_data, load_data, read_tokenizer
+from relattn.translation.data.encode import ValidationSet, check_text, has_data, load_data, read_tokenizer
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
+from relattn.translation.data.mixture import CorpusFiles
 from relattn.translation.errors import require
 from relattn.translation.evaluation import score
 from relattn.translation.model.transformer import Transformer
-from relattn.translation.training import checkpoints
+from relattn.translation.training import checkpoints, estimate
 from relattn.translation.training.allocation import freed_memory_kept
 from relattn.translation.training.distributed import (
     ended_by_agent,
@@ -82,6 +84,32 @@ def train(
                 else:
                     _train_as_other(fabric, recipe, stop, resume=resume)
     return Path(recipe.out) / BUNDLE
+
+
+def check(recipe: Recipe, files: Sequence[CorpusFiles], unwritten: Set[Path]) -> None:
+    """Check a recipe before some of its training text is written.
+
+    Args:
+        recipe: Recipe of the run, which is started or continued.
+        files: Files of the training text.
+        unwritten: Resolved paths of the files that are not read.
+
+    Raises:
+        InputError: `train` would, whatever is in the other files. Nothing is left of the check.
+    """
+    out = Path(recipe.out)
+    with _quiet_lightning():
+        fabric_of(recipe)
+    with claim(recipe, resume=(out / RECIPE).exists()):
+        initial = _read_initial_bundle(recipe)
+        with FakeTensorMode():
+            model = estimate.make_model(recipe)
+        if initial is not None:
+            model = bundle.make_model(
+                recipe.model, initial.tokenizer.vocab_sizes, initial.state, source=recipe.train.init_from
+            )
+        require_space(out, model, recipe.train.keep)
+        check_text(recipe, files, unwritten, None if initial is None else initial.tokenizer)
 
 
 def _train_as_first(fabric: Fabric, recipe: Recipe, stop: Stop, *, resume: bool, show: bool, again: str) -> None:

@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from relattn.translation.data.text_files import read_lines
+from relattn.translation.data.text_files import has_text, read_lines
 from relattn.translation.data.tokenizer import BYTE, SPACE_MARK
 from relattn.translation.errors import InputError, one_line
 
@@ -33,8 +33,8 @@ class Glossary:
         numbers: dict[str, int] = {}
         for number, term, translation in terms:
             term, translation = term.strip(), translation.strip()
-            if not term or not translation:
-                raise InputError(f"{source}: line {number} has no {'translation' if term else 'term'}")
+            if not (has_text(term) and has_text(translation)):
+                raise InputError(f"{source}: line {number} has no {'translation' if has_text(term) else 'term'}")
             if self.translations.setdefault(term, translation) != translation:
                 raise InputError(
                     f"{source}: lines {numbers[term]} and {number} have two translations of {one_line(term, 40)!r}"
@@ -53,7 +53,7 @@ class Glossary:
 
         def terms() -> Iterable[tuple[int, str, str]]:
             for number, line in enumerate(read_lines(path), start=1):
-                if not line.strip():
+                if not has_text(line):
                     continue
                 sides = line.split("\t")
                 if len(sides) != 2:

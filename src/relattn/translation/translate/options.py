@@ -20,6 +20,7 @@ class TranslateOptions:
         sampling: draw translations at random; None searches for the best.
         glossary: terms whose translations are given. It requires a search.
         keep_tags: copy tags, placeholders, addresses and numbers with units unchanged into the translation.
+        copy: copy lines without a letter of any script, such as ``-`` or ``1.``, instead of translating them.
         align: align the words of source and translation. It cannot be combined with `keep_tags`.
 
     Raises:
@@ -31,6 +32,7 @@ class TranslateOptions:
     sampling: SamplingOptions | None = None
     glossary: Glossary | None = None
     keep_tags: bool = False
+    copy: bool = True
     align: bool = False
 
     def __post_init__(self) -> None:

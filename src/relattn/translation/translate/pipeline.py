@@ -13,6 +13,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -22,11 +23,13 @@ from tqdm import tqdm
 from relattn.translation.config import Calibration, SearchConfig
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.data.planning import batch_by_size
+from relattn.translation.data.text_files import has_text
 from relattn.translation.errors import InputError, one_line
 from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.types import Hypothesis, Request
 from relattn.translation.translate.confidence import confidence
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
+from relattn.translation.translate.prefixes import Prefixes
 from relattn.translation.translate.tags import StrippedLine, restore_tags, strip_tags
 
 MAX_SENTENCES = 128  # per batch, before the beam: enough to keep the processor busy
@@ -260,13 +263,21 @@ class Translator(ABC):
         for number, (line, prefix) in enumerate(zip(lines, prefixes, strict=True), start=first_line):
             require_readable(line, f"line {number}")
             require_readable(prefix, f"prefix {number}")
-            if prefix.strip() and not line.strip():
+            if has_text(prefix) and not has_text(line):
                 raise InputError(f"line {number} is blank, so its prefix must be blank too")
         stripped = [strip_tags(line) for line in lines] if options.keep_tags else []
-        lines = [source.line for source in stripped] if stripped else list(map(self.tokenizer.normalize, lines))
+        given, lines = (
+            lines,
+            [source.line for source in stripped] if stripped else list(map(self.tokenizer.normalize, lines)),
+        )
         results = [[Translation("", 0.0, [])] for _ in lines]
+        copied = {
+            i for i, line in enumerate(lines) if options.copy and not has_letters(line) and not has_text(prefixes[i])
+        }
         encoded = {
-            i: self._encode_source(line, f"line {first_line + i}") for i, line in enumerate(lines) if line.strip()
+            i: self._encode_source(line, f"line {first_line + i}")
+            for i, line in enumerate(lines)
+            if i not in copied and has_text(line)
         }
         pieces = {i: ids for i, ids in encoded.items() if ids}  # normalization may leave nothing of a line
         report_done(len(lines) - len(pieces))
@@ -284,11 +295,19 @@ class Translator(ABC):
         batch_results = self.map_batches(lambda batch: self._translate_batch(batch, search, options), batches)
         for batch, translations in zip(batches, batch_results, strict=True):
             for request in batch:
-                results[request.number - first_line] = translations[request.number]
+                prefix = prefixes[request.number - first_line]
+                results[request.number - first_line] = [
+                    replace(each, text=self._prefixes.complete(prefix, request, each.tokens)) if prefix else each
+                    for each in translations[request.number]
+                ]
                 self._warn_if_cut(request, translations[request.number][0], search)
             report_done(len(batch))
+        for i in copied:
+            if has_text(given[i]):
+                results[i] = [Translation(given[i], 0.0, self.tokenizer.encode_target(given[i]))]
         for i, source in enumerate(stripped):
-            results[i] = [self._with_tags(source, result, first_line + i) for result in results[i]]
+            if i not in copied:
+                results[i] = [self._with_tags(source, result, first_line + i) for result in results[i]]
         return results
 
     def _translate_batch(
@@ -330,15 +349,20 @@ class Translator(ABC):
     ) -> Request:
         """Return the request of a line. Raises InputError if its prefix and its terms leave no room."""
         encode, max_length = self.tokenizer.encode_target, self.max_length
-        prefix_ids = encode(prefix) if prefix else []
+        prefix_ids, spelling = self._prefixes.encode(prefix) if prefix else ([], None)
         terms = options.glossary.find(line) if options.glossary else []
         phrases = tuple(tuple(encode(words)) for words in terms)
-        required = len(prefix_ids) + sum(map(len, phrases))
+        spelled = int(spelling.needed[-1]) if spelling else 0
+        required = len(prefix_ids) + spelled + sum(map(len, phrases))
         if max_length is not None and required >= max_length:
             description = f"prefix and terms of line {number} have {required} pieces"
             raise InputError(f"{description}, but this model holds at most {max_length - 1}")
         limit = max(self.limit(len(src_ids), search), required + 1)
-        return Request(number, src_ids, limit, prefix_ids, phrases)
+        return Request(number, src_ids, limit, prefix_ids, phrases, spelling)
+
+    @cached_property
+    def _prefixes(self) -> Prefixes:
+        return Prefixes(self.tokenizer)
 
     def limit(self, src_pieces: int, search: SearchConfig | None = None) -> int:
         """Return the maximum number of generated tokens for so many source pieces, end of sentence included."""
@@ -353,6 +377,11 @@ class Translator(ABC):
             _log.warning(
                 "line %d: its translation was cut at %d pieces, the most this model can hold", request.number, limit
             )
+
+
+def has_letters(line: str) -> bool:
+    """Return whether a line has a letter of any script. Numbers, marks, symbols and emoji are none."""
+    return any(map(str.isalpha, line))
 
 
 def _limit(src_pieces: int, search: SearchConfig) -> int:

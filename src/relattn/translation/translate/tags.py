@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from relattn.translation.data.text_files import has_text
+
 if TYPE_CHECKING:
     from relattn.translation.translate.alignment import Links
 
@@ -136,7 +138,7 @@ def restore_tags(stripped: StrippedLine, translation: str, links: Links) -> tupl
         translation: translation of `stripped.line`.
         links: word alignment, with at most one link per target word.
     """
-    if not stripped.line.strip():
+    if not has_text(stripped.line):
         return stripped.original, []
     source, target = (list(_WORD.finditer(text)) for text in (stripped.line, translation))
     aligned: dict[int, list[int]] = {}  # source word -> target words

@@ -75,7 +75,7 @@ class TorchTranslator(Translator):
         if self.pytorch_reason is not None:
             return f"PyTorch ({self.pytorch_reason})"
         assert KERNELS is not None
-        return f"compiled decoder for {KERNELS.level}; PyTorch for prefixes and limits above {MOST_POSITIONS:,} pieces"
+        return f"compiled decoder for {KERNELS.level}; PyTorch for limits above {MOST_POSITIONS:,} pieces"
 
     def map_batches(self, work: Callable[[list[Request]], Any], batches: list[list[Request]]) -> Iterator[Any]:
         if min(self.workers, len(batches)) == 1:
@@ -93,9 +93,9 @@ class TorchTranslator(Translator):
     def search_batch(
         self, requests: list[Request], search: SearchConfig, options: TranslateOptions
     ) -> list[list[Hypothesis]]:
-        groups: dict[tuple[int, bool], list[Request]] = defaultdict(list)
+        groups: dict[tuple[int, bool, bool], list[Request]] = defaultdict(list)
         for request in requests:
-            groups[len(request.prefix), bool(request.phrases)].append(request)
+            groups[len(request.prefix), request.spelling is None, bool(request.phrases)].append(request)
         results: dict[int, list[Hypothesis]] = {}
         for group in groups.values():
             group_results = self._search_group(group, search, options)
@@ -105,11 +105,10 @@ class TorchTranslator(Translator):
     def _search_group(
         self, requests: list[Request], search: SearchConfig, options: TranslateOptions
     ) -> list[list[Hypothesis]]:
-        """Search for requests whose prefixes have the same length, and which either all have phrases or have none."""
+        """Search for requests whose prefixes have the same length, and all or none of which have a text or phrases."""
         special = self.tokenizer.special
         longest = max(request.limit for request in requests)
-        on_pytorch = requests[0].prefix or longest > MOST_POSITIONS  # the model reads a prefix in one pass
-        decoder = self.model if on_pytorch else self._decoder
+        decoder = self.model if longest > MOST_POSITIONS else self._decoder
         step = decoder.step
         rules = SearchRules(
             beam_size=search.beam_size,
@@ -125,9 +124,11 @@ class TorchTranslator(Translator):
         limits = self._tensor([request.limit for request in requests])
         prefixes = self._tensor([request.prefix for request in requests])
         memory = decoder.encode(pad_sequence(src, batch_first=True, padding_value=special.pad), src_lengths)
-        if isinstance(decoder, NativeDecoder) and options.sampling is None and not requests[0].phrases:
+        is_plain = options.sampling is None and not (requests[0].prefix or requests[0].spelling or requests[0].phrases)
+        if isinstance(decoder, NativeDecoder) and is_plain:
             return decoder.search(memory, src_lengths, limits, rules)
         cache = decoder.start(memory, src_lengths, longest)
+        spellings = [request.spelling for request in requests] if requests[0].spelling else []
         if options.sampling is not None:
             seeds = [
                 [options.sampling.seed, request.number, draw] for request in requests for draw in range(options.n_best)
@@ -136,11 +137,12 @@ class TorchTranslator(Translator):
             rows = torch.arange(len(requests), device=self.device).repeat_interleave(options.n_best)
             numbers = torch.from_numpy(random_numbers).to(self.device)
             cache = cache.select(rows)
-            drawn = sample(step, cache, limits[rows], rules, prefixes[rows], options.sampling, numbers)
+            spelled = [spelling for spelling in spellings for _ in range(options.n_best)]
+            drawn = sample(step, cache, limits[rows], rules, prefixes[rows], options.sampling, numbers, spelled)
             return [drawn[i : i + options.n_best] for i in range(0, len(drawn), options.n_best)]
         if requests[0].phrases:
             return constrained.search(step, cache, requests, rules, prefixes, self._continues_word)
-        return beam.search(step, cache, limits, rules, prefixes)
+        return beam.search(step, cache, limits, rules, prefixes, spellings)
 
     @cached_property
     def _decoder(self) -> Any:

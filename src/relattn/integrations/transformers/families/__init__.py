@@ -9,9 +9,10 @@ import functools
 import importlib
 import logging
 
-from relattn.integrations.transformers.family import Family
+from relattn.integrations.transformers.family import Family, too_old
 
 _log = logging.getLogger(__name__)
+IMPORTS_SINCE = "5.2"  # the oldest version of transformers that has all names which the files import
 FILES = (
     "deberta",
     "fastspeech2_conformer",
@@ -37,6 +38,9 @@ def load_families() -> tuple[Family, ...]:
             families += importlib.import_module(f"{__name__}.{name}").FAMILIES
         except ImportError as error:
             # A version without the model has no module of it. Another missing name means that the model has changed.
-            if not (isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("transformers.models.")):
-                _log.warning("%s keeps its own code: the installed version of transformers differs: %s", name, error)
+            if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("transformers.models."):
+                continue
+            if (reason := too_old(IMPORTS_SINCE)) is None:
+                reason = f"the installed version of transformers differs: {error}"
+            _log.warning("%s keeps its own code: %s", name, reason)
     return tuple(families)

@@ -31,12 +31,12 @@ from relattn.integrations.transformers.adapters import (
     project,
     split_heads,
 )
-from relattn.integrations.transformers.family import Family, text_inputs
+from relattn.integrations.transformers.family import Family, masked_text_inputs
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
 def attention(
-    original_forward: Callable[..., Any],
+    own: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor,  # (batch, 1, 1, length) from the patched encoder
@@ -47,9 +47,7 @@ def attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the self-attention of one layer: (batch, length, dim), and no weights."""
     if relative_pos is None or relative_pos.numel() > 0:
-        return original_forward(
-            module, hidden_states, attention_mask, output_attentions, query_states, relative_pos, rel_embeddings
-        )
+        return own()
     options = mask_options(attention_mask)
     assert options is not None  # a boolean mask is never a bias
     assert rel_embeddings is not None  # the encoder passes them
@@ -104,7 +102,7 @@ def used_embeddings(module: Any, length: int, device: torch.device) -> tuple[sli
 
 
 def encoder(
-    original_forward: Callable[..., Any],
+    own: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor,  # (batch, length)
@@ -117,10 +115,7 @@ def encoder(
     """Run the layers with a mask of valid keys and no distances."""
     is_unsupported = query_states is not None or relative_pos is not None or attention_mask.dim() != 2
     if is_unsupported or needs_attention_weights(module, output_attentions):
-        return original_forward(
-            module, hidden_states, attention_mask, output_hidden_states, output_attentions, query_states,
-            relative_pos, return_dict,
-        )  # fmt: skip
+        return own()
     options = {"rel_embeddings": module.get_rel_embedding(), "relative_pos": hidden_states.new_empty(0)}
     mask, embedded = attention_mask[:, None, None].bool(), hidden_states
     states: tuple[Tensor, ...] | None = (hidden_states,) if output_hidden_states else None
@@ -160,13 +155,14 @@ def family(folder: str, prefix: str, **settings: Any) -> Family:
     """Return the family of a version. Its encoder passes no distances to the layers."""
     module = f"{folder}.modeling_{folder}"
     return Family(
-        f"{prefix}Model",
+        f"{prefix}ForMaskedLM",
         SMALL | settings,
-        text_inputs,
+        masked_text_inputs,
         (
             ForwardPatch(f"{module}.DisentangledSelfAttention", attention, unsupported_reason),
             ForwardPatch(f"{module}.{prefix}Encoder", encoder, unsupported_encoder_reason),
         ),
+        since="5.0",
         unit=f"{module}.{prefix}Encoder",
     )
 

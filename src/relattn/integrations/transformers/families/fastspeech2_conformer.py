@@ -26,7 +26,7 @@ from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
 def attention(
-    original_forward: Callable[..., Any],
+    own: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor | None = None,  # (batch, 1, length), 0 for padding
@@ -35,7 +35,7 @@ def attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the self-attention of one layer: (batch, length, dim), and no weights."""
     if pos_emb is None or len(pos_emb) > 1 or needs_attention_weights(module, output_attentions):
-        return original_forward(module, hidden_states, attention_mask, pos_emb, output_attentions)
+        return own()
     options = mask_options(None if attention_mask is None else attention_mask[:, None] != 0)
     assert options is not None  # a boolean mask is never a bias
     query, key, value = project(hidden_states, module.head_dim, module.linear_q, module.linear_k, module.linear_v)
@@ -66,6 +66,7 @@ FAMILIES = (
             "return_dict": True,
         },
         (ForwardPatch(f"{MODULE}.FastSpeech2ConformerAttention", attention),),
+        since="5.0",
         part="encoder",
     ),
 )

@@ -23,7 +23,7 @@ from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
 def attention(
-    original_forward: Callable[..., Any],
+    own: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_dists: Tensor,  # not needed, the operator computes the distances
@@ -53,6 +53,7 @@ FAMILIES = (
         | {"input_dim": 10, "output_dim": 7},
         lambda: {"hidden_states": torch.randn(2, 67, 10)},
         (ForwardPatch(f"{MODULE}.GraniteSpeechConformerAttention", attention),),
+        since="5.0",
         config="GraniteSpeechEncoderConfig",
     ),
 )

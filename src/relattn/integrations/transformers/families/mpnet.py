@@ -21,27 +21,24 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from relattn import relative_attention
 from relattn.integrations.transformers.adapters import join_heads, mask_options, needs_attention_weights, project
-from relattn.integrations.transformers.family import Family, text_inputs
+from relattn.integrations.transformers.family import Family, masked_text_inputs
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 MAX_DISTANCE = 128  # the default of `relative_position_bucket`, which the encoder does not change
 
 
 def attention(
-    original_forward: Callable[..., Any],
+    own: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor | None = None,
     position_bias: Tensor | None = None,  # (heads, 257) from the patched encoder
     output_attentions: bool = False,
     **kwargs: Any,
-) -> tuple[Tensor, ...]:
+) -> Any:
     """Compute the self-attention of one layer: (batch, length, dim)."""
     if position_bias is None or position_bias.dim() != 2:
-        output: tuple[Tensor, ...] = original_forward(
-            module, hidden_states, attention_mask, position_bias, output_attentions, **kwargs
-        )
-        return output
+        return own()
     options = mask_options(attention_mask)
     assert options is not None  # the encoder has checked it
     query, key, value = project(hidden_states, module.attention_head_size, module.q, module.k, module.v)
@@ -57,7 +54,7 @@ def attention(
 
 
 def encoder(
-    original_forward: Callable[..., Any],
+    own: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor | None = None,
@@ -68,9 +65,7 @@ def encoder(
 ) -> Any:
     """Run the layers with a table of biases."""
     if mask_options(attention_mask) is None or needs_attention_weights(module, output_attentions):
-        return original_forward(
-            module, hidden_states, attention_mask, output_attentions, output_hidden_states, return_dict, **kwargs
-        )
+        return own()
     distance = torch.arange(-MAX_DISTANCE, MAX_DISTANCE + 1, device=hidden_states.device)
     table = module.relative_attention_bias(module.relative_position_bucket(distance)).T  # (heads, 257)
     states: tuple[Tensor, ...] | None = (hidden_states,) if output_hidden_states else None
@@ -85,11 +80,12 @@ def encoder(
 MODULE = "mpnet.modeling_mpnet"
 FAMILIES = (
     Family(
-        "MPNetModel",
+        "MPNetForMaskedLM",
         {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 24}
         | {"vocab_size": 30},
-        lambda: text_inputs(157),
+        lambda: masked_text_inputs(157),
         (ForwardPatch(f"{MODULE}.MPNetSelfAttention", attention), ForwardPatch(f"{MODULE}.MPNetEncoder", encoder)),
+        since="5.0",
         unit=f"{MODULE}.MPNetEncoder",
     ),
 )

@@ -37,7 +37,7 @@ from relattn.integrations.transformers.adapters import (
     run_layers,
     transformer_xl,
 )
-from relattn.integrations.transformers.family import Family, sound_inputs
+from relattn.integrations.transformers.family import Family, generate, labels, sound_inputs
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 from relattn.positions import is_valid
 
@@ -45,12 +45,13 @@ CHUNK_POSITIONS = 512  # positions whose frames the convolutions before the laye
 
 
 def attention(
-    original_forward: Callable[..., Any],
+    own: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     position_embeddings: Tensor | None,  # (1 or batch, 2 · keys − 1, dim), or fewer rows about the middle one
     attention_mask: Tensor | None = None,
-    past_key_values: Any = None,
+    past_key_values: Any = None,  # Nemotron's cache, up to transformers 5.23
+    cache: Any = None,  # the same, since 5.24
     *,
     window: Window = None,
     chunk: Chunk = None,
@@ -62,11 +63,11 @@ def attention(
     positions_dropped = module.training and module.config.dropout_positions > 0
     positions_differ = position_embeddings is not None and len(position_embeddings) > 1 and positions_dropped
     if options is None or position_embeddings is None or positions_differ or needs_attention_weights(module):
-        kwargs |= {} if past_key_values is None else {"past_key_values": past_key_values}
-        return original_forward(module, hidden_states, position_embeddings, attention_mask, **kwargs)
+        return own()
     query, key, value = project(hidden_states, module.head_dim, module.q_proj, module.k_proj, module.v_proj)
-    if past_key_values is not None:
-        key, value = past_key_values.update(key, value, module.layer_idx)
+    cache = past_key_values if cache is None else cache
+    if cache is not None:
+        key, value = cache.update(key, value, module.layer_idx)
     attended = transformer_xl(
         query,
         key,
@@ -141,24 +142,36 @@ def subsample(module: Any, features: Tensor, attention_mask: Tensor | None) -> T
     return torch.cat(outputs, dim=1)
 
 
-def encoder(original_forward: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> Any:
+def encoder(
+    own: Callable[..., Any],
+    module: Any,
+    input_features: Tensor,
+    attention_mask: Tensor | None = None,
+    output_attention_mask: bool = True,
+    **kwargs: Any,
+) -> Any:
     """Run `encode`, or the original encoder if attention weights are needed, because these depend on its full mask."""
     if needs_attention_weights(module, kwargs.get("output_attentions", module.config.output_attentions)):
-        return original_forward(module, *args, **kwargs)
-    return encode(module, *args, **kwargs)
+        return own()
+    return encode(module, input_features, attention_mask, output_attention_mask, **kwargs)
 
 
 MODULE = "parakeet.modeling_parakeet"
+SMALL = {
+    "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 24,
+    "num_key_value_heads": 2, "num_mel_bins": 16, "subsampling_conv_channels": 8,
+}  # fmt: skip
 FAMILIES = (
     Family(
-        "ParakeetEncoder",
-        {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 24}
-        | {"num_key_value_heads": 2, "num_mel_bins": 16, "subsampling_conv_channels": 8},
-        lambda: sound_inputs("input_features", 331, 16),
+        "ParakeetForCTC",
+        {"vocab_size": 30, "pad_token_id": 0, "encoder_config": SMALL},
+        lambda: sound_inputs("input_features", 331, 16) | labels(),
         (
             ForwardPatch(f"{MODULE}.ParakeetEncoderAttention", attention, takes_window=True),
             ForwardPatch(f"{MODULE}.ParakeetEncoder", encoder, takes_window=True),
         ),
+        since="5.2",
+        run=generate,
         unit=f"{MODULE}.ParakeetEncoder",
     ),
 )

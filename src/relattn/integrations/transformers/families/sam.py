@@ -28,30 +28,28 @@ from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
 def attention(
-    original_forward: Callable[..., Any],
+    own: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, height, width, dim)
     output_attentions: bool | None = None,
-) -> tuple[Tensor, None]:
+) -> Any:
     """Compute the self-attention of one layer: (batch, height, width, dim), and no weights."""
     if needs_attention_weights(module, output_attentions):
-        output: tuple[Tensor, None] = original_forward(module, hidden_states, output_attentions)
-        return output
+        return own()
     has_dropout = module.training and "Sdpa" not in type(module).__name__  # the own code with SDPA has none
     dropout_p = module.dropout if has_dropout else 0.0
     return attend(module, hidden_states, module.num_attention_heads, module.get_rel_pos, dropout_p), None
 
 
 def vitdet_attention(
-    original_forward: Callable[..., Any],
+    own: Callable[..., Any],
     module: Any,
     hidden_state: Tensor,  # (batch, height, width, dim)
     output_attentions: bool = False,
-) -> tuple[Tensor, ...]:
+) -> Any:
     """Compute the self-attention of one layer of ViTDet: (batch, height, width, dim)."""
     if needs_attention_weights(module, output_attentions):
-        output: tuple[Tensor, ...] = original_forward(module, hidden_state, output_attentions)
-        return output
+        return own()
     return (attend(module, hidden_state, module.num_heads, get_rel_pos),)
 
 
@@ -100,6 +98,8 @@ def family(folder: str, prefix: str, *names: str, model: str = "Encoder", **sett
         SMALL | settings,
         lambda: {"pixel_values": torch.randn(2, 3, 44, 44)},
         tuple(ForwardPatch(f"{module}{name}Attention", attention, unsupported_reason) for name in ("", *names)),
+        since="5.2",
+        config=f"{folder}.configuration_{folder}.{prefix}Config",
     )
 
 
@@ -117,5 +117,6 @@ FAMILIES = (
         | {"window_size": 7, "window_block_indices": [1], "use_relative_position_embeddings": True},
         lambda: {"pixel_values": torch.randn(2, 3, 36, 44)},
         (ForwardPatch("vitdet.modeling_vitdet.VitDetAttention", vitdet_attention, unsupported_reason),),
+        since="5.0",
     ),
 )

@@ -27,39 +27,33 @@ from relattn.integrations.transformers.adapters import (
     project,
     rows_of,
 )
-from relattn.integrations.transformers.family import Family, sound_inputs
+from relattn.integrations.transformers.family import Family, generate, labels, sound_inputs
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
-def positions(original_forward: Callable[..., Any], module: Any, hidden_states: Tensor) -> Tensor:
+def positions(own: Callable[..., Any], module: Any, hidden_states: Tensor) -> Tensor:
     """Return the table in the operator's order: (2 · max_length, head_dim)."""
     return rows_of(module.pe_k, 2 * module.max_length - 1, 0, hidden_states)
 
 
 def attention(
-    original_forward: Callable[..., Any],
+    own: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
-    key_value_states: Tensor | None = None,
-    past_key_values: Any = None,
     attention_mask: Tensor | None = None,
     position_bias: Tensor | None = None,  # (2 · max_length, head_dim)
     output_attentions: bool = False,
     **kwargs: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """Compute the self-attention of one encoder layer: (batch, length, dim), and no weights.
-
-    The decoder's attention has no relative positions and keeps its own code.
-    """
-    unchanged = key_value_states, past_key_values, attention_mask
+) -> Any:
+    """Compute the self-attention of one encoder layer: (batch, length, dim), and no weights."""
     if position_bias is None or position_bias.dim() != 2:
-        return original_forward(module, hidden_states, *unchanged, position_bias, output_attentions, **kwargs)
+        return own()
     options, max_length = mask_options(attention_mask), len(position_bias) // 2
     if options is None or needs_attention_weights(module, output_attentions):
         position = torch.arange(hidden_states.shape[1], device=hidden_states.device)
         distance = (position - position[:, None]).clamp(1 - max_length, max_length)
         full_bias = position_bias[distance + max_length - 1]  # (length, length, head_dim)
-        return original_forward(module, hidden_states, *unchanged, full_bias, output_attentions, **kwargs)
+        return own(position_bias=full_bias)
     query, key, value = project(hidden_states, module.head_dim, module.q_proj, module.k_proj, module.v_proj)
     attended = relative_attention(
         query,
@@ -74,17 +68,26 @@ def attention(
     return module.out_proj(join_heads(attended)), None
 
 
+def unsupported_reason(module: Any) -> str | None:
+    """Return why an attention module keeps its own code, or None."""
+    return "decoder attention has no relative positions" if module.is_decoder else None
+
+
 MODULE = "speecht5.modeling_speecht5"
 FAMILIES = (
     Family(
-        f"{MODULE}.SpeechT5EncoderWithoutPrenet",
+        "SpeechT5ForSpeechToText",
         {"hidden_size": 16, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 24}
-        | {"encoder_max_relative_position": 11},
-        lambda: sound_inputs("input_values", 67, 16),
+        | {"decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 24, "vocab_size": 30}
+        | {"conv_dim": (8,), "conv_kernel": (3,), "conv_stride": (5,), "num_feat_extract_layers": 1}
+        | {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "encoder_max_relative_position": 11},
+        lambda: sound_inputs("input_values", 331) | labels(),
         (
             ForwardPatch(f"{MODULE}.SpeechT5RelativePositionalEncoding", positions),
-            ForwardPatch(f"{MODULE}.SpeechT5Attention", attention),
+            ForwardPatch(f"{MODULE}.SpeechT5Attention", attention, unsupported_reason),
         ),
+        since="5.0",
+        run=generate,
         unit=f"{MODULE}.SpeechT5Encoder",
     ),
 )

@@ -23,38 +23,40 @@ from torch import Tensor
 
 from relattn import relative_attention
 from relattn.integrations.transformers.adapters import join_heads, mask_options, needs_attention_weights, project
-from relattn.integrations.transformers.family import Family, text_inputs
+from relattn.integrations.transformers.family import Family, generate, labels, text_inputs
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
 def attention(
-    original_forward: Callable[..., Any],
+    own: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     mask: Tensor | None = None,
     position_bias: Tensor | None = None,  # (heads, 2 · max_distance + 1, 1), from the first layer
+    output_attentions: bool = False,
     **kwargs: Any,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
+) -> Any:
     """Compute the self-attention of one layer: (batch, length, dim), the table for the next layer, and no weights."""
     options = mask_options(mask)
     has_table = module.has_relative_attention_bias if position_bias is None else position_bias.dim() == 3
-    if options is None or not has_table or needs_attention_weights(module, kwargs.get("output_attentions")):
-        return original_forward(module, hidden_states, mask=mask, position_bias=position_bias, **kwargs)
+    if options is None or not has_table or needs_attention_weights(module, output_attentions):
+        return own()
     table = bias_table(module, hidden_states.device) if position_bias is None else position_bias
     return module.o(attend(module, hidden_states, table, options)), table, None
 
 
 def umt5_attention(
-    original_forward: Callable[..., Any],
+    own: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor | None = None,
+    output_attentions: bool = False,
     **kwargs: Any,
-) -> tuple[Tensor, Tensor | None]:
+) -> Any:
     """Compute the self-attention of one UMT5 layer, each of which has its own buckets: (batch, length, dim)."""
     options = mask_options(attention_mask)
-    if options is None or needs_attention_weights(module, kwargs.get("output_attentions")):
-        return original_forward(module, hidden_states, attention_mask=attention_mask, **kwargs)
+    if options is None or needs_attention_weights(module, output_attentions):
+        return own()
     return module.o(attend(module, hidden_states, bias_table(module, hidden_states.device), options)), None
 
 
@@ -88,26 +90,30 @@ def unsupported_reason(module: Any) -> str | None:
     return "decoder attention is not supported" if module.is_decoder else None
 
 
-SMALL = {"d_model": 16, "d_kv": 8, "num_heads": 2, "d_ff": 24, "num_layers": 2, "vocab_size": 30}
+SMALL = {
+    "d_model": 16, "d_kv": 8, "num_heads": 2, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 2, "vocab_size": 30,
+    "decoder_start_token_id": 0,
+}  # fmt: skip
 
 
-def family(folder: str, prefix: str, forward: Callable[..., Any], **options: str) -> Family:
+def family(folder: str, prefix: str, forward: Callable[..., Any], run: Callable[..., list[Any]] = generate) -> Family:
     """Return the family of one model. Its stack passes the table from layer to layer."""
     module = f"{folder}.modeling_{folder}.{prefix}"
     return Family(
-        options.pop("model", f"{prefix}EncoderModel"),
+        f"{prefix}ForConditionalGeneration",
         SMALL | {"relative_attention_max_distance": 37},
-        text_inputs,
+        lambda: text_inputs() | labels(),
         (ForwardPatch(f"{module}Attention", forward, unsupported_reason),),
+        since="5.15",
+        run=run,
         unit=f"{module}Stack",
-        **options,
     )
 
 
 FAMILIES = (
     family("t5", "T5", attention),
     family("mt5", "MT5", attention),
-    family("pop2piano", "Pop2Piano", attention, model="Pop2PianoForConditionalGeneration", part="encoder"),
+    family("pop2piano", "Pop2Piano", attention, lambda model, inputs: [model(**inputs)]),  # it generates from sound
     family("switch_transformers", "SwitchTransformers", attention),
     family("umt5", "UMT5", umt5_attention),
 )

@@ -21,7 +21,7 @@ from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
 def attention(
-    original_forward: Callable[..., Any],
+    own: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     key_value_states: Tensor | None = None,  # ignored by the original forward too
@@ -31,7 +31,7 @@ def attention(
     """Compute the self-attention of one layer: (batch, length, dim), and no weights."""
     options = mask_options(attention_mask)
     if options is None or needs_attention_weights(module, output_attentions):
-        return original_forward(module, hidden_states, key_value_states, attention_mask, output_attentions)
+        return own()
     query, key, value = project(hidden_states, module.head_dim, module.q_proj, module.k_proj, module.v_proj)
     attended = relative_attention(
         query,
@@ -58,6 +58,7 @@ FAMILIES = (
         {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "ffn_dim": 24, "vocab_size": 30},
         lambda: text_inputs() | {"padding_mask": valid_rows(2, 67)[..., None].float()},
         (ForwardPatch("vits.modeling_vits.VitsAttention", attention, unsupported_reason),),
+        since="5.0",
         config="VitsConfig",
     ),
 )

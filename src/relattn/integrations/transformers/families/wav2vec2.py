@@ -36,12 +36,12 @@ from relattn.integrations.transformers.adapters import (
     run_layers,
     transformer_xl,
 )
-from relattn.integrations.transformers.family import Family, sound_inputs
+from relattn.integrations.transformers.family import Family, generate, labels, sound_inputs
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
 def attention(
-    original_forward: Callable[..., Any],
+    own: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor | None = None,
@@ -54,9 +54,7 @@ def attention(
     """Compute the self-attention of one layer: (batch, length, dim), and no weights."""
     options = mask_options(attention_mask)
     if options is None or needs_attention_weights(module, kwargs.get("output_attentions")):
-        if relative_position_embeddings is not None:
-            kwargs["relative_position_embeddings"] = relative_position_embeddings
-        return original_forward(module, hidden_states, attention_mask=attention_mask, **kwargs)
+        return own()
     query, key, value = project(hidden_states, module.head_size, module.linear_q, module.linear_k, module.linear_v)
     options |= {"scale": module.scaling, "dropout_p": module.dropout.p if module.training else 0.0}
     options |= {"window": window, "chunk": chunk}
@@ -80,18 +78,17 @@ def attention(
 
 
 def encoder(
-    original_forward: Callable[..., Any],
+    own: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor | None = None,  # (batch, length)
     *,
     window: Window = None,
     **kwargs: Any,
-) -> BaseModelOutput:
+) -> Any:
     """Run the encoder of Wav2Vec2-BERT or Wav2Vec2-Conformer with a mask of valid keys."""
     if needs_attention_weights(module, kwargs.get("output_attentions")):
-        output: BaseModelOutput = original_forward(module, hidden_states, attention_mask, **kwargs)
-        return output
+        return own()
     is_bert = not hasattr(module, "layer_norm")  # its convolution reads the mask, and it has no last normalisation
     states, mask = without_padding(hidden_states, attention_mask)
     states = module.dropout(states)
@@ -105,16 +102,15 @@ def encoder(
 
 
 def seamless_encoder(
-    original_forward: Callable[..., Any],
+    own: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor | None = None,  # (batch, length)
     **kwargs: Any,
-) -> Tensor:
+) -> Any:
     """Run the encoder of SeamlessM4T with a mask of valid keys. Version 2 may have chunks, which become an option."""
     if needs_attention_weights(module, kwargs.get("output_attentions")):
-        output: Tensor = original_forward(module, hidden_states, attention_mask, **kwargs)
-        return output
+        return own()
     config = module.config
     states, mask = without_padding(hidden_states, attention_mask)
     options = {"attention_mask": mask, "conv_attention_mask": attention_mask, **kwargs}
@@ -124,8 +120,7 @@ def seamless_encoder(
         left_chunks = config.speech_encoder_left_chunk_num
         options["chunk"] = size, left_chunks if left_chunks >= 0 else None
     states = run_layers(module, module.dropout(states), config.speech_encoder_layerdrop, **options)
-    normalized: Tensor = module.layer_norm(states)
-    return normalized
+    return module.layer_norm(states)
 
 
 def without_padding(states: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -153,7 +148,8 @@ CONFORMER = "wav2vec2_conformer.modeling_wav2vec2_conformer.Wav2Vec2Conformer"
 SMALL = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 24}
 SEAMLESS = {
     "hidden_size": 16, "speech_encoder_layers": 2, "speech_encoder_attention_heads": 2,
-    "speech_encoder_intermediate_size": 24,
+    "speech_encoder_intermediate_size": 24, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 24,
+    "vocab_size": 30,
 }  # fmt: skip
 CLIP = {"left_max_position_embeddings": 11, "right_max_position_embeddings": 3, "feature_projection_input_dim": 10}
 
@@ -169,32 +165,37 @@ def patches(prefix: str) -> tuple[ForwardPatch, ...]:
 def seamless(prefix: str, settings: dict[str, Any]) -> Family:
     """Return the family of a version of SeamlessM4T."""
     return Family(
-        f"{prefix}SpeechEncoder",
+        f"{prefix}ForSpeechToText",
         SEAMLESS | settings,
-        lambda: sound_inputs("input_features", 67, 10),
+        lambda: sound_inputs("input_features", 67, 10) | labels(),
         (
             ForwardPatch(f"{prefix}ConformerSelfAttention", attention, unsupported_reason),
             ForwardPatch(f"{prefix}ConformerEncoder", seamless_encoder, unsupported_encoder_reason),
         ),
+        since="5.16",
+        run=generate,
         unit=f"{prefix}ConformerEncoder",
     )
 
 
 FAMILIES = (
     Family(
-        "Wav2Vec2BertModel",
-        SMALL | CLIP,
-        lambda: sound_inputs("input_features", 67, 10),
+        "Wav2Vec2BertForCTC",
+        SMALL | CLIP | {"vocab_size": 30},
+        lambda: sound_inputs("input_features", 67, 10) | labels(),
         patches(BERT),
+        since="5.16",
         unit=f"{BERT}Encoder",
     ),
     Family(
-        "Wav2Vec2ConformerModel",
+        "Wav2Vec2ConformerForCTC",
         SMALL
         | {"conv_dim": (8,), "conv_kernel": (3,), "conv_stride": (5,), "num_feat_extract_layers": 1}
-        | {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "position_embeddings_type": "relative"},
-        lambda: sound_inputs("input_values", 331),
+        | {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "position_embeddings_type": "relative"}
+        | {"vocab_size": 30},
+        lambda: sound_inputs("input_values", 331) | labels(),
         patches(CONFORMER),
+        since="5.16",
         unit=f"{CONFORMER}Encoder",
     ),
     seamless("seamless_m4t.modeling_seamless_m4t.SeamlessM4T", {"feature_projection_input_dim": 10}),

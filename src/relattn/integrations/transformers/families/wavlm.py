@@ -29,25 +29,22 @@ from relattn.integrations.transformers.adapters import (
     project,
     split_heads,
 )
-from relattn.integrations.transformers.family import Family, sound_inputs
+from relattn.integrations.transformers.family import Family, labels, sound_inputs
 from relattn.integrations.transformers.forward_patch import ForwardPatch
 
 
 def attention(
-    original_forward: Callable[..., Any],
+    own: Callable[..., Any],
     module: Any,
     hidden_states: Tensor,  # (batch, length, dim)
     attention_mask: Tensor | None = None,  # (batch, length), 1 for valid positions
     position_bias: Tensor | None = None,  # (heads, 2 · max_distance + 1, 1), from the first layer
     index: int = 0,
     **kwargs: Any,
-) -> tuple[Tensor, Tensor | None, Tensor]:
+) -> Any:
     """Compute the self-attention of one layer: (batch, length, dim), no weights, and the table for the next layer."""
     if needs_attention_weights(module, kwargs.get("output_attentions")) or is_pair_bias(module, position_bias):
-        output: tuple[Tensor, Tensor | None, Tensor] = original_forward(
-            module, hidden_states, attention_mask, position_bias, index, **kwargs
-        )
-        return output
+        return own()
     table = bias_table(module, hidden_states.device) if position_bias is None else position_bias
     query, key, value = project(hidden_states, module.head_dim, module.q_proj, module.k_proj, module.v_proj)
     options = mask_options(None if attention_mask is None else (attention_mask == 1)[:, None, None])
@@ -91,10 +88,11 @@ SMALL = {
 }  # fmt: skip
 FAMILIES = (
     Family(
-        "WavLMModel",
-        SMALL,
-        lambda: sound_inputs("input_values", 331),
+        "WavLMForCTC",
+        SMALL | {"vocab_size": 30},
+        lambda: sound_inputs("input_values", 331) | labels(),
         (ForwardPatch(f"{MODULE}.WavLMAttention", attention),),
+        since="5.16",
         unit=f"{MODULE}.WavLMModel",  # it has one of two classes of encoders
     ),
 )

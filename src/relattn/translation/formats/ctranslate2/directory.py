@@ -47,17 +47,30 @@ def read_settings(path: Path) -> ExportSettings | None:
     return to_config(ExportSettings, ours, path / CONFIG, complete=True) if ours else None
 
 
-def read_vocabularies(path: Path) -> tuple[list[str], list[str]]:
-    """Return the pieces of source and target, in the order of their ids. Raises InputError."""
-    return _vocabulary(path, SHARED, SOURCE), _vocabulary(path, SHARED, TARGET)
+def read_vocabularies(path: Path, unknown: str) -> tuple[list[str], list[str]]:
+    """Return the pieces of source and target, in the order of their ids.
+
+    Args:
+        path: the directory.
+        unknown: piece for unknown pieces. CTranslate2 appends it to a vocabulary that does not have it.
+
+    Raises:
+        InputError: a file is missing or damaged.
+    """
+    sides = _vocabulary(path, SHARED, SOURCE), _vocabulary(path, SHARED, TARGET)
+    src, tgt = ([*pieces, unknown] if unknown not in pieces else pieces for pieces in sides)
+    return src, tgt
 
 
 def _vocabulary(path: Path, *names: str) -> list[str]:
     for file in (path / f"{name}{suffix}" for name in names for suffix in (".json", ".txt")):
         if file.is_file():
             with reading(file, "not JSON"):
-                text = file.read_text(encoding="utf-8")
-                pieces = json.loads(text) if file.suffix == ".json" else text.removesuffix("\n").split("\n")
+                text = file.read_bytes().decode()
+                if file.suffix == ".json":
+                    pieces = json.loads(text)
+                else:  # a piece may contain a carriage return or U+2028, but not end with a carriage return
+                    pieces = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
             if not (isinstance(pieces, list) and all(isinstance(piece, str) for piece in pieces)):
                 raise InputError(f"{file}: must be a list of pieces")
             return pieces

@@ -4,7 +4,9 @@
     uint32 count, then for each tensor: text name, uint8 rank, uint32 sizes, uint8 type, uint32 bytes, the numbers
     uint32 count, then for each alias: text alias, text name of a tensor
 
-A text is a uint16 length and that many bytes, the last of them 0. All numbers are little-endian.
+A text is a uint16 length and that many bytes, the last of them 0. All numbers are little-endian. Before version 4, a
+tensor has its bytes per number instead of a type, and its number of numbers instead of its bytes. Version 2 has no
+aliases. Version 1, from before CTranslate2 1.0, has the names of OpenNMT-tf and is not read.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from torch import Tensor
 
 from relattn.translation.errors import InputError, reading, require
 
-VERSIONS = range(4, 7)
+VERSIONS = range(2, 7)
 TYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
+_BY_SIZE = {4: torch.float32, 2: torch.int16, 1: torch.int8}  # types before version 4, by bytes per number
+_INT16_SCALE = 1000.0  # of weights without a scale, which the first versions of CTranslate2 wrote
 _LARGEST_RANK = 8
 
 
@@ -29,11 +33,13 @@ class ModelFile:
     """Content of a model.bin.
 
     Attributes:
+        version: version of the file format.
         kind: CTranslate2's name of the kind of model, such as "TransformerSpec".
         revision: revision of that kind.
         tensors: tensors by each of their names; quantized ones as they are.
     """
 
+    version: int
     kind: str
     revision: int
     tensors: dict[str, Tensor]
@@ -81,24 +87,26 @@ def _read(file: _Reader) -> ModelFile:
     tensors: dict[str, Tensor] = {}
     for _ in range(file.number("I", "the number of tensors")):
         name = file.text("a tensor's name")
-        tensors[name] = _tensor(file, name)
-    for _ in range(file.number("I", "the number of aliases")):
+        tensors[name] = _tensor(file, name, version)
+    for _ in range(file.number("I", "the number of aliases") if version >= 3 else 0):
         alias, name = file.text("an alias"), file.text("the name of an alias")
         require(name in tensors, f"{alias} is an alias of {name}, which is missing")
         for suffix in ("", "_scale"):  # a quantized tensor has a scale
             if f"{name}{suffix}" in tensors:
                 tensors[f"{alias}{suffix}"] = tensors[f"{name}{suffix}"]
     require(file.position == len(file.content), f"{len(file.content) - file.position:,} bytes follow the end")
-    return ModelFile(kind, revision, tensors)
+    return ModelFile(version, kind, revision, tensors)
 
 
-def _tensor(file: _Reader, name: str) -> Tensor:
+def _tensor(file: _Reader, name: str, version: int) -> Tensor:
     rank = file.number("B", name)
     require(rank <= _LARGEST_RANK, f"{name} must have at most {_LARGEST_RANK} dimensions, got {rank}")
     shape = [file.number("I", name) for _ in range(rank)]
     kind, size = file.number("B", name), file.number("I", name)
-    require(kind < len(TYPES), f"{name} must have a type from 0 to {len(TYPES) - 1}, got {kind}")
-    dtype, expected = TYPES[kind], math.prod(shape) * TYPES[kind].itemsize
+    types = dict(enumerate(TYPES)) if version >= 4 else _BY_SIZE
+    require(kind in types, f"{name} must have a type among {', '.join(map(str, types))}, got {kind}")
+    dtype, expected = types[kind], math.prod(shape) * types[kind].itemsize
+    size *= 1 if version >= 4 else kind
     require(size == expected, f"{name}, {tuple(shape)} of {dtype}, must have {expected:,} bytes, got {size:,}")
     content = bytearray(file.take(size, name))
     return torch.frombuffer(content, dtype=dtype).reshape(shape) if size else torch.empty(shape, dtype=dtype)
@@ -107,7 +115,7 @@ def _tensor(file: _Reader, name: str) -> Tensor:
 def weights(tensors: dict[str, Tensor], source: str | Path) -> dict[str, Tensor]:
     """Return the tensors in float32; those of int8 and int16 are divided by their scales, one per row or one for all.
 
-    Integers without a scale are settings and stay integers. `source` names the file in messages.
+    Other integers without a scale are settings and stay integers. `source` names the file in messages.
 
     Raises:
         InputError: a scale does not fit its weights, or the weights are quantized in another way.
@@ -116,6 +124,8 @@ def weights(tensors: dict[str, Tensor], source: str | Path) -> dict[str, Tensor]
     result: dict[str, Tensor] = {}
     for name in sorted(tensors.keys() - scales):
         tensor, scale = tensors[name], tensors.get(f"{name}_scale")
+        if scale is None and tensor.dtype == torch.int16 and name.endswith("weight"):
+            scale = torch.tensor(_INT16_SCALE)
         if f"{name}_zero" in tensors or (scale is not None and tensor.dtype == torch.int32):
             raise InputError(f"{source}: {name} is quantized in an unsupported way (AWQ)")
         if scale is None:

@@ -1,4 +1,8 @@
-"""Read a directory for CTranslate2, written by OpenNMT-tf, OpenNMT-py, eole or relattn."""
+"""Read a directory for CTranslate2, written by OpenNMT-tf, OpenNMT-py, eole or relattn.
+
+CTranslate2 3 moved the special tokens from model.bin to config.json (version 6 of model.bin), and renamed settings
+(revision 5 of the model). Models of earlier versions are read by the current names.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from relattn.translation.data.imported_tokenizer import AnyTokenizer, tokenizer_in
 from relattn.translation.data.tokenizer import TOKENIZER
-from relattn.translation.errors import one_line, require
+from relattn.translation.errors import one_line, reading, require
 from relattn.translation.files import require_files
 from relattn.translation.formats.ctranslate2.directory import (
     CONFIG,
@@ -22,7 +27,7 @@ from relattn.translation.formats.ctranslate2.directory import (
     read_settings,
     read_vocabularies,
 )
-from relattn.translation.formats.ctranslate2.model_bin import read_model, weights
+from relattn.translation.formats.ctranslate2.model_bin import ModelFile, read_model, weights
 from relattn.translation.formats.foreign_model import (
     SEARCH,
     ForeignModel,
@@ -34,6 +39,7 @@ from relattn.translation.formats.foreign_model import (
 )
 from relattn.translation.formats.names import CTRANSLATE2, CTRANSLATE2_ACTIVATIONS
 
+_KINDS = {"TransformerSpec": 0, "TransformerBase": 8, "TransformerBig": 16}  # and their heads before revision 3
 _ACTIVATIONS = {number: name for name, number in CTRANSLATE2_ACTIVATIONS.items()}
 _EPSILON = 1e-5  # default of layer normalisation
 _TABLES = tuple(CTRANSLATE2.shared[f"{side}_positions.signal.weight"] for side in ("src", "tgt"))
@@ -66,6 +72,17 @@ _FEATURES = {  # patterns of the names of weights that only a model with the fea
 }
 
 
+_TOKENS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}  # special tokens and their defaults
+_FLAGS = {"with_source_bos": 0, "with_source_eos": 0, "with_target_bos": 1, "user_decoder_start_tokens": 0}
+_IMPLIED = "with_relative_position", "layernorm_embedding"  # settings before revision 5 that the weights show
+_OF_BOTH_STACKS = {"num_heads", "pre_norm", "activation", "embeddings_merge", "alignment_layer", "alignment_heads"}
+_RENAMED = {
+    "encoder/embeddings/weight": "encoder/embeddings_0/weight",
+    "encoder/embeddings/multiply_by_sqrt_depth": "encoder/scale_embeddings",
+    "decoder/embeddings/multiply_by_sqrt_depth": "decoder/scale_embeddings",
+}
+
+
 def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> ForeignModel:
     """Read the model in a directory, quantized or not.
 
@@ -77,15 +94,22 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     Raises:
         InputError: a file is missing or damaged, or the model has unsupported features, which are all named.
     """
-    require_files(path, MODEL, CONFIG, what=DIRECTORY)
+    require_files(path, MODEL, what=DIRECTORY)
     source = path / MODEL
     file = read_model(source)
-    require(file.kind == "TransformerSpec", f"{source}: must be a TransformerSpec, got {file.kind}")
-    config = read_json(path / CONFIG)
-    tensors = weights(file.tensors, source)
+    require(file.kind in _KINDS, f"{source}: must be a TransformerSpec, got {file.kind}")
+    require(file.revision > 1, f"{source}: the revision must be at least 2, got {file.revision}")
+    tensors = _with_current_names(weights(file.tensors, source), file)
+    if file.version < 6:
+        config = _take_config(source, tensors)
+    else:
+        require_files(path, CONFIG, what=DIRECTORY)
+        config = read_json(path / CONFIG)
     for name in ("add_source_bos", "add_source_eos"):
         value = config.get(name, False)
         require(isinstance(value, bool), f"{path / CONFIG}: {name} must be true or false, got {one_line(value, 40)}")
+    unknown = config.get("unk_token", _TOKENS["unk_token"])
+    require(isinstance(unknown, str), f"{path / CONFIG}: unk_token must be a string, got {one_line(unknown, 40)}")
     require_weights({name: tensor for name, tensor in tensors.items() if _explain(name) == name}, source)
     tensors, number = _with_positions(tensors), partial(_number, source, tensors)
     epsilon = config.get("layer_norm_epsilon")
@@ -101,12 +125,12 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         scaled_embeddings=bool(number("encoder/scale_embeddings", 1)),
         norm_epsilon=typed(path / CONFIG, "layer_norm_epsilon", _EPSILON if epsilon is None else epsilon, float),
     )
-    if (ours := read_settings(path)) is not None:
+    if file.version >= 6 and (ours := read_settings(path)) is not None:
         tokenizer: AnyTokenizer = tokenizer_in(path)
         languages, search = (ours.src_lang, ours.tgt_lang), ours.search
     else:
-        begin, end = config.get("bos_token", "<s>"), config.get("eos_token", "</s>")
-        src_pieces, tgt_pieces = read_vocabularies(path)
+        begin, end = (config.get(name, _TOKENS[name]) for name in ("bos_token", "eos_token"))
+        src_pieces, tgt_pieces = read_vocabularies(path, unknown)
         own = path / TOKENIZER
         tokenizer = read_tokenizer(
             path,
@@ -116,7 +140,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
             target=tgt_pieces,
             start=config.get("decoder_start_token", "<s>"),
             end=end,
-            unknown=config.get("unk_token", "<unk>"),
+            unknown=unknown,
             source_begin=[begin] if config.get("add_source_bos") else [],
             source_end=[end] if config.get("add_source_eos") else [],
         )
@@ -131,6 +155,34 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         languages=languages,
         search=search,
     )
+
+
+def _with_current_names(tensors: dict[str, Tensor], file: ModelFile) -> dict[str, Tensor]:
+    """Return the tensors of a model by the names of revision 5, without settings that the weights show."""
+    if file.revision >= 5:
+        return tensors
+    current = {_RENAMED.get(name, name): tensor for name, tensor in tensors.items() if name not in _IMPLIED}
+    if file.revision < 3:
+        current["num_heads"] = torch.tensor(_KINDS[file.kind])
+    for name in _OF_BOTH_STACKS & current.keys():
+        value = current.pop(name)
+        current |= {f"{stack}/{name}": value for stack in ("encoder", "decoder")}
+    return current
+
+
+def _take_config(source: Path, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Remove from the tensors what is in config.json since version 6, and return it by the names there."""
+    config: dict[str, Any] = {}
+    for name, default in _TOKENS.items():
+        text = tensors.pop(name, torch.tensor(list(default.encode())))
+        with reading(source, f"{name} is not text"):
+            config[name] = bytes(number % 256 for number in text.tolist()).decode()
+    begin, end, starts_with_begin, has_no_start = (_number(source, tensors, *flag) for flag in _FLAGS.items())
+    for name in _FLAGS:
+        tensors.pop(name, None)
+    start = config["bos_token" if starts_with_begin else "eos_token"]
+    config |= {"add_source_bos": bool(begin), "add_source_eos": bool(end)}
+    return config | {"decoder_start_token": None if has_no_start else start}
 
 
 def _number(source: Path, tensors: Mapping[str, Tensor], name: str, default: int = 0) -> int:
@@ -160,14 +212,15 @@ def _explain(name: str) -> str | None:
 
 
 def _with_positions(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add the tables of positions, with equal lengths, to a model that adds positions to embeddings."""
+    """Add the tables of positions, with equal lengths, to a model that adds positions to embeddings.
+
+    CTranslate2 ignores the tables of a model with relative positions, so they are left out.
+    """
+    if any("relative" in name for name in tensors):
+        return {name: tensor for name, tensor in tensors.items() if name not in _TABLES}
     embedding = tensors.get("decoder/embeddings/weight")
     added = [tensor for name in _TABLES if (tensor := tensors.get(name)) is not None]
-    if (
-        embedding is None
-        or any("relative" in name for name in tensors)
-        or {x.dim() for x in (embedding, *added)} != {2}
-    ):
+    if embedding is None or {x.dim() for x in (embedding, *added)} != {2}:
         return tensors
     half = embedding.shape[-1] // 2
     frequency = torch.exp(torch.arange(half) * (-math.log(10_000.0) / max(1, half - 1)))

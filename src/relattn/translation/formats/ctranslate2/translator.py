@@ -69,7 +69,7 @@ class CTranslate2Translator(Translator):
             max_length=settings.max_length,
             calibration=settings.calibration,
         )
-        if tokenizer.vocabularies != read_vocabularies(path):
+        if tokenizer.vocabularies != read_vocabularies(path, tokenizer.unknown_piece):
             raise InputError(f"{path}: the tokenizer and the vocabulary must have the same pieces")
         self._src_pieces, self._tgt_pieces = tokenizer.vocabularies
         self._ids = {piece: i for i, piece in enumerate(self._tgt_pieces)}
@@ -95,7 +95,7 @@ class CTranslate2Translator(Translator):
     ) -> list[list[Hypothesis]]:
         for wanted, what in (
             (options.sampling is not None, "sampling"),
-            (any(request.prefix for request in requests), "prefixes"),
+            (any(request.prefix or request.spelling for request in requests), "prefixes"),
             (any(request.phrases for request in requests), "a glossary"),
             (not search.early_stopping, "a search without early stopping"),
         ):

@@ -136,7 +136,7 @@ async function offerChoices(node, index) {
   const signal = choices();
   const word = state.words[index], box = byId("choices"), q = state.sentences[word.sentence];
   const before = state.words.slice(0, index).filter(({ sentence }) => sentence === word.sentence);
-  const prefix = before.map(({ text }) => text).join("").trimEnd();
+  const prefix = before.map(({ text }) => text).join("");
   const parameters = { q, source: sourceLanguage(), target: byId("target").value };
   const place = node.getBoundingClientRect();
   box.replaceChildren(element("p", "Looking for other words…", { className: "note busy" }));
@@ -150,12 +150,11 @@ async function offerChoices(node, index) {
     const offers = new Map();
     for (const rest of texts.filter((text) => text.startsWith(prefix)).map((text) => text.slice(prefix.length))) {
       const [, first, more] = /^\s*(\S*)([^]*)$/.exec(rest);
-      const continuesWord = prefix && !/^\s/.test(rest);
-      if (first && first !== word.text && !continuesWord && !offers.has(first)) offers.set(first, more);
+      if (first && first !== word.text && !offers.has(first)) offers.set(first, more);
     }
-    const use = async (first) => {
-      const begun = prefix ? `${prefix} ${first}` : first;
-      const answer = await request("words", { ...parameters, prefix: begun }, signal);
+    const use = async (first, more) => {
+      const [space] = /^\s*/.exec(more); // without it, the word may be the beginning of another one
+      const answer = await request("words", { ...parameters, prefix: prefix + first + space }, signal);
       if (signal.aborted) return;
       const at = state.words.findIndex(({ sentence }) => sentence === word.sentence);
       const length = state.words.filter(({ sentence }) => sentence === word.sentence).length;
@@ -169,7 +168,7 @@ async function offerChoices(node, index) {
       showAttention();
     };
     box.replaceChildren(...[...offers].map(([first, more]) => {
-      const button = element("button", undefined, { type: "button", onclick: () => use(first).catch(fail) }, { lang: parameters.target, dir: "auto" });
+      const button = element("button", undefined, { type: "button", onclick: () => use(first, more).catch(fail) }, { lang: parameters.target, dir: "auto" });
       button.append(element("b", first), element("span", more));
       return button;
     }));

@@ -17,6 +17,7 @@ from bs4 import BeautifulSoup
 from bs4.element import NavigableString, PageElement, PreformattedString, Tag
 from bs4.formatter import HTMLFormatter
 
+from relattn.translation.data.text_files import has_text
 from relattn.translation.errors import reading, require
 
 MAX_DEPTH = 100  # nested elements
@@ -75,7 +76,7 @@ class Markup:
         require(depth <= MAX_DEPTH, f"HTML must have at most {MAX_DEPTH} nested elements")
         for is_inline, group in groupby(parent.children, lambda node: _is_inline(node, 0)):
             run: list[Any] = list(group)
-            nodes = [node for node in run if (_text(node).strip() if is_inline else not _is_untranslated(node))]
+            nodes = [node for node in run if (has_text(_text(node)) if is_inline else not _is_untranslated(node))]
             is_text = any(isinstance(node, NavigableString) for node in nodes) or (is_inline and len(nodes) > 1)
             if self._keep_tags and is_text:
                 elements: dict[str, Any] = {}
@@ -94,7 +95,7 @@ class Markup:
         if isinstance(node, NavigableString) and not isinstance(node, PreformattedString):
             return _SPACE.sub(" ", str(node))
         name = f"{self._prefix}{len(elements)}"
-        if not isinstance(node, Tag) or not _text(node).strip():
+        if not isinstance(node, Tag) or not has_text(_text(node)):
             elements[f"<{name}/>"] = node
             return f"<{name}/>"
         elements[f"<{name}>"] = node

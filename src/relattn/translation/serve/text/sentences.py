@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import sentencex
 
+from relattn.translation.data.text_files import has_text
+
 LONGEST = 1000  # characters per sentence; longer ones are cut, at a space if possible
 _LINE_ENDS = re.compile(r"([\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+)")
 _SPACE = re.compile(r"\s")
@@ -69,7 +71,7 @@ def split(text: str, language: str, *, keep_tags: bool = False, separator: str =
     divided: set[str] = set()
     for number, line in enumerate(_LINE_ENDS.split(text)):
         for part in [line] if number % 2 else _sentence_parts(line, language, keep_tags):
-            sentence = part.strip()
+            sentence = part.strip() if has_text(part) else ""
             before, _, after = part.partition(sentence) if sentence else (part, "", "")
             between[-1] += before
             if sentence:

@@ -1,0 +1,77 @@
+"""Prefixes: text that a translation begins with, and the tokens that spell it.
+
+The pieces of a text depend on what follows it: those of a prefix that ends within a word are not the first pieces of a
+translation that begins with it. So only the words before the last one are encoded. The search chooses the tokens of the
+last word, or of the space after it, among all that agree with its characters, and the last token may continue after
+them. Where words are not separated by spaces, this is the whole prefix.
+
+Characters that the tokenizer normalizes or does not know are searched as it encodes them, and the translation has them
+as they were given.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+
+import numpy as np
+
+from relattn.translation.data.imported_tokenizer import AnyTokenizer
+from relattn.translation.search.types import Request, Spelling
+
+
+class Prefixes:
+    """The prefixes that a tokenizer can spell.
+
+    Args:
+        tokenizer: tokenizer of the translations.
+    """
+
+    def __init__(self, tokenizer: AnyTokenizer) -> None:
+        self._tokenizer, self._texts = tokenizer, tokenizer.target_texts
+        self._lengths = np.array([len(text) for text in self._texts])
+        self._order = np.argsort(np.array(self._texts, dtype=object), kind="stable")
+        self._sorted = [self._texts[i] for i in self._order.tolist()]
+        tokens: dict[bytes, list[int]] = defaultdict(list)
+        for token, text in enumerate(self._texts):
+            tokens[text].append(token)
+        self._tokens = {text: np.array(ids) for text, ids in tokens.items() if text}
+
+    def encode(self, prefix: str) -> tuple[list[int], Spelling | None]:
+        """Return the tokens that a translation begins with, and the rest of the prefix, which is to be spelled."""
+        ids = self._tokenizer.encode_target(prefix)
+        texts = [self._texts[i] for i in ids]
+        ends_with_space = prefix[-1:].isspace()
+        if texts and not ends_with_space:
+            texts[-1] = texts[-1].rstrip(b" ")  # some tokenizers mark the ends of words
+        words = [at for at, text in enumerate(texts) if text.startswith(b" ")]
+        unknown = [at + 1 for at, i in enumerate(ids) if not self._texts[i]]
+        begin = max([0, *words[-1:], *unknown[-1:]])
+        if ends_with_space and not b"".join(texts).decode(errors="replace")[-1:].isspace():
+            begin, texts = len(ids), [*texts, b" "]  # some tokenizers remove spaces at the end
+        text = b"".join(texts[begin:])
+        spelling = self._spelling(text)
+        return (ids, None) if np.isinf(spelling.needed[-1]) else (ids[:begin], spelling if text else None)
+
+    def _spelling(self, text: bytes) -> Spelling:
+        """Return the ways to spell a text."""
+        tokens, needed = [self._order[:0]], np.zeros(1 + len(text))
+        longest = int(self._lengths.max())
+        for left in range(1, len(text) + 1):
+            rest = text[-left:]
+            parts = (self._tokens.get(rest[:length]) for length in range(1, min(left, longest) + 1))
+            longer = slice(bisect_right(self._sorted, rest), bisect_left(self._sorted, rest + b"\xff"))
+            tokens.append(np.concatenate([self._order[longer], *(ids for ids in parts if ids is not None)]))
+            after = needed[np.maximum(left - self._lengths[tokens[-1]], 0)]
+            needed[left] = 1 + after.min(initial=np.inf)
+        return Spelling(tokens, needed, self._lengths)
+
+    def complete(self, prefix: str, request: Request, tokens: list[int]) -> str:
+        """Return the text of a translation of a request that begins with a prefix."""
+        end, left = len(request.prefix), request.spelling.size if request.spelling else 0
+        while left > 0:
+            left -= len(self._texts[tokens[end]])
+            end += 1
+        beginning, text = self._tokenizer.decode(tokens[:end]), self._tokenizer.decode(tokens)
+        continuation = self._texts[tokens[end - 1]][left:].decode() if left < 0 else ""
+        return prefix + continuation + text[len(beginning) :]
