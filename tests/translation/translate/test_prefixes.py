@@ -25,7 +25,10 @@ from relattn.translation.translate.torch_translator import TorchTranslator
 from tests.support.bundles import LINES
 
 TEXT = [*LINES, "Wort Wörter Wortes Birnbaum Birke apfelrot apfelgrün pearl peak", "一个苹果和两个梨"]
-OURS = "ours"
+OURS = {
+    "identity": Tokenizer.train(TEXT * 5, 400, seed=1, normalization="identity"),
+    "nfc": Tokenizer.train(TEXT * 5, 400, seed=1),
+}
 IMPORTED: dict[str, dict[str, Any]] = {
     "unigram": {},
     "bytes": {"byte_fallback": True, "vocab_size": 400},
@@ -38,8 +41,8 @@ IMPORTED: dict[str, dict[str, Any]] = {
 @cache
 def translators(kind: str) -> tuple[TorchTranslator, TorchTranslator]:
     """Return a translator, and one of the same model that runs on PyTorch alone."""
-    if kind == OURS:
-        tokenizer: Any = Tokenizer.train(TEXT * 5, 400, seed=1)
+    if kind in OURS:
+        tokenizer: Any = OURS[kind]
     else:
         content = io.BytesIO()
         options = {"vocab_size": 110, "hard_vocab_limit": False, "character_coverage": 1.0, **IMPORTED[kind]}
@@ -71,7 +74,7 @@ PREFIXES = st.lists(
 ).map("".join)
 
 
-@pytest.mark.parametrize("kind", [OURS, *IMPORTED])
+@pytest.mark.parametrize("kind", [*OURS, *IMPORTED])
 @settings(max_examples=25)
 @given(prefix=PREFIXES, beam_size=st.sampled_from([1, 3]))
 @example(prefix="Wor", beam_size=3)
@@ -92,12 +95,12 @@ def test_translations_begin_with_the_characters(kind, prefix, beam_size):
             assert each.text.startswith(prefix)
             (log_probs,) = ours.log_probs([ours.tokenizer.encode(line)], [each.tokens])
             assert each.mean_log_prob * len(log_probs) == pytest.approx(sum(log_probs), rel=1e-4)
-            if kind == OURS:
+            if kind == "identity":
                 assert ours.tokenizer.decode(each.tokens) == each.text
     sampling = TranslateOptions(n_best=2, sampling=SamplingOptions(top_k=5))
     drawn = ours.n_best(lines[:2], sampling, prefixes=prefixes[:2])
     assert all(each.text.startswith(prefix) for translations in drawn for each in translations)
-    if kind == OURS:
+    if kind in OURS:
         glossary = Glossary([(1, "17", "Birke"), (2, "pears", "Wort")])
         _, text = ours.translate(lines[:2], TranslateOptions(search=search, glossary=glossary), prefixes=prefixes[:2])
         assert text.startswith(prefix)

@@ -14,6 +14,7 @@ def translate(
     format: Format = "text",
     align: bool = False,
     keep_tags: bool = False,
+    no_copy: bool = False,
     prefix: str = "",
     glossary: str = "",
     sampling: bool = False,
@@ -31,6 +32,7 @@ def translate(
         format: Output format. tsv and jsonl have the line number, score, confidence and translation.
         align: Also print word alignments in Pharaoh format, pairs of source and target word counted from 0.
         keep_tags: Copy tags, placeholders, URLs and e-mail addresses unchanged into the translation.
+        no_copy: Also translate lines without a letter of any script, such as "-" or "1.". By default they are copied.
         prefix: File with the text that each translation must begin with, one line per input line.
         glossary: File of terms and their required translations, one tab-separated pair per line.
         sampling: Draw translations at random instead of searching for the best.
@@ -54,6 +56,7 @@ def translate(
         sampling=drawn,
         glossary=terms,
         keep_tags=keep_tags,
+        copy=not no_copy,
         align=align,
     )
     results = translator.stream(

@@ -47,10 +47,11 @@ class Translation:
     Attributes:
         text: the translation.
         score: log-probability of its tokens and the end of sentence, in nats, divided by the length penalty; 0 for a
-            blank line.
+            line that is blank or copied.
         tokens: its pieces, without the end of sentence.
-        mean_log_prob: mean log-probability of its tokens and the end of sentence, in nats; 0 for a blank line.
-        confidence: number in (0, 1) computed from `mean_log_prob`; 1 for a blank line.
+        mean_log_prob: mean log-probability of its tokens and the end of sentence, in nats; 0 for a line that is
+            blank or copied.
+        confidence: number in (0, 1) computed from `mean_log_prob`; 1 for a line that is blank or copied.
         alignment: (source word, target word) pairs, counted from 0, if they were asked for.
     """
 
@@ -187,6 +188,8 @@ class Translator(ABC):
     ) -> list[str]:
         """Return the best translation of each line, in order; that of a blank line is empty.
 
+        A line without a letter is copied, unless `options.copy` is False.
+
         Args:
             lines: one sentence each.
             options: options of this call.
@@ -304,7 +307,9 @@ class Translator(ABC):
             report_done(len(batch))
         for i in copied:
             if has_text(given[i]):
-                results[i] = [Translation(given[i], 0.0, self.tokenizer.encode_target(given[i]))]
+                words = range(len(given[i].split())) if options.align else ()
+                tokens = self.tokenizer.encode_target(given[i])
+                results[i] = [Translation(given[i], 0.0, tokens, alignment=[(word, word) for word in words])]
         for i, source in enumerate(stripped):
             if i not in copied:
                 results[i] = [self._with_tags(source, result, first_line + i) for result in results[i]]
