@@ -202,6 +202,7 @@ def test_killed_distillations_give_the_same_corpus_and_student(tmp_path, make_re
         path = tmp_path / f"{name}.yaml"
         path.write_text(dump(run))
         rules = ("--keep_duplicates", "true", "--min_score", "null", "--max_ratio", "null", "--min_script", "null")
+        rules += ("--keep_copies", "true")
         files = ("--data", str(mono), "--out", str(out), "--student", str(path))
         drawing = ("--sampling", "--top_k", "3", "--threads", "1")
         return ["-m", "relattn", "distill", f"{teacher.out}/bundle", *files, *rules, *drawing], run

@@ -14,7 +14,7 @@ from relattn.translation.data.mixture import Mixture, read_corpus_list
 from relattn.translation.data.storage import open_pairs, write_pairs
 from relattn.translation.errors import InputError
 
-SRC = [f"the cat number {i} sat on the mat" for i in range(40)] + ["", "short", "   ", "long " * 62, "a b", "c d"]
+SRC = [f"the cat number {i} sat on the mat" for i in range(40)] + ["", "short", " \u200b ", "long " * 62, "a b", "c d"]
 TGT = [f"die Katze Nummer {i} saß auf der Matte" for i in range(40)]
 TGT += ["leer", "kurz", "x", "lang", "lang " * 62, "eins"]
 SETTINGS = ["train_src", "train_tgt", "valid_src", "valid_tgt"]
@@ -44,6 +44,14 @@ def texts(data, steps):
 
 def written(directory):
     return {path: path.stat().st_mtime_ns for path in directory.rglob("*")}
+
+
+@pytest.mark.parametrize("copies", [20, 21])
+def test_a_text_that_was_not_translated_is_reported(files, tmp_path, caplog, copies):
+    for name, lines in (("train_src", SRC[:40]), ("train_tgt", SRC[:copies] + TGT[copies:40])):
+        Path(files[name]).write_text("\n".join(lines), encoding="utf-8")
+    load(tmp_path, **files)
+    assert ("the same text in 21 of 40 pairs" in caplog.text) == (copies > 20)
 
 
 def test_an_epoch_is_the_text_without_dropped_pairs(files, tmp_path):

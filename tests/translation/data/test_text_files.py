@@ -8,6 +8,7 @@ import os
 import sys
 import zipfile
 
+import pyarrow
 import pytest
 import regex
 from hypothesis import example, given
@@ -16,6 +17,11 @@ from hypothesis import strategies as st
 from relattn.translation.data import text_files
 from relattn.translation.data.text_files import ParallelFiles, has_text, read_lines, read_parallel, stream_lines
 from relattn.translation.errors import InputError
+
+
+def zstd(content):
+    return pyarrow.compress(content, "zstd", asbytes=True)
+
 
 LONG = gzip.compress(b"some text that is long enough\n" * 100, mtime=0)
 
@@ -62,8 +68,10 @@ def test_files_and_standard_input_are_read_alike(tmp_path_factory, parts, mark, 
     """Lines and errors are the same in plain and compressed files, whatever the sizes of the blocks that are read."""
     content = mark + b"".join(parts) + wrong + rest
     directory = tmp_path_factory.mktemp("text")
-    paths = [directory / name for name in ("text", "text.gz", "gzip", "bzip2")]
-    for path, compress in zip(paths, (bytes, gzip.compress, gzip.compress, bz2.compress), strict=True):
+    paths = [directory / name for name in ("text", "text.gz", "gzip", "bzip2", "xz", "zstd")]
+    for path, compress in zip(
+        paths, (bytes, gzip.compress, gzip.compress, bz2.compress, lzma.compress, zstd), strict=True
+    ):
         path.write_bytes(compress(content))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_files, "_BLOCK", block)
@@ -76,7 +84,7 @@ def test_files_and_standard_input_are_read_alike(tmp_path_factory, parts, mark, 
         offset = content.index(wrong, len(mark) + len(b"".join(parts)))
         message = f"not UTF-8 at byte {offset}, in line {len(lines)}: 0x{wrong[0]:02x}"
         expected = lines[:-1], message
-    assert results == [expected] * 5
+    assert results == [expected] * 7
 
 
 @pytest.mark.parametrize(
@@ -85,10 +93,12 @@ def test_files_and_standard_input_are_read_alike(tmp_path_factory, parts, mark, 
         ("missing", None, "no such file"),
         ("cut.gz", LONG[:50], "cannot be read: Compressed file ended before the end"),
         ("cut", bz2.compress(b"line\n" * 100)[:-9], "cannot be read: Compressed file ended before the end"),
-        ("text.gz", b"\xfd7zXZ\0\0\4", "must be text, got xz"),
-        ("xz", lzma.compress(b"line\n" * 100), "must be text, got xz"),
+        ("cut.xz", lzma.compress(b"line\n" * 100)[:-9], "cannot be read: Compressed file ended before the end"),
+        ("damaged.xz", b"\xfd7zXZ\0\0\4", "cannot be read: "),
+        ("cut.zst", zstd(b"line\n" * 100)[:-9], "cannot be read: "),
         ("zip", zipped("line\n"), "must be text, got zip"),
-        ("zstd", b"\x28\xb5\x2f\xfd\x04\x50", "must be text, got zstd"),
+        ("damaged.zst", b"\x28\xb5\x2f\xfd\x04\x50", "cannot be read: "),
+        ("zst of zst", zstd(zstd(b"line\n")), "must be text, got zstd"),
         ("twice", gzip.compress(LONG, mtime=0), "must be text, got gzip"),
         ("empty.bz2", bz2.compress(b""), "the file is empty"),
         ("plain.gz", b"not gzip at all\n", "cannot be read: Not a gzipped file"),
@@ -110,6 +120,12 @@ def test_compressed_standard_input(tmp_path, compress):
     (tmp_path / "text").write_bytes(compress(b"line\n" * 100))
     with pytest.raises(InputError, match=r"^standard input: must be text, got (xz|gzip|bzip2|zip);"):
         list(streamed(tmp_path / "text"))
+
+
+def test_parts_that_were_compressed_one_by_one(tmp_path):
+    for compress in (gzip.compress, bz2.compress, lzma.compress, zstd):
+        (tmp_path / "text").write_bytes(b"".join(compress(b"%d\n" % i) for i in range(3)))
+        assert list(read_lines(tmp_path / "text")) == ["0", "1", "2"]
 
 
 def test_lines_without_visible_characters():

@@ -10,6 +10,7 @@ A run continues with these files. It is refused if the text has changed since; t
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ from relattn.translation.files import require_regular, write_atomically
 VALID_LINES = 500  # lines of the built-in corpus that validate
 ENCODED, TEXT = "data/train.arrow", "data/text.json"
 _CHUNK = 5000  # pairs that are encoded at once
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -312,11 +314,14 @@ class _Encoder:
 
         def rows() -> Iterator[tuple[list[int], list[int], int]]:
             for corpus in corpora:
-                count = 0
-                for line, _, src, tgt in self.pairs(corpus, record.dropped):
+                count = copies = 0
+                for line, pair, src, tgt in self.pairs(corpus, record.dropped):
                     count += 1
+                    copies += pair[0] == pair[1]
                     yield src, tgt, line
                 record.train.append(corpus.record(count))
+                if 2 * copies > count:
+                    _log.warning("%s: both sides are the same text in %d of %d pairs", corpus.name, copies, count)
 
         write_pairs(path, rows(), vocab_size=max(self.tokenizer.vocab_sizes))
         return record

@@ -1,8 +1,8 @@
 """Read lines of text from files and from standard input.
 
-Text is UTF-8. A file may be compressed with gzip or bzip2, which is detected from the first bytes; other formats are
-named in the message. Text is streamed, so a file may be larger than memory. Line i of one parallel file translates line
-i of the other.
+Text is UTF-8. A file may be compressed with gzip, bzip2, xz or zstd, which is detected from the first bytes; other
+formats are named in the message. Text is streamed, so a file may be larger than memory. Line i of one parallel file
+translates line i of the other.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import bz2
 import codecs
 import gzip
 import hashlib
+import lzma
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -148,7 +149,15 @@ def _decompressed(file: BufferedReader, path: str | Path) -> BufferedIOBase:
     kind = _format(file.peek(10))
     if kind == "gzip" or (kind is None and Path(path).suffix == ".gz"):
         return gzip.GzipFile(fileobj=file)
-    return bz2.BZ2File(file) if kind == "bzip2" else file
+    if kind == "bzip2":
+        return bz2.BZ2File(file)
+    if kind == "xz":
+        return lzma.LZMAFile(file)
+    if kind == "zstd":
+        import pyarrow
+
+        return BufferedReader(pyarrow.CompressedInputStream(file, "zstd"), _BLOCK)
+    return file
 
 
 def _format(start: bytes) -> str | None:
