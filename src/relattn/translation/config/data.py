@@ -48,8 +48,8 @@ class DataConfig(Config):
     Args:
         src_lang: Source language code; a locale if the built-in corpus is used.
         tgt_lang: Target language code.
-        train_src: Training text, source side, one sentence per line, plain or compressed (gzip, bzip2, xz, zstd). By default,
-            the built-in corpus.
+        train_src: Training text, source side, one sentence per line, plain or compressed (gzip, bzip2, xz, zstd). By
+            default, the built-in corpus.
         train_tgt: Training text, target side.
         valid_src: Validation text, source side. By default none. The built-in corpus has its own.
         valid_tgt: Validation text, target side.
