@@ -171,6 +171,22 @@ def test_early_stopping_finds_what_ctranslate2_finds(made, penalty, alpha, beam_
     assert compared > 6
 
 
+@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize(("size", "penalty"), [(2, 1.0), (3, 1.1), (4, 1.3), (0, 1.3)])
+def test_rules_against_repetition_are_those_of_ctranslate2(made, size, penalty, beam_size):
+    parts, out = made
+    ours, theirs, lines = parts.translator(), load(out), random_lines([2, 3, 5, 8, 9, 12, 14] * 4)
+    search = replace(theirs.search, beam_size=beam_size, max_length_ratio=4.0, max_length_extra=20)
+    options = TranslateOptions(search=replace(search, no_repeat_ngram=size, repetition_penalty=penalty))
+    pairs = list(zip(lines, ours.n_best(lines, options), theirs.n_best(lines, options), strict=True))
+    for line, (mine,), (its,) in pairs:
+        if len(its.tokens) + 1 < ours.limit(len(parts.tokenizer.encode(line)), options.search):
+            assert mine.tokens == its.tokens
+            assert its.score == pytest.approx(mine.score, rel=1e-4)
+    free = [best.tokens for best, *_ in ours.n_best(lines, TranslateOptions(search=search))]
+    assert [mine.tokens for _, (mine,), _ in pairs] != free
+
+
 def test_a_translation_does_not_depend_on_other_lines(made):
     parts, out = made
     theirs, sample = load(out, threads=1), random_lines([1, 30, 2, 9, 1])

@@ -25,11 +25,15 @@ class SearchOptions:
         beam_size: Number of hypotheses kept per sentence. 1 is greedy search.
         alpha: Exponent of the length penalty. Larger values prefer longer translations; 0 disables it.
         early_stopping: If true, end the search of a sentence as soon as beam_size hypotheses have finished.
+        no_repeat_ngram: Size of the n-grams that a translation must not repeat; 0 allows all.
+        repetition_penalty: Penalty of tokens that the translation already has; 1 disables it.
     """
 
     beam_size: int | None = None
     alpha: float | None = None
     early_stopping: bool | None = None
+    no_repeat_ngram: int | None = None
+    repetition_penalty: float | None = None
 
     def override(self, search: SearchConfig) -> SearchConfig:
         """Return `search` with the options that are set."""

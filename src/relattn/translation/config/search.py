@@ -20,6 +20,9 @@ class SearchConfig(Config):
         alpha: Exponent of the length penalty. Larger values prefer longer translations.
         early_stopping: End the search of a sentence as soon as beam_size hypotheses have finished, as fairseq and
             CTranslate2 do, not only when no better one can come.
+        no_repeat_ngram: Size of the n-grams that a translation must not repeat. 0: no limit.
+        repetition_penalty: Penalty of tokens that the translation already has: logits are divided by it if positive,
+            else multiplied. 1: no penalty.
         max_length_ratio: A translation has at most max_length_ratio × source tokens + max_length_extra tokens.
         max_length_extra: Constant part of the maximum length, in tokens (see max_length_ratio).
     """
@@ -28,6 +31,8 @@ class SearchConfig(Config):
     length_penalty: Literal["gnmt", "average", "none"] = "gnmt"
     alpha: float = number(0.6, "[0, 5]")
     early_stopping: bool = False
+    no_repeat_ngram: int = number(0, "[0, 1000]")
+    repetition_penalty: float = number(1.0, "[1, 100]")
     max_length_ratio: float = number(2.0, "[0, 100]")
     max_length_extra: int = number(50, "[0, 1e5]")
 

@@ -38,6 +38,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from relattn.translation.errors import Diverged
+from relattn.translation.search.repetition import restrain
 from relattn.translation.search.types import DIVERGED, NEVER, Hypothesis, SearchRules, SearchState, Spelling, Step
 
 CHUNK = 1 << 19  # logits processed at a time on a CPU, 2 MiB, which stay in its cache
@@ -113,7 +114,13 @@ def advance(
     left = torch.empty_like(state.left).scatter_(1, state.slots, state.left)  # by slot
     spelled = [spellings[i] for i in state.sentences.tolist() for _ in range(width)] if spellings else []
     allowed = allowed_tokens(spelled, left.flatten(), state.limits.repeat_interleave(width) - length, vocab)
-    likeliest = best_tokens(logits.flatten(0, 1), per_hypothesis, at_limit, rules, allowed)
+    rows = logits.flatten(0, 1)
+    if rules.restrains:
+        by_slot = state.slots[:, :, None].expand_as(state.tokens)
+        tokens_by_slot = torch.zeros_like(state.tokens).scatter_(1, by_slot, state.tokens).flatten(0, 1)
+        restrained = restrain(rows, tokens_by_slot, rules)
+        rows = restrained if allowed is None else torch.where(left.flatten()[:, None] > 0, rows, restrained)
+    likeliest = best_tokens(rows, per_hypothesis, at_limit, rules, allowed)
     log_probs, tokens = (_rows(by_slot.unflatten(0, (-1, width)), state.slots) for by_slot in likeliest)
     totals = (state.log_prob[:, :, None] + log_probs).flatten(1)  # (live, width * per_hypothesis)
     log_prob, index = stable_topk(totals, min(rules.candidates, totals.shape[1]))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from relattn.translation.errors import Diverged
 from relattn.translation.search.beam import allowed_tokens, best_tokens, read_prefixes, sizes
+from relattn.translation.search.repetition import restrain
 from relattn.translation.search.types import DIVERGED, Hypothesis, SamplingOptions, SearchRules, Spelling, Step
 
 
@@ -52,6 +53,11 @@ def sample(
         k = min(options.top_k or logits.shape[1], logits.shape[1])
         spelled = [spellings[row] for row in rows.tolist()] if spellings else []
         allowed = allowed_tokens(spelled, left[rows], limits[rows] - length, logits.shape[1])
+        if rules.restrains:
+            restrained = restrain(
+                logits, torch.tensor([tokens[row] for row in rows.tolist()], device=limits.device), rules
+            )
+            logits = restrained if allowed is None else torch.where(left[rows, None] > 0, logits, restrained)
         log_probs, candidates = best_tokens(logits, k, limits[rows] == length, rules, allowed)
         if not bool(log_probs[:, 0].isfinite().all()):
             raise Diverged(DIVERGED)

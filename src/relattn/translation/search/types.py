@@ -112,6 +112,7 @@ class SearchRules:
         penalty: length penalty.
         n_best: number of finished hypotheses that must be final before a sentence is done.
         early_stopping: a sentence is done as soon as `beam_size` hypotheses have finished.
+        no_repeat_ngram, repetition_penalty: rules against repetition, as in `SearchConfig`.
     """
 
     beam_size: int
@@ -121,10 +122,17 @@ class SearchRules:
     penalty: LengthPenalty
     n_best: int = 1
     early_stopping: bool = False
+    no_repeat_ngram: int = 0
+    repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_best <= self.beam_size:
             raise ValueError(f"n_best must be between 1 and the beam size {self.beam_size}, got {self.n_best}")
+
+    @property
+    def restrains(self) -> bool:
+        """Whether there are rules against repetition."""
+        return self.no_repeat_ngram > 0 or self.repetition_penalty != 1.0
 
     @property
     def candidates(self) -> int:

@@ -261,6 +261,8 @@ class Translator(ABC):
         search = options.search or self.search
         if options.sampling is None and options.n_best > search.beam_size:
             raise InputError(f"n_best must be at most the beam size {search.beam_size}, got {options.n_best}")
+        if options.glossary and (search.no_repeat_ngram > 0 or search.repetition_penalty != 1.0):
+            raise InputError("a glossary does not work with no_repeat_ngram and repetition_penalty")
         if options.keep_tags and any(prefixes):
             raise InputError("keep_tags does not work with prefixes: restoring tags moves words")
         for number, (line, prefix) in enumerate(zip(lines, prefixes, strict=True), start=first_line):

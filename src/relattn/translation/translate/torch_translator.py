@@ -118,13 +118,16 @@ class TorchTranslator(Translator):
             penalty=length_penalty(search.length_penalty, search.alpha),
             n_best=options.n_best if options.sampling is None else 1,
             early_stopping=search.early_stopping,
+            no_repeat_ngram=search.no_repeat_ngram,
+            repetition_penalty=search.repetition_penalty,
         )
         src = [self._tensor([*special.src_begin, *request.src_ids, *special.src_end]) for request in requests]
         src_lengths = self._tensor([len(row) for row in src])
         limits = self._tensor([request.limit for request in requests])
         prefixes = self._tensor([request.prefix for request in requests])
         memory = decoder.encode(pad_sequence(src, batch_first=True, padding_value=special.pad), src_lengths)
-        is_plain = options.sampling is None and not (requests[0].prefix or requests[0].spelling or requests[0].phrases)
+        constrains = requests[0].prefix or requests[0].spelling or requests[0].phrases or rules.restrains
+        is_plain = options.sampling is None and not constrains
         if isinstance(decoder, NativeDecoder) and is_plain:
             return decoder.search(memory, src_lengths, limits, rules)
         cache = decoder.start(memory, src_lengths, longest)

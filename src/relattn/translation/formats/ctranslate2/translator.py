@@ -130,6 +130,8 @@ class CTranslate2Translator(Translator):
             beam_size=search.beam_size,
             num_hypotheses=n,
             length_penalty=0.0 if search.length_penalty == "none" else search.alpha,
+            no_repeat_ngram_size=search.no_repeat_ngram,
+            repetition_penalty=search.repetition_penalty,
             max_input_length=0,
             min_decoding_length=0,
             max_decoding_length=max(1, limit - 1),

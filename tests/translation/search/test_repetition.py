@@ -1,0 +1,103 @@
+"""Rules against repetition, against those of transformers."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers.generation.logits_process import (
+    NoRepeatNGramLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+)
+
+from relattn.translation.config import ModelConfig, SearchConfig
+from relattn.translation.data.tokenizer import Tokenizer
+from relattn.translation.errors import InputError
+from relattn.translation.model.transformer import Transformer
+from relattn.translation.search.length_penalty import length_penalty
+from relattn.translation.search.repetition import restrain
+from relattn.translation.search.types import SamplingOptions, SearchRules
+from relattn.translation.translate.glossary import Glossary
+from relattn.translation.translate.options import TranslateOptions
+from relattn.translation.translate.torch_translator import TorchTranslator
+from tests.support.bundles import LINES
+
+TOKENIZER = Tokenizer.train(LINES * 5, 300, seed=1)
+
+
+def translators() -> tuple[TorchTranslator, TorchTranslator]:
+    """Return a translator that repeats itself, and one of the same model that runs on PyTorch alone."""
+    torch.manual_seed(3)
+    sizes = {"dim": 24, "heads": 3, "feed_forward_dim": 32, "encoder_layers": 1, "decoder_layers": 1, "clip": 3}
+    model = Transformer(ModelConfig(**sizes), *TOKENIZER.vocab_sizes)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2.0)
+    search = SearchConfig(max_length_ratio=3.0, max_length_extra=10)
+    ours, pytorch = (TorchTranslator(model, TOKENIZER, search) for _ in range(2))
+    assert ours.pytorch_reason is None
+    pytorch.pytorch_reason = "the tests compare it"
+    return ours, pytorch
+
+
+@given(
+    tokens=st.integers(0, 9).flatmap(
+        lambda length: st.lists(st.lists(st.integers(0, 4), min_size=length, max_size=length), min_size=1, max_size=3)
+    ),
+    size=st.integers(0, 4),
+    penalty=st.sampled_from([1.0, 1.3, 5.0]),
+)
+def test_logits_equal_those_of_transformers(tokens, size, penalty):
+    logits = torch.randn(len(tokens), 6, generator=torch.Generator().manual_seed(0))
+    rules = SearchRules(
+        beam_size=1, bos=0, eos=5, banned=(), penalty=length_penalty("none", 0.0), no_repeat_ngram=size,
+        repetition_penalty=penalty,
+    )  # fmt: skip
+    tokens = torch.tensor(tokens, dtype=torch.long)
+    want = logits.clone()
+    if tokens.shape[1]:
+        want = RepetitionPenaltyLogitsProcessor(penalty)(tokens, want)
+        want = NoRepeatNGramLogitsProcessor(size)(tokens, want) if size else want
+    assert torch.equal(restrain(logits, tokens, rules), want)
+
+
+def repeats(tokens: list[int], size: int) -> bool:
+    ngrams = list(zip(*(tokens[i:] for i in range(size)), strict=False))
+    return len(ngrams) > len(set(ngrams))
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"no_repeat_ngram": 2},
+        {"no_repeat_ngram": 3, "repetition_penalty": 1.3},
+        {"no_repeat_ngram": 4},
+        {"repetition_penalty": 1.1},
+    ],
+)
+def test_both_engines_find_the_same(beam_size, rules):
+    ours, pytorch = translators()
+    lines = [f"{line} {other}" for line in LINES for other in LINES]
+    plain = SearchConfig(beam_size=beam_size, max_length_ratio=3.0, max_length_extra=10)
+    free = ours.n_best(lines, TranslateOptions(search=plain))
+    options = TranslateOptions(search=SearchConfig(**vars(plain) | rules), n_best=beam_size)
+    found, wanted = ours.n_best(lines, options), pytorch.n_best(lines, options)
+    for translations, others in zip(found, wanted, strict=True):
+        assert [each.tokens for each in translations] == [each.tokens for each in others]
+        assert [each.score for each in translations] == pytest.approx([each.score for each in others], rel=1e-4)
+    assert [each[0].tokens for each in found] != [each[0].tokens for each in free]
+    if size := rules.get("no_repeat_ngram", 0):
+        assert any(repeats(best.tokens, size) for best, *_ in free)
+        assert not any(repeats(each.tokens, size) for translations in found for each in translations)
+
+
+def test_draws_and_prefixes_obey_the_rules_and_a_glossary_is_refused():
+    ours, _ = translators()
+    search = SearchConfig(no_repeat_ngram=2, max_length_ratio=3.0, max_length_extra=10)
+    drawn = ours.n_best(LINES, TranslateOptions(n_best=3, sampling=SamplingOptions(), search=search))
+    assert not any(repeats(each.tokens, 2) for translations in drawn for each in translations)
+    prefix = "Birne Birne Birne Bir"  # given text may repeat itself
+    (text,) = ours.translate(LINES[:1], TranslateOptions(search=search), prefixes=[prefix])
+    assert text.startswith(prefix)
+    with pytest.raises(InputError, match="glossary does not work with no_repeat_ngram"):
+        ours.translate(["pears"], TranslateOptions(search=search, glossary=Glossary([(1, "pears", "Birnen")])))
