@@ -29,7 +29,8 @@ def translate(
         bundles: Directory of a bundle or export, or name of a bundle on the hub. Several bundles form an ensemble.
         n_best: Number of translations to print per line, best first, as "line number ||| translation ||| score". At
             most the beam size. By default, only the best translation is printed.
-        format: Output format. tsv and jsonl have the line number, score, confidence and translation.
+        format: Output format. tsv and jsonl have the line number, score, confidence and translation, and warnings about
+            what is implausible in it: empty, repetition, numbers, tags, length.
         align: Also print word alignments in Pharaoh format, pairs of source and target word counted from 0.
         keep_tags: Copy tags, placeholders, URLs and e-mail addresses unchanged into the translation.
         no_copy: Also translate lines without a letter of any script, such as "-" or "1.". By default they are copied.

@@ -46,6 +46,7 @@ def _columns(number: int, translation: Translation, *, align: bool) -> dict[str,
         "score": round(translation.score, 4),
         "confidence": round(translation.confidence, 4),
         "translation": translation.text,
+        "warnings": " ".join(translation.warnings),
     }
     return columns | {"alignment": pharaoh(translation.alignment)} if align else columns
 

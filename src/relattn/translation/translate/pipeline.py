@@ -29,6 +29,7 @@ from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.types import Hypothesis, Request
 from relattn.translation.translate.confidence import confidence
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
+from relattn.translation.translate.plausibility import implausibilities
 from relattn.translation.translate.prefixes import Prefixes
 from relattn.translation.translate.tags import StrippedLine, restore_tags, strip_tags
 
@@ -53,6 +54,7 @@ class Translation:
             blank or copied.
         confidence: number in (0, 1) computed from `mean_log_prob`; 1 for a line that is blank or copied.
         alignment: (source word, target word) pairs, counted from 0, if they were asked for.
+        warnings: what is implausible in it, as `implausibilities` names it.
     """
 
     text: str
@@ -61,6 +63,7 @@ class Translation:
     mean_log_prob: float = 0.0
     confidence: float = 1.0
     alignment: list[tuple[int, int]] = field(default_factory=list)
+    warnings: tuple[str, ...] = ()
 
 
 class Translator(ABC):
@@ -315,6 +318,11 @@ class Translator(ABC):
         for i, source in enumerate(stripped):
             if i not in copied:
                 results[i] = [self._with_tags(source, result, first_line + i) for result in results[i]]
+        for i, ids in pieces.items():
+            results[i] = [
+                replace(each, warnings=implausibilities(given[i], each.text, len(ids), len(each.tokens)))
+                for each in results[i]
+            ]
         return results
 
     def _translate_batch(

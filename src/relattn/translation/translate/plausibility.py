@@ -1,0 +1,72 @@
+"""Warnings about translations that are probably wrong, found by comparing the text with its source."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import numpy as np
+
+from relattn.translation.data.text_files import has_text
+from relattn.translation.translate.tags import strip_tags
+
+EMPTY, REPETITION, NUMBERS, TAGS, LENGTH = "empty", "repetition", "numbers", "tags", "length"
+_TIMES, _LONGEST_PART, _SHORTEST_REPETITION = 4, 60, 11  # of a repetition: parts in a row, and characters
+_NUMBER = re.compile(r"\d(?:[\d.,'’ \u00a0\u202f]*\d)?")
+_FEWEST_DIGITS = 3  # smaller numbers may be words, or hours of another clock
+_MOST_TIMES = 3  # as many pieces as the source, from which on a length is unlikely
+_FEWEST_PIECES = 12
+
+
+def implausibilities(source: str, translation: str, src_pieces: int, tgt_pieces: int) -> tuple[str, ...]:
+    """Return what is implausible in a translation, as names in a fixed order.
+
+    | name | meaning |
+    |---|---|
+    | `empty` | the translation has no text |
+    | `repetition` | a part occurs four times in a row, and not in the source |
+    | `numbers` | the numbers of three digits or more are not those of the source |
+    | `tags` | the tags, placeholders and addresses are not those of the source |
+    | `length` | it has over three times as many pieces as the source, or less than a third |
+
+    Args:
+        source: source line.
+        translation: its translation.
+        src_pieces: number of pieces of the source.
+        tgt_pieces: number of pieces of the translation.
+    """
+    if not has_text(source):
+        return ()
+    if not has_text(translation):
+        return (EMPTY,)
+    shorter, longer = sorted((src_pieces, tgt_pieces))
+    found = {
+        REPETITION: _repeats(translation) and not _repeats(source),
+        NUMBERS: _numbers(source) != _numbers(translation),
+        TAGS: _tags(source) != _tags(translation),
+        LENGTH: longer >= _FEWEST_PIECES and longer > _MOST_TIMES * shorter,
+    }
+    return tuple(name for name, is_found in found.items() if is_found)
+
+
+def _repeats(text: str) -> bool:
+    """Return whether a part of a text with a letter or a digit occurs four times in a row."""
+    codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+    for size in range(1, min(_LONGEST_PART, len(text) // 2) + 1):
+        run = max(_TIMES * size - 1, _SHORTEST_REPETITION) - size  # of characters that equal those `size` before
+        differs = np.flatnonzero(np.concatenate([[True], codes[size:] != codes[:-size], [True]]))
+        starts = differs[:-1][np.diff(differs) > run]
+        if any(any(map(str.isalnum, text[start : start + size])) for start in starts.tolist()):
+            return True
+    return False
+
+
+def _numbers(text: str) -> Counter[str]:
+    """Return the long numbers of a text, without the marks between their digits."""
+    digits = (re.sub(r"\D", "", number) for number in _NUMBER.findall(text))
+    return Counter(number for number in digits if len(number) >= _FEWEST_DIGITS)
+
+
+def _tags(text: str) -> Counter[str]:
+    """Return the tags of a text. Numbers with a unit may be written in another way."""
+    return Counter(tag.text for tag in strip_tags(text).tags if not re.search(r"\d", tag.text) or tag.text[0] in "<{%")

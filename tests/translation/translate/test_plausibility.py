@@ -1,0 +1,77 @@
+"""Warnings about implausible translations."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relattn.translation.translate.plausibility import implausibilities
+
+
+@pytest.mark.parametrize(
+    ("source", "translation", "expected"),
+    [
+        ("A dog runs.", "Ein Hund läuft.", ()),
+        ("A dog runs.", " \u200b", ("empty",)),
+        ("", "Ein Hund", ()),
+        ("very good", "sehr sehr sehr sehr gut", ("repetition",)),
+        ("very good", "sehr sehr sehr gut", ()),
+        ("very very very very good", "sehr sehr sehr sehr gut", ()),
+        ("看看书", "我们看书我们看书我们看书我们看书", ("repetition",)),
+        ("no", "no one no one no one no one", ("repetition",)),
+        ("wait ......", "warte ...........................", ()),
+        ("I have 1,204.50 euros", "Ich habe 1.204,50 Euro", ()),
+        ("I have 12 345 678 euros", "Ich habe 12.345.678 Euro", ()),
+        ("at 3 p.m., page 1204", "um 15 Uhr, Seite 1204", ()),
+        ("page 1204", "Seite 1240", ("numbers",)),
+        ("page 1204", "Seite", ("numbers",)),
+        ("a page", "Seite 100", ("numbers",)),
+        ("see https://example.org/a and {name}", "siehe https://example.org/a und {name}", ()),
+        ("see https://example.org/a", "siehe https://example.org/b", ("tags",)),
+        ("<b>bold</b> %s", "<b>fett %s", ("tags",)),
+        ("5 km", "5 Kilometer", ()),
+    ],
+)
+def test_what_is_implausible(source, translation, expected):
+    assert implausibilities(source, translation, len(source.split()), len(translation.split())) == expected
+
+
+def test_lengths():
+    assert implausibilities("a", "b", 12, 36) == ()
+    assert implausibilities("a", "b", 12, 37) == implausibilities("a", "b", 37, 12) == ("length",)
+    assert implausibilities("a", "b", 1, 11) == ()
+
+
+@given(
+    before=st.text("abc ", max_size=20),
+    part=st.text("xyz", min_size=1, max_size=20),
+    after=st.text("abc ", max_size=20),
+    times=st.integers(1, 6),
+)
+def test_repetitions_by_brute_force(before, part, after, times):
+    """A part four times in a row with at least 11 characters, in a text that has no other repetition."""
+    text = f"{before}{part * times}{after}"
+
+    def repeats(x):
+        sizes = range(1, 61)
+        return any(
+            (x[at : at + size] * 11)[: max(4 * size - 1, 11)] == x[at : at + max(4 * size - 1, 11)]
+            and any(map(str.isalnum, x[at : at + size]))
+            for size in sizes
+            for at in range(len(x) - max(4 * size - 1, 11) + 1)
+        )
+
+    assert ("repetition" in implausibilities("source", text, 5, 5)) == repeats(text)
+
+
+def test_time_is_bounded():
+    source = random.Random(1)
+    for text in (
+        "a " * 8000,
+        "x" * 16000,
+        "".join(source.choice("ab") for _ in range(16000)),
+        "<" * 16000,
+        "1," * 8000,
+    ):
+        implausibilities(text, text + "b", 5, 5)
