@@ -95,10 +95,12 @@ def test_speechbrain(x, nemo):
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("max_distance", [None, 4, 40])
 def test_x_transformers(is_causal, max_distance):
-    query, key, value = torch.randn(3, 2, HEADS, N, DIM // HEADS)
-    table = torch.randn(HEADS, 4 * N - 1)
+    inputs = torch.randn(3, 2, HEADS, N, DIM // HEADS, dtype=torch.float64, requires_grad=True)
+    query, key, value = inputs
+    table = torch.randn(HEADS, 4 * N - 1, dtype=torch.float64)
 
     class Bias(SimpleNamespace):
+        @torch.inference_mode()  # as the bias that ALiBi's module keeps from a validation
         def __call__(self, i: int, j: int) -> Tensor:
             """Return the bias of the last i of j queries, (heads, i, j), constant from `max_distance` on."""
             distance = torch.arange(j) - torch.arange(j - i, j)[:, None]
@@ -110,7 +112,9 @@ def test_x_transformers(is_causal, max_distance):
     for lengths, keys in ((None, torch.ones(2, 1, 1, N).bool()), (LENGTHS, VALID[:, None, None])):
         scores = query @ key.mT * (DIM // HEADS) ** -0.5 + rel_pos(N, N)
         want = scores.masked_fill(~(seen & keys), -torch.inf).softmax(-1) @ value
-        close(PAGE.x_transformers(rel_pos, query, key, value, lengths, is_causal=is_causal), want)
+        got = PAGE.x_transformers(rel_pos, query, key, value, lengths, is_causal=is_causal)
+        close(got, want)
+        close(*(torch.autograd.grad(out.square().sum(), inputs, retain_graph=True)[0] for out in (got, want)))
 
 
 def test_fairseq2(x):

@@ -18,12 +18,26 @@ import torch
 from torch import Tensor, nn
 from transformers.models.vits import modeling_vits
 
-from benchmarks.encoders import padding
+from benchmarks.encoders import padding, remove_randomness
 from relattn.call import Call
 from relattn.integrations import transformers as faster
 from relattn.integrations.transformers import adapters, patching
-from tests.integrations.test_transformers import FAMILIES, Family, build, features, ids, maker, output
+from relattn.integrations.transformers.families import parakeet
+from tests.integrations.test_transformers import (
+    CONVOLUTIONS,
+    FAMILIES,
+    SPEECHT5,
+    Family,
+    build,
+    features,
+    ids,
+    maker,
+    output,
+    sound,
+    stream,
+)
 from tests.integrations.test_transformers import T5 as SMALL_T5
+from tests.support.model_exports import Encoder, outcome
 
 
 @pytest.fixture
@@ -267,7 +281,21 @@ def changed_capture(monkeypatch: pytest.MonkeyPatch) -> str:
     return "attention weights are missing"
 
 
-@pytest.mark.parametrize("change", [changed_scale, changed_names, changed_capture])
+def changed_arguments(monkeypatch: pytest.MonkeyPatch) -> str:
+    own = modeling_vits.VitsAttention.forward
+
+    def forward(
+        module: Any, hidden_states: Tensor, key_value_states: Any = None, attention_mask: Any = None,
+        output_attentions: bool = False, sinks: int = 0,
+    ) -> Any:  # fmt: skip
+        return own(module, hidden_states, key_value_states, attention_mask, output_attentions)
+
+    monkeypatch.setattr(modeling_vits.VitsAttention, "forward", forward)
+    monkeypatch.setattr(modeling_vits.VitsAttention, "__call__", functools.partialmethod(nn.Module.__call__, sinks=1))
+    return "VitsAttention has the arguments sinks"
+
+
+@pytest.mark.parametrize("change", [changed_scale, changed_names, changed_capture, changed_arguments])
 def test_a_family_whose_class_has_changed_is_left_alone(change, monkeypatch, spy, unchecked, caplog):
     model, other, inputs = build(FAMILIES["vits"]), build(FAMILIES["t5"]), ids(30)
     reason = change(monkeypatch)
@@ -284,6 +312,115 @@ def test_a_family_whose_class_has_changed_is_left_alone(change, monkeypatch, spy
     assert re.search(reason, message)
     with faster.enable():
         assert faster.report(other).count(": relattn") == 3
+
+
+def test_the_check_continues_from_a_cache(monkeypatch, unchecked, caplog):
+    def forget(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+        is_new = torch.arange(key.shape[2]) >= key.shape[2] - query.shape[2]
+        return adapters.transformer_xl(query, key, value * is_new[:, None], **options)
+
+    monkeypatch.setattr(parakeet, "transformer_xl", forget)
+    with faster.enable():
+        assert "(NemotronAsrStreamingEncoder): transformers" in faster.report(build(FAMILIES["nemotron"]))
+        assert faster.report(build(FAMILIES["parakeet"])).count(": relattn") == 3
+    (message,) = (record.message for record in caplog.records if "keeps its own code" in record.message)
+    assert "differ by" in message
+
+
+def test_the_version_that_a_family_needs_is_named(monkeypatch, unchecked, caplog):
+    monkeypatch.setattr("relattn.integrations.transformers.family.transformers.__version__", "5.14.1")
+    with faster.enable():
+        reasons = [line.partition(": ")[2] for line in faster.report(build(FAMILIES["t5"])).splitlines()]
+        assert reasons == ["transformers must be 5.15 or later, got 5.14.1"] * 3
+        assert faster.report(build(FAMILIES["vits"])).count(": relattn") == 2
+    assert "T5 keeps its own code: transformers must be 5.15 or later, got 5.14.1" in caplog.messages
+
+
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+def test_a_cache_may_have_either_name(name, monkeypatch, spy):
+    """Transformers 5.24 renamed the argument `past_key_values` to `cache`, and accepts both names."""
+    model, parts = build(FAMILIES["nemotron"]), features(144).split(48, dim=1)
+    right, encoder = stream(model, parts, [None] * 3, 2), type(model)
+    own = encoder.forward
+
+    def forward(
+        module: Any, input_features: Tensor, attention_mask: Any = None, position_ids: Any = None, cache: Any = None,
+        **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        return own(module, input_features, attention_mask, position_ids, cache, **kwargs)
+
+    monkeypatch.setattr(encoder, "forward", forward)
+    options: dict[str, Any] = {"use_cache": True, "num_lookahead_tokens": 2}
+    with faster.enable(model):
+        for part, states in zip(parts, right, strict=True):
+            out = output(model, part, **options)
+            torch.testing.assert_close(out.last_hidden_state, states, rtol=0, atol=2e-5)
+            options |= {name: out.past_key_values, "padding_cache": out.padding_cache}
+    assert spy.call_count == 2 * len(parts)
+
+
+def test_an_argument_that_the_replacement_lacks_runs_the_models_own_code():
+    """Keys of another sequence are not part of T5's encoder, but its attention accepts them."""
+    attention = build(FAMILIES["t5"]).encoder.block[0].layer[0].SelfAttention
+    states, others = torch.randn(2, 1, 12, 32)
+    own = output(attention, states, key_value_states=others)[0]
+    with faster.enable():
+        assert torch.equal(output(attention, states, key_value_states=others)[0], own)
+        assert not torch.allclose(output(attention, states)[0], own)
+        with pytest.raises(TypeError, match="hidden_states"):  # as without relattn
+            attention(states, hidden_states=states)
+
+
+@pytest.mark.parametrize(
+    ("name", "exporter"),
+    [("deberta", "torch.export"), ("deberta-v3", "torch.jit.trace"), ("mpnet", "ONNX, dynamo=False"),
+     ("parakeet", "torch.jit.trace"), ("t5", "ONNX, dynamo=False"), ("wav2vec2-bert relative", "torch.export")],
+)  # fmt: skip
+def test_exports_of_enabled_models_are_right_at_other_lengths(name, exporter):
+    assert outcome(name, exporter, enabled=True) == "right"
+
+
+def test_a_model_with_a_window_is_not_exported():
+    model = build(FAMILIES["parakeet"])
+    with faster.enable(model, window=(9, 9)), pytest.raises(ValueError, match=r"window must be None .* exports"):
+        torch.export.export(Encoder(model), (features(90),))
+
+
+@pytest.mark.parametrize("task", ["TextToSpeech", "SpeechToText", "SpeechToSpeech"])
+def test_speecht5_with_a_decoder_trains_and_generates_alike(task, spy):
+    settings = SPEECHT5 | CONVOLUTIONS | {
+        "encoder_max_relative_position": 12, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 48,
+        "vocab_size": 30, "speaker_embedding_dim": 8, "use_guided_attention_loss": False, "mask_time_prob": 0.0,
+        "apply_spec_augment": False,
+    }  # fmt: skip
+    model: Any = build(Family(maker(f"SpeechT5For{task}", "SpeechT5Config", "eager", **settings), ids))
+    remove_randomness(model)
+    inputs = {"input_ids": ids(60)} if task == "TextToSpeech" else {"input_values": sound(90)}
+    inputs["attention_mask"] = padding(next(iter(inputs.values())))
+    labels = ids(7) if task == "SpeechToText" else torch.randn(2, 12, 80)
+    speaker = {} if task == "SpeechToText" else {"speaker_embeddings": torch.randn(2, 8)}
+
+    def results() -> list[Tensor]:
+        torch.manual_seed(2)  # the dropout before the decoder stays on
+        model.zero_grad()
+        out = model(**inputs, **speaker, labels=labels)
+        loss = out.spectrogram.mean() if task == "SpeechToSpeech" else out.loss  # it has no loss
+        loss.backward()
+        if task == "SpeechToText":
+            generated = model.generate(**inputs, max_new_tokens=9, do_sample=False)
+        else:
+            generated = model.generate_speech(**inputs, maxlenratio=0.2, **speaker)
+        return [loss.detach(), generated, *(p.grad for p in model.parameters() if p.grad is not None)]
+
+    own = results()
+    assert spy.call_count == 0
+    with faster.enable(model):
+        report = faster.report(model)
+        ours = results()
+    assert (report.count(": relattn"), report.count(": decoder attention")) == (3, 4)
+    assert spy.call_count >= 4  # two layers, two calls
+    for x, y in zip(ours, own, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-5 * float(y.abs().max()) + 1e-7)
 
 
 def test_the_check_changes_no_random_numbers_and_no_defaults(unchecked, caplog):

@@ -29,9 +29,9 @@ def identity(line: str) -> list[tuple[int, int]]:
         ("click %s now", "click now"),
         ("(see https://x.org/a_(b). Or <i>this</i>)", "(see). Or this)"),
         ("<b><i>a</i> b</b> c", "a b c"),
-        ("5 km, 12.5% and 3 GB", ", and"),
+        ("5 km, 12.5% and 3 GB", "and"),
         ("mail me@x.de, $5 or 3 GB <br/> end <br> x", "mail, or end x"),
-        ("x={v} {n}th (%s) -%d", "x= th () -"),
+        ("x={v} {n}th (%s) -%d", "x= th -"),
         ("all {a} <b>c</b>{d}{v} e", "all c e"),
         ("<b>May </b><i>3</i>, 1999", "May 3, 1999"),
         ("a <b>b </b>c<i> d</i>", "a b c d"),
@@ -39,6 +39,12 @@ def identity(line: str) -> list[tuple[int, int]]:
         ("<b>{x} c %s</b>", "c"),
         ("$5 or €1,000.50, not 5 nor x$5", "or, not 5 nor x$5"),
         ("50 of %d%% <!-- a note -->", "50 of"),
+        ("May 1943; <b>43.6%</b>; CHF8", "May 1943; CHF8"),
+        ("<b><i>4 kg</i></b>, a, <u>5 km</u>, {x}; b (<b>$5</b>), {y}.", "a; b."),
+        ("a {x}{y} b <b>{x}</b>c", "a b c"),
+        ("a; <b> 3 % </b>; «%s» b<u> {x} {y}</u>, {x}: c", "a; b: c"),
+        ("<b>5 km a {x}</b><i>{y}b 7 kg</i>; {y}", "a b"),
+        ("a<br/>$5 <br/>b 5 km<sup>2</sup>", "a b 2"),
         ("a < b > c, 100 % {not a name} 5 kmh 10%s", "a < b > c, {not a name} 5 kmh 10%s"),
         ("no tags  at   all ", "no tags  at   all "),
         ("", ""),
@@ -78,6 +84,17 @@ def test_stripped_lines_and_their_restoration(line, left):
         ("<i>12.5</i><b>xy</b>.", "12,5 xy.", "00", "<i>12,5</i><b> xy</b>.", []),
         ("un<b>wise</b> a", "A dumm", "10", "A <b>dumm</b>", []),
         ("<u>p</u><b>qr</b> a", "A xyz", "10", "A <u>xyz</u><b></b>", []),
+        # numbers and placeholders keep their distance and their pair, and items of a list their place
+        ("May 1943; <b>43.6%</b>; CHF8", "Mai 1943; CHF 8", "0122", "Mai 1943; <b>43.6%</b>; CHF 8", []),
+        ("May 5; <b>43.6%</b>; c", "5. Mai; c", "102", "5. Mai; <b>43.6%</b>; c", []),
+        ("5 km; a b; <i>7 kg</i>", "B A", "10", "5 km; B A; <i>7 kg</i>", []),
+        ("a <b>$5</b> b", "A B", "01", "A <b>$5</b> B", []),
+        ("a <b>5 km b</b> c", "C B A", "210", "C <b>5 km B</b> A", []),
+        ("a <b>b c 5 km</b> d", "D C B A", "3210", "D <b>C B 5 km</b> A", []),
+        ("a <b>b {x} c</b> d", "B A D C", "1032", "<b>B {x}</b> A D C", []),
+        ("{x}{y} a 12", "12 A", "10", "12 {x}{y} A", []),
+        ("a12 <b>5 km</b>", "12a", "-", "12a <b>5 km</b>", ["<b>5 km</b>"]),
+        ("12<b>b 5 km</b> c", "C12 B", "10", "C12 <b>B 5 km</b>", []),
         # spaces and punctuation in a pair
         ("<u>a </u><b>b</b>, c", "B A C", "102", "<b>B</b> <u>A </u>C", []),
         ("a<b> b</b><i>, c</i>", "A B, C", "012", "A<b> B</b>, <i>C</i>", []),
@@ -96,7 +113,27 @@ def test_pairs_of_tags():
 
 
 @pytest.mark.parametrize(
-    "part", ["a", "<!--", "<a ", "{{", "1.", "%0", "http://", "a@", "<b>", "<b>x</b>", "$1,", "www."]
+    "part",
+    [
+        "a",
+        "<!--",
+        "<a ",
+        "{{",
+        "1.",
+        "%0",
+        "http://",
+        "a@",
+        "<b>",
+        "<b>x</b>",
+        "$1,",
+        "www.",
+        "<",
+        "a {x} ",
+        "(",
+        "{x}, ",
+        "a; $5; ",
+        "({x})",
+    ],
 )
 def test_time_is_linear_in_the_length_of_a_line(part):
     start = time.process_time()
@@ -127,6 +164,9 @@ def test_each_tag_occurs_once_in_a_translation(parts, words):
         rest = rest.replace(tag, " ")
     assert rest.replace(" ", "") == "".join(translation)
     assert Counter(guessed) <= tags
+    glued = re.compile(r"\w(?:5\u00a0km|12\.5%)|(?:5\u00a0km|12\.5%)\w")
+    if not glued.search(re.sub("</?[biu]>|<br/>", "", line)):
+        assert not glued.search(re.sub("</?[biu]>|<br/>", "", text))
     assert "  " not in text
 
 

@@ -300,7 +300,8 @@ class Translator(ABC):
         batch_indices = batch_by_size(np.lexsort((-lengths, prefix_lengths)), lengths, MAX_TOKENS, max_sentences)
         batches = [[requests[i] for i in indices] for indices in batch_indices]
 
-        batch_results = self.map_batches(lambda batch: self._translate_batch(batch, search, options), batches)
+        tagged = {first_line + i for i, source in enumerate(stripped) if source.tags}
+        batch_results = self.map_batches(lambda batch: self._translate_batch(batch, search, options, tagged), batches)
         for batch, translations in zip(batches, batch_results, strict=True):
             for request in batch:
                 prefix = prefixes[request.number - first_line]
@@ -326,9 +327,12 @@ class Translator(ABC):
         return results
 
     def _translate_batch(
-        self, requests: list[Request], search: SearchConfig, options: TranslateOptions
+        self, requests: list[Request], search: SearchConfig, options: TranslateOptions, tagged: set[int]
     ) -> dict[int, list[Translation]]:
-        """Return the translations of some requests by line number, with alignments if they are needed."""
+        """Return the translations of some requests by line number, with alignments if they are needed.
+
+        `tagged` are the numbers of the lines whose tags are restored.
+        """
         hypotheses = self.search_batch(requests, search, options)
         pairs = [
             (request, hypothesis)
@@ -337,9 +341,10 @@ class Translator(ABC):
         ]
         alignments: list[list[tuple[int, int]]] = [[]] * len(pairs)
         if options.align or options.keep_tags:
-            alignments = self.align_batch(
-                [request.src_ids for request, _ in pairs], [hypothesis.tokens for _, hypothesis in pairs]
-            )
+            aligned = [i for i, (request, _) in enumerate(pairs) if options.align or request.number in tagged]
+            sides = [pairs[i][0].src_ids for i in aligned], [pairs[i][1].tokens for i in aligned]
+            for i, links in zip(aligned, self.align_batch(*sides), strict=True):
+                alignments[i] = links
         penalty = length_penalty(search.length_penalty, search.alpha)
         translations: dict[int, list[Translation]] = {request.number: [] for request in requests}
         for (request, hypothesis), alignment in zip(pairs, alignments, strict=True):

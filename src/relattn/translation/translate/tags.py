@@ -6,14 +6,19 @@ unchanged. The word alignment determines its place: a pair of tags encloses the 
 enclosed, and any other tag stands next to the word that is aligned with its neighbour. If the neighbours have no
 alignment, the place is a guess, and the tag is reported. A tag of a pair within a word, as in `H<sub>2</sub>O`, is put
 within the translation of the word if the part before it or the part after it is the same there.
+
+Tags that touch each other stay together, and so does a pair with what it encloses if that has no word. An item of a
+list takes a comma or semicolon with it, so that the model does not read an empty item.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from relattn.translation.data.text_files import has_text
@@ -30,7 +35,7 @@ _TAG = re.compile(
     "|".join(
         (
             r"(?P<close></[A-Za-z][^<>]*>)",
-            r"(?P<single><[A-Za-z][^<>]*/>|<!--.*?-->)",
+            r"(?P<single><[A-Za-z][^<>]*/>|<!--(?:(?!<!--).)*?-->)",
             r"(?P<open><[A-Za-z][^<>]*>)",
             r"\{\{[^{}]*\}\}|\$?\{[^{}\s]*\}",
             r"%%",
@@ -46,6 +51,11 @@ _SPACE = " "
 _WORD = re.compile(r"[^ ]+")
 _OPENING_MARKS, _CLOSING_MARKS = "([{«„“‘¿¡\"'", ".,;:!?)]}»”’…\"'"
 _OPENING, _CLOSING = tuple(_OPENING_MARKS), tuple(_CLOSING_MARKS)
+_SEPARATORS = tuple(",;，；、")
+_SEPARATOR = re.compile(f"[{''.join(_SEPARATORS)}](?!\\d)")
+_BRACKETS = {"(": ")", "[": "]", "{": "}", "«": "»", "»": "«", "„": "“", "“": "”", "‘": "’", '"': '"', "'": "'"}
+_MARKUP = re.compile("<[^<>]*>")
+_ENDS = ("", *".,;:!?)]}…。，；、")  # what follows the last item of a list, or another item
 _NO_SPACE_AFTER, _NO_SPACE_BEFORE = ("", _SPACE, *_OPENING), ("", _SPACE, *_CLOSING)
 
 
@@ -57,8 +67,8 @@ class Tag:
         text: the tag as it is written.
         kind: "open", "close" or, if it is not one of a pair, "single".
         at: number of characters before it in the stripped line.
-        left: whether a word stood directly before it, without a space.
-        right: whether a word stood directly after it, without a space.
+        left: whether a word stood directly before it, without a space; tags of pairs between them do not matter.
+        right: whether a word stood directly after it, without a space; tags of pairs between them do not matter.
     """
 
     text: str
@@ -77,12 +87,31 @@ class StrippedLine:
         tags: the tags, in the order of the line.
         opening: index of each closing tag -> index of the tag that it closes.
         original: the whole line.
+        pattern: pattern of a tag.
     """
 
     line: str
     tags: tuple[Tag, ...]
     opening: dict[int, int]
     original: str
+    pattern: re.Pattern[str]
+
+
+@dataclass
+class _Part:
+    """A part of a line that is not translated: one tag of a pair, or a single tag.
+
+    Attributes:
+        kind: as in `Tag`.
+        start: offset in the line.
+        end: offset after it.
+        match: index of the tag of a pair among all matches.
+    """
+
+    kind: str
+    start: int
+    end: int
+    match: int
 
 
 def strip_tags(line: str, pattern: re.Pattern[str] = _TAG) -> StrippedLine:
@@ -92,42 +121,134 @@ def strip_tags(line: str, pattern: re.Pattern[str] = _TAG) -> StrippedLine:
         line: any line.
         pattern: pattern of a tag, with groups named "open" and "close" for those of a pair.
     """
+    matches = list(pattern.finditer(line))
+    pairs = _pairs(matches)
+    parts = _join_touching(_with_punctuation(line, _join_touching(_parts(line, matches, pairs))))
+    outer_left, outer_right = _outer_offsets(parts)
     text, end = "", 0
     tags: list[Tag] = []
-    ends: list[int] = []  # offset after each tag
-    opening: dict[int, int] = {}
-    unclosed: list[int] = []  # indices of tags that may still be closed: pairs are nested and do not overlap
-    for match in [*pattern.finditer(line), None]:
-        after = line[end : len(line) if match is None else match.start()]
+    for number, part in enumerate([*parts, None]):
+        after = line[end : len(line) if part is None else part.start]
         if tags and (not text or text.endswith(_SPACE)):  # the spaces on both sides of the tag are left
             after = after.lstrip(_SPACE)
-            if after[:1] in _CLOSING or (not after and match is None):
+            if after[:1] in _CLOSING or (not after and part is None):
                 text = text.rstrip(_SPACE)
                 for tag in reversed(tags):
                     if tag.at <= len(text):
                         break
                     tag.at = len(text)
         text += after
-        if match is not None:
-            end = match.end()
-            left = line[: match.start()][-1:] not in _NO_SPACE_AFTER
-            right = line[end:][:1] not in _NO_SPACE_BEFORE
-            tags.append(Tag(match[0], "single", len(text), left, right))
-            ends.append(end)
-            number = len(tags) - 1
-            if match.lastgroup == "open":
-                unclosed.append(number)
-            elif match.lastgroup == "close":
-                candidates = [
-                    position for position, index in enumerate(unclosed) if _name(tags[index]) == _name(tags[number])
-                ]
-                if candidates:
-                    opening[number] = unclosed[candidates[-1]]
-                    tags[number].kind, tags[opening[number]].kind = "close", "open"
-                    tags[number].left = line[match.start() - 1] != _SPACE
-                    tags[opening[number]].right = line[ends[opening[number]]] != _SPACE
-                    del unclosed[candidates[-1] :]
-    return StrippedLine(text, tuple(tags), opening, line)
+        if part is not None:
+            end = part.end
+            left = line[: outer_left[number]][-1:] not in _NO_SPACE_AFTER
+            right = line[outer_right[number] :][:1] not in _NO_SPACE_BEFORE
+            if part.kind == "close":
+                left = line[part.start - 1] != _SPACE
+            elif part.kind == "open":
+                right = line[part.end] != _SPACE
+            tags.append(Tag(line[part.start : part.end], part.kind, len(text), left, right))
+    numbers = {part.match: number for number, part in enumerate(parts) if part.kind != "single"}
+    opening = {numbers[last]: numbers[first] for last, first in pairs.items() if last in numbers}
+    return StrippedLine(text, tuple(tags), opening, line, pattern)
+
+
+def _pairs(matches: Sequence[re.Match[str]]) -> dict[int, int]:
+    """Return the index of each closing tag -> index of the tag that it closes. Pairs are nested and do not overlap."""
+    opening: dict[int, int] = {}
+    unclosed: list[int] = []
+    by_name: dict[str, list[int]] = defaultdict(list)
+    for number, match in enumerate(matches):
+        if match.lastgroup == "open":
+            unclosed.append(number)
+            by_name[_name(match[0])].append(number)
+        elif match.lastgroup == "close" and by_name[_name(match[0])]:
+            opening[number] = by_name[_name(match[0])][-1]
+            while by_name[_name(match[0])][-1:] == [opening[number]]:
+                by_name[_name(matches[unclosed.pop()][0])].pop()
+    return opening
+
+
+def _parts(line: str, matches: Sequence[re.Match[str]], pairs: dict[int, int]) -> list[_Part]:
+    """Return the parts that are not translated. A pair that encloses no words is a single tag with all it encloses.
+
+    It is not if it has spaces at its ends that may separate the words around it.
+    """
+    closing = {first: last for last, first in pairs.items()}
+    texts, spaces, end, after_pair = [0], [0], 0, True  # numbers of texts and of such spaces before each tag
+    for number, match in enumerate(matches):
+        text, is_paired = line[end : match.start()], number in pairs or number in closing
+        texts.append(texts[-1] + bool(text.strip(_SPACE)))
+        spaces.append(spaces[-1] + bool(text and (is_paired or after_pair)))
+        end, after_pair = match.end(), is_paired
+    parts: list[_Part] = []
+    number = 0
+    while number < len(matches):
+        last, kind = number, "close" if number in pairs else "single"
+        if number in closing:
+            last, kind = closing[number], "single"
+            start, end = matches[number].start(), matches[last].end()
+            is_apart = line[start - 1 : start] in ("", _SPACE) or line[end : end + 1] in ("", _SPACE)
+            is_bare = spaces[last + 1] == spaces[number + 1] or (is_apart and last > number + 1)
+            if texts[last + 1] > texts[number + 1] or not is_bare:
+                last, kind = number, "open"
+        parts.append(_Part(kind, matches[number].start(), matches[last].end(), number))
+        number = last + 1
+    return parts
+
+
+def _with_punctuation(line: str, parts: list[_Part]) -> list[_Part]:
+    """Extend single tags by the brackets around them, and by the separator before an item or after the first item."""
+    has_text, end = False, 0
+    for number, part in enumerate(parts):
+        following = parts[number + 1].start if number + 1 < len(parts) else len(line)
+        if part.kind == "single":
+            while end < part.start and part.end < following and _BRACKETS.get(line[part.start - 1]) == line[part.end]:
+                part.start, part.end = part.start - 1, part.end + 1
+            before = line[end : part.start].rstrip(_SPACE)
+            if before.endswith(_SEPARATORS) and (has_text or before[:-1].strip()):
+                if _next_character(line, parts, number) in _ENDS:
+                    part.start = end + len(before) - 1
+            elif not has_text and not before and line[part.end : following][:1] in _SEPARATORS:
+                part.end += line[part.end + 1 :][:1] == _SPACE and bool(line[part.end + 1 :].strip())
+        has_text = has_text or bool(line[end : part.start].strip())
+        end = part.end
+    return parts
+
+
+def _next_character(line: str, parts: list[_Part], number: int) -> str:
+    """Return the first character of the text after a part and tags of pairs; empty at the end of the line."""
+    while True:
+        part, following = parts[number], parts[number + 1] if number + 1 < len(parts) else None
+        text = line[part.end : len(line) if following is None else following.start].strip(_SPACE)
+        if text or following is None:
+            return text[:1]
+        if following.kind == "single":
+            return line[following.start]
+        number += 1
+
+
+def _join_touching(parts: list[_Part]) -> list[_Part]:
+    """Join single tags that touch each other."""
+    joined: list[_Part] = []
+    for part in parts:
+        if joined and joined[-1].kind == part.kind == "single" and joined[-1].end == part.start:
+            joined[-1].end = part.end
+        else:
+            joined.append(part)
+    return joined
+
+
+def _outer_offsets(parts: list[_Part]) -> tuple[list[int], list[int]]:
+    """Return, for each part, the offset before the tags of pairs that touch it on the left, and that on the right."""
+    left = [part.start for part in parts]
+    right = [part.end for part in parts]
+    for number, (part, following) in enumerate(pairwise(parts)):
+        if part.end == following.start and part.kind != "single":
+            left[number + 1] = left[number]
+    for number in range(len(parts) - 2, -1, -1):
+        if parts[number].end == parts[number + 1].start and parts[number + 1].kind != "single":
+            right[number] = right[number + 1]
+    return left, right
 
 
 def restore_tags(stripped: StrippedLine, translation: str, links: Links) -> tuple[str, list[str]]:
@@ -146,25 +267,45 @@ def restore_tags(stripped: StrippedLine, translation: str, links: Links) -> tupl
         aligned.setdefault(source_index, []).append(target_index)
     offsets: dict[int, int] = {}  # index of the tag -> offset in the translation
     uncertain = []
+    tags = list(stripped.tags)
     spans = _target_spans(stripped, source, target, links)
     cuts = _cuts(stripped, source, target, links)
+    separators = _separator_offsets(stripped.line), _separator_offsets(translation)
     for number, tag in enumerate(stripped.tags):
         if number in spans:
             offsets[number] = _offset_of_paired_tag(number, stripped, target, spans[number], cuts)
         else:
-            anchor = stripped.tags[stripped.opening.get(number, number)]  # a pair that encloses nothing stays together
-            offsets[number], certain = _offset_by_neighbour(anchor, stripped.line, source, target, aligned)
+            anchor = stripped.opening.get(number, number)  # a pair whose words are not aligned stays together
+            offsets[number], certain = _offset_in_list(
+                tag, stripped.line, translation, *separators
+            ) or _offset_by_neighbour(anchor, stripped, source, target, aligned)
             if not certain:
                 uncertain.append(tag.text)
-    _move_into_pairs(offsets, {number: stripped.tags[number] for number in spans}, stripped.line, translation)
+                if tag.kind == "single":  # it must not touch another word
+                    tags[number] = replace(tag, left=False, right=False)
+    _move_into_pairs(offsets, {number: tags[number] for number in spans}, stripped.line, translation)
     _nest_pairs(offsets, stripped.opening)
+    for number in _keep_in_pairs(offsets, stripped):
+        at, text = offsets[number], _MARKUP.sub("", tags[number].text)
+        if translation[at - 1 : at].strip() and translation[at : at + 1].strip():  # a pair ends within a word
+            tags[number] = replace(tags[number], left=not text[:1].isalnum(), right=not text[-1:].isalnum())
     lost = {  # tags of pairs whose words have no translation
         number
         for closing, opening in stripped.opening.items()
         for number in (opening, closing)
-        if offsets[opening] == offsets[closing] and stripped.tags[opening].at < stripped.tags[closing].at
+        if offsets[opening] == offsets[closing] and tags[opening].at < tags[closing].at
     }
-    return _insert(translation, _sort_tags(offsets, stripped.opening), stripped.tags, lost), uncertain
+    text = _insert(translation, _sort_tags(offsets, stripped.opening), tags, lost)
+    return text, [*uncertain, *_damaged(stripped, translation, text)]
+
+
+def _damaged(stripped: StrippedLine, translation: str, text: str) -> list[str]:
+    """Return what was not translated and occurs less often in a text than in its line and in the translation alone."""
+    line, alone, found = (
+        Counter(match[0] for match in stripped.pattern.finditer(each))
+        for each in (stripped.original, translation, text)
+    )
+    return list((line & (line + alone - found)).elements())
 
 
 def _target_spans(
@@ -372,8 +513,8 @@ def _ranks(offsets: dict[int, int], opening: dict[int, int]) -> dict[int, int]:
     return ranks
 
 
-def _name(tag: Tag) -> str:
-    return tag.text.strip("</>").split(maxsplit=1)[0].lower()
+def _name(tag: str) -> str:
+    return tag.strip("</>").split(maxsplit=1)[0].lower()
 
 
 def _range_without_punctuation(text: str) -> tuple[int, int]:
@@ -392,13 +533,48 @@ def _offset_after(word: re.Match[str], line: str, tag: Tag) -> int:
     return word.start() + (_range_without_punctuation(word[0])[1] if line[tag.at :][:1] in _CLOSING else len(word[0]))
 
 
+def _separator_offsets(text: str) -> dict[str, list[int]]:
+    """Return the offsets of each separator of items in a text, without those between digits."""
+    offsets: dict[str, list[int]] = defaultdict(list)
+    for match in _SEPARATOR.finditer(text):
+        offsets[match[0]].append(match.start())
+    return offsets
+
+
+def _offset_in_list(
+    tag: Tag, line: str, translation: str, source: dict[str, list[int]], target: dict[str, list[int]]
+) -> tuple[int, bool] | None:
+    """Return what `_offset_by_neighbour` does for an item of a list that has as many separators in the translation.
+
+    `source` and `target` are the offsets of the separators in the line and in the translation.
+    """
+    if tag.text.endswith(_SEPARATORS) and not tag.at:
+        return 0, True
+    if not tag.text.startswith(_SEPARATORS):
+        return None
+    if not line[tag.at :].strip():
+        return len(translation.rstrip()), True
+    offsets, target_offsets = source.get(line[tag.at], []), target.get(line[tag.at], [])
+    index = bisect_left(offsets, tag.at)
+    if offsets[index : index + 1] != [tag.at] or len(offsets) != len(target_offsets):
+        return None
+    return target_offsets[index], True
+
+
 def _offset_by_neighbour(
-    tag: Tag, line: str, source: list[re.Match[str]], target: list[re.Match[str]], aligned: dict[int, list[int]]
+    number: int,
+    stripped: StrippedLine,
+    source: list[re.Match[str]],
+    target: list[re.Match[str]],
+    aligned: dict[int, list[int]],
 ) -> tuple[int, bool]:
-    """Return the offset in the translation of a tag that encloses nothing, and whether a neighbour is aligned."""
+    """Return the offset in the translation of a tag beside a word, and whether that is its neighbour."""
+    tag, line, tags = stripped.tags[number], stripped.line, stripped.tags
     before = max((i for i, word in enumerate(source) if word.start() < tag.at), default=-1)
     after = min((i for i, word in enumerate(source) if word.end() > tag.at), default=len(source))
     follows = not (tag.right and not tag.left)  # whether it belongs to the word before it
+    if (edge := _edge(number, stripped)) is not None:
+        follows = tags[edge].kind == "close"
     for distance in range(len(source) + 1):
         for is_before in (follows, not follows):
             word = before - distance if is_before else after + distance
@@ -410,27 +586,64 @@ def _offset_by_neighbour(
     return target[-1].end() if target else 0, False
 
 
+def _edge(number: int, stripped: StrippedLine) -> int | None:
+    """Return the tag of a pair whose first or last word a single tag stands for, if any."""
+    tags, line = stripped.tags, stripped.line
+    edges = []
+    if tags[number].kind == "single":
+        if number > 0 and tags[number - 1].kind == "open" and not line[tags[number - 1].at : tags[number].at].strip():
+            edges.append(number - 1)
+        following = tags[number + 1] if number + 1 < len(tags) else None
+        if following is not None and following.kind == "close" and not line[tags[number].at : following.at].strip():
+            edges.append(number + 1)
+    return edges[0] if len(edges) == 1 else None
+
+
+def _keep_in_pairs(offsets: dict[int, int], stripped: StrippedLine) -> list[int]:
+    """Move single tags that a pair encloses into it, or to its end if they stand there, and return those that moved."""
+    closing = {first: last for last, first in stripped.opening.items()}
+    enclosing: list[int] = []  # opening tags
+    moved = []
+    for number, tag in enumerate(stripped.tags):
+        if tag.kind == "open":
+            enclosing.append(number)
+        elif tag.kind == "close":
+            enclosing.pop()
+        elif enclosing:
+            edge = _edge(number, stripped)
+            lower, upper = offsets[enclosing[-1]], offsets[closing[enclosing[-1]]]
+            at = min(max(lower, offsets[number]), upper) if edge is None else offsets[edge]
+            if at != offsets[number]:
+                moved.append(number)
+            offsets[number] = at
+    return moved
+
+
 def _insert(translation: str, inserted: list[tuple[int, int]], tags: Sequence[Tag], lost: set[int]) -> str:
     """Insert tags at offsets of a translation, with spaces where the source had them, but not next to `lost` tags."""
     text, at, needs_space = "", 0, False  # needs_space: a space precedes the next segment
     last_character = ""  # before the tags of pairs at the end of the text
-    is_single = False  # whether the last character belongs to a single tag
+    previous = ""  # kind of the last tag since the last segment; a closing tag after a single tag does not count
     for offset, number in inserted:
         tag = tags[number]
         segment, at = translation[at:offset], offset
         text = _join(text, segment, needs_space)
         if segment:
-            needs_space, last_character, is_single = False, segment[-1:], False
+            needs_space, last_character, previous = False, segment[-1:], ""
         if number in lost:
             text += tag.text
             continue
-        has_space_before = tag.kind == "single" or (tag.kind == "close" and is_single)
-        text = _join(text, tag.text, needs_space or (has_space_before and not tag.left))
-        needs_space = tag.kind != "close" and not tag.right
+        if tag.kind == "close" and previous == "single":  # the space after the single tag follows the pair
+            text = _join(text, tag.text, not tag.left)
+            continue
+        touches = last_character.isalnum() and _MARKUP.sub("", tag.text)[:1].isalnum()
+        is_first = previous == "open" and not touches  # of a pair
+        text = _join(text, tag.text, needs_space or (tag.kind == "single" and not tag.left and not is_first))
+        needs_space, previous = tag.kind != "close" and not tag.right, tag.kind
         if tag.kind == "open" and (last_character == _SPACE or (not last_character and tag.at)):
             needs_space = False
         if tag.kind == "single":
-            last_character, is_single = tag.text[-1:], True
+            last_character = tag.text[-1:]
     return _join(text, translation[at:], needs_space)
 
 
