@@ -9,6 +9,7 @@ import re
 import shutil
 import stat
 import uuid
+import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -44,7 +45,7 @@ def putting(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {reason(error)}; what was there before is kept") from error
     finally:
-        if old.exists() and not path.exists():
+        if os.path.lexists(old) and not os.path.lexists(path):
             old.rename(path)
         remove(old)
         remove(aside)
@@ -80,6 +81,13 @@ def require_regular(*paths: str | Path) -> None:
     for path in map(Path, paths):
         special = path.exists() and not (path.is_file() or path.is_dir())
         require(not special, f"{path} must be a regular file, got a pipe or a device")
+
+
+def require_unique_entries(path: Path) -> None:
+    """Raise an InputError if a zip archive, such as a checkpoint of PyTorch, has two entries of one name."""
+    with suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        require(len({*names}) == len(names), f"{path}: damaged: it must have each entry once, got one twice")
 
 
 def require_outside(path: Path, source: Path) -> None:

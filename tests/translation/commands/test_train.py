@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,23 @@ def test_wrong_flags(relattn, recipe_file, finished, monkeypatch, flags, message
     monkeypatch.chdir(recipe_file.parent)
     arguments = flags.format(finished=finished.out).split()
     assert_refused(relattn("train", recipe_file, *arguments), message.format(finished=finished.out))
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "",
+        "--data.train_src=pipe",
+        "--data.valid_src=pipe",
+        "--data.train_list=pipe --data.train_src= --data.train_tgt=",
+    ],
+)
+def test_pipes_are_refused(relattn, recipe_file, monkeypatch, flags):
+    """Nothing writes to them, so reading one would wait for ever."""
+    monkeypatch.chdir(recipe_file.parent)
+    os.mkfifo("pipe")
+    assert_refused(relattn("train", recipe_file if flags else "pipe", *flags.split()), "pipe must be a regular file")
     assert not Path("run").exists()
 
 

@@ -157,6 +157,7 @@ def test_errors_before_a_server_starts(model, tmp_path, capsys, monkeypatch):
         for arguments, message in (
             (f"{model} --port {taken.getsockname()[1]}", "cannot listen on 127.0.0.1, port"),
             (f"{model} --port 70000", "port must be"),
+            (f"{model} --host=", "host must be an address to listen on"),
             (f"{model} --host no.such.host.invalid", "cannot listen on no.such.host.invalid"),
             (f"{model} {model}", "one model per language pair"),
             (f"{model} --keys {tmp_path}/none", "cannot be read"),

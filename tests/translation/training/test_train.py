@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 import os
 import shutil
 import signal
 import stat
+import zipfile
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -23,6 +25,7 @@ from filelock import FileLock
 from relattn.translation import bundle
 from relattn.translation.commands import main as cli
 from relattn.translation.config import AugmentConfig, Recipe, StageConfig, dump
+from relattn.translation.data.storage import open_pairs, write_pairs
 from relattn.translation.data.text_files import read_parallel
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import Diverged, InputError
@@ -328,6 +331,7 @@ def tree(directory: Path) -> dict[str, bytes | None]:
         ({"train": {"init_from": "nowhere"}}, "nowhere: no such directory"),
         ({"train": {"devices": 3, "accelerator": "gpu"}}, "devices .* got 3"),
         ({"train": {"nodes": 2}}, "nodes 2"),
+        ({"model": {"positions": "learned", "max_positions": 9}, "data": {"max_length": 9}}, "at most 8, .* got 9"),
         ({"model": {"clip": 3, "norm": "post"}, "train": {"init_from": "bundle"}}, "clip: 2 → 3; norm: pre → post"),
     ],
     ids=str,
@@ -423,12 +427,33 @@ def writes(name: str, content: str) -> Callable[[Path], object]:
     return lambda out: (out / name).write_text(content)
 
 
+def truncates(size: int) -> Callable[[Path], object]:
+    return lambda out: os.truncate(out / "data/train.arrow", size)
+
+
+def lose_a_pair(out: Path) -> None:
+    path = out / "data/train.arrow"
+    pairs = open_pairs(path)
+    write_pairs(path, [(*map(list, pairs.row(0)), 1)], vocab_size=300)
+
+
+def repeat_an_entry(out: Path) -> None:
+    for path in checkpoints.list_checkpoints(out / "checkpoints"):
+        with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+            archive.writestr(archive.namelist()[0], archive.read(archive.namelist()[0]))
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        path.with_suffix(".sha256").write_text(f"{digest}  {path.name}\n")
+
+
 @pytest.mark.parametrize(
     ("damage", "fact"),
     [
         (rewrite_checkpoint(model={}), "checkpoint of step 6 .*"),
         (rewrite_checkpoint(optimizer=3), "checkpoint of step 6 .*"),
         (rewrite_checkpoint(progress={"epochs": 1}), "checkpoint of step 6 .*"),
+        (repeat_an_entry, r"step-00000006\.ckpt: damaged: it must have each entry once.*"),
+        *((truncates(size), r"train\.arrow: .*") for size in (0, 4, 100, 1000)),
+        (lose_a_pair, r"train\.arrow: .* must have 48 pairs, got 1"),
         (replace_tokenizer, r"tokenizer\.model must be the tokenizer that this run started with.*"),
         (writes("data/text.json", "{"), r"text\.json: .*"),
         (writes("data/text.json", '{"digests": 3}'), r"text\.json: .*"),
@@ -454,6 +479,17 @@ def test_damaged_run_is_not_resumed(tmp_path, finished, damage, fact):
         with pytest.raises(InputError, match=fact):
             average_run(out, 2, tmp_path / "mean")
         assert not (tmp_path / "mean").exists()
+
+
+def test_run_with_a_directory_of_another_user_is_not_resumed(tmp_path, finished, monkeypatch):
+    """Without its checkpoints, it would start again."""
+    shutil.copytree(finished.out, tmp_path / "run")
+    before, run = tree(tmp_path), with_train(replace(finished, out=str(tmp_path / "run")), steps=8)
+    for name in ("checkpoints", "tensorboard", "data"):
+        monkeypatch.setattr(os, "access", lambda path, mode, name=name: Path(path).name != name)
+        with pytest.raises(InputError, match=f"run/{name} must be readable and writable"):
+            train(run, resume=True, show=False)
+    assert tree(tmp_path) == before
 
 
 def test_run_is_not_resumed_with_another_recipe_text_or_process(tmp_path, finished, text):

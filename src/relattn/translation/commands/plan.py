@@ -10,9 +10,10 @@ def plan(recipe: Recipe, *, devices: int | None = None, measure: int = 0) -> Non
     Args:
         recipe: YAML file, or name of a known recipe. Each setting can be overridden by a flag.
         devices: Number of devices to distribute each training step over. By default, as in the recipe.
-        measure: Number of training steps to run here, on one device, to estimate the total time. 0 measures nothing.
+        measure: Number of training steps to run here, on one device, to estimate the total time, at most 1,000. 0
+            measures nothing.
     """
-    require(measure >= 0, f"measure must be at least 0, got {measure}")
+    require(0 <= measure <= 1000, f"measure must be at least 0 and at most 1,000, got {measure}")
 
     from relattn.translation.training import estimate
 

@@ -26,7 +26,7 @@ from relattn.translation.data.imported_tokenizer import AnyTokenizer, tokenizer_
 from relattn.translation.data.mixture import CorpusFiles, Mixture, read_corpus_list
 from relattn.translation.data.storage import open_pairs, write_pairs
 from relattn.translation.data.text_files import ParallelFiles, has_text
-from relattn.translation.data.tokenizer import LONGEST_PIECE, TOKENIZER, Tokenizer
+from relattn.translation.data.tokenizer import LONGEST_PIECE, TOKENIZER, SpecialTokens, Tokenizer
 from relattn.translation.errors import InputError, reading, require
 from relattn.translation.files import require_regular, write_atomically
 
@@ -144,7 +144,7 @@ def load_data(recipe: Recipe, *, tokenizer: AnyTokenizer | None = None, check: b
     config, directory = recipe.data, Path(recipe.out)
     valid = [corpus.read() for corpus in _corpora(config, "valid")]  # first, because an error in it is found quickly
     train = _corpora(config, "train")
-    _require_usable_stages(recipe, len(train), tokenizer)
+    _require_fit(recipe, len(train), tokenizer)
     if not has_data(directory):
         _write_data(recipe, train, valid, tokenizer)
     record, tokenizer = _read_record(directory), read_tokenizer(directory)
@@ -171,7 +171,7 @@ def check_text(
         InputError: `load_data` would, whatever is in the other files.
     """
     config = recipe.data
-    _require_usable_stages(recipe, len(files), tokenizer)
+    _require_fit(recipe, len(files), tokenizer)
     max_characters = (LONGEST_PIECE if tokenizer is None else tokenizer.longest_piece) * config.max_length
     for corpus in (*_corpora(config, "valid"), *_corpora_of(files, config, "train")):
         paths = () if corpus.text is None else (corpus.text.src, corpus.text.tgt)
@@ -195,7 +195,7 @@ def open_training_text(recipe: Recipe) -> TrainingText:
         end += stage.steps or 0
         parts.append(Stage(mixture, augmentation, None if stage.steps is None else end))
     return TrainingText(
-        pairs=open_pairs(directory / ENCODED),
+        pairs=open_pairs(directory / ENCODED, sum(sizes)),
         names=tuple(corpus["name"] for corpus in corpora),
         stages=tuple(parts),
         special=tokenizer.special,
@@ -239,8 +239,13 @@ def _corpora_of(files: Sequence[CorpusFiles], config: DataConfig, split: str) ->
     return corpora
 
 
-def _require_usable_stages(recipe: Recipe, corpora: int, tokenizer: AnyTokenizer | None) -> None:
-    """Raise an InputError if the stages of a run do not fit its number of corpora or its tokenizer."""
+def _require_fit(recipe: Recipe, corpora: int, tokenizer: AnyTokenizer | None) -> None:
+    """Raise an InputError if the stages or lengths of a run do not fit its corpora, its model or its tokenizer."""
+    positions = recipe.model.position_spec.max_length
+    special = SpecialTokens() if tokenizer is None else tokenizer.special
+    longest = recipe.data.max_length if positions is None else positions - max(special.per_source, 1)  # 1 in targets
+    message = f"data.max_length must be at most {longest}, so that sentences fit into model.max_positions {positions}"
+    require(recipe.data.max_length <= longest, f"{message}, got {recipe.data.max_length}")
     for stage in recipe.stages:
         count = corpora if stage.weights is None else len(stage.weights)
         require(count == corpora, f"weights of a stage must be {corpora}, one per corpus, got {count}")

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from relattn.translation.errors import reading
 from relattn.translation.files import putting
 
 _ROWS_PER_CHUNK = 100_000
@@ -80,8 +81,15 @@ def write_pairs(path: Path, pairs: Iterable[tuple[Sequence[int], Sequence[int], 
             writer.write_batch(pa.record_batch(list(zip(*chunk, strict=True)), schema=schema))
 
 
-def open_pairs(path: Path) -> Pairs:
-    """Open a file that `write_pairs` wrote."""
-    with pa.memory_map(str(path)) as file:
+def open_pairs(path: Path, rows: int | None = None) -> Pairs:
+    """Open a file that `write_pairs` wrote.
+
+    Raises:
+        InputError: the file is missing, truncated or damaged, or has another number of rows than `rows`.
+    """
+    with reading(path, "truncated or damaged"), pa.memory_map(str(path)) as file:
         table = pa.ipc.open_stream(file).read_all()
+        table.validate(full=True)
+        if rows is not None and len(table) != rows:
+            raise ValueError(f"it must have {rows:,} pairs, got {len(table):,}")
     return Pairs(IdColumn(table.column("src")), IdColumn(table.column("tgt")), table.column("line"))

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from relattn.translation.bundle import read_weights
 from relattn.translation.errors import InputError, one_line, reading, require
+from relattn.translation.files import require_unique_entries
 from relattn.translation.formats.foreign_model import SPECIALS, ForeignModel, opennmt_model, require_weights, typed
 from relattn.translation.formats.names import OPENNMT_PY
 
@@ -67,6 +68,7 @@ def _load(path: Path) -> dict[str, Any]:
     """Return the checkpoint's entries, each of its type."""
     options = torch.serialization.safe_globals([argparse.Namespace])
     with reading(path, "not a checkpoint of PyTorch"), options, warnings.catch_warnings(action="ignore"):
+        require_unique_entries(path)
         try:
             content = torch.load(path, map_location="cpu", weights_only=True)
         except OSError:

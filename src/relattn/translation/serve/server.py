@@ -13,7 +13,7 @@ from pathlib import Path
 import uvicorn
 
 from relattn.translation.config import SearchConfig
-from relattn.translation.errors import InputError, reason
+from relattn.translation.errors import InputError, reason, require
 from relattn.translation.serve.app import make_app
 from relattn.translation.serve.connections import connection_type
 from relattn.translation.serve.limits import Limits
@@ -49,6 +49,7 @@ def serve(
     Raises:
         InputError: the address cannot be used, the pivot has no models, or the keys cannot be read.
     """
+    require(bool(host), "host must be an address to listen on, such as 127.0.0.1, or 0.0.0.0 for all, got ''")
     app = make_app(Router(translators, limits, searches=searches, pivot=pivot), keys=keys, cors=cors)
     try:
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -58,8 +59,8 @@ def serve(
     # for the client to acknowledge the header. Connections inherit it from this socket.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     pairs = ", ".join(f"{source} to {target}" for source, target in sorted(translators))
-    shown_host = f"[{host}]" if ":" in host else host
-    print(f"{pairs}: http://{shown_host}:{listener.getsockname()[1]}/", flush=True)
+    address, port = listener.getsockname()[:2]  # "0" is the name of all addresses, for example
+    print(f"{pairs}: http://{f'[{address}]' if ':' in address else address}:{port}/", flush=True)
     config = uvicorn.Config(
         app,
         log_config=None,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from relattn.translation.errors import Diverged, InputError, reading, require
-from relattn.translation.files import write_atomically
+from relattn.translation.files import require_unique_entries, write_atomically
 
 FORMAT = 1
 
@@ -28,8 +28,10 @@ def checkpoint_path(directory: Path, step: int) -> Path:
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
-    """Return the checkpoints in a directory, oldest first."""
-    paths = [path for path in directory.glob("step-*.ckpt") if re.fullmatch(r"step-\d{8,}\.ckpt", path.name)]
+    """Return the checkpoints in a directory, oldest first. Raise an InputError if it cannot be read."""
+    with reading(directory, "cannot be read"):
+        entries = [*directory.iterdir()] if directory.exists() else []
+    paths = [path for path in entries if re.fullmatch(r"step-\d{8,}\.ckpt", path.name)]
     return sorted(paths, key=step_of)
 
 
@@ -74,6 +76,7 @@ def load(path: Path) -> dict[str, Any]:
         recorded = checksum.read_bytes().split()
     if recorded != [digest.encode(), path.name.encode()]:
         raise InputError(f"{path}: damaged: it does not match its checksum {checksum.name}")
+    require_unique_entries(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # PyTorch's message would advise to load it as code

@@ -9,6 +9,7 @@ process was killed immediately afterwards.
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -102,10 +103,12 @@ def require_same_run(old: Recipe, recipe: Recipe) -> None:
 
 
 def _require_layout(out: Path) -> None:
-    """Raise an InputError if a file in a run's directory would stop the run later, such as a file named data."""
+    """Raise an InputError if a file in a run's directory would stop the run later, such as one of another user."""
     for name in (CHECKPOINTS, TENSORBOARD, "data"):
         path = out / name
         require(path.is_dir() or not path.exists(), f"{path} must be a directory, got a file")
+        usable = not path.exists() or os.access(path, os.R_OK | os.W_OK | os.X_OK)
+        require(usable, f"{path} must be readable and writable for this user")
     bundle.require_replaceable(out / BUNDLE)
 
 
