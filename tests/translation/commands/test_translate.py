@@ -142,7 +142,7 @@ def test_formats_and_alignments(relattn, reading, model):
     assert [row["alignment"] for row in rows] == links
     assert [row["score"] for row in rows] == pytest.approx([each.score for _, each in expected], abs=1e-4)
     reading(b"")
-    assert relattn("translate", model, "--format", "tsv") == (0, "line\tscore\tconfidence\ttranslation\n", "")
+    assert relattn("translate", model, "--format", "tsv") == (0, "line\tscore\tconfidence\ttranslation\twarnings\n", "")
     reading(b"one cat sat")
     assert relattn("translate", model, "--align") == (0, f"{found[0][0].text} ||| {links[0]}\n", "")
 

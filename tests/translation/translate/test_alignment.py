@@ -104,7 +104,10 @@ def test_attention_ignores_other_threads():
     torch.testing.assert_close(attention(model, batch), expected)
 
 
-TWO = [Translation("ein\tMann »x«", -0.51239, [5], -0.25, 0.5, [(0, 0), (2, 1)]), Translation("", -2.0, [])]
+TWO = [
+    Translation("ein\tMann »x«", -0.51239, [5], -0.25, 0.5, [(0, 0), (2, 1)]),
+    Translation("", -2.0, [], warnings=("empty", "length")),
+]
 
 
 @pytest.mark.parametrize(
@@ -114,18 +117,18 @@ TWO = [Translation("ein\tMann »x«", -0.51239, [5], -0.25, 0.5, [(0, 0), (2, 1)
         ("text", False, True, ["ein\tMann »x« ||| 0-0 2-1", " ||| "]),
         ("text", True, False, ["6 ||| ein\tMann »x« ||| -0.5124", "6 |||  ||| -2.0000"]),
         ("text", True, True, ["6 ||| ein\tMann »x« ||| -0.5124 ||| 0-0 2-1", "6 |||  ||| -2.0000 ||| "]),
-        ("tsv", True, True, ["7\t-0.5124\t0.5\tein Mann »x«\t0-0 2-1", "7\t-2.0\t1.0\t\t"]),
-        ("tsv", False, False, ["7\t-0.5124\t0.5\tein Mann »x«", "7\t-2.0\t1.0\t"]),
+        ("tsv", True, True, ["7\t-0.5124\t0.5\tein Mann »x«\t\t0-0 2-1", "7\t-2.0\t1.0\t\tempty length\t"]),
+        ("tsv", False, False, ["7\t-0.5124\t0.5\tein Mann »x«\t", "7\t-2.0\t1.0\t\tempty length"]),
     ],
 )
 def test_output_formats(style, n_best, align, lines):
     assert format_lines(style, 7, TWO, n_best=n_best, align=align) == lines
-    columns = "line\tscore\tconfidence\ttranslation" + ("\talignment" if align else "")
+    columns = "line\tscore\tconfidence\ttranslation\twarnings" + ("\talignment" if align else "")
     assert header_lines(style, align=align) == ([columns] if style == "tsv" else [])
 
 
 def test_translations_as_json():
     rows = [json.loads(line) for line in format_lines("jsonl", 7, TWO, n_best=True, align=True)]
     expected = {"line": 7, "score": -0.5124, "confidence": 0.5}
-    assert rows[0] == {**expected, "translation": "ein\tMann »x«", "alignment": "0-0 2-1"}
+    assert rows[0] == {**expected, "translation": "ein\tMann »x«", "warnings": "", "alignment": "0-0 2-1"}
     assert header_lines("jsonl", align=True) == []
