@@ -29,11 +29,12 @@ from relattn.translation.bundle import WEIGHTS
 from relattn.translation.config import Recipe, SyntheticCleaningConfig, as_dict
 from relattn.translation.config.yaml import read_yaml, to_config
 from relattn.translation.corpus.filter_pool import Pair
-from relattn.translation.corpus.filters import normalize_spaces, split_words
+from relattn.translation.corpus.filters import split_words
 from relattn.translation.corpus.pipeline import prepare
 from relattn.translation.corpus.report import FilterStats
 from relattn.translation.corpus.sources import OpenCorpus, file_name
 from relattn.translation.data.mixture import read_corpus_list
+from relattn.translation.data.normalization import normalize
 from relattn.translation.data.text_files import has_text, read_lines, read_parallel
 from relattn.translation.errors import InputError, escape, reading, require, require_language
 from relattn.translation.files import as_size, require_regular, write_atomically
@@ -138,7 +139,7 @@ class SyntheticText:
         return f"{self.tag} {best.text}" if has_text(best.text) else "", line, best.mean_log_prob
 
     def _lines(self) -> Iterator[str]:
-        return map(normalize_spaces, chain.from_iterable(map(read_lines, self.files)))
+        return map(normalize, chain.from_iterable(map(read_lines, self.files)))
 
     def _is_long(self, line: str) -> bool:
         """Return whether the rules drop a line because it is long."""

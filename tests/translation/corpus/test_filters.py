@@ -16,8 +16,9 @@ from num2words import num2words
 from relattn.translation.config import CleaningConfig
 from relattn.translation.corpus import filters
 from relattn.translation.corpus.dedup import SeenPairs, digest
-from relattn.translation.corpus.filters import Cleaner, normalize_spaces, script_share, split_words
+from relattn.translation.corpus.filters import Cleaner, script_share, split_words
 from relattn.translation.corpus.overlap import HeldOutText
+from relattn.translation.data.normalization import normalize
 
 CONFIG = CleaningConfig(max_words=7, max_characters=60, max_ratio=2.0, ngram=5)
 HELD_OUT = ["one two three four five six", "eins zwei drei vier"]
@@ -97,7 +98,9 @@ def test_script_share(language, own, foreign):
 
 
 def test_spaces_and_words():
-    assert normalize_spaces(" a\tb\r\nc\u2028d\x85e\u00a0f\x1cg  ") == "a b c d e f g"
+    assert normalize(" a\tb\r\nc\u2028d\x85e\u00a0f\x1cg  ") == "a b c d e f g"
+    assert normalize(" e\u0301\u200b １ m² ") == "é 1 m²"
+    assert normalize("e\u0301  \x01") == "e\u0301 \x01"  # a rule drops it
     assert split_words("Don’t STOP, Straße e\u0301 x_1") == ["don", "t", "stop", "strasse", "e\u0301", "x_1"]
     assert split_words("हिन्दी में") == ["हिन्दी", "में"]
     assert split_words("ab漢字c かナ한글") == ["ab", "漢", "字", "c", "か", "ナ", "한글"]

@@ -27,6 +27,7 @@ from relattn.translation.corpus import filter_pool, pipeline
 from relattn.translation.corpus.filters import REASONS, Cleaner
 from relattn.translation.corpus.pipeline import Prepared, prepare
 from relattn.translation.corpus.sources import OwnFiles
+from relattn.translation.data.normalization import normalize
 from relattn.translation.errors import InputError, escape
 from tests.translation.corpus.conftest import HELD_OUT, error_of, random_pairs
 from tests.translation.loopback import files_no_larger_than
@@ -102,7 +103,7 @@ def test_kept_and_dropped_pairs_match_brute_force(own, tmp_path, keep_duplicates
     known, kept = set(), []
     dropped: dict[str, list[tuple[int, str, str]]] = {reason: [] for reason in REASONS}
     for number, pair in enumerate(PAIRS, start=1):
-        pair = tuple(" ".join(side.split()) for side in pair)
+        pair = tuple(map(normalize, pair))
         reason = reason_by_brute_force(*pair) or ("duplicate" if pair in known and not keep_duplicates else None)
         known.add(pair)
         if reason is None:

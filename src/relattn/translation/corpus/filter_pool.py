@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from relattn.translation.corpus.dedup import digest
-from relattn.translation.corpus.filters import Cleaner, normalize_spaces
+from relattn.translation.corpus.filters import Cleaner
 from relattn.translation.corpus.report import FilterStats
+from relattn.translation.data.normalization import normalize
 from relattn.translation.errors import STOPPING_SIGNALS, InputError
 
 _PAIRS, _CHARACTERS = 2000, 1 << 22  # limits of a chunk
@@ -61,12 +62,12 @@ def split_chunks(pairs: Iterable[Pair], first: int) -> Iterator[Chunk]:
 
 
 def filter_chunk(cleaner: Cleaner, chunk: Chunk) -> FilteredChunk:
-    """Normalize the white space of the pairs of a chunk, and drop pairs by a cleaner's rules."""
+    """Normalize the pairs of a chunk, and drop pairs by a cleaner's rules."""
     stats = FilterStats()
     numbers, src_lines, tgt_lines, digests = [], [], [], []
     first, pairs = chunk
     for number, pair in enumerate(pairs, start=first):
-        src, tgt = map(normalize_spaces, pair[:2])
+        src, tgt = map(normalize, pair[:2])
         reason = cleaner.drop_reason(src, tgt, *pair[2:])
         if reason is not None:
             stats.drop(reason, number, src, tgt)

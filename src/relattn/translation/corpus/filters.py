@@ -44,11 +44,6 @@ _UNICODE_SCRIPTS = {
 }
 
 
-def normalize_spaces(text: str) -> str:
-    """Return a text with every run of white space replaced by one space, and none at its ends."""
-    return " ".join(text.split())
-
-
 def split_words(text: str) -> list[str]:
     """Return the case-folded words of a text.
 
@@ -117,7 +112,7 @@ class Cleaner:
         """Return the first of REASONS for which a pair is dropped; None to keep it.
 
         Args:
-            src: source line, with `normalize_spaces` applied.
+            src: source line, with `normalize` applied.
             tgt: target line, likewise.
             score: mean log-probability per token of a synthetic side, in nats.
         """

@@ -17,7 +17,7 @@ import sentencepiece
 
 from relattn.translation.config import Normalization
 
-_CONTROL = [*map(chr, (*range(0x01, 0x09), *range(0x0E, 0x20), *range(0x7F, 0x85), *range(0x86, 0xA0)))]
+_CONTROL = frozenset(map(chr, (*range(0x01, 0x09), *range(0x0E, 0x20), *range(0x7F, 0x85), *range(0x86, 0xA0))))
 _SPACES = "\t\n\v\f\r\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029"
 _SPACES += "\u202f\u205f\u3000"
 # Soft hyphen, grapheme joiner, zero-width space, marks of direction, word joiner, byte order mark. The joiners U+200C
@@ -46,6 +46,20 @@ def trainer_options(rule: Normalization) -> dict[str, Any]:
     if rule == "nfc":
         return {"normalizer": _nfc(add_dummy_prefix=True, escape_whitespaces=True, remove_extra_whitespaces=True)}
     return {"normalization_rule_name": rule, "remove_extra_whitespaces": rule != "identity"}
+
+
+def normalize(text: str) -> str:
+    """Return a text after the rule `nfc`. Of a text with control characters, only the spaces are normalized."""
+    text = " ".join(text.split())
+    is_kept = text.isascii() or _affected().isdisjoint(text) or not _CONTROL.isdisjoint(text)
+    return text if is_kept else normalizer().normalize(text)
+
+
+@cache
+def _affected() -> frozenset[str]:
+    """Return characters of which every text that a rule changes has one, if its spaces are normalized."""
+    keys = _nfc_rules().keys() - _CONTROL
+    return frozenset(key[0] if len(key) == 1 or key[0] in _JOINERS else key[1] for key in keys)
 
 
 @cache
