@@ -261,7 +261,7 @@ def restore_tags(stripped: StrippedLine, translation: str, links: Links) -> tupl
         return stripped.original, []
     source, target = (list(_WORD.finditer(text)) for text in (stripped.line, translation))
     aligned: dict[int, list[int]] = {}  # source word -> target words
-    for source_index, target_index in links:
+    for source_index, target_index in sorted(links):
         aligned.setdefault(source_index, []).append(target_index)
     offsets: dict[int, int] = {}  # index of the tag -> offset in the translation
     uncertain = []
@@ -568,20 +568,22 @@ def _offset_by_neighbour(
 ) -> tuple[int, bool]:
     """Return the offset in the translation of a tag beside a word, and whether that is its neighbour."""
     tag, line, tags = stripped.tags[number], stripped.line, stripped.tags
-    before = max((i for i, word in enumerate(source) if word.start() < tag.at), default=-1)
-    after = min((i for i, word in enumerate(source) if word.end() > tag.at), default=len(source))
+    before = bisect_left(source, tag.at, key=re.Match.start) - 1
+    after = bisect_right(source, tag.at, key=re.Match.end)
     follows = not (tag.right and not tag.left)  # whether it belongs to the word before it
     if (edge := _edge(number, stripped)) is not None:
         follows = tags[edge].kind == "close"
-    for distance in range(len(source) + 1):
-        for is_before in (follows, not follows):
-            word = before - distance if is_before else after + distance
-            if word not in aligned:
-                continue
-            if is_before:
-                return _offset_after(target[max(aligned[word])], line, tag), distance == 0
-            return _offset_before(target[min(aligned[word])], line, tag), distance == 0
-    return target[-1].end() if target else 0, False
+    words = list(aligned)
+    place = bisect_right(words, before), bisect_left(words, after)
+    choices = [(before - words[place[0] - 1], not follows, True)] if place[0] else []
+    if place[1] < len(words):
+        choices.append((words[place[1]] - after, follows, False))
+    if not choices:
+        return target[-1].end() if target else 0, False
+    distance, _, is_before = min(choices)
+    if is_before:
+        return _offset_after(target[max(aligned[words[place[0] - 1]])], line, tag), distance == 0
+    return _offset_before(target[min(aligned[words[place[1]]])], line, tag), distance == 0
 
 
 def _edge(number: int, stripped: StrippedLine) -> int | None:
