@@ -37,7 +37,7 @@ def identity(line: str) -> list[tuple[int, int]]:
         ("a <b>b </b>c<i> d</i>", "a b c d"),
         ("{a} {b}", ""),
         ("<b>{x} c %s</b>", "c"),
-        ("$5 or €1,000.50, not 5 nor x$5", "or, not 5 nor x$5"),
+        ("$5 or €1,000.50, not 5 nor x$5 nor $5.50h", "or, not 5 nor x$5 nor $5.50h"),
         ("50 of %d%% <!-- a note -->", "50 of"),
         ("May 1943; <b>43.6%</b>; CHF8", "May 1943; CHF8"),
         ("<b><i>4 kg</i></b>, a, <u>5 km</u>, {x}; b (<b>$5</b>), {y}.", "a; b."),
@@ -94,6 +94,8 @@ def test_stripped_lines_and_their_restoration(line, left):
         ("a <b>b {x} c</b> d", "B A D C", "1032", "<b>B {x}</b> A D C", []),
         ("{x}{y} a 12", "12 A", "10", "12 {x}{y} A", []),
         ("a12 <b>5 km</b>", "12a", "-", "12a <b>5 km</b>", ["<b>5 km</b>"]),
+        ("$5%s: a", "16:08: A", "01", "$5 16:08: A", []),
+        ("a <b>b $5 c</b> d", "A1 D", "03", "A1<b> $5</b> D", ["$5"]),
         ("12<b>b 5 km</b> c", "C12 B", "10", "C12 <b>B 5 km</b>", []),
         # spaces and punctuation in a pair
         ("<u>a </u><b>b</b>, c", "B A C", "102", "<b>B</b> <u>A </u>C", []),

@@ -43,7 +43,7 @@ _TAG = re.compile(
             r"(?:https?|ftp)://[^\s<>\"]*[\w/#=&]|www\.[^\s<>\"]*[\w/#=&]",
             r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
             rf"(?<![\w.,]){_NUMBER}[ \u00a0]?(?:{_UNITS})(?!\w)",
-            rf"(?<!\w)[€£¥$]{_NUMBER}(?!\w)",
+            rf"(?<!\w)[€£¥$]{_NUMBER}(?!\w|[.,]\d)",
         )
     )
 )
@@ -54,6 +54,7 @@ _OPENING, _CLOSING = tuple(_OPENING_MARKS), tuple(_CLOSING_MARKS)
 _SEPARATORS = tuple(",;，；、")
 _SEPARATOR = re.compile(f"[{''.join(_SEPARATORS)}](?!\\d)")
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "«": "»", "»": "«", "„": "“", "“": "”", "‘": "’", '"': '"', "'": "'"}
+_BEGINS_WORD, _ENDS_WORD = re.compile(r"\w|[€£¥$]\d"), re.compile(rf"\w$|\d ?(?:{_UNITS})$")
 _MARKUP = re.compile("<[^<>]*>")
 _ENDS = ("", *".,;:!?)]}…。，；、")  # what follows the last item of a list, or another item
 _NO_SPACE_AFTER, _NO_SPACE_BEFORE = ("", _SPACE, *_OPENING), ("", _SPACE, *_CLOSING)
@@ -263,7 +264,7 @@ def restore_tags(stripped: StrippedLine, translation: str, links: Links) -> tupl
         return stripped.original, []
     source, target = (list(_WORD.finditer(text)) for text in (stripped.line, translation))
     aligned: dict[int, list[int]] = {}  # source word -> target words
-    for source_index, target_index in links:
+    for source_index, target_index in sorted(links):
         aligned.setdefault(source_index, []).append(target_index)
     offsets: dict[int, int] = {}  # index of the tag -> offset in the translation
     uncertain = []
@@ -288,7 +289,8 @@ def restore_tags(stripped: StrippedLine, translation: str, links: Links) -> tupl
     for number in _keep_in_pairs(offsets, stripped):
         at, text = offsets[number], _MARKUP.sub("", tags[number].text)
         if translation[at - 1 : at].strip() and translation[at : at + 1].strip():  # a pair ends within a word
-            tags[number] = replace(tags[number], left=not text[:1].isalnum(), right=not text[-1:].isalnum())
+            left, right = not _BEGINS_WORD.match(text), not _ENDS_WORD.search(text)
+            tags[number] = replace(tags[number], left=left, right=right)
     lost = {  # tags of pairs whose words have no translation
         number
         for closing, opening in stripped.opening.items()
@@ -570,20 +572,22 @@ def _offset_by_neighbour(
 ) -> tuple[int, bool]:
     """Return the offset in the translation of a tag beside a word, and whether that is its neighbour."""
     tag, line, tags = stripped.tags[number], stripped.line, stripped.tags
-    before = max((i for i, word in enumerate(source) if word.start() < tag.at), default=-1)
-    after = min((i for i, word in enumerate(source) if word.end() > tag.at), default=len(source))
+    before = bisect_left(source, tag.at, key=re.Match.start) - 1
+    after = bisect_right(source, tag.at, key=re.Match.end)
     follows = not (tag.right and not tag.left)  # whether it belongs to the word before it
     if (edge := _edge(number, stripped)) is not None:
         follows = tags[edge].kind == "close"
-    for distance in range(len(source) + 1):
-        for is_before in (follows, not follows):
-            word = before - distance if is_before else after + distance
-            if word not in aligned:
-                continue
-            if is_before:
-                return _offset_after(target[max(aligned[word])], line, tag), distance == 0
-            return _offset_before(target[min(aligned[word])], line, tag), distance == 0
-    return target[-1].end() if target else 0, False
+    words = list(aligned)
+    place = bisect_right(words, before), bisect_left(words, after)
+    choices = [(before - words[place[0] - 1], not follows, True)] if place[0] else []
+    if place[1] < len(words):
+        choices.append((words[place[1]] - after, follows, False))
+    if not choices:
+        return target[-1].end() if target else 0, False
+    distance, _, is_before = min(choices)
+    if is_before:
+        return _offset_after(target[max(aligned[words[place[0] - 1]])], line, tag), distance == 0
+    return _offset_before(target[min(aligned[words[place[1]]])], line, tag), distance == 0
 
 
 def _edge(number: int, stripped: StrippedLine) -> int | None:
@@ -624,27 +628,32 @@ def _insert(translation: str, inserted: list[tuple[int, int]], tags: Sequence[Ta
     text, at, needs_space = "", 0, False  # needs_space: a space precedes the next segment
     last_character = ""  # before the tags of pairs at the end of the text
     previous = ""  # kind of the last tag since the last segment; a closing tag after a single tag does not count
+    after_word = False  # whether a single tag before ends with a number or a word, which must not touch another one
     for offset, number in inserted:
         tag = tags[number]
         segment, at = translation[at:offset], offset
-        text = _join(text, segment, needs_space)
+        text = _join(text, segment, needs_space or (after_word and segment[:1].isalnum()))
         if segment:
-            needs_space, last_character, previous = False, segment[-1:], ""
+            needs_space, last_character, previous, after_word = False, segment[-1:], "", False
         if number in lost:
             text += tag.text
             continue
         if tag.kind == "close" and previous == "single":  # the space after the single tag follows the pair
             text = _join(text, tag.text, not tag.left)
             continue
-        touches = last_character.isalnum() and _MARKUP.sub("", tag.text)[:1].isalnum()
-        is_first = previous == "open" and not touches  # of a pair
-        text = _join(text, tag.text, needs_space or (tag.kind == "single" and not tag.left and not is_first))
+        visible = _MARKUP.sub("", tag.text)
+        is_word = bool(_BEGINS_WORD.match(visible))
+        is_first = previous == "open" and not (is_word and last_character.isalnum())  # of a pair
+        space = needs_space or (tag.kind == "single" and not tag.left and not is_first)
+        touches = text[-1:].isalnum() and (visible[:1] == tag.text[:1] or not tag.left)
+        text = _join(text, tag.text, space or (is_word and touches))
+        after_word = tag.kind == "single" and bool(_ENDS_WORD.search(visible))
         needs_space, previous = tag.kind != "close" and not tag.right, tag.kind
         if tag.kind == "open" and (last_character == _SPACE or (not last_character and tag.at)):
             needs_space = False
         if tag.kind == "single":
             last_character = tag.text[-1:]
-    return _join(text, translation[at:], needs_space)
+    return _join(text, translation[at:], needs_space or (after_word and translation[at : at + 1].isalnum()))
 
 
 def _join(text: str, segment: str, needs_space: bool) -> str:
