@@ -4,6 +4,7 @@ import ctypes
 import functools
 import shutil
 import subprocess
+import sys
 from unittest import mock
 
 import pytest
@@ -209,6 +210,41 @@ def test_threads_change_nothing(tmp_path, monkeypatch):
     assert all(torch.equal(got[name], want[name]) for name in want)
     assert all(torch.equal(other[name], results[0][name]) for other in results[1:] for name in want)
     torch.testing.assert_close(results[0], want)
+
+
+FORKS = """
+import os, signal, sys, threading, torch
+import torch.nn.functional as F
+from relattn import relative_attention
+
+def attend():
+    x, table = torch.ones(2, 8, 70, 32, requires_grad=True), torch.ones(33, 32, requires_grad=True)
+    output = relative_attention(x, x, x, table, table, backend="native")
+    return torch.stack([output, *torch.autograd.grad(output, x, x)])
+
+def plain():
+    return F.scaled_dot_product_attention(*torch.ones(3, 2, 8, 70, 32))
+
+def fork(generations):
+    child = os.fork()
+    if child > 0:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    signal.alarm(20)
+    torch.testing.assert_close(attend(), want)
+    os._exit(fork(generations - 1) if generations > 1 else 0)
+
+torch.set_num_threads(1)
+want = attend()
+torch.set_num_threads(2)
+BEFORE
+sys.exit(fork(2))
+"""
+
+
+@pytest.mark.parametrize("before", ["attend()", "plain()", "threading.Thread(target=attend).start()", "pass"])
+def test_a_fork_after_calls_with_two_threads_can_attend(before):
+    """Threads do not survive a fork."""
+    subprocess.run([sys.executable, "-c", FORKS.replace("BEFORE", before)], check=True)
 
 
 def test_dropout_keeps_the_same_pairs_at_every_level_and_in_every_dtype():
