@@ -115,10 +115,6 @@ def test_bias_is_the_float_mask_of_plain_attention(backend, hidden):
         ), lse
 
     operands = {name: x for name, x in inputs.items() if x is not None}
-    if backend == "native":
-        with pytest.raises(ValueError, match=r"native .*bias is not supported; .*dense, reference"):
-            relative_attention(**operands, backend=backend)
-        return
     got = outputs_and_gradients(relative_attention, inputs, backend=backend)
     assert_close(got, outputs_and_gradients(plain, operands))
     inputs["bias"] = torch.full((7, 1), -torch.inf, dtype=bias.dtype).index_fill(0, torch.tensor([1, 4]), 0.0)
@@ -246,7 +242,7 @@ def test_dropout_in_vmap(backend, randomness):
     assert 10 < first.sum() < 71
 
 
-@pytest.mark.parametrize("backend", ["dense", "reference"])
+@FAST
 def test_biases_in_transforms_equal_one_call_per_index(backend):
     inputs = make_inputs(SHAPES["one head"])
     given = {"rel_bias": torch.randn(2, 6, dtype=torch.float64), "bias": torch.randn(2, 3, 1, 7, 7).double()}
@@ -262,7 +258,7 @@ def test_biases_in_transforms_equal_one_call_per_index(backend):
         assert_close({name: x[index] for name, x in got.items()}, dict(zip(leaves, want, strict=True)))
 
 
-@pytest.mark.parametrize("backend", ["dense", "reference"])
+@FAST
 @pytest.mark.parametrize("junk", [torch.inf, torch.nan])
 def test_biases_of_padding_change_nothing_and_have_no_gradient(backend, junk):
     inputs = make_inputs(SHAPES["self"])
@@ -459,7 +455,6 @@ REFUSED = [  # what is changed, and which facts the message has
     ({"mask": zeros(5, 5)}, "mask.*bool.*float32"),
     ({"bias": zeros(3, 1, 5, 5)}, r"bias.*\(2, 4, 5, 5\).*\(3, 1, 5, 5\)"),
     ({"bias": zeros(5, 5, dtype=torch.bool)}, "floating.*bias bool"),
-    ({"bias": zeros(5, 5), "backend": "native"}, "native .*bias.*dense"),
     ({"rel_bias": zeros(5, 1)}, r"rel_bias.*\(labels,\).*\(4, labels\).*\(5, 1\)"),
     ({"rel_bias": zeros(4)}, "rel_bias.*5 rows.*clip=2.*4 rows"),
     ({"rel_bias": zeros(5), "scale": 0.0}, "scale must not be 0 with rel_bias.*0.0"),

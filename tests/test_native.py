@@ -4,6 +4,7 @@ import ctypes
 import functools
 import shutil
 import subprocess
+import sys
 from unittest import mock
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.calls import call_of, cases, name_of
 from tests.support.covering import pairwise
 from tests.support.numerics import (
     Shape,
+    assert_close,
     assert_within_budget,
     budgets,
     convert,
@@ -43,7 +45,7 @@ SHAPES = {
     "two tasks": Shape(batch=1, heads=1, key_heads=1, queries=530, keys=40, dim=3, value_dim=2, left=3, right=30),
     "two tasks, all distances": Shape(1, 1, 1, queries=1040, keys=70, dim=3, value_dim=2, left=1200, right=69),
 }
-CASES = cases(2, seed=1, shape=list(SHAPES), has_pos_query=[False, True])
+CASES = cases(2, seed=1, shape=list(SHAPES), has_pos_query=[False, True], bias=[False, True])
 # Rows without relations, masks, dropout and padding have their own code: all pairs of a tile may be beyond an edge.
 CASES += cases(2, shape=["exact tiles", "grouped"], labels=["clip", "zero"], lengths=["none"], mask=[False])
 EXACT, PAIRS = library.SUPPORTED["float32"], library.SUPPORTED["bfloat16"]
@@ -211,6 +213,41 @@ def test_threads_change_nothing(tmp_path, monkeypatch):
     torch.testing.assert_close(results[0], want)
 
 
+FORKS = """
+import os, signal, sys, threading, torch
+import torch.nn.functional as F
+from relattn import relative_attention
+
+def attend():
+    x, table = torch.ones(2, 8, 70, 32, requires_grad=True), torch.ones(33, 32, requires_grad=True)
+    output = relative_attention(x, x, x, table, table, backend="native")
+    return torch.stack([output, *torch.autograd.grad(output, x, x)])
+
+def plain():
+    return F.scaled_dot_product_attention(*torch.ones(3, 2, 8, 70, 32))
+
+def fork(generations):
+    child = os.fork()
+    if child > 0:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    signal.alarm(20)
+    torch.testing.assert_close(attend(), want)
+    os._exit(fork(generations - 1) if generations > 1 else 0)
+
+torch.set_num_threads(1)
+want = attend()
+torch.set_num_threads(2)
+BEFORE
+sys.exit(fork(2))
+"""
+
+
+@pytest.mark.parametrize("before", ["attend()", "plain()", "threading.Thread(target=attend).start()", "pass"])
+def test_a_fork_after_calls_with_two_threads_can_attend(before):
+    """Threads do not survive a fork."""
+    subprocess.run([sys.executable, "-c", FORKS.replace("BEFORE", before)], check=True)
+
+
 def test_dropout_keeps_the_same_pairs_at_every_level_and_in_every_dtype():
     kept = []
     for level, dtype in BUILDS:
@@ -232,6 +269,21 @@ def test_nan_and_infinity_spread_as_in_plain_attention(number):
         want = relative_attention(**inputs, clip=16, backend="reference")
         got = outputs_and_gradients(relative_attention, inputs, clip=16, backend="native")["output"]
         assert torch.equal(got.isnan(), want.isnan())
+
+
+@pytest.mark.parametrize(("level", "dtype"), [*BUILDS, (EXACT[0], torch.float16)], indirect=["level"], ids=str)
+def test_biases_of_the_largest_numbers_equal_the_reference(level, dtype):
+    """Models hide pairs by the smallest number of a dtype. Where that hides all pairs of a query, the softmax ignores
+    scores that are lost in the sum."""
+    inputs = make_inputs(SHAPES["two tiles"], tables="neither", dtype=dtype)
+    bias = torch.zeros(2, 70, 70, dtype=dtype)
+    bias[0, :35] = bias[0, 50:, 30:] = bias[1, 3:] = torch.finfo(dtype).min
+    bias[0, 40, 69] = torch.finfo(dtype).max
+    bias[1, 5] = -torch.inf
+    inputs["bias"] = bias
+    got, want = (outputs_and_gradients(relative_attention, inputs, backend=name) for name in ("native", "reference"))
+    torch.testing.assert_close(got.pop("lse"), want.pop("lse"), rtol=0.01, atol=0.01)
+    assert_close(got, want, ulps=30.0)
 
 
 def test_labels_out_of_range_are_no_term_without_the_check():
@@ -256,8 +308,10 @@ def test_operators_pass_opcheck(dtype, limits):
     inputs["pos_query"] = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(2)).to(dtype)
     if dtype == torch.bfloat16:
         inputs["rel_query"] = torch.full((1, 1, 1, 1), 4.0, dtype=dtype).expand(2, 2, 5, 1)
+    inputs["bias"] = torch.zeros(1, 2, 5, 7, dtype=dtype)
     lengths = {"query_offsets": torch.tensor([2, -1]), "key_lengths": torch.tensor([7, 4])}
     options = {**lengths, **limits, "is_causal": True, "dropout_p": 0.4, "seed": torch.tensor(3)}
+    options["has_bias_gradient"] = dtype == torch.float64
     call = Call(**inputs, left=2, right=1, scale=0.25, mask=torch.ones(2, 1, 5, 7, dtype=torch.bool), **options)
     results = operators.run(*call)
     torch.library.opcheck(operators.run, call)

@@ -30,17 +30,22 @@ SCHEMES = (  # names in the code of a class, and the heading of docs/family.md; 
     (r"\balibi\b", "ALiBi"),
     (r"rel_attn_embed|gru_rel_pos", "WavLM"),
     (r"relative_attention_bias|relative_position_bucket|AudioRelativeAttentionBias|position_bias", "T5"),
+    (r"bbox_pos_scores|for b in biases|a \+ bias\.permute|\bpt_att\b", "Pair bias"),
     (r"relative_pos|rel_pos", ""),
 )
 OTHERS = {  # beginnings of "folder.Class": the heading of another scheme, or why the operator cannot express it
     "cpmant.": ("Pair bias", ""),
+    "esm.EsmFoldInvariantPoint": ("", "distances of points enter the scores, and points and pairs the values"),
     "esmfold2.": ("", "the term enters a representation of pairs, not scores"),
     "funnel.": ("", "pooled queries: distances are not j − i"),
     "gemma3n.": ("", "a tanh bounds the scores before the softmax"),
     "gemma4.": ("", "a tanh bounds the scores before the softmax"),
+    "inkling": ("Inkling", ""),
+    "layoutlmv3.": ("Pair bias", ""),
     "longt5.LongT5TransientGlobal": ("", "global tokens"),
     "mpnet.": ("T5", ""),
     "mpt.": ("ALiBi", ""),
+    "pp_doclayout_v2.": ("Pair bias", ""),
     "prophetnet.": ("", "its n-gram streams attend to two sequences with different distances"),
     "udop.Udop": ("Pair bias", ""),
 }

@@ -14,6 +14,7 @@ from torch import Tensor
 from relattn import checks, positions
 
 Beyond = Literal["clip", "zero"]
+MIN_PRODUCTS_TO_CUT = 2**18  # number of multiplications that take about as long as cutting rows off tables
 
 
 class Call(NamedTuple):
@@ -26,12 +27,12 @@ class Call(NamedTuple):
     rel_value: Tensor | None = None  # (labels, value_dim) or (heads, labels, value_dim)
     rel_query: Tensor | None = None  # (batch, heads, queries, rel_dim); None: the query, and rel_dim == dim
     pos_query: Tensor | None = None  # (labels, dim) or (heads, labels, dim), multiplied with the keys
+    bias: Tensor | None = None  # added to scores, four dimensions that broadcast to (batch, heads, queries, keys)
     relations: Tensor | None = None  # (batch or 1, heads or 1, queries, keys) labels; −1: no relative term
     query_offsets: Tensor | None = None  # (batch,) positions of query 0 on the key axis, if sequences differ
     key_lengths: Tensor | None = None  # (batch,) valid keys
     query_lengths: Tensor | None = None  # (batch,) valid queries
     mask: Tensor | None = None  # bool, four dimensions that broadcast to (batch, heads, queries, keys)
-    bias: Tensor | None = None  # added to scores, four dimensions that broadcast to (batch, heads, queries, keys)
     seed: Tensor | None = None  # one int64, the seed of the kernels' dropout; None: a new one
     query_offset: int = 0  # position of query 0, if all sequences have the same
     left: int = 0  # clipping range: distances from −left to right have their own labels
@@ -43,6 +44,7 @@ class Call(NamedTuple):
     chunk: int = 1
     dropout_p: float = 0.0
     scale: float = 1.0
+    has_bias_gradient: bool = False  # whether the gradient of the bias is needed, which may be large
 
     @property
     def offset(self) -> int | Tensor:
@@ -71,10 +73,10 @@ class Call(NamedTuple):
             "relations": relations, "lengths": lengths, "key_lengths": key_lengths, "query_lengths": query_lengths,
             "mask": mask,
         }  # fmt: skip
-        tensors = operands | others
-        checks.check_tensors(tensors)
+        checks.check_tensors(operands)
+        checks.check_tensors(others)
         checks.check_shapes(query, key, value)
-        checks.check_devices(tensors | {"query_offset": query_offset})
+        checks.check_devices(operands | others | {"query_offset": query_offset})
         if casts(query.device.type):
             operands = {name: autocast(x, query.device.type) for name, x in operands.items()}
             query, key, value, rel_key, rel_value, rel_query, pos_query, rel_bias, bias = operands.values()
@@ -140,14 +142,17 @@ class Call(NamedTuple):
             size, window_left, window_right = checks.check_chunk(chunk, window)
 
         # A clipping range or a window wider than the sequence costs no more than the sequence: rows of tables that no
-        # pair takes are cut off, and so are sides of the window that hide no pair.
+        # pair takes are cut off, unless that takes longer than it saves, and so are sides of the window that hide no
+        # pair.
         farthest = positions.farthest_pairs(queries, keys, offset_limits, is_causal=is_causal)
         if farthest is not None:
             window_left = None if window_left is None or window_left >= farthest[0] else window_left
             window_right = None if window_right is None or window_right >= farthest[1] + size - 1 else window_right
         window_end = 0 if is_causal else window_right
         reach = positions.reached_range(left, right, farthest, window_left, window_end, size)
-        if reach != (left, right):
+        unread = left + right - sum(reach)
+        is_whole = farthest is not None and window_left is None and window_right is None
+        if unread and not (is_whole and batch * heads * queries * dim * unread < MIN_PRODUCTS_TO_CUT):
             kept = slice(left - reach[0], left + reach[1] + 1)
             rel_key, rel_value, pos_query = (
                 None if x is None else x[..., kept, :] for x in (rel_key, rel_value, pos_query)
@@ -182,6 +187,7 @@ class Call(NamedTuple):
             chunk=1 if window_left is None and window_right is None else size,
             dropout_p=dropout_p,
             scale=scale,
+            has_bias_gradient=bias is not None and bias.requires_grad,
         )
 
 

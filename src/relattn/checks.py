@@ -20,7 +20,7 @@ WIDEST = 2**29  # windows and chunks wider than this could overflow 32 bits when
 def check_tensors(arguments: dict[str, Any]) -> None:
     """Check that each argument is a dense tensor or None; the operands query, key and value must be given."""
     for name, x in arguments.items():
-        if isinstance(x, Tensor):
+        if x is not None and isinstance(x, Tensor):
             if x.is_nested:
                 raise TypeError(f"{name} must be a padded tensor, got a nested tensor; pad it and pass its lengths")
         elif x is not None or name in ("query", "key", "value"):
@@ -32,7 +32,7 @@ def check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
     """Check the shapes of query, key and value against each other."""
     rule = None
     shapes = query.shape, key.shape, value.shape
-    if any(len(shape) != 4 for shape in shapes):
+    if not len(shapes[0]) == len(shapes[1]) == len(shapes[2]) == 4:
         rule = "query, key and value must have four dimensions (batch, heads, length, dim)"
     else:
         (batch, heads, _, dim), (key_batch, key_heads, keys, key_dim), (*of_value, value_dim) = shapes
@@ -50,19 +50,26 @@ def check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
         raise ValueError(f"{rule}, got query {show(query)}, key {show(key)}, value {show(value)}")
 
 
-def check_dtypes(operands: dict[str, Tensor | None]) -> None:
+def check_dtypes(operands: dict[str, Any]) -> None:
     """Check that all tensors given have one floating-point dtype."""
-    given = {name: x.dtype for name, x in operands.items() if x is not None}
-    dtype = given["query"]
-    if not dtype.is_floating_point or any(other != dtype for other in given.values()):
+    dtype, agrees = operands["query"].dtype, True
+    for x in operands.values():
+        if x is not None and x.dtype != dtype:
+            agrees = False
+    if not agrees or not dtype.is_floating_point:
+        given = {name: x.dtype for name, x in operands.items() if x is not None}
         listed = ", ".join(f"{name} {str(dtype).removeprefix('torch.')}" for name, dtype in given.items())
         raise ValueError(f"{', '.join(given)} must have one floating-point dtype, got {listed}")
 
 
 def check_devices(arguments: dict[str, Any]) -> None:
     """Check that all tensors given are on one device; arguments that are no tensors are ignored."""
-    given = {name: x.device for name, x in arguments.items() if isinstance(x, Tensor)}
-    if any(device != given["query"] for device in given.values()):
+    device, agrees = arguments["query"].device, True
+    for x in arguments.values():
+        if x is not None and isinstance(x, Tensor) and x.device != device:
+            agrees = False
+    if not agrees:
+        given = {name: x.device for name, x in arguments.items() if isinstance(x, Tensor)}
         listed = ", ".join(f"{name} on {device}" for name, device in given.items())
         raise ValueError(f"all tensors must be on one device, got {listed}")
 

@@ -11,8 +11,7 @@ minus query position (Shaw, Uszkoreit, Vaswani 2018, section 3.2). `relation_att
 caller gives for every pair (section 3.1). `Call.from_arguments` checks the arguments.
 """
 
-import contextlib
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -103,9 +102,9 @@ def relative_attention(
         mask: bool, broadcastable to (batch, heads, queries, keys); True: the pair may attend. It is combined with
             `is_causal`, the window and the lengths. Keys and values that a mask hides must be finite.
         bias: The bias per pair, broadcastable to (batch, heads, queries, keys), in the dtype of `query`. It is added to
-            the scores after they are scaled, and has a gradient. A value of −inf hides a pair. "auto" then takes
-            "dense", whose memory is quadratic in the length; a bias that follows from the distance or from a label
-            costs no memory of that kind as `rel_bias`.
+            the scores after they are scaled, and has a gradient. A value of −inf hides a pair. On a GPU "auto" then
+            takes "dense". The memory of a bias is quadratic in the length; a bias that follows from the distance or
+            from a label needs no memory of that kind as `rel_bias`.
         dropout_p: Probability of dropping an attention probability, after normalisation; kept ones are scaled up.
             Pass 0.0 for evaluation.
         scale: Factor on both products of the score, not on the biases. Default: dim ** -0.5.
@@ -179,10 +178,10 @@ def relation_attention(
 
 def attend(call: Call, backend: str, return_lse: bool) -> Tensor | tuple[Tensor, Tensor]:
     """Run a call on a backend, outside of autocast: `Call.from_arguments` has settled the dtype."""
-    with without_autocast(call.query.device.type):
+    device = call.query.device.type
+    if casts(device):
+        with torch.autocast(device, enabled=False):
+            output, lse = backends.choose(backend, call).attend(call, return_lse)
+    else:
         output, lse = backends.choose(backend, call).attend(call, return_lse)
     return output if lse is None else (output, lse)
-
-
-def without_autocast(device: str) -> contextlib.AbstractContextManager[Any]:
-    return torch.autocast(device, enabled=False) if casts(device) else contextlib.nullcontext()

@@ -35,6 +35,7 @@ from tests.integrations.test_transformers import (
     output,
     sound,
     stream,
+    streaming_model,
 )
 from tests.integrations.test_transformers import T5 as SMALL_T5
 from tests.support.model_exports import Encoder, outcome
@@ -339,7 +340,7 @@ def test_the_version_that_a_family_needs_is_named(monkeypatch, unchecked, caplog
 @pytest.mark.parametrize("name", ["cache", "past_key_values"])
 def test_a_cache_may_have_either_name(name, monkeypatch, spy):
     """Transformers 5.24 renamed the argument `past_key_values` to `cache`, and accepts both names."""
-    model, parts = build(FAMILIES["nemotron"]), features(144).split(48, dim=1)
+    model, parts = streaming_model(), features(144).split(48, dim=1)
     right, encoder = stream(model, parts, [None] * 3, 2), type(model)
     own = encoder.forward
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 import hatch_build
 from relattn.backends.native import levels, library, operators
+from relattn.call import accumulation_dtype
 from tests.support.calls import call_of, cases, name_of
 from tests.support.numerics import SHAPES, Shape, assert_within_budget
 
@@ -76,12 +77,12 @@ def file_of(task: operators.Task) -> tuple[bytes, dict[str, int]]:
     """Return a call as `emulated.c` reads it, and the positions of the tensors in it."""
     tensors = {name: x for name, x in task.tensors.items() if x.numel() > 0}
     arguments = 8 * (2 + 2 * len(tensors))
-    file, starts = bytearray(arguments) + bytes(task.arguments), {}
+    file, starts = bytearray(arguments) + task.layout.pack(task.values), {}
     for name, x in tensors.items():
         file += bytes(-len(file) % LINE)
         starts[name] = len(file)
         file += memory_of(x)
-    offsets = {name: getattr(type(task.arguments), name).offset for name in starts}
+    offsets = {name: getattr(task.kernels.structures["arguments"], name).offset for name in starts}
     pointers = [number for name, start in starts.items() for number in (arguments + offsets[name], start)]
     file[:arguments] = struct.pack(f"<{2 + len(pointers)}q", arguments, len(starts), *pointers)
     return bytes(file), starts
@@ -93,14 +94,13 @@ def ran(machine: tuple[Level, Path], monkeypatch: pytest.MonkeyPatch) -> list[st
     level, folder = machine
     names: list[str] = []
 
-    def run(task: operators.Task, kernel: str, **tensors: Tensor) -> None:
+    def run(task: operators.Task, kernel: str) -> None:
         names.append(kernel)
-        task.set_pointers(**tensors)
         before, starts = file_of(task)
         path, results = folder / "call", set()
-        for libraries in ([], [OPENMP])[: task.arguments.threads]:
+        for libraries in ([], [OPENMP])[: task.values[task.layout.positions["threads"]]]:
             path.write_bytes(before)
-            last = folder / f"{library.name_of(task.real)}.so"
+            last = folder / f"{library.name_of(accumulation_dtype(task.tensors['query'].dtype))}.so"
             command = [*level.emulator, folder / "driver", path, f"relattn_{kernel}", *libraries, last]
             subprocess.run(command, check=True)
             results.add(path.read_bytes()[min(starts.values(), default=0) :])

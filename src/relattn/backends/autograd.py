@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-INPUTS = 7  # leading fields of a call that have gradients in all backends: from query to pos_query
+INPUTS = 8  # leading fields of a call that may have gradients: from query to bias
 
 Function = Callable[..., tuple[Tensor, ...]]
 
@@ -42,8 +42,8 @@ def differentiable(
         saved = ctx.saved_tensors
         is_final = torch.compiler.is_compiling() or not torch.is_grad_enabled()  # nobody can differentiate the results
         results = (backward if is_final else final_backward)(grad, *saved, *ctx.options)
-        tensor_inputs = saved[ctx.results : ctx.results + differentiated]
-        input_gradients = (None if x is None else d for x, d in zip(tensor_inputs, results, strict=True))
+        needed = ctx.needs_input_grad[:differentiated]
+        input_gradients = (d if needs else None for needs, d in zip(needed, results, strict=True))
         return (*input_gradients, *(None,) * (tensors - differentiated + len(ctx.options)))
 
     class Compiled(torch.autograd.Function):
@@ -91,13 +91,19 @@ def differentiable(
 
 def has_gradients(tensors: Iterable[Tensor | None]) -> bool:
     """Return whether autograd needs the gradient of any of the tensors."""
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    if torch.is_grad_enabled():
+        for x in tensors:  # `any` takes twice as long
+            if x is not None and x.requires_grad:
+                return True
+    return False
 
 
 def is_transformed(inputs: Iterable[Tensor | None]) -> bool:
     """Return whether a `torch.func` transform or forward mode is active."""
     if torch._C._are_functorch_transforms_active():
         return True
+    if forward_ad._current_level < 0:
+        return False
     return any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in inputs)
 
 

@@ -2,14 +2,15 @@
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from relattn.backends.autograd import INPUTS, differentiable
+from relattn.backends.autograd import INPUTS, differentiable, has_gradients, is_transformed
 from relattn.call import Call, accumulation_dtype
+from relattn.checks import is_tracing
 
 TYPES = {
     Tensor: "Tensor", Tensor | None: "Tensor?", int: "SymInt", int | None: "SymInt?", bool: "bool", float: "float",
@@ -17,6 +18,7 @@ TYPES = {
 ARGUMENTS = ", ".join(f"{TYPES[annotation]} {name}" for name, annotation in Call.__annotations__.items())
 TENSORS = ARGUMENTS.count("Tensor")
 
+PLAIN = (Tensor, torch.nn.Parameter)  # types of tensors without Python code of their own
 Attended = tuple[Tensor, Tensor, Tensor]  # the output, the log-sum-exp and other statistics of each query
 Operator = Callable[..., Any]
 
@@ -31,8 +33,8 @@ def register(
         forward: Function of a call. It returns the output, the natural log-sum-exp (batch, heads, queries), and the
             other statistics of each query that the backward pass reads.
         backward: Function of a call, the gradient of the output, and the three results of `forward`. It returns the
-            gradients of query, key, value, rel_key, rel_value, rel_query and pos_query; an empty tensor for an absent
-            argument.
+            gradients of query, key, value, rel_key, rel_value, rel_query, pos_query and bias; an empty tensor for an
+            absent argument, and for a bias without `has_bias_gradient`.
         row_stats: Number of these statistics.
 
     Returns:
@@ -53,10 +55,34 @@ def register(
 
     @torch.library.register_fake(f"relattn::{name}_backward")
     def _(grad: Tensor, output: Tensor, lse: Tensor, stats: Tensor, *fields: Any) -> tuple[Tensor, ...]:
-        return tuple(new_gradient(x, grad) for x in fields[:INPUTS])
+        *others, bias = fields[:INPUTS]
+        d_bias = grad.new_empty(bias.shape if Call(*fields).has_bias_gradient else 0)
+        return *(new_gradient(x, grad) for x in others), d_bias
 
     forward_op, backward_op = (getattr(torch.ops.relattn, op).default for op in (name, f"{name}_backward"))
-    return differentiable(name, forward_op, backward_op, tensors=TENSORS), forward_op, backward_op
+
+    def run(*fields: Any) -> Attended:
+        return forward(Call(*fields)) if skips_dispatch(fields[:TENSORS]) else forward_op(*fields)
+
+    def run_backward(*arguments: Any) -> tuple[Tensor, ...]:
+        if skips_dispatch(arguments[:4]):
+            return backward(Call(*arguments[4:]), *arguments[:4])
+        return backward_op(*arguments)
+
+    return differentiable(name, run, run_backward, tensors=TENSORS), forward_op, backward_op
+
+
+def skips_dispatch(tensors: Iterable[Tensor | None]) -> bool:
+    """Return whether nothing has to see an operator of these tensors: no tracer, transform, mode, subclass or profiler.
+
+    PyTorch's dispatcher takes as long as a short call.
+    """
+    if is_tracing() or torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack() > 0:
+        return False
+    for x in tensors:  # `all` takes twice as long
+        if x is not None and type(x) not in PLAIN:
+            return False
+    return not torch.autograd._profiler_enabled()
 
 
 def define(name: str, schema: str, function: Callable[..., Any]) -> None:
@@ -74,23 +100,43 @@ def define(name: str, schema: str, function: Callable[..., Any]) -> None:
     torch.library.impl(f"relattn::{name}", "CompositeExplicitAutograd", run)
 
 
+def attends_directly(call: Call) -> bool:
+    """Return whether a call needs neither autograd nor PyTorch's dispatcher."""
+    tensors: tuple[Any, ...] = call[:TENSORS]
+    inputs = tensors[:INPUTS]
+    return skips_dispatch(tensors) and not has_gradients(inputs) and not is_transformed(inputs)
+
+
 def attend(call: Call, operator: Operator, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     """Return the output of a call by a backend's differentiable operator, and the log-sum-exp or None."""
-    if call.dropout_p > 0.0 and call.seed is None:
-        call = call._replace(seed=torch.randint(2**63 - 1, (), device=call.query.device))
-    output, lse, _ = operator(*call)
+    output, lse, _ = operator(*with_seed(call))
     return output, lse.detach() if return_lse else None
 
 
+def with_seed(call: Call) -> Call:
+    """Return a call with a seed if it has dropout."""
+    if call.dropout_p > 0.0 and call.seed is None:
+        return call._replace(seed=torch.randint(2**63 - 1, (), device=call.query.device))
+    return call
+
+
 def new_results(call: Call) -> tuple[Tensor, Tensor]:
-    """Allocate the output, in memory (batch, queries, heads, value_dim) as layers join heads, and the log-sum-exp."""
-    query = call.query
-    batch, heads, queries, _ = query.shape
+    """Allocate the output and the log-sum-exp."""
+    return new_output(call), new_lse(call)
+
+
+def new_output(call: Call) -> Tensor:
+    """Allocate the output, in memory (batch, queries, heads, value_dim) as layers join heads."""
+    batch, heads, queries, _ = call.query.shape
     width = call.value.shape[3]
     # not a transposed tensor: autograd refuses in-place changes to a view that a function returns
     strides = (queries * heads * width, width, heads * width, 1)
-    output = query.new_empty_strided((batch, heads, queries, width), strides)
-    return output, query.new_empty(batch, heads, queries, dtype=accumulation_dtype(query.dtype))
+    return call.query.new_empty_strided((batch, heads, queries, width), strides)
+
+
+def new_lse(call: Call) -> Tensor:
+    """Allocate the log-sum-exp, (batch, heads, queries)."""
+    return call.query.new_empty(call.query.shape[:3], dtype=accumulation_dtype(call.query.dtype))
 
 
 def new_row_stats(lse: Tensor, row_stats: int) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from relattn.backends import custom_ops
-from relattn.backends.capabilities import Capabilities
+from relattn.backends.capabilities import FIELDS, Capabilities
 from relattn.backends.native import levels, library, operators
 from relattn.call import Call, accumulation_dtype
 
@@ -44,9 +44,16 @@ def installation() -> str:
     return "; ".join(parts)
 
 
-CAPABILITIES = Capabilities(devices=("cpu",), unavailable_reason=unavailable_reason, installation=installation)
+CAPABILITIES = Capabilities(
+    FIELDS | {"bias"}, devices=("cpu",), unavailable_reason=unavailable_reason, installation=installation
+)
 
 
 def attend(call: Call, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     """Return the output of a call, and the log-sum-exp or None."""
+    if custom_ops.attends_directly(call):
+        output = custom_ops.new_output(call)
+        lse = custom_ops.new_lse(call) if return_lse else None
+        operators.run_forward(custom_ops.with_seed(call), output, lse, row_stats=None)
+        return output, lse
     return custom_ops.attend(call, operators.attention, return_lse)

@@ -21,20 +21,27 @@ typedef struct {
     /* (1, heads, labels, rel_dim, value_dim or dim) of dtype `type`; head_stride is 0 if heads share a table; data is
        NULL without a table */
     array rel_key, rel_value, pos_query;
-    /* (batch, heads, queries) of dtype `real` */
+    /* (batch, heads, queries) of dtype `real`; data is NULL if it is not needed */
     array lse;
     /* (batch, heads, queries, keys), one byte per pair; strides are 0 in broadcast dimensions; data is NULL without a
        mask */
     array mask;
     /* like the mask, with integers of `relations_size` bytes */
     array relations;
+    /* like the mask, of dtype `type` */
+    array bias;
+    /* like the bias, of dtype `real`, initialized to zero; rows are padded; data is NULL if the gradient is not needed */
+    array d_bias;
+    /* (2, batch, heads, padded queries): base of each row and log2 of its sum of 2^(score - base); NULL if not needed */
+    real *row_stats;
     /* (splits, heads, labels, padded dim) of dtype `real`, initialized to zero */
     real *d_rel_key, *d_rel_value, *d_pos_query;
     /* (batch,), or NULL */
     const int64_t *query_offsets, *key_lengths, *query_lengths;
     idx batch, heads, key_heads, queries, keys, dim, value_dim, rel_dim, labels, relations_size, type, threads;
-    /* number of parts of the batch; each part has separate table gradients */
-    idx splits;
+    /* number of parts of the batch; each part has separate table gradients, and a separate gradient of a bias that
+       sequences share, after `d_bias_split_stride` elements */
+    idx splits, d_bias_split_stride;
     idx query_offset, left, clips, is_causal;
     /* number of keys in the window before and after the first position of a query's chunk; -1: no limit */
     idx window_left, window_right, chunk;

@@ -14,6 +14,8 @@ typedef struct {
     real *scratch, *transpose_scratch, *query, *rel_query, *grad, *scores, *ds, *d_query, *d_rel_query, *d_keys,
         *d_values;
     real *terms, *dp_terms, *label_sums, *ds_label_sums, *delta, *base, *base_lo;
+    real *d_biases;  /* the gradient of the bias, of the split */
+    real *bias_sums; /* its sums over the rows of a tile, if queries share the bias */
     split_real scale; /* factor of the scores */
     operand *key_columns, *value_columns, *keys, *query_lhs, *grad_lhs, *query_rhs, *grad_rhs, *tile_lhs;
     table rel_key, rel_value;
@@ -36,7 +38,7 @@ INLINE void backward_row(const arguments *a, const tile_info *tile, idx r, idx p
     const real scale_hi = w->scale.hi, scale_lo = w->scale.lo;
     real *scores = w->scores + r * KEYS, *ds = w->ds + r * KEYS;
     real *label_sums = w->label_sums + r * width, *ds_label_sums = w->ds_label_sums + r * width;
-    real scratch[KEYS], dp_scratch[KEYS];
+    real scratch[KEYS], dp_scratch[KEYS], bias_scratch[KEYS];
     int32_t slots[KEYS];
     vec x[TILE_VECS];
     if (flags & BANDED && vecs.count == 0) return;
@@ -56,8 +58,10 @@ INLINE void backward_row(const arguments *a, const tile_info *tile, idx r, idx p
         edge_term = 0;
     }
     int any_allowed = 1;
+    const real *biases = flags & PAIR_BIAS ? load_bias(a, tile, r, bias_scratch) : NULL;
+    if (flags & PAIR_BIAS) add_bias(vecs, biases, x);
     if (flags & BANDED || tile->num_keys % LANES != 0 || !fast_path)
-        any_allowed = apply_mask(a, tile, r, position, vecs, x);
+        any_allowed = apply_mask(a, tile, r, position, vecs, biases, x);
     if (!any_allowed) {
         for (idx v = first; v < end; v++) VEC(scores + v * LANES) = VEC(ds + v * LANES) = splat(0);
         return;
@@ -66,6 +70,9 @@ INLINE void backward_row(const arguments *a, const tile_info *tile, idx r, idx p
     const real base = w->base[r], base_lo = w->base_lo[r] - edge_term, delta = w->delta[r];
     const real dp_edge_term = flags & VALUE_TERMS && slice.is_edge ? dp_terms[0] : 0;
     const uint32_t row_key = drop ? dropout_row_key(a, tile, r) : 0;
+    real *d_biases = NULL;
+    if (flags & PAIR_BIAS && a->d_bias.data)
+        d_biases = a->d_bias.row_stride == 0 ? w->bias_sums : w->d_biases + pair_offset(&a->d_bias, tile, r);
     vec weight_sum = splat(0), ds_sum = splat(0);
 #pragma GCC unroll 16
     for (idx v = first; v < end; v++) {
@@ -76,12 +83,14 @@ INLINE void backward_row(const arguments *a, const tile_info *tile, idx r, idx p
         if (flags & VALUE_TERMS && !slice.is_edge) dp += VEC(dp_terms + v * LANES);
         if (drop) {
             weight = blend(dropout_mask(a, row_key, tile->first_key + v * LANES), p * a->keep_scale, splat(0));
-            ds_vec = (weight * (dp + dp_edge_term) - p * delta) * a->scale;
+            ds_vec = weight * (dp + dp_edge_term) - p * delta;
         } else {
-            ds_vec = p * ((dp - (delta - dp_edge_term)) * a->scale);
+            ds_vec = p * (dp - (delta - dp_edge_term));
         }
         if (!(flags & FULL_TILE))
             ds_vec = blend(x[v] != splat(-INFINITY), ds_vec, splat(0)); /* dP is only computed inside the bands */
+        if (d_biases) VEC(d_biases + v * LANES) += ds_vec;
+        ds_vec *= a->scale;
         VEC(scores + v * LANES) = weight;
         VEC(ds + v * LANES) = ds_vec;
         if (slice.is_edge) {
@@ -104,6 +113,7 @@ static void backward_tile(const arguments *a, const tile_info *tile, idx num_row
 #define BACKWARD_ROWS(flags)                                                                                           \
     for (idx r = 0; r < num_rows; r++) backward_row(a, tile, r, position + r, w, flags)
     switch (flags) {
+        case PAIR_BIAS | FULL_TILE: BACKWARD_ROWS(PAIR_BIAS | FULL_TILE); break;
         case FAST_PATH | FULL_TILE: BACKWARD_ROWS(FAST_PATH | FULL_TILE); break;
         case FAST_PATH | FULL_TILE | KEY_TERMS: BACKWARD_ROWS(FAST_PATH | FULL_TILE | KEY_TERMS); break;
         case FAST_PATH | FULL_TILE | KEY_TERMS | VALUE_TERMS:
@@ -154,16 +164,14 @@ static void backward_rows(const arguments *a, tile_info tile, idx num_rows, idx 
     const matrix query = load_rows(a, &a->query, tile.b, tile.h, tile.first_query, num_rows, dim, w->query);
     const matrix grad = load_rows(a, &a->grad, tile.b, tile.h, tile.first_query, num_rows, value_dim, w->grad);
     const matrix out = load_rows(a, &a->output, tile.b, tile.h, tile.first_query, num_rows, value_dim, w->d_query);
-    const matrix lse = array_rows(&a->lse, tile.b, tile.h, tile.first_query);
+    const real *bases = stats_of_rows(a, &tile, BASE), *log2_sums = stats_of_rows(a, &tile, LOG2_SUM);
     for (idx r = 0; r < num_rows; r++) {
         vec delta = splat(0);
         for (idx i = 0; i < padded_value_dim; i += LANES)
             delta += VEC(grad.data + r * grad.row_stride + i) * VEC(out.data + r * out.row_stride + i);
         w->delta[r] = reduce_sum(delta);
-        const real row_lse = lse.data[r * lse.row_stride];
-        w->base[r] =
-            row_lse == -INFINITY ? INFINITY : row_lse * LOG2_E; /* a row without keys: 2^(x - inf) = 0 */
-        w->base_lo[r] = isinf(row_lse) ? 0 : fma(row_lse, LOG2_E, -w->base[r]) + row_lse * LOG2_E_LO;
+        w->base[r] = bases[r];
+        w->base_lo[r] = log2_sums[r];
     }
     const matrix rel_query = load_rel_query(a, &tile, num_rows, query, w->rel_query);
     tile.keys_begin = first_tile_key(a, position, visible);
@@ -200,7 +208,11 @@ static void backward_rows(const arguments *a, tile_info tile, idx num_rows, idx 
             matmul(w->scores, KEYS, query_lhs, key_columns, num_rows, n, dim, has_pos_query);
             matmul(w->ds, KEYS, grad_lhs, value_columns, num_rows, n, value_dim, 0);
         }
+        const int sums_rows = a->d_bias.data && a->d_bias.row_stride == 0;
+        if (sums_rows) memset(w->bias_sums, 0, sizeof(real) * KEYS);
         backward_tile(a, &tile, num_rows, position, w);
+        real *d_biases = w->d_biases + (sums_rows ? pair_offset(&a->d_bias, &tile, 0) : 0);
+        for (idx v = 0; v < tile.num_vecs && sums_rows; v++) VEC(d_biases + v * LANES) += VEC(w->bias_sums + v * LANES);
         if (has_pos_query) add_key_sums(a, &w->strips, &tile, num_rows, position, w->ds);
         const matrix weights = {w->scores, KEYS}, ds = {w->ds, KEYS};
         real *d_value = d_values.data + tile.first_key * d_values.row_stride,
@@ -364,6 +376,7 @@ static void backward_worker(void *data) {
         {&w.dp_terms, a->rel_value.data ? ROWS * width : 0},
         {&w.label_sums, a->rel_value.data || (a->rel_key.data && labels_may_repeat(a)) ? ROWS * width : 0},
         {&w.ds_label_sums, a->rel_key.data ? ROWS * width : 0},
+        {&w.bias_sums, a->d_bias.data ? KEYS : 0},
         {&w.delta, ROWS},
         {&w.base, ROWS},
         {&w.base_lo, ROWS},
@@ -373,9 +386,11 @@ static void backward_worker(void *data) {
     configure_matrix_tiles();
 
     /* If there are enough tasks for all threads, a task has all heads of a sequence, which are adjacent in memory. */
-    const idx groups = a->splits >= 4 * a->threads ? 1 : a->key_heads;
+    const int sums_heads = a->d_bias.data && a->d_bias.head_stride == 0; /* in the same elements */
+    const idx groups = a->splits >= 4 * a->threads || sums_heads ? 1 : a->key_heads;
     for (idx task; (task = next_task(queue)) < a->splits * groups;) {
         const idx split = task / groups, group = task % groups;
+        if (a->d_bias.data) w.d_biases = (real *)a->d_bias.data + split * a->d_bias_split_stride;
         for (idx b = split * a->batch / a->splits; b < (split + 1) * a->batch / a->splits; b++)
             for (idx kv = group * a->key_heads / groups; kv < (group + 1) * a->key_heads / groups; kv++)
                 backward_head(a, b, kv, split, &w);

@@ -46,7 +46,7 @@ INLINE int forward_row(const arguments *a, const tile_info *tile, idx r, idx pos
     const strip_slice slice = strip_slice_of(a, tile, position);
     const real scale_hi = w->scale.hi, scale_lo = w->scale.lo;
     real *scores = w->scores + r * KEYS, *label_sums = w->label_sums + r * width;
-    real scratch[KEYS];
+    real scratch[KEYS], bias_scratch[KEYS];
     int32_t slots[KEYS];
     vec x[TILE_VECS];
     if (flags & BANDED && vecs.count == 0) return 0;
@@ -64,8 +64,10 @@ INLINE int forward_row(const arguments *a, const tile_info *tile, idx r, idx pos
         for (idx v = first; v < end; v++) x[v] = x[v] * scale_hi + (x[v] * scale_lo + edge_term);
         edge_term = 0;
     }
+    const real *biases = flags & PAIR_BIAS ? load_bias(a, tile, r, bias_scratch) : NULL;
+    if (flags & PAIR_BIAS) add_bias(vecs, biases, x);
     if (flags & BANDED || tile->num_keys % LANES != 0 || !fast_path)
-        any_allowed = apply_mask(a, tile, r, position, vecs, x);
+        any_allowed = apply_mask(a, tile, r, position, vecs, biases, x);
     if (!any_allowed) {
         for (idx v = first; v < end; v++) VEC(scores + v * LANES) = splat(0);
         return 0;
@@ -106,6 +108,7 @@ static void forward_tile(const arguments *a, const tile_info *tile, idx num_rows
 #define FORWARD_ROWS(flags)                                                                                            \
     for (idx r = 0; r < num_rows; r++) has_keys[r] |= (char)forward_row(a, tile, r, position + r, out, w, flags)
     switch (flags) {
+        case PAIR_BIAS | FULL_TILE: FORWARD_ROWS(PAIR_BIAS | FULL_TILE); break;
         case FAST_PATH | FULL_TILE: FORWARD_ROWS(FAST_PATH | FULL_TILE); break;
         case FAST_PATH | FULL_TILE | KEY_TERMS: FORWARD_ROWS(FAST_PATH | FULL_TILE | KEY_TERMS); break;
         case FAST_PATH | FULL_TILE | KEY_TERMS | VALUE_TERMS:
@@ -122,11 +125,17 @@ static void forward_tile(const arguments *a, const tile_info *tile, idx num_rows
 static void direct_scores(real *scores, matrix query, idx num_rows, matrix keys, const tile_info *tile, idx padded_dim,
                           int add) {
     for (idx r = 0; r < num_rows; r++)
-        for (idx j = 0; j < tile->num_vecs * LANES; j++) {
-            vec sum = splat(0);
-            for (idx i = 0; i < padded_dim && j < tile->num_keys; i += LANES)
-                sum += VEC(query.data + r * query.row_stride + i) * VEC(keys.data + j * keys.row_stride + i);
-            scores[r * KEYS + j] = (add ? scores[r * KEYS + j] : 0) + reduce_sum(sum);
+        for (idx j = 0; j < tile->num_vecs * LANES; j += 4) {
+            vec sums[4] = {splat(0), splat(0), splat(0), splat(0)};
+            const real *q = query.data + r * query.row_stride, *key = keys.data + j * keys.row_stride;
+            const idx count = tile->num_keys - j;
+            for (idx i = 0; i < padded_dim && count >= 4; i += LANES)
+#pragma GCC unroll 4
+                for (idx k = 0; k < 4; k++) sums[k] += VEC(q + i) * VEC(key + k * keys.row_stride + i);
+            for (idx k = 0; k < count && count < 4; k++)
+                for (idx i = 0; i < padded_dim; i += LANES) sums[k] += VEC(q + i) * VEC(key + k * keys.row_stride + i);
+            vec4 *four = (vec4 *)(scores + r * KEYS + j);
+            *four = (add ? *four : (vec4){0}) + reduce_sums(sums);
         }
 }
 
@@ -186,17 +195,29 @@ static void forward_rows(const arguments *a, tile_info tile, idx num_rows, matri
     }
     for (idx r = 0; r < num_rows; r++) w->row_sums[r] = reduce_sum(VEC(w->lane_sums + r * LANES));
     const matrix lse = array_rows(&a->lse, tile.b, tile.h, tile.first_query);
-    for (idx r = 0; r < num_rows; r += LANES) {
-        const vec base = VEC(w->base + r), log_sums = base * LN_2 + (base * LN_2_LO + vec_log(VEC(w->row_sums + r)));
-        for (idx i = r; i < num_rows && i < r + LANES; i++)
-            lse.data[i * lse.row_stride] = has_keys[i] ? log_sums[i - r] : -INFINITY;
+    for (idx r = 0; r < num_rows && (a->lse.data || a->row_stats); r += LANES) {
+        const vec base = VEC(w->base + r), log_sums = vec_log(VEC(w->row_sums + r));
+        const vec lses = base * LN_2 + (base * LN_2_LO + log_sums);
+        for (idx i = r; a->lse.data && i < num_rows && i < r + LANES; i++) {
+            const int is_clamped = fabs(base[i - r]) > (real)0.99999 * LARGEST && !isinf(base[i - r]); /* a bias */
+            const real value = is_clamped ? copysign(LARGEST, base[i - r]) : lses[i - r];
+            lse.data[i * lse.row_stride] = has_keys[i] ? value : -INFINITY;
+        }
+        if (!a->row_stats) continue;
+        VEC(stats_of_rows(a, &tile, BASE) + r) = base;
+        VEC(stats_of_rows(a, &tile, LOG2_SUM) + r) = log_sums * LOG2_E;
     }
+    for (idx r = 0; a->row_stats && r < round_up(tile.num_queries, PADDING); r++)
+        if (r >= num_rows || !has_keys[r]) { /* a row without keys: 2^(x - inf) = 0 */
+            stats_of_rows(a, &tile, BASE)[r] = INFINITY;
+            stats_of_rows(a, &tile, LOG2_SUM)[r] = 0;
+        }
     for (idx r = 0; r < tile.num_queries; r++)
         if (r < num_rows && has_keys[r])
             write_row(&a->output, tile.b, tile.h, tile.first_query + r, out.data + r * out.row_stride, a->value_dim,
                       a->keep_scale / w->row_sums[r], a->type);
         else write_zeros(&a->output, tile.b, tile.h, tile.first_query + r, a->value_dim, a->type);
-    for (idx r = num_rows; r < tile.num_queries; r++) lse.data[r * lse.row_stride] = -INFINITY;
+    for (idx r = num_rows; a->lse.data && r < tile.num_queries; r++) lse.data[r * lse.row_stride] = -INFINITY;
 }
 
 static void forward_worker(void *data) {

@@ -4,9 +4,6 @@ The batch is split, and each split sums its gradients of the tables separately. 
 sizes of a call, so that results do not depend on the number of threads.
 """
 
-import ctypes
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -23,54 +20,68 @@ from relattn.call import Call, accumulation_dtype, keep_scale, keep_threshold
 
 MAX_TABLE_GRADIENTS = 64  # per table, over heads and splits, if there is more than one split
 MAX_TABLE_GRADIENT_BYTES = 2**21  # memory of all of them, if there is more than one split
+MAX_BIAS_GRADIENTS = 16  # of a bias that sequences share, over heads and splits, if there is more than one split
+ROW_STATS = 2  # statistics of each query that the backward pass reads, as in `strips.h`
 
 
 def forward(call: Call) -> Attended:
-    """Return the output, the log-sum-exp (batch, heads, queries), and no other statistics."""
-    task = Task(call)
+    """Return the output, the log-sum-exp (batch, heads, queries), and the statistics that the backward pass reads."""
     output, lse = new_results(call)
-    task.run("forward", output=output, lse=lse)
-    return output, lse, new_row_stats(lse, 0)
+    row_stats = new_row_stats(lse, ROW_STATS)
+    run_forward(call, output, lse, row_stats)
+    return output, lse, row_stats
+
+
+def run_forward(call: Call, output: Tensor, lse: Tensor | None, row_stats: Tensor | None) -> None:
+    """Compute the output, and the log-sum-exp and the statistics unless they are None."""
+    task = Task(call)
+    task.set_array("output", output, *output.stride()[:3])
+    if lse is not None:
+        task.set_array("lse", lse, *lse.stride())
+    if row_stats is not None:
+        task.set_array("row_stats", row_stats)
+    task.run("forward")
 
 
 def backward(call: Call, grad: Tensor, output: Tensor, lse: Tensor, row_stats: Tensor) -> tuple[Tensor, ...]:
-    """Return the gradients of the arguments from query to pos_query; empty for absent ones."""
-    task = Task(call)
+    """Return the gradients of the arguments from query to bias; empty for absent ones."""
+    splits = count_splits(call)
+    task = Task(call, splits)
     d_query, d_key, d_value, d_rel_query = (
         new_gradient(task.tensors.get(name), grad) for name in ("query", "key", "value", "rel_query")
     )
-    tables = (call.rel_key, call.rel_value, call.pos_query)
-    d_rel_key, d_rel_value, d_pos_query = (task.new_table_gradient(table) for table in tables)
-    task.run(
-        "backward",
-        grad=with_contiguous_rows(grad),
-        output=with_contiguous_rows(output),
-        lse=lse,
-        d_query=d_query,
-        d_key=d_key,
-        d_value=d_value,
-        d_rel_query=d_rel_query,
-        d_rel_key=d_rel_key,
-        d_rel_value=d_rel_value,
-        d_pos_query=d_pos_query,
-    )
+    task.set_arrays(grad=grad, output=output, d_query=d_query, d_key=d_key, d_value=d_value)
+    if call.rel_query is not None:
+        task.set_arrays(d_rel_query=d_rel_query)
+    task.set_array("row_stats", row_stats)
+    tables = {"d_rel_key": call.rel_key, "d_rel_value": call.rel_value, "d_pos_query": call.pos_query}
+    d_tables = {name: task.new_table_gradient(name, x, splits) for name, x in tables.items() if x is not None}
+    bias = call.bias if call.has_bias_gradient else None
+    d_bias = grad.new_zeros(0 if bias is None else bias.shape)
+    if bias is not None and bias.shape[3] == 1:
+        bias = None  # its gradient is zero: the softmax does not change if all scores of a query do
+    d_biases = None if bias is None else task.new_bias_gradient(bias, splits)
+    task.run("backward")
     d_rel_key, d_rel_value, d_pos_query = (
-        new_gradient(table, grad) if table is None else sum_splits(gradients, table)
-        for gradients, table in zip((d_rel_key, d_rel_value, d_pos_query), tables, strict=True)
+        grad.new_empty(0) if table is None else sum_splits(d_tables[name], table) for name, table in tables.items()
     )
-    return d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, d_pos_query
+    if bias is not None and d_biases is not None:
+        d_bias = sum_to_bias(d_biases, bias)
+    return d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, d_pos_query, d_bias
 
 
 class Task:
     """Arguments of a call as the kernels read them, with references to the tensors that they point to."""
 
-    def __init__(self, call: Call) -> None:
-        batch, heads, queries, dim = call.query.shape
+    def __init__(self, call: Call, splits: int = 1) -> None:
+        query = call.query
+        batch, heads, queries, dim = query.shape
         _, key_heads, keys, value_dim = call.value.shape
-        tables = [x for x in (call.rel_key, call.rel_value, call.pos_query) if x is not None]
-        self.real = accumulation_dtype(call.query.dtype)
-        self.kernels = library.kernels_of(call.query.dtype)
-        self.arguments: Any = self.kernels.arguments(
+        table = first_table(call)
+        self.kernels = library.kernels_of(query.dtype)
+        self.tensors: dict[str, Tensor] = {}
+        self.layout = library.layout_of(self.kernels.structures["arguments"])
+        self.values = self.layout.new_values(
             batch=batch,
             heads=heads,
             key_heads=key_heads,
@@ -79,11 +90,12 @@ class Task:
             dim=dim,
             value_dim=value_dim,
             rel_dim=dim if call.rel_query is None else call.rel_query.shape[3],
-            labels=tables[0].shape[-2] if tables else 1,
+            labels=1 if table is None else table.shape[-2],
             relations_size=0 if call.relations is None else call.relations.element_size(),
-            type=library.TYPES[call.query.dtype],
+            type=library.TYPES[query.dtype],
             threads=torch.get_num_threads(),
-            splits=count_splits(batch, heads, tables),
+            splits=splits,
+            d_bias_split_stride=0,
             query_offset=call.query_offset,
             left=call.left,
             clips=call.clips and call.relations is None,
@@ -94,75 +106,109 @@ class Task:
             keep_threshold=keep_threshold(call.dropout_p),
             scale=call.scale,
             keep_scale=keep_scale(call.dropout_p),
-            seed=0 if call.seed is None else int(call.seed),
+            seed=0 if call.seed is None else int(call.seed) % 2**64,
         )
-        self.tensors: dict[str, Tensor] = {}
-        self.set_pointers(**tensors_of(call))
+        self.set_arrays(query=query, key=call.key, value=call.value, rel_query=call.rel_query)
+        if table is not None:
+            self.set_tables(rel_key=call.rel_key, rel_value=call.rel_value, pos_query=call.pos_query)
+        self.set_pairs(relations=call.relations, mask=call.mask, bias=call.bias)
+        self.set_vectors(
+            query_offsets=call.query_offsets, key_lengths=call.key_lengths, query_lengths=call.query_lengths
+        )
 
-    def set_pointers(self, **tensors: Tensor | None) -> None:
-        """Set the arguments of these names to the addresses and strides of tensors; None is skipped."""
+    def set_arrays(self, **tensors: Tensor | None) -> None:
+        """Set the arguments of these names to tensors of four dimensions, copied if rows have gaps; skip None."""
         for name, x in tensors.items():
             if x is not None:
-                self.tensors[name] = x
-                address = x.data_ptr()
-                if address == 0 and x.numel() > 0:
-                    raise RuntimeError(f"{name} must have memory, got a tensor whose storage was freed")
-                setattr(self.arguments, name, (address, *x.stride()[:3]) if name in self.kernels.arrays else address)
+                strides = x.stride()
+                if strides[3] != 1:
+                    x = x.contiguous()
+                    strides = x.stride()
+                self.set_array(name, x, strides[0], strides[1], strides[2])
 
-    def new_table_gradient(self, table: Tensor | None) -> Tensor:
-        """Return zeros (splits, heads, labels, padded dim) for the gradient of a table; empty without a table."""
-        if table is None:
-            return torch.empty(0)
+    def set_tables(self, **tables: Tensor | None) -> None:
+        """Set the arguments of these names to tables, whose head stride is 0 if heads share them; skip None."""
+        for name, table in tables.items():
+            if table is not None:
+                x = with_contiguous_rows(table)
+                *heads, row, _ = x.stride()
+                self.set_array(name, x, 0, heads[0] if heads else 0, row)
+
+    def set_pairs(self, **tensors: Tensor | None) -> None:
+        """Set the arguments of these names to numbers of pairs, with stride 0 in broadcast dimensions; skip None."""
+        for name, x in tensors.items():
+            if x is not None:
+                pairs = with_contiguous_rows(x.expand(*x.shape[:3], self.tensors["key"].shape[2]))
+                self.set_array(name, pairs, *strides_of_pairs(pairs))
+
+    def set_vectors(self, **tensors: Tensor | None) -> None:
+        """Set the arguments of these names to tensors of one number per sequence; skip None."""
+        for name, x in tensors.items():
+            if x is not None:
+                self.set_array(name, x.long().contiguous())
+
+    def set_array(self, name: str, x: Tensor, *strides: int) -> None:
+        """Set an argument to the address of a tensor and, if it is an array, its strides of batch, heads and rows."""
+        address = x.data_ptr()
+        if address == 0 and x.numel() > 0:
+            raise RuntimeError(f"{name} must have memory, got a tensor whose storage was freed")
+        self.tensors[name] = x
+        position = self.layout.positions[name]
+        self.values[position : position + 1 + len(strides)] = address, *strides
+
+    def new_table_gradient(self, name: str, table: Tensor, splits: int) -> Tensor:
+        """Set the gradient of a table to zeros (splits, heads, labels, padded dim), and return them."""
         labels, dim = table.shape[-2:]
-        sizes = (self.arguments.splits, self.arguments.heads, labels, dim + -dim % library.PADDING)
-        return torch.zeros(sizes, dtype=self.real)
+        heads = self.tensors["query"].shape[1]
+        d_table = zeros(table, splits, heads, labels, dim + -dim % library.PADDING)
+        self.set_array(name, d_table)
+        return d_table
 
-    def run(self, kernel: str, **tensors: Tensor) -> None:
+    def new_bias_gradient(self, bias: Tensor, splits: int) -> Tensor:
+        """Set d_bias to zeros (splits or batch, heads or 1, queries or 1, padded keys), and return them."""
+        sequences, heads, queries, _ = bias.shape
+        keys = self.tensors["key"].shape[2]
+        parts = splits if sequences == 1 else sequences
+        d_bias = zeros(bias, parts, heads, queries, keys + -keys % library.PADDING)
+        batch_stride, *strides = strides_of_pairs(d_bias)
+        self.set_array("d_bias", d_bias, batch_stride if sequences > 1 else 0, *strides)
+        if sequences == 1:
+            self.values[self.layout.positions["d_bias_split_stride"]] = d_bias.stride(0)
+        return d_bias
+
+    def run(self, kernel: str) -> None:
         """Run a kernel; MemoryError if it cannot allocate its workspace."""
-        self.set_pointers(**tensors)
-        if getattr(self.kernels.library, f"relattn_{kernel}")(ctypes.byref(self.arguments)) != 0:
-            sizes = f"{self.arguments.keys} keys of dim {self.arguments.dim}"
-            raise MemoryError(f"the workspace of the native kernel must fit in memory, got {sizes}")
+        if getattr(self.kernels.library, f"relattn_{kernel}")(self.layout.pack(self.values)) != 0:
+            _, _, keys, dim = self.tensors["key"].shape
+            raise MemoryError(f"the workspace of the native kernel must fit in memory, got {keys} keys of dim {dim}")
 
 
-def count_splits(batch: int, heads: int, tables: list[Tensor]) -> int:
+def first_table(call: Call) -> Tensor | None:
+    """Return a table of a call; all have the same number of rows."""
+    if call.rel_key is not None:
+        return call.rel_key
+    return call.pos_query if call.rel_value is None else call.rel_value
+
+
+def count_splits(call: Call) -> int:
     """Return the number of splits of the batch. It depends on sizes only."""
+    batch, heads = call.query.shape[:2]
+    tables = [x for x in (call.rel_key, call.rel_value, call.pos_query) if x is not None]
     split_bytes = sum(heads * table.shape[-2] * table.shape[-1] * 4 for table in tables)
     limit = min(MAX_TABLE_GRADIENTS // max(1, heads), MAX_TABLE_GRADIENT_BYTES // max(1, split_bytes))
+    if call.has_bias_gradient and call.bias is not None and call.bias.shape[0] == 1:
+        limit = min(limit, MAX_BIAS_GRADIENTS // call.bias.shape[1])
     return max(1, min(batch, limit))
 
 
-def tensors_of(call: Call) -> dict[str, Tensor | None]:
-    """Return the tensors of a call as the kernels read them, by argument name."""
-    heads, pairs = call.query.shape[1], (*call.query.shape[:3], call.key.shape[2])
-    return {
-        "query": with_contiguous_rows(call.query),
-        "key": with_contiguous_rows(call.key),
-        "value": with_contiguous_rows(call.value),
-        "rel_query": None if call.rel_query is None else with_contiguous_rows(call.rel_query),
-        "rel_key": table_per_head(call.rel_key, heads),
-        "rel_value": table_per_head(call.rel_value, heads),
-        "pos_query": table_per_head(call.pos_query, heads),
-        "relations": expand_to_pairs(call.relations, pairs),
-        "mask": expand_to_pairs(call.mask, pairs),
-        "query_offsets": to_int64(call.query_offsets),
-        "key_lengths": to_int64(call.key_lengths),
-        "query_lengths": to_int64(call.query_lengths),
-    }
+def zeros(like: Tensor, *sizes: int) -> Tensor:
+    """Return zeros on a tensor's device, in the dtype of its sums."""
+    return like.new_zeros(sizes, dtype=accumulation_dtype(like.dtype))
 
 
-def table_per_head(table: Tensor | None, heads: int) -> Tensor | None:
-    """Return a table as (1, heads, labels, dim), with stride 0 if heads share it."""
-    return None if table is None else with_contiguous_rows(table).expand(1, heads, *table.shape[-2:])
-
-
-def expand_to_pairs(x: Tensor | None, pairs: tuple[int, ...]) -> Tensor | None:
-    """Return a mask or labels as (batch, heads, queries, keys), with stride 0 in broadcast dimensions except keys."""
-    return None if x is None else with_contiguous_rows(x.expand(*x.shape[:-1], pairs[-1])).expand(pairs)
-
-
-def to_int64(x: Tensor | None) -> Tensor | None:
-    return None if x is None else x.long().contiguous()
+def strides_of_pairs(x: Tensor) -> list[int]:
+    """Return the strides of batch, heads and queries, 0 in dimensions of size 1."""
+    return [0 if size == 1 else stride for size, stride in zip(x.shape[:3], x.stride()[:3], strict=True)]
 
 
 def sum_splits(gradients: Tensor, table: Tensor) -> Tensor:
@@ -171,4 +217,11 @@ def sum_splits(gradients: Tensor, table: Tensor) -> Tensor:
     return total[..., : table.shape[-1]].to(table.dtype).contiguous()
 
 
-attention, run, run_backward = register("native", forward, backward, row_stats=0)
+def sum_to_bias(gradient: Tensor, bias: Tensor) -> Tensor:
+    """Return the sum of the gradients (splits or batch, heads, queries, padded keys) of a bias, like the bias."""
+    if bias.shape[0] == 1:
+        gradient = gradient.sum(0, keepdim=True)
+    return gradient[..., : bias.shape[3]].to(bias.dtype).contiguous()
+
+
+attention, run, run_backward = register("native", forward, backward, ROW_STATS)

@@ -59,10 +59,12 @@ INLINE rhs rhs_from_column(rhs b, idx j) {
 /* Return the number of operands that `pack_rows` needs for `max_rows` rows, a multiple of KEYS. */
 INLINE idx packed_rows_size(const arguments *a, const array *x, idx max_rows, idx dim) {
     const idx padded_dim = round_up(dim, PADDING);
-    return in_place(a, x, dim) && padded_dim <= PANEL ? 0 : max_rows * round_up(padded_dim, PANEL);
+    const int is_used_once = padded_dim <= PANEL || a->queries < MIN_QUERIES_TO_TRANSPOSE;
+    return in_place(a, x, dim) && is_used_once ? 0 : max_rows * round_up(padded_dim, PANEL);
 }
 
-/* Return rows of a head as `b`. They are copied to panels if they are wider than one. */
+/* Return rows of a head as `b`. They are copied to panels if they are wider than one and more than a few queries use
+   them. */
 INLINE rhs pack_rows(const arguments *a, const array *x, idx b, idx h, range keys, idx max_rows, idx dim, real *scratch,
                      operand *to) {
     const idx padded_dim = round_up(dim, PADDING), panel_stride = max_rows * PANEL;

@@ -101,8 +101,9 @@ INLINE int is_gemm_layout(const arguments *a, idx dim) { return a->type == REAL 
    than it saves (3 to 15 %). */
 enum { SHORT_SEQUENCE = 128 };
 INLINE int in_place(const arguments *a, const array *x, idx dim) {
+    const int is_read_once = a->queries < MIN_QUERIES_TO_TRANSPOSE;
     return is_gemm_layout(a, dim) &&
-           (x->row_stride == dim || (a->queries <= SHORT_SEQUENCE && a->keys <= SHORT_SEQUENCE));
+           (x->row_stride == dim || is_read_once || (a->queries <= SHORT_SEQUENCE && a->keys <= SHORT_SEQUENCE));
 }
 
 /* Return rows of a head, in the array or copied to `scratch`. */

@@ -142,6 +142,13 @@ INLINE idx pair_offset(const array *x, const tile_info *tile, idx r) {
            tile->first_key;
 }
 
+/* Return the statistics of a tile's rows that the forward pass stores for the backward pass. */
+enum { BASE, LOG2_SUM };
+INLINE real *stats_of_rows(const arguments *a, const tile_info *tile, idx which) {
+    return a->row_stats + ((which * a->batch + tile->b) * a->heads + tile->h) * round_up(a->queries, PADDING) +
+           tile->first_query;
+}
+
 /* Return the vectors that are multiplied with the table of keys. */
 INLINE matrix load_rel_query(const arguments *a, const tile_info *tile, idx num_rows, matrix query, real *scratch) {
     return a->rel_query.data
@@ -225,7 +232,8 @@ enum {
     VALUE_TERMS = 2, /* the call has rel_value */
     FULL_TILE = 4,   /* the tile has KEYS keys, and the window hides none of them */
     BANDED = 16,     /* the window hides some keys of the tile from some queries */
-    FAST_PATH = 8,   /* no relations, mask or dropout, and a positive scale */
+    FAST_PATH = 8,   /* no relations, mask, bias or dropout, and a positive scale */
+    PAIR_BIAS = 32,  /* the call has a bias per pair */
 };
 
 /* Return the range of vectors of a row that are computed: all, or the vectors of its band. */
@@ -236,27 +244,63 @@ INLINE range row_vectors(const tile_info *tile, idx r, const int flags) {
     return (range){first, band.count == 0 ? 0 : (end < tile->num_vecs ? end : tile->num_vecs) - first};
 }
 
+/* Return the biases of a row's keys, in the array or copied to `scratch`. */
+INLINE const real *load_bias(const arguments *a, const tile_info *tile, idx r, real *scratch) {
+    const idx start = pair_offset(&a->bias, tile, r), count = tile->num_keys, padded = tile->num_vecs * LANES;
+    if (a->type == REAL && count == padded) return (const real *)a->bias.data + start;
+    if (a->type == REAL) load_row(scratch, a->bias.data, start, count, padded, REAL);
+    else if (a->type == FLOAT16) load_row(scratch, a->bias.data, start, count, padded, FLOAT16);
+    else load_row(scratch, a->bias.data, start, count, padded, BFLOAT16);
+    return scratch;
+}
+
+/* Add biases to scores in units of log2(e). `apply_mask` hides the pairs whose bias is -inf. */
+INLINE void add_bias(range vecs, const real *biases, vec *scores) {
+#pragma GCC unroll 16
+    for (idx v = vecs.first; v < vecs.first + vecs.count; v++) {
+        const vec bias = VEC(biases + v * LANES), at_least = vec_max(splat(-MAX_BIAS), bias);
+        const vec clamped = blend(bias == splat(INFINITY), bias, -vec_max(splat(-MAX_BIAS), -at_least));
+        scores[v] = clamped * LOG2_E + (clamped * LOG2_E_LO + scores[v]);
+    }
+}
+
 /* Set the scores of hidden pairs of a row to -inf. Return whether the row attends to a key. */
-INLINE int apply_mask(const arguments *a, const tile_info *tile, idx r, idx position, range vecs, vec *scores) {
+INLINE int apply_mask(const arguments *a, const tile_info *tile, idx r, idx position, range vecs, const real *biases,
+                      vec *scores) {
     const idx end = clamp(window_end(a, position) - tile->first_key, 0, tile->num_keys);
     const idx begin = clamp(window_begin(a, position) - tile->first_key, 0, end);
     for (idx v = vecs.first; v * LANES < begin; v++)
         scores[v] = blend(lane_indices((integer)(v * LANES)) >= (integer)begin, scores[v], splat(-INFINITY));
     for (idx v = end / LANES; v < vecs.first + vecs.count; v++)
         scores[v] = blend(lane_indices((integer)(v * LANES)) < (integer)end, scores[v], splat(-INFINITY));
-    if (!a->mask.data) return end > begin;
+    if (!a->mask.data && !biases) return end > begin;
+    if (!a->mask.data) {
+        ivec any_allowed = {0};
+        for (idx v = vecs.first; v < vecs.first + vecs.count; v++) {
+            const ivec shown = VEC(biases + v * LANES) != splat(-INFINITY);
+            scores[v] = blend(shown, scores[v], splat(-INFINITY));
+            if (v * LANES >= begin && (v + 1) * LANES <= end) any_allowed |= shown;
+            else {
+                const ivec key = lane_indices((integer)(v * LANES));
+                any_allowed |= shown & (key >= (integer)begin) & (key < (integer)end);
+            }
+        }
+        return any_lane(any_allowed);
+    }
     typedef uint8_t byte_vec __attribute__((vector_size(LANES)));
     const uint8_t *mask = (const uint8_t *)a->mask.data + pair_offset(&a->mask, tile, r);
-    byte_vec any_allowed = {0};
+    ivec any_allowed = {0};
     for (idx v = vecs.first; v * LANES < end; v++) {
         const idx remaining = end - v * LANES;
         byte_vec allowed = {0};
         memcpy(&allowed, mask + v * LANES, remaining < LANES ? remaining : LANES);
         for (idx i = v * LANES; i < begin && i < (v + 1) * LANES; i++) allowed[i - v * LANES] = 0;
-        any_allowed |= allowed;
-        scores[v] = blend(__builtin_convertvector(allowed, ivec) != 0, scores[v], splat(-INFINITY));
+        ivec shown = __builtin_convertvector(allowed, ivec) != 0;
+        if (biases) shown &= VEC(biases + v * LANES) != splat(-INFINITY);
+        any_allowed |= shown;
+        scores[v] = blend(shown, scores[v], splat(-INFINITY));
     }
-    return any_greater(__builtin_convertvector(any_allowed, vec), 0);
+    return any_lane(any_allowed);
 }
 
 /* ---- dropout: a counter-based generator, so that the backward pass draws the same numbers ---- */
@@ -289,8 +333,8 @@ INLINE ivec dropout_mask(const arguments *a, uint32_t row_key, idx key) {
 }
 
 INLINE int row_flags(const arguments *a, const tile_info *tile, idx position) {
-    const int fast_path = !a->mask.data && !a->relations.data && !has_dropout(a) && a->scale > 0;
-    return (a->rel_key.data ? KEY_TERMS : 0) | (a->rel_value.data ? VALUE_TERMS : 0) |
+    const int fast_path = !a->mask.data && !a->bias.data && !a->relations.data && !has_dropout(a) && a->scale > 0;
+    return (a->bias.data ? PAIR_BIAS : 0) | (a->rel_key.data ? KEY_TERMS : 0) | (a->rel_value.data ? VALUE_TERMS : 0) |
            (tile->is_banded ? BANDED : tile->num_keys == KEYS ? FULL_TILE : 0) | (fast_path ? FAST_PATH : 0);
 }
 

@@ -70,28 +70,44 @@ INLINE vec vec_max(vec a, vec b) {
 #endif
 }
 
-/* Return whether a lane of x is greater than a limit. */
-INLINE int any_greater(vec x, real limit) {
-    const ivec above = x > splat(limit);
+/* Return whether a lane is not zero. */
+INLINE int any_lane(ivec x) {
 #if defined(__AVX512F__)
-    return _mm512_test_epi64_mask((__m512i)above, (__m512i)above) != 0;
+    return _mm512_test_epi64_mask((__m512i)x, (__m512i)x) != 0;
 #elif defined(__AVX2__)
-    return !_mm256_testz_si256((__m256i)above, (__m256i)above);
+    return !_mm256_testz_si256((__m256i)x, (__m256i)x);
 #else
     uint64_t parts[VECTOR_BYTES / 8], any = 0;
-    memcpy(parts, &above, sizeof above);
+    memcpy(parts, &x, sizeof x);
     for (int i = 0; i < VECTOR_BYTES / 8; i++) any |= parts[i];
     return any != 0;
 #endif
 }
 
+/* Return whether a lane of x is greater than a limit. */
+INLINE int any_greater(vec x, real limit) { return any_lane(x > splat(limit)); }
+
 typedef real vec4 __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));
 
-INLINE real reduce_sum(vec x) {
+INLINE vec4 reduce_to_4(vec x) {
     vec4 parts[LANES / 4], total = {0};
     memcpy(parts, &x, sizeof x);
     for (int i = 0; i < LANES / 4; i++) total += parts[i];
+    return total;
+}
+
+INLINE real reduce_sum(vec x) {
+    const vec4 total = reduce_to_4(x);
     return (total[0] + total[1]) + (total[2] + total[3]);
+}
+
+/* Return the sums of four vectors. */
+INLINE vec4 reduce_sums(const vec *x) {
+    const vec4 a = reduce_to_4(x[0]), b = reduce_to_4(x[1]), c = reduce_to_4(x[2]), d = reduce_to_4(x[3]);
+    const vec4 ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+    const vec4 ab2 = __builtin_shufflevector(a, b, 2, 6, 3, 7), cd2 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    return (__builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7)) +
+           (__builtin_shufflevector(ab2, cd2, 0, 1, 4, 5) + __builtin_shufflevector(ab2, cd2, 2, 3, 6, 7));
 }
 
 INLINE real reduce_max(vec x) {
@@ -105,6 +121,15 @@ INLINE real reduce_max(vec x) {
 #define LN_2_LO ((real)(0.693147180559945309417232121458L - LN_2))
 #define LOG2_E ((real)1.442695040888963407359924681002L)
 #define LOG2_E_LO ((real)(1.442695040888963407359924681002L - LOG2_E))
+
+/* Scores are finite in units of log2(e) up to here. Finite biases beyond are clamped: models hide pairs by the smallest
+   number of a dtype. */
+#ifdef REAL64
+#define LARGEST 1.7976931348623157e308
+#else
+#define LARGEST 3.4028234e38f
+#endif
+#define MAX_BIAS (LARGEST * (real)0.6931471)
 
 /* A number as a sum of two, as in double-word arithmetic. The factor scale * log2(e) of the scores is split, because a
    rounded factor would shift all scores in the same direction. Both parts have the same sign, so that infinite scores

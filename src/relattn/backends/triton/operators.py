@@ -105,7 +105,7 @@ def run_backward(
     call: Call, grad: Tensor, output: Tensor, lse: Tensor, row_stats: Tensor, launch: Launch = launch,
     tiles_of: TilesOf = tiles_of,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Return the gradients of the arguments from query to pos_query; an empty tensor for an absent one."""
+    """Return the gradients of the arguments from query to bias; an empty tensor for an absent one."""
     problem = Problem(call, tiles_of)
     plan = problem.plan
     batch, heads, _ = lse.shape
@@ -159,7 +159,7 @@ def run_backward(
     last, cols = call.query.shape[2] - 1 + problem.offset, plan.tiles["backward_key"].cols
     d_pos_query = problem.gradient(call.pos_query, key_parts, [block * cols - last for block in range(key_blocks)])
     d_rel_query = grad.new_empty(0) if d_rel_query is None else d_rel_query
-    return d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, d_pos_query
+    return d_query, d_key, d_value, d_rel_key, d_rel_value, d_rel_query, d_pos_query, grad.new_empty(0)
 
 
 class Problem:
