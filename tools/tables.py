@@ -58,6 +58,18 @@ def decoding() -> str:
     return markdown(table) + conditions(rows, DECODER)
 
 
+def small_calls() -> str:
+    """Return ratios of small calls at the first and the last commit of the file, by processor level."""
+    rows = read(RESULTS / "small-calls-cpu.csv")
+    first, *_, last = dict.fromkeys(row["commit"] for row in rows)
+    ratios = {(row["case"], row["pass"], row["device"], row["commit"]): number(row["ratio"]) for row in rows}
+    columns = [(device, commit) for device in sorted({row["device"] for row in rows}) for commit in (first, last)]
+    table = [["", *(f"{'AVX2' if 'AVX2' in device else 'AVX-512'}, {commit}" for device, commit in columns)]]
+    for case, phase in dict.fromkeys((row["case"], row["pass"]) for row in rows):
+        table.append([f"{case}, {phase}", *(ratios[case, phase, *column] for column in columns)])
+    return markdown(table) + conditions([row for row in rows if row["commit"] == last], KERNELS)
+
+
 def encoders(since: str, until: str) -> str:
     """Return seconds and memory of encoders of transformers that were measured in a range of dates."""
     rows = [row for row in read(RESULTS / "models-cpu.csv") if since <= row["date"] < until]
@@ -179,6 +191,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "dropout": lambda: by_length("plain-attention-cpu.csv", DROPOUT, "time ratio"),
     "training-step": lambda: by_length("train-step-cpu.csv", SCHEMES, "ratio"),
     "windows": lambda: by_length("windows-cpu.csv", WINDOWS, "us per token"),
+    "small-calls": small_calls,
     "decoding": decoding,
     "encoders": lambda: encoders("2026-11", "2027"),
     "encoders-earlier": lambda: encoders("", "2026-11"),

@@ -65,7 +65,7 @@ def register(
         return forward(Call(*fields)) if skips_dispatch(fields[:TENSORS]) else forward_op(*fields)
 
     def run_backward(*arguments: Any) -> tuple[Tensor, ...]:
-        if skips_dispatch(arguments[:4]):
+        if skips_dispatch(arguments[: 4 + TENSORS]):
             return backward(Call(*arguments[4:]), *arguments[:4])
         return backward_op(*arguments)
 

@@ -143,5 +143,6 @@ def test_options_that_are_refused(analyze, tmp_path, monkeypatch):
         (("--beam_size", 3), "unknown option"),
         (("--out", "no/t.csv"), "no/t.csv: cannot be written"),
     ):
-        assert_refused(Result(*analyze("--builtin", "test", "--lines", 2, "--width", 5, *arguments)), fact)
+        width = () if "--width" in arguments else ("--width", 5)
+        assert_refused(Result(*analyze("--builtin", "test", "--lines", 2, *width, *arguments)), fact)
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]

@@ -1,9 +1,9 @@
 /* Relation-aware attention for CPUs. The forward and the backward pass each run once over tiles, and no array of size
    queries x keys is stored.
 
-   e_ij = scale (q_i . k_j + r_i . aK_ij)      p_ij = exp(e_ij - lse_i)      z_i = sum_j p_ij (v_j + aV_ij)
+   e_ij = scale (q_i . k_j + r_i . aK_ij) + B_ij      p_ij = exp(e_ij - lse_i)      z_i = sum_j p_ij (v_j + aV_ij)
 
-   where r_i is rel_query if the call has one, and q_i otherwise.
+   where r_i is rel_query if the call has one, and q_i otherwise, and B_ij is the bias per pair, if the call has one.
 
    A tile has ROWS queries and KEYS keys. The softmax is computed online (Milakov and Gimelshein 2018; Dao et al. 2022).
    The relative terms of a row come from a strip with one score per label:

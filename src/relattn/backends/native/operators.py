@@ -214,14 +214,19 @@ def strides_of_pairs(x: Tensor) -> list[int]:
 def sum_splits(gradients: Tensor, table: Tensor) -> Tensor:
     """Return the sum of the gradients of all splits, in the shape and dtype of a table."""
     total = gradients.sum((0, 1)) if table.dim() == 2 else gradients[0] if len(gradients) == 1 else gradients.sum(0)
-    return total[..., : table.shape[-1]].to(table.dtype).contiguous()
+    return first_columns(total, table.shape[-1]).to(table.dtype).contiguous()
 
 
 def sum_to_bias(gradient: Tensor, bias: Tensor) -> Tensor:
     """Return the sum of the gradients (splits or batch, heads, queries, padded keys) of a bias, like the bias."""
     if bias.shape[0] == 1:
         gradient = gradient.sum(0, keepdim=True)
-    return gradient[..., : bias.shape[3]].to(bias.dtype).contiguous()
+    return first_columns(gradient, bias.shape[3]).to(bias.dtype).contiguous()
+
+
+def first_columns(x: Tensor, columns: int) -> Tensor:
+    """Return the first numbers of all rows, without a view if these are all."""
+    return x if x.shape[-1] == columns else x[..., :columns]
 
 
 attention, run, run_backward = register("native", forward, backward, ROW_STATS)

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 import transformers
-from packaging.version import Version  # transformers requires it
 from torch import Tensor, nn
+from torch.torch_version import TorchVersion
 
 from relattn.integrations.transformers.adapters import without_warnings
 from relattn.integrations.transformers.forward_patch import ForwardPatch, load_class
@@ -80,7 +80,7 @@ class Family:
 def too_old(since: str) -> str | None:
     """Return that a version of transformers is needed, or None if the installed one is that or later."""
     installed = transformers.__version__
-    if Version(installed) >= Version(since):
+    if TorchVersion(installed) >= since:  # compares any versions
         return None
     return f"transformers must be {since} or later, got {installed}"
 
