@@ -33,7 +33,8 @@ def translate(
             what is implausible in it: empty, repetition, numbers, tags, length.
         align: Also print word alignments in Pharaoh format, pairs of source and target word counted from 0.
         keep_tags: Copy tags, placeholders, URLs and e-mail addresses unchanged into the translation.
-        no_copy: Also translate lines without a letter of any script, such as "-" or "1.". By default they are copied.
+        no_copy: Also translate lines such as "-" or "1.", without a letter of any script and without a number such as
+            1,204.5. By default they are copied.
         prefix: File with the text that each translation must begin with, one line per input line.
         glossary: File of terms and their required translations, one tab-separated pair per line.
         sampling: Draw translations at random instead of searching for the best.

@@ -20,7 +20,8 @@ class TranslateOptions:
         sampling: draw translations at random; None searches for the best.
         glossary: terms whose translations are given. It requires a search.
         keep_tags: copy tags, placeholders, addresses and numbers with units unchanged into the translation.
-        copy: copy lines without a letter of any script, such as ``-`` or ``1.``, instead of translating them.
+        copy: copy lines such as ``-`` or ``1.`` instead of translating them: they have no letter of any script, and no
+            number such as ``1,204.5``.
         align: align the words of source and translation. It cannot be combined with `keep_tags`.
 
     Raises:

@@ -9,6 +9,7 @@ or than `LONGEST_LINE` characters, is refused, and the message has its line numb
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -191,7 +192,7 @@ class Translator(ABC):
     ) -> list[str]:
         """Return the best translation of each line, in order; that of a blank line is empty.
 
-        A line without a letter is copied, unless `options.copy` is False.
+        A line without a letter and without a number such as ``1,204.5`` is copied, unless `options.copy` is False.
 
         Args:
             lines: one sentence each.
@@ -280,7 +281,9 @@ class Translator(ABC):
         )
         results = [[Translation("", 0.0, [])] for _ in lines]
         copied = {
-            i for i, line in enumerate(lines) if options.copy and not has_letters(line) and not has_text(prefixes[i])
+            i
+            for i, line in enumerate(lines)
+            if options.copy and not needs_translation(line) and not has_text(prefixes[i])
         }
         encoded = {
             i: self._encode_source(line, f"line {first_line + i}")
@@ -399,9 +402,9 @@ class Translator(ABC):
             )
 
 
-def has_letters(line: str) -> bool:
-    """Return whether a line has a letter of any script. Numbers, marks, symbols and emoji are none."""
-    return any(map(str.isalpha, line))
+def needs_translation(line: str) -> bool:
+    """Return whether a line has a letter of any script, or a number with a decimal or thousands mark."""
+    return any(map(str.isalpha, line)) or re.search(r"\d[.,]\d", line) is not None
 
 
 def _limit(src_pieces: int, search: SearchConfig) -> int:
