@@ -120,7 +120,7 @@ def test_an_imported_model_is_analyzed_and_trained(imported, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"relative_tables": "keys"}, {"positions": "learned", "max_positions": 50}], ids=str
+    "options", [{}, {"relative_tables": "keys"}, {"positions": "learned", "max_positions": 60}], ids=str
 )
 def test_an_export_is_imported_as_the_same_bundle(tmp_path, options):
     """A table that the model does not have becomes zeros."""

@@ -93,7 +93,7 @@ class Reference:
     """
 
     def __init__(self, translator: Translator, lines: Sequence[str], search: SearchConfig) -> None:
-        self.translator, self.lines, self.options = translator, lines, TranslateOptions(search=search)
+        self.translator, self.lines, self.options = translator, lines, TranslateOptions(search=search, copy=False)
         self.src_ids = [translator.tokenizer.encode(line) for line in lines]
         self.best = [best for (best,) in translator.n_best(lines, self.options)]
         self.tgt_ids = [best.tokens for best in self.best]
