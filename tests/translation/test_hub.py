@@ -153,7 +153,7 @@ def test_failed_download_leaves_no_file(held, model, monkeypatch, tmp_path, capl
     assert "peer closed connection" in refusal(hub.resolve, "org/name")
     assert not caplog.records
     held.cuts.clear()
-    with files_no_larger_than((model / "tokenizer.model").stat().st_size - 1):
+    with files_no_larger_than((model / "model.safetensors").stat().st_size - 1):
         assert "File too large" in refusal(hub.resolve, "org/name")
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))

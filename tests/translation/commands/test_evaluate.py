@@ -60,7 +60,7 @@ def test_scores_under_perturbations(relattn, model, text):
         assert row == [name, str(count), f"{scores.bleu:.2f}", f"{scores.chrf:.2f}"]
     assert [row[0] for row in rows[3:]] == ["BLEU", "chrF"]
     whole = relattn("evaluate", model, "--builtin", "test", "--lines", 2, "--perturb", "all", "--beam_size", 1)
-    assert [line.split()[0] for line in whole.out.splitlines()[1:7]] == ["none", *NAMES]
+    assert [line.split()[0] for line in whole.out.splitlines()[1:8]] == ["none", *NAMES]
     refused = relattn("evaluate", model, *arguments, "--perturb", "all", "--out", "x")
     assert_refused(refused, "--out does not work with --perturb")
     assert_refused(relattn("evaluate", model, *arguments, "--perturb", "noise"), "--perturb must be one of join_lines")
