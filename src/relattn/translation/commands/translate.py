@@ -14,6 +14,7 @@ def translate(
     format: Format = "text",
     align: bool = False,
     keep_tags: bool = False,
+    keep_numbers: bool = False,
     no_copy: bool = False,
     prefix: str = "",
     glossary: str = "",
@@ -32,7 +33,9 @@ def translate(
         format: Output format. tsv and jsonl have the line number, score, confidence and translation, and warnings about
             what is implausible in it: empty, repetition, numbers, tags, length.
         align: Also print word alignments in Pharaoh format, pairs of source and target word counted from 0.
-        keep_tags: Copy tags, placeholders, URLs and e-mail addresses unchanged into the translation.
+        keep_tags: Copy tags, placeholders, URLs, e-mail addresses, long numbers and identifiers unchanged into the
+            translation.
+        keep_numbers: Copy only numbers of 8 digits or more and identifiers, such as 4006381333931 or AB-12345.
         no_copy: Also translate lines such as "-" or "1.", without a letter of any script and without a number such as
             1,204.5. By default they are copied.
         prefix: File with the text that each translation must begin with, one line per input line.
@@ -58,6 +61,7 @@ def translate(
         sampling=drawn,
         glossary=terms,
         keep_tags=keep_tags,
+        keep_numbers=keep_numbers,
         copy=not no_copy,
         align=align,
     )

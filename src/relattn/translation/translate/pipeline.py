@@ -32,7 +32,7 @@ from relattn.translation.translate.confidence import confidence
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
 from relattn.translation.translate.plausibility import implausibilities
 from relattn.translation.translate.prefixes import Prefixes
-from relattn.translation.translate.tags import StrippedLine, restore_tags, strip_tags
+from relattn.translation.translate.tags import LONG_NUMBER, TAG, StrippedLine, restore_tags, strip_tags
 
 MAX_SENTENCES = 128  # per batch, before the beam: enough to keep the processor busy
 MAX_TOKENS = 4096  # padded source pieces per batch, which bounds memory
@@ -274,11 +274,13 @@ class Translator(ABC):
             require_readable(prefix, f"prefix {number}")
             if has_text(prefix) and not has_text(line):
                 raise InputError(f"line {number} is blank, so its prefix must be blank too")
-        stripped = [strip_tags(line) for line in lines] if options.keep_tags else []
-        given, lines = (
-            lines,
-            [source.line for source in stripped] if stripped else list(map(self.tokenizer.normalize, lines)),
-        )
+        kept = TAG if options.keep_tags else LONG_NUMBER if options.keep_numbers else None
+        stripped = {}  # by index, of the lines with tags
+        for i, line in enumerate(lines):
+            if kept is not None and not prefixes[i] and (source := strip_tags(line, kept)).tags:
+                stripped[i] = source
+        given = lines
+        lines = [stripped[i].line if i in stripped else self.tokenizer.normalize(line) for i, line in enumerate(given)]
         results = [[Translation("", 0.0, [])] for _ in lines]
         copied = {
             i
@@ -303,7 +305,7 @@ class Translator(ABC):
         batch_indices = batch_by_size(np.lexsort((-lengths, prefix_lengths)), lengths, MAX_TOKENS, max_sentences)
         batches = [[requests[i] for i in indices] for indices in batch_indices]
 
-        tagged = {first_line + i for i, source in enumerate(stripped) if source.tags}
+        tagged = {first_line + i for i in stripped}
         batch_results = self.map_batches(lambda batch: self._translate_batch(batch, search, options, tagged), batches)
         for batch, translations in zip(batches, batch_results, strict=True):
             for request in batch:
@@ -319,7 +321,7 @@ class Translator(ABC):
                 words = range(len(given[i].split())) if options.align else ()
                 tokens = self.tokenizer.encode_target(given[i])
                 results[i] = [Translation(given[i], 0.0, tokens, alignment=[(word, word) for word in words])]
-        for i, source in enumerate(stripped):
+        for i, source in stripped.items():
             if i not in copied:
                 results[i] = [self._with_tags(source, result, first_line + i) for result in results[i]]
         for i, ids in pieces.items():

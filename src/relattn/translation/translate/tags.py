@@ -1,11 +1,12 @@
 """Tags and other parts of a line that are not translated: removed before, and restored in the translation.
 
-These are tags of markup (`<b>`, `</b>`, `<br/>`), placeholders (`{name}`, `%s`, `%(n)d`), web and e-mail addresses, and
-numbers with a unit (`5 km`, `12.5%`). Below, all of them are called tags. Each occurs exactly once in the translation,
-unchanged. The word alignment determines its place: a pair of tags encloses the words that are aligned with the words it
-enclosed, and any other tag stands next to the word that is aligned with its neighbour. If the neighbours have no
-alignment, the place is a guess, and the tag is reported. A tag of a pair within a word, as in `H<sub>2</sub>O`, is put
-within the translation of the word if the part before it or the part after it is the same there.
+These are tags of markup (`<b>`, `</b>`, `<br/>`), placeholders (`{name}`, `%s`, `%(n)d`), web and e-mail addresses,
+numbers with a unit (`5 km`, `12.5%`), long numbers and identifiers. Below, all of them are called tags. Each occurs
+exactly once in the translation, unchanged. The word alignment determines its place: a pair of tags encloses the words
+that are aligned with the words it enclosed, and any other tag stands next to the word that is aligned with its
+neighbour. If the neighbours have no alignment, the place is a guess, and the tag is reported. A tag of a pair within a
+word, as in `H<sub>2</sub>O`, is put within the translation of the word if the part before it or the part after it is
+the same there.
 
 Tags that touch each other stay together, and so does a pair with what it encloses if that has no word. An item of a
 list takes a comma or semicolon with it, so that the model does not read an empty item.
@@ -31,7 +32,12 @@ _UNITS = (
     "|°C|°F|°|%|‰|€|£|¥|\\$"
 )
 _NUMBER = r"\d+(?:[.,]\d+)*"
-_TAG = re.compile(
+_LONG_NUMBER = (  # of 8 digits, or an identifier: capital letters with 4 digits, or a UUID
+    r"(?<![\w.,])(?:\d{8,}|(?=[A-Z0-9_-]*[A-Z])(?=(?:[A-Z_-]*\d){4})[A-Z0-9][A-Z0-9_-]{6,}[A-Z0-9]"
+    r"|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})(?!\w|[.,]\d)"
+)
+LONG_NUMBER = re.compile(_LONG_NUMBER)
+TAG = re.compile(
     "|".join(
         (
             r"(?P<close></[A-Za-z][^<>]*>)",
@@ -44,6 +50,7 @@ _TAG = re.compile(
             r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
             rf"(?<![\w.,]){_NUMBER}[ \u00a0]?(?:{_UNITS})(?!\w)",
             rf"(?<!\w)[€£¥$]{_NUMBER}(?!\w|[.,]\d)",
+            _LONG_NUMBER,
         )
     )
 )
@@ -115,7 +122,7 @@ class _Part:
     match: int
 
 
-def strip_tags(line: str, pattern: re.Pattern[str] = _TAG) -> StrippedLine:
+def strip_tags(line: str, pattern: re.Pattern[str] = TAG) -> StrippedLine:
     """Remove the tags from a line.
 
     Args:
