@@ -17,6 +17,7 @@ from typing import get_args
 
 import ctranslate2
 import pytest
+import sentencepiece
 
 from relattn.translation import bundle
 from relattn.translation.commands import main as cli
@@ -147,6 +148,18 @@ def test_ctranslate2_alone_uses_an_export(made):
     *of_pieces, end = ours.log_probs([long], [its.tokens])[0]
     is_cut = len(its.tokens) == 5  # at the length limit, CTranslate2 leaves out the end of sentence
     assert its.score == pytest.approx(sum(of_pieces) + (0 if is_cut else end), rel=1e-4)
+
+
+def test_an_export_normalizes_text(made):
+    """SentencePiece does, also without this toolkit, as users of CTranslate2, Argos Translate and ONNX run it."""
+    parts, out = made
+    theirs = load(out)
+    model = sentencepiece.SentencePieceProcessor(model_file=str(out / "tokenizer.model"))
+    clean = "17 Äpfel, 4 Birnen"
+    for text in ("\ufeff17 Äpfel, 4 Birnen", " 17\xa0A\u0308pfel,\t4  Bir\u200bnen ", "１７ Äpfel, 4 Bir\xadnen\r"):
+        assert model.encode(text) == parts.tokenizer.encode(clean)
+        assert theirs.translate([text]) == theirs.translate([clean])
+        assert parts.translator().translate([text]) == parts.translator().translate([clean])
 
 
 @pytest.mark.parametrize(
