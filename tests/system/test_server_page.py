@@ -194,7 +194,12 @@ def test_late_answers_are_dropped(page: Page, translator: TorchTranslator) -> No
         page.wait_for_timeout(20)
     type_text(page, TEXT)
     held[0].fulfill(
-        json={"words": [{"text": "late", "confidence": 1, "sentence": 0}], "sentences": ["x"], "alternatives": []}
+        json={
+            "words": [{"text": "late", "confidence": 1, "sentence": 0}],
+            "sentences": ["x"],
+            "alternatives": [],
+            "warnings": [],
+        }
     )
     page.wait_for_timeout(200)
     assert page.locator("#translation").text_content() == translator.translate([TEXT])[0]

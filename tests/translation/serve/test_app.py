@@ -379,6 +379,13 @@ def with_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]
         yield client
 
 
+def test_implausible_translations_are_named(with_model):
+    parameters = {"source": "en", "target": "de"}
+    assert with_model.post("/words", json={**parameters, "q": "-"}).json()["warnings"] == []
+    answer = with_model.post("/words", json={**parameters, "q": "one apple in 1204.\nTwo pears in 1789."}).json()
+    assert answer["warnings"].count("numbers") == 1  # random weights do not copy them
+
+
 @pytest.mark.parametrize(("text", "source"), [("one apple and\n two pears", "en"), ("一。二。", "zh")])
 def test_words_and_confidences(with_model, text, source):
     parameters = {"q": text, "source": source, "target": "de"}

@@ -265,7 +265,7 @@ class Api:
         body = await self._parse_body(WordsBody, request)
         self._router.check_characters([body.q])
         (source,), detected = self._sources([body.q], body.source)
-        scored = ScoredText([], [((body.q, None), None)], [])
+        scored = ScoredText([], [((body.q, None), None)], [], [])
         if source != body.target:
             scored = await self._router.words(
                 body.q, source, body.target, count=body.alternatives + 1, prefix=body.prefix
@@ -277,6 +277,7 @@ class Api:
                 for (text, confidence), sentence in scored.words
             ],
             "alternatives": scored.others,
+            "warnings": scored.warnings,
         }
         if detected:
             response["detectedLanguage"] = detected[0]

@@ -47,11 +47,13 @@ class ScoredText:
         words: words of the translation and the white space between them, each with the index of its source sentence;
             None for white space between sentences, and for all words if the text went through two models.
         others: other translations, best first.
+        warnings: what is implausible in the translation of a sentence, as `implausibilities` names it.
     """
 
     sentences: list[str]
     words: list[tuple[Word, int | None]]
     others: list[str]
+    warnings: list[str]
 
 
 class Model:
@@ -242,7 +244,8 @@ class Router:
         for number, (sentence, space) in enumerate(zip(scored, split_text.between[1:], strict=True)):
             words += [*((word, None if earlier_models else number) for word in sentence), ((space, None), None)]
         texts = _join_sentences(split_text, translations)
-        return ScoredText(sentences, [word for word in words if word[0][0]], texts[1:])
+        warnings = dict.fromkeys(chain.from_iterable(best.warnings for best in best_translations))
+        return ScoredText(sentences, [word for word in words if word[0][0]], texts[1:], list(warnings))
 
     async def inspect(self, text: str, source: str, target: str, prefix: str = "") -> Inspection:
         """Return the attention of the first model of the route over the first sentence of a plain text."""

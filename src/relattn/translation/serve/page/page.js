@@ -11,6 +11,13 @@ const EXAMPLES = {
   es: ["¡Buenos días! El tren sale a las nueve y media."],
   fr: ["Bonjour ! Le train part à neuf heures et demie."],
 };
+const WARNINGS = {
+  empty: "a sentence has no translation",
+  repetition: "a part is repeated",
+  numbers: "the numbers differ from those of the text",
+  tags: "the addresses or placeholders differ from those of the text",
+  length: "the length is unlikely",
+};
 const state = { languages: [], names: {}, limit: 0, timer: 0, isTargetChosen: false, detected: "", words: [], sentences: [], chosen: {} };
 const translations = latest(), choices = latest(), files = latest();
 
@@ -118,7 +125,9 @@ async function translate() {
     byId("others").lang = target;
     byId("others").replaceChildren(...result.alternatives.map((text) => element("li", text)));
     byId("alternatives").hidden = result.alternatives.length === 0;
-    showStatus(!detected ? "" : detected === target ? `The text seems to be ${languageName(target)} already.` : `Detected: ${languageName(detected)}`);
+    const warning = result.warnings.map((name) => WARNINGS[name]).join(", ");
+    const language = !detected ? "" : detected === target ? `The text seems to be ${languageName(target)} already.` : `Detected: ${languageName(detected)}`;
+    showStatus(warning ? `Check the translation: ${warning}.` : language, warning ? "error" : "");
     showAttention();
   } catch (error) {
     if (signal.aborted) return;
