@@ -62,6 +62,38 @@ def test_subtitles_keep_times_lines_and_tags() -> None:
     assert read("a.srt", SUBTITLES.encode()).fill(["x", "y", "z"]).count("\n\n") == 2  # one word for two lines
 
 
+def test_a_sentence_over_several_subtitles_is_one_text() -> None:
+    """It is divided among them again, in proportion to their lengths."""
+    contents = [
+        "I have never seen",
+        "such a large and\nbeautiful house before.",
+        "Really?",
+        "<i>No",
+        "way</i> and",
+        "- so\n- on",
+    ]
+    starts = [1, 3, 5, 7, 9, 11]
+    file = "".join(
+        f"{i}\n00:00:{start:02},000 --> 00:00:{start + 1:02},000\n{text}\n\n"
+        for i, (start, text) in enumerate(zip(starts, contents, strict=True), start=1)
+    )
+    document = read("a.srt", file.encode())
+    assert document.texts[:2] == ["I have never seen such a large and beautiful house before.", "Really?"]
+    assert document.fill(document.texts) == file
+    document = read("a.srt", file.encode())
+    long = "Ich habe noch nie ein so großes und noch dazu so schönes Haus gesehen."
+    subtitles = list(srt.parse(document.fill([long, *document.texts[1:]])))
+    assert " ".join(" ".join(each.content for each in subtitles[:2]).split()) == long
+    assert all(len(line) <= 42 for each in subtitles for line in each.content.split("\n"))
+    assert 15 < len(subtitles[0].content) < 40
+    assert [each.start.total_seconds() for each in subtitles] == starts
+
+
+def test_a_pause_ends_a_text() -> None:
+    file = "1\n00:00:01,000 --> 00:00:02,000\nto be\n\n2\n00:00:09,000 --> 00:00:10,000\ncontinued\n\n"
+    assert read("a.srt", file.encode()).texts == ["to be", "continued"]
+
+
 def test_word_document_keeps_formats_tables_and_footers() -> None:
     document = read("a.docx", word_file())
     marked = "<m0>The </m0><m1>red</m1><m2> house & <b></m2>"

@@ -20,8 +20,14 @@ from typing import Any
 from bs4 import BeautifulSoup
 from bs4.element import PageElement, Tag
 
+from relattn.translation.data.text_files import has_text
 from relattn.translation.errors import reading, require
 from relattn.translation.serve.text.html import Markup
+
+_DIALOGUE = ("-", "–", "—")  # before the lines of speakers
+_SENTENCE_END = re.compile(r"[.!?…。！？：:]\W*$")
+_MOST_SUBTITLES, _MOST_PAUSE = 5, 3.0  # that a sentence spans, and seconds between two of them
+_LINE = 42  # characters of a line of subtitles, if the file has no longer one
 
 
 @dataclass(frozen=True)
@@ -44,45 +50,73 @@ def _plain_text(content: str, *, keep_tags: bool) -> Document:
 def _subtitles(content: str, *, keep_tags: bool) -> Document:
     """Read subtitles.
 
-    The lines of a subtitle are one text, whose translation is split into as many lines; lines of a dialogue are
-    separate texts.
+    The lines of a subtitle are one text, together with the subtitles after it until a sentence ends. Its translation is
+    divided among them in proportion to their lengths, and then into lines. The lines of a dialogue are separate texts.
     """
     import srt
 
     with reading("the file", "not SubRip subtitles"):
         subtitles = list(srt.parse(content))
-    parts: list[list[tuple[Markup, int]]] = []  # per subtitle: texts, and number of lines of each
-    for subtitle in subtitles:
-        lines = subtitle.content.split("\n")
-        is_dialogue = any(line.startswith(("-", "–", "—")) for line in lines[1:])
-        texts = [(line, 1) for line in lines] if is_dialogue else [(" ".join(lines), len(lines))]
-        parts.append([(Markup(text, keep_tags=keep_tags), count) for text, count in texts])
+    longest = max((len(line) for subtitle in subtitles for line in subtitle.content.split("\n")), default=0)
+    parts: list[tuple[Markup, list[tuple[Any, int]]]] = []  # texts, and (subtitle, lines) of each
+    for group in _sentences(subtitles):
+        lines = [each.content.split("\n") for each in group]
+        if any(line.startswith(_DIALOGUE) for line in lines[0][1:]):
+            parts += [(Markup(line, keep_tags=keep_tags), [(group[0], 1)]) for line in lines[0]]
+        else:
+            text = " ".join(itertools.chain.from_iterable(lines))
+            places = [(each, len(of_one)) for each, of_one in zip(group, lines, strict=True)]
+            parts.append((Markup(text, keep_tags=keep_tags), places))
 
     def fill(translations: Sequence[str]) -> str:
-        remaining = iter(translations)
-        for subtitle, pairs in zip(subtitles, parts, strict=True):
-            subtitle.content = "\n".join(
-                _split_lines(text.fill([next(remaining) for _ in text.texts], escape=False), count)
-                for text, count in pairs
-            )
+        remaining, contents = iter(translations), {id(subtitle): "" for subtitle in subtitles}
+        for text, places in parts:
+            translation = text.fill([next(remaining) for _ in text.texts], escape=False)
+            divided = _divide(translation, [len(subtitle.content) for subtitle, _ in places])
+            for (subtitle, count), part in zip(places, divided, strict=False):
+                if len(places) > 1:
+                    count = max(count, -(-len(part) // max(longest, _LINE)))
+                lines = "\n".join(_divide(part, [1] * count))
+                contents[id(subtitle)] += f"\n{lines}" if contents[id(subtitle)] else lines
+        for subtitle in subtitles:
+            subtitle.content = contents[id(subtitle)]
         return srt.compose(subtitles, reindex=False)
 
-    return Document([each for pairs in parts for text, _ in pairs for each in text.texts], fill)
+    return Document([each for text, _ in parts for each in text.texts], fill)
 
 
-def _split_lines(text: str, count: int) -> str:
-    """Split a text into lines of similar length, at spaces outside of tags."""
+def _sentences(subtitles: Sequence[Any]) -> Iterator[list[Any]]:
+    """Yield subtitles in groups: those without tags that continue a sentence are in one group."""
+    group: list[Any] = []
+    for subtitle in subtitles:
+        is_dialogue = any(line.startswith(_DIALOGUE) for line in subtitle.content.split("\n"))
+        is_plain = not is_dialogue and not re.search(r"[<{♪]", subtitle.content)
+        continues = bool(group) and is_plain and (subtitle.start - group[-1].end).total_seconds() <= _MOST_PAUSE
+        if group and not (continues and len(group) < _MOST_SUBTITLES):
+            yield group
+            group = []
+        group.append(subtitle)
+        if not is_plain or not has_text(subtitle.content) or _SENTENCE_END.search(subtitle.content):
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _divide(text: str, weights: Sequence[int]) -> list[str]:
+    """Divide a text at spaces outside of tags, in proportion to weights; few words give fewer parts."""
     gaps = [match.start() for match in re.finditer(r"<[^<>]*>| ", text) if match[0] == " "]
-    breaks = min(count - 1, len(gaps))
-    lines, begin, low = [], 0, 0
+    breaks = min(len(weights) - 1, len(gaps))
+    shares = list(itertools.accumulate(weights[: breaks + 1]))
+    parts, begin, low = [], 0, 0
     for number in range(1, breaks + 1):
-        wanted = len(text) * number / (breaks + 1)
+        wanted = len(text) * shares[number - 1] / max(1, shares[-1])
         high = len(gaps) - (breaks - number)  # each later break needs a gap
         after = bisect_left(gaps, wanted, low, high)
         nearest = min((i for i in (after - 1, after) if low <= i < high), key=lambda i: abs(gaps[i] - wanted))
-        lines.append(text[begin : gaps[nearest]])
+        parts.append(text[begin : gaps[nearest]])
         begin, low = gaps[nearest] + 1, nearest + 1
-    return "\n".join([*lines, text[begin:]])
+    return [*parts, text[begin:]]
 
 
 def _word_document(content: bytes, *, keep_tags: bool) -> Document:
