@@ -68,8 +68,8 @@ def test_a_sentence_over_several_subtitles_is_one_text() -> None:
         "I have never seen",
         "such a large and\nbeautiful house before.",
         "Really?",
-        "<i>No",
-        "way</i> and",
+        "<i>No way</i>",
+        "and",
         "- so\n- on",
     ]
     starts = [1, 3, 5, 7, 9, 11]
