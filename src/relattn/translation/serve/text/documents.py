@@ -25,7 +25,7 @@ from relattn.translation.errors import reading, require
 from relattn.translation.serve.text.html import Markup
 
 _DIALOGUE = ("-", "–", "—")  # before the lines of speakers
-_SENTENCE_END = re.compile(r"[.!?…。！？：:]\W*$")
+_SENTENCE_ENDS, _CLOSING = tuple(".!?…。！？：:"), " \n\"'”’»«)]}」』"  # and what may follow the end
 _MOST_SUBTITLES, _MOST_PAUSE = 5, 3.0  # that a sentence spans, and seconds between two of them
 _LINE = 42  # characters of a line of subtitles, if the file has no longer one
 
@@ -69,17 +69,16 @@ def _subtitles(content: str, *, keep_tags: bool) -> Document:
             parts.append((Markup(text, keep_tags=keep_tags), places))
 
     def fill(translations: Sequence[str]) -> str:
-        remaining, contents = iter(translations), {id(subtitle): "" for subtitle in subtitles}
+        remaining, contents = iter(translations), {id(subtitle): list[str]() for subtitle in subtitles}
         for text, places in parts:
             translation = text.fill([next(remaining) for _ in text.texts], escape=False)
             divided = _divide(translation, [len(subtitle.content) for subtitle, _ in places])
             for (subtitle, count), part in zip(places, divided, strict=False):
                 if len(places) > 1:
                     count = max(count, -(-len(part) // max(longest, _LINE)))
-                lines = "\n".join(_divide(part, [1] * count))
-                contents[id(subtitle)] += f"\n{lines}" if contents[id(subtitle)] else lines
+                contents[id(subtitle)] += _divide(part, [1] * count)
         for subtitle in subtitles:
-            subtitle.content = contents[id(subtitle)]
+            subtitle.content = "\n".join(contents[id(subtitle)])
         return srt.compose(subtitles, reindex=False)
 
     return Document([each for text, _ in parts for each in text.texts], fill)
@@ -96,7 +95,7 @@ def _sentences(subtitles: Sequence[Any]) -> Iterator[list[Any]]:
             yield group
             group = []
         group.append(subtitle)
-        if not is_plain or not has_text(subtitle.content) or _SENTENCE_END.search(subtitle.content):
+        if not is_plain or not has_text(subtitle.content) or subtitle.content.rstrip(_CLOSING).endswith(_SENTENCE_ENDS):
             yield group
             group = []
     if group:
