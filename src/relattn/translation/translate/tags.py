@@ -33,7 +33,7 @@ _UNITS = (
 )
 _NUMBER = r"\d+(?:[.,]\d+)*"
 _LONG_NUMBER = (  # of 8 digits, or an identifier: capital letters with 4 digits, or a UUID
-    r"(?<![\w.,])(?:\d{8,}|(?=[A-Z0-9_-]*[A-Z])(?=(?:[A-Z_-]*\d){4})[A-Z0-9][A-Z0-9_-]{6,}[A-Z0-9]"
+    r"(?<![\w.,-])(?:\d{8,}|(?=[A-Z0-9_-]*[A-Z])(?=(?:[A-Z_-]*\d){4})[A-Z0-9][A-Z0-9_-]{6,}[A-Z0-9]"
     r"|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})(?!\w|[.,]\d)"
 )
 LONG_NUMBER = re.compile(_LONG_NUMBER)
