@@ -118,8 +118,7 @@ def advance(
     if rules.restrains:
         by_slot = state.slots[:, :, None].expand_as(state.tokens)
         tokens_by_slot = torch.zeros_like(state.tokens).scatter_(1, by_slot, state.tokens).flatten(0, 1)
-        restrained = restrain(rows, tokens_by_slot, rules)
-        rows = restrained if allowed is None else torch.where(left.flatten()[:, None] > 0, rows, restrained)
+        rows = restrain(rows, tokens_by_slot, rules, None if allowed is None else left.flatten() > 0)
     likeliest = best_tokens(rows, per_hypothesis, at_limit, rules, allowed)
     log_probs, tokens = (_rows(by_slot.unflatten(0, (-1, width)), state.slots) for by_slot in likeliest)
     totals = (state.log_prob[:, :, None] + log_probs).flatten(1)  # (live, width * per_hypothesis)

@@ -8,7 +8,7 @@ from torch import Tensor
 from relattn.translation.search.types import NEVER, SearchRules
 
 
-def restrain(logits: Tensor, tokens: Tensor, rules: SearchRules) -> Tensor:
+def restrain(logits: Tensor, tokens: Tensor, rules: SearchRules, exempt: Tensor | None = None) -> Tensor:
     """Return the logits of the next token under the rules against repetition.
 
     `repetition_penalty` (Keskar et al. 2019) divides positive logits of tokens that a hypothesis has, and multiplies
@@ -18,10 +18,12 @@ def restrain(logits: Tensor, tokens: Tensor, rules: SearchRules) -> Tensor:
         logits: (rows, vocab).
         tokens: (rows, length) tokens of each hypothesis.
         rules: settings of the search.
+        exempt: (rows,) True for rows whose next token is given text, which may repeat itself; None if there are none.
     """
     if not rules.restrains or tokens.shape[1] == 0:
         return logits
-    logits, penalty, size = logits.float().clone(), rules.repetition_penalty, rules.no_repeat_ngram
+    given, logits = logits, logits.float().clone()
+    penalty, size = rules.repetition_penalty, rules.no_repeat_ngram
     if penalty != 1.0:
         before = logits.gather(1, tokens)
         logits.scatter_(1, tokens, torch.where(before < 0, before * penalty, before / penalty))
@@ -30,4 +32,4 @@ def restrain(logits: Tensor, tokens: Tensor, rules: SearchRules) -> Tensor:
         repeats = (ngrams[:, :, :-1] == tokens[:, None, tokens.shape[1] - size + 1 :]).all(-1)
         row, index = repeats.nonzero(as_tuple=True)
         logits[row, ngrams[row, index, -1]] = NEVER
-    return logits
+    return logits if exempt is None else torch.where(exempt[:, None], given, logits)

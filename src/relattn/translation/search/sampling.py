@@ -54,10 +54,8 @@ def sample(
         spelled = [spellings[row] for row in rows.tolist()] if spellings else []
         allowed = allowed_tokens(spelled, left[rows], limits[rows] - length, logits.shape[1])
         if rules.restrains:
-            restrained = restrain(
-                logits, torch.tensor([tokens[row] for row in rows.tolist()], device=limits.device), rules
-            )
-            logits = restrained if allowed is None else torch.where(left[rows, None] > 0, logits, restrained)
+            before = torch.tensor([tokens[row] for row in rows.tolist()], device=limits.device)
+            logits = restrain(logits, before, rules, None if allowed is None else left[rows] > 0)
         log_probs, candidates = best_tokens(logits, k, limits[rows] == length, rules, allowed)
         if not bool(log_probs[:, 0].isfinite().all()):
             raise Diverged(DIVERGED)
