@@ -136,7 +136,7 @@ class RelativeMultiheadAttention(nn.Module):
             backend: As in `relative_attention`.
 
         Raises:
-            ValueError: `module` is no nn.MultiheadAttention, or has an option that the class does not support.
+            ValueError: `module` is not an nn.MultiheadAttention, or has an option that the class does not support.
         """
         if not isinstance(module, nn.MultiheadAttention):
             raise ValueError(f"module must be an nn.MultiheadAttention, got {type(module).__name__}")

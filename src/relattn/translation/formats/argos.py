@@ -41,7 +41,7 @@ def export(bundle: Bundle, out: Path, *, quantization: Quantization, sample: Seq
         sample: lines for the check, or the number of lines to draw from the vocabulary.
 
     Raises:
-        InputError: as `ctranslate2.write.export`, a language is not a locale, or `out` is a file that is no package.
+        InputError: as `ctranslate2.write.export`, a language is not a locale, or `out` is a file other than a package.
             `out` is then unchanged.
     """
     require_outside(out, bundle.path)

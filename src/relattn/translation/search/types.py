@@ -24,7 +24,7 @@ class Spelling:
 
     Attributes:
         tokens: tokens that may follow, by the number of bytes that are left.
-        needed: minimum number of tokens that spell so many bytes; infinite if none do.
+        needed: by number of bytes, the minimum number of tokens that spell them; infinite if they cannot be spelled.
         lengths: (vocab,) number of bytes of each token.
     """
 
