@@ -122,7 +122,7 @@ def test_description_of_the_server(client):
     answer = client.get("/frontend/settings").json()
     assert (answer["charLimit"], answer["keyRequired"]) == (1000, False)
     assert answer["language"]["source"] == {"code": "de", "name": "German"}
-    assert answer["supportedFilesFormat"] == [".txt", ".srt", ".html", ".htm", ".docx"]
+    assert answer["supportedFilesFormat"] == [".txt", ".srt", ".vtt", ".html", ".htm", ".docx"]
     assert client.get("/health").json() == {"status": "ok"}
     body = client.get("/spec").json()["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]
     assert body["schema"]["required"] == ["q", "source", "target"]
@@ -170,7 +170,7 @@ def test_files(client, monkeypatch):
     assert address.startswith("http://testserver/download_file/")
     assert ".." not in address.partition("//")[2]
     fetched = client.get(address)
-    assert fetched.content == b"1\n00:00:01,000 --> 00:00:02,000\nde:HI\n\n"
+    assert fetched.content == b"1\n00:00:01,000 --> 00:00:02,000\nde:HI\n"
     assert fetched.headers["content-disposition"] == "attachment; filename*=UTF-8''Gr%C3%BC%C3%9Fe.srt"
     assert client.head(address).headers["content-length"] == str(len(fetched.content))
     assert client.get(f"{address[:-5]}.srt").status_code == 404  # a name that was not given out
@@ -384,6 +384,16 @@ def test_implausible_translations_are_named(with_model):
     assert with_model.post("/words", json={**parameters, "q": "-"}).json()["warnings"] == []
     answer = with_model.post("/words", json={**parameters, "q": "one apple in 1204.\nTwo pears in 1789."}).json()
     assert answer["warnings"].count("numbers") == 1  # random weights do not copy them
+
+
+@pytest.mark.parametrize("kind", ["text", "html"])
+def test_warnings_of_each_text(with_model, kind):
+    parameters = {"source": "en", "target": "de", "format": kind}
+    texts = ["one apple in 1204.\nTwo pears in 1789.", "-"]
+    answer = with_model.post("/translate", json={**parameters, "q": texts, "warnings": True}).json()
+    assert [each.count("numbers") for each in answer["warnings"]] == [1, 0]
+    assert with_model.post("/translate", json={**parameters, "q": "-", "warnings": True}).json()["warnings"] == []
+    assert "warnings" not in with_model.post("/translate", json={**parameters, "q": texts}).json()
 
 
 @pytest.mark.parametrize(("text", "source"), [("one apple and\n two pears", "en"), ("一。二。", "zh")])

@@ -89,6 +89,65 @@ def test_a_sentence_over_several_subtitles_is_one_text() -> None:
     assert [each.start.total_seconds() for each in subtitles] == starts
 
 
+WEBVTT = """WEBVTT - a film
+Kind: captions
+
+STYLE
+::cue(.loud) { color: red }
+
+NOTE nothing here --> is said
+is translated
+
+intro
+00:01.000 --> 00:02.500 line:0 position:20%
+<v Mary Ann>Fish &amp; chips cost &lt;b&gt; <c.loud>£5</c>,
+don't they?&nbsp;
+
+01:00:03.000 --> 01:00:04.000
+- Yes. <00:00:03.500>Now.
+- AT&amp;T --&gt; we
+"""
+
+
+@pytest.mark.parametrize("keep_tags", [False, True])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.vtt", WEBVTT),
+        ("a.vtt", "WEBVTT"),
+        ("a.vtt", WEBVTT.replace("&amp;", "&")),
+        ("a.vtt", WEBVTT.replace("AT&amp;T", "A &amp;lt; &lrm;&amp;")),
+        ("a.srt", SUBTITLES.replace("1\n", "7  \n", 1).replace(" --> ", " -->  ")),
+        (
+            "a.srt",
+            "0:0:1,0 --> 0:0:2,000 X1:40 Y1:20\n{\\an8}<i>{\\i1}A</i> long line of text,\n<FONT size='2'>it</FONT>\n\n",
+        ),
+        (
+            "a.srt",
+            "\n\n1\n00:00:01,000 --> 00:00:02,000\nFirst\n\n1984\n\n\n2\n00:00:03,000 --> 00:00:04,000\n<i>♪</i>\n",
+        ),
+        ("a.srt", "1\n00:00:01,000 --> 00:00:02,000\n  – <b>No</b> </i>end and\n  — I, a <b>x <i>y</b> z</i>  .  "),
+        ("a.srt", ""),
+    ],
+)
+def test_subtitles_with_the_same_texts_are_the_same(name: str, content: str, line_end: str, keep_tags: bool) -> None:
+    """Times, numbers, notes, positions, tags, entities, dashes, spaces and line ends do not change."""
+    content = content.replace("\n", line_end)
+    document = read(name, content.encode(), keep_tags=keep_tags)
+    assert document.fill(document.texts) == content
+
+
+def test_webvtt_texts_have_placeholders_for_tags_and_plain_characters() -> None:
+    document = read("a.vtt", WEBVTT.encode())
+    fish, yes, company = document.texts
+    assert fish == "Fish & chips cost <b> <m1>£5</m1>, don't they?\xa0"
+    assert yes == "Yes. <m0/>Now."
+    assert company == "AT&T --> we"
+    filled = document.fill(["<m1>5 & 6</m1> <3 --> &amp; kosten", yes, company])
+    assert "<v Mary Ann><c.loud>5 &amp; 6</c> &lt;3 --&gt;\n&amp;amp; kosten\n\n01:" in filled
+
+
 def test_a_pause_ends_a_text() -> None:
     file = "1\n00:00:01,000 --> 00:00:02,000\nto be\n\n2\n00:00:09,000 --> 00:00:10,000\ncontinued\n\n"
     assert read("a.srt", file.encode()).texts == ["to be", "continued"]
@@ -202,6 +261,8 @@ def test_time_is_linear_in_the_size() -> None:
     """Time of the largest of three files of a kind, per time of the second, whose size is a quarter."""
     files: dict[str, Callable[[int], str]] = {
         "a.srt": lambda size: "1\n00:00:01,000 --> 00:00:02,000\n" + "a < b\n" * size,
+        "a.vtt": lambda size: "WEBVTT\n\n00:01.000 --> 00:02.000\n" + "<i>a</b> &amp;\n" * size,
+        "b.vtt": lambda size: "WEBVTT\n\n" + "00:01.000 --> 00:02.000\nab <i\n\n" * size,
         "b.srt": lambda size: "1\n00:00:01,000 --> 00:00:02,000\n" + "ab\n" * size,
         "c.html": lambda size: "<p>" + "<i>/mmmmm lt;mmm</i>" * (size // 4),
     }

@@ -56,6 +56,7 @@ class TranslateBody(BaseModel):
     target: str = Field(description="language to translate into")
     format: Literal["text", "html", ""] = Field("text", description="format of the text; empty means text")
     alternatives: int = Field(0, le=100, description="maximum number of other translations per text; none if negative")
+    warnings: bool = Field(False, description="report what is implausible in the translation")
     api_key: str = ""
 
 
@@ -184,11 +185,13 @@ class Api:
         sources, detected = self._sources(readable, body.source)
         count = max(0, body.alternatives) + 1
         translations = await self._router.translate(texts, sources, body.target, html=html, count=count, client=client)
-        response: dict[str, Any] = {"translatedText": [best for best, *_ in translations]}
+        response: dict[str, Any] = {"translatedText": [each.ranked[0] for each in translations]}
         if detected:
             response["detectedLanguage"] = detected
         if count > 1:
-            response["alternatives"] = [others for _, *others in translations]
+            response["alternatives"] = [each.ranked[1:] for each in translations]
+        if body.warnings:
+            response["warnings"] = [each.warnings for each in translations]
         if isinstance(body.q, str):
             response = {name: values[0] for name, values in response.items()}
         return JSONResponse(response)

@@ -89,10 +89,8 @@ def _run_limited(seconds: int, memory: int, function: Callable[..., Any], argume
 def _prepare() -> None:
     """Set up a process of the pool, before the time of its first request is measured."""
     import docx
-    import srt
 
     assert docx
-    assert srt
     for number in STOPPING_SIGNALS:  # the server ends it, after requests have been answered
         signal.signal(number, signal.SIG_IGN)
     if hasattr(os, "nice"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,6 +53,19 @@ class ScoredText:
     sentences: list[str]
     words: list[tuple[Word, int | None]]
     others: list[str]
+    warnings: list[str]
+
+
+@dataclass(frozen=True)
+class TranslatedText:
+    """Translations of a text.
+
+    Attributes:
+        ranked: different translations, best first.
+        warnings: what is implausible in the best one, as `implausibilities` names it.
+    """
+
+    ranked: list[str]
     warnings: list[str]
 
 
@@ -177,8 +190,8 @@ class Router:
 
     async def translate(
         self, texts: Sequence[str], sources: Sequence[str], target: str, *, html: bool, count: int, client: str
-    ) -> list[list[str]]:
-        """Return the translations of each text, best first. A text that is in the target language is left unchanged.
+    ) -> list[TranslatedText]:
+        """Return the translations of each text. A text that is in the target language is left unchanged.
 
         Args:
             texts: texts in any of the languages.
@@ -196,7 +209,7 @@ class Router:
         results = {}
         for source in dict.fromkeys(sources):
             group = [text for text, text_source in zip(texts, sources, strict=True) if text_source == source]
-            translations = [[text] for text in group]
+            translations = [TranslatedText([text], []) for text in group]
             if source != target or source not in self.codes:
                 translations = await self._translate_group(group, source, target, html=html, count=count, client=client)
             results[source] = iter(translations)
@@ -204,7 +217,7 @@ class Router:
 
     async def _translate_group(
         self, texts: Sequence[str], source: str, target: str, *, html: bool, count: int, client: str
-    ) -> list[list[str]]:
+    ) -> list[TranslatedText]:
         """Return the translations of texts in one language."""
         route = self._require_route(source, target)
         count = min(count, route[-1].search.beam_size)
@@ -213,8 +226,13 @@ class Router:
         keep_tags = _supports_tags(route)
         pages = await self._parsers.run(client, page_texts, texts, keep_tags)
         translated = iter(await self._translate_route(route, list(chain(*pages)), keep_tags=keep_tags, count=count))
-        ranked = [_combine([next(translated) for _ in page]) for page in pages]
-        return await self._parsers.run(client, fill_pages, texts, keep_tags, ranked)
+        parts = [[next(translated) for _ in page] for page in pages]
+        options = [_combine([part.ranked for part in page]) for page in parts]
+        filled = await self._parsers.run(client, fill_pages, texts, keep_tags, options)
+        return [
+            TranslatedText(ranked, _union(part.warnings for part in page))
+            for ranked, page in zip(filled, parts, strict=True)
+        ]
 
     async def words(self, text: str, source: str, target: str, *, count: int, prefix: str = "") -> ScoredText:
         """Return the words of the best translation of a plain text, and up to count − 1 other translations.
@@ -235,7 +253,7 @@ class Router:
             "prefix requires one sentence and a direct model",
         )
         if earlier_models:
-            ((text, *_),) = await self._translate_route(earlier_models, [text])
+            text = (await self._translate_route(earlier_models, [text]))[0].ranked[0]
         count = min(count, model.search.beam_size)
         ((split_text, translations),) = await self._translate_sentences(model, [text], count=count, prefix=prefix)
         best_translations = [best for best, *_ in translations]
@@ -244,8 +262,8 @@ class Router:
         for number, (sentence, space) in enumerate(zip(scored, split_text.between[1:], strict=True)):
             words += [*((word, None if earlier_models else number) for word in sentence), ((space, None), None)]
         texts = _join_sentences(split_text, translations)
-        warnings = dict.fromkeys(chain.from_iterable(best.warnings for best in best_translations))
-        return ScoredText(sentences, [word for word in words if word[0][0]], texts[1:], list(warnings))
+        warnings = _union(best.warnings for best in best_translations)
+        return ScoredText(sentences, [word for word in words if word[0][0]], texts[1:], warnings)
 
     async def inspect(self, text: str, source: str, target: str, prefix: str = "") -> Inspection:
         """Return the attention of the first model of the route over the first sentence of a plain text."""
@@ -264,7 +282,7 @@ class Router:
         texts = await self._parsers.run(client, document_texts, *file)
         self.check_characters([PLACEHOLDER.sub("", text) for text in texts])
         translations = await self._translate_route(route, texts, keep_tags=_supports_tags(route))
-        return await self._parsers.run(client, fill_document, *file, [best for best, *_ in translations])
+        return await self._parsers.run(client, fill_document, *file, [each.ranked[0] for each in translations])
 
     async def readable_texts(self, texts: Sequence[str], *, client: str) -> list[str]:
         """Return the texts of HTML without tags, to detect their languages."""
@@ -300,13 +318,20 @@ class Router:
 
     async def _translate_route(
         self, route: Sequence[Model], texts: Sequence[str], *, keep_tags: bool = False, count: int = 1
-    ) -> list[list[str]]:
-        """Return up to `count` translations of each text, best first. Only the last model gives alternatives."""
+    ) -> list[TranslatedText]:
+        """Return up to `count` translations of each text. Only the last model gives alternatives."""
         *earlier_models, model = route
+        earlier_warnings: list[list[str]] = [[] for _ in texts]
         if earlier_models:
-            texts = [best for best, *_ in await self._translate_route(earlier_models, texts, keep_tags=keep_tags)]
+            earlier = await self._translate_route(earlier_models, texts, keep_tags=keep_tags)
+            texts, earlier_warnings = [each.ranked[0] for each in earlier], [each.warnings for each in earlier]
         translated = await self._translate_sentences(model, texts, keep_tags=keep_tags, count=count)
-        return [_join_sentences(*sentences) for sentences in translated]
+        return [
+            TranslatedText(
+                _join_sentences(split_text, sentences), _union([before, *(best.warnings for best, *_ in sentences)])
+            )
+            for (split_text, sentences), before in zip(translated, earlier_warnings, strict=True)
+        ]
 
     async def _translate_sentences(
         self, model: Model, texts: Sequence[str], *, keep_tags: bool = False, count: int = 1, prefix: str = ""
@@ -344,6 +369,11 @@ def _combine(options: Sequence[Sequence[Any]]) -> list[list[Any]]:
     """Return the best option of each part, then the second best of each, …; a part with fewer repeats its last one."""
     count = max(map(len, options), default=1)
     return [[ranked[min(k, len(ranked) - 1)] for ranked in options] for k in range(count)]
+
+
+def _union(names: Iterable[Iterable[str]]) -> list[str]:
+    """Return the different names, in the order of their first occurrence."""
+    return list(dict.fromkeys(chain.from_iterable(names)))
 
 
 def _join_sentences(split_text: SplitText, translations: Sequence[Sequence[Translation]]) -> list[str]:

@@ -10,9 +10,7 @@ import copy
 import html
 import io
 import itertools
-import re
 import zipfile
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,14 +18,9 @@ from typing import Any
 from bs4 import BeautifulSoup
 from bs4.element import PageElement, Tag
 
-from relattn.translation.data.text_files import has_text
 from relattn.translation.errors import reading, require
 from relattn.translation.serve.text.html import Markup
-
-_DIALOGUE = ("-", "–", "—")  # before the lines of speakers
-_SENTENCE_ENDS, _CLOSING = tuple(".!?…。！？：:"), " \n\"'”’»«)]}」』"  # and what may follow the end
-_MOST_SUBTITLES, _MOST_PAUSE = 5, 3.0  # that a sentence spans, and seconds between two of them
-_LINE = 42  # characters of a line of subtitles, if the file has no longer one
+from relattn.translation.serve.text.subtitles import Subtitles
 
 
 @dataclass(frozen=True)
@@ -45,77 +38,6 @@ class Document:
 
 def _plain_text(content: str, *, keep_tags: bool) -> Document:
     return Document([content], lambda translations: translations[0])
-
-
-def _subtitles(content: str, *, keep_tags: bool) -> Document:
-    """Read subtitles.
-
-    The lines of a subtitle are one text, together with the subtitles after it until a sentence ends. Its translation is
-    divided among them in proportion to their lengths, and then into lines. The lines of a dialogue are separate texts.
-    """
-    import srt
-
-    with reading("the file", "not SubRip subtitles"):
-        subtitles = list(srt.parse(content))
-    longest = max((len(line) for subtitle in subtitles for line in subtitle.content.split("\n")), default=0)
-    parts: list[tuple[Markup, list[tuple[Any, int]]]] = []  # texts, and (subtitle, lines) of each
-    for group in _sentences(subtitles):
-        lines = [each.content.split("\n") for each in group]
-        if any(line.startswith(_DIALOGUE) for line in lines[0][1:]):
-            parts += [(Markup(line, keep_tags=keep_tags), [(group[0], 1)]) for line in lines[0]]
-        else:
-            text = " ".join(itertools.chain.from_iterable(lines))
-            places = [(each, len(of_one)) for each, of_one in zip(group, lines, strict=True)]
-            parts.append((Markup(text, keep_tags=keep_tags), places))
-
-    def fill(translations: Sequence[str]) -> str:
-        remaining, contents = iter(translations), {id(subtitle): list[str]() for subtitle in subtitles}
-        for text, places in parts:
-            translation = text.fill([next(remaining) for _ in text.texts], escape=False)
-            divided = _divide(translation, [len(subtitle.content) for subtitle, _ in places])
-            for (subtitle, count), part in zip(places, divided, strict=False):
-                if len(places) > 1:
-                    count = max(count, -(-len(part) // max(longest, _LINE)))
-                contents[id(subtitle)] += _divide(part, [1] * count)
-        for subtitle in subtitles:
-            subtitle.content = "\n".join(contents[id(subtitle)])
-        return srt.compose(subtitles, reindex=False)
-
-    return Document([each for text, _ in parts for each in text.texts], fill)
-
-
-def _sentences(subtitles: Sequence[Any]) -> Iterator[list[Any]]:
-    """Yield subtitles in groups: those without tags that continue a sentence are in one group."""
-    group: list[Any] = []
-    for subtitle in subtitles:
-        is_dialogue = any(line.startswith(_DIALOGUE) for line in subtitle.content.split("\n"))
-        is_plain = not is_dialogue and not re.search(r"[<{♪]", subtitle.content)
-        continues = bool(group) and is_plain and (subtitle.start - group[-1].end).total_seconds() <= _MOST_PAUSE
-        if group and not (continues and len(group) < _MOST_SUBTITLES):
-            yield group
-            group = []
-        group.append(subtitle)
-        if not is_plain or not has_text(subtitle.content) or subtitle.content.rstrip(_CLOSING).endswith(_SENTENCE_ENDS):
-            yield group
-            group = []
-    if group:
-        yield group
-
-
-def _divide(text: str, weights: Sequence[int]) -> list[str]:
-    """Divide a text at spaces outside of tags, in proportion to weights; few words give fewer parts."""
-    gaps = [match.start() for match in re.finditer(r"<[^<>]*>| ", text) if match[0] == " "]
-    breaks = min(len(weights) - 1, len(gaps))
-    shares = list(itertools.accumulate(weights[: breaks + 1]))
-    parts, begin, low = [], 0, 0
-    for number in range(1, breaks + 1):
-        wanted = len(text) * shares[number - 1] / max(1, shares[-1])
-        high = len(gaps) - (breaks - number)  # each later break needs a gap
-        after = bisect_left(gaps, wanted, low, high)
-        nearest = min((i for i in (after - 1, after) if low <= i < high), key=lambda i: abs(gaps[i] - wanted))
-        parts.append(text[begin : gaps[nearest]])
-        begin, low = gaps[nearest] + 1, nearest + 1
-    return [*parts, text[begin:]]
 
 
 def _word_document(content: bytes, *, keep_tags: bool) -> Document:
@@ -278,16 +200,17 @@ def _require_small(content: bytes, unpacked: int) -> None:
                     require(left >= 0, f"the contents of the file must have at most {unpacked:,} bytes")
 
 
-FORMATS: dict[str, Callable[..., Document | Markup]] = {
+FORMATS: dict[str, Callable[..., Document | Markup | Subtitles]] = {
     ".txt": _plain_text,
-    ".srt": _subtitles,
+    ".srt": Subtitles,
+    ".vtt": Subtitles,
     ".html": Markup,
     ".htm": Markup,
     ".docx": _word_document,
 }
 
 
-def read_document(name: str, content: bytes, *, keep_tags: bool, unpacked: int) -> Document | Markup:
+def read_document(name: str, content: bytes, *, keep_tags: bool, unpacked: int) -> Document | Markup | Subtitles:
     """Read a file.
 
     Args:

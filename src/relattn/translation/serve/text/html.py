@@ -15,7 +15,6 @@ from typing import Any
 
 from bs4 import BeautifulSoup
 from bs4.element import NavigableString, PageElement, PreformattedString, Tag
-from bs4.formatter import HTMLFormatter
 
 from relattn.translation.data.text_files import has_text
 from relattn.translation.errors import reading, require
@@ -52,24 +51,19 @@ class Markup:
         with reading("html", "cannot be parsed"):
             self._soup = BeautifulSoup(html, "html.parser")
         self._keep_tags = keep_tags
-        self._prefix = _unused_prefix(html)
+        self._prefix = unused_prefix(html)
         self._locations: list[tuple[list[PageElement], dict[str, Any]]] = []  # nodes of a text, elements by placeholder
         self.texts: list[str] = []
         self._collect(self._soup, 0)
 
-    def fill(self, translations: Sequence[str], *, escape: bool = True) -> str:
-        """Return the HTML with its texts replaced. This can be done once.
-
-        Args:
-            translations: a translation per text.
-            escape: whether to escape & and < in them.
-        """
+    def fill(self, translations: Sequence[str]) -> str:
+        """Return the HTML with its texts replaced. This can be done once."""
         for (nodes, elements), translation in zip(self._locations, translations, strict=True):
             first, *remaining = nodes
             for node in remaining:  # before the new nodes are inserted, which bs4 would step over each time
                 node.extract()
             first.replace_with(*self._parse(translation, elements))
-        return self._soup.decode(formatter="minimal" if escape else HTMLFormatter(None))
+        return self._soup.decode(formatter="minimal")
 
     def _collect(self, parent: Tag, depth: int) -> None:
         """Collect the texts of an element."""
@@ -137,7 +131,7 @@ def fill_pages(
     ]
 
 
-def _unused_prefix(html: str) -> str:
+def unused_prefix(html: str) -> str:
     """Return a prefix for names of placeholders with which no tag of the HTML begins."""
     longest = max(map(len, re.findall(r"(?:[</]|lt;)(m+)", html)), default=0)
     require(longest < MAX_PREFIX, f"HTML must have no names that begin with {MAX_PREFIX} times the letter m")

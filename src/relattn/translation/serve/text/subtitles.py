@@ -1,0 +1,259 @@
+"""Subtitles in SubRip (`.srt`) and WebVTT (`.vtt`) files: their texts, and the file with translations.
+
+Only the text of subtitles changes. Numbers, times, positions, styles, notes, line ends, and the tags and dashes within
+the text stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from relattn.translation.data.text_files import has_text
+from relattn.translation.errors import require
+from relattn.translation.serve.text.html import unused_prefix
+
+_TIME = r"(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})(?:[.,](\d{1,3}))?"
+_TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s.*)?")
+_DASH = re.compile(r"\s*[-–—]\s*")  # before the line of a speaker
+_TAG = re.compile(r"</?[A-Za-z][^<>]*>|<\d[\d:.]*>|\{\\[^{}]*\}")
+_TAG_OR_SPACE = re.compile(rf"{_TAG.pattern}| ")
+_ENTITIES = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&nbsp;": "\xa0", "&lrm;": "\u200e", "&rlm;": "\u200f"}
+_ENTITY = re.compile("|".join(_ENTITIES))
+_SENTENCE_ENDS, _CLOSING = tuple(".!?…。！？：:"), " \n\"'”’»«)]}」』"  # and what may follow the end
+_MOST_SUBTITLES, _MOST_PAUSE = 5, 3.0  # that a sentence spans, and seconds between two of them
+_LINE = 42  # characters of a line of subtitles, if the file has no longer one
+
+
+class Subtitles:
+    """File of subtitles whose texts can be replaced.
+
+    The lines of a subtitle are one text, together with the subtitles after it until a sentence ends. Its translation is
+    divided among them in proportion to their lengths, and then into lines. The lines of a dialogue are separate texts.
+
+    Args:
+        content: the file.
+        keep_tags: whether text with tags is one text with placeholder tags, or one text per piece between tags.
+
+    Attributes:
+        texts: texts to translate.
+
+    Raises:
+        InputError: the file is neither SubRip nor WebVTT.
+    """
+
+    def __init__(self, content: str, *, keep_tags: bool) -> None:
+        self._parts = re.split(r"(\r\n|\n|\r)", content)  # lines, and line ends at odd indices
+        is_webvtt = self._parts[0].startswith("WEBVTT")
+        found = list(_read(self._parts, is_webvtt))
+        require(bool(found) or is_webvtt or not content.strip(), "the file must be SubRip or WebVTT subtitles")
+        subtitles = [each for each in found if has_text("".join(each.lines))]
+        self._longest = max((len(line) for each in subtitles for line in each.lines), default=0)
+        entities = frozenset(_ENTITY.findall(content)) if is_webvtt else None
+        self._groups = []
+        for group in _sentences(subtitles):
+            lines = [line for each in group for line in each.lines]
+            texts = lines if group[0].is_dialogue else [" ".join(lines)]
+            self._groups.append((group, [_Text(each, entities, keep_tags=keep_tags) for each in texts]))
+        self.texts = [text for _, texts in self._groups for each in texts for text in each.texts]
+
+    def fill(self, translations: Sequence[str]) -> str:
+        """Return the file with its texts replaced."""
+        remaining, parts = iter(translations), self._parts.copy()
+        for group, texts in self._groups:
+            filled = [each.fill(remaining) for each in texts]
+            contents = [filled] if group[0].is_dialogue else _divide_group(filled[0], group, max(self._longest, _LINE))
+            for subtitle, lines in zip(group, contents, strict=True):
+                first, last = subtitle.place
+                parts[first : last + 1] = [parts[first - 1].join(lines), *[""] * (last - first)]
+        return "".join(parts)
+
+
+@dataclass(frozen=True)
+class _Subtitle:
+    """A subtitle: its times in seconds, its lines, and the indices of the first and last line in the file's parts."""
+
+    start: float
+    end: float
+    lines: list[str]
+    place: tuple[int, int]
+
+    @property
+    def is_dialogue(self) -> bool:
+        return any(map(_DASH.match, self.lines[1:]))
+
+
+def _read(parts: Sequence[str], is_webvtt: bool) -> Iterator[_Subtitle]:
+    """Yield the subtitles of a file."""
+    times = {i: found for i in range(0, len(parts), 2) if "-->" in parts[i] and (found := _TIMES.fullmatch(parts[i]))}
+    for i, after in pairwise([*times, len(parts) + 1]):
+        last = after - 2
+        if is_webvtt:  # a blank line ends a subtitle, and an identifier may be before the times of the next
+            last = next((j - 2 for j in range(i + 2, last + 1, 2) if not parts[j].strip()), last)
+        elif after < len(parts) and parts[last].strip().isdecimal():
+            last -= 2
+        while last > i and not parts[last].strip():
+            last -= 2
+        lines = list(parts[i + 2 : last + 1 : 2])
+        start, end = _seconds(*times[i].groups("0")[:4]), _seconds(*times[i].groups("0")[4:])
+        yield _Subtitle(start, end, lines, (i + 2, last))
+
+
+def _seconds(hours: str, minutes: str, seconds: str, fraction: str) -> float:
+    return 3600 * int(hours) + 60 * int(minutes) + int(seconds) + float(f"0.{fraction}")
+
+
+class _Text:
+    """Text of one or more subtitles, with tags.
+
+    A dash at the beginning, and tags before the first word, after the last word or around all words stay there. With
+    `keep_tags`, the other tags become placeholder tags such as `<m0>`, `</m0>` and `<m1/>`, which move with the words.
+
+    Args:
+        text: the text.
+        entities: character entities in a WebVTT file; None for a SubRip file, in which text is not escaped.
+        keep_tags: as in `Subtitles`.
+
+    Attributes:
+        texts: texts to translate.
+    """
+
+    def __init__(self, text: str, entities: frozenset[str] | None, *, keep_tags: bool) -> None:
+        self._entities = entities
+        dash = _DASH.match(text)
+        begin = dash.end() if dash else 0
+        words, tags = _TAG.split(text[begin:]), _TAG.findall(text, begin)  # one more of words than of tags
+        partners = _partners(tags)
+        first, last = 0, len(tags)
+        while first < last:
+            at_begin, at_end = not has_text(words[first]), not has_text(words[last])
+            if at_begin and first not in partners:
+                first += 1
+            elif at_end and last - 1 not in partners:
+                last -= 1
+            elif at_begin and at_end and partners.get(first) == last - 1:
+                first, last = first + 1, last - 1
+            else:
+                break
+        self._tags: dict[str, str] = {}
+        prefix = unused_prefix(text)
+        self._placeholder = re.compile(rf"(</?{prefix}\d+/?>)")
+        pieces: list[list[str]] = [[text[:begin]]]  # what stays, and texts to translate at odd indices, in parts
+        for i, word in enumerate(words):
+            plain = self._unescaped(word)
+            if i == first or not keep_tags:
+                pieces += [[plain], []]
+            elif first < i <= last:
+                placeholder = _placeholder(prefix, i - 1, partners)
+                self._tags[placeholder] = tags[i - 1]
+                pieces[-2] += [placeholder, plain]
+            else:
+                pieces[-1].append(word)
+            if i < len(tags) and not (keep_tags and first <= i < last):
+                pieces[-1].append(tags[i])
+        self._pieces = ["".join(parts) for parts in pieces]
+        self._places = [i for i in range(1, len(pieces), 2) if has_text(self._placeholder.sub("", self._pieces[i]))]
+        self.texts = [self._pieces[i] for i in self._places]
+
+    def fill(self, translations: Iterator[str]) -> str:
+        """Return the text with the next translations in the places of its texts."""
+        pieces = [each if i % 2 == 0 else self._written(each) for i, each in enumerate(self._pieces)]
+        for i in self._places:
+            pieces[i] = self._written(next(translations))
+        return "".join(pieces)
+
+    def _unescaped(self, text: str) -> str:
+        return text if self._entities is None else _ENTITY.sub(lambda found: _ENTITIES[found[0]], text)
+
+    def _written(self, text: str) -> str:
+        """Return a translation as it is in a file, with tags for placeholders."""
+        parts = self._placeholder.split(text)
+        return "".join(self._tags.get(part, "") if i % 2 else self._escaped(part) for i, part in enumerate(parts))
+
+    def _escaped(self, text: str) -> str:
+        """Escape what would be read as a tag, an entity or an arrow, and characters that the file has as entities."""
+        if self._entities is None:
+            return text
+        text = text.replace("&", "&amp;") if "&amp;" in self._entities else _ENTITY.sub(r"&amp;\g<0>", text)
+        text = text.replace("<", "&lt;").replace("-->", "--&gt;")
+        for name in self._entities - {"&amp;", "&lt;"}:
+            text = text.replace(_ENTITIES[name], name)
+        return text
+
+
+def _placeholder(prefix: str, number: int, partners: Mapping[int, int]) -> str:
+    """Return the placeholder of a tag, given the pairs of tags."""
+    partner = partners.get(number)
+    if partner is None:
+        return f"<{prefix}{number}/>"
+    return f"<{prefix}{number}>" if number < partner else f"</{prefix}{partner}>"
+
+
+def _partners(tags: Sequence[str]) -> dict[int, int]:
+    """Return the pairs of tags, in both directions."""
+    partners: dict[int, int] = {}
+    opened: list[tuple[str, int]] = []
+    counts: Counter[str] = Counter()
+    for i, tag in enumerate(tags):
+        name = "".join(re.findall(r"^</?([A-Za-z]+)", tag)).lower()
+        if name and not tag.startswith("</"):
+            opened.append((name, i))
+            counts[name] += 1
+        elif counts[name] > 0:
+            while True:
+                other, start = opened.pop()
+                counts[other] -= 1
+                if other == name:
+                    break
+            partners |= {start: i, i: start}
+    return partners
+
+
+def _sentences(subtitles: Sequence[_Subtitle]) -> Iterator[list[_Subtitle]]:
+    """Yield subtitles in groups: those without tags that continue a sentence are in one group."""
+    group: list[_Subtitle] = []
+    for subtitle in subtitles:
+        text = "\n".join(subtitle.lines)
+        is_plain = not any(map(_DASH.match, subtitle.lines)) and not re.search(r"[<{♪]", text)
+        continues = bool(group) and is_plain and subtitle.start - group[-1].end <= _MOST_PAUSE
+        if group and not (continues and len(group) < _MOST_SUBTITLES):
+            yield group
+            group = []
+        group.append(subtitle)
+        if not is_plain or text.rstrip(_CLOSING).endswith(_SENTENCE_ENDS):
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _divide_group(text: str, group: Sequence[_Subtitle], longest: int) -> list[list[str]]:
+    """Divide a text among subtitles, and then into as many lines as each had, or more if lines get too long."""
+    lengths = [[len(line) for line in each.lines] for each in group]
+    parts = _divide(text, [sum(of_one) + len(of_one) - 1 for of_one in lengths])
+    parts += [""] * (len(group) - len(parts))
+    lines = []
+    for part, of_one in zip(parts, lengths, strict=True):
+        fewest = -(-len(part) // longest) if len(group) > 1 else 0
+        lines.append(_divide(part, of_one if fewest <= len(of_one) else [1] * fewest))
+    return lines
+
+
+def _divide(text: str, lengths: Sequence[int]) -> list[str]:
+    """Divide a text at spaces outside of tags, in proportion to lengths; few words give fewer parts."""
+    gaps = [match.start() for match in _TAG_OR_SPACE.finditer(text) if match[0] == " "]
+    breaks = min(len(lengths) - 1, len(gaps))
+    shares = list(accumulate(length + 1 for length in lengths[: breaks + 1]))  # with the space after each part
+    parts, begin, low = [], 0, 0
+    for number in range(1, breaks + 1):
+        wanted = (len(text) + 1) * shares[number - 1] / shares[-1] - 1
+        high = len(gaps) - (breaks - number)  # each later break needs a gap
+        after = bisect_left(gaps, wanted, low, high)
+        nearest = min((i for i in (after - 1, after) if low <= i < high), key=lambda i: abs(gaps[i] - wanted))
+        parts.append(text[begin : gaps[nearest]])
+        begin, low = gaps[nearest] + 1, nearest + 1
+    return [*parts, text[begin:]]
