@@ -1,5 +1,6 @@
 """Files of each kind: their texts, and the file with translations."""
 
+import gc
 import io
 import time
 import zipfile
@@ -257,7 +258,7 @@ def test_formats_in_tracked_insertions(translation: str, expected: str) -> None:
     assert [etree.QName(each).localname for each in deleted] == ["ins", "p"]
 
 
-def test_time_is_linear_in_the_size() -> None:
+def test_time_is_linear_in_the_size(request: pytest.FixtureRequest) -> None:
     """Time of the largest of three files of a kind, per time of the second, whose size is a quarter."""
     files: dict[str, Callable[[int], str]] = {
         "a.srt": lambda size: "1\n00:00:01,000 --> 00:00:02,000\n" + "a < b\n" * size,
@@ -266,6 +267,8 @@ def test_time_is_linear_in_the_size() -> None:
         "b.srt": lambda size: "1\n00:00:01,000 --> 00:00:02,000\n" + "ab\n" * size,
         "c.html": lambda size: "<p>" + "<i>/mmmmm lt;mmm</i>" * (size // 4),
     }
+    gc.freeze()  # the garbage collector must not traverse the objects of other tests
+    request.addfinalizer(gc.unfreeze)
     for name, content in files.items():
         seconds = []
         for size in (500, 1_500, 6_000):
