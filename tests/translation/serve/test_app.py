@@ -65,10 +65,10 @@ def test_texts_are_translated_by_sentences(client):
         ("<p>one hundred; 91%", "<p>ONE HUNDRED; 91 %</p>"),
         ("one hundred; <b>91%</b>", "ONE HUNDRED; <b>91 %</b>"),
         ("<b>12.5%</b>; <i>5 km</i>", "<b>12.5 %</b>; <i>5 KM</i>"),
-        ("12.5<b>%</b> of <i>x@y.z</i>", "12.5 <b>%</b> OF <i>X@Y.Z</i>"),
+        ("12.5<b>%</b> of <i>x: y</i>", "12.5 <b>%</b> OF <i>X: Y</i>"),
         ("<b>12.5</b>%", "<b>12.5</b> %"),
-        ("5<b> km</b> %s<img>", "5<b> KM</b> %S<img/>"),
-        ("<b>May </b><i>3</i>, {x}", "<b>MAY </b><i>3</i>, {X}"),
+        ("5<b> km</b> %w<img>", "5<b> KM</b> %W<img/>"),
+        ("<b>May </b><i>3</i>, (x)", "<b>MAY </b><i>3</i>, (X)"),
         (
             "<b>One two. Three</b> four. <u><i>Five</i>. Six.</u>",
             "<b>ONE TWO. THREE</b> FOUR. <u><i>FIVE</i>. SIX.</u>",

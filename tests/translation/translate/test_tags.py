@@ -74,6 +74,11 @@ def test_stripped_lines_and_their_restoration(line, left):
         # neighbours without alignment
         ("a {x} b", "A B", "--", "A B {x}", ["{x}"]),
         ("a b {x} c d", "A D", "03", "A {x} D", ["{x}"]),
+        ("{x} a b", "A B", "--", "{x} A B", ["{x}"]),
+        # emoji at the ends of a line stay there, others follow the words
+        ("→ a b.", "B A.", "10", "→ B A.", []),
+        ("a b. 😀", "B. A", "10", "B. A 😀", []),
+        ("a 😀 b", "B A", "10", "B A 😀", []),
         ("a <b>c</b> d", "A D", "02", "A<b></b> D", []),
         ("{x} <b>{y}</b>", "", "", "{x} <b>{y}</b>", []),
         # a pair that encloses nothing stays in the pair around it

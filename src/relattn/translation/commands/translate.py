@@ -14,7 +14,7 @@ def translate(
     format: Format = "text",
     align: bool = False,
     keep_tags: bool = False,
-    keep_numbers: bool = False,
+    keep_literals: bool = False,
     no_copy: bool = False,
     prefix: str = "",
     glossary: str = "",
@@ -33,9 +33,10 @@ def translate(
         format: Output format. tsv and jsonl have the line number, score, confidence and translation, and warnings about
             what is implausible in it: empty, repetition, numbers, tags, length.
         align: Also print word alignments in Pharaoh format, pairs of source and target word counted from 0.
-        keep_tags: Copy tags, placeholders, URLs, e-mail addresses, long numbers and identifiers unchanged into the
+        keep_tags: Copy tags of markup, numbers with a unit, and all that keep_literals copies unchanged into the
             translation.
-        keep_numbers: Copy only numbers of 8 digits or more and identifiers, such as 4006381333931 or AB-12345.
+        keep_literals: Copy placeholders, web and e-mail addresses, @names, emoji and other symbols, numbers of 8 digits
+            or more, and identifiers such as AB-12345 unchanged into the translation.
         no_copy: Also translate lines such as "-" or "1.", without a letter of any script and without a number such as
             1,204.5. By default they are copied.
         prefix: File with the text that each translation must begin with, one line per input line.
@@ -61,7 +62,7 @@ def translate(
         sampling=drawn,
         glossary=terms,
         keep_tags=keep_tags,
-        keep_numbers=keep_numbers,
+        keep_literals=keep_literals,
         copy=not no_copy,
         align=align,
     )

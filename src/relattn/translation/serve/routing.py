@@ -26,7 +26,7 @@ from relattn.translation.serve.text.html import fill_pages, page_texts
 from relattn.translation.serve.text.sentences import PLACEHOLDER, SplitText, split
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import Translation, Translator
-from relattn.translation.translate.tags import LONG_NUMBER, restore_tags, strip_tags
+from relattn.translation.translate.tags import LITERAL, restore_tags, strip_tags
 
 if TYPE_CHECKING:
     from relattn.translation.analysis.attention import Inspection
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Pair = tuple[str, str]  # source and target language
 Word = tuple[str, float | None]  # text and confidence; None for white space
 MAX_INSPECTED = 60  # source tokens of a sentence whose attention is shown
-_KEPT = re.compile(f"{PLACEHOLDER.pattern}|{LONG_NUMBER.pattern}")  # what is not translated in a sentence with tags
+_KEPT = re.compile(f"{PLACEHOLDER.pattern}|{LITERAL.pattern}")  # what is not translated in a sentence with tags
 _WITHOUT_SPACES = {"ja", "km", "lo", "my", "th", "zh"}  # languages without spaces between words
 
 
@@ -102,8 +102,8 @@ class Model:
 
     def _translate(self, items: list[tuple[str, int, str]], *, align: bool = False) -> list[list[Translation]]:
         sentences, counts, prefixes = zip(*items, strict=True)
-        keep_numbers = self.translator.supports_alignment and not align
-        options = TranslateOptions(n_best=max(counts), search=self.search, align=align, keep_numbers=keep_numbers)
+        keep_literals = self.translator.supports_alignment and not align
+        options = TranslateOptions(n_best=max(counts), search=self.search, align=align, keep_literals=keep_literals)
         translations = self.translator.n_best(sentences, options, prefixes=prefixes if any(prefixes) else None)
         return [best[:count] for best, count in zip(translations, counts, strict=True)]
 

@@ -19,9 +19,9 @@ class TranslateOptions:
         search: beam size, length penalty and length limits; None takes those of the translator.
         sampling: draw translations at random; None searches for the best.
         glossary: terms whose translations are given. It requires a search.
-        keep_tags: copy tags, placeholders, addresses, numbers with units, long numbers and identifiers unchanged into
-            the translation.
-        keep_numbers: copy only numbers of 8 digits or more and identifiers, in lines without a prefix.
+        keep_tags: copy tags, numbers with units and literals unchanged into the translation.
+        keep_literals: copy only literals, in lines without a prefix: placeholders, addresses, handles, emoji and other
+            symbols, numbers of 8 digits or more, and identifiers.
         copy: copy lines such as ``-`` or ``1.`` instead of translating them: they have no letter of any script, and no
             number such as ``1,204.5``.
         align: align the words of source and translation. It cannot be combined with `keep_tags`.
@@ -35,14 +35,14 @@ class TranslateOptions:
     sampling: SamplingOptions | None = None
     glossary: Glossary | None = None
     keep_tags: bool = False
-    keep_numbers: bool = False
+    keep_literals: bool = False
     copy: bool = True
     align: bool = False
 
     def __post_init__(self) -> None:
         require(self.n_best >= 1, f"n_best must be at least 1, got {self.n_best}")
         require(not (self.sampling and self.glossary), "a glossary requires a search; it does not work with sampling")
-        for name in ("keep_tags", "keep_numbers"):
+        for name in ("keep_tags", "keep_literals"):
             restores = getattr(self, name) and self.align
             require(not restores, f"{name} does not work with align: restoring tags moves words")
 

@@ -32,7 +32,7 @@ from relattn.translation.translate.confidence import confidence
 from relattn.translation.translate.options import DEFAULTS, TranslateOptions
 from relattn.translation.translate.plausibility import implausibilities
 from relattn.translation.translate.prefixes import Prefixes
-from relattn.translation.translate.tags import LONG_NUMBER, TAG, StrippedLine, restore_tags, strip_tags
+from relattn.translation.translate.tags import LITERAL, TAG, StrippedLine, restore_tags, strip_tags
 
 MAX_SENTENCES = 128  # per batch, before the beam: enough to keep the processor busy
 MAX_TOKENS = 4096  # padded source pieces per batch, which bounds memory
@@ -274,7 +274,7 @@ class Translator(ABC):
             require_readable(prefix, f"prefix {number}")
             if has_text(prefix) and not has_text(line):
                 raise InputError(f"line {number} is blank, so its prefix must be blank too")
-        kept = TAG if options.keep_tags else LONG_NUMBER if options.keep_numbers else None
+        kept = TAG if options.keep_tags else LITERAL if options.keep_literals else None
         stripped = {}  # by index, of the lines with tags
         for i, line in enumerate(lines):
             if kept is not None and not prefixes[i] and (source := strip_tags(line, kept)).tags:

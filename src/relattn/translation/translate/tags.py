@@ -1,10 +1,12 @@
 """Tags and other parts of a line that are not translated: removed before, and restored in the translation.
 
-These are tags of markup (`<b>`, `</b>`, `<br/>`), placeholders (`{name}`, `%s`, `%(n)d`), web and e-mail addresses,
-numbers with a unit (`5 km`, `12.5%`), long numbers and identifiers. Below, all of them are called tags. Each occurs
+These are tags of markup (`<b>`, `</b>`, `<br/>`), numbers with a unit (`5 km`, `12.5%`) and literals: placeholders
+(`{name}`, `%s`, `%(n)d`), web and e-mail addresses, handles (`@name`), emoji and other symbols, long numbers and
+identifiers. Below, all of them are called tags. Each occurs
 exactly once in the translation, unchanged. The word alignment determines its place: a pair of tags encloses the words
 that are aligned with the words it enclosed, and any other tag stands next to the word that is aligned with its
-neighbour. If the neighbours have no alignment, the place is a guess, and the tag is reported. A tag of a pair within a
+neighbour. An emoji or symbol at the beginning or the end of the line stays there. If the neighbours have no alignment,
+the place is a guess, and the tag is reported. A tag of a pair within a
 word, as in `H<sub>2</sub>O`, is put within the translation of the word if the part before it or the part after it is
 the same there.
 
@@ -36,18 +38,25 @@ _LONG_NUMBER = (  # of 8 digits, or an identifier: capital letters with 4 digits
     r"(?<![\w.,-])(?:\d{8,}|(?=[A-Z0-9_-]*[A-Z])(?=(?:[A-Z_-]*\d){4})[A-Z0-9][A-Z0-9_-]{6,}[A-Z0-9]"
     r"|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})(?!\w|[.,]\d)"
 )
-LONG_NUMBER = re.compile(_LONG_NUMBER)
+# Arrows, technical and other symbols, emoji; and what may follow an emoji: a variant, a skin colour, a joined emoji.
+_SYMBOLS = "\u2190-\u21ff\u2300-\u23ff\u25a0-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff"
+_LITERALS = (
+    r"\{\{[^{}]*\}\}|\$?\{[^{}\s]*\}",
+    r"%%",
+    r"(?<![\w%])%(?:\d+\$|\(\w+\))?[-+#0]*\d*(?:\.\d+)?(?:hh|ll|[hlLqjzt])?[sdiufFeEgGxXocrp@](?!\w)",
+    r"(?:https?|ftp)://[^\s<>\"]*[\w/#=&]|www\.[^\s<>\"]*[\w/#=&]",
+    r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
+    r"(?<![\w.@/])@[A-Za-z_]\w+",
+    rf"[{_SYMBOLS}][{_SYMBOLS}\u200d\ufe0e\ufe0f\U000e0020-\U000e007f]*|[0-9#*]\ufe0f?\u20e3",
+)
+LITERAL = re.compile("|".join((*_LITERALS, _LONG_NUMBER)))
 TAG = re.compile(
     "|".join(
         (
             r"(?P<close></[A-Za-z][^<>]*>)",
             r"(?P<single><[A-Za-z][^<>]*/>|<!--(?:(?!<!--).)*?-->)",
             r"(?P<open><[A-Za-z][^<>]*>)",
-            r"\{\{[^{}]*\}\}|\$?\{[^{}\s]*\}",
-            r"%%",
-            r"(?<![\w%])%(?:\d+\$|\(\w+\))?[-+#0]*\d*(?:\.\d+)?(?:hh|ll|[hlLqjzt])?[sdiufFeEgGxXocrp@](?!\w)",
-            r"(?:https?|ftp)://[^\s<>\"]*[\w/#=&]|www\.[^\s<>\"]*[\w/#=&]",
-            r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
+            *_LITERALS,
             rf"(?<![\w.,]){_NUMBER}[ \u00a0]?(?:{_UNITS})(?!\w)",
             rf"(?<!\w)[€£¥$]{_NUMBER}(?!\w|[.,]\d)",
             _LONG_NUMBER,
@@ -62,6 +71,7 @@ _SEPARATORS = tuple(",;，；、")
 _SEPARATOR = re.compile(f"[{''.join(_SEPARATORS)}](?!\\d)")
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "«": "»", "»": "«", "„": "“", "“": "”", "‘": "’", '"': '"', "'": "'"}
 _BEGINS_WORD, _ENDS_WORD = re.compile(r"\w|[€£¥$]\d"), re.compile(rf"\w$|\d ?(?:{_UNITS})$")
+_HAS_WORD = re.compile(r"\w")
 _MARKUP = re.compile("<[^<>]*>")
 _ENDS = ("", *".,;:!?)]}…。，；、")  # what follows the last item of a list, or another item
 _NO_SPACE_AFTER, _NO_SPACE_BEFORE = ("", _SPACE, *_OPENING), ("", _SPACE, *_CLOSING)
@@ -584,13 +594,17 @@ def _offset_by_neighbour(
     follows = not (tag.right and not tag.left)  # whether it belongs to the word before it
     if (edge := _edge(number, stripped)) is not None:
         follows = tags[edge].kind == "close"
+    begin, end = 0, target[-1].end() if target else 0
+    is_first, is_last = not line[: tag.at].strip(), not line[tag.at :].strip()
+    if edge is None and tag.kind == "single" and not _HAS_WORD.search(tag.text) and is_first != is_last:
+        return begin if is_first else end, True
     words = list(aligned)
     place = bisect_right(words, before), bisect_left(words, after)
     choices = [(before - words[place[0] - 1], not follows, True)] if place[0] else []
     if place[1] < len(words):
         choices.append((words[place[1]] - after, follows, False))
     if not choices:
-        return target[-1].end() if target else 0, False
+        return begin if is_first else end, False
     distance, _, is_before = min(choices)
     if is_before:
         return _offset_after(target[max(aligned[words[place[0] - 1]])], line, tag), distance == 0
