@@ -13,10 +13,11 @@ from relattn.translation import bundle, load
 from relattn.translation.config import Calibration
 from relattn.translation.data.augmentation import NAMES, perturb_set
 from relattn.translation.data.text_files import read_parallel
-from relattn.translation.evaluation import score
+from relattn.translation.evaluation import paired_bootstrap, score
 from relattn.translation.training.train import train
 from relattn.translation.translate.confidence import confidence
 from relattn.translation.translate.torch_translator import TorchTranslator
+from tests.support.bundles import save_random_bundle
 from tests.support.commands import assert_refused
 
 LINES = ["one cat sat", "", "on two mat and one cat", "   ", "two", "one cat sat"]
@@ -45,6 +46,28 @@ def test_scores_and_translations(relattn, tmp_path, model, text):
     arguments = ("--src", text["valid_src"], "--ref", tmp_path / "ref.gz", "--out", tmp_path / "out.txt")
     assert relattn("evaluate", model, *arguments) == (0, f"{expected}\n", "")
     assert (tmp_path / "out.txt").read_text().splitlines() == translations
+
+
+def test_comparison_of_bundles(relattn, tmp_path, model, text):
+    """Each row has the scores of one bundle, and the p-value of its difference to the first."""
+    other = save_random_bundle(tmp_path / "other")
+    arguments = ("--compare", "--src", text["valid_src"], "--ref", text["valid_tgt"])
+    result = relattn("evaluate", model, other, model, *arguments)
+    assert result.code == 0
+    sources, references = zip(*read_parallel(text["valid_src"], text["valid_tgt"]), strict=True)
+    translations = [load(path).translate(sources) for path in (model, other)]
+    p = paired_bootstrap(translations[0], translations[1], references)
+    rows = [line.split() for line in result.out.splitlines()[1:4]]
+    for row, path, lines, difference in zip(
+        rows, (model, other, model), (*translations, translations[0]), ([], [f"{p:.3f}"], ["1.000"]), strict=True
+    ):
+        scores = score(lines, references)
+        assert row == [str(path), f"{scores.bleu:.2f}", f"{scores.chrf:.2f}", *difference]
+    (tmp_path / "empty").write_text("")
+    empty = ("--src", tmp_path / "empty", "--ref", tmp_path / "empty")
+    assert_refused(relattn("evaluate", model, other, "--compare", *empty), "the file is empty")
+    assert_refused(relattn("evaluate", model, *arguments), "--compare requires at least two bundles")
+    assert_refused(relattn("evaluate", model, other, *arguments, "--out", "x"), "--compare does not work with --out")
 
 
 def test_scores_under_perturbations(relattn, model, text):

@@ -54,7 +54,7 @@ def test_what_a_scheme_adds_to_embeddings(positions, start):
     """Sinusoids of the paper, rows of a table, or nothing."""
     scheme, x = randomize(make_scheme(positions, is_causal=False)), random_tensor(2, 5, DIM)
     want = allowed = torch.zeros(5, DIM, dtype=torch.float64)
-    if positions == "learned":
+    if "learned" in positions:
         want = scheme.signal.weight[start : start + 5]
     if "sinusoidal" in positions:
         dims = torch.arange(0, DIM, 2, dtype=torch.float64)
@@ -241,7 +241,7 @@ EXACT = torch.finfo(torch.float64).eps
 ANGLES = 5 * EPSILON  # float32 angles, whose rounding error grows with the distance
 REFERENCES: dict[str, tuple[type[Loops], float]] = {  # and the unit of rounding
     **dict.fromkeys(("none", "sinusoidal", "learned"), (Loops, EXACT)),
-    **dict.fromkeys(("relative", "relative+sinusoidal"), (Shaw, EXACT)),
+    **dict.fromkeys(("relative", "relative+sinusoidal", "relative+learned"), (Shaw, EXACT)),
     "xl": (Dai, ANGLES),
     "t5": (Raffel, EXACT),
     "alibi": (Press, ANGLES),

@@ -34,6 +34,7 @@ from relattn.translation.model.transformer import Transformer
 from relattn.translation.training import checkpoints, journal, loop, run_directory
 from relattn.translation.training import train as module
 from relattn.translation.training.checkpoints import average
+from relattn.translation.training.initial import read_initial_bundle
 from relattn.translation.training.journal import read_log
 from relattn.translation.training.train import average_run, read_recipe, train
 from relattn.translation.translate.torch_translator import TorchTranslator
@@ -536,3 +537,24 @@ def test_run_starts_from_a_bundle_with_its_tokenizer(tmp_path, make_recipe, fini
     torch.manual_seed(recipe.seed)
     Transformer(recipe.model, len(before["embedding"]))
     assert torch.equal(random_states[0], torch.get_rng_state())
+
+
+@pytest.mark.parametrize("signal", ["sinusoidal", "learned"])
+def test_relative_tables_are_added_to_a_model_without(tmp_path, make_recipe, signal):
+    """They are zero at first, so translations do not change, and then they are learned."""
+    plain = make_recipe(tmp_path / "plain", model={"positions": signal}, train={"steps": 2})
+    start = train(plain, show=False)
+    model = {"positions": f"relative+{signal}", "clip": 3}
+    recipe = make_recipe(tmp_path / "run", model=model, train={"init_from": str(start), "steps": 2})
+    before, added = bundle.read_bundle(start).translator(), read_initial_bundle(recipe).translator()
+    lines = ["one cat", "two dogs and one cat", "seven"]
+    for one, other in zip(before.n_best(lines), added.n_best(lines), strict=True):
+        assert [each.tokens for each in one] == [each.tokens for each in other]
+        assert [each.score for each in one] == pytest.approx([each.score for each in other], abs=1e-5)
+    state = bundle.read_bundle(train(recipe, show=False)).state
+    tables = [tensor for name, tensor in state.items() if "rel_key" in name or "rel_value" in name]
+    assert len(tables) == 2 * (recipe.model.encoder_layers + recipe.model.decoder_layers)
+    assert all(tensor.abs().max() > 0 for tensor in tables)
+    other = replace(recipe.model, dim=recipe.model.dim * 2)
+    with pytest.raises(InputError, match="the model must be the recipe's, got dim"):
+        read_initial_bundle(replace(recipe, model=other))

@@ -20,6 +20,7 @@ def evaluate(
     bundles: list[str],
     *,
     text: TestText,
+    compare: bool = False,
     out: str = "",
     perturb: list[Perturbation | Literal["all"]] = [],  # noqa: B006
     search: SearchOptions,
@@ -32,16 +33,22 @@ def evaluate(
 
     Args:
         bundles: Directory of a bundle or export, or name of a bundle on the hub. Several bundles form an ensemble.
+        compare: Score each bundle by itself, and compare it with the first by a paired bootstrap with 1,000 samples.
         out: File to write the translations to, one per line.
         perturb: Also score the text with capital letters, typing errors and more: join_lines, drop_punctuation, typos,
             title_case, upper_case, or all of these. References are changed too, except by typos.
     """
     require(not (out and perturb), "--out does not work with --perturb")
+    require(not (compare and (out or perturb)), "--compare does not work with --out and --perturb")
+    require(len(bundles) > 1 or not compare, "--compare requires at least two bundles")
     require_new_output(out, [text.src, text.ref], bundles)
 
     from relattn.translation.evaluation import item_accuracy, score
     from relattn.translation.files import output
 
+    if compare:
+        print(_comparison(bundles, text, search, device))
+        return
     translator = device.load(*bundles)
     options = search.options(translator)
     pairs = text.pairs(translator)
@@ -58,6 +65,24 @@ def evaluate(
     if text.builtin:
         accuracy = item_accuracy(translations, references)
         print(f"items {100 * accuracy.items:.1f} %  lines {100 * accuracy.lines:.1f} %")
+
+
+def _comparison(bundles: list[str], text: TestText, search: SearchOptions, device: DeviceOptions) -> str:
+    """Return a table with the scores of each bundle and the p-value of its difference to the first, and signatures."""
+    from relattn.translation.analysis.positions import aligned
+    from relattn.translation.evaluation import paired_bootstrap, score
+
+    rows: list[tuple[str, ...]] = [("bundle", "BLEU", "chrF", "p")]
+    baseline: list[str] = []
+    for name in bundles:
+        translator = device.load(name)
+        sources, references = zip(*text.pairs(translator), strict=True)
+        translations = translator.translate(sources, search.options(translator), progress=sys.stderr.isatty())
+        scores = score(translations, references)
+        p = f"{paired_bootstrap(baseline, translations, references):.3f}" if baseline else ""
+        baseline = baseline or translations
+        rows.append((name, f"{scores.bleu:.2f}", f"{scores.chrf:.2f}", p))
+    return f"{aligned(rows)}\nBLEU {scores.bleu_signature}\nchrF {scores.chrf_signature}"
 
 
 def _perturbed_scores(

@@ -213,7 +213,13 @@ def _tables(config: PositionConfig) -> ClippedTables:
     )
 
 
-_TABLES = {"clip": 16, "clip_right": None, "beyond": "clip", "relative_tables": "both", "tables_per_head": False}
+_TABLES: dict[str, Any] = {
+    "clip": 16,
+    "clip_right": None,
+    "beyond": "clip",
+    "relative_tables": "both",
+    "tables_per_head": False,
+}
 
 SCHEMES: dict[str, Scheme] = {
     "relative": Scheme(
@@ -227,6 +233,12 @@ SCHEMES: dict[str, Scheme] = {
         "`relative` and `sinusoidal` together",
         lambda config: (Sinusoids(), _tables(config)),
         _TABLES,
+    ),
+    "relative+learned": Scheme(
+        "relative + learned",
+        "`relative` and `learned` together, as when tables are added to a model with learned positions",
+        lambda config: (LearnedVectors(_value(config.max_positions)), _tables(config)),
+        _TABLES | {"max_positions": 1024},
     ),
     "sinusoidal": Scheme(
         "sinusoidal",

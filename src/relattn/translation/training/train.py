@@ -13,8 +13,8 @@ import torch
 from lightning.fabric import Fabric
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from relattn.translation import bundle, hub
-from relattn.translation.config import Recipe, as_dict, differences, dump
+from relattn.translation import bundle
+from relattn.translation.config import Recipe, dump
 from relattn.translation.data.encode import ValidationSet, check_text, has_data, load_data, read_tokenizer
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.data.mixture import CorpusFiles
@@ -33,6 +33,7 @@ from relattn.translation.training.distributed import (
     restarts,
     stop_with_agent,
 )
+from relattn.translation.training.initial import read_initial_bundle
 from relattn.translation.training.loop import Start, fit
 from relattn.translation.training.run_directory import (
     BUNDLE,
@@ -101,7 +102,7 @@ def check(recipe: Recipe, files: Sequence[CorpusFiles], unwritten: Set[Path]) ->
     with _quiet_lightning():
         fabric_of(recipe)
     with claim(recipe, resume=(out / RECIPE).exists()):
-        initial = _read_initial_bundle(recipe)
+        initial = read_initial_bundle(recipe)
         with FakeTensorMode():
             model = estimate.make_model(recipe)
         if initial is not None:
@@ -142,7 +143,7 @@ def _load(recipe: Recipe, *, resume: bool, first: bool) -> Start:
 
     The first process checks that the text of the run has not changed, and logs damaged checkpoints.
     """
-    initial = _read_initial_bundle(recipe)
+    initial = read_initial_bundle(recipe)
     data = load_data(recipe, tokenizer=None if initial is None else initial.tokenizer, check=first)
     torch.manual_seed(recipe.seed)
     model = Transformer(recipe.model, *data.tokenizer.vocab_sizes)
@@ -172,17 +173,6 @@ def _wait_for_data(out: Path) -> None:
     """Wait until the first process has prepared the data, which may take longer than a process group waits."""
     while not has_data(out):
         time.sleep(0.2)
-
-
-def _read_initial_bundle(recipe: Recipe) -> bundle.Bundle | None:
-    """Read the bundle to start from, if the recipe names one."""
-    path = recipe.train.init_from
-    if not path:
-        return None
-    initial = bundle.read_bundle(hub.resolve(path))
-    changed = [line for line in differences(as_dict(initial.model), as_dict(recipe.model)) if "dropout" not in line]
-    require(not changed, f"{path}: the model must be the recipe's, got {'; '.join(changed)}")
-    return initial
 
 
 def _log_dropped(counts: dict[str, int]) -> None:
