@@ -75,3 +75,51 @@ def test_line_that_sentencex_cannot_split_is_one_sentence(monkeypatch: pytest.Mo
     monkeypatch.setattr(sentences.sentencex, "segment", lambda *_: fail(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         split("One. Two.", "en")
+
+
+WORDS = [
+    "https://example.org/search?Query=One",
+    "ASP.NET",
+    "image.PNG",
+    "www.Example.Org",
+    "Foo.Bar()",
+    "a.B!c?D",
+    "node.Js:A.B!C",
+    "one.Two",
+    "me.Too@Example.Org",
+    "C:\\A.B\\C?D",
+    "1.A.2.B",
+    "Yes!No",
+    "v1.Beta.2",
+    "x…Y",
+    "{a.B}",
+    "%A.B%",
+    "[A.B](C.D)",
+    "A.B.C.",
+    "file.Txt,",
+    "(e.Org)",
+]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("word", [*WORDS, "A.b?C!" * LONGEST])
+def test_nothing_is_inserted_into_a_word(word: str, language: str) -> None:
+    for text in (word, f"See {word} now. {word}", f"<m0>{word}</m0> and<m1/>{word}"):
+        parts = split(text, language, keep_tags=True, separator=" ")
+        assert parts.join(parts.sentences) == text
+        assert len(word) > LONGEST or any(word in sentence for sentence in parts.sentences)
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("en", "J. R. R. Tolkien met Dr. A. Smith, Inc., at 5 p.m. in the U.S. Army, approx. 5 km away, cf. Sec. 3."),
+        ("de", "Am 3. Oktober kam z. B. Dr. Müller, d. h. u. a. inkl. MwSt. am 24. Dez. zum 1. FC Köln."),
+        ("fr", "M. Dupont, Mme. Durand et J.-P. Sartre, p. ex. av. J.-C. sont là."),
+        ("es", "El Sr. García y la Sra. Pérez viven en EE. UU. desde 1990."),
+        ("pl", "To jest 3. Maja i J. Kowalski."),
+    ],
+)
+def test_abbreviations_do_not_end_a_sentence(language: str, text: str) -> None:
+    assert split(text, language).sentences == [text]
+    assert split(f"{text} {text}", language).sentences == [text, text]

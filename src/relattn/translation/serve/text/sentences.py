@@ -1,7 +1,8 @@
 """Splitting of a text into sentences, and joining of their translations.
 
-A sentence ends at the end of a line, or where sentencex (from Wikimedia) finds its end within a line. White space is
-kept as it was, and so is a text without words.
+A sentence ends at the end of a line, or where sentencex (from Wikimedia) finds its end within a line: before white
+space, or after a mark of a script that is written without spaces. White space is kept as it was, and so is a text
+without words.
 """
 
 from __future__ import annotations
@@ -15,6 +16,13 @@ import sentencex
 from relattn.translation.data.text_files import has_text
 
 LONGEST = 1000  # characters per sentence; longer ones are cut, at a space if possible
+_MARKS = "。．｡！？"  # that end a sentence without white space after it
+_CLOSING = "」』”’）】》〉〕］\"')"  # after such a mark
+# What sentencex takes for an end: initials, French titles and other abbreviations; in some languages, ordinals.
+_ABBREVIATIONS = "M|MM|Mme|Mmes|Mlle|Mlles|Mgr|Me|Approx|approx|Bzw|bzw|Evtl|evtl|Inkl|inkl|Exkl|exkl|Cf|cf"
+_ABBREVIATION = re.compile(rf"(?:^|[\s\"'(«„“‘-])(?:[^\W\d_]|{_ABBREVIATIONS})\.$")
+_ORDINAL = re.compile(r"(?:^|\s)\d{1,2}\.$")
+_WITH_ORDINALS = re.compile("(bs|cs|da|de|et|fi|fo|hr|hu|is|lv|nb|nn|no|pl|sk|sl|sr)\\b")
 _LINE_ENDS = re.compile(r"([\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+)")
 _SPACE = re.compile(r"\s")
 PLACEHOLDER = re.compile(r"(?P<single><m+\d+/>)|(?P<close></m+\d+>)|(?P<open><m+\d+>)")  # tag of `Markup`
@@ -62,10 +70,11 @@ def split(text: str, language: str, *, keep_tags: bool = False, separator: str =
         text: any text.
         language: code of its language. The rules for English are used for languages that sentencex does not know.
         keep_tags: whether the text has placeholder tags of `Markup`. They do not change where it is split.
-        separator: white space to insert between sentences that have none between them.
+        separator: white space to insert between sentences of a script without spaces.
     """
     sentences: list[str] = []
     between = [""]
+    ends: list[bool] = []  # whether each sentence ends there, and is not cut
     paired = _paired_names(text) if keep_tags else set()
     opened: list[str] = []  # names of the elements that began in an earlier sentence
     divided: set[str] = set()
@@ -85,8 +94,10 @@ def split(text: str, language: str, *, keep_tags: bool = False, separator: str =
                 divided.update(opened)
                 end = "".join(f"</{name}>" for name in reversed(opened))
                 sentences.append(begin + sentence + end)
+                ends.append(sentence.rstrip(_CLOSING).endswith(tuple(_MARKS)))
                 between.append(after)
-    spaces = [between[0], *(space or separator for space in between[1:-1]), *between[1:][-1:]]
+    inner = (space or (separator if is_end else "") for space, is_end in zip(between[1:-1], ends, strict=False))
+    spaces = [between[0], *inner, *between[1:][-1:]]
     return SplitText(sentences, spaces, frozenset(divided))
 
 
@@ -127,9 +138,26 @@ def _lengths(line: str, language: str) -> Iterator[int]:
 
 def _sentence_lengths(line: str, language: str) -> list[int]:
     """Return the lengths of the sentences of a line, in characters; the line is one sentence if sentencex fails."""
-    try:  # white space of several bytes makes sentencex panic in Rust, which raises no Exception
-        return [len(sentence) for sentence in sentencex.segment(language, _SPACE.sub(" ", line))]
-    except BaseException as error:
+    plain = _SPACE.sub(" ", line)  # white space of several bytes makes sentencex panic in Rust
+    try:
+        found = [len(sentence) for sentence in sentencex.segment(language, plain)]
+    except BaseException as error:  # a panic raises no Exception
         if type(error).__name__ != "PanicException":
             raise
         return [len(line)]
+    lengths, begin, end = [], 0, 0
+    has_ordinals = _WITH_ORDINALS.match(language) is not None
+    for length in found:
+        end += length
+        if end == len(plain) or _ends(plain[begin:end], has_ordinals=has_ordinals):
+            lengths.append(end - begin)
+            begin = end
+    return lengths
+
+
+def _ends(sentence: str, *, has_ordinals: bool) -> bool:
+    """Return whether a sentence that sentencex found ends there, and not within a word or after an abbreviation."""
+    text = sentence.rstrip()
+    if len(text) == len(sentence):
+        return text.rstrip(_CLOSING).endswith(tuple(_MARKS))
+    return not _ABBREVIATION.search(text[-20:]) and not (has_ordinals and _ORDINAL.search(text[-20:]))
