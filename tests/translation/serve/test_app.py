@@ -62,12 +62,12 @@ def test_texts_are_translated_by_sentences(client):
 @pytest.mark.parametrize(
     ("html", "expected"),
     [
-        ("<p>one hundred; 91%", "<p>ONE HUNDRED; 91 %</p>"),
+        ("<p>one hundred; 91%", "<p>ONE HUNDRED; 91 %"),
         ("one hundred; <b>91%</b>", "ONE HUNDRED; <b>91 %</b>"),
         ("<b>12.5%</b>; <i>5 km</i>", "<b>12.5 %</b>; <i>5 KM</i>"),
         ("12.5<b>%</b> of <i>x: y</i>", "12.5 <b>%</b> OF <i>X: Y</i>"),
         ("<b>12.5</b>%", "<b>12.5</b> %"),
-        ("5<b> km</b> %w<img>", "5<b> KM</b> %W<img/>"),
+        ("5<b> km</b> %w<img>", "5<b> KM</b> %W<img>"),
         ("<b>May </b><i>3</i>, (x)", "<b>MAY </b><i>3</i>, (X)"),
         (
             "<b>One two. Three</b> four. <u><i>Five</i>. Six.</u>",
@@ -223,7 +223,7 @@ def test_language_of_a_file_is_that_of_its_text(client, name):
         "at most 20 sentences, got 21": [{"q": "a.\n" * 21}],
         "at most 5 texts, got 6": [{"q": ["x"] * 6}],
         "the translator refused line 1": [{"q": "please refuse"}],
-        "nested elements": [{"q": "<b>" * 300, "format": "html"}],
+        "must have no tags": [{"q": "<" + "m" * 20, "format": "html"}],
     }.items(),
 )
 def test_wrong_parameters(client, message, wrong):
@@ -287,7 +287,7 @@ def test_concurrent_requests_share_batches():
 
 @pytest.mark.parametrize(
     ("limit", "html"),
-    {"parsing": "<!--" * 40_000 + "x" * 4_000_000, "memory": "<b>😀" + "x" * 18_000_000}.items(),
+    {"parsing": "<b " + "a=b " * 4_000_000, "memory": "<b>😀" + "x" * 18_000_000}.items(),
 )
 def test_parsing_has_limits(limit, html):
     """A file that takes too much time or memory is refused. Meanwhile, others are answered."""

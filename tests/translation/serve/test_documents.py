@@ -5,6 +5,7 @@ import io
 import time
 import zipfile
 from collections.abc import Callable
+from html import unescape
 
 import docx
 import pytest
@@ -17,7 +18,13 @@ from docx.oxml import parse_xml
 from lxml import etree
 
 from relattn.translation.errors import InputError
-from relattn.translation.serve.text.documents import FORMATS, Document, read_document
+from relattn.translation.serve.text.documents import (
+    FORMATS,
+    Document,
+    document_texts,
+    fill_document,
+    read_document,
+)
 from relattn.translation.serve.text.html import Markup
 
 SUBTITLES = (
@@ -142,10 +149,10 @@ def test_subtitles_with_the_same_texts_are_the_same(name: str, content: str, lin
 def test_webvtt_texts_have_placeholders_for_tags_and_plain_characters() -> None:
     document = read("a.vtt", WEBVTT.encode())
     fish, yes, company = document.texts
-    assert fish == "Fish & chips cost <b> <m1>£5</m1>, don't they?\xa0"
+    assert fish == "Fish & chips cost <b> <m0>£5</m0>, don't they?\xa0"
     assert yes == "Yes. <m0/>Now."
     assert company == "AT&T --> we"
-    filled = document.fill(["<m1>5 & 6</m1> <3 --> &amp; kosten", yes, company])
+    filled = document.fill(["<m0>5 & 6</m0> <3 --> &amp; kosten", yes, company])
     assert "<v Mary Ann><c.loud>5 &amp; 6</c> &lt;3 --&gt;\n&amp;amp; kosten\n\n01:" in filled
 
 
@@ -265,6 +272,11 @@ def test_time_is_linear_in_the_size(request: pytest.FixtureRequest) -> None:
         "a.vtt": lambda size: "WEBVTT\n\n00:01.000 --> 00:02.000\n" + "<i>a</b> &amp;\n" * size,
         "b.vtt": lambda size: "WEBVTT\n\n" + "00:01.000 --> 00:02.000\nab <i\n\n" * size,
         "b.srt": lambda size: "1\n00:00:01,000 --> 00:00:02,000\n" + "ab\n" * size,
+        "a.html": lambda size: "<p>" + "<!--" * size,
+        "b.html": lambda size: "<p>" + "<b a='" * size,
+        "d.html": lambda size: "<p>" + "<b>x<i>" * size,
+        "e.html": lambda size: "<p " + "a \t" * size + "=1>x</p>" + "</b>" * size,
+        "f.html": lambda size: "<script>x" * size + "<b>",
         "c.html": lambda size: "<p>" + "<i>/mmmmm lt;mmm</i>" * (size // 4),
     }
     gc.freeze()  # the garbage collector must not traverse the objects of other tests
@@ -285,6 +297,39 @@ def test_unpacked_size_is_limited() -> None:
         archive.writestr("word/document.xml", b"0" * 20_000_000)
     with pytest.raises(InputError, match="at most 10,000,000 bytes"):
         read("a.docx", out.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("name", "encoding", "mark"),
+    [
+        *((name, "utf-8", b"") for name in ("a.txt", "a.srt")),
+        *((name, encoding, mark) for name in ("a.txt", "a.srt", "a.html") for encoding, mark in
+          (("utf-8", b"\xef\xbb\xbf"), ("utf-16-le", b"\xff\xfe"), ("utf-16-be", b"\xfe\xff"))),
+        *((f"{charset}.html", encoding, b"") for charset, encoding in
+          (("windows-1252", "cp1252"), ("latin1", "cp1252"), ("Shift_JIS", "shift_jis"), ("utf-8", "utf-8"))),
+    ],
+)  # fmt: skip
+def test_files_keep_their_encoding(name: str, encoding: str, mark: bytes) -> None:
+    """HTML may declare it. Characters that it does not have become references."""
+    letter = "дом" if encoding == "shift_jis" else "„é€“" if encoding == "cp1252" else "é中😀"
+    html = f"<meta http-equiv=x content='text/html; charset={name[:-5]}'><p>{letter}</p>"
+    text = html if name.endswith(".html") else f"1\n00:00:01,000 --> 00:00:02,000\n{letter}\n"
+    content = mark + text.encode(encoding)
+    texts = document_texts(name, content, True, 10_000)
+    assert letter in texts[-1]
+    assert fill_document(name, content, True, 10_000, texts) == content
+    if len(name) > 6:
+        filled = fill_document(name, content, True, 10_000, [*texts[:-1], "中ö"])
+        assert unescape(filled.decode(encoding)).endswith("<p>中ö</p>")
+
+
+def test_unknown_charset_is_refused() -> None:
+    for content, message in (
+        (b"<meta charset=x-none>a", "unknown charset: x-none"),
+        (b"<p>\xe9", "must be text in utf-8, which byte 4"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read("a.html", content)
 
 
 @pytest.mark.parametrize("name", ["a.pdf", "", "a.docx.exe"])

@@ -6,10 +6,12 @@ name of another file.
 
 from __future__ import annotations
 
+import codecs
 import copy
 import html
 import io
 import itertools
+import re
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from typing import Any
 from bs4 import BeautifulSoup
 from bs4.element import PageElement, Tag
 
-from relattn.translation.errors import reading, require
+from relattn.translation.errors import InputError, reading, require
 from relattn.translation.serve.text.html import Markup
 from relattn.translation.serve.text.subtitles import Subtitles
 
@@ -81,6 +83,8 @@ def _open_word_document(content: bytes) -> tuple[Any, list[Any]]:
     return body.package, [body, *sorted(others, key=lambda part: part.partname)]
 
 
+_MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+_CHARSET = re.compile(rb"<meta[^>]*?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _CONTAINERS = {"hyperlink", "ins", "moveTo", "sdt", "smartTag"}
 _TEXT_ELEMENTS = {"rPr", "t", "tab", "cr", "br", "noBreakHyphen", "lastRenderedPageBreak"}
 
@@ -227,8 +231,11 @@ def read_document(name: str, content: bytes, *, keep_tags: bool, unpacked: int) 
     if suffix == ".docx":
         _require_small(content, unpacked)
         return _word_document(content, keep_tags=keep_tags)
-    with reading("the file", "not text"):
-        text = content.decode("utf-8-sig")
+    mark, encoding = _encoding(content, suffix)
+    try:
+        text = content.removeprefix(mark).decode(encoding)
+    except UnicodeDecodeError as error:
+        raise InputError(f"the file must be text in {encoding}, which byte {error.start + 1} is not") from error
     return FORMATS[suffix](text, keep_tags=keep_tags)
 
 
@@ -240,7 +247,27 @@ def document_texts(name: str, content: bytes, keep_tags: bool, unpacked: int) ->
 def fill_document(name: str, content: bytes, keep_tags: bool, unpacked: int, translations: Sequence[str]) -> bytes:
     """Return a file with its texts replaced."""
     filled = read_document(name, content, keep_tags=keep_tags, unpacked=unpacked).fill(translations)
-    return filled.encode() if isinstance(filled, str) else filled
+    if isinstance(filled, bytes):
+        return filled
+    mark, encoding = _encoding(content, file_suffix(name))
+    return mark + filled.encode(encoding, "xmlcharrefreplace")  # UTF-8 and UTF-16 have all characters
+
+
+def _encoding(content: bytes, suffix: str) -> tuple[bytes, str]:
+    """Return the byte order mark of a text file, and its encoding: UTF-8, UTF-16, or what HTML declares."""
+    for mark, encoding in _MARKS.items():
+        if content.startswith(mark):
+            return mark, encoding
+    declared = _CHARSET.search(content[:1024]) if suffix in (".html", ".htm") else None
+    if declared is None:
+        return b"", "utf-8"
+    label = declared[1].decode().lower()
+    try:
+        encoding = codecs.lookup(label).name
+    except LookupError as error:
+        raise InputError(f"the file declares an unknown charset: {label[:40]}") from error
+    # As in the Encoding Standard: a declaration that can be read is not in UTF-16, and Latin-1 is windows-1252.
+    return b"", {"ascii": "cp1252", "iso8859-1": "cp1252"}.get(encoding, "utf-8" if "utf-16" in encoding else encoding)
 
 
 def file_suffix(name: str) -> str:

@@ -1,119 +1,141 @@
 """Extraction of the texts to translate from HTML, and insertion of their translations.
 
-Text with inline elements (`<b>`, `<a href=…>`) is one text, with a placeholder tag such as `<m0>` for each element. A
-translator that keeps tags moves the placeholders along with the words. For one that does not, each piece of text
-between two tags is a separate text. Scripts, code and elements with `translate="no"` are left unchanged.
+The source is divided into tags, comments and text as in the HTML standard (section 13.2.5), and only what is translated
+changes: text, and attributes that a reader sees. Text with inline elements (`<b>`, `<a href=…>`) is one text with
+placeholder tags (`TaggedText`). Scripts, code and elements with `translate="no"` or the class `notranslate` are left
+unchanged.
 """
 
 from __future__ import annotations
 
-import copy
+import html
 import re
-from collections.abc import Sequence
-from itertools import groupby
-from typing import Any
-
-from bs4 import BeautifulSoup
-from bs4.element import NavigableString, PageElement, PreformattedString, Tag
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from relattn.translation.data.text_files import has_text
-from relattn.translation.errors import reading, require
+from relattn.translation.errors import require
+from relattn.translation.serve.text.tagged import TaggedText, pair_tags, unused_prefix
 
-MAX_DEPTH = 100  # nested elements
 MAX_TAGS = 50_000  # checked before parsing
-MAX_PREFIX = 20  # characters in the names of placeholders
 _CODE = "code", "kbd", "samp", "var"
 _UNTRANSLATED = {*_CODE, "script", "style", "pre", "textarea", "svg", "math", "template", "noscript"}
+_RAW = {"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes"}  # without tags inside
+_VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"}
 _INLINE = {
     *_CODE,
     *("a", "abbr", "acronym", "b", "bdi", "bdo", "big", "cite", "data", "del", "dfn", "em", "font", "i", "img"),
     *("ins", "label", "mark", "q", "s", "small", "span", "strike", "strong", "sub", "sup", "time", "tt", "u", "wbr"),
 }
+_BLOCKS = (
+    "address article aside blockquote details dialog div dl fieldset figcaption figure footer form h1 h2 h3 h4 h5 "
+)
+_BLOCKS += "h6 header hgroup hr main menu nav ol p pre search section table ul"
+_ROWS = "tr tbody thead tfoot"
+_CLOSED_BY = {  # elements whose end tag may be left out, and the start tags that close them
+    "p": _BLOCKS,
+    "li": "li",
+    **dict.fromkeys(("dt", "dd"), "dt dd"),
+    **dict.fromkeys(("option", "optgroup"), "optgroup"),
+    **dict.fromkeys(("td", "th"), f"td th {_ROWS}"),
+    "tr": _ROWS,
+    **dict.fromkeys(("tbody", "thead", "tfoot"), "tbody thead tfoot"),
+    **dict.fromkeys(("rt", "rp"), "rt rp"),
+}
+_CLOSED_BY["option"] = "option optgroup"
+_CLOSES = {name: frozenset(names.split()) for name, names in _CLOSED_BY.items()}
+_VISIBLE = {"title", "alt", "placeholder", "label", "abbr", "aria-label"}  # attributes with text
+_BUTTONS = {"button", "submit", "reset"}  # inputs whose value is text
+_META = {"description", "keywords", "og:title", "og:description", "twitter:title", "twitter:description"}
 _SPACE = re.compile(r"[ \t\r\n\f]+")
+_NAME = re.compile(r"</?([A-Za-z][^\s/>]*)")
+_ATTRIBUTE = re.compile(r"""[\s/]*([^\s/>][^\s/>=]*)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s>"'][^\s>]*))?""")
+_TAG_END = re.compile(r"[\s/]*>")
+_COMMENT = re.compile(r"<!--(?:-?>|.*?--!?>)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class _Token:
+    """A tag, a comment or a piece of text.
+
+    Attributes:
+        source: as it is in the document.
+        name: lower-case name of a tag; empty for anything else.
+        is_closing: whether it is an end tag.
+        is_text: whether it is a piece of text.
+        attributes: lower-case name, value, and its range in the source with quotes, of each attribute with a value.
+    """
+
+    source: str
+    name: str = ""
+    is_closing: bool = False
+    is_text: bool = False
+    attributes: list[tuple[str, str, int, int]] = field(default_factory=list)
+
+    def get(self, name: str) -> str | None:
+        """Return the value of an attribute."""
+        return next((value for each, value, *_ in self.attributes if each == name), None)
 
 
 class Markup:
     """HTML document or fragment whose texts can be replaced.
 
     Args:
-        html: HTML, which may be malformed, as in a browser.
+        source: HTML, which may be malformed, as in a browser.
         keep_tags: whether text with inline elements is one text with placeholder tags, or one text per piece.
 
     Attributes:
-        texts: texts to translate.
+        texts: texts to translate: those of the document, and then those of attributes.
 
     Raises:
-        InputError: the HTML cannot be parsed, or has too many elements or nested elements.
+        InputError: the HTML has too many tags.
     """
 
-    def __init__(self, html: str, *, keep_tags: bool) -> None:
-        require(html.count("<") <= MAX_TAGS, f"HTML must have at most {MAX_TAGS:,} tags")
-        with reading("html", "cannot be parsed"):
-            self._soup = BeautifulSoup(html, "html.parser")
-        self._keep_tags = keep_tags
-        self._prefix = unused_prefix(html)
-        self._locations: list[tuple[list[PageElement], dict[str, Any]]] = []  # nodes of a text, elements by placeholder
-        self.texts: list[str] = []
-        self._collect(self._soup, 0)
+    def __init__(self, source: str, *, keep_tags: bool) -> None:
+        require(source.count("<") <= MAX_TAGS, f"HTML must have at most {MAX_TAGS:,} tags")
+        self._tokens = list(_tokens(source))
+        prefix = unused_prefix(source)
+        translated = list(_translated(self._tokens))
+        self._runs: list[tuple[int, int, TaggedText]] = []  # ranges of tokens, and their text
+        self._attributes: list[tuple[int, int, int]] = []  # token, and range of a value in its source
+        texts = []
+        for begin, end in _runs(self._tokens):
+            run = self._tokens[begin:end]
+            texts_of_run = [
+                _SPACE.sub(" ", html.unescape(token.source)) if token.is_text and translated[i] else None
+                for i, token in enumerate(run, start=begin)
+            ]
+            tags = [
+                (i, token.name, token.is_closing)
+                for i, token in enumerate(run)
+                if token.name and token.name not in _VOID
+            ]
+            text = TaggedText(texts_of_run, pair_tags(tags), prefix, keep_tags=keep_tags)
+            self._runs.append((begin, end, text))
+            texts += text.texts
+        for i, token in enumerate(self._tokens):
+            for name, value, begin, end in token.attributes if translated[i] else ():
+                if has_text(value) and _is_visible(token, name):
+                    self._attributes.append((i, begin, end))
+                    texts.append(_SPACE.sub(" ", value))
+        self.texts = texts
 
     def fill(self, translations: Sequence[str]) -> str:
-        """Return the HTML with its texts replaced. This can be done once."""
-        for (nodes, elements), translation in zip(self._locations, translations, strict=True):
-            first, *remaining = nodes
-            for node in remaining:  # before the new nodes are inserted, which bs4 would step over each time
-                node.extract()
-            first.replace_with(*self._parse(translation, elements))
-        return self._soup.decode(formatter="minimal")
-
-    def _collect(self, parent: Tag, depth: int) -> None:
-        """Collect the texts of an element."""
-        require(depth <= MAX_DEPTH, f"HTML must have at most {MAX_DEPTH} nested elements")
-        for is_inline, group in groupby(parent.children, lambda node: _is_inline(node, 0)):
-            run: list[Any] = list(group)
-            nodes = [node for node in run if (has_text(_text(node)) if is_inline else not _is_untranslated(node))]
-            is_text = any(isinstance(node, NavigableString) for node in nodes) or (is_inline and len(nodes) > 1)
-            if self._keep_tags and is_text:
-                elements: dict[str, Any] = {}
-                self.texts.append("".join(self._with_placeholders(node, elements) for node in run))
-                self._locations.append((run, elements))
-                continue
-            for node in nodes:
-                if isinstance(node, Tag):
-                    self._collect(node, depth + 1)
-                else:
-                    self.texts.append(_SPACE.sub(" ", str(node)))
-                    self._locations.append(([node], {}))
-
-    def _with_placeholders(self, node: PageElement, elements: dict[str, Any]) -> str:
-        """Return the text of a node with placeholder tags, and add their elements to `elements`."""
-        if isinstance(node, NavigableString) and not isinstance(node, PreformattedString):
-            return _SPACE.sub(" ", str(node))
-        name = f"{self._prefix}{len(elements)}"
-        if not isinstance(node, Tag) or not has_text(_text(node)):
-            elements[f"<{name}/>"] = node
-            return f"<{name}/>"
-        elements[f"<{name}>"] = node
-        return f"<{name}>{''.join(self._with_placeholders(child, elements) for child in node.children)}</{name}>"
-
-    def _parse(self, translation: str, elements: dict[str, Any]) -> list[PageElement]:
-        """Return the nodes of a translation with placeholder tags. Any other tag in it is text."""
-        top: list[PageElement] = []
-        opened: list[tuple[str, Any]] = [("", top)]  # placeholder and node; new nodes are appended to the last node
-        for part in filter(None, re.split(rf"(</?{self._prefix}\d+/?>)", translation)):
-            _, node = opened[-1]
-            start = part.replace("</", "<")
-            if start not in elements:
-                node.append(NavigableString(part))
-            elif part.endswith("/>"):
-                node.append(copy.copy(elements[part]))
-            elif start == part:
-                empty = elements[part].copy_self()  # its content would be copied once per nesting level
-                node.append(empty)
-                opened.append((part, empty))
-            elif any(start == opened_tag for opened_tag, _ in opened):
-                while opened.pop()[0] != start:
-                    pass
-        return top
+        """Return the HTML with its texts replaced. What a translation does not change stays as it is."""
+        count = len(self.texts) - len(self._attributes)
+        sources = [token.source for token in self._tokens]
+        changed = zip(self._attributes, self.texts[count:], translations[count:], strict=True)
+        for (i, begin, end), before, translation in reversed(list(changed)):
+            if translation != before:
+                value = f'"{html.escape(translation)}"'
+                sources[i] = sources[i][:begin] + value + sources[i][end:]
+        remaining, parts, done = iter(translations), [], 0
+        for begin, end, run in self._runs:
+            parts += sources[done:begin]
+            parts.append(run.fill(remaining, sources[begin:end], lambda each: html.escape(each, quote=False)))
+            done = end
+        return "".join([*parts, *sources[done:]])
 
 
 def page_texts(pages: Sequence[str], keep_tags: bool) -> list[list[str]]:
@@ -125,34 +147,108 @@ def fill_pages(
     pages: Sequence[str], keep_tags: bool, translations: Sequence[Sequence[Sequence[str]]]
 ) -> list[list[str]]:
     """Return the different translations of each page, given those of its texts, per page and best first."""
-    return [
-        list(dict.fromkeys(Markup(page, keep_tags=keep_tags).fill(texts) for texts in ranked))
-        for page, ranked in zip(pages, translations, strict=True)
-    ]
+    filled = []
+    for page, ranked in zip(pages, translations, strict=True):
+        markup = Markup(page, keep_tags=keep_tags)
+        filled.append(list(dict.fromkeys(map(markup.fill, ranked))))
+    return filled
 
 
-def unused_prefix(html: str) -> str:
-    """Return a prefix for names of placeholders with which no tag of the HTML begins."""
-    longest = max(map(len, re.findall(r"(?:[</]|lt;)(m+)", html)), default=0)
-    require(longest < MAX_PREFIX, f"HTML must have no names that begin with {MAX_PREFIX} times the letter m")
-    return "m" * (longest + 1)
+def _tokens(source: str) -> Iterator[_Token]:
+    """Yield the tokens of a document. Their sources are the whole document."""
+    end = 0  # of the last token
+    at = source.find("<")
+    while at >= 0:
+        token, after = _token_at(source, at)
+        if token is not None:
+            if at > end:
+                yield _Token(source[end:at], is_text=True)
+            yield token
+            end = after
+            if token.name in _RAW and not token.is_closing:
+                end = re.compile(rf"</{token.name}(?=[\s/>])|\Z", re.IGNORECASE).search(source, after).start()  # type: ignore[union-attr]
+                if end > after:
+                    yield _Token(source[after:end], is_text=token.name == "title")
+        at = source.find("<", max(end, after))
+    if end < len(source):
+        yield _Token(source[end:], is_text=True)
 
 
-def _is_inline(node: PageElement, depth: int) -> bool:
-    """Return whether a node is text, or an inline element that contains only inline nodes."""
-    if not isinstance(node, Tag):
-        return True
-    return node.name in _INLINE and depth < MAX_DEPTH and all(_is_inline(child, depth + 1) for child in node.children)
+def _token_at(source: str, at: int) -> tuple[_Token | None, int]:
+    """Return the tag or comment that begins at a "<", or None for text, and the offset after it."""
+    found = _NAME.match(source, at)
+    if found is None:
+        if source.startswith("<!--", at):
+            comment = _COMMENT.match(source, at)
+            end = comment.end() if comment else len(source)
+        elif source[at + 1 : at + 2] in ("!", "?") or (source[at + 1 : at + 2] == "/" and len(source) > at + 2):
+            end = source.find(">", at) + 1 or len(source)
+        else:
+            return None, at + 1
+        return _Token(source[at:end]), end
+    attributes, end = [], found.end()
+    while (closing := _TAG_END.match(source, end)) is None:
+        attribute = _ATTRIBUTE.match(source, end)
+        if attribute is None or attribute.end() == len(source):  # the document ends in the tag
+            return _Token(source[at:]), len(source)
+        if attribute[2] is not None:
+            begin, value = attribute.start(2) - at, attribute[2]
+            value = value[1:-1] if value[0] in "\"'" else value
+            attributes.append((attribute[1].lower(), html.unescape(value), begin, attribute.end(2) - at))
+        end = attribute.end()
+    end = closing.end()
+    is_closing = source[at + 1] == "/"
+    return _Token(source[at:end], found[1].lower(), is_closing, attributes=attributes), end
 
 
-def _is_untranslated(node: Tag) -> bool:
-    return node.name in _UNTRANSLATED or node.get("translate") == "no"
+def _translated(tokens: Sequence[_Token]) -> Iterator[bool]:
+    """Yield for each token whether the element that it is in, or begins, is translated."""
+    opened: list[tuple[str, bool]] = [("", True)]
+    counts: Counter[str] = Counter()
+
+    def close() -> None:
+        counts[opened.pop()[0]] -= 1
+
+    for token in tokens:
+        if not token.name:
+            yield opened[-1][1]
+            continue
+        if token.is_closing:
+            yield opened[-1][1]
+            while counts[token.name]:
+                is_last = opened[-1][0] == token.name
+                close()
+                if is_last:
+                    break
+            continue
+        while token.name in _CLOSES.get(opened[-1][0], ()):
+            close()
+        state = opened[-1][1]
+        if token.name in _UNTRANSLATED or "notranslate" in (token.get("class") or "").split():
+            state = False
+        value = token.get("translate")
+        if value is not None and value.lower() in ("", "yes", "no"):
+            state = value.lower() != "no"
+        yield state
+        if token.name not in _VOID:
+            opened.append((token.name, state))
+            counts[token.name] += 1
 
 
-def _text(node: PageElement) -> str:
-    """Return the text of a node that is to be translated."""
-    if isinstance(node, PreformattedString):
-        return ""
-    if isinstance(node, Tag):
-        return "" if _is_untranslated(node) else "".join(map(_text, node.children))
-    return str(node)
+def _runs(tokens: Sequence[_Token]) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of tokens between tags of elements that are not inline."""
+    begin = 0
+    for i, token in enumerate([*tokens, _Token("", name="end")]):
+        if token.name and token.name not in _INLINE:
+            if i > begin:
+                yield begin, i
+            begin = i + 1
+
+
+def _is_visible(tag: _Token, attribute: str) -> bool:
+    """Return whether readers see the value of an attribute."""
+    if attribute == "value":
+        return tag.name == "input" and (tag.get("type") or "").lower() in _BUTTONS
+    if attribute == "content":
+        return tag.name == "meta" and (tag.get("name") or tag.get("property") or "").lower() in _META
+    return attribute in _VISIBLE and not tag.is_closing

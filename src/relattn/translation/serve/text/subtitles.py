@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from relattn.translation.data.text_files import has_text
 from relattn.translation.errors import require
-from relattn.translation.serve.text.html import unused_prefix
+from relattn.translation.serve.text.tagged import TaggedText, pair_tags, unused_prefix
 
 _TIME = r"(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})(?:[.,](\d{1,3}))?"
 _TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s.*)?")
 _DASH = re.compile(r"\s*[-–—]\s*")  # before the line of a speaker
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>|<\d[\d:.]*>|\{\\[^{}]*\}")
+_NAME = re.compile(r"<(/?)([A-Za-z]+)")
 _TAG_OR_SPACE = re.compile(rf"{_TAG.pattern}| ")
 _ENTITIES = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&nbsp;": "\xa0", "&lrm;": "\u200e", "&rlm;": "\u200f"}
 _ENTITY = re.compile("|".join(_ENTITIES))
@@ -108,10 +108,7 @@ def _seconds(hours: str, minutes: str, seconds: str, fraction: str) -> float:
 
 
 class _Text:
-    """Text of one or more subtitles, with tags.
-
-    A dash at the beginning, and tags before the first word, after the last word or around all words stay there. With
-    `keep_tags`, the other tags become placeholder tags such as `<m0>`, `</m0>` and `<m1/>`, which move with the words.
+    """Text of one or more subtitles, with tags. A dash at its beginning stays there.
 
     Args:
         text: the text.
@@ -126,53 +123,19 @@ class _Text:
         self._entities = entities
         dash = _DASH.match(text)
         begin = dash.end() if dash else 0
-        words, tags = _TAG.split(text[begin:]), _TAG.findall(text, begin)  # one more of words than of tags
-        partners = _partners(tags)
-        first, last = 0, len(tags)
-        while first < last:
-            at_begin, at_end = not has_text(words[first]), not has_text(words[last])
-            if at_begin and first not in partners:
-                first += 1
-            elif at_end and last - 1 not in partners:
-                last -= 1
-            elif at_begin and at_end and partners.get(first) == last - 1:
-                first, last = first + 1, last - 1
-            else:
-                break
-        self._tags: dict[str, str] = {}
-        prefix = unused_prefix(text)
-        self._placeholder = re.compile(rf"(</?{prefix}\d+/?>)")
-        pieces: list[list[str]] = [[text[:begin]]]  # what stays, and texts to translate at odd indices, in parts
-        for i, word in enumerate(words):
-            plain = self._unescaped(word)
-            if i == first or not keep_tags:
-                pieces += [[plain], []]
-            elif first < i <= last:
-                placeholder = _placeholder(prefix, i - 1, partners)
-                self._tags[placeholder] = tags[i - 1]
-                pieces[-2] += [placeholder, plain]
-            else:
-                pieces[-1].append(word)
-            if i < len(tags) and not (keep_tags and first <= i < last):
-                pieces[-1].append(tags[i])
-        self._pieces = ["".join(parts) for parts in pieces]
-        self._places = [i for i in range(1, len(pieces), 2) if has_text(self._placeholder.sub("", self._pieces[i]))]
-        self.texts = [self._pieces[i] for i in self._places]
+        self._dash, self._sources = text[:begin], re.split(f"({_TAG.pattern})", text[begin:])  # tags at odd indices
+        tokens = [self._unescaped(each) if i % 2 == 0 else None for i, each in enumerate(self._sources)]
+        names = [(i, _NAME.match(self._sources[i])) for i in range(1, len(tokens), 2)]
+        tags = [(i, name[2].lower(), bool(name[1])) for i, name in names if name is not None]
+        self._text = TaggedText(tokens, pair_tags(tags), unused_prefix(text), keep_tags=keep_tags)
+        self.texts = self._text.texts
 
     def fill(self, translations: Iterator[str]) -> str:
         """Return the text with the next translations in the places of its texts."""
-        pieces = [each if i % 2 == 0 else self._written(each) for i, each in enumerate(self._pieces)]
-        for i in self._places:
-            pieces[i] = self._written(next(translations))
-        return "".join(pieces)
+        return self._dash + self._text.fill(translations, self._sources, self._escaped)
 
     def _unescaped(self, text: str) -> str:
         return text if self._entities is None else _ENTITY.sub(lambda found: _ENTITIES[found[0]], text)
-
-    def _written(self, text: str) -> str:
-        """Return a translation as it is in a file, with tags for placeholders."""
-        parts = self._placeholder.split(text)
-        return "".join(self._tags.get(part, "") if i % 2 else self._escaped(part) for i, part in enumerate(parts))
 
     def _escaped(self, text: str) -> str:
         """Escape what would be read as a tag, an entity or an arrow, and characters that the file has as entities."""
@@ -183,34 +146,6 @@ class _Text:
         for name in self._entities - {"&amp;", "&lt;"}:
             text = text.replace(_ENTITIES[name], name)
         return text
-
-
-def _placeholder(prefix: str, number: int, partners: Mapping[int, int]) -> str:
-    """Return the placeholder of a tag, given the pairs of tags."""
-    partner = partners.get(number)
-    if partner is None:
-        return f"<{prefix}{number}/>"
-    return f"<{prefix}{number}>" if number < partner else f"</{prefix}{partner}>"
-
-
-def _partners(tags: Sequence[str]) -> dict[int, int]:
-    """Return the pairs of tags, in both directions."""
-    partners: dict[int, int] = {}
-    opened: list[tuple[str, int]] = []
-    counts: Counter[str] = Counter()
-    for i, tag in enumerate(tags):
-        name = "".join(re.findall(r"^</?([A-Za-z]+)", tag)).lower()
-        if name and not tag.startswith("</"):
-            opened.append((name, i))
-            counts[name] += 1
-        elif counts[name] > 0:
-            while True:
-                other, start = opened.pop()
-                counts[other] -= 1
-                if other == name:
-                    break
-            partners |= {start: i, i: start}
-    return partners
 
 
 def _sentences(subtitles: Sequence[_Subtitle]) -> Iterator[list[_Subtitle]]:

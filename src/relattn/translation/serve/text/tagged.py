@@ -1,0 +1,153 @@
+"""Text with tags that are not translated, which a translator moves along with the words."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from relattn.translation.data.text_files import has_text
+from relattn.translation.errors import require
+
+MAX_PREFIX = 20  # characters in the names of placeholders
+
+
+class TaggedText:
+    """Tokens of a text: pieces of text, and tags.
+
+    Tags before the first word, after the last word or around all words stay there. With `keep_tags`, the others become
+    placeholder tags in one text: `<m0>` and `</m0>` for a pair, `<m1/>` for a single tag or a pair without text.
+    Without it, each piece of text is a text.
+
+    Args:
+        tokens: text of each token; None for a tag.
+        partners: indices of the tags of each pair, in both directions. Pairs are nested.
+        prefix: beginning of the names of placeholders, as `unused_prefix` returns it.
+        keep_tags: whether to make one text with placeholders.
+
+    Attributes:
+        texts: texts to translate.
+    """
+
+    def __init__(
+        self, tokens: Sequence[str | None], partners: Mapping[int, int], prefix: str, *, keep_tags: bool
+    ) -> None:
+        words = [text is not None and has_text(text) for text in tokens]
+        counts = [0, *accumulate(words)]  # of tokens with words before each token
+        pieces: list[tuple[int, int]] = []  # ranges of tokens; a pair without words is one piece
+        while (start := pieces[-1][1] if pieces else 0) < len(tokens):
+            end = max(partners.get(start, start), start) + 1
+            pieces.append((start, end if counts[end] == counts[start] else start + 1))
+        first, last = 0, len(pieces)
+
+        def stays(piece: tuple[int, int]) -> bool:
+            start, end = piece
+            return not words[start] and (end > start + 1 or start not in partners)
+
+        while first < last:
+            if stays(pieces[first]):
+                first += 1
+            elif stays(pieces[last - 1]):
+                last -= 1
+            elif partners.get(pieces[first][0]) == pieces[last - 1][0]:
+                first, last = first + 1, last - 1
+            else:
+                break
+        inner = pieces[first:last]
+        self._begin, self._end = (inner[0][0], inner[-1][1]) if inner else (len(tokens), len(tokens))
+        self._keep_tags, self._placeholder = keep_tags, re.compile(rf"(</?{prefix}\d+/?>)")
+        self._tags: dict[str, tuple[int, int]] = {}  # range of tokens of each placeholder
+        self._places = [start for start, _ in inner if words[start]]
+        if not keep_tags:
+            self.texts = [str(tokens[i]) for i in self._places]
+            return
+        names: dict[int, str] = {}  # of opening tags, by token
+        count, parts = 0, []
+        for start, end in inner:
+            part = tokens[start]
+            if part is None:
+                partner = partners.get(start) if end == start + 1 else None
+                if partner is not None and partner < start:
+                    part = f"</{names[partner]}>"
+                else:
+                    names[start] = f"{prefix}{count}"
+                    part = f"<{names[start]}{'/' * (partner is None)}>"
+                    count += 1
+                self._tags[part] = (start, end)
+            parts.append(part)
+        self.texts = ["".join(parts)] if inner else []
+
+    def fill(self, translations: Iterator[str], sources: Sequence[str], escape: Callable[[str], str]) -> str:
+        """Return the source of the text with the next translations in the places of its texts.
+
+        A text that its translation does not change keeps its source.
+
+        Args:
+            translations: iterator over translations, of which as many are taken as there are texts.
+            sources: source of each token.
+            escape: function that returns the source of a translation.
+        """
+        filled = list(sources)
+        if self._keep_tags and self.texts:
+            translation = next(translations)
+            if translation != self.texts[0]:
+                filled[self._begin : self._end] = [self._with_tags(translation, sources, escape)]
+        elif not self._keep_tags:
+            for i, text in zip(self._places, self.texts, strict=True):
+                translation = next(translations)
+                if translation != text:
+                    filled[i] = escape(translation)
+        return "".join(filled)
+
+    def _with_tags(self, translation: str, sources: Sequence[str], escape: Callable[[str], str]) -> str:
+        """Return the source of a translation with placeholders. Pairs are balanced; any other tag in it is text."""
+        opened: list[str] = []
+        parts = []
+        for part in self._placeholder.split(translation):
+            if part not in self._tags:
+                parts.append(escape(part))
+                continue
+            name = part.strip("</>")
+            closing = [name] if part.endswith("/>") else []
+            if part.startswith("</"):
+                if name not in opened:
+                    continue
+                closing = opened[opened.index(name) :][::-1]
+                del opened[opened.index(name) :]
+                parts += ["".join(sources[slice(*self._tags[f"</{each}>"])]) for each in closing]
+                continue
+            if not closing:
+                opened.append(name)
+            parts.append("".join(sources[slice(*self._tags[part])]))
+        parts += ["".join(sources[slice(*self._tags[f"</{each}>"])]) for each in reversed(opened)]
+        return "".join(parts)
+
+
+def pair_tags(tags: Sequence[tuple[int, str, bool]]) -> dict[int, int]:
+    """Return the pairs of tags, in both directions.
+
+    Args:
+        tags: number, name and whether it is a closing tag, of each tag that may belong to a pair.
+    """
+    partners: dict[int, int] = {}
+    opened: list[tuple[str, int]] = []
+    counts: Counter[str] = Counter()
+    for number, name, is_closing in tags:
+        if not is_closing:
+            opened.append((name, number))
+            counts[name] += 1
+        elif counts[name]:
+            other = ""
+            while other != name:
+                other, start = opened.pop()
+                counts[other] -= 1
+            partners |= {start: number, number: start}
+    return partners
+
+
+def unused_prefix(text: str) -> str:
+    """Return a prefix for names of placeholders with which no tag of a text begins. Raises InputError."""
+    longest = max(map(len, re.findall(r"(?:[</]|lt;)(m+)", text)), default=0)
+    require(longest < MAX_PREFIX, f"the text must have no tags that begin with {MAX_PREFIX} times the letter m")
+    return "m" * (longest + 1)
