@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import yaml
 
 from relattn.translation import bundle
 from relattn.translation.config import DataConfig, Recipe, as_dict
+from relattn.translation.data.imported_tokenizer import ImportedTokenizer
 from relattn.translation.errors import InputError, require, require_language
-from relattn.translation.formats import eole, opennmt_py
+from relattn.translation.formats import eole, opennmt_py, transformers
 from relattn.translation.formats.ctranslate2 import read as ctranslate2
 from relattn.translation.formats.ctranslate2.directory import MODEL, ExportSettings
 from relattn.translation.formats.ctranslate2.translator import CTranslate2Translator
@@ -56,6 +58,11 @@ def import_model(
     require(bool(src_lang and tgt_lang), f"{path}: the languages are unknown: give --src_lang and --tgt_lang")
     require_language("src_lang", src_lang)
     require_language("tgt_lang", tgt_lang)
+    if isinstance(foreign.tokenizer, ImportedTokenizer):
+        try:
+            foreign = replace(foreign, tokenizer=foreign.tokenizer.with_languages(src_lang, tgt_lang))
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
     model, config = foreign.model(), foreign.config
     sizes = " and ".join(f"{size:,}" for size in foreign.tokenizer.vocab_sizes)
     summary = (
@@ -63,6 +70,7 @@ def import_model(
         f"dim {config.dim}, feed-forward {config.feed_forward_dim:,}, {config.heads} heads; vocabularies of {sizes} "
         f"pieces; {sum(p.numel() for p in model.parameters()):,} weights"
     )
+    summary = "\n\n".join([summary, *foreign.notes])
     report = Report([summary], {})
     if (path / MODEL).is_file() and find_spec("ctranslate2") is None:
         report = Report([summary, "not checked: ctranslate2 is not installed"], {})
@@ -93,10 +101,15 @@ def read(path: Path, tokenizer: Path | None, tgt_tokenizer: Path | None) -> Fore
         reader = ctranslate2.read
     elif path.is_dir() and any(path.glob(eole.WEIGHTS)):
         reader = eole.read
+    elif transformers.is_model(path):
+        reader = transformers.read
     elif path.is_file():
         reader = opennmt_py.read
     elif path.is_dir():
-        raise InputError(f"{path}: has neither {MODEL} (CTranslate2) nor {eole.WEIGHTS} (eole)")
+        raise InputError(
+            f"{path}: has neither {MODEL} (CTranslate2) nor {eole.WEIGHTS} (eole) nor {transformers.CONFIG} with a "
+            "model_type (transformers)"
+        )
     else:
         raise InputError(f"{path}: no such file or directory")
     return reader(path, tokenizer, tgt_tokenizer)
