@@ -23,7 +23,6 @@ from relattn.translation.formats.import_model import import_model
 from relattn.translation.formats.import_model import read as read_model
 from tests.translation.formats.test_opennmt import DIRECTORY, TOKENIZER, save_checkpoint
 from tests.translation.formats.test_read_ctranslate2 import change, rewrite, serialize, write
-from tests.translation.formats.test_read_ctranslate2 import tokenizers as tokenizers
 
 OWN = TOKENIZER, None
 VALUES = [2.5, math.nan, -1, "two", None, [2], {"a": 1}]

@@ -19,6 +19,7 @@ from transformers import (
     MarianTokenizer,
     NllbTokenizer,
 )
+from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES
 
 from tests.translation.formats.bundles import LINES
 
@@ -45,13 +46,13 @@ def train_sentencepiece(path: Path, kind: str, size: int, lines: list[str]) -> l
 
 def marian(
     path: Path, *, languages: tuple[str, ...] = (), separate: bool = False, generation: dict[str, Any] | None = None,
-    lines: list[str] = LINES, vocab: int = 60, draw: tuple[float, float] = (0.3, 3.0), **config: Any,
+    lines: list[str] = LINES, vocab: int = 60, draw: tuple[float, float] = (0.25, 3.0), **config: Any,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Write a MarianMT model with the vocabulary of OPUS-MT: end, unknown, pieces of both sides, padding."""
     path.mkdir(parents=True)
     sides = [
-        train_sentencepiece(path / name, "unigram", size, lines)[3:]
-        for name, size in (("source.spm", vocab), ("target.spm", vocab - 5))
+        train_sentencepiece(path / name, kind, vocab, lines)[3:]
+        for name, kind in (("source.spm", "unigram"), ("target.spm", "bpe"))
     ]
     before = ["</s>", "<unk>", *(f">>{code}<<" for code in languages)]
     vocabularies = [[*before, *dict.fromkeys(sides[0] + sides[1]), "<pad>"]]
@@ -73,6 +74,7 @@ def marian(
     }
     sizes = {"vocab_size": len(vocabularies[0]), "share_encoder_decoder_embeddings": not separate}
     settings = {**SIZES, "activation_function": "swish", "scale_embedding": True, **config}
+    torch.manual_seed(1)
     model = MarianMTModel(MarianConfig(**ids, **sizes, **settings, forced_eos_token_id=None))
     search = {"num_beams": 4, "max_length": 40, "bad_words_ids": [[ids["pad_token_id"]]], "forced_eos_token_id": 0}
     return save(path, model, tokenizer, {**ids, **search, **(generation or {})}, draw)
@@ -86,7 +88,8 @@ def m2m_100(
     spm = path / "sentencepiece.bpe.model"
     pieces = ["<s>", "<pad>", "</s>", "<unk>", *train_sentencepiece(spm, "bpe", vocab, lines)[3:]]
     (path / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
-    tokenizer = M2M100Tokenizer(str(path / "vocab.json"), str(spm))
+    languages = [f"__{code}__" for code in FAIRSEQ_LANGUAGE_CODES["m2m100"]]
+    tokenizer = M2M100Tokenizer(str(path / "vocab.json"), str(spm), additional_special_tokens=languages)
     return fairseq_model(path, tokenizer, len(pieces) + 100 + 8, generation, config)
 
 
@@ -106,6 +109,7 @@ def fairseq_model(
     path: Path, tokenizer: Any, vocab_size: int, generation: dict[str, Any] | None, config: dict[str, Any]
 ) -> tuple[Any, Any]:
     """Write a model of M2M-100's class."""
+    torch.manual_seed(1)
     model = M2M100ForConditionalGeneration(M2M100Config(vocab_size=vocab_size, **{**SIZES, **config}))
     search = {"num_beams": 4, "max_length": 40, "early_stopping": True}
     ids = {"pad_token_id": 1, "decoder_start_token_id": 2, "eos_token_id": 2}
@@ -132,7 +136,6 @@ def randomize(model: Any, eos: int, deviation: float, end: float) -> None:
         deviation: standard deviation that is added to the initial weights.
         end: number that is added to the logit of the end of sentence, so that some translations end by themselves.
     """
-    torch.manual_seed(1)
     decoder, pad = model.model.decoder, model.config.pad_token_id
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -141,7 +144,7 @@ def randomize(model: Any, eos: int, deviation: float, end: float) -> None:
                 if "embed_tokens" in name or "shared" in name:
                     parameter[pad] = 0
         if hasattr(model, "final_logits_bias"):
-            model.final_logits_bias[0, :pad] += torch.randn(pad)
+            model.final_logits_bias[0, :pad] += 0.4 * torch.randn(pad)
         norm = decoder.layer_norm if hasattr(decoder, "layer_norm") else decoder.layers[-1].final_layer_norm
         direction = model.lm_head.weight[eos]
         norm.bias += end * direction / direction.norm() ** 2

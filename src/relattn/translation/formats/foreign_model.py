@@ -36,6 +36,8 @@ _OPENNMT_SETTINGS: dict[str, tuple[Any, ...]] = {
     "shared_layer_norm": (False,),
     "sliding_window": (0,),
 }
+M2M_100_LANGUAGE, NLLB_LANGUAGE = re.compile("__([a-z]{2,3})__"), re.compile("([a-z]{3}_[A-Z][a-z]{3})")
+MARIAN_LANGUAGE = re.compile(">>(.+)<<")
 NEVER_GENERATED = -1e4  # bias of a token without probability: finite in all precisions, and exp(-1e4) is 0
 SPECIALS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # defaults of OpenNMT-py and eole
 _FLOATS = torch.float16, torch.bfloat16, torch.float32, torch.float64
@@ -59,6 +61,7 @@ class ForeignModel:
         languages: source and target language; empty if unknown.
         search: default search.
         notes: what differs from the toolkit, for the report.
+        adds: in a model for CTranslate2, whether CTranslate2 adds the token before each source, and the one after it.
     """
 
     toolkit: str
@@ -70,6 +73,7 @@ class ForeignModel:
     languages: tuple[str, str] = ("", "")
     search: SearchConfig = SEARCH
     notes: tuple[str, ...] = ()
+    adds: tuple[bool, bool] = (False, False)
 
     def model(self) -> Transformer:
         """Return our model. Raises InputError if weights are missing or have other shapes."""
@@ -87,6 +91,12 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path}: must be a JSON object")
     return content
+
+
+def languages_of(pieces: Iterable[str], *patterns: re.Pattern[str]) -> dict[str, str]:
+    """Return the language tokens among some pieces, by the code of their language."""
+    matches = (match for piece in pieces for pattern in patterns if (match := pattern.fullmatch(piece)))
+    return {match[1]: match[0] for match in matches}
 
 
 def load_checkpoint(path: Path, safe: Sequence[type] = (), hint: str = "") -> Any:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +27,11 @@ from relattn.translation.config import SearchConfig
 from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.files import require_files
 from relattn.translation.formats.foreign_model import (
+    MARIAN_LANGUAGE,
     NEVER_GENERATED,
+    NLLB_LANGUAGE,
     ForeignModel,
+    languages_of,
     load_checkpoint,
     model_config,
     read_json,
@@ -66,7 +68,6 @@ _M2M_100_LANGUAGES = {  # by the setting language_codes of the tokenizer, in the
     "pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh zu",
     "wmt21": "en ha is ja cs ru zh de",
 }
-_NLLB_LANGUAGE = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
 
 _OTHER_SETTINGS = {  # settings that may change translations, with the values that do not
     "do_sample": (False,),
@@ -482,7 +483,7 @@ def _vocabulary(
         source = _pieces(path / "vocab.json", sizes[0])
         separate = tokenizer.get("separate_vocabs") is True
         target = _pieces(path / "target_vocab.json", sizes[1]) if separate else source
-        languages = {piece[2:-2]: piece for piece in source if re.fullmatch(">>.+<<", piece)}
+        languages = languages_of(source, MARIAN_LANGUAGE)
         begin = [next(iter(languages.values()))] if languages else []
         fields = {"source": source, "target": target, "languages": languages, "source_begin": begin}
         return {**common, **fields}, [path / "source.spm", path / "target.spm"]
@@ -495,7 +496,7 @@ def _vocabulary(
         pieces = _pieces(path / "vocab.json", sizes[0], [*languages.values()])
     else:
         pieces = _pieces(path / "tokenizer.json", sizes[0])
-        languages = {piece: piece for piece in pieces if _NLLB_LANGUAGE.fullmatch(piece)}
+        languages = languages_of(pieces, NLLB_LANGUAGE)
         require(bool(languages), f"{path / 'tokenizer.json'}: must have languages such as eng_Latn")
     fields = {"source": pieces, "target": pieces, "languages": languages}
     token = next(iter(languages.values()))
