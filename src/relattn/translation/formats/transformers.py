@@ -219,12 +219,13 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         codes = [code for code, token in vocabulary["languages"].items() if token == piece]
         languages = (languages[0], codes[0]) if codes else languages
         vocabulary["target_begin"] = first_tokens = first_tokens or [piece]
-    tokenizer = read_tokenizer(
-        path,
-        src_tokenizer or next((model for model in models if model.is_file()), None),
-        tgt_tokenizer or (None if src_tokenizer else next((model for model in models[::-1] if model.is_file()), None)),
-        **vocabulary,
-    )
+    own_source, own_target = models
+    if src_tokenizer is None and own_source.is_file():
+        require_files(path, own_source.name, own_target.name, what=DIRECTORY)
+        src_tokenizer = own_source
+    if own_target != own_source and own_target.is_file():
+        tgt_tokenizer = tgt_tokenizer or own_target
+    tokenizer = read_tokenizer(path, src_tokenizer, tgt_tokenizer, **vocabulary)
     search, notes = generation.search(len(first_tokens), tokenizer.special.banned)
     if impossible := [token for token in tokenizer.special.banned if generation.removes(token)]:
         bias = tensors.get("final_logits_bias", torch.zeros(len(vocabulary["target"]))).float().clone()
@@ -237,7 +238,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         unsupported=settings.unsupported(),
         heads=settings.number("encoder_attention_heads"),
         norm=family.norm,
-        activation=_ACTIVATIONS.get(settings["activation_function"], "relu"),
+        activation=_ACTIVATIONS.get(str(settings["activation_function"]), "relu"),
         scaled_embeddings=settings.flag("scale_embedding"),
         norm_epsilon=1e-5,
         dropout=settings.number("dropout", float),
@@ -342,7 +343,15 @@ class _Generation:
 
     def removes(self, token: int) -> bool:
         """Return whether a forbidden token has no probability: those of the others are computed without it."""
-        return self.content.get("renormalize_logits") is True and [token] in (self.content.get("bad_words_ids") or [])
+        return self.content.get("renormalize_logits") is True and [token] in self._bad_words
+
+    @property
+    def _bad_words(self) -> list[Any]:
+        """Sequences of tokens that are not generated."""
+        words = self.content.get("bad_words_ids")
+        valid = words is None or isinstance(words, list)
+        require(valid, f"{self.file}: bad_words_ids must be a list, got {one_line(repr(words), 40)}")
+        return words or []
 
     def search(self, given: int, banned: Collection[int]) -> tuple[SearchConfig, list[str]]:
         """Return our search, and notes about settings with another effect.
@@ -359,7 +368,7 @@ class _Generation:
         limits = {} if longest is None else {"max_length_ratio": 0.0, "max_length_extra": max(1, longest - 1 - given)}
         notes = []
         changed = [name for name, values in _OTHER_SETTINGS.items() if self._has_effect(name, values)]
-        words = self.content.get("bad_words_ids") or []
+        words = self._bad_words
         if any(word not in [[token] for token in banned] for word in words):
             changed.append("bad_words_ids other than padding")
         end = self.content.get("forced_eos_token_id")
@@ -490,7 +499,7 @@ def _vocabulary(
     models = [path / _SHARED_MODEL] * 2
     if (path / "vocab.json").is_file():
         codes = tokenizer.get("language_codes", "m2m100")
-        known = codes in _M2M_100_LANGUAGES
+        known = isinstance(codes, str) and codes in _M2M_100_LANGUAGES
         require(known, f"{path / TOKENIZER}: language_codes must be m2m100 or wmt21, got {one_line(repr(codes), 40)}")
         languages = {code: f"__{code}__" for code in _M2M_100_LANGUAGES[codes].split()}
         pieces = _pieces(path / "vocab.json", sizes[0], [*languages.values()])
