@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import sys
@@ -22,6 +23,7 @@ from relattn.translation.formats.import_model import import_model
 from relattn.translation.translate.options import TranslateOptions
 from tests.support.bundles import LINES, save_random_bundle
 from tests.support.commands import Result, assert_refused
+from tests.translation.formats import transformers_models as models
 from tests.translation.loopback import Hub, Repository, files_no_larger_than
 
 NEEDED = ["config.yaml", "model.safetensors", "tokenizer.model"]
@@ -257,3 +259,32 @@ def test_commands_accept_names_on_the_hub(server, model, capsys):
     assert cli.main(["evaluate", "org/name", "--builtin", "test", "--lines", "1"]) == 0
     capsys.readouterr()
     assert_refused(Result(cli.main(["translate", "org/other"]), *capsys.readouterr()), "org/other: ")
+
+
+def test_a_model_of_transformers_is_imported(server, tmp_path, capsys):
+    """Only files that the import reads are fetched, settings before weights, and weights in one format."""
+    models.marian(tmp_path / "model")
+    files = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    extra = {"modeling_custom.py": b"raise SystemExit", "pytorch_model.bin": b"pickle", "tf_model.h5": b"large"}
+    server.repositories["org/opus"] = Repository()
+    server.repositories["org/opus"].commit({**files, **extra})
+    assert cli.main(["import", "org/opus", "--out", str(tmp_path / "out")]) == 0
+    fetched = [path.rpartition("/")[2] for path in server.asked if path.startswith("GET /org/opus/resolve/")]
+    assert {*fetched} == {*files}
+    assert fetched[-1] == "model.safetensors"
+    assert load(tmp_path / "out").translate(LINES)
+    capsys.readouterr()
+    config = json.loads(files["config.json"])
+    for name, changed, fact in (
+        ("t5", {"config.json": json.dumps({**config, "model_type": "t5"}).encode()}, "model_type must be marian"),
+        ("bare", {"model.safetensors": None}, "it has no model.safetensors and no pytorch_model.bin"),
+    ):
+        server.repositories[f"org/{name}"] = Repository()
+        content = {key: value for key, value in {**files, **changed}.items() if value is not None}
+        server.repositories[f"org/{name}"].commit(content)
+        server.asked.clear()
+        assert_refused(
+            Result(cli.main(["import", f"org/{name}", "--out", str(tmp_path / "no")]), *capsys.readouterr()), fact
+        )
+        assert not any(path.endswith("safetensors") for path in server.asked)
+        assert not (tmp_path / "no").exists()

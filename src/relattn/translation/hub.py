@@ -1,4 +1,4 @@
-"""Bundles on the Hugging Face hub, in repositories named `org/name`.
+"""Bundles and models of transformers on the Hugging Face hub, in repositories named `org/name`.
 
 Downloaded files stay in the cache of `huggingface_hub` (under HF_HOME), and load from there without a network.
 """
@@ -51,6 +51,39 @@ def resolve(path: str | Path) -> Path:
         for file in (*TOKENIZER_FILES["imported" if imported else "own"], WEIGHTS):  # the largest last
             api.hf_hub_download(name, file, revision=commit)
     return config.parent
+
+
+def fetch_foreign(path: str | Path) -> Path:
+    """Return the directory of a model of transformers, which is downloaded if `path` is a name on the hub.
+
+    Only files that the import reads are downloaded: settings first, then weights, in one format.
+
+    Args:
+        path: as in `resolve`.
+
+    Raises:
+        InputError: as `resolve`, or the architecture is not supported.
+    """
+    match = _NAME.fullmatch(str(path))
+    if match is None or Path(path).exists():
+        return Path(path)
+    from relattn.translation.formats import transformers
+
+    name, revision = match.groups()
+    with hub_errors(f"{path}: no such directory here, and from the hub") as api:
+        commit = api.resolve_revision(name, revision=revision)
+        found = {file.rfilename for file in api.model_info(name, revision=commit, files_metadata=True).siblings or []}
+        small = [file for file in transformers.SMALL_FILES if file in found or file == transformers.CONFIG]
+        directory = Path(api.hf_hub_download(name, transformers.CONFIG, revision=commit)).parent
+        try:
+            transformers.read_config(directory)
+            for file in small:
+                api.hf_hub_download(name, file, revision=commit)
+            for file in transformers.weight_files(directory, found):
+                api.hf_hub_download(name, file, revision=commit)
+        except InputError as error:
+            raise InputError(str(error).replace(str(directory), str(path))) from error
+    return directory
 
 
 def push(path: str | Path, name: str, *, private: bool = False, license: str = "") -> str:

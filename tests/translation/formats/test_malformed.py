@@ -21,9 +21,9 @@ from relattn.translation.errors import InputError
 from relattn.translation.formats.ctranslate2.model_bin import read_model as read_file
 from relattn.translation.formats.import_model import import_model
 from relattn.translation.formats.import_model import read as read_model
+from tests.translation.formats import transformers_models as models
 from tests.translation.formats.test_opennmt import DIRECTORY, TOKENIZER, save_checkpoint
 from tests.translation.formats.test_read_ctranslate2 import change, rewrite, serialize, write
-from tests.translation.formats.test_read_ctranslate2 import tokenizers as tokenizers
 
 OWN = TOKENIZER, None
 VALUES = [2.5, math.nan, -1, "two", None, [2], {"a": 1}]
@@ -340,3 +340,119 @@ def test_tokenizers_that_are_missing(path, tokenizers):
     assert "give --tokenizer" in fault(path, (None, None))
     assert "none: cannot be read" in fault(path, (path / "none", None))
     assert "not a SentencePiece model" in fault(path, (path / "config.json", None))
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory) -> dict[str, Path]:
+    """Models of transformers. Copy them, do not write to them."""
+    path = tmp_path_factory.mktemp("published")
+    models.marian(path / "marian", languages=("deu", "fra"))
+    models.m2m_100(path / "m2m_100")
+    models.nllb(path / "nllb")
+    return {each.name: each for each in path.iterdir()}
+
+
+def edited(source: Path, path: Path, file: str, edit: Edit) -> Path:
+    """Return a copy of a directory with an edited JSON file."""
+    path = Path(shutil.copytree(source, path / "edited", dirs_exist_ok=True))
+    content = json.loads((path / file).read_text())
+    edit(content)
+    (path / file).write_text(json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "edit", "facts"),
+    [
+        ("marian", "config.json", {"model_type": "t5"}, ["config.json: model_type must be marian", "got 't5'"]),
+        ("marian", "config.json", {"model_type": ["marian"]}, ["model_type must be"]),
+        ("marian", "config.json", {"architectures": ["MarianForCausalLM"]}, ["MarianMTModel", "MarianForCausalLM"]),
+        (
+            "marian",
+            "config.json",
+            {"activation_function": "tanh", "encoder_ffn_dim": 7, "quantization_config": {"bits": 8}},
+            ["not supported: ", "activation_function tanh", "encoder_ffn_dim 7", "quantization_config"],
+        ),
+        ("marian", "config.json", {"encoder_attention_heads": 2}, ["encoder_attention_heads 2", "must be equal"]),
+        ("marian", "config.json", {"scale_embedding": "yes"}, ["scale_embedding must be true or false, got 'yes'"]),
+        ("marian", "config.json", {"vocab_size": 9}, ["vocab.json: must have at most 9 pieces"]),
+        ("marian", "config.json", {"vocab_size": 90}, ["embed_tokens.weight must have shape (90, 24)"]),
+        ("marian", "config.json", {"d_model": 48, "dropout": 1.0}, ["dropout must be"]),
+        (
+            "marian",
+            "config.json",
+            {"share_encoder_decoder_embeddings": "no"},
+            ["share_encoder_decoder_embeddings must"],
+        ),
+        ("marian", "generation_config.json", {"num_beams": 0}, ["generation_config.json: beam_size"]),
+        ("marian", "generation_config.json", {"eos_token_id": [0, 3]}, ["eos_token_id must be a whole number"]),
+        ("marian", "generation_config.json", {"decoder_start_token_id": 999}, ["ids below", "got 999"]),
+        ("marian", "generation_config.json", {"bad_words_ids": 2.5}, ["bad_words_ids must be a list, got 2.5"]),
+        ("marian", "vocab.json", {"<unk>": 3}, ["vocab.json: the ids of its pieces must be 0, 1, 2"]),
+        ("marian", "vocab.json", {"more": 40}, ["vocab.json: "]),
+        ("marian", "tokenizer_config.json", {"unk_token": "<none>"}, ["must have '<none>'"]),
+        ("marian", "tokenizer_config.json", {"separate_vocabs": True}, ["it has no target_vocab.json"]),
+        ("m2m_100", "tokenizer_config.json", {"language_codes": "all"}, ["language_codes must be m2m100 or wmt21"]),
+        ("m2m_100", "config.json", {"model_type": "mbart"}, ["got 'mbart'"]),
+        ("nllb", "tokenizer.json", {"added_tokens": None}, ["tokenizer.json: must have model.vocab and added_tokens"]),
+        ("nllb", "tokenizer.json", {"model": []}, ["tokenizer.json: must have model.vocab and added_tokens"]),
+    ],
+)
+def test_settings_of_transformers(published, tmp_path, name, file, edit, facts):
+    path = edited(published[name], tmp_path, file, lambda content: content.update(edit))
+    message = fault(path, (None, None))
+    for fact in facts:
+        assert fact in message
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["marian", "m2m_100"])
+def test_settings_of_transformers_of_any_value(published, tmp_path, name):
+    path = Path(shutil.copytree(published[name], tmp_path / "model"))
+    for file in (path / name for name in ("config.json", "generation_config.json", "tokenizer_config.json")):
+        whole = file.read_text()
+        for at, key in enumerate(json.loads(whole)):
+            for value in (VALUES[(at + step) % len(VALUES)] for step in (0, 3)):
+                file.write_text(json.dumps({**json.loads(whole), key: value}))
+                fault(path, (None, None))
+        file.write_text(whole)
+
+
+def test_files_of_transformers(published, tmp_path):
+    weights = safetensors.torch.load_file(published["marian"] / "model.safetensors")
+    path = tmp_path / "model"
+
+    def start(*without: str) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(published["marian"], path)
+        for file in without:
+            (path / file).unlink()
+
+    for file in ("config.json", "vocab.json", "source.spm", "model.safetensors"):
+        start(file)
+        assert str(path) in fault(path, (None, None))
+        start()
+        (path / file).write_bytes((path / file).read_bytes()[:-9])
+        assert fault(path, (None, None)).startswith(str(path))
+    start("model.safetensors")
+    torch.save({**weights, "code": models.marian}, path / "pytorch_model.bin")
+    assert "pytorch_model.bin: not loaded: it names tests" in fault(path, (None, None))
+    torch.save([*weights.values()], path / "pytorch_model.bin")
+    assert "pytorch_model.bin: must contain tensors by name" in fault(path, (None, None))
+    torch.save({**weights, "model.encoder.layers.0.lora": torch.ones(2)}, path / "pytorch_model.bin")
+    assert "not supported: model.encoder.layers.*.lora" in fault(path, (None, None))
+    torch.save({k: v for k, v in weights.items() if not k.endswith("fc1.bias")}, path / "pytorch_model.bin")
+    assert "model.encoder.layers.0.fc1.bias is missing" in fault(path, (None, None))
+    torch.save({**weights, "lm_head.weight": weights["model.shared.weight"] + 1}, path / "pytorch_model.bin")
+    assert "tie_word_embeddings must be false" in fault(path, (None, None))
+    (path / "pytorch_model.bin").unlink()
+    index = {"weight_map": dict.fromkeys(weights, "model-00001-of-00002.safetensors")}
+    (path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "it has no model-00001-of-00002.safetensors" in fault(path, (None, None))
+    for content in ({"weight_map": {}}, {"weight_map": {"x": 3}}, {"weight_map": {"x": "../x.safetensors"}}, {}):
+        (path / "model.safetensors.index.json").write_text(json.dumps(content))
+        assert fault(path, (None, None)).startswith(str(path))
+    start("source.spm", "target.spm")
+    assert "give --tokenizer" in fault(path, (None, None))
+    models.train_sentencepiece(tmp_path / "other.model", "unigram", 30, ["одно яблоко и две груши", "старик"])
+    assert "pieces are in the vocabulary" in fault(path, (tmp_path / "other.model", None))

@@ -33,18 +33,6 @@ Activation = common_spec.Activation
 SPECIALS = ["<unk>", "<blank>", "<s>", "</s>", "<start>", "<end>"]
 
 
-@pytest.fixture(scope="session")
-def tokenizers(tmp_path_factory) -> tuple[Path, Path]:
-    """SentencePiece models of two types, of the source and the target, which normalize text."""
-    path = tmp_path_factory.mktemp("sentencepiece")
-    for name, kind, size in (("src", "unigram", 60), ("tgt", "bpe", 50)):
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(LINES * 5), model_prefix=str(path / name), model_type=kind, vocab_size=size,
-            hard_vocab_limit=False, character_coverage=1.0, minloglevel=2,
-        )  # fmt: skip
-    return path / "src.model", path / "tgt.model"
-
-
 def pieces_of(path: Path, seed: int) -> list[str]:
     model = sentencepiece.SentencePieceProcessor(model_file=str(path))
     pieces = [*SPECIALS, *(model.id_to_piece(i) for i in range(3, model.get_piece_size()))]
@@ -203,7 +191,6 @@ def test_all_unsupported_features_are_named(tmp_path, tokenizers):
     path, off = write(tmp_path / "model", tokenizers, activation=Activation.Sigmoid), np.int8(1)
     features = {
         "decoder/alibi": (off, "ALiBi"),
-        "decoder/start_from_zero_embedding": (off, "without an embedding"),
         "decoder/scale_embeddings": (off, "scale of embeddings"),
         "encoder/layernorm_embedding/gamma": (np.ones(DIM, np.float32), "norm of its embeddings"),
         "decoder/layernorm_embedding/gamma": (np.ones(DIM, np.float32), "RMS norms"),

@@ -130,12 +130,13 @@ def rules_of(beam_size: int, **options: Any) -> SearchRules:
     scheme=SCHEMES,
     beam_size=[1, 2, 4, 8],
     sentences=[1, 3, 67],
-    early_stopping=[False, True],
+    early_stopping=[False, True, "heuristic"],
+    given=[(), (7,), (9, 5)],
     n_best=[1, 2],
     ties=[False, True],
     penalty=[("gnmt", 0.6), ("average", 1.0), ("none", 0.0)],
 )
-def test_searches_find_the_same(scheme, beam_size, sentences, early_stopping, n_best, ties, penalty):
+def test_searches_find_the_same(scheme, beam_size, sentences, early_stopping, given, n_best, ties, penalty):
     model = make_model(scheme, output_bias=True)
     model.output_bias[2] = 3.0  # ends that come early
     model.output_bias[[0, VOCAB - 1]] = torch.tensor([3.0, 20.0])  # likely, but banned
@@ -145,17 +146,18 @@ def test_searches_find_the_same(scheme, beam_size, sentences, early_stopping, n_
     own = NativeDecoder(model)
     lengths = torch.randint(1, 13, (sentences,))
     memory = model.encode(torch.randint(3, VOCAB, (sentences, 12)), lengths)
-    limits = torch.randint(1, 37, (sentences,))
+    limits = torch.randint(1 + len(given), 37, (sentences,))
     rules = rules_of(
         beam_size,
         early_stopping=early_stopping,
         n_best=min(n_best, beam_size),
         banned=(0, 1, VOCAB - 1),
         penalty=length_penalty(*penalty),
+        given=len(given),
     )
     cache = model.start(memory, lengths, int(limits.max()))
-    expected = beam.search(model.step, cache, limits, rules, torch.zeros(sentences, 0, dtype=torch.long))
-    found = own.search(memory, lengths, limits, rules)
+    expected = beam.search(model.step, cache, limits, rules, torch.tensor([given] * sentences, dtype=torch.long))
+    found = own.search(memory, lengths, limits, rules, given)
     for ours, theirs in zip(found, expected, strict=True):
         assert [one.tokens for one in ours] == [one.tokens for one in theirs]
         assert [one.score for one in ours] == pytest.approx([one.score for one in theirs], rel=1e-5)

@@ -129,22 +129,27 @@ def every_sequence(model: TableModel, sentence: int, limit: int, how: SearchRule
 def plain_beam_search(
     model: TableModel, sentence: int, limit: int, how: SearchRules, prefix: Sequence[int] = ()
 ) -> list[Hypothesis]:
-    """Search for one sentence with lists and loops; it stops before the limit only with early stopping."""
+    """Search for one sentence with lists and loops; it stops before the limit only with early stopping.
+
+    The first `how.given` tokens of the prefix have probability 1.
+    """
     live: list[tuple[np.float32, tuple[int, ...]]] = [(np.float32(0), ())]
     finished: list[Hypothesis] = []
     for length in range(1, limit + 1):
         candidates = []
         for place, (total, tokens) in enumerate(live):
-            log_probs = model.log_probs(sentence, tokens)
+            log_probs = model.log_probs(sentence, tokens) * np.float32(length > how.given)
             allowed = [prefix[length - 1]] if length <= len(prefix) else [EOS] if length == limit else [EOS, *WORDS]
             candidates += [(-(total + log_probs[token]), place, token, tokens) for token in allowed]
         kept = sorted(candidates)[: how.candidates]
         for rank, (negative, _, token, tokens) in enumerate(kept):
             if token == EOS and (rank < how.beam_size or not how.early_stopping):
                 finished.append(Hypothesis(list(tokens), divide(-negative, how, length)))
-        if how.early_stopping and len(finished) >= how.beam_size:
-            break
         live = [(-negative, (*tokens, token)) for negative, _, token, tokens in kept if token != EOS][: how.beam_size]
+        if how.early_stopping and len(finished) >= how.beam_size:
+            worst = sorted(one.score for one in finished)[-how.beam_size]
+            if how.early_stopping is True or not live or divide(live[0][0], how, length) <= worst:
+                break
     return sorted(finished, key=lambda one: -one.score)[: how.n_best]
 
 
@@ -227,19 +232,20 @@ def begins(tokens: Sequence[int], text: str) -> bool:
     round_to=st.sampled_from([None, None, 1.0, 4.0, 1e9]),
     beam_size=st.integers(1, 5),
     penalty=st.sampled_from(PENALTIES),
-    early_stopping=st.booleans(),
+    early_stopping=st.sampled_from([False, True, "heuristic"]),
+    given_tokens=st.integers(0, 2),
     prefix_length=st.integers(0, 3),
     data=st.data(),
 )
 def test_search_equals_a_plain_beam_search(
-    seed, spread, round_to, beam_size, penalty, early_stopping, prefix_length, data
+    seed, spread, round_to, beam_size, penalty, early_stopping, given_tokens, prefix_length, data
 ):
     """Also with ties, which rounded logits give, with prefixes, and for a sentence alone. A beam of 1 is greedy."""
     model, n_best = TableModel(seed, spread=spread, round_to=round_to), data.draw(st.integers(1, beam_size))
     limits = data.draw(st.lists(st.integers(prefix_length + 1, DEPTH), min_size=1, max_size=SENTENCES))
     words = st.lists(st.sampled_from(WORDS), min_size=prefix_length, max_size=prefix_length)
     prefixes = [data.draw(words) for _ in limits]
-    how = rules(beam_size, penalty, n_best, early_stopping=early_stopping)
+    how = rules(beam_size, penalty, n_best, early_stopping=early_stopping, given=min(given_tokens, prefix_length))
     found = search_all(model, limits, how, prefixes=prefixes)
     steps = len(model.rows_per_step)
     assert steps <= DEPTH - prefix_length  # a prefix takes one step

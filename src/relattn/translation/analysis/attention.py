@@ -72,13 +72,13 @@ class Inspection:
 
     Attributes:
         source: source tokens, with the special tokens before and after the sentence.
-        target: input tokens of the decoder: begin of sentence and the translation.
+        target: input tokens of the decoder: begin of sentence, other given tokens and the translation.
         written: output tokens of the decoder: the translation and end of sentence.
         translation: the translation as text.
         encoder: self-attention of each encoder layer.
         decoder: self-attention of each decoder layer.
         cross: cross-attention of each decoder layer: (heads, target, source).
-        special: number of special tokens before and after the source sentence.
+        special: number of special tokens before and after the source sentence, and before the translation.
     """
 
     source: list[str]
@@ -88,7 +88,7 @@ class Inspection:
     encoder: list[SelfView]
     decoder: list[SelfView]
     cross: list[Tensor]
-    special: tuple[int, int]
+    special: tuple[int, int, int]
 
     def layer(self, part: Part, number: int) -> Any:
         """Return the attention of one layer of "encoder", "decoder" or "cross", counted from 1.
@@ -144,7 +144,7 @@ def inspect(
         if isinstance(module, SelfAttention):
             views[module] = view(module, arguments[0], spec.mixer)
         elif isinstance(module, CrossAttention):
-            views[module] = module.weights(*arguments)[0]
+            views[module] = module.weights(*arguments)[0, :, len(special.tgt_begin) :]
 
     layers: dict[str, list[Any]] = {
         "encoder": [layer.self_attention for layer in model.encoder],
@@ -164,7 +164,7 @@ def inspect(
         [target[i] for i in batch.tgt_out[0].tolist()],
         best.text,
         **{part: [views[module] for module in modules] for part, modules in layers.items()},
-        special=(len(special.src_begin), len(special.src_end)),
+        special=(len(special.src_begin), len(special.src_end), 1 + len(special.tgt_begin)),
     )
 
 

@@ -75,7 +75,7 @@ def by_position(translator: TorchTranslator, pairs: Sequence[tuple[str, str]], *
     totals = torch.zeros(3, len(ranges) + 1, dtype=torch.float64)  # tokens, correct, nats; the last column: ends
     for batch in eval_batches(src_ids, tgt_ids, MAX_TOKENS, translator.tokenizer.special):
         batch = batch.to(translator.device)
-        logits = translator.model(batch.src, batch.src_lengths, batch.tgt_in).float()  # (rows, tgt_len, vocab)
+        logits = batch.logits(translator.model).float()  # (rows, tgt_len, vocab)
         nats = F.cross_entropy(logits.transpose(1, 2), batch.tgt_out, reduction="none")
         correct = logits.argmax(-1) == batch.tgt_out
         position, end = torch.arange(nats.shape[1], device=nats.device), batch.tgt_lengths[:, None] - 1

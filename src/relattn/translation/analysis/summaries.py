@@ -122,12 +122,12 @@ def layer_as_data(inspection: Inspection, part: Part, layer: int) -> dict[str, A
         InputError: there is no such layer.
     """
     chosen = inspection.layer(part, layer)
-    source = _side(inspection.source, *inspection.special)
+    source = _side(inspection.source, *inspection.special[:2])
     if part == "cross":
         across, down = source, _side(inspection.written, 0, 1)
         values = {"weights": numbers(chosen)}
     else:
-        across = down = source if part == "encoder" else _side(inspection.target, 1, 0)
+        across = down = source if part == "encoder" else _side(inspection.target, inspection.special[2], 0)
         values = view_as_data(chosen)
     overview = [
         [

@@ -18,17 +18,19 @@ def import_(
     check_count: int = 20,
     overwrite: bool = False,
 ) -> None:
-    """Convert a model of OpenNMT-py, eole or CTranslate2 to a bundle.
+    """Convert a model of another toolkit to a bundle: OPUS-MT (MarianMT), M2M-100, NLLB, Argos Translate and others.
 
     A model for CTranslate2 is compared with CTranslate2, if that is installed.
 
     Args:
-        path: Checkpoint of OpenNMT-py, directory of eole, or directory of a model for CTranslate2.
+        path: Directory of transformers, or its name on the hub; package for Argos Translate; directory of a model for
+            CTranslate2 or of eole; checkpoint of OpenNMT-py.
         out: Directory of the bundle.
         tokenizer: SentencePiece model of the source side or of both sides.
         tgt_tokenizer: SentencePiece model of the target side, if it has its own.
-        src_lang: Source language. By default, the one that the model names.
-        tgt_lang: Target language. By default, the one that the model names.
+        src_lang: Source language. By default, the one that the model names. In a model of several languages, its code
+            there.
+        tgt_lang: Target language, likewise.
         check_lines: File of source lines for the check. By default, random text from the vocabulary.
         check_count: Number of lines for the check.
         overwrite: Replace the bundle in the output directory.
@@ -37,10 +39,11 @@ def import_(
     sample = check_sample(check_lines, check_count)
 
     from relattn.translation.formats.import_model import import_model
+    from relattn.translation.hub import fetch_foreign
 
     print(
         import_model(
-            Path(path),
+            fetch_foreign(path),
             Path(out),
             tokenizer=Path(tokenizer) if tokenizer else None,
             tgt_tokenizer=Path(tgt_tokenizer) if tgt_tokenizer else None,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from relattn.translation.config import SearchConfig, SyntheticCleaningConfig
 from relattn.translation.errors import InputError, require
@@ -24,14 +24,15 @@ class SearchOptions:
     Args:
         beam_size: Number of hypotheses kept per sentence. 1 is greedy search.
         alpha: Exponent of the length penalty. Larger values prefer longer translations; 0 disables it.
-        early_stopping: If true, end the search of a sentence as soon as beam_size hypotheses have finished.
+        early_stopping: If true, end the search of a sentence as soon as beam_size hypotheses have finished. If
+            heuristic, also wait until the best unfinished one has no better score, as transformers does by default.
         no_repeat_ngram: Size of the n-grams that a translation must not repeat; 0 allows all.
         repetition_penalty: Penalty of tokens that the translation already has; 1 disables it.
     """
 
     beam_size: int | None = None
     alpha: float | None = None
-    early_stopping: bool | None = None
+    early_stopping: bool | Literal["heuristic"] | None = None
     no_repeat_ngram: int | None = None
     repetition_penalty: float | None = None
 

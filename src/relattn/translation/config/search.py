@@ -19,7 +19,8 @@ class SearchConfig(Config):
             length^alpha, or "none".
         alpha: Exponent of the length penalty. Larger values prefer longer translations.
         early_stopping: End the search of a sentence as soon as beam_size hypotheses have finished, as fairseq and
-            CTranslate2 do, not only when no better one can come.
+            CTranslate2 do, not only when no better one can come. "heuristic": also wait until the best unfinished one
+            has no better score than these, as transformers does by default.
         no_repeat_ngram: Size of the n-grams that a translation must not repeat. 0: no limit.
         repetition_penalty: Penalty of tokens that the translation already has: logits are divided by it if positive,
             else multiplied. 1: no penalty.
@@ -30,7 +31,7 @@ class SearchConfig(Config):
     beam_size: int = number(4, "[1, 1000]")
     length_penalty: Literal["gnmt", "average", "none"] = "gnmt"
     alpha: float = number(0.6, "[0, 5]")
-    early_stopping: bool = False
+    early_stopping: bool | Literal["heuristic"] = False
     no_repeat_ngram: int = number(0, "[0, 1000]")
     repetition_penalty: float = number(1.0, "[1, 100]")
     max_length_ratio: float = number(2.0, "[0, 100]")

@@ -6,7 +6,7 @@ start anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import islice
@@ -31,7 +31,8 @@ class Batch:
     Attributes:
         src: (sentences, src_len), rows of pieces + [eos], or with other special tokens in imported models.
         src_lengths: (sentences,), special tokens included.
-        tgt_in: (sentences, tgt_len), rows of [bos] + pieces, which the decoder reads.
+        tgt_in: (sentences, tgt_len), rows of [bos] + pieces, which the decoder reads. Imported models may have further
+            tokens after bos; tgt_in is longer than tgt_out by their number.
         tgt_out: (sentences, tgt_len), rows of pieces + [eos], which it must predict.
         tgt_lengths: (sentences,), eos included.
     """
@@ -48,6 +49,10 @@ class Batch:
         if torch.device(device).type == "cuda":
             return Batch(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors))
         return Batch(*(tensor.to(device) for tensor in tensors))
+
+    def logits(self, model: Callable[..., torch.Tensor]) -> torch.Tensor:
+        """Return a model's logits (sentences, tgt_len, vocab) of the tokens in tgt_out."""
+        return model(self.src, self.src_lengths, self.tgt_in)[:, -self.tgt_out.shape[1] :]
 
     @property
     def target_tokens(self) -> int:
@@ -193,7 +198,7 @@ class TrainingText:
 def collate(src_ids: Rows, tgt_ids: Rows, special: SpecialTokens = OURS) -> Batch:
     """Pad sentences, given as pieces without special tokens, into a batch. No sentences give tensors (0, 1)."""
     src, src_lengths = _padded(src_ids, special.src_begin, special.src_end, special.pad)
-    tgt_in, _ = _padded(tgt_ids, (special.bos,), (), special.pad)
+    tgt_in, _ = _padded(tgt_ids, (special.bos, *special.tgt_begin), (), special.pad)
     tgt_out, tgt_lengths = _padded(tgt_ids, (), (special.eos,), special.pad)
     return Batch(*(torch.from_numpy(array) for array in (src, src_lengths, tgt_in, tgt_out, tgt_lengths)))
 
@@ -218,7 +223,7 @@ def _padded(ids: Rows, begin: tuple[int, ...], end: tuple[int, ...], pad: int) -
 
 def eval_batches(src_ids: Rows, tgt_ids: Rows, max_tokens: int, special: SpecialTokens = OURS) -> Iterator[Batch]:
     """Yield batches of all sentences, shortest first, with sentences × longest <= max_tokens, or of one sentence."""
-    longest = np.maximum(row_lengths(src_ids, special.per_source), row_lengths(tgt_ids, 1))
+    longest = np.maximum(row_lengths(src_ids, special.per_source), row_lengths(tgt_ids, special.per_target))
     for indices in batch_by_size(np.argsort(longest, kind="stable"), longest, max_tokens):
         yield collate([src_ids[i] for i in indices.tolist()], [tgt_ids[i] for i in indices.tolist()], special)
 

@@ -243,7 +243,7 @@ def _require_fit(recipe: Recipe, corpora: int, tokenizer: AnyTokenizer | None) -
     """Raise an InputError if the stages or lengths of a run do not fit its corpora, its model or its tokenizer."""
     positions = recipe.model.position_spec.max_length
     special = SpecialTokens() if tokenizer is None else tokenizer.special
-    longest = recipe.data.max_length if positions is None else positions - max(special.per_source, 1)  # 1 in targets
+    longest = recipe.data.max_length if positions is None else positions - max(special.per_source, special.per_target)
     message = f"data.max_length must be at most {longest}, so that sentences fit into model.max_positions {positions}"
     require(recipe.data.max_length <= longest, f"{message}, got {recipe.data.max_length}")
     for stage in recipe.stages:

@@ -15,9 +15,9 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import get_type_hints
+from typing import get_origin, get_type_hints
 
 import sentencepiece
 
@@ -30,7 +30,7 @@ from relattn.translation.data.tokenizer import (
     piece_texts,
     text_ids,
 )
-from relattn.translation.errors import InputError, one_line, reading, require
+from relattn.translation.errors import InputError, one_line, reading, require, unknown
 
 TGT_TOKENIZER, VOCABULARY = "tokenizer.target.model", "vocabulary.json"
 MIN_KNOWN_FRACTION = 0.5  # fraction of a SentencePiece model's pieces that its vocabulary must have
@@ -49,6 +49,9 @@ class Vocabulary:
         unknown: token for pieces that are not in a vocabulary.
         source_begin: tokens before each source sentence.
         source_end: tokens after each source sentence.
+        target_begin: tokens that the decoder reads after `start`. They are given, not generated.
+        languages: token of each language by its code, in a model of several directions. If `target_begin` has one,
+            those around the source are of the source's language; else they are of the target's.
     """
 
     source: list[str]
@@ -58,18 +61,19 @@ class Vocabulary:
     unknown: str
     source_begin: list[str] = field(default_factory=list)
     source_end: list[str] = field(default_factory=list)
+    target_begin: list[str] = field(default_factory=list)
+    languages: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        kinds = {str: "a string", list[str]: "a list of strings", dict[str, str]: "strings by name"}
         for name, annotation in get_type_hints(Vocabulary).items():
-            value = getattr(self, name)
-            strings = value if isinstance(value, list) else [value]
-            valid = isinstance(value, list) == (annotation is not str) and all(
-                isinstance(piece, str) for piece in strings
-            )
-            require(valid, f"a vocabulary's {name} must be {'a string' if annotation is str else 'a list of strings'}")
+            value, kind = getattr(self, name), get_origin(annotation) or annotation
+            strings = [*value, *value.values()] if isinstance(value, dict) else value if kind is list else [value]
+            valid = type(value) is kind and all(isinstance(piece, str) for piece in strings)
+            require(valid, f"a vocabulary's {name} must be {kinds[annotation]}")
         for side, pieces, special in (
             ("source", self.source, [self.unknown, *self.source_begin, *self.source_end]),
-            ("target", self.target, [self.unknown, self.start, self.end]),
+            ("target", self.target, [self.unknown, self.start, self.end, *self.target_begin]),
         ):
             repeated = [piece for piece, count in Counter(pieces).items() if count > 1]
             missing = [piece for piece in special if piece not in pieces]
@@ -77,6 +81,36 @@ class Vocabulary:
                 raise InputError(f"the {side} vocabulary must have {one_line(repeated[0], 40)!r} only once")
             if missing:
                 raise InputError(f"the {side} vocabulary must have {one_line(missing[0], 40)!r}")
+
+    def with_languages(self, src_lang: str, tgt_lang: str) -> Vocabulary:
+        """Return the vocabulary with the tokens of other languages around the source and before the target.
+
+        Args:
+            src_lang: code of the source language. It may be any code if the model reads no token of it.
+            tgt_lang: code of the target language.
+
+        Raises:
+            InputError: the model has no such language.
+        """
+        if not self.languages:
+            return self
+        tokens = {*self.languages.values()}
+        of_target = not tokens.isdisjoint(self.target_begin)
+        read = [("tgt_lang", tgt_lang)] if not of_target else [("src_lang", src_lang), ("tgt_lang", tgt_lang)]
+        for name, code in read:
+            if code not in self.languages:
+                raise unknown(name, code, self.languages)
+
+        def replaced(pieces: list[str], code: str) -> list[str]:
+            return [self.languages[code] if piece in tokens else piece for piece in pieces]
+
+        around = src_lang if of_target else tgt_lang
+        return replace(
+            self,
+            source_begin=replaced(self.source_begin, around),
+            source_end=replaced(self.source_end, around),
+            target_begin=replaced(self.target_begin, tgt_lang),
+        )
 
 
 class ImportedTokenizer:
@@ -125,8 +159,10 @@ class ImportedTokenizer:
             banned=tuple(sorted({*pads, bos} - {eos})),
             src_begin=tuple(self._src_ids[piece] for piece in vocabulary.source_begin),
             src_end=tuple(self._src_ids[piece] for piece in vocabulary.source_end),
+            tgt_begin=tuple(self._tgt_ids[piece] for piece in vocabulary.target_begin),
         )
-        not_text = {*self.special.banned, eos, self._tgt_ids[vocabulary.unknown]}
+        languages = (self._tgt_ids[piece] for piece in vocabulary.languages.values() if piece in self._tgt_ids)
+        not_text = self._not_text = {*self.special.banned, eos, self._tgt_ids[vocabulary.unknown], *languages}
         texts = piece_texts(self._tgt_model)
         self.target_texts = [
             b"" if i in not_text else texts.get(piece, b"") for i, piece in enumerate(vocabulary.target)
@@ -145,6 +181,13 @@ class ImportedTokenizer:
             return cls(models[0], models[1], Vocabulary(**content))
         except (InputError, TypeError) as error:
             raise InputError(f"{directory}: {one_line(error)}") from error
+
+    def with_languages(self, src_lang: str, tgt_lang: str) -> ImportedTokenizer:
+        """Return a tokenizer for another direction of the same model. Raises InputError as `Vocabulary` does."""
+        vocabulary = self.vocabulary.with_languages(src_lang, tgt_lang)
+        if vocabulary == self.vocabulary:
+            return self
+        return ImportedTokenizer(self.files[TOKENIZER], self.files[TGT_TOKENIZER], vocabulary)
 
     def frequencies(self) -> dict[str, float]:
         """Return the source pieces that are text, all with the same weight."""
@@ -170,8 +213,7 @@ class ImportedTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of target ids. Special tokens are left out, and a generated line break becomes a space."""
-        not_text = {*self.special.banned, self.special.eos, self._tgt_ids[self.vocabulary.unknown]}
-        pieces = [self.vocabulary.target[i] for i in ids if i not in not_text]
+        pieces = [self.vocabulary.target[i] for i in ids if i not in self._not_text]
         return self._tgt_model.decode_pieces(pieces).replace("\n", " ")
 
     def decode_source(self, ids: Iterable[int]) -> str:

@@ -48,6 +48,7 @@ class SpecialTokens(NamedTuple):
         banned: tokens that the decoder must not generate.
         src_begin: tokens before each source sentence.
         src_end: tokens after each source sentence.
+        tgt_begin: tokens that the decoder reads after `bos`, before each translation; they are not generated.
     """
 
     pad: int = 0
@@ -56,11 +57,17 @@ class SpecialTokens(NamedTuple):
     banned: tuple[int, ...] = (0, 1)
     src_begin: tuple[int, ...] = ()
     src_end: tuple[int, ...] = (2,)
+    tgt_begin: tuple[int, ...] = ()
 
     @property
     def per_source(self) -> int:
         """Number of special tokens per source sentence."""
         return len(self.src_begin) + len(self.src_end)
+
+    @property
+    def per_target(self) -> int:
+        """Number of special tokens per target sentence that the decoder reads."""
+        return 1 + len(self.tgt_begin)
 
 
 class Tokenizer:

@@ -1,11 +1,12 @@
-"""Export a bundle as a package for Argos Translate and LibreTranslate: a zip archive of an export for CTranslate2.
+"""Packages for Argos Translate and LibreTranslate: zip archives of a model for CTranslate2.
 
     NAME/metadata.json         languages and version
     NAME/model/                files that CTranslate2 reads
     NAME/sentencepiece.model   SentencePiece model of both sides
     NAME/README.md             the bundle's card
 
-Argos Translate splits text into sentences with its own models.
+Argos Translate splits text into sentences with its own models. It takes the first token of a translation, if that is
+given, from the metadata.
 """
 
 from __future__ import annotations
@@ -14,21 +15,29 @@ import io
 import json
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from babel import Locale, UnknownLocaleError
 
 from relattn.translation.bundle import CARD, Bundle
-from relattn.translation.data.imported_tokenizer import TGT_TOKENIZER
+from relattn.translation.config import SearchConfig
+from relattn.translation.data.imported_tokenizer import TGT_TOKENIZER, VOCABULARY, ImportedTokenizer
 from relattn.translation.data.tokenizer import TOKENIZER
-from relattn.translation.errors import InputError, require
+from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.files import output, require_outside
 from relattn.translation.formats.ctranslate2 import write as ctranslate2
 from relattn.translation.formats.ctranslate2.directory import Quantization
+from relattn.translation.formats.foreign_model import ForeignModel
 from relattn.translation.formats.parity import Report
 
-_METADATA = "metadata.json"
+_METADATA, _SENTENCEPIECE = "metadata.json", "sentencepiece.model"
+SUFFIX = ".argosmodel"
+PACKAGE = "package for Argos Translate"  # name of such a file in messages
+SEARCH = SearchConfig(length_penalty="average", alpha=0.2, early_stopping=True)  # of Argos Translate itself
 
 
 def export(bundle: Bundle, out: Path, *, quantization: Quantization, sample: Sequence[str] | int) -> Report:
@@ -46,11 +55,15 @@ def export(bundle: Bundle, out: Path, *, quantization: Quantization, sample: Seq
     """
     require_outside(out, bundle.path)
     (src, src_name), (tgt, tgt_name) = _language(bundle.src_lang), _language(bundle.tgt_lang)
-    replaceable = not out.is_file() or _is_package(out)
+    replaceable = not out.is_file() or out.stat().st_size == 0 or is_package(out)
     require(replaceable, f"{out}: not replaced, because it is not a package for Argos Translate")
     tokenizers = bundle.tokenizer.files
     if tokenizers.get(TGT_TOKENIZER, tokenizers[TOKENIZER]) != tokenizers[TOKENIZER]:
         raise InputError(f"{bundle.path}: must have one SentencePiece model for both sides, has two")
+    special = bundle.tokenizer.special
+    added = ctranslate2.added_tokens(bundle.tokenizer)
+    representable = added == (bool(special.src_begin), bool(special.src_end)) and len(special.tgt_begin) <= 1
+    require(representable, f"{bundle.path}: Argos Translate does not add the special tokens around its sources")
     metadata = {
         "package_version": "1.0",
         "argos_version": "1.9",
@@ -59,12 +72,16 @@ def export(bundle: Bundle, out: Path, *, quantization: Quantization, sample: Seq
         "to_code": tgt,
         "to_name": tgt_name,
     }
+    if special.tgt_begin:
+        metadata["target_prefix"] = bundle.tokenizer.vocabularies[1][special.tgt_begin[0]]
     with output(out) as write, tempfile.TemporaryDirectory() as directory:
         export = Path(directory) / "model"
         report = ctranslate2.export(bundle, export, quantization=quantization, sample=sample)
         content = {file.name: file.read_bytes() for file in sorted(export.iterdir())}
-        files = {f"model/{name}": data for name, data in content.items() if name not in {CARD, *tokenizers}}
-        files |= {"sentencepiece.model": content[TOKENIZER], CARD: content[CARD]}
+        files = {
+            f"model/{name}": data for name, data in content.items() if name not in {CARD, TOKENIZER, TGT_TOKENIZER}
+        }
+        files |= {_SENTENCEPIECE: content[TOKENIZER], CARD: content[CARD]}
         files[_METADATA] = (json.dumps(metadata, ensure_ascii=False, indent=4) + "\n").encode()
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as package:
@@ -74,13 +91,63 @@ def export(bundle: Bundle, out: Path, *, quantization: Quantization, sample: Seq
     return report
 
 
-def _is_package(path: Path) -> bool:
-    """Return whether a file is a zip archive with the metadata of a package, or empty."""
+def is_package(path: Path) -> bool:
+    """Return whether a file is a zip archive with the metadata of a package."""
     try:
         with zipfile.ZipFile(path) as package:
             return any(name.endswith(f"/{_METADATA}") for name in package.namelist())
     except (OSError, zipfile.BadZipFile):
-        return path.stat().st_size == 0
+        return False
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield a temporary directory with the model in a package, its tokenizer included, and the metadata.
+
+    Raises:
+        InputError: the package is damaged, has no translation model or another kind of tokenizer. An error of the block
+            names the package instead of the directory.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        model = Path(directory) / "model"
+        model.mkdir()
+        with reading(path, f"not a {PACKAGE}, or a damaged one"), zipfile.ZipFile(path) as package:
+            names = package.namelist()
+            root = next(name for name in names if name.endswith(f"/{_METADATA}")).removesuffix(_METADATA)
+            metadata = json.loads(package.read(root + _METADATA))
+            kind = metadata.get("type", "translate")
+            require(kind == "translate", f"{path}: must be a package of type translate, got {one_line(kind, 40)}")
+            tokenizer = root + _SENTENCEPIECE
+            other = " (bpe.model is not supported)" if f"{root}bpe.model" in names else ""
+            require(tokenizer in names, f"{path}: not a complete {PACKAGE}: it has no {_SENTENCEPIECE}{other}")
+            for name in names:
+                file = name.removeprefix(f"{root}model/")
+                if file and file not in (name, ".", "..") and not {*file} & {"/", "\\"}:
+                    (model / file).write_bytes(package.read(name))
+            sides = (TOKENIZER, TGT_TOKENIZER) if (model / VOCABULARY).is_file() else (TOKENIZER,)
+            for side in sides:
+                (model / side).write_bytes(package.read(tokenizer))
+        try:
+            yield model, metadata
+        except InputError as error:
+            raise InputError(str(error).replace(directory, str(path))) from error
+
+
+def with_metadata(foreign: ForeignModel, metadata: dict[str, Any]) -> ForeignModel:
+    """Return a model with the languages of its package, and with Argos Translate's search unless it is our export."""
+    codes = [str(metadata.get(name) or "") for name in ("from_code", "to_code")]
+    begin, tokenizer = metadata.get("target_prefix"), foreign.tokenizer
+    if begin and isinstance(tokenizer, ImportedTokenizer) and tokenizer.vocabulary.target_begin != [begin]:
+        vocabulary = replace(tokenizer.vocabulary, target_begin=[begin], languages={})
+        tokenizer = ImportedTokenizer(tokenizer.files[TOKENIZER], tokenizer.files[TGT_TOKENIZER], vocabulary)
+    is_ours = foreign.languages != ("", "")
+    return replace(
+        foreign,
+        toolkit="Argos Translate",
+        tokenizer=tokenizer,
+        languages=foreign.languages if is_ours else (codes[0], codes[1]),
+        search=foreign.search if is_ours else SEARCH,
+    )
 
 
 def _language(name: str) -> tuple[str, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -17,6 +18,7 @@ from relattn.translation.bundle import make_model, weights_of
 from relattn.translation.config import ModelConfig, SearchConfig
 from relattn.translation.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer, Vocabulary
 from relattn.translation.errors import InputError, one_line, reading, require
+from relattn.translation.files import require_unique_entries
 from relattn.translation.formats.names import Names
 from relattn.translation.model.transformer import SkipInitialization, Transformer
 
@@ -34,6 +36,9 @@ _OPENNMT_SETTINGS: dict[str, tuple[Any, ...]] = {
     "shared_layer_norm": (False,),
     "sliding_window": (0,),
 }
+M2M_100_LANGUAGE, NLLB_LANGUAGE = re.compile("__([a-z]{2,3})__"), re.compile("([a-z]{3}_[A-Z][a-z]{3})")
+MARIAN_LANGUAGE = re.compile(">>(.+)<<")
+NEVER_GENERATED = -1e4  # bias of a token without probability: finite in all precisions, and exp(-1e4) is 0
 SPECIALS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # defaults of OpenNMT-py and eole
 _FLOATS = torch.float16, torch.bfloat16, torch.float32, torch.float64
 _POSITIONS = "encoder.0.self_attention.attention.rel_key.weight", "src_positions.signal.weight"
@@ -55,6 +60,8 @@ class ForeignModel:
         tokenizer: tokenizer of the model.
         languages: source and target language; empty if unknown.
         search: default search.
+        notes: what differs from the toolkit, for the report.
+        adds: in a model for CTranslate2, whether CTranslate2 adds the token before each source, and the one after it.
     """
 
     toolkit: str
@@ -65,6 +72,8 @@ class ForeignModel:
     tokenizer: AnyTokenizer
     languages: tuple[str, str] = ("", "")
     search: SearchConfig = SEARCH
+    notes: tuple[str, ...] = ()
+    adds: tuple[bool, bool] = (False, False)
 
     def model(self) -> Transformer:
         """Return our model. Raises InputError if weights are missing or have other shapes."""
@@ -82,6 +91,38 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path}: must be a JSON object")
     return content
+
+
+def languages_of(pieces: Iterable[str], *patterns: re.Pattern[str]) -> dict[str, str]:
+    """Return the language tokens among some pieces, by the code of their language."""
+    matches = (match for piece in pieces for pattern in patterns if (match := pattern.fullmatch(piece)))
+    return {match[1]: match[0] for match in matches}
+
+
+def load_checkpoint(path: Path, safe: Sequence[type] = (), hint: str = "") -> Any:
+    """Return the content of a checkpoint of PyTorch. Nothing in it is executed.
+
+    Args:
+        path: the file.
+        safe: types other than tensors and plain values that it may contain.
+        hint: what a file with code may be, for the message.
+
+    Raises:
+        InputError: the file cannot be read, is damaged or names code.
+    """
+    types = torch.serialization.safe_globals(list(safe))
+    with reading(path, "not a checkpoint of PyTorch"), types, warnings.catch_warnings(action="ignore"):
+        require_unique_entries(path)
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except OSError:
+            raise
+        except Exception as error:  # of many types; its message may advise to load the file with weights_only=False
+            match = re.search(r"GLOBAL (\S+)", str(error))
+            code = match and f"it names {match[1]}, and may run code{hint}"
+            raise InputError(
+                f"{path}: not loaded: {code or 'not a checkpoint of PyTorch, or a damaged one'}"
+            ) from error
 
 
 def read_tokenizer(
@@ -235,13 +276,13 @@ def model_config(
     places = names.places(ModelConfig(encoder_layers=1, decoder_layers=1))
 
     def find(ours: str) -> Tensor | None:
-        return tensors.get(places[ours].name)
+        return tensors.get(places[ours].name) if ours in places else None
 
     needed = ("src_embedding", "embedding", "output_weight", "encoder.0.feed_forward.0.weight")
     if missing := [places[ours].name for ours in needed if find(ours) is None]:
         _require_supported(features, source)
         raise InputError(f"{source}: has no {', no '.join(missing)}")
-    for name in (places[ours].name for ours in (*needed, *_POSITIONS)):
+    for name in (places[ours].name for ours in (*needed, *_POSITIONS) if ours in places):
         shape = tuple(tensors[name].shape) if name in tensors else (1, 1)
         require(len(shape) == 2, f"{source}: {name} must have two dimensions, got shape {shape}")
     src, tgt, output, inner = (tensors[places[ours].name] for ours in needed)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,8 +12,9 @@ import yaml
 
 from relattn.translation import bundle
 from relattn.translation.config import DataConfig, Recipe, as_dict
+from relattn.translation.data.imported_tokenizer import ImportedTokenizer
 from relattn.translation.errors import InputError, require, require_language
-from relattn.translation.formats import eole, opennmt_py
+from relattn.translation.formats import argos, eole, opennmt_py, transformers
 from relattn.translation.formats.ctranslate2 import read as ctranslate2
 from relattn.translation.formats.ctranslate2.directory import MODEL, ExportSettings
 from relattn.translation.formats.ctranslate2.translator import CTranslate2Translator
@@ -37,7 +40,8 @@ def import_model(
     lines, with weights in float32, and the scores must agree.
 
     Args:
-        path: a checkpoint of OpenNMT-py, a directory of eole or one for CTranslate2.
+        path: a directory of transformers, eole or CTranslate2, a checkpoint of OpenNMT-py, or a package for Argos
+            Translate.
         out: directory of the bundle.
         tokenizer: SentencePiece model of the source, or of both sides.
         tgt_tokenizer: SentencePiece model of the target; None takes the source's.
@@ -51,11 +55,27 @@ def import_model(
             unknown; the check fails; `out` is not empty, holds something else than a bundle or cannot be written.
     """
     bundle.require_writable(out, overwrite)
-    foreign = read(path, tokenizer, tgt_tokenizer)
+    write = partial(_import, out=out, src_lang=src_lang, tgt_lang=tgt_lang, sample=sample)
+    if not (path.suffix == argos.SUFFIX or argos.is_package(path)):
+        return write(path, read(path, tokenizer, tgt_tokenizer))
+    with argos.unpacked(path) as (directory, metadata):
+        foreign = ctranslate2.read(directory, tokenizer, tgt_tokenizer)
+        return write(directory, argos.with_metadata(foreign, metadata))
+
+
+def _import(
+    path: Path, foreign: ForeignModel, *, out: Path, src_lang: str, tgt_lang: str, sample: Sequence[str] | int
+) -> Report:
+    """Check and write a model that was read from a path."""
     src_lang, tgt_lang = src_lang or foreign.languages[0], tgt_lang or foreign.languages[1]
     require(bool(src_lang and tgt_lang), f"{path}: the languages are unknown: give --src_lang and --tgt_lang")
     require_language("src_lang", src_lang)
     require_language("tgt_lang", tgt_lang)
+    if isinstance(foreign.tokenizer, ImportedTokenizer):
+        try:
+            foreign = replace(foreign, tokenizer=foreign.tokenizer.with_languages(src_lang, tgt_lang))
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
     model, config = foreign.model(), foreign.config
     sizes = " and ".join(f"{size:,}" for size in foreign.tokenizer.vocab_sizes)
     summary = (
@@ -63,6 +83,7 @@ def import_model(
         f"dim {config.dim}, feed-forward {config.feed_forward_dim:,}, {config.heads} heads; vocabularies of {sizes} "
         f"pieces; {sum(p.numel() for p in model.parameters()):,} weights"
     )
+    summary = "\n\n".join([summary, *foreign.notes])
     report = Report([summary], {})
     if (path / MODEL).is_file() and find_spec("ctranslate2") is None:
         report = Report([summary, "not checked: ctranslate2 is not installed"], {})
@@ -71,7 +92,7 @@ def import_model(
         settings = ExportSettings(
             src_lang=src_lang, tgt_lang=tgt_lang, max_length=model.max_length, search=foreign.search
         )
-        theirs = CTranslate2Translator(path, foreign.tokenizer, settings, compute_type="float32")
+        theirs = CTranslate2Translator(path, foreign.tokenizer, settings, compute_type="float32", adds=foreign.adds)
         parity = Reference(ours, check_lines(ours, sample), foreign.search).compare(theirs.log_probs, theirs)
         parity.require_close(f"{path}: not imported")
         report.parities["float32"] = parity
@@ -93,10 +114,15 @@ def read(path: Path, tokenizer: Path | None, tgt_tokenizer: Path | None) -> Fore
         reader = ctranslate2.read
     elif path.is_dir() and any(path.glob(eole.WEIGHTS)):
         reader = eole.read
+    elif transformers.is_model(path):
+        reader = transformers.read
     elif path.is_file():
         reader = opennmt_py.read
     elif path.is_dir():
-        raise InputError(f"{path}: has neither {MODEL} (CTranslate2) nor {eole.WEIGHTS} (eole)")
+        raise InputError(
+            f"{path}: has neither {MODEL} (CTranslate2) nor {eole.WEIGHTS} (eole) nor {transformers.CONFIG} with a "
+            "model_type (transformers)"
+        )
     else:
         raise InputError(f"{path}: no such file or directory")
     return reader(path, tokenizer, tgt_tokenizer)

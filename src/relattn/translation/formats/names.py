@@ -40,12 +40,14 @@ class Names:
         encoder: prefix of an encoder layer, with {} for its number, and the weights in it.
         decoder: the same for a decoder layer.
         norm: names of the weight and the bias of a layer normalisation.
+        has_biases: whether all layers must have their biases.
     """
 
     shared: Mapping[str, str]
     encoder: tuple[str, Mapping[str, str]]
     decoder: tuple[str, Mapping[str, str]]
     norm: tuple[str, str] = _LEAVES
+    has_biases: bool = False
 
     def places(self, config: ModelConfig) -> dict[str, Place]:
         """Return the place of each weight that a model of this configuration may have, by our names."""
@@ -68,7 +70,8 @@ class Names:
     ) -> dict[str, Tensor]:
         """Return the weights of our model, in float32, from the toolkit's tensors.
 
-        A missing bias becomes zeros, except in a layer normalisation, which would be of another kind without a bias.
+        A missing bias becomes zeros, unless all layers must have one, and except in a layer normalisation, which would
+        be of another kind without a bias.
 
         Args:
             tensors: the toolkit's tensors, by name.
@@ -83,7 +86,7 @@ class Names:
         for ours, shape in ((name, tensor.shape) for name, tensor in expected.items()):
             name, part, parts = places[ours]
             whole = (shape[0] * parts, *shape[1:])
-            if name not in tensors and ours.endswith("bias") and "norm" not in ours:
+            if name not in tensors and ours.endswith("bias") and "norm" not in ours and not self.has_biases:
                 state[ours] = torch.zeros(shape)
             elif name not in tensors:
                 wrong.append(f"{name} is missing")
@@ -231,4 +234,40 @@ EOLE = Names(
         | _EOLE_LAYER
         | {"residuals.1.norm.": "precontext_layernorm.", "residuals.2.norm.": "post_attention_layernorm."},
     ),
+)
+
+_TRANSFORMERS_LAYER = {
+    "self_attention.query.": "self_attn.q_proj.",
+    "self_attention.key.": "self_attn.k_proj.",
+    "self_attention.value.": "self_attn.v_proj.",
+    "self_attention.out.": "self_attn.out_proj.",
+    "feed_forward.0.": "fc1.",
+    "feed_forward.3.": "fc2.",
+    "residuals.0.norm.": "self_attn_layer_norm.",
+}
+TRANSFORMERS = Names(
+    {
+        "src_embedding": "model.encoder.embed_tokens.weight",
+        "embedding": "model.decoder.embed_tokens.weight",
+        "output_weight": "lm_head.weight",
+        "output_bias": "final_logits_bias",
+        "src_positions.signal.weight": "model.encoder.embed_positions.weight",
+        "tgt_positions.signal.weight": "model.decoder.embed_positions.weight",
+        "encoder_norm.": "model.encoder.layer_norm.",
+        "decoder_norm.": "model.decoder.layer_norm.",
+    },
+    encoder=("model.encoder.layers.{}.", _TRANSFORMERS_LAYER | {"residuals.1.norm.": "final_layer_norm."}),
+    decoder=(
+        "model.decoder.layers.{}.",
+        _TRANSFORMERS_LAYER
+        | {
+            "cross_attention.query.": "encoder_attn.q_proj.",
+            "cross_attention.key.": "encoder_attn.k_proj.",
+            "cross_attention.value.": "encoder_attn.v_proj.",
+            "cross_attention.out.": "encoder_attn.out_proj.",
+            "residuals.1.norm.": "encoder_attn_layer_norm.",
+            "residuals.2.norm.": "final_layer_norm.",
+        },
+    ),
+    has_biases=True,
 )

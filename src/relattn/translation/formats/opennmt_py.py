@@ -6,19 +6,22 @@ The weights may be in a safetensors file of the same name next to it.
 from __future__ import annotations
 
 import argparse
-import re
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from relattn.translation.bundle import read_weights
-from relattn.translation.errors import InputError, one_line, reading, require
-from relattn.translation.files import require_unique_entries
-from relattn.translation.formats.foreign_model import SPECIALS, ForeignModel, opennmt_model, require_weights, typed
+from relattn.translation.errors import InputError, one_line, require
+from relattn.translation.formats.foreign_model import (
+    SPECIALS,
+    ForeignModel,
+    load_checkpoint,
+    opennmt_model,
+    require_weights,
+    typed,
+)
 from relattn.translation.formats.names import OPENNMT_PY
 
 _SUPPORTED: dict[str, tuple[Any, ...]] = {  # values, OpenNMT-py's default first
@@ -66,19 +69,7 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
 
 def _load(path: Path) -> dict[str, Any]:
     """Return the checkpoint's entries, each of its type."""
-    options = torch.serialization.safe_globals([argparse.Namespace])
-    with reading(path, "not a checkpoint of PyTorch"), options, warnings.catch_warnings(action="ignore"):
-        require_unique_entries(path)
-        try:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-        except OSError:
-            raise
-        except Exception as error:  # of many types; its message may advise to load the file with weights_only=False
-            match = re.search(r"GLOBAL (\S+)", str(error))
-            code = match and f"it names {match[1]}, and may run code, as checkpoints older than OpenNMT-py 3"
-            raise InputError(
-                f"{path}: not loaded: {code or 'not a checkpoint of PyTorch, or a damaged one'}"
-            ) from error
+    content = load_checkpoint(path, [argparse.Namespace], ", as checkpoints older than OpenNMT-py 3")
     content = content if isinstance(content, dict) else {}
     if "model" not in content and path.with_suffix(".safetensors").is_file():
         content |= {"model": read_weights(path.with_suffix(".safetensors"))[0], "generator": {}}

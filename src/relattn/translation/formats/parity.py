@@ -130,8 +130,9 @@ class Reference:
         if max(len(mine), len(its)) + 1 >= self.translator.limit(len(src), search):
             return "cut at the length limit"
         penalty = length_penalty(search.length_penalty, search.alpha)
+        end = 1 + len(self.translator.tokenizer.special.tgt_begin)
         scores = self.translator.log_probs([src, src], [mine, its])
-        gap = sum(scores[0]) / penalty(len(mine) + 1) - sum(scores[1]) / penalty(len(its) + 1)
+        gap = sum(scores[0]) / penalty(len(mine) + end) - sum(scores[1]) / penalty(len(its) + end)
         return "near-ties" if abs(gap) < TIE else "less likely" if gap > 0 else "likelier"
 
 

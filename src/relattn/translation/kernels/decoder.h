@@ -89,7 +89,10 @@ typedef struct {
     /* (sentences, beam, capacity) finished hypotheses with their end token, best first, and their scores; -inf: none */
     int64_t *tokens;
     real *scores;
-    idx sentences, capacity, beam, best, early_stopping, bos, eos;
+    /* (given_count,) first tokens of all hypotheses, with probability 1 */
+    const int64_t *given;
+    /* early_stopping: 0 for false, 1 for true, 2 for "heuristic" */
+    idx sentences, capacity, beam, best, early_stopping, bos, eos, given_count;
 } search;
 
 #endif

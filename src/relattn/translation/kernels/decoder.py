@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -263,14 +263,17 @@ class NativeDecoder:
         return logits.transpose(0, 1), cache
 
     @torch.inference_mode()
-    def search(self, memory: Tensor, src_lengths: Tensor, limits: Tensor, rules: SearchRules) -> list[list[Hypothesis]]:
-        """Search a batch in one call of C, and return what `beam.search` returns for it without prefixes.
+    def search(
+        self, memory: Tensor, src_lengths: Tensor, limits: Tensor, rules: SearchRules, given: Sequence[int] = ()
+    ) -> list[list[Hypothesis]]:
+        """Search a batch in one call of C, and return what `beam.search` returns for it, without prefixes of sentences.
 
         Args:
             memory: (sentences, src_len, dim), output of the encoder.
             src_lengths: (sentences,) valid source positions.
             limits: (sentences,) maximum number of generated tokens.
             rules: Settings of the search.
+            given: The `rules.given` first tokens of all hypotheses.
 
         Raises:
             Diverged: The model's log-probabilities are NaN.
@@ -278,6 +281,7 @@ class NativeDecoder:
         """
         sentences, capacity, beam = len(memory), int(limits.max()), rules.beam_size
         held = self.start(memory, src_lengths, capacity).memory
+        first = torch.tensor(given, dtype=torch.long)
         banned, penalties = torch.tensor(rules.banned), rules.penalty(torch.arange(capacity + 2))
         tokens = torch.empty(sentences, beam, capacity, dtype=torch.long)
         scores = torch.empty(sentences, beam)
@@ -294,11 +298,13 @@ class NativeDecoder:
             penalties=penalties.data_ptr(),
             tokens=tokens.data_ptr(),
             scores=scores.data_ptr(),
+            given=first.data_ptr(),
+            given_count=len(first),
             sentences=sentences,
             capacity=capacity,
             beam=beam,
             best=rules.n_best,
-            early_stopping=rules.early_stopping,
+            early_stopping=(False, True, "heuristic").index(rules.early_stopping),
             bos=rules.bos,
             eos=rules.eos,
         )

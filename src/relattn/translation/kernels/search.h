@@ -80,10 +80,12 @@ static void add_finished(const search *a, idx sentence, const int64_t *tokens, i
 
 /* Return whether the best hypotheses of a sentence are final. Penalties do not decrease with the length, so the score
    of an unfinished hypothesis is at most its log-probability divided by the penalty at the limit. */
-static int is_done(const search *a, idx sentence, real best) {
-    const real *scores = a->scores + sentence * a->beam;
+static int is_done(const search *a, idx sentence, real best, idx length) {
+    const real *scores = a->scores + sentence * a->beam, worst = scores[a->beam - 1];
     const real max_score = best / a->penalties[a->limits[sentence]];
-    return scores[a->best - 1] >= max_score || (a->early_stopping && scores[a->beam - 1] > -INFINITY);
+    if (a->early_stopping == 2)
+        return !(best > -INFINITY) || (worst > -INFINITY && worst >= best / a->penalties[length]);
+    return scores[a->best - 1] >= max_score || (a->early_stopping && worst > -INFINITY);
 }
 
 /* Extend the hypotheses of a sentence to `length` tokens. Return 1 if the sentence is still active, 0 if it is
@@ -115,7 +117,8 @@ static int advance_sentence(const search *a, search_state *s, idx batch_index, i
         s->next.parents[first + w] = 0;
     }
     s->next.sentences[batch_index] = sentence;
-    return !is_done(a, sentence, log_probs[0]);
+    if (length <= a->given_count) log_probs[0] = 0;
+    return !is_done(a, sentence, log_probs[0], length);
 }
 
 /* Move the last active sentences to the indices of finished ones. Return the number of active sentences. */
@@ -201,7 +204,8 @@ static int run_search(const search *a, search_state *s, arguments step, char *is
         if (!*block && !(*block = allocate_large_pages(step.rows * cache_row_size(&step) * (idx)sizeof(real))))
             return -2;
         for (idx i = 0; i < step.rows; i++)
-            s->forced_tokens[i] = a->limits[s->current.sentences[i / rows_per_sentence]] == length ? a->eos : -1;
+            s->forced_tokens[i] = length <= a->given_count ? a->given[length - 1]
+                                : a->limits[s->current.sentences[i / rows_per_sentence]] == length ? a->eos : -1;
         relattn_step(&step);
         for (idx batch_index = 0; batch_index < num_active; batch_index++) {
             const int status = advance_sentence(a, s, batch_index, rows_per_sentence, step.best, length);

@@ -14,7 +14,8 @@ rest of the batch. Sentences that are done leave the batch at once.
 
 With `early_stopping` a sentence is also done once `beam` of its hypotheses have finished, and an end counts only among
 the `beam` best candidates of a step. This is how fairseq and CTranslate2 search. It is faster, and may miss better
-translations.
+translations. With "heuristic", a sentence is done once `beam` of its hypotheses have finished and no live hypothesis of
+t tokens has a better L / lp(t). This is the default of transformers.
 
 Translations may have to begin with given tokens, which the model reads in one pass, and then with a given text
 (`Spelling`), whose tokens are searched: a hypothesis is extended by the tokens that agree with the rest of the text.
@@ -46,26 +47,26 @@ BLOCK = 64  # columns of a row of logits whose maximum is computed first
 PREFIX_TOKENS = 512  # prefix tokens per pass of the model, which bounds the memory of their logits
 
 
-def read_prefixes(step: Step, cache: Any, prefixes: Tensor, bos: int) -> tuple[Tensor, Tensor, Any]:
+def read_prefixes(step: Step, cache: Any, prefixes: Tensor, rules: SearchRules) -> tuple[Tensor, Tensor, Any]:
     """Run the model on the first tokens of each translation.
 
     Args:
         step: model.
         cache: cache before the first token.
         prefixes: (rows, length) tokens; the length may be 0.
-        bos: token that the decoder starts with.
+        rules: settings of the search.
 
     Returns:
         Logits (rows, vocab) of the token after each prefix, log-probabilities (rows,) of the prefixes, and the cache.
     """
-    inputs = F.pad(prefixes, (1, 0), value=bos)
+    inputs = F.pad(prefixes, (1, 0), value=rules.bos)
     log_prob = torch.zeros(len(prefixes), device=prefixes.device)
     new = max(1, PREFIX_TOKENS // max(1, len(prefixes)))
     for at in range(0, inputs.shape[1], new):
         logits, cache = step(inputs[:, at : at + new], cache)
         following = prefixes[:, at : at + new]
         log_probs = logits[:, : following.shape[1]].float().log_softmax(-1)
-        log_prob += log_probs.gather(-1, following[..., None]).sum((1, 2))
+        log_prob += log_probs.gather(-1, following[..., None])[:, max(0, rules.given - at) :].sum((1, 2))
     if bool(log_prob.isnan().any()):
         raise Diverged(DIVERGED)
     return logits[:, -1], log_prob, cache
@@ -221,6 +222,10 @@ def _topk_by_blocks(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def is_final(state: SearchState, rules: SearchRules) -> Tensor:
     """Return (live,) True for sentences whose n best hypotheses are final. At its limit a sentence is always done."""
     best = state.log_prob.amax(dim=1)
+    if rules.early_stopping == "heuristic":
+        reached = best / rules.penalty(torch.full_like(state.limits, state.tokens.shape[-1]))
+        worst = state.finished_scores[:, -1]
+        return ((worst > NEVER) & (worst >= reached)) | (best == NEVER)
     next_length = torch.full_like(state.limits, state.tokens.shape[-1] + 1)
     bound = torch.maximum(best / rules.penalty(next_length), best / rules.penalty(state.limits))
     final = state.finished_scores[:, rules.n_best - 1] >= bound
@@ -252,7 +257,7 @@ def search(
         Diverged: the model's log-probabilities are NaN, as after training diverged.
     """
     results: list[list[Hypothesis]] = [[]] * len(limits)
-    logits, log_prob, cache = read_prefixes(step, cache, prefixes, rules.bos)
+    logits, log_prob, cache = read_prefixes(step, cache, prefixes, rules)
     state = start(limits, rules, prefixes, log_prob, spellings)
     while True:
         width = state.tokens.shape[1]

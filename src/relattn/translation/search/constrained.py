@@ -106,7 +106,7 @@ def search(
         Diverged: the model's log-probabilities are NaN, as after training diverged.
     """
     device = prefixes.device
-    logits, start, cache = read_prefixes(step, cache, prefixes, rules.bos)
+    logits, start, cache = read_prefixes(step, cache, prefixes, rules)
     results: list[list[Hypothesis]] = [[] for _ in requests]
     active = {}
     for i, (request, log_prob) in enumerate(zip(requests, start.tolist(), strict=True)):
@@ -204,8 +204,11 @@ def _is_final(finished: list[Hypothesis], unfinished: list[PartialHypothesis], l
     """Return whether the n best hypotheses of a sentence are final, as `beam.is_final` does."""
     if len(finished) < rules.n_best:
         return not unfinished and bool(finished)
+    best = max((hypothesis.log_prob for hypothesis in unfinished), default=NEVER)
+    if rules.early_stopping == "heuristic" and unfinished:
+        reached = best / float(rules.penalty(torch.tensor(len(unfinished[0].tokens))))
+        return len(finished) == rules.beam_size and finished[-1].score >= reached
     if rules.early_stopping and len(finished) == rules.beam_size:
         return True
-    best = max((hypothesis.log_prob for hypothesis in unfinished), default=NEVER)
     lengths = torch.tensor([len(unfinished[0].tokens) + 1 if unfinished else limit, limit])
     return finished[rules.n_best - 1].score >= max(best / penalty for penalty in rules.penalty(lengths).tolist())

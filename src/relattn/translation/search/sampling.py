@@ -45,7 +45,7 @@ def sample(
     Raises:
         Diverged: the model's log-probabilities are NaN, as after training diverged.
     """
-    logits, log_prob, cache = read_prefixes(step, cache, prefixes, rules.bos)
+    logits, log_prob, cache = read_prefixes(step, cache, prefixes, rules)
     tokens, totals = prefixes.tolist(), log_prob.double()
     rows = torch.arange(len(limits), device=limits.device)  # rows without an end of sentence
     left = torch.tensor(sizes(spellings) or [0] * len(limits), device=limits.device)  # bytes to spell, of all rows

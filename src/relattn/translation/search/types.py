@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from relattn.translation.search.length_penalty import LengthPenalty
 if TYPE_CHECKING:
     from torch import Tensor
 
+EarlyStopping = bool | Literal["heuristic"]
 NEVER = float("-inf")
 DIVERGED = "the model's log-probabilities are NaN: training diverged or the weights are damaged"
 
@@ -111,7 +112,9 @@ class SearchRules:
         banned: tokens that are never generated, such as padding.
         penalty: length penalty.
         n_best: number of finished hypotheses that must be final before a sentence is done.
-        early_stopping: a sentence is done as soon as `beam_size` hypotheses have finished.
+        early_stopping: whether a sentence is done as soon as `beam_size` hypotheses have finished; "heuristic": as soon
+            as the best live one is also no better than these at its present length.
+        given: number of first tokens of each prefix that belong to the model. They have probability 1.
         no_repeat_ngram, repetition_penalty: rules against repetition, as in `SearchConfig`.
     """
 
@@ -121,7 +124,8 @@ class SearchRules:
     banned: Sequence[int]
     penalty: LengthPenalty
     n_best: int = 1
-    early_stopping: bool = False
+    early_stopping: EarlyStopping = False
+    given: int = 0
     no_repeat_ngram: int = 0
     repetition_penalty: float = 1.0
 

@@ -24,7 +24,7 @@ def learning_rate(step: int, dim: int, warmup_steps: int, *, factor: float = 1.0
 
 def summed_loss(model: nn.Module, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
     """Return the cross entropy summed over the target tokens of a batch, in nats, a scalar."""
-    logits = model(batch.src, batch.src_lengths, batch.tgt_in).float()
+    logits = batch.logits(model).float()
     positions = torch.arange(batch.tgt_out.shape[1], device=logits.device)
     return F.cross_entropy(
         logits.flatten(0, 1),

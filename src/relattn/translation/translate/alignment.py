@@ -64,4 +64,4 @@ def attention(model: Transformer | Ensemble, batch: Batch) -> Tensor:
     finally:
         for hook in hooks:
             hook.remove()
-    return torch.stack(weights).mean(0)
+    return torch.stack(weights).mean(0)[:, -batch.tgt_out.shape[1] :]

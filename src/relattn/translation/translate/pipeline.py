@@ -168,7 +168,7 @@ class Translator(ABC):
             src_ids.append(self._encode_source(source, f"source line {number}"))
             require_readable(target, f"target line {number}")
             tgt_ids.append(self.tokenizer.encode_target(target))
-            self._require_held(len(tgt_ids[-1]), 1, f"target line {number}")
+            self._require_held(len(tgt_ids[-1]), self.tokenizer.special.per_target, f"target line {number}")
         return src_ids, tgt_ids
 
     def _encode_source(self, line: str, where: str) -> list[int]:
@@ -350,11 +350,11 @@ class Translator(ABC):
             sides = [pairs[i][0].src_ids for i in aligned], [pairs[i][1].tokens for i in aligned]
             for i, links in zip(aligned, self.align_batch(*sides), strict=True):
                 alignments[i] = links
-        penalty = length_penalty(search.length_penalty, search.alpha)
+        penalty, given = length_penalty(search.length_penalty, search.alpha), len(self.tokenizer.special.tgt_begin)
         translations: dict[int, list[Translation]] = {request.number: [] for request in requests}
         for (request, hypothesis), alignment in zip(pairs, alignments, strict=True):
             length = len(hypothesis.tokens) + 1
-            mean = hypothesis.score * penalty(length) / length
+            mean = hypothesis.score * penalty(length + given) / length
             score_confidence = confidence(mean, self.calibration)
             text = self.tokenizer.decode(hypothesis.tokens)
             translations[request.number].append(
@@ -373,7 +373,7 @@ class Translator(ABC):
         self, number: int, line: str, src_ids: list[int], prefix: str, options: TranslateOptions, search: SearchConfig
     ) -> Request:
         """Return the request of a line. Raises InputError if its prefix and its terms leave no room."""
-        encode, max_length = self.tokenizer.encode_target, self.max_length
+        encode, max_length = self.tokenizer.encode_target, self._max_target
         prefix_ids, spelling = self._prefixes.encode(prefix) if prefix else ([], None)
         terms = options.glossary.find(line) if options.glossary else []
         phrases = tuple(tuple(encode(words)) for words in terms)
@@ -392,12 +392,17 @@ class Translator(ABC):
     def limit(self, src_pieces: int, search: SearchConfig | None = None) -> int:
         """Return the maximum number of generated tokens for so many source pieces, end of sentence included."""
         search_limit = _limit(src_pieces, search or self.search)
-        return search_limit if self.max_length is None else min(search_limit, self.max_length)
+        return search_limit if self._max_target is None else min(search_limit, self._max_target)
+
+    @property
+    def _max_target(self) -> int | None:
+        """Maximum number of tokens of a translation that the model holds, end of sentence included."""
+        return None if self.max_length is None else self.max_length - len(self.tokenizer.special.tgt_begin)
 
     def _warn_if_cut(self, request: Request, best: Translation, search: SearchConfig) -> None:
         """Warn if a translation ended because the model can hold no more. The search's own limit ends repetition."""
         limit = request.limit
-        cut = limit == self.max_length and len(best.tokens) + 1 == limit
+        cut = limit == self._max_target and len(best.tokens) + 1 == limit
         if cut and limit < _limit(len(request.src_ids), search):
             _log.warning(
                 "line %d: its translation was cut at %d pieces, the most this model can hold", request.number, limit

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -107,6 +108,10 @@ class TorchTranslator(Translator):
     ) -> list[list[Hypothesis]]:
         """Search for requests whose prefixes have the same length, and all or none of which have a text or phrases."""
         special = self.tokenizer.special
+        given = list(special.tgt_begin)
+        if given:  # they are the first tokens of each prefix
+            count = len(given)
+            requests = [replace(each, prefix=given + each.prefix, limit=each.limit + count) for each in requests]
         longest = max(request.limit for request in requests)
         decoder = self.model if longest > MOST_POSITIONS else self._decoder
         step = decoder.step
@@ -120,16 +125,19 @@ class TorchTranslator(Translator):
             early_stopping=search.early_stopping,
             no_repeat_ngram=search.no_repeat_ngram,
             repetition_penalty=search.repetition_penalty,
+            given=len(given),
         )
         src = [self._tensor([*special.src_begin, *request.src_ids, *special.src_end]) for request in requests]
         src_lengths = self._tensor([len(row) for row in src])
         limits = self._tensor([request.limit for request in requests])
         prefixes = self._tensor([request.prefix for request in requests])
         memory = decoder.encode(pad_sequence(src, batch_first=True, padding_value=special.pad), src_lengths)
-        constrains = requests[0].prefix or requests[0].spelling or requests[0].phrases or rules.restrains
+        constrains = (
+            len(requests[0].prefix) > len(given) or requests[0].spelling or requests[0].phrases or rules.restrains
+        )
         is_plain = options.sampling is None and not constrains
         if isinstance(decoder, NativeDecoder) and is_plain:
-            return decoder.search(memory, src_lengths, limits, rules)
+            return _without(given, decoder.search(memory, src_lengths, limits, rules, given))
         cache = decoder.start(memory, src_lengths, longest)
         spellings = [request.spelling for request in requests] if requests[0].spelling else []
         if options.sampling is not None:
@@ -142,10 +150,11 @@ class TorchTranslator(Translator):
             cache = cache.select(rows)
             spelled = [spelling for spelling in spellings for _ in range(options.n_best)]
             drawn = sample(step, cache, limits[rows], rules, prefixes[rows], options.sampling, numbers, spelled)
-            return [drawn[i : i + options.n_best] for i in range(0, len(drawn), options.n_best)]
+            n = options.n_best
+            return _without(given, [drawn[i : i + n] for i in range(0, len(drawn), n)])
         if requests[0].phrases:
-            return constrained.search(step, cache, requests, rules, prefixes, self._continues_word)
-        return beam.search(step, cache, limits, rules, prefixes, spellings)
+            return _without(given, constrained.search(step, cache, requests, rules, prefixes, self._continues_word))
+        return _without(given, beam.search(step, cache, limits, rules, prefixes, spellings))
 
     @cached_property
     def _decoder(self) -> Any:
@@ -164,7 +173,7 @@ class TorchTranslator(Translator):
     def log_probs(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[list[float]]:
         scores: list[list[float]] = [[]] * len(src_ids)
         for chosen, batch in self._batches(src_ids, tgt_ids):
-            log_probs = self.model(batch.src, batch.src_lengths, batch.tgt_in).float().log_softmax(-1)
+            log_probs = batch.logits(self.model).float().log_softmax(-1)
             by_piece = log_probs.gather(-1, batch.tgt_out[..., None])[..., 0]  # (rows, tgt_len)
             for i, row, length in zip(chosen, by_piece.tolist(), batch.tgt_lengths.tolist(), strict=True):
                 scores[i] = row[:length]
@@ -190,3 +199,10 @@ class TorchTranslator(Translator):
             chosen = indices.tolist()
             sides = [src_ids[i] for i in chosen], [tgt_ids[i] for i in chosen]
             yield chosen, collate(*sides, self.tokenizer.special).to(self.device)
+
+
+def _without(given: Sequence[int], hypotheses: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
+    """Return the hypotheses of each sentence without their first tokens, which are given."""
+    if not given:
+        return hypotheses
+    return [[replace(each, tokens=each.tokens[len(given) :]) for each in sentence] for sentence in hypotheses]

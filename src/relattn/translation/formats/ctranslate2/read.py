@@ -1,4 +1,4 @@
-"""Read a directory for CTranslate2, written by OpenNMT-tf, OpenNMT-py, eole or relattn.
+"""Read a directory for CTranslate2, written by any of its converters or by relattn.
 
 CTranslate2 3 moved the special tokens from model.bin to config.json (version 6 of model.bin), and renamed settings
 (revision 5 of the model). Models of earlier versions are read by the current names.
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from relattn.translation.data.imported_tokenizer import AnyTokenizer, tokenizer_in
 from relattn.translation.data.tokenizer import TOKENIZER
@@ -29,8 +30,13 @@ from relattn.translation.formats.ctranslate2.directory import (
 )
 from relattn.translation.formats.ctranslate2.model_bin import ModelFile, read_model, weights
 from relattn.translation.formats.foreign_model import (
+    M2M_100_LANGUAGE,
+    MARIAN_LANGUAGE,
+    NEVER_GENERATED,
+    NLLB_LANGUAGE,
     SEARCH,
     ForeignModel,
+    languages_of,
     model_config,
     read_json,
     read_tokenizer,
@@ -43,17 +49,21 @@ _KINDS = {"TransformerSpec": 0, "TransformerBase": 8, "TransformerBig": 16}  # a
 _ACTIVATIONS = {number: name for name, number in CTRANSLATE2_ACTIVATIONS.items()}
 _EPSILON = 1e-5  # default of layer normalisation
 _TABLES = tuple(CTRANSLATE2.shared[f"{side}_positions.signal.weight"] for side in ("src", "tgt"))
+_ZERO_START = "decoder/start_from_zero_embedding"
 _SINUSOIDS = 4096  # positions of a model whose sinusoids CTranslate2 computes
 _EQUAL = {  # settings that must be equal in encoder and decoder: the default, and the feature otherwise
     "num_heads": (0, "other heads"),
     "pre_norm": (1, "norms in other places"),
     "activation": (0, "another activation"),
-    "scale_embeddings": (1, "another scale of embeddings"),
 }
-_IGNORED = "embeddings_merge|alignment_layer|alignment_heads|alibi_use_positive_positions|scale_alibi"
+_IGNORED = (
+    "scale_embeddings|start_from_zero_embedding|embeddings_merge|alignment_layer|alignment_heads|"
+    "alibi_use_positive_positions|scale_alibi"
+)
+_STARTS = "<pad>", "<start>", "<zeros>"  # names of a first target token without an embedding
+_SPM_FILES = (("source.spm", "target.spm"), *((name,) for name in ("sentencepiece.bpe.model", "sentencepiece.model")))
 _SWITCHES = {  # settings that must be off, and the feature otherwise
     "decoder/alibi": "ALiBi's positions",
-    "decoder/start_from_zero_embedding": "a first target token without an embedding",
     "encoder/multi_query_attention": "fewer heads of keys than of queries",
     "decoder/multi_query_attention": "fewer heads of keys than of queries",
 }
@@ -112,38 +122,35 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
     require(isinstance(unknown, str), f"{path / CONFIG}: unk_token must be a string, got {one_line(unknown, 40)}")
     require_weights({name: tensor for name, tensor in tensors.items() if _explain(name) == name}, source)
     tensors, number = _with_positions(tensors), partial(_number, source, tensors)
+    scale = _scale(source, tensors)
+    starts_from_zeros = bool(number(_ZERO_START))
+    is_ours = file.version >= 6 and read_settings(path) is not None
+    vocabulary: dict[str, Any] = {} if is_ours else _vocabulary(path, config, starts_from_zeros)
+    if starts_from_zeros and not is_ours:
+        tensors = _with_start(tensors, vocabulary)
     epsilon = config.get("layer_norm_epsilon")
     model = model_config(
         CTRANSLATE2,
         tensors,
         source,
-        unsupported=_unsupported(tensors, number),
+        unsupported=[*_unsupported(tensors, number), *([] if scale is not None else ["another scale of embeddings"])],
         explain=_explain,
         heads=number("encoder/num_heads"),
         norm="pre" if number("encoder/pre_norm", 1) else "post",
         activation=_ACTIVATIONS.get(number("encoder/activation"), "relu"),
-        scaled_embeddings=bool(number("encoder/scale_embeddings", 1)),
+        scaled_embeddings=bool(scale),
         norm_epsilon=typed(path / CONFIG, "layer_norm_epsilon", _EPSILON if epsilon is None else epsilon, float),
     )
-    if file.version >= 6 and (ours := read_settings(path)) is not None:
+    if is_ours:
+        ours = read_settings(path)
+        assert ours is not None
         tokenizer: AnyTokenizer = tokenizer_in(path)
         languages, search = (ours.src_lang, ours.tgt_lang), ours.search
     else:
-        begin, end = (config.get(name, _TOKENS[name]) for name in ("bos_token", "eos_token"))
-        src_pieces, tgt_pieces = read_vocabularies(path, unknown)
-        own = path / TOKENIZER
-        tokenizer = read_tokenizer(
-            path,
-            src_tokenizer or (own if own.is_file() else None),
-            tgt_tokenizer,
-            source=src_pieces,
-            target=tgt_pieces,
-            start=config.get("decoder_start_token", "<s>"),
-            end=end,
-            unknown=unknown,
-            source_begin=[begin] if config.get("add_source_bos") else [],
-            source_end=[end] if config.get("add_source_eos") else [],
-        )
+        names = next((names for names in [(TOKENIZER,), *_SPM_FILES] if (path / names[0]).is_file()), None)
+        if src_tokenizer is None and names is not None:
+            src_tokenizer, tgt_tokenizer = path / names[0], tgt_tokenizer or path / names[-1]
+        tokenizer = read_tokenizer(path, src_tokenizer, tgt_tokenizer, **vocabulary)
         languages, search = ("", ""), SEARCH
     return ForeignModel(
         toolkit="CTranslate2",
@@ -154,7 +161,67 @@ def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> 
         tokenizer=tokenizer,
         languages=languages,
         search=search,
+        adds=(bool(config.get("add_source_bos")), bool(config.get("add_source_eos"))),
     )
+
+
+def _vocabulary(path: Path, config: Mapping[str, Any], starts_from_zeros: bool) -> dict[str, Any]:
+    """Return fields of a `Vocabulary`.
+
+    Converters of Marian and transformers leave the end after a source to the caller, and all leave language tokens.
+    """
+    begin, end, unknown = (config.get(name, _TOKENS[name]) for name in ("bos_token", "eos_token", "unk_token"))
+    source, target = read_vocabularies(path, unknown)
+    start = config.get("decoder_start_token", "<s>")
+    around: dict[str, Any] = {
+        "source_begin": [begin] if config.get("add_source_bos") else [],
+        "source_end": [end] if config.get("add_source_eos") else [],
+    }
+    languages = languages_of(source, MARIAN_LANGUAGE) if starts_from_zeros else {}
+    if starts_from_zeros:
+        around["source_end"] = [end]
+    elif start == end and not around["source_begin"]:  # of fairseq
+        languages = languages_of(source, M2M_100_LANGUAGE, NLLB_LANGUAGE)
+    if languages:
+        token = next(iter(languages.values()))
+        around |= {"source_begin": [token], "source_end": [end], "languages": languages}
+        around |= {} if starts_from_zeros else {"target_begin": [token]}
+    return {"source": source, "target": target, "start": start, "end": end, "unknown": unknown, **around}
+
+
+def _with_start(tensors: dict[str, Tensor], vocabulary: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the weights with one more piece, whose embedding is zeros, and let it start the decoder.
+
+    The piece has no probability. It is also in the source's vocabulary if both sides have the same one.
+    """
+    start = next(name for name in _STARTS if name not in vocabulary["target"])
+    sides = ["target", "source"] if vocabulary["source"] == vocabulary["target"] else ["target"]
+    vocabulary |= {"start": start, **{side: [*vocabulary[side], start] for side in sides}}
+    names = {"target": ("embedding", "output_weight"), "source": ("src_embedding",)}
+    matrices = [CTRANSLATE2.shared[name] for side in sides for name in names[side]]
+    tensors = {name: functional.pad(x, (0, 0, 0, 1)) if name in matrices else x for name, x in tensors.items()}
+    bias = CTRANSLATE2.shared["output_bias"]
+    old = tensors.get(bias, torch.zeros(len(vocabulary["target"]) - 1))
+    return {**tensors, bias: functional.pad(old, (0, 1), value=NEVER_GENERATED)}
+
+
+def _scale(source: Path, tensors: Mapping[str, Tensor]) -> bool | None:
+    """Return whether embeddings are multiplied by √dim; None if by another number or not by the same on both sides.
+
+    The setting is a switch, or the number itself.
+    """
+    found = set()
+    for stack, matrix in (("encoder", "src_embedding"), ("decoder", "embedding")):
+        value = tensors.get(f"{stack}/scale_embeddings", torch.tensor(1))
+        embedding = tensors.get(CTRANSLATE2.shared[matrix])
+        require(value.numel() == 1, f"{source}: {stack}/scale_embeddings must be one number, got {value.numel()}")
+        root = math.sqrt(embedding.shape[-1]) if embedding is not None and embedding.dim() else 1.0
+        if value.is_floating_point():
+            is_root, is_one = (math.isclose(float(value), number, rel_tol=1e-5) for number in (root, 1.0))
+            found.add(True if is_root else False if is_one else None)
+        else:
+            found.add(bool(value))
+    return found.pop() if len(found) == 1 else None
 
 
 def _with_current_names(tensors: dict[str, Tensor], file: ModelFile) -> dict[str, Tensor]:

@@ -24,6 +24,7 @@ from relattn.translation.formats.ctranslate2.directory import (
     MODEL,
     SECTION,
     ExportSettings,
+    read_config,
     read_settings,
     read_vocabularies,
 )
@@ -44,6 +45,7 @@ class CTranslate2Translator(Translator):
         device: "cpu", "cuda" or "cuda:1".
         threads: number of CPU threads; None takes CTranslate2's default.
         compute_type: type that CTranslate2 computes in; "default" is that of the weights.
+        adds: whether CTranslate2 adds the token before each source, and the one after it; None reads config.json.
 
     Raises:
         InputError: the vocabulary is not the tokenizer's, ctranslate2 is not installed, or it cannot use the model or
@@ -61,6 +63,7 @@ class CTranslate2Translator(Translator):
         device: str = "cpu",
         threads: int | None = None,
         compute_type: str = "default",
+        adds: tuple[bool, bool] | None = None,
     ) -> None:
         super().__init__(
             tokenizer,
@@ -69,9 +72,16 @@ class CTranslate2Translator(Translator):
             max_length=settings.max_length,
             calibration=settings.calibration,
         )
-        if tokenizer.vocabularies != read_vocabularies(path, tokenizer.unknown_piece):
-            raise InputError(f"{path}: the tokenizer and the vocabulary must have the same pieces")
+        for own, its in zip(tokenizer.vocabularies, read_vocabularies(path, tokenizer.unknown_piece), strict=True):
+            # an imported model may have one more piece than CTranslate2, which the decoder starts with
+            if own[: len(its)] != its or len(own) > len(its) + 1:
+                raise InputError(f"{path}: the tokenizer and the vocabulary must have the same pieces")
         self._src_pieces, self._tgt_pieces = tokenizer.vocabularies
+        special, config = tokenizer.special, read_config(path)
+        adds_begin, adds_end = adds or (bool(config.get(f"add_source_{name}")) for name in ("bos", "eos"))
+        self._begin = [self._src_pieces[i] for i in special.src_begin[int(adds_begin) :]]
+        self._end = [self._src_pieces[i] for i in special.src_end[: len(special.src_end) - adds_end]]
+        self._tgt_begin = [self._tgt_pieces[i] for i in special.tgt_begin]
         self._ids = {piece: i for i, piece in enumerate(self._tgt_pieces)}
         kind, _, index = device.partition(":")
         require_installed("ctranslate2", extra="export")
@@ -108,13 +118,13 @@ class CTranslate2Translator(Translator):
 
     def log_probs(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[list[float]]:
         results = self._model.score_batch(
-            _pieces(self._src_pieces, src_ids),
-            _pieces(self._tgt_pieces, tgt_ids),
+            self._sources(src_ids),
+            [self._tgt_begin + row for row in _pieces(self._tgt_pieces, tgt_ids)],
             max_batch_size=MAX_TOKENS,
             batch_type="tokens",
             max_input_length=0,
         )
-        return [result.log_probs for result in results]
+        return [result.log_probs[len(self._tgt_begin) :] for result in results]
 
     def align_batch(
         self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]
@@ -125,8 +135,10 @@ class CTranslate2Translator(Translator):
         self, src_ids: Sequence[Sequence[int]], limit: int, search: SearchConfig, n: int
     ) -> list[list[Hypothesis]]:
         """Return the n best translations of each source, of at most `limit` tokens with the end of sentence."""
+        given = len(self._tgt_begin)
         results = self._model.translate_batch(
-            _pieces(self._src_pieces, src_ids),
+            self._sources(src_ids),
+            target_prefix=[self._tgt_begin] * len(src_ids) if given else None,
             beam_size=search.beam_size,
             num_hypotheses=n,
             length_penalty=0.0 if search.length_penalty == "none" else search.alpha,
@@ -134,16 +146,20 @@ class CTranslate2Translator(Translator):
             repetition_penalty=search.repetition_penalty,
             max_input_length=0,
             min_decoding_length=0,
-            max_decoding_length=max(1, limit - 1),
+            max_decoding_length=max(1, limit - 1) + given,
             return_scores=True,
         )
         return [
             [
-                Hypothesis([self._ids[piece] for piece in pieces], score)
+                Hypothesis([self._ids[piece] for piece in pieces[given:]], score)
                 for pieces, score in zip(result.hypotheses, result.scores, strict=True)
             ]
             for result in results
         ]
+
+    def _sources(self, src_ids: Sequence[Sequence[int]]) -> list[list[str]]:
+        """Return the pieces of sources, with those special tokens around them that CTranslate2 does not add."""
+        return [[*self._begin, *row, *self._end] for row in _pieces(self._src_pieces, src_ids)]
 
 
 def load(path: str | Path, *, device: str = "cpu", threads: int | None = None) -> CTranslate2Translator:

@@ -24,6 +24,7 @@ from torch import Tensor
 from relattn.translation.bundle import CARD, TOKENIZER_FILES, Bundle, weights_of
 from relattn.translation.config import SearchConfig, as_dict
 from relattn.translation.config.positions import ClippedTables, LearnedVectors, Sinusoids
+from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.errors import require_installed
 from relattn.translation.files import putting, require_outside, require_replaceable
 from relattn.translation.formats.ctranslate2.directory import (
@@ -100,17 +101,25 @@ def ctranslate2_search(search: SearchConfig, length: float) -> SearchConfig:
     return replace(search, length_penalty="average", alpha=round(search.alpha * length / (length + 5), 3))
 
 
+def added_tokens(tokenizer: AnyTokenizer) -> tuple[bool, bool]:
+    """Return whether CTranslate2 adds the token before each source, and the one after it, which is the end only."""
+    special, (source, target) = tokenizer.special, tokenizer.vocabularies
+    ends = [source[i] for i in special.src_end] == [target[special.eos]]
+    return len(special.src_begin) == 1 and (ends or not special.src_end), ends
+
+
 def _write(out: Path, bundle: Bundle, model: Transformer, search: SearchConfig, weights: Quantization) -> None:
     """Write the files of an export, except the card, in a new directory."""
     config, tokenizer, special = bundle.model, bundle.tokenizer, bundle.tokenizer.special
+    adds_begin, adds_end = added_tokens(tokenizer)
     src_pieces, tgt_pieces = tokenizer.vocabularies
     spec = _spec(model)
     spec.register_source_vocabulary(src_pieces)
     spec.register_target_vocabulary(tgt_pieces)
-    spec.config.bos_token = src_pieces[special.src_begin[0]] if special.src_begin else tgt_pieces[special.bos]
+    spec.config.bos_token = src_pieces[special.src_begin[0]] if adds_begin else tgt_pieces[special.bos]
     spec.config.eos_token, spec.config.decoder_start_token = tgt_pieces[special.eos], tgt_pieces[special.bos]
     spec.config.unk_token = tokenizer.unknown_piece
-    spec.config.add_source_bos, spec.config.add_source_eos = bool(special.src_begin), bool(special.src_end)
+    spec.config.add_source_bos, spec.config.add_source_eos = adds_begin, adds_end
     spec.config.layer_norm_epsilon = config.norm_epsilon
     settings = ExportSettings(
         src_lang=bundle.src_lang,

@@ -1,0 +1,284 @@
+"""Models of transformers' own classes, imported and compared with transformers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from ctranslate2.converters import TransformersConverter
+from transformers import M2M100ForConditionalGeneration
+
+from relattn.translation import bundle, load
+from relattn.translation.analysis.attention import inspect
+from relattn.translation.commands import main as cli
+from relattn.translation.config import SearchConfig
+from relattn.translation.data.batching import collate
+from relattn.translation.errors import InputError
+from relattn.translation.formats import argos, onnx
+from relattn.translation.formats.ctranslate2 import write as ctranslate2
+from relattn.translation.formats.import_model import import_model
+from relattn.translation.search.types import SamplingOptions
+from relattn.translation.training.objective import summed_loss
+from relattn.translation.translate.glossary import Glossary
+from relattn.translation.translate.options import TranslateOptions
+from tests.translation.formats import transformers_models as models
+from tests.translation.formats.bundles import LINES, random_lines
+
+TEXT = [*LINES, *random_lines(range(1, 13))]
+CASES: dict[str, tuple[Any, dict[str, Any], tuple[str, str]]] = {
+    "marian": (models.marian, {"generation": {"renormalize_logits": True}}, ("en", "de")),
+    "marian to several languages": (
+        models.marian,
+        {"languages": ("deu", "fra"), "activation_function": "relu", "scale_embedding": False, "draw": (0.2, 3.0)},
+        ("en", "fra"),
+    ),
+    "marian with two vocabularies": (
+        models.marian,
+        {"separate": True, "activation_function": "gelu_new", "draw": (0.2, 4.0)},
+        ("en", "de"),
+    ),
+    "m2m_100": (models.m2m_100, {}, ("en", "de")),
+    "nllb": (models.nllb, {"generation": {"early_stopping": False, "length_penalty": 0.6}}, ("eng_Latn", "deu_Latn")),
+    "nllb, legacy": (models.nllb, {"legacy": True, "scale_embedding": False}, ("eng_Latn", "deu_Latn")),
+}
+
+
+def run_import(path: Path, out: Path, src_lang: str = "", tgt_lang: str = "", **options: Any) -> bundle.Bundle:
+    defaults = {"tokenizer": None, "tgt_tokenizer": None, "sample": 3}
+    import_model(path, out, **{**defaults, **options, "src_lang": src_lang, "tgt_lang": tgt_lang})
+    return bundle.read_bundle(out)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_imported_models_agree_with_transformers(tmp_path, case):
+    make, options, (src_lang, tgt_lang) = CASES[case]
+    theirs, tokenizer = make(tmp_path / "model", **options)
+    parts = run_import(tmp_path / "model", tmp_path / "bundle", src_lang, tgt_lang)
+    ours, in_pytorch, special = parts.translator(), parts.translator(), parts.tokenizer.special
+    assert ours.engine.startswith("compiled decoder")
+    in_pytorch.pytorch_reason = "for this test"
+    if make is not models.marian:
+        tokenizer.src_lang, tokenizer.tgt_lang = src_lang, tgt_lang
+    code = f">>{tgt_lang}<<" if "languages" in options else ""
+    encoded = tokenizer([code + line for line in TEXT], return_tensors="pt", padding=True)
+    src, tgt = [parts.tokenizer.encode(x) for x in TEXT], [parts.tokenizer.encode_target(x) for x in TEXT[::-1]]
+    for ids, mask, mine in zip(encoded.input_ids, encoded.attention_mask, src, strict=True):
+        assert ids[mask.bool()].tolist() == [*special.src_begin, *mine, *special.src_end]
+    for row, mine in zip(tokenizer(text_target=TEXT[::-1]).input_ids, tgt, strict=True):
+        assert [token for token in row if token not in (*special.tgt_begin, special.eos)] == mine
+
+    given = len(special.tgt_begin)
+    scores = ours.log_probs(src, tgt)
+    for i, mine in enumerate(tgt):
+        labels = torch.tensor([[*special.tgt_begin, *mine, special.eos]])
+        row = {name: tensor[i : i + 1] for name, tensor in encoded.items()}
+        with torch.no_grad():
+            logits = theirs(**row, labels=labels).logits[0, given:]
+        if options.get("generation", {}).get("renormalize_logits"):
+            logits[:, theirs.config.pad_token_id] = -torch.inf
+        expected = logits.log_softmax(-1).gather(1, labels[0, given:, None])[:, 0]
+        assert scores[i] == pytest.approx(expected.tolist(), abs=1e-5)
+
+    forced = {"forced_bos_token_id": special.tgt_begin[0]} if given else {}
+    out = theirs.generate(**encoded, **forced, num_beams=1)
+    greedy = TranslateOptions(search=replace(parts.search, beam_size=1), copy=False)
+    for (mine,), row in zip(ours.n_best(TEXT, greedy), out[:, 1 + given :].tolist(), strict=True):
+        assert row[: len(mine.tokens)] == mine.tokens
+        assert len(mine.tokens) >= parts.search.max_length_extra - 1 or row[len(mine.tokens)] == special.eos
+
+    how = {"num_return_sequences": 4, "return_dict_in_generate": True, "output_scores": True}
+    out = theirs.generate(**encoded, **forced, **how)
+    options = TranslateOptions(n_best=4, copy=False)
+    complete = 0
+    for i, (mine, again) in enumerate(zip(ours.n_best(TEXT, options), in_pytorch.n_best(TEXT, options), strict=True)):
+        assert [each.tokens for each in mine] == [each.tokens for each in again]
+        rows = out.sequences[4 * i : 4 * i + 4, 1 + given :].tolist()
+        ends = [row.index(special.eos) if special.eos in row else len(row) for row in rows]
+        if max(ends) < parts.search.max_length_extra - 1:  # at the limit, an end costs nothing in transformers
+            complete += 1
+            assert [each.tokens for each in mine] == [row[:end] for row, end in zip(rows, ends, strict=True)]
+            expected = out.sequences_scores[4 * i : 4 * i + 4].tolist()
+            assert [each.score for each in mine] == pytest.approx(expected, abs=1e-5)
+    assert complete >= 4
+
+
+@pytest.mark.parametrize("case", ["marian", "marian to several languages", "m2m_100", "nllb"])
+def test_what_the_converter_of_ctranslate2_wrote_is_the_same_model(tmp_path, case):
+    make, options, (src_lang, tgt_lang) = CASES[case]
+    make(tmp_path / "model", **options)
+    TransformersConverter(str(tmp_path / "model")).convert(str(tmp_path / "converted"))
+    names = {"tokenizer": "source.spm", "tgt_tokenizer": "target.spm"}
+    files = {name: tmp_path / "model" / file for name, file in names.items()}
+    if make is not models.marian:
+        files = {"tokenizer": tmp_path / "model" / "sentencepiece.bpe.model"}
+    report = import_model(
+        tmp_path / "converted", tmp_path / "bundle", src_lang=src_lang, tgt_lang=tgt_lang, sample=TEXT,
+        **{"tgt_tokenizer": None, **files},
+    )  # fmt: skip
+    if case != "nllb":  # where the empty translation is likely, which CTranslate2 forbids after a given first token
+        assert report.parities["float32"].same == len(TEXT)
+    own = run_import(tmp_path / "model", tmp_path / "own", src_lang, tgt_lang)
+    parts = bundle.read_bundle(tmp_path / "bundle")
+    assert parts.tokenizer.special._replace(bos=0, banned=()) == own.tokenizer.special._replace(bos=0, banned=())
+    search = TranslateOptions(search=replace(parts.search, max_length_ratio=0.0, max_length_extra=20), copy=False)
+    found = parts.translator().n_best(TEXT, search)
+    if options.get("generation", {}).get("renormalize_logits") or make is not models.marian:
+        assert [one.tokens for (one,) in found] == [one.tokens for (one,) in own.translator().n_best(TEXT, search)]
+
+
+@pytest.fixture(scope="module")
+def multilingual(tmp_path_factory) -> tuple[Path, bundle.Bundle]:
+    """An M2M-100 model, and its bundle from English to German. Read them, do not write to them."""
+    path = tmp_path_factory.mktemp("multilingual")
+    models.m2m_100(path / "model")
+    return path / "model", run_import(path / "model", path / "bundle", "en", "de")
+
+
+def test_weights_in_other_files(multilingual, tmp_path):
+    """One file of safetensors, several, a checkpoint of PyTorch with all copies of shared weights, and float16."""
+    path, parts = multilingual
+    weights = safetensors.torch.load_file(path / "model.safetensors")
+    for kind in ("shards", "checkpoint", "float16"):
+        copy = Path(shutil.copytree(path, tmp_path / kind))
+        (copy / "model.safetensors").unlink()
+        state = dict(weights)
+        if kind == "checkpoint":  # as transformers 4 wrote it
+            shared = ("lm_head", "model.encoder.embed_tokens", "model.decoder.embed_tokens")
+            state |= {f"{name}.weight": weights["model.shared.weight"] for name in shared}
+            state |= {"model.encoder.embed_positions.weights": torch.ones(3, 24)}
+            torch.save(state, copy / "pytorch_model.bin")
+        elif kind == "float16":
+            safetensors.torch.save_file({n: x.half() for n, x in state.items()}, copy / "model.safetensors")
+        else:
+            files = {name: f"model-0000{1 + at % 2}-of-00002.safetensors" for at, name in enumerate(state)}
+            for file in {*files.values()}:
+                safetensors.torch.save_file({n: state[n] for n in state if files[n] == file}, copy / file)
+            (copy / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+        again = run_import(copy, tmp_path / f"{kind}.bundle", "en", "de")
+        tolerance = {"rtol": 1e-3, "atol": 1e-3} if kind == "float16" else {"rtol": 0, "atol": 0}
+        for name, tensor in parts.state.items():
+            torch.testing.assert_close(again.state[name], tensor, **tolerance)
+
+
+def test_settings_of_the_search(tmp_path):
+    """Also in config.json, as old models have them; what has another effect here is named."""
+    models.marian(tmp_path / "model")
+    (tmp_path / "model" / "generation_config.json").unlink()
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    old = {"num_beams": 6, "max_length": 50, "bad_words_ids": [[config["pad_token_id"]]], "length_penalty": 1.3}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config | old))
+    expected = SearchConfig(
+        beam_size=6, length_penalty="average", alpha=1.3, early_stopping="heuristic", max_length_ratio=0.0,
+        max_length_extra=49,
+    )  # fmt: skip
+    assert run_import(tmp_path / "model", tmp_path / "bundle").search == expected
+    more = {"early_stopping": "never", "no_repeat_ngram_size": 3, "max_new_tokens": 9, "min_length": 2}
+    more |= {"bad_words_ids": [[3, 4]], "forced_eos_token_id": 5, "length_penalty": -1.0, "do_sample": False}
+    (tmp_path / "model" / "generation_config.json").write_text(json.dumps(more))
+    import_model(
+        tmp_path / "model", tmp_path / "b", tokenizer=None, tgt_tokenizer=None, src_lang="", tgt_lang="", sample=3
+    )
+    parts = bundle.read_bundle(tmp_path / "b")
+    expected = SearchConfig(
+        beam_size=1, length_penalty="average", alpha=1.0, no_repeat_ngram=3, max_length_ratio=0.0, max_length_extra=9
+    )
+    assert parts.search == expected
+    for name in ("min_length", "bad_words_ids", "forced_eos_token_id", "length_penalty -1", "no_repeat_ngram"):
+        assert name in parts.card
+    assert "do_sample" not in parts.card
+
+
+def test_languages(multilingual, tmp_path, capsys):
+    path, parts = multilingual
+    french = parts.tokenizer.with_languages("de", "fr")
+    expected = run_import(path, tmp_path / "bundle", "de", "fr").tokenizer
+    assert (french.special, french.digest) == (expected.special, expected.digest)
+    assert french.special.tgt_begin != parts.tokenizer.special.tgt_begin
+    for languages, fact in (
+        (["--src_lang", "en"], "give --src_lang and --tgt_lang"),
+        (["--src_lang", "en", "--tgt_lang", "dee"], "unknown tgt_lang 'dee'; did you mean de?"),
+        (["--src_lang", "xx", "--tgt_lang", "de"], "unknown src_lang 'xx'"),
+    ):
+        assert cli.main(["import", str(path), "--out", str(tmp_path / "out"), *languages]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"relattn: error: {path}: ")
+        assert fact in error
+        assert not (tmp_path / "out").exists()
+
+
+def test_given_first_tokens_in_all_searches(multilingual):
+    """They belong to no translation and to no score, and the compiled decoder finds what PyTorch finds."""
+    _, parts = multilingual
+    ours, in_pytorch = parts.translator(), parts.translator()
+    in_pytorch.pytorch_reason = "for this test"
+    search = replace(parts.search, max_length_ratio=0.0, max_length_extra=12)
+    plain = TranslateOptions(search=search, copy=False)
+    glossary = Glossary([(1, "pears", "Birnen")])
+    for options, prefix in (
+        (replace(plain, align=True), None),
+        (plain, "zwei Bir"),
+        (replace(plain, sampling=SamplingOptions(seed=3), n_best=2), None),
+        (replace(plain, glossary=glossary), None),
+        (replace(plain, search=replace(search, no_repeat_ngram=2, repetition_penalty=1.2)), None),
+        (replace(plain, keep_tags=True), None),
+    ):
+        lines = [f"<b>{line}</b>" for line in LINES] if options.keep_tags else LINES
+        prefixes = None if prefix is None else [prefix] * len(lines)
+        found, again = (each.n_best(lines, options, prefixes=prefixes) for each in (ours, in_pytorch))
+        for line, mine, its in zip(LINES, found, again, strict=True):
+            for one, other in zip(mine, its, strict=True):
+                assert (one.text, one.tokens, one.alignment) == (other.text, other.tokens, other.alignment)
+                assert "__" not in one.text
+                assert one.text.startswith(prefix or "")
+                assert "Birnen" in one.text or options.glossary is None or "pears" not in line
+                if options.search is search:
+                    (scores,) = ours.log_probs([parts.tokenizer.encode(line)], [one.tokens])
+                    assert one.mean_log_prob == pytest.approx(sum(scores) / len(scores), abs=1e-4)
+    view = inspect(ours, LINES[0], plain)
+    assert len(view.target) == len(view.written) + 1
+    assert view.cross[0].shape[1:] == (len(view.written), len(view.source))
+
+
+def test_exports(multilingual, tmp_path):
+    _, parts = multilingual
+    report = ctranslate2.export(parts, tmp_path / "out", quantization="float32", sample=LINES)
+    assert report.parities["float32"].worst < 1e-4
+    assert load(tmp_path / "out").translate(LINES) == parts.translator().translate(LINES)
+    again = run_import(tmp_path / "out", tmp_path / "again")
+    assert again.tokenizer.digest == parts.tokenizer.digest
+    with pytest.raises(InputError, match="ONNX export does not support imported models"):
+        onnx.export(parts, tmp_path / "onnx", sample=LINES)
+    models.marian(tmp_path / "marian", generation={"renormalize_logits": True})
+    marian = run_import(tmp_path / "marian", tmp_path / "bundle")
+    report = ctranslate2.export(marian, tmp_path / "marian.out", quantization="float32", sample=TEXT)
+    assert report.parities["float32"].worst < 1e-4
+    models.nllb(tmp_path / "nllb", legacy=True)
+    legacy = run_import(tmp_path / "nllb", tmp_path / "nllb.bundle", "eng_Latn", "deu_Latn")
+    report = ctranslate2.export(legacy, tmp_path / "nllb.out", quantization="float32", sample=TEXT)
+    assert report.parities["float32"].worst < 1e-4
+    with pytest.raises(InputError, match="does not add the special tokens"):
+        argos.export(replace(legacy, src_lang="en", tgt_lang="de"), tmp_path / "x", quantization="int8", sample=LINES)
+
+
+def test_training_continues_with_given_first_tokens(multilingual):
+    """The loss is that of transformers, without the given tokens."""
+    path, parts = multilingual
+    theirs = M2M100ForConditionalGeneration.from_pretrained(path).eval()
+    special = parts.tokenizer.special
+    src, tgt = [[5, 6, 7], [8]], [[9, 10], [11, 12, 13]]
+    batch = collate(src, tgt, special)
+    model = parts.translator().model
+    expected = 0.0
+    for source, target in zip(src, tgt, strict=True):
+        labels = torch.tensor([[*special.tgt_begin, *target, special.eos]])
+        ids = torch.tensor([[*special.src_begin, *source, *special.src_end]])
+        with torch.no_grad():
+            log_probs = theirs(input_ids=ids, labels=labels).logits.log_softmax(-1)[0, 1:]
+        expected -= float(log_probs.gather(1, labels[0, 1:, None]).sum())
+    assert summed_loss(model, batch).item() == pytest.approx(expected, rel=1e-5)

@@ -1,0 +1,150 @@
+"""Small models of transformers with random weights, and their tokenizers, in the files that their authors publish."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+import torch
+import transformers
+from transformers import (
+    GenerationConfig,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    M2M100Tokenizer,
+    MarianConfig,
+    MarianMTModel,
+    MarianTokenizer,
+    NllbTokenizer,
+)
+from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES
+
+from tests.translation.formats.bundles import LINES
+
+transformers.logging.disable_progress_bar()
+
+SIZES = {
+    **{"d_model": 24, "encoder_layers": 2, "decoder_layers": 1, "max_position_embeddings": 64},
+    **{f"{stack}_attention_heads": 3 for stack in ("encoder", "decoder")},
+    **{f"{stack}_ffn_dim": 20 for stack in ("encoder", "decoder")},
+}
+NLLB_LANGUAGES = ["deu_Latn", "eng_Latn", "fra_Latn"]
+
+
+def train_sentencepiece(path: Path, kind: str, size: int, lines: list[str]) -> list[str]:
+    """Write a SentencePiece model, and return its pieces."""
+    with open(path, "wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines * 5), model_writer=file, model_type=kind, vocab_size=size,
+            hard_vocab_limit=False, character_coverage=1.0, minloglevel=2,
+        )  # fmt: skip
+    model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    return [model.id_to_piece(i) for i in range(model.get_piece_size())]
+
+
+def marian(
+    path: Path, *, languages: tuple[str, ...] = (), separate: bool = False, generation: dict[str, Any] | None = None,
+    lines: list[str] = LINES, vocab: int = 60, draw: tuple[float, float] = (0.25, 3.0), **config: Any,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Write a MarianMT model with the vocabulary of OPUS-MT: end, unknown, pieces of both sides, padding."""
+    path.mkdir(parents=True)
+    sides = [
+        train_sentencepiece(path / name, kind, vocab, lines)[3:]
+        for name, kind in (("source.spm", "unigram"), ("target.spm", "bpe"))
+    ]
+    before = ["</s>", "<unk>", *(f">>{code}<<" for code in languages)]
+    vocabularies = [[*before, *dict.fromkeys(sides[0] + sides[1]), "<pad>"]]
+    if separate:  # of equal sizes, because padding has one id
+        size = min(map(len, sides))
+        vocabularies = [[*before, *side[:size], "<pad>"] for side in sides]
+    files = {"source_spm": path / "source.spm", "target_spm": path / "target.spm", "vocab": path / "vocab.json"}
+    files |= {"target_vocab_file": path / "target_vocab.json"} if separate else {}
+    for file, pieces in zip(list(files.values())[2:], vocabularies, strict=True):
+        file.write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
+    languages_of = {"source_lang": "en", "target_lang": "de"}
+    tokenizer = MarianTokenizer(
+        **{name: str(file) for name, file in files.items()}, separate_vocabs=separate, **languages_of
+    )
+    ids = {
+        "pad_token_id": len(vocabularies[0]) - 1,
+        "decoder_start_token_id": len(vocabularies[0]) - 1,
+        "eos_token_id": 0,
+    }
+    sizes = {"vocab_size": len(vocabularies[0]), "share_encoder_decoder_embeddings": not separate}
+    settings = {**SIZES, "activation_function": "swish", "scale_embedding": True, **config}
+    torch.manual_seed(1)
+    model = MarianMTModel(MarianConfig(**ids, **sizes, **settings, forced_eos_token_id=None))
+    search = {"num_beams": 4, "max_length": 40, "bad_words_ids": [[ids["pad_token_id"]]], "forced_eos_token_id": 0}
+    return save(path, model, tokenizer, {**ids, **search, **(generation or {})}, draw)
+
+
+def m2m_100(
+    path: Path, *, generation: dict[str, Any] | None = None, lines: list[str] = LINES, vocab: int = 60, **config: Any
+) -> tuple[Any, Any]:
+    """Write an M2M-100 model with its 100 languages."""
+    path.mkdir(parents=True)
+    spm = path / "sentencepiece.bpe.model"
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *train_sentencepiece(spm, "bpe", vocab, lines)[3:]]
+    (path / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
+    languages = [f"__{code}__" for code in FAIRSEQ_LANGUAGE_CODES["m2m100"]]
+    tokenizer = M2M100Tokenizer(str(path / "vocab.json"), str(spm), additional_special_tokens=languages)
+    return fairseq_model(path, tokenizer, len(pieces) + 100 + 8, generation, config)
+
+
+def nllb(
+    path: Path, *, legacy: bool = False, generation: dict[str, Any] | None = None, lines: list[str] = LINES,
+    vocab: int = 60, **config: Any,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Write an NLLB model with three languages."""
+    path.mkdir(parents=True)
+    train_sentencepiece(path / "sentencepiece.bpe.model", "bpe", vocab, lines)
+    options = {"legacy_behaviour": legacy, "extra_special_tokens": NLLB_LANGUAGES}
+    tokenizer = NllbTokenizer.from_pretrained(path, **options)
+    return fairseq_model(path, tokenizer, len(tokenizer), generation, config)
+
+
+def fairseq_model(
+    path: Path, tokenizer: Any, vocab_size: int, generation: dict[str, Any] | None, config: dict[str, Any]
+) -> tuple[Any, Any]:
+    """Write a model of M2M-100's class."""
+    torch.manual_seed(1)
+    model = M2M100ForConditionalGeneration(M2M100Config(vocab_size=vocab_size, **{**SIZES, **config}))
+    search = {"num_beams": 4, "max_length": 40, "early_stopping": True}
+    ids = {"pad_token_id": 1, "decoder_start_token_id": 2, "eos_token_id": 2}
+    return save(path, model, tokenizer, {**ids, **search, **(generation or {})}, (0.3, 5.5))
+
+
+def save(
+    path: Path, model: Any, tokenizer: Any, generation: dict[str, Any], draw: tuple[float, float]
+) -> tuple[Any, Any]:
+    """Give a model random weights, and write it with its tokenizer."""
+    randomize(model, generation["eos_token_id"], *draw)
+    model.generation_config = GenerationConfig(**generation)
+    model.eval().save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return model, tokenizer
+
+
+def randomize(model: Any, eos: int, deviation: float, end: float) -> None:
+    """Draw all weights at random, biases and norms included. Padding keeps its embedding of zeros.
+
+    Args:
+        model: the model.
+        eos: end of sentence.
+        deviation: standard deviation that is added to the initial weights.
+        end: number that is added to the logit of the end of sentence, so that some translations end by themselves.
+    """
+    decoder, pad = model.model.decoder, model.config.pad_token_id
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "embed_positions" not in name:
+                parameter += deviation * torch.randn(parameter.shape)
+                if "embed_tokens" in name or "shared" in name:
+                    parameter[pad] = 0
+        if hasattr(model, "final_logits_bias"):
+            model.final_logits_bias[0, :pad] += 0.4 * torch.randn(pad)
+        norm = decoder.layer_norm if hasattr(decoder, "layer_norm") else decoder.layers[-1].final_layer_norm
+        direction = model.lm_head.weight[eos]
+        norm.bias += end * direction / direction.norm() ** 2
