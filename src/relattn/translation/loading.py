@@ -19,6 +19,8 @@ def load(
     device: str = "cpu",
     precision: Precision | None = None,
     threads: int | None = None,
+    src_lang: str = "",
+    tgt_lang: str = "",
 ) -> Translator:
     """Load a translator: ``load("my-bundle").translate(["A sentence."])``. Loading runs no code from a model.
 
@@ -29,22 +31,26 @@ def load(
         device: device to translate on: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
         precision: ``"fp32"`` (default) or ``"bf16"``. The precision of an export is fixed.
         threads: number of CPU threads; PyTorch's or CTranslate2's default if None.
+        src_lang: source language of a model of several languages; by default, the one of the bundle.
+        tgt_lang: target language; by default, the one of the bundle.
 
     Raises:
-        InputError: a model is missing, damaged, of another version, cannot be downloaded or does not fit the others, or
-            the device cannot be used.
+        InputError: a model is missing, damaged, of another version, cannot be downloaded, does not fit the others or
+            does not translate these languages, or the device cannot be used.
     """
     if threads is not None:
         TrainConfig(threads=threads)  # checks the range
     paths = [resolve(name) for name in (path, *others)]
     exports = [each for each in paths if (each / MODEL).exists()]
     if not exports:
-        return _load_bundles(paths, device=device, precision=precision or "fp32", threads=threads)
+        translator = _load_bundles(paths, device=device, precision=precision or "fp32", threads=threads)
+        return translator.with_languages(src_lang or translator.src_lang, tgt_lang or translator.tgt_lang)
     if others:
         raise InputError(f"{exports[0]}: an export cannot be part of an ensemble; use the bundles")
     if precision is not None:
         raise InputError(f"{path}: the precision of an export is fixed; see relattn export --quantization")
-    return ctranslate2.load(paths[0], device=device, threads=threads)
+    export = ctranslate2.load(paths[0], device=device, threads=threads)
+    return export.with_languages(src_lang or export.src_lang, tgt_lang or export.tgt_lang)
 
 
 def _load_bundles(paths: list[Path], *, device: str, precision: Precision, threads: int | None) -> Translator:

@@ -1,7 +1,9 @@
 """`relattn evaluate`"""
 
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -20,6 +22,8 @@ def evaluate(
     bundles: list[str],
     *,
     text: TestText,
+    src_lang: str = "",
+    tgt_lang: str = "",
     compare: bool = False,
     out: str = "",
     perturb: list[Perturbation | Literal["all"]] = [],  # noqa: B006
@@ -33,6 +37,8 @@ def evaluate(
 
     Args:
         bundles: Directory of a bundle or export, or name of a bundle on the hub. Several bundles form an ensemble.
+        src_lang: Source language, for a model of several languages. By default, the one of the bundle.
+        tgt_lang: Target language. By default, the one of the bundle.
         compare: Score each bundle by itself, and compare it with the first by a paired bootstrap with 1,000 samples.
         out: File to write the translations to, one per line.
         perturb: Also score the text with capital letters, typing errors and more: join_lines, drop_punctuation, typos,
@@ -47,9 +53,9 @@ def evaluate(
     from relattn.translation.files import output
 
     if compare:
-        print(_comparison(bundles, text, search, device))
+        print(_comparison(bundles, text, search, partial(device.load, src_lang=src_lang, tgt_lang=tgt_lang)))
         return
-    translator = device.load(*bundles)
+    translator = device.load(*bundles, src_lang=src_lang, tgt_lang=tgt_lang)
     options = search.options(translator)
     pairs = text.pairs(translator)
     if perturb:
@@ -67,7 +73,7 @@ def evaluate(
         print(f"items {100 * accuracy.items:.1f} %  lines {100 * accuracy.lines:.1f} %")
 
 
-def _comparison(bundles: list[str], text: TestText, search: SearchOptions, device: DeviceOptions) -> str:
+def _comparison(bundles: list[str], text: TestText, search: SearchOptions, load: "Callable[[str], Translator]") -> str:
     """Return a table with the scores of each bundle and the p-value of its difference to the first, and signatures."""
     from relattn.translation.analysis.positions import aligned
     from relattn.translation.evaluation import paired_bootstrap, score
@@ -75,7 +81,7 @@ def _comparison(bundles: list[str], text: TestText, search: SearchOptions, devic
     rows: list[tuple[str, ...]] = [("bundle", "BLEU", "chrF", "p")]
     baseline: list[str] = []
     for name in bundles:
-        translator = device.load(name)
+        translator = load(name)
         sources, references = zip(*text.pairs(translator), strict=True)
         translations = translator.translate(sources, search.options(translator), progress=sys.stderr.isatty())
         scores = score(translations, references)

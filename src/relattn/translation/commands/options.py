@@ -89,11 +89,18 @@ class DeviceOptions:
     threads: int | None = None
     precision: Precision | None = None
 
-    def load(self, *bundles: str) -> "Translator":
+    def load(self, *bundles: str, src_lang: str = "", tgt_lang: str = "") -> "Translator":
         """Load a bundle, an ensemble or an export."""
         from relattn.translation import load
 
-        return load(*bundles, device=self.device, precision=self.precision, threads=self.threads)
+        return load(
+            *bundles,
+            device=self.device,
+            precision=self.precision,
+            threads=self.threads,
+            src_lang=src_lang,
+            tgt_lang=tgt_lang,
+        )
 
     def load_bundle(self, bundle: str) -> "TorchTranslator":
         """Load one bundle. An export is refused."""

@@ -3,18 +3,29 @@
 from relattn.translation.commands.options import DeviceOptions
 
 
-def score(bundles: list[str], *, src: str, tgt: str, tokens: bool = False, device: DeviceOptions) -> None:
+def score(
+    bundles: list[str],
+    *,
+    src: str,
+    tgt: str,
+    src_lang: str = "",
+    tgt_lang: str = "",
+    tokens: bool = False,
+    device: DeviceOptions,
+) -> None:
     """Print the log-probability of each given translation, in nats, one per line.
 
     Args:
         bundles: Directory of a bundle or export, or name of a bundle on the hub. Several bundles form an ensemble.
         src: File of source lines, plain or compressed.
         tgt: File of their translations, one per source line.
+        src_lang: Source language, for a model of several languages. By default, the one of the bundle.
+        tgt_lang: Target language. By default, the one of the bundle.
         tokens: Also print each token with its log-probability, after a tab.
     """
     from relattn.translation.data.text_files import read_parallel
 
-    translator = device.load(*bundles)
+    translator = device.load(*bundles, src_lang=src_lang, tgt_lang=tgt_lang)
     _, pieces = translator.tokenizer.vocabularies
     for scored in translator.score(read_parallel(src, tgt)):
         each = " ".join(f"{pieces[i]} {log_prob:.4f}" for i, log_prob in scored)

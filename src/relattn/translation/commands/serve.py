@@ -19,6 +19,7 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 5000,
+    languages: list[str] = [],  # noqa: B006
     pivot: str = "",
     keys: str = "",
     cors: list[str] = [],  # noqa: B006
@@ -33,8 +34,10 @@ def serve(
 
     Args:
         models: Directory of a bundle or export, or name of a bundle on the hub. One model per language pair.
+            A model of several languages serves all pairs among them, or among --languages.
         host: Address to listen on. 0.0.0.0 accepts connections from other machines.
         port: Port to listen on. 0 chooses a free port.
+        languages: Languages to serve, of models of several languages. By default all, but at most 20.
         pivot: Language to translate through if no model translates a pair directly. By default none.
         keys: File of API keys, one per line. Requests without one of them are refused. By default, no key is needed.
         cors: Origins whose web pages may use the server, or * for all. By default none.
@@ -44,15 +47,17 @@ def serve(
     require(0 <= port <= 65535, f"port must be at least 0 and at most 65,535, got {port}")
     require_installed(*PACKAGES, extra="serve")
 
+    from relattn.translation.serve.languages import served_pairs
     from relattn.translation.serve.server import serve as run
 
     translators, searches = {}, {}
     for model in models:
-        translator = device.load(model)
-        pair = translator.src_lang, translator.tgt_lang
-        if pair in translators:
-            raise InputError(f"{model}: there must be one model per language pair, got two from {' to '.join(pair)}")
-        translators[pair], searches[pair] = translator, search.override(translator.search)
+        first = device.load(model)
+        for pair, translator in served_pairs(first, languages, model).items():
+            if pair in translators:
+                pair_name = " to ".join(pair)
+                raise InputError(f"{model}: there must be one model per language pair, got two from {pair_name}")
+            translators[pair], searches[pair] = translator, search.override(translator.search)
     # After a graceful shutdown, uvicorn sends SIGTERM again. For systemd, an end by SIGTERM is a success, but exit code
     # 143 is a failure.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -10,6 +10,8 @@ from relattn.translation.translate import Format
 def translate(
     bundles: list[str],
     *,
+    src_lang: str = "",
+    tgt_lang: str = "",
     n_best: int | None = None,
     format: Format = "text",
     align: bool = False,
@@ -28,6 +30,8 @@ def translate(
 
     Args:
         bundles: Directory of a bundle or export, or name of a bundle on the hub. Several bundles form an ensemble.
+        src_lang: Source language, for a model of several languages. By default, the one of the bundle.
+        tgt_lang: Target language. By default, the one of the bundle.
         n_best: Number of translations to print per line, best first, as "line number ||| translation ||| score". At
             most the beam size. By default, only the best translation is printed.
         format: Output format. tsv and jsonl have the line number, score, confidence and translation, and warnings about
@@ -53,7 +57,7 @@ def translate(
         raise InputError("standard input is closed")
     drawn = draws.options(sampling, search)
     terms = Glossary.read(glossary) if glossary else None
-    translator = device.load(*bundles)
+    translator = device.load(*bundles, src_lang=src_lang, tgt_lang=tgt_lang)
     if verbose:
         print(f"search: {translator.engine}", file=sys.stderr)
     options = TranslateOptions(

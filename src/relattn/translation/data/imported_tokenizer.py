@@ -10,12 +10,14 @@ vocabularies, which the weights belong to. A piece that is not in a vocabulary b
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import get_origin, get_type_hints
 
@@ -82,6 +84,11 @@ class Vocabulary:
             if missing:
                 raise InputError(f"the {side} vocabulary must have {one_line(missing[0], 40)!r}")
 
+    @property
+    def reads_source_language(self) -> bool:
+        """Whether the tokens around a source are of its language, and not of the target's."""
+        return not set(self.languages.values()).isdisjoint(self.target_begin)
+
     def with_languages(self, src_lang: str, tgt_lang: str) -> Vocabulary:
         """Return the vocabulary with the tokens of other languages around the source and before the target.
 
@@ -95,7 +102,7 @@ class Vocabulary:
         if not self.languages:
             return self
         tokens = {*self.languages.values()}
-        of_target = not tokens.isdisjoint(self.target_begin)
+        of_target = self.reads_source_language
         read = [("tgt_lang", tgt_lang)] if not of_target else [("src_lang", src_lang), ("tgt_lang", tgt_lang)]
         for name, code in read:
             if code not in self.languages:
@@ -105,12 +112,11 @@ class Vocabulary:
             return [self.languages[code] if piece in tokens else piece for piece in pieces]
 
         around = src_lang if of_target else tgt_lang
-        return replace(
-            self,
-            source_begin=replaced(self.source_begin, around),
-            source_end=replaced(self.source_end, around),
-            target_begin=replaced(self.target_begin, tgt_lang),
-        )
+        other = copy.copy(self)  # `replace` would check the vocabularies again, which takes long
+        object.__setattr__(other, "source_begin", replaced(self.source_begin, around))
+        object.__setattr__(other, "source_end", replaced(self.source_end, around))
+        object.__setattr__(other, "target_begin", replaced(self.target_begin, tgt_lang))
+        return other
 
 
 class ImportedTokenizer:
@@ -127,8 +133,6 @@ class ImportedTokenizer:
         vocab_sizes: number of pieces of the source and of the target.
         unknown_piece: piece that stands for unknown pieces.
         target_texts: UTF-8 text of each target piece by id, with spaces for marks; special tokens have none.
-        files: content of the tokenizer's files by name.
-        digest: SHA-256 of the files, which identifies the tokenizer of encoded text and of weights.
         longest_piece: maximum characters of a piece; infinite, because normalization may shorten a text.
 
     Raises:
@@ -142,31 +146,39 @@ class ImportedTokenizer:
         self.vocabularies = vocabulary.source, vocabulary.target
         self.vocab_sizes = len(vocabulary.source), len(vocabulary.target)
         self.unknown_piece = vocabulary.unknown
-        self.files = {
-            TOKENIZER: src_model,
-            TGT_TOKENIZER: tgt_model,
-            VOCABULARY: json.dumps(asdict(vocabulary), ensure_ascii=False, indent=1).encode() + b"\n",
-        }
-        digests = [hashlib.sha256(content).digest() for content in self.files.values()]
-        self.digest = hashlib.sha256(b"".join(digests)).hexdigest()
+        self._models = {TOKENIZER: src_model, TGT_TOKENIZER: tgt_model}
         self._src_model, self._src_ids, self._text = _load_side("source", src_model, vocabulary.source)
         self._tgt_model, self._tgt_ids, _ = _load_side("target", tgt_model, vocabulary.target)
         pads = [self._tgt_ids[name] for name in _PADS if name in self._tgt_ids]
         bos, eos = self._tgt_ids[vocabulary.start], self._tgt_ids[vocabulary.end]
-        self.special = SpecialTokens(
-            bos=bos,
-            eos=eos,
-            banned=tuple(sorted({*pads, bos} - {eos})),
-            src_begin=tuple(self._src_ids[piece] for piece in vocabulary.source_begin),
-            src_end=tuple(self._src_ids[piece] for piece in vocabulary.source_end),
-            tgt_begin=tuple(self._tgt_ids[piece] for piece in vocabulary.target_begin),
-        )
+        special = SpecialTokens(bos=bos, eos=eos, banned=tuple(sorted({*pads, bos} - {eos})))
+        self.special = self._with_given(special)
         languages = (self._tgt_ids[piece] for piece in vocabulary.languages.values() if piece in self._tgt_ids)
         not_text = self._not_text = {*self.special.banned, eos, self._tgt_ids[vocabulary.unknown], *languages}
         texts = piece_texts(self._tgt_model)
         self.target_texts = [
             b"" if i in not_text else texts.get(piece, b"") for i, piece in enumerate(vocabulary.target)
         ]
+
+    def _with_given(self, special: SpecialTokens) -> SpecialTokens:
+        """Return special tokens with those that are around each source and before each target."""
+        return special._replace(
+            src_begin=tuple(self._src_ids[piece] for piece in self.vocabulary.source_begin),
+            src_end=tuple(self._src_ids[piece] for piece in self.vocabulary.source_end),
+            tgt_begin=tuple(self._tgt_ids[piece] for piece in self.vocabulary.target_begin),
+        )
+
+    @cached_property
+    def files(self) -> dict[str, bytes]:
+        """Content of the tokenizer's files by name."""
+        vocabulary = json.dumps(asdict(self.vocabulary), ensure_ascii=False, indent=1).encode() + b"\n"
+        return {**self._models, VOCABULARY: vocabulary}
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the files, which identifies the tokenizer of encoded text and of weights."""
+        digests = [hashlib.sha256(content).digest() for content in self.files.values()]
+        return hashlib.sha256(b"".join(digests)).hexdigest()
 
     @classmethod
     def load(cls, directory: Path) -> ImportedTokenizer:
@@ -187,7 +199,12 @@ class ImportedTokenizer:
         vocabulary = self.vocabulary.with_languages(src_lang, tgt_lang)
         if vocabulary == self.vocabulary:
             return self
-        return ImportedTokenizer(self.files[TOKENIZER], self.files[TGT_TOKENIZER], vocabulary)
+        other = copy.copy(self)  # shares the SentencePiece models and the ids
+        for name in ("files", "digest"):
+            other.__dict__.pop(name, None)
+        other.vocabulary = vocabulary
+        other.special = other._with_given(self.special)
+        return other
 
     def frequencies(self) -> dict[str, float]:
         """Return the source pieces that are text, all with the same weight."""

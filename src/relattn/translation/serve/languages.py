@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from babel import Locale, UnknownLocaleError
+from babel.core import get_global
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+from relattn.translation.errors import one_line, require, same_language
+from relattn.translation.translate.pipeline import Translator
+
+MOST_LANGUAGES = 20  # of a model; each pair has its own queues
 
 
 def language_name(code: str) -> str:
@@ -15,6 +22,46 @@ def language_name(code: str) -> str:
         return Locale.parse(code.replace("-", "_")).get_display_name("en") or code
     except (UnknownLocaleError, ValueError, TypeError):
         return code
+
+
+def served_pairs(translator: Translator, languages: Sequence[str], name: str) -> dict[tuple[str, str], Translator]:
+    """Return a translator for each pair of languages of a model.
+
+    In a model of several languages, codes such as `deu_Latn` become `de`, and `zho_Hant` becomes `zh-Hant` if there is
+    Chinese in another script too.
+
+    Args:
+        translator: translator of one of the pairs.
+        languages: languages of the pairs, in a model of several languages; empty for all.
+        name: name of the model in messages.
+
+    Raises:
+        InputError: the model has none of the languages, or too many.
+    """
+    if len(translator.pairs) == 1:
+        return {(translator.src_lang, translator.tgt_lang): translator}
+    codes = _short_codes(sorted({code for pair in translator.pairs for code in pair}))
+    wanted = {code for code in codes if not languages or any(same_language(codes[code], each) for each in languages)}
+    wanted |= {code for code in codes if any(same_language(code, each) for each in languages)}
+    pairs = [pair for pair in translator.pairs if wanted.issuperset(pair)]
+    require(bool(pairs), f"{name}: --languages must name at least two of {one_line(', '.join(codes.values()), 200)}")
+    message = (
+        f"{name}: a model serves at most {MOST_LANGUAGES} languages, got {len(wanted)}: choose some with --languages"
+    )
+    require(len(wanted) <= MOST_LANGUAGES, message)
+    return {(codes[source], codes[target]): translator.with_languages(source, target) for source, target in pairs}
+
+
+def _short_codes(codes: Sequence[str]) -> dict[str, str]:
+    """Return codes of ISO 639-1 where there are, with the script only if it is needed to tell two apart."""
+    aliases = get_global("language_aliases")
+    parts = {code: code.replace("-", "_").split("_", 1) for code in codes}
+    languages = {code: aliases.get(language, language) for code, (language, *_) in parts.items()}
+    counts = Counter(languages.values())
+    return {
+        code: languages[code] if counts[languages[code]] == 1 else "-".join([languages[code], *parts[code][1:]])
+        for code in codes
+    }
 
 
 class Detector:

@@ -8,6 +8,7 @@ or than `LONGEST_LINE` characters, is refused, and the message has its line numb
 
 from __future__ import annotations
 
+import copy
 import logging
 import re
 import sys
@@ -22,10 +23,10 @@ import numpy as np
 from tqdm import tqdm
 
 from relattn.translation.config import Calibration, SearchConfig
-from relattn.translation.data.imported_tokenizer import AnyTokenizer
+from relattn.translation.data.imported_tokenizer import AnyTokenizer, ImportedTokenizer
 from relattn.translation.data.planning import batch_by_size
 from relattn.translation.data.text_files import has_text
-from relattn.translation.errors import InputError, one_line
+from relattn.translation.errors import InputError, one_line, same_language, unknown
 from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.types import Hypothesis, Request
 from relattn.translation.translate.confidence import confidence
@@ -96,6 +97,39 @@ class Translator(ABC):
         self.tokenizer, self.search, self.max_length = tokenizer, search, max_length
         self.src_lang, self.tgt_lang = languages
         self.calibration, self.workers = calibration, workers
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The pairs of source and target language that the model translates."""
+        vocabulary = self.tokenizer.vocabulary if isinstance(self.tokenizer, ImportedTokenizer) else None
+        if vocabulary is None or not vocabulary.languages:
+            return [(self.src_lang, self.tgt_lang)]
+        sources = vocabulary.languages if vocabulary.reads_source_language else [self.src_lang]
+        return [(source, target) for source in sources for target in vocabulary.languages if source != target]
+
+    def with_languages(self, src_lang: str, tgt_lang: str) -> Translator:
+        """Return a translator of the same model for another pair of languages.
+
+        Raises:
+            InputError: the model does not translate this pair.
+        """
+        if same_language(src_lang, self.src_lang) and same_language(tgt_lang, self.tgt_lang):
+            return self
+        pairs = [pair for pair in self.pairs if all(map(same_language, pair, (src_lang, tgt_lang)))]
+        if not pairs:
+            given = f"{one_line(src_lang, 40)} to {one_line(tgt_lang, 40)}"
+            if len(self.pairs) == 1:
+                raise InputError(f"the model translates {self.src_lang} to {self.tgt_lang}, got {given}")
+            for side, (name, code) in enumerate((("src_lang", src_lang), ("tgt_lang", tgt_lang))):
+                codes = sorted({pair[side] for pair in self.pairs})
+                if not any(same_language(code, each) for each in codes):
+                    raise unknown(name, code, codes)
+            raise InputError(f"the languages must differ, got {given}")
+        assert isinstance(self.tokenizer, ImportedTokenizer)
+        translator = copy.copy(self)
+        translator.src_lang, translator.tgt_lang = pairs[0]
+        translator.tokenizer = self.tokenizer.with_languages(*pairs[0])
+        return translator
 
     @property
     def engine(self) -> str:

@@ -70,6 +70,10 @@ class TorchTranslator(Translator):
         self.model = model.to(self.device).eval()
         self.pytorch_reason = unsupported_reason(model, self.device)  # why searches run on PyTorch, or None
 
+    def with_languages(self, src_lang: str, tgt_lang: str) -> Translator:
+        assert self._decoder is not None  # so that all pairs share it
+        return super().with_languages(src_lang, tgt_lang)
+
     @property
     def engine(self) -> str:
         """Name of what runs the searches, with the reason if it is PyTorch."""

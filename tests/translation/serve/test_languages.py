@@ -1,0 +1,106 @@
+"""Models of several languages: a translator for each pair, in commands and in the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from relattn.translation import load
+from relattn.translation.commands import main as cli
+from relattn.translation.errors import InputError
+from relattn.translation.formats.import_model import import_model
+from relattn.translation.serve.app import make_app
+from relattn.translation.serve.languages import MOST_LANGUAGES, served_pairs
+from relattn.translation.serve.limits import Limits
+from relattn.translation.serve.routing import Router
+from tests.support.bundles import save_random_bundle
+from tests.translation.formats import transformers_models as models
+from tests.translation.formats.bundles import LINES
+
+MODELS: dict[str, tuple[Any, dict[str, Any], tuple[str, str], tuple[str, str]]] = {
+    "m2m_100": (models.m2m_100, {}, ("en", "de"), ("fr", "pt")),
+    "nllb": (models.nllb, {}, ("eng_Latn", "deu_Latn"), ("deu_Latn", "fra_Latn")),
+    "nllb, legacy": (models.nllb, {"legacy": True}, ("eng_Latn", "deu_Latn"), ("deu_Latn", "fra_Latn")),
+    "marian": (models.marian, {"languages": ("deu", "fra")}, ("en", "deu"), ("en", "fra")),
+}
+
+
+def write_bundle(source: Path, out: Path, pair: tuple[str, str]) -> Path:
+    import_model(source, out, tokenizer=None, tgt_tokenizer=None, src_lang=pair[0], tgt_lang=pair[1], sample=3)
+    return out
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def multilingual(request, tmp_path_factory) -> SimpleNamespace:
+    """A model that was imported for one pair of languages, and again for another pair."""
+    make, options, pair, other_pair = MODELS[request.param]
+    path = tmp_path_factory.mktemp("model")
+    make(path / "model", **options)
+    bundles = [write_bundle(path / "model", path / str(i), each) for i, each in enumerate((pair, other_pair))]
+    return SimpleNamespace(bundle=bundles[0], other=bundles[1], pair=pair, other_pair=other_pair)
+
+
+def test_another_pair_is_the_model_imported_for_it(multilingual, monkeypatch, capsys, tmp_path):
+    first, expected = load(multilingual.bundle), load(multilingual.other)
+    source, target = multilingual.other_pair
+    translators = [
+        load(multilingual.bundle, src_lang=source, tgt_lang=target.upper()),
+        first.with_languages(source, target),
+        first.with_languages(source, target).with_languages(*multilingual.pair).with_languages(source, target),
+    ]
+    wanted = expected.n_best(LINES)
+    assert wanted != first.n_best(LINES)
+    scores = expected.log_probs([expected.tokenizer.encode(LINES[0])], [[5, 6]])
+    for translator in translators:
+        assert (translator.src_lang, translator.tgt_lang) == (source, target)
+        assert translator.tokenizer.digest == expected.tokenizer.digest
+        assert translator.n_best(LINES) == wanted
+        assert translator.log_probs([translator.tokenizer.encode(LINES[0])], [[5, 6]]) == scores
+    assert (first.src_lang, first.tgt_lang) == multilingual.pair
+    (tmp_path / "src").write_text("\n".join(LINES))
+    flags = [str(multilingual.bundle), "--src_lang", source, "--tgt_lang", target]
+    file = str(tmp_path / "src")
+    for command in (["evaluate", "--src", file, "--ref", file], ["score", "--src", file, "--tgt", file]):
+        assert cli.main([command[0], *flags, *command[1:]]) == 0
+        shown = capsys.readouterr().out
+        assert cli.main([command[0], str(multilingual.other), *command[1:]]) == 0
+        assert capsys.readouterr().out == shown
+
+
+def test_a_pair_that_the_model_does_not_translate_is_refused(multilingual, tmp_path):
+    for languages, message in (
+        ({"tgt_lang": "xx"}, "unknown tgt_lang 'xx'"),
+        ({"src_lang": "xx"}, "unknown src_lang 'xx'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load(multilingual.bundle, **languages)
+    with pytest.raises(InputError, match=r"languages must differ|unknown src_lang"):
+        load(multilingual.bundle, src_lang=multilingual.pair[1])
+    with pytest.raises(InputError, match="the model translates en to de, got en to fr"):
+        load(save_random_bundle(tmp_path / "plain"), tgt_lang="fr")
+
+
+def test_a_server_has_all_pairs(multilingual):
+    first = load(multilingual.bundle)
+    wanted = ["en", "de", "fr"]
+    pairs = served_pairs(first, wanted, "model")
+    kept = {code for pair in pairs for code in pair}
+    assert len(pairs) == (2 if len({source for source, _ in first.pairs}) == 1 else 6)
+    assert kept == set(wanted)
+    texts = {pair: translator.translate(LINES) for pair, translator in pairs.items()}
+    assert len(set(map(tuple, texts.values()))) > 1
+    with TestClient(make_app(Router(pairs, Limits()))) as client:
+        listed = {each["code"]: each["targets"] for each in client.get("/languages").json()}
+        assert {(source, target) for source, targets in listed.items() for target in targets} >= set(pairs)
+        for (source, target), text in texts.items():
+            answer = client.post("/translate", json={"q": LINES, "source": source, "target": target})
+            assert answer.json() == {"translatedText": text}
+    with pytest.raises(InputError, match="--languages must name at least two of"):
+        served_pairs(first, ["xx"], "model")
+    if len({code for pair in first.pairs for code in pair}) > MOST_LANGUAGES:
+        with pytest.raises(InputError, match="at most 20 languages, got 100"):
+            served_pairs(first, [], "model")
