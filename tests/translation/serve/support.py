@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from starlette.testclient import TestClient
@@ -17,7 +18,7 @@ from relattn.translation.serve.routing import Router
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import Translation, Translator
 
-LIMITS = Limits(characters=1000, sentences=20, texts=5, file=100_000, waiting=40)
+LIMITS = Limits(characters=1000, sentences=20, texts=5, file=100_000, waiting=80)
 
 
 class Shouting(Translator):
@@ -30,6 +31,7 @@ class Shouting(Translator):
 
     def __init__(self, name: str) -> None:
         self.name, self.search = name, SearchConfig(beam_size=3)
+        self.tokenizer = SimpleNamespace(encode=str.split)  # type: ignore[assignment]
         self.batches: list[list[str]] = []
         self.running = threading.Event()
         self.running.set()

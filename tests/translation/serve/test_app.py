@@ -25,7 +25,7 @@ from relattn.translation import load
 from relattn.translation.errors import InputError
 from relattn.translation.serve import files
 from relattn.translation.serve.app import make_app
-from relattn.translation.serve.languages import language_name
+from relattn.translation.serve.languages import codes_by_name, language_name
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.queue import QueueFull
 from relattn.translation.serve.routing import Router
@@ -155,6 +155,19 @@ def test_pivot_keys_and_origins(tmp_path):
     for options, message in (({"pivot": "es"}, "got es"), ({"keys": keys}, "at least one key")):
         with pytest.raises(InputError, match=message):
             client_of("de-en en-fr", **options)
+
+
+def test_codes_and_paths_of_other_clients():
+    """A language has several codes, and some clients write two slashes."""
+    with client_of("zh-de pt-de en-nb") as client:
+        query = "q=a&target=de"
+        for code in ("zh", "ZH-CN", "zh_Hans", "pt", "pb", "pt-BR"):
+            assert client.post(f"http://testserver//translate?{query}&source={code}").status_code == 200, code
+        assert translate(client, q="a", source="en", target="no").status_code == 200
+        assert translate(client, q="a", source="zh-TW", target="de").status_code == 400
+    served = ["zh-Hans", "zh-Hant", "pt", "pt-BR", "auto"]
+    expected = {"zh": "zh-Hans", "zt": "zh-Hant", "zh-tw": "zh-Hant", "pt": "pt", "pb": "pt-BR", "auto": "auto"}
+    assert {name: codes_by_name(served)[name] for name in expected} == expected
 
 
 def upload(client: TestClient, name: str, content: bytes, **parameters: str) -> Any:

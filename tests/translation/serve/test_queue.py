@@ -6,8 +6,10 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+
 from relattn.translation.serve.limits import Limits
-from relattn.translation.serve.queue import BatchQueue
+from relattn.translation.serve.queue import CLIENT, BatchQueue, QueueFull
 
 
 class Work:
@@ -68,12 +70,12 @@ def test_long_items_have_small_batches() -> None:
 
     async def test(queue: BatchQueue) -> None:
         first = await submitted(queue, [1])
-        requests = [await submitted(queue, items) for items in ([1000, 600], [800, 3], [3])]
+        requests = [await submitted(queue, items) for items in ([250, 150], [200, 3], [3])]
         work.running.set()
-        assert [await each for each in (first, *requests)] == [[-1], [-1000, -600], [-800, -3], [-3]]
+        assert [await each for each in (first, *requests)] == [[-1], [-250, -150], [-200, -3], [-3]]
 
     run(test, work)
-    assert work.batches == [[1], [1000], [800, 3], [600, 3]]
+    assert work.batches == [[1], [250], [200, 3], [150, 3]]
 
 
 def test_failure_concerns_one_request() -> None:
@@ -86,3 +88,25 @@ def test_failure_concerns_one_request() -> None:
         assert await queue.submit([4]) == [-4]
 
     run(test, work)
+
+
+def test_clients_take_turns_and_share_the_queue() -> None:
+    """Many requests of one client delay another no more than one, and have at most half of the queue."""
+    work = Work()
+
+    async def of(client: str, queue: BatchQueue, items: list[int]) -> "asyncio.Task[list[int]]":
+        CLIENT.set(client)
+        return await submitted(queue, items)
+
+    async def test(queue: BatchQueue) -> None:
+        running = await of("a", queue, [1])
+        many = [await of("a", queue, [1]) for _ in range(9)]
+        with pytest.raises(QueueFull):
+            await (await of("a", queue, [1, 1]))
+        other = await of("b", queue, [2, 2])
+        work.running.set()
+        assert await other == [-2, -2]
+        assert [await each for each in (running, *many)] == [[-1]] * 10
+
+    run(test, work, waiting=20)
+    assert work.batches[1] == [1, 2, 1, 2]

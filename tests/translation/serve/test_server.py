@@ -115,7 +115,7 @@ def use_and_stop(process: subprocess.Popen[str], number: int, address: str, expe
     assert "".join(word["text"] for word in words) == expected
     html = post(f"{address}translate", q="<p>one <b>pear</b></p>", format="html")["translatedText"]
     assert re.fullmatch(r"<p>[^<>]*<b>[^<>]*</b></p>", html)
-    text, answers = "one apple on two pears.\n" * 400, list[str]()
+    text, answers = "one apple on two pears.\n" * 200, list[str]()
 
     def ask() -> None:
         answers.append(client.translate(text, "en", "de", timeout=60))

@@ -26,7 +26,7 @@ from starlette.exceptions import HTTPException
 from relattn.translation.analysis import Part
 from relattn.translation.errors import InputError, one_line, reading, require
 from relattn.translation.serve.files import FileStore
-from relattn.translation.serve.languages import Detector, language_name
+from relattn.translation.serve.languages import Detector, codes_by_name, language_name
 from relattn.translation.serve.routing import Router, ScoredText
 from relattn.translation.serve.text.documents import FORMATS, file_suffix
 
@@ -169,7 +169,7 @@ class Api:
         self._router, self._limits, self._metrics = router, router.limits, router.metrics
         self._keys = None if keys is None else read_keys(keys)
         self._detector, self._files = Detector(router.sources), FileStore(self._limits.stored)
-        self._codes = {code.lower(): code for code in (*router.codes, AUTO)}
+        self._codes = codes_by_name([*router.codes, AUTO])
 
     async def translate(self, request: Request) -> Response:
         """Translate a text or a list of texts."""
@@ -306,7 +306,7 @@ class Api:
         parameters = await read_parameters(request)
         for name in ("source", "target"):  # codes in any case, as LibreTranslate's
             if isinstance(code := parameters.get(name), str):
-                parameters[name] = self._codes.get(code.lower(), code)
+                parameters[name] = self._codes.get(code.lower().replace("_", "-"), code)
         if self._keys is not None and not _is_accepted(parameters.get("api_key"), self._keys):
             raise HTTPException(403, "api_key is missing or wrong")
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -32,7 +33,7 @@ from relattn.translation.serve.api import AUTO, FORM, MULTIPART, PAGE, Api
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.metrics import Metrics
 from relattn.translation.serve.parsing import ParsingLimitExceeded
-from relattn.translation.serve.queue import QueueFull
+from relattn.translation.serve.queue import CLIENT, QueueFull
 from relattn.translation.serve.routing import Router
 
 RETRY_AFTER = {"Retry-After": "2"}  # seconds
@@ -183,8 +184,10 @@ def monitor(app: ASGIApp, limits: Limits, metrics: Metrics) -> ASGIApp:
         if scope["type"] != "http":
             await app(scope, receive, send)
             return
+        scope = {**scope, "path": re.sub("/{2,}", "/", scope["path"])}
         if scope["method"] == "HEAD":  # uvicorn leaves out the body
-            scope = {**scope, "method": "GET"}
+            scope["method"] = "GET"
+        CLIENT.set(scope["client"][0] if scope.get("client") else "")
         start, status, size, is_complete = time.monotonic(), 500, 0, False
         is_file = scope["path"] == "/translate_file"
         max_bytes = OVERHEAD_BYTES + (limits.file if is_file else limits.characters * MAX_BYTES_PER_CHARACTER)

@@ -49,7 +49,8 @@ def connection_type(limits: Limits) -> type[H11Protocol]:
             """Close the connection; if a request is being answered, with its answer, which says so."""
             super().shutdown()
             if self._is_answering():
-                self.headers.append((b"connection", b"close"))  # uvicorn answers with the same header
+                headers = [*self.scope["headers"], (b"connection", b"close")]
+                self.scope["headers"] = headers  # uvicorn answers with the same header
 
         def send_400_response(self, msg: str) -> None:
             self._refuse("400 Bad Request", "the request must be valid HTTP")

@@ -1,9 +1,10 @@
 """Batching of sentences from many requests.
 
 A model translates one batch at a time, in a thread. Requests that arrive meanwhile wait in a queue. The next batch
-takes one sentence of each request in turn until it is full, so a long text does not delay short ones. If nothing is
-being translated, the first sentence waits a few milliseconds for others. The translation of a sentence does not depend
-on the rest of its batch. The queue is bounded: a request that would overflow it is refused.
+takes one sentence of each client in turn until it is full, and of the requests of a client in turn, so neither a long
+text nor many requests of one client delay others. If nothing is being translated, the first sentence waits a few
+milliseconds for others. The translation of a sentence does not depend on the rest of its batch. The queue is bounded: a
+request that would overflow it is refused, and so is one after which a client has more than half of the queue.
 
 A batch cannot be interrupted, so its work is limited too: the squared lengths of its sentences have a maximum sum. A
 sentence of the maximum length has a separate batch.
@@ -15,12 +16,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextvars import ContextVar
 from typing import Any
 
 from relattn.translation.serve.limits import Limits
 
-MAX_WORK = 1_000_000  # sum of the squared sizes of the items of a batch; 64 of 125 characters, or one of 1,000
-_Item = tuple[Any, asyncio.Future[Any]]  # an item and its future result
+MAX_WORK = 62_500  # sum of the squared sizes of the items of a batch; 64 of 31 pieces, or one of 250
+CLIENT = ContextVar("CLIENT", default="")  # address of the client whose request is handled
+_Item = tuple[Any, asyncio.Future[Any], int]  # an item, its future result and its work
 
 
 class QueueFull(Exception):
@@ -34,7 +37,7 @@ class BatchQueue:
         work: function that returns a result per item of a batch; it runs in a thread of `threads`.
         threads: threads to run `work` in.
         limits: batch size, size of the queue, and how long to wait for a batch to fill.
-        size: function that returns the size of an item, such as its number of characters.
+        size: function that returns the size of an item, such as its number of pieces.
         on_batch: function that is called with the size of each batch.
     """
 
@@ -47,26 +50,32 @@ class BatchQueue:
         on_batch: Callable[[int], object] = lambda size: None,
     ) -> None:
         self._work, self._threads, self._limits, self._size, self._on_batch = work, threads, limits, size, on_batch
-        self._requests: deque[deque[_Item]] = deque()  # items that are not in a batch yet
+        self._clients: dict[str, deque[deque[_Item]]] = {}  # requests, whose items are not in a batch yet
         self._arrived = asyncio.Event()
 
     @property
     def waiting(self) -> int:
         """Number of items that are not in a batch yet."""
-        return sum(map(len, self._requests))
+        return sum(map(self._waiting_of, self._clients))
+
+    def _waiting_of(self, client: str) -> int:
+        return sum(map(len, self._clients.get(client, ())))
 
     async def submit(self, items: Sequence[Any]) -> list[Any]:
         """Return the result of each item. If the caller is cancelled, its items leave the queue.
 
         Raises:
-            QueueFull: the queue has no room for the items.
+            QueueFull: the queue has no room for the items, or the client has half of it.
             Exception: `work` raised it for one of the items alone.
         """
-        if self.waiting + len(items) > self._limits.waiting:
+        client, waiting = CLIENT.get(), self._limits.waiting
+        of_client = self._waiting_of(client)
+        if self.waiting + len(items) > waiting or (of_client and of_client + len(items) > waiting // 2):
             raise QueueFull
+        works = [self._size(item) ** 2 for item in items]
         futures = [asyncio.get_running_loop().create_future() for _ in items]
-        request = deque(zip(items, futures, strict=True))
-        self._requests.append(request)
+        request = deque(zip(items, futures, works, strict=True))
+        self._clients.setdefault(client, deque()).append(request)
         self._arrived.set()
         try:
             return await asyncio.gather(*futures)
@@ -82,25 +91,28 @@ class BatchQueue:
             if self.waiting < self._limits.batch:
                 await asyncio.sleep(self._limits.pause / 1000)
             batch = self._next_batch()
-            if not self._requests:
+            if not self._clients:
                 self._arrived.clear()
             if batch:
                 await self._process(batch)
 
     def _next_batch(self) -> list[_Item]:
-        """Take items for a batch from the queue, one of each request in turn."""
+        """Take items for a batch from the queue, one of each client in turn."""
         batch: list[_Item] = []
         work = 0
-        while self._requests and len(batch) < self._limits.batch:
-            request = self._requests.popleft()
-            if request:
-                work += self._size(request[0][0]) ** 2
+        while self._clients and len(batch) < self._limits.batch:
+            client, requests = next(iter(self._clients.items()))
+            while requests and not requests[0]:
+                requests.popleft()
+            if requests:
+                work += requests[0][0][2]
                 if batch and work > MAX_WORK:
-                    self._requests.appendleft(request)  # it begins the next batch
-                    break
-                batch.append(request.popleft())
-            if request:
-                self._requests.append(request)
+                    break  # it begins the next batch
+                batch.append(requests[0].popleft())
+                requests.rotate(-1)
+            del self._clients[client]
+            if any(requests):
+                self._clients[client] = requests  # after the other clients
         return batch
 
     async def _process(self, batch: list[_Item]) -> None:
@@ -108,14 +120,14 @@ class BatchQueue:
         self._on_batch(len(batch))
         loop = asyncio.get_running_loop()
         try:
-            results = await loop.run_in_executor(self._threads, self._work, [item for item, _ in batch])
+            results = await loop.run_in_executor(self._threads, self._work, [item for item, *_ in batch])
         except Exception as error:
-            for item, future in batch:
+            for item, future, work in batch:
                 if not future.done() and len(batch) > 1:
-                    await self._process([(item, future)])
+                    await self._process([(item, future, work)])
                 elif not future.done():
                     future.set_exception(error)
             return
-        for (_, future), result in zip(batch, results, strict=True):
+        for (_, future, _), result in zip(batch, results, strict=True):
             if not future.done():
                 future.set_result(result)

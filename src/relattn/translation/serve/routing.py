@@ -76,7 +76,8 @@ class Model:
         pair: source and target language.
         translator: translator to use.
         search: its search options.
-        make_queue: function that makes a queue for a function that works on batches.
+        make_queue: function that makes a queue for a function that works on batches, with the argument `size` of
+            `BatchQueue`.
 
     Attributes:
         plain: queue of (sentence, count, prefix): up to `count` translations that begin with the prefix, best first.
@@ -90,15 +91,19 @@ class Model:
         pair: Pair,
         translator: Translator,
         search: SearchConfig,
-        make_queue: Callable[[Callable[[list[Any]], list[Any]]], BatchQueue],
+        make_queue: Callable[..., BatchQueue],
     ) -> None:
         self.source, self.target = pair
         self.translator, self.search = translator, search
-        self.plain = make_queue(self._translate)
-        self.tagged = make_queue(self._translate_tagged)
-        self.words = make_queue(self._score_words)
-        self.attention = make_queue(self._inspect)
+        self.plain = make_queue(self._translate, size=self._pieces)
+        self.tagged = make_queue(self._translate_tagged, size=self._pieces)
+        self.words = make_queue(self._score_words, size=self._pieces)
+        self.attention = make_queue(self._inspect, size=self._pieces)
         self.queues = [self.plain, self.tagged, self.words, self.attention]
+
+    def _pieces(self, item: tuple[Any, ...]) -> int:
+        """Return the number of pieces of the sentence that an item of a queue begins with."""
+        return len(self.translator.tokenizer.encode(item[0]))
 
     def _translate(self, items: list[tuple[str, int, str]], *, align: bool = False) -> list[list[Translation]]:
         sentences, counts, prefixes = zip(*items, strict=True)
@@ -170,7 +175,7 @@ class Router:
         self.limits, self.metrics, self._pivot = limits, Metrics(), pivot
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="translate")
         on_batch = self.metrics.batch_sentences.observe
-        make_queue = partial(BatchQueue, threads=self._threads, limits=limits, size=_characters, on_batch=on_batch)
+        make_queue = partial(BatchQueue, threads=self._threads, limits=limits, on_batch=on_batch)
         self._parsers = ParserPool(limits)
         self._models = {
             pair: Model(pair, translator, (searches or {}).get(pair, translator.search), make_queue)
@@ -354,11 +359,6 @@ class Router:
         }
         translations = iter([next(results[key]) for key in has_tags])
         return [(text, [next(translations) for _ in text.sentences]) for text in split_texts]
-
-
-def _characters(item: Any) -> int:
-    """Return the number of characters of an item of a queue: a sentence, or a tuple that begins with one."""
-    return len(item if isinstance(item, str) else item[0])
 
 
 def _supports_tags(route: Sequence[Model]) -> bool:
