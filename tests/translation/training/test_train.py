@@ -558,3 +558,25 @@ def test_relative_tables_are_added_to_a_model_without(tmp_path, make_recipe, sig
     other = replace(recipe.model, dim=recipe.model.dim * 2)
     with pytest.raises(InputError, match="the model must be the recipe's, got dim"):
         read_initial_bundle(replace(recipe, model=other))
+
+
+@pytest.mark.parametrize("positions", ["relative", "learned"])
+def test_recipe_of_a_bundle_continues_its_training(tmp_path, make_recipe, text, capsys, positions):
+    """It has the model and the search of the bundle, and the longest sentences that the model holds."""
+    options = {"max_positions": 70} if positions == "learned" else {"clip": 3}
+    short = {"max_length": 60}
+    start = train(
+        make_recipe(tmp_path / "start", model={"positions": positions, **options}, data=short, train={"steps": 2}),
+        show=False,
+    )
+    assert cli.main(["recipe", str(start)]) == 0
+    (tmp_path / "tune.yaml").write_text(capsys.readouterr().out)
+    files = [f"--data.{name}={path}" for name, path in text.items()]
+    few = ["--train.steps=1", "--train.valid_every=1", f"--out={tmp_path / 'run'}"]
+    assert cli.main(["train", str(tmp_path / "tune.yaml"), *files, *few]) == 0
+    first, second = bundle.read_bundle(start), bundle.read_bundle(tmp_path / "run" / "bundle")
+    assert (second.model, second.search) == (first.model, first.search)
+    for name, tensor in first.state.items():
+        torch.testing.assert_close(second.state[name], tensor, rtol=0, atol=1e-5)
+    assert cli.main(["recipe", str(tmp_path)]) == 2
+    assert "not a complete bundle" in capsys.readouterr().err

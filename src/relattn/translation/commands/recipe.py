@@ -2,16 +2,26 @@
 
 
 def recipe(name: str) -> None:
-    """Print a known recipe as YAML: relattn recipe wmt14-en-de-base > my.yaml
+    """Print a known recipe as YAML, or one that continues the training of a bundle on other text.
+
+    relattn recipe wmt14-en-de-base > my.yaml
+    relattn recipe opus-en-de > tune.yaml
 
     Args:
-        name: Name of the recipe: wmt14-en-de-base, wmt14-en-de-big, wmt14-en-fr-base, wmt14-en-fr-big or
-            t2t-relative-base.
+        name: Name of a recipe: wmt14-en-de-base, wmt14-en-de-big, wmt14-en-fr-base, wmt14-en-fr-big or
+            t2t-relative-base. Or the directory of a bundle.
     """
+    from pathlib import Path
+
     from relattn.translation.config import dump
     from relattn.translation.config.presets import PRESETS
     from relattn.translation.errors import unknown
 
+    if Path(name).is_dir():
+        from relattn.translation.training.initial import fine_tuning_recipe
+
+        print(dump(fine_tuning_recipe(name)), end="")
+        return
     if name not in PRESETS:
         raise unknown("recipe", name, PRESETS)
     print(dump(PRESETS[name]), end="")

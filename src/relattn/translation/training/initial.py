@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from relattn.translation import bundle, hub
-from relattn.translation.config import ModelConfig, Recipe, as_dict, differences
+from relattn.translation.config import DataConfig, ModelConfig, Recipe, TrainConfig, as_dict, differences
 from relattn.translation.config.positions import ClippedTables, DotProduct
 from relattn.translation.errors import require
 from relattn.translation.model.transformer import SkipInitialization, Transformer
@@ -33,6 +33,40 @@ def read_initial_bundle(recipe: Recipe) -> bundle.Bundle | None:
     changed = [line for line in differences(as_dict(initial.model), as_dict(expected)) if "dropout" not in line]
     require(not changed, f"{path}: the model must be the recipe's, got {'; '.join(changed)}")
     return _with_tables(initial, recipe.model) if adds_tables else initial
+
+
+def fine_tuning_recipe(path: str) -> Recipe:
+    """Return a recipe that continues the training of a bundle, with the files of its text left out.
+
+    The learning rate rises to 1e-4 and falls as step^-0.5, and training stops when the validation loss no longer falls.
+
+    Raises:
+        InputError: the bundle is missing or damaged.
+    """
+    initial = bundle.read_bundle(path)
+    warmup, longest = 200, initial.model.position_spec.max_length
+    given = initial.tokenizer.special.per_source + initial.tokenizer.special.per_target
+    return Recipe(
+        out="runs/tuned",
+        model=initial.model,
+        data=DataConfig(
+            src_lang=initial.src_lang,
+            tgt_lang=initial.tgt_lang,
+            max_length=min(DataConfig.max_length, (longest or 1 << 20) - given),
+        ),
+        train=TrainConfig(
+            init_from=path,
+            steps=4000,
+            warmup_steps=warmup,
+            learning_rate_factor=round(1e-4 * (initial.model.dim * warmup) ** 0.5, 4),
+            valid_every=200,
+            checkpoint_every=200,
+            keep=5,
+            average=1,
+            patience=3,
+        ),
+        search=initial.search,
+    )
 
 
 def _adds_tables(initial: ModelConfig, wanted: ModelConfig) -> bool:
