@@ -14,7 +14,7 @@ from relattn.translation.commands import main as cli
 from relattn.translation.errors import InputError
 from relattn.translation.formats.import_model import import_model
 from relattn.translation.serve.app import make_app
-from relattn.translation.serve.languages import MOST_LANGUAGES, served_pairs
+from relattn.translation.serve.languages import MOST_LANGUAGES, Detector, served_pairs
 from relattn.translation.serve.limits import Limits
 from relattn.translation.serve.routing import Router
 from tests.support.bundles import save_random_bundle
@@ -82,6 +82,27 @@ def test_a_pair_that_the_model_does_not_translate_is_refused(multilingual, tmp_p
         load(multilingual.bundle, src_lang=multilingual.pair[1])
     with pytest.raises(InputError, match="the model translates en to de, got en to fr"):
         load(save_random_bundle(tmp_path / "plain"), tgt_lang="fr")
+
+
+def test_languages_that_are_not_served_are_not_detected():
+    detector = Detector(["en", "de", "fr"])
+    sentences = {
+        "es": "El perro corre por la playa y el niño juega.",
+        "it": "Il cane corre sulla spiaggia.",
+        "ru": "Собака бежит по пляжу.",
+        "en": "The dog runs on the beach.",
+        "de": "Der Hund rennt am Strand.",
+        "fr": "Le chien court sur la plage.",
+    }
+    for language, text in sentences.items():
+        best = detector.rank(text)[0]
+        if language in ("en", "de", "fr"):
+            assert best["language"] == language
+            assert best["confidence"] > 70
+        else:
+            assert best["confidence"] == 0
+    for word in ("Hello", "ok", "yes", "water"):  # of many languages
+        assert detector.rank(word)[0]["confidence"] < 50
 
 
 def test_a_server_has_all_pairs(multilingual):

@@ -14,6 +14,7 @@ from relattn.translation.errors import one_line, require, same_language
 from relattn.translation.translate.pipeline import Translator
 
 MOST_LANGUAGES = 20  # of a model; each pair has its own queues
+_FAR_LIKELIER = 20
 
 
 def language_name(code: str) -> str:
@@ -104,15 +105,20 @@ class Detector:
         by_label = {code.partition("-")[0]: code for code in sorted(codes, reverse=True)}
         self._codes = {label: code for label, code in by_label.items() if label in self._identifier.labels}
         self._unknown = {"confidence": 0.0, "language": min(codes, default="")}
-        if self._codes:
-            self._identifier.set_languages(list(self._codes))
 
     def rank(self, text: str) -> list[dict[str, Any]]:
         """Return languages with confidences in percent, likeliest first.
 
-        For a text without letters, it is the first language of the server, with confidence 0.
+        All languages of the detector are considered: a confidence is the probability of a language among those that can
+        be chosen and the likeliest other one. For a text without letters, and for one that is far likelier in another
+        language, the result is the first language of the server, with confidence 0.
         """
         if not self._codes or not any(map(str.isalpha, text)):
             return [self._unknown]
-        ranking = self._identifier.rank(text)
-        return [{"confidence": round(100.0 * p, 1), "language": self._codes[label]} for label, p in ranking]
+        ranking = [(label, float(p)) for label, p in self._identifier.rank(text)]
+        chosen = [(self._codes[label], p) for label, p in ranking if label in self._codes]
+        other = next((p for label, p in ranking if label not in self._codes), 0.0)
+        if chosen[0][1] <= other / _FAR_LIKELIER:
+            return [self._unknown]
+        total = sum(p for _, p in chosen) + other
+        return [{"confidence": round(100.0 * p / total, 1), "language": code} for code, p in chosen]
