@@ -15,7 +15,9 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import get_origin, get_type_hints
 
@@ -127,8 +129,6 @@ class ImportedTokenizer:
         vocab_sizes: number of pieces of the source and of the target.
         unknown_piece: piece that stands for unknown pieces.
         target_texts: UTF-8 text of each target piece by id, with spaces for marks; special tokens have none.
-        files: content of the tokenizer's files by name.
-        digest: SHA-256 of the files, which identifies the tokenizer of encoded text and of weights.
         longest_piece: maximum characters of a piece; infinite, because normalization may shorten a text.
 
     Raises:
@@ -142,31 +142,43 @@ class ImportedTokenizer:
         self.vocabularies = vocabulary.source, vocabulary.target
         self.vocab_sizes = len(vocabulary.source), len(vocabulary.target)
         self.unknown_piece = vocabulary.unknown
-        self.files = {
-            TOKENIZER: src_model,
-            TGT_TOKENIZER: tgt_model,
-            VOCABULARY: json.dumps(asdict(vocabulary), ensure_ascii=False, indent=1).encode() + b"\n",
-        }
-        digests = [hashlib.sha256(content).digest() for content in self.files.values()]
-        self.digest = hashlib.sha256(b"".join(digests)).hexdigest()
+        self._contents = src_model, tgt_model
         self._src_model, self._src_ids, self._text = _load_side("source", src_model, vocabulary.source)
         self._tgt_model, self._tgt_ids, _ = _load_side("target", tgt_model, vocabulary.target)
-        pads = [self._tgt_ids[name] for name in _PADS if name in self._tgt_ids]
-        bos, eos = self._tgt_ids[vocabulary.start], self._tgt_ids[vocabulary.end]
-        self.special = SpecialTokens(
+        self.special = self._special_tokens()
+        eos, unknown = self.special.eos, self._tgt_ids[vocabulary.unknown]
+        languages = (self._tgt_ids[piece] for piece in vocabulary.languages.values() if piece in self._tgt_ids)
+        self._not_text = {*self.special.banned, eos, unknown, *languages}
+        texts = piece_texts(self._tgt_model)
+        self.target_texts = [
+            b"" if i in self._not_text else texts.get(piece, b"") for i, piece in enumerate(vocabulary.target)
+        ]
+
+    def _special_tokens(self) -> SpecialTokens:
+        """Return the ids of the special tokens of the vocabulary."""
+        vocabulary, src_ids, tgt_ids = self.vocabulary, self._src_ids, self._tgt_ids
+        pads = [tgt_ids[name] for name in _PADS if name in tgt_ids]
+        bos, eos = tgt_ids[vocabulary.start], tgt_ids[vocabulary.end]
+        return SpecialTokens(
             bos=bos,
             eos=eos,
             banned=tuple(sorted({*pads, bos} - {eos})),
-            src_begin=tuple(self._src_ids[piece] for piece in vocabulary.source_begin),
-            src_end=tuple(self._src_ids[piece] for piece in vocabulary.source_end),
-            tgt_begin=tuple(self._tgt_ids[piece] for piece in vocabulary.target_begin),
+            src_begin=tuple(src_ids[piece] for piece in vocabulary.source_begin),
+            src_end=tuple(src_ids[piece] for piece in vocabulary.source_end),
+            tgt_begin=tuple(tgt_ids[piece] for piece in vocabulary.target_begin),
         )
-        languages = (self._tgt_ids[piece] for piece in vocabulary.languages.values() if piece in self._tgt_ids)
-        not_text = self._not_text = {*self.special.banned, eos, self._tgt_ids[vocabulary.unknown], *languages}
-        texts = piece_texts(self._tgt_model)
-        self.target_texts = [
-            b"" if i in not_text else texts.get(piece, b"") for i, piece in enumerate(vocabulary.target)
-        ]
+
+    @cached_property
+    def files(self) -> dict[str, bytes]:
+        """Content of the tokenizer's files by name."""
+        content = json.dumps(asdict(self.vocabulary), ensure_ascii=False, indent=1).encode() + b"\n"
+        return {**dict(zip((TOKENIZER, TGT_TOKENIZER), self._contents, strict=True)), VOCABULARY: content}
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the files, which identifies the tokenizer of encoded text and of weights."""
+        digests = [hashlib.sha256(content).digest() for content in self.files.values()]
+        return hashlib.sha256(b"".join(digests)).hexdigest()
 
     @classmethod
     def load(cls, directory: Path) -> ImportedTokenizer:
@@ -184,10 +196,12 @@ class ImportedTokenizer:
 
     def with_languages(self, src_lang: str, tgt_lang: str) -> ImportedTokenizer:
         """Return a tokenizer for another direction of the same model. Raises InputError as `Vocabulary` does."""
-        vocabulary = self.vocabulary.with_languages(src_lang, tgt_lang)
-        if vocabulary == self.vocabulary:
-            return self
-        return ImportedTokenizer(self.files[TOKENIZER], self.files[TGT_TOKENIZER], vocabulary)
+        other = copy(self)
+        other.vocabulary = self.vocabulary.with_languages(src_lang, tgt_lang)
+        other.special = other._special_tokens()
+        for name in ("files", "digest"):
+            other.__dict__.pop(name, None)
+        return other
 
     def frequencies(self) -> dict[str, float]:
         """Return the source pieces that are text, all with the same weight."""
