@@ -67,23 +67,23 @@ def fetch_foreign(path: str | Path) -> Path:
     match = _NAME.fullmatch(str(path))
     if match is None or Path(path).exists():
         return Path(path)
-    from relattn.translation.formats import transformers
+    from relattn.translation.formats.transformers import directory as transformers
 
     name, revision = match.groups()
     with hub_errors(f"{path}: no such directory here, and from the hub") as api:
         commit = api.resolve_revision(name, revision=revision)
         found = {file.rfilename for file in api.model_info(name, revision=commit, files_metadata=True).siblings or []}
         small = [file for file in transformers.SMALL_FILES if file in found or file == transformers.CONFIG]
-        directory = Path(api.hf_hub_download(name, transformers.CONFIG, revision=commit)).parent
+        local = Path(api.hf_hub_download(name, transformers.CONFIG, revision=commit)).parent
         try:
-            transformers.read_config(directory)
+            transformers.read_config(local)
             for file in small:
                 api.hf_hub_download(name, file, revision=commit)
-            for file in transformers.weight_files(directory, found):
+            for file in transformers.weight_files(local, found):
                 api.hf_hub_download(name, file, revision=commit)
         except InputError as error:
-            raise InputError(str(error).replace(str(directory), str(path))) from error
-    return directory
+            raise InputError(str(error).replace(str(local), str(path))) from error
+    return local
 
 
 def push(path: str | Path, name: str, *, private: bool = False, license: str = "") -> str:

@@ -375,8 +375,9 @@ def edited(source: Path, path: Path, file: str, edit: Edit) -> Path:
         ),
         ("marian", "config.json", {"encoder_attention_heads": 2}, ["encoder_attention_heads 2", "must be equal"]),
         ("marian", "config.json", {"scale_embedding": "yes"}, ["scale_embedding must be true or false, got 'yes'"]),
-        ("marian", "config.json", {"vocab_size": 9}, ["vocab.json: must have at most 9 pieces"]),
-        ("marian", "config.json", {"vocab_size": 90}, ["embed_tokens.weight must have shape (90, 24)"]),
+        ("marian", "config.json", {"vocab_size": 9}, ["config.json: vocab_size must be ", "got 9"]),
+        ("marian", "config.json", {"vocab_size": 10**12}, ["vocab_size must be ", "embed_tokens.weight"]),
+        ("marian", "config.json", {"max_position_embeddings": 10**12}, ["must be at most 65,536"]),
         ("marian", "config.json", {"d_model": 48, "dropout": 1.0}, ["dropout must be"]),
         (
             "marian",
@@ -445,6 +446,10 @@ def test_files_of_transformers(published, tmp_path):
     assert "model.encoder.layers.0.fc1.bias is missing" in fault(path, (None, None))
     torch.save({**weights, "lm_head.weight": weights["model.shared.weight"] + 1}, path / "pytorch_model.bin")
     assert "tie_word_embeddings must be false" in fault(path, (None, None))
+    for damage in REFUSED.values():
+        for name in ("model.shared.weight", "final_logits_bias", "model.encoder.layers.0.self_attn.k_proj.weight"):
+            torch.save({**weights, name: damage(weights[name])}, path / "pytorch_model.bin")
+            assert fault(path, (None, None)).startswith(str(path)) or name == "final_logits_bias"
     (path / "pytorch_model.bin").unlink()
     index = {"weight_map": dict.fromkeys(weights, "model-00001-of-00002.safetensors")}
     (path / "model.safetensors.index.json").write_text(json.dumps(index))

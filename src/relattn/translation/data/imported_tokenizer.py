@@ -10,12 +10,12 @@ vocabularies, which the weights belong to. A piece that is not in a vocabulary b
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -112,7 +112,7 @@ class Vocabulary:
             return [self.languages[code] if piece in tokens else piece for piece in pieces]
 
         around = src_lang if of_target else tgt_lang
-        other = copy.copy(self)  # `replace` would check the vocabularies again, which takes long
+        other = copy(self)  # `replace` would check the vocabularies again, which takes long
         object.__setattr__(other, "source_begin", replaced(self.source_begin, around))
         object.__setattr__(other, "source_end", replaced(self.source_end, around))
         object.__setattr__(other, "target_begin", replaced(self.target_begin, tgt_lang))
@@ -146,33 +146,37 @@ class ImportedTokenizer:
         self.vocabularies = vocabulary.source, vocabulary.target
         self.vocab_sizes = len(vocabulary.source), len(vocabulary.target)
         self.unknown_piece = vocabulary.unknown
-        self._models = {TOKENIZER: src_model, TGT_TOKENIZER: tgt_model}
+        self._contents = src_model, tgt_model
         self._src_model, self._src_ids, self._text = _load_side("source", src_model, vocabulary.source)
         self._tgt_model, self._tgt_ids, _ = _load_side("target", tgt_model, vocabulary.target)
-        pads = [self._tgt_ids[name] for name in _PADS if name in self._tgt_ids]
-        bos, eos = self._tgt_ids[vocabulary.start], self._tgt_ids[vocabulary.end]
-        special = SpecialTokens(bos=bos, eos=eos, banned=tuple(sorted({*pads, bos} - {eos})))
-        self.special = self._with_given(special)
+        self.special = self._special_tokens()
+        eos, unknown = self.special.eos, self._tgt_ids[vocabulary.unknown]
         languages = (self._tgt_ids[piece] for piece in vocabulary.languages.values() if piece in self._tgt_ids)
-        not_text = self._not_text = {*self.special.banned, eos, self._tgt_ids[vocabulary.unknown], *languages}
+        self._not_text = {*self.special.banned, eos, unknown, *languages}
         texts = piece_texts(self._tgt_model)
         self.target_texts = [
-            b"" if i in not_text else texts.get(piece, b"") for i, piece in enumerate(vocabulary.target)
+            b"" if i in self._not_text else texts.get(piece, b"") for i, piece in enumerate(vocabulary.target)
         ]
 
-    def _with_given(self, special: SpecialTokens) -> SpecialTokens:
-        """Return special tokens with those that are around each source and before each target."""
-        return special._replace(
-            src_begin=tuple(self._src_ids[piece] for piece in self.vocabulary.source_begin),
-            src_end=tuple(self._src_ids[piece] for piece in self.vocabulary.source_end),
-            tgt_begin=tuple(self._tgt_ids[piece] for piece in self.vocabulary.target_begin),
+    def _special_tokens(self) -> SpecialTokens:
+        """Return the ids of the special tokens of the vocabulary."""
+        vocabulary, src_ids, tgt_ids = self.vocabulary, self._src_ids, self._tgt_ids
+        pads = [tgt_ids[name] for name in _PADS if name in tgt_ids]
+        bos, eos = tgt_ids[vocabulary.start], tgt_ids[vocabulary.end]
+        return SpecialTokens(
+            bos=bos,
+            eos=eos,
+            banned=tuple(sorted({*pads, bos} - {eos})),
+            src_begin=tuple(src_ids[piece] for piece in vocabulary.source_begin),
+            src_end=tuple(src_ids[piece] for piece in vocabulary.source_end),
+            tgt_begin=tuple(tgt_ids[piece] for piece in vocabulary.target_begin),
         )
 
     @cached_property
     def files(self) -> dict[str, bytes]:
         """Content of the tokenizer's files by name."""
-        vocabulary = json.dumps(asdict(self.vocabulary), ensure_ascii=False, indent=1).encode() + b"\n"
-        return {**self._models, VOCABULARY: vocabulary}
+        content = json.dumps(asdict(self.vocabulary), ensure_ascii=False, indent=1).encode() + b"\n"
+        return {**dict(zip((TOKENIZER, TGT_TOKENIZER), self._contents, strict=True)), VOCABULARY: content}
 
     @cached_property
     def digest(self) -> str:
@@ -196,14 +200,11 @@ class ImportedTokenizer:
 
     def with_languages(self, src_lang: str, tgt_lang: str) -> ImportedTokenizer:
         """Return a tokenizer for another direction of the same model. Raises InputError as `Vocabulary` does."""
-        vocabulary = self.vocabulary.with_languages(src_lang, tgt_lang)
-        if vocabulary == self.vocabulary:
-            return self
-        other = copy.copy(self)  # shares the SentencePiece models and the ids
+        other = copy(self)
+        other.vocabulary = self.vocabulary.with_languages(src_lang, tgt_lang)
+        other.special = other._special_tokens()
         for name in ("files", "digest"):
             other.__dict__.pop(name, None)
-        other.vocabulary = vocabulary
-        other.special = other._with_given(self.special)
         return other
 
     def frequencies(self) -> dict[str, float]:

@@ -14,12 +14,14 @@ from relattn.translation import bundle
 from relattn.translation.config import DataConfig, Recipe, as_dict
 from relattn.translation.data.imported_tokenizer import ImportedTokenizer
 from relattn.translation.errors import InputError, require, require_language
-from relattn.translation.formats import argos, eole, opennmt_py, transformers
+from relattn.translation.formats import argos, eole, opennmt_py
 from relattn.translation.formats.ctranslate2 import read as ctranslate2
 from relattn.translation.formats.ctranslate2.directory import MODEL, ExportSettings
 from relattn.translation.formats.ctranslate2.translator import CTranslate2Translator
 from relattn.translation.formats.foreign_model import ForeignModel
 from relattn.translation.formats.parity import Reference, Report, check_lines
+from relattn.translation.formats.transformers import directory as transformers
+from relattn.translation.formats.transformers import read as transformers_reader
 from relattn.translation.translate.torch_translator import TorchTranslator
 
 
@@ -115,7 +117,7 @@ def read(path: Path, tokenizer: Path | None, tgt_tokenizer: Path | None) -> Fore
     elif path.is_dir() and any(path.glob(eole.WEIGHTS)):
         reader = eole.read
     elif transformers.is_model(path):
-        reader = transformers.read
+        reader = transformers_reader.read
     elif path.is_file():
         reader = opennmt_py.read
     elif path.is_dir():

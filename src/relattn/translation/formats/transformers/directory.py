@@ -1,0 +1,227 @@
+"""Files of a model of transformers, and its architecture: families of models and their settings.
+
+    config.json              sizes and settings; settings that are missing have the defaults of the model's class
+    generation_config.json   settings of the search; in old models they are in config.json
+    model.safetensors        weights; or pytorch_model.bin with tensors only; or several files and an index of them
+    tokenizer_config.json    special tokens
+
+Marian's tokenizer is vocab.json, source.spm and target.spm; target_vocab.json has the target's pieces if they are
+others. M2M-100's is vocab.json and sentencepiece.bpe.model, NLLB's is tokenizer.json and sentencepiece.bpe.model.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relattn.translation.errors import InputError, one_line, require
+from relattn.translation.formats.foreign_model import read_json, typed
+
+CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer_config.json"
+DIRECTORY = "model of transformers"  # name of such a directory in messages
+WEIGHTS = "model.safetensors", "pytorch_model.bin"
+INDICES = tuple(f"{name}.index.json" for name in WEIGHTS)
+_MARIAN_FILES = "vocab.json", "source.spm", "target.spm"
+SHARED_MODEL = "sentencepiece.bpe.model"
+SMALL_FILES = (
+    *(CONFIG, GENERATION, TOKENIZER, *INDICES, *_MARIAN_FILES, "target_vocab.json", SHARED_MODEL),
+    *("tokenizer.json", "added_tokens.json"),
+)
+
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "swish": "swish",
+    "silu": "swish",
+}
+_SIDES = ("source", "src"), ("target", "tgt")
+
+
+def marian_sinusoids(count: int, dim: int) -> Tensor:
+    """Return Marian's positions (count, dim): sines of the even, then cosines of the odd components."""
+    component = np.arange(dim)
+    angle = np.arange(count)[:, None] / np.power(10_000, 2 * (component // 2) / dim)
+    return torch.from_numpy(np.concatenate([np.sin(angle[:, 0::2]), np.cos(angle[:, 1::2])], axis=1)).float()
+
+
+def fairseq_sinusoids(count: int, dim: int, first: int) -> Tensor:
+    """Return fairseq's positions (count, dim), from number `first` on: sines, then cosines."""
+    half = dim // 2
+    frequency = torch.exp(torch.arange(half).float() * -(math.log(10_000) / max(1, half - 1)))
+    angle = torch.arange(first, first + count).float()[:, None] * frequency
+    return torch.nn.functional.pad(torch.cat([angle.sin(), angle.cos()], dim=1), (0, dim % 2))
+
+
+@dataclass(frozen=True)
+class _Family:
+    """Models of one `model_type`.
+
+    Attributes:
+        architecture: class of the model.
+        norm: place of the layer normalization.
+        defaults: settings that config.json may leave out.
+        positions: function of a number of positions, the dimension and the padding id that returns the positions.
+    """
+
+    architecture: str
+    norm: str
+    defaults: dict[str, Any]
+    positions: Callable[[int, int, int], Tensor]
+
+
+_DEFAULTS = {
+    "encoder_attention_heads": 16,
+    "decoder_attention_heads": 16,
+    "encoder_ffn_dim": 4096,
+    "decoder_ffn_dim": 4096,
+    "max_position_embeddings": 1024,
+    "dropout": 0.1,
+    "activation_dropout": 0.0,
+    "share_encoder_decoder_embeddings": True,
+    "tie_word_embeddings": True,
+}
+FAMILIES = {
+    "marian": _Family(
+        "MarianMTModel",
+        "post",
+        {
+            **_DEFAULTS,
+            "vocab_size": 58101,
+            "activation_function": "gelu",
+            "scale_embedding": False,
+            "attention_dropout": 0.0,
+            "pad_token_id": 58100,
+            "decoder_start_token_id": 58100,
+            "eos_token_id": 0,
+        },
+        lambda count, dim, pad: marian_sinusoids(count, dim),
+    ),
+    "m2m_100": _Family(
+        "M2M100ForConditionalGeneration",
+        "pre",
+        {
+            **_DEFAULTS,
+            "vocab_size": 128112,
+            "activation_function": "relu",
+            "scale_embedding": True,
+            "attention_dropout": 0.1,
+            "pad_token_id": 1,
+            "decoder_start_token_id": 2,
+            "eos_token_id": 2,
+        },
+        lambda count, dim, pad: fairseq_sinusoids(count, dim, pad + 1),
+    ),
+}
+
+
+def is_model(path: Path) -> bool:
+    """Return whether a directory has a config.json of transformers."""
+    if not (path / CONFIG).is_file():
+        return False
+    try:
+        content = json.loads((path / CONFIG).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and "model_type" in content
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the content of config.json. Raises InputError unless the architecture is supported."""
+    config = read_json(path / CONFIG)
+    kind, supported = config.get("model_type"), "marian (OPUS-MT) or m2m_100 (M2M-100, NLLB)"
+    if not (isinstance(kind, str) and kind in FAMILIES):
+        raise InputError(f"{path / CONFIG}: model_type must be {supported}, got {one_line(repr(kind), 40)}")
+    expected = [FAMILIES[kind].architecture]
+    if (architectures := config.get("architectures") or expected) != expected:
+        got = one_line(json.dumps(architectures), 80)
+        raise InputError(f"{path / CONFIG}: architectures must be {json.dumps(expected)}, got {got}")
+    return config
+
+
+class Settings:
+    """Settings in config.json, with the defaults of the model's class."""
+
+    def __init__(self, file: Path, config: Mapping[str, Any]) -> None:
+        self.file, self.config = file, {**FAMILIES[config["model_type"]].defaults, **config}
+        if self.config.get("decoder_vocab_size") is None:
+            self.config["decoder_vocab_size"] = self.config["vocab_size"]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.config.get(name)
+
+    def number(self, name: str, kind: type[int] | type[float] = int) -> Any:
+        """Return a setting that is a number."""
+        value = typed(self.file, name, self[name], kind)
+        require(value >= 0, f"{self.file}: {name} must not be negative, got {value}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """Return a setting that is true or false."""
+        value = self[name]
+        require(isinstance(value, bool), f"{self.file}: {name} must be true or false, got {one_line(repr(value), 40)}")
+        return bool(value)
+
+    def unsupported(self) -> Iterator[str]:
+        """Yield the unsupported features."""
+        if str(self["activation_function"]) not in ACTIVATIONS:
+            yield f"activation_function {one_line(self['activation_function'], 40)}"
+        for name in ("attention_heads", "ffn_dim"):
+            sides = [self.number(f"{stack}_{name}") for stack in ("encoder", "decoder")]
+            if sides[0] != sides[1]:
+                yield f"encoder_{name} {sides[0]} and decoder_{name} {sides[1]}, which must be equal"
+        if self["quantization_config"] is not None:
+            yield "quantization_config"
+
+    def languages(self, path: Path) -> tuple[str, str]:
+        """Return the source and the target language that the tokenizer names; empty if it names none."""
+        content = optional(path / TOKENIZER)
+        sides = (content.get(f"{name}_lang") or content.get(f"{short}_lang") for name, short in _SIDES)
+        src, tgt = (side if isinstance(side, str) else "" for side in sides)
+        return src, tgt
+
+
+def weight_files(path: Path, available: Collection[str] | None = None) -> list[str]:
+    """Return the names of the files with the weights, those of safetensors if there are several kinds.
+
+    Args:
+        path: directory of the model.
+        available: names of all files, if some are not in the directory yet.
+
+    Raises:
+        InputError: there are no weights, or an index is damaged or names missing files.
+    """
+    names = {file.name for file in path.iterdir()} if available is None else {*available}
+    for whole, index in zip(WEIGHTS, INDICES, strict=True):
+        if whole in names:
+            return [whole]
+        if index not in names:
+            continue
+        shards = read_json(path / index).get("weight_map")
+        files = {*shards.values()} if isinstance(shards, dict) and all(map(_is_text, shards.values())) else set()
+        require(bool(files), f"{path / index}: weight_map must have the file of each weight")
+        if missing := sorted(file for file in files if file not in names):
+            listed = ", no ".join(one_line(each, 80) for each in missing[:5])
+            raise InputError(f"{path}: not a complete {DIRECTORY}: it has no {listed}")
+        return sorted(files)
+    raise InputError(f"{path}: not a complete {DIRECTORY}: it has no {WEIGHTS[0]} and no {WEIGHTS[1]}")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def optional(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a file that may be missing."""
+    return read_json(file) if file.is_file() else {}

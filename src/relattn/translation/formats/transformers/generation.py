@@ -1,0 +1,120 @@
+"""Settings of a search of transformers, as ours."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from relattn.translation.config import SearchConfig
+from relattn.translation.errors import InputError, one_line, require
+from relattn.translation.formats.foreign_model import read_json, typed
+from relattn.translation.formats.transformers.directory import GENERATION, Settings
+
+_OTHER_SETTINGS = {  # settings that may change translations, with the values that do not
+    "do_sample": (False,),
+    "min_length": (0,),
+    "min_new_tokens": (0,),
+    "num_beam_groups": (1,),
+    "diversity_penalty": (0.0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1.0,),
+    "suppress_tokens": ([],),
+    "begin_suppress_tokens": ([],),
+    "sequence_bias": (),
+    "exponential_decay_length_penalty": (),
+    "guidance_scale": (1.0,),
+    "constraints": (),
+    "force_words_ids": (),
+    "penalty_alpha": (0.0,),
+    "dola_layers": (),
+    "stop_strings": (),
+    "max_time": (),
+    "watermarking_config": (),
+}
+
+
+class Generation:
+    """Settings of a search, in generation_config.json or, in old models, in config.json."""
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        self.settings, self.file = settings, path / GENERATION
+        if self.file.is_file():
+            self.content: Mapping[str, Any] = read_json(self.file)
+        else:
+            self.file, self.content = settings.file, settings.config
+
+    def _number(self, name: str, default: Any, kind: type[int] | type[float] = int) -> Any:
+        value = self.content.get(name)
+        return default if value is None else typed(self.file, name, value, kind)
+
+    def token(self, name: str) -> int:
+        """Return the id of a special token; a list must have one."""
+        value = self.content.get(name)
+        value = self.settings[name] if value is None else value
+        return int(typed(self.file, name, value[0] if isinstance(value, list) and len(value) == 1 else value, int))
+
+    @property
+    def forced_begin(self) -> int | None:
+        """Id of the token that all translations begin with."""
+        return None if self.content.get("forced_bos_token_id") is None else self.token("forced_bos_token_id")
+
+    def removes(self, token: int) -> bool:
+        """Return whether a forbidden token has no probability: those of the others are computed without it."""
+        return self.content.get("renormalize_logits") is True and [token] in self._bad_words
+
+    @property
+    def _bad_words(self) -> list[Any]:
+        """Sequences of tokens that are not generated."""
+        words = self.content.get("bad_words_ids")
+        valid = words is None or isinstance(words, list)
+        require(valid, f"{self.file}: bad_words_ids must be a list, got {one_line(repr(words), 40)}")
+        return words or []
+
+    def search(self, given: int, banned: Collection[int]) -> tuple[SearchConfig, list[str]]:
+        """Return our search, and notes about settings with another effect.
+
+        Args:
+            given: number of tokens that translations begin with.
+            banned: tokens that our search does not generate.
+        """
+        beam, alpha = self._number("num_beams", 1), self._number("length_penalty", 1.0, float)
+        early, ngram = self.content.get("early_stopping"), self._number("no_repeat_ngram_size", 0)
+        penalty = self._number("repetition_penalty", 1.0, float)
+        longest = self._number("max_new_tokens", None)
+        longest = self._number("max_length", None) if longest is None else longest + 1
+        limits = {} if longest is None else {"max_length_ratio": 0.0, "max_length_extra": max(1, longest - 1 - given)}
+        notes = []
+        changed = [name for name, values in _OTHER_SETTINGS.items() if self._has_effect(name, values)]
+        words = self._bad_words
+        if any(word not in [[token] for token in banned] for word in words):
+            changed.append("bad_words_ids other than padding")
+        end = self.content.get("forced_eos_token_id")
+        if end is not None and end not in (self.token("eos_token_id"), [self.token("eos_token_id")]):
+            changed.append("forced_eos_token_id")
+        if not 0 <= alpha <= 5:
+            changed.append(f"length_penalty {alpha}")
+            alpha = 1.0
+        if early not in (None, True, False, "never"):
+            changed.append(f"early_stopping {one_line(early, 20)}")
+        if changed:
+            notes.append(f"not taken from {self.file.name}: {', '.join(changed)}")
+        if ngram or penalty != 1.0:
+            notes.append("no_repeat_ngram and repetition_penalty change logits here, and log-probabilities there")
+        try:
+            search = SearchConfig(
+                beam_size=beam,
+                length_penalty="average",
+                alpha=alpha,
+                early_stopping=True if early is True else False if early == "never" else "heuristic",
+                no_repeat_ngram=ngram,
+                repetition_penalty=penalty,
+                **limits,
+            )
+        except InputError as error:
+            raise InputError(f"{self.file}: {error}") from error
+        return search, notes
+
+    def _has_effect(self, name: str, without: Collection[Any]) -> bool:
+        value = self.content.get(name)
+        return value is not None and value not in without

@@ -1,0 +1,186 @@
+"""Read a model of transformers: MarianMT (OPUS-MT), M2M-100 and NLLB. No code of the model is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relattn.translation.bundle import read_weights
+from relattn.translation.errors import require
+from relattn.translation.files import require_files
+from relattn.translation.formats.foreign_model import (
+    NEVER_GENERATED,
+    ForeignModel,
+    load_checkpoint,
+    model_config,
+    read_tokenizer,
+    require_weights,
+)
+from relattn.translation.formats.names import TRANSFORMERS
+from relattn.translation.formats.transformers.directory import (
+    ACTIVATIONS,
+    CONFIG,
+    DIRECTORY,
+    FAMILIES,
+    Settings,
+    read_config,
+    weight_files,
+)
+from relattn.translation.formats.transformers.generation import Generation
+from relattn.translation.formats.transformers.vocabulary import piece_of, read_vocabulary
+
+_SOURCE, _TARGET = (TRANSFORMERS.shared[name] for name in ("src_embedding", "embedding"))
+_MOST_POSITIONS = 65_536
+
+
+def read(path: Path, src_tokenizer: Path | None, tgt_tokenizer: Path | None) -> ForeignModel:
+    """Read the model in a directory.
+
+    A model of several languages has the tokens of the first one around its sources. `ForeignModel.tokenizer` can be
+    changed to other languages.
+
+    Args:
+        path: the directory.
+        src_tokenizer: SentencePiece model of the source; None takes the one in the directory.
+        tgt_tokenizer: SentencePiece model of the target; None takes the one in the directory, or the source's.
+
+    Raises:
+        InputError: a file is missing or damaged, the architecture is not supported, or the model has unsupported
+            features, which are all named.
+    """
+    config = read_config(path)
+    settings = Settings(path / CONFIG, config)
+    generation = Generation(path, settings)
+    family = FAMILIES[config["model_type"]]
+    tensors = _with_shared(_tensors(path), settings)
+    require_weights(tensors, path)
+    sizes = _vocab_sizes(tensors, settings)
+    positions, dim = settings.number("max_position_embeddings"), tensors[_TARGET].shape[-1]
+    most = f"{settings.file}: max_position_embeddings must be at most {_MOST_POSITIONS:,}, got {positions:,}"
+    require(positions <= _MOST_POSITIONS, most)
+    for name in (f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")):
+        tensors.setdefault(name, family.positions(positions, dim, settings.number("pad_token_id")))
+    vocabulary, models = read_vocabulary(path, config["model_type"], sizes, settings)
+    languages = _add_tokens(vocabulary, generation, settings)
+    tokenizer = read_tokenizer(path, *_sentencepiece(models, src_tokenizer, tgt_tokenizer), **vocabulary)
+    search, notes = generation.search(len(vocabulary["target_begin"]), tokenizer.special.banned)
+    if impossible := [token for token in tokenizer.special.banned if generation.removes(token)]:
+        bias = tensors.get("final_logits_bias", torch.zeros(sizes[1])).float().clone()
+        bias[impossible] = NEVER_GENERATED
+        tensors["final_logits_bias"] = bias
+    model = model_config(
+        TRANSFORMERS,
+        tensors,
+        path,
+        unsupported=settings.unsupported(),
+        heads=settings.number("encoder_attention_heads"),
+        norm=family.norm,
+        activation=ACTIVATIONS.get(str(settings["activation_function"]), "relu"),
+        scaled_embeddings=settings.flag("scale_embedding"),
+        norm_epsilon=1e-5,
+        dropout=settings.number("dropout", float),
+        attention_dropout=settings.number("attention_dropout", float),
+        activation_dropout=settings.number("activation_dropout", float),
+    )
+    return ForeignModel(
+        toolkit=f"transformers ({family.architecture})",
+        source=path,
+        config=model,
+        tensors=tensors,
+        names=TRANSFORMERS,
+        tokenizer=tokenizer,
+        languages=languages,
+        search=search,
+        notes=tuple(notes),
+    )
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    """Return the weights in all files."""
+    tensors: dict[str, Tensor] = {}
+    for name in weight_files(path):
+        file = path / name
+        if file.suffix == ".safetensors":
+            tensors |= read_weights(file)[0]
+            continue
+        content = load_checkpoint(file)
+        valid = isinstance(content, dict) and all(
+            isinstance(key, str) and isinstance(value, Tensor) for key, value in content.items()
+        )
+        require(valid, f"{file}: must contain tensors by name, and nothing else")
+        tensors |= content
+    return {name: tensor for name, tensor in tensors.items() if not name.endswith(".embed_positions.weights")}
+
+
+def _add_tokens(vocabulary: dict[str, Any], generation: Generation, settings: Settings) -> tuple[str, str]:
+    """Add the first and the last token of the decoder, and a forced one, and return the default languages."""
+    path, target = settings.file.parent, vocabulary["target"]
+    vocabulary |= {
+        "start": piece_of(target, generation.token("decoder_start_token_id"), path),
+        "end": piece_of(target, generation.token("eos_token_id"), path),
+    }
+    src_lang, tgt_lang = settings.languages(path)
+    if generation.forced_begin is not None:
+        piece = piece_of(target, generation.forced_begin, path)
+        tgt_lang = next((code for code, token in vocabulary["languages"].items() if token == piece), tgt_lang)
+        vocabulary["target_begin"] = vocabulary["target_begin"] or [piece]
+    return src_lang, tgt_lang
+
+
+def _sentencepiece(
+    own: tuple[Path, Path], src_tokenizer: Path | None, tgt_tokenizer: Path | None
+) -> tuple[Path | None, Path | None]:
+    """Return the SentencePiece models of source and target: those that are given, else the model's own."""
+    if src_tokenizer is None and own[0].is_file():
+        require_files(own[0].parent, own[0].name, own[1].name, what=DIRECTORY)
+        src_tokenizer = own[0]
+    has_own_target = own[1] != own[0] and own[1].is_file()
+    return src_tokenizer, tgt_tokenizer or (own[1] if has_own_target else None)
+
+
+def _vocab_sizes(tensors: dict[str, Tensor], settings: Settings) -> tuple[int, int]:
+    """Return the sizes of the vocabularies. Raise an InputError unless the embeddings have as many rows."""
+    shared = settings.flag("share_encoder_decoder_embeddings")
+    sizes = []
+    for name, setting in ((_SOURCE, "vocab_size"), (_TARGET, "vocab_size" if shared else "decoder_vocab_size")):
+        rows, size = len(tensors[name]), settings.number(setting)
+        require(rows == size, f"{settings.file}: {setting} must be {rows:,}, as {name} has rows, got {size:,}")
+        sizes.append(size)
+    return sizes[0], sizes[1]
+
+
+def _with_shared(tensors: dict[str, Tensor], settings: Settings) -> dict[str, Tensor]:
+    """Return the weights with each shared matrix under all of its names.
+
+    Raises:
+        InputError: a matrix is missing, or one that must be shared has two values.
+    """
+    source, target, output = _SOURCE, _TARGET, "lm_head.weight"
+    tensors = dict(tensors)
+    shared = tensors.pop("model.shared.weight", None)
+    pairs = []
+    if settings.flag("share_encoder_decoder_embeddings"):
+        first = next((tensors[name] for name in (source, target, output) if name in tensors), None)
+        shared = first if shared is None else shared
+        pairs += [(source, shared, "share_encoder_decoder_embeddings"), (target, shared, "tie_word_embeddings")]
+    for name, matrix, why in pairs:
+        _share(tensors, name, matrix, settings.file, why)
+    if settings.flag("tie_word_embeddings"):
+        _share(tensors, output, tensors.get(target), settings.file, "tie_word_embeddings")
+    for name in (source, target, output):
+        require(name in tensors, f"{settings.file.parent}: has no {name}")
+        shape = tuple(tensors[name].shape)
+        require(len(shape) == 2, f"{settings.file.parent}: {name} must have two dimensions, got shape {shape}")
+    if "final_logits_bias" in tensors:
+        tensors["final_logits_bias"] = tensors["final_logits_bias"].flatten()
+    return tensors
+
+
+def _share(tensors: dict[str, Tensor], name: str, matrix: Tensor | None, file: Path, setting: str) -> None:
+    """Give a matrix one more name."""
+    if matrix is not None:
+        same = torch.equal(tensors.setdefault(name, matrix), matrix)
+        require(same, f"{file}: {setting} must be false, because {name} differs from the matrix that it is shared with")

@@ -1,0 +1,92 @@
+"""Vocabulary of a model of transformers: pieces by id, special tokens and languages."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from relattn.translation.errors import one_line, reading, require
+from relattn.translation.files import require_files
+from relattn.translation.formats.foreign_model import MARIAN_LANGUAGE, NLLB_LANGUAGE, languages_of, read_json
+from relattn.translation.formats.transformers.directory import DIRECTORY, SHARED_MODEL, TOKENIZER, Settings, optional
+
+_M2M_100_LANGUAGES = {  # by the setting language_codes of the tokenizer, in the order of their ids
+    "m2m100": "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr "
+    "ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps "
+    "pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh zu",
+    "wmt21": "en ha is ja cs ru zh de",
+}
+
+
+def read_vocabulary(
+    path: Path, kind: str, sizes: tuple[int, int], settings: Settings
+) -> tuple[dict[str, Any], tuple[Path, Path]]:
+    """Return fields of a `Vocabulary`, without start and end, and the SentencePiece models of source and target."""
+    tokenizer = optional(path / TOKENIZER)
+    end, unknown = (_token(tokenizer, name, default) for name, default in (("eos", "</s>"), ("unk", "<unk>")))
+    common: dict[str, Any] = {"unknown": unknown, "source_end": [end], "source_begin": [], "target_begin": []}
+    if kind == "marian":
+        source = _pieces(path / "vocab.json", sizes[0])
+        separate = tokenizer.get("separate_vocabs") is True
+        target = _pieces(path / "target_vocab.json", sizes[1]) if separate else source
+        languages = languages_of(source, MARIAN_LANGUAGE)
+        begin = [next(iter(languages.values()))] if languages else []
+        fields = {"source": source, "target": target, "languages": languages, "source_begin": begin}
+        return {**common, **fields}, (path / "source.spm", path / "target.spm")
+    models = (path / SHARED_MODEL, path / SHARED_MODEL)
+    if (path / "vocab.json").is_file():
+        codes = tokenizer.get("language_codes", "m2m100")
+        known = isinstance(codes, str) and codes in _M2M_100_LANGUAGES
+        require(known, f"{path / TOKENIZER}: language_codes must be m2m100 or wmt21, got {one_line(repr(codes), 40)}")
+        languages = {code: f"__{code}__" for code in _M2M_100_LANGUAGES[codes].split()}
+        pieces = _pieces(path / "vocab.json", sizes[0], [*languages.values()])
+    else:
+        pieces = _pieces(path / "tokenizer.json", sizes[0])
+        languages = languages_of(pieces, NLLB_LANGUAGE)
+        require(bool(languages), f"{path / 'tokenizer.json'}: must have languages such as eng_Latn")
+    fields = {"source": pieces, "target": pieces, "languages": languages}
+    token = next(iter(languages.values()))
+    if tokenizer.get("legacy_behaviour") is True:
+        return {**common, **fields, "source_end": [end, token], "target_begin": [token]}, models
+    return {**common, **fields, "source_begin": [token], "target_begin": [token]}, models
+
+
+def _pieces(file: Path, size: int, more: Collection[str] = ()) -> list[str]:
+    """Return the pieces in a vocabulary by id.
+
+    Args:
+        file: vocab.json, or tokenizer.json, which contains a vocabulary.
+        size: number of rows of the embedding; further pieces get names that no text has.
+        more: pieces with the ids that follow.
+
+    Raises:
+        InputError: the file is missing or damaged, or its ids are not 0, 1, 2, …
+    """
+    require_files(file.parent, file.name, what=DIRECTORY)
+    content = read_json(file)
+    if file.name == "tokenizer.json":
+        with reading(file, "must have model.vocab and added_tokens"):
+            added = {each["content"]: each["id"] for each in content["added_tokens"]}
+            content = {**content["model"]["vocab"], **added}
+    elif not more:
+        content = {**content, **optional(file.parent / "added_tokens.json")}
+    whole = all(type(number) is int for number in content.values())
+    ids = sorted(content.values()) if whole else []
+    require(ids == [*range(len(content))], f"{file}: the ids of its pieces must be 0, 1, 2, …, each once")
+    pieces = [*sorted(content, key=content.__getitem__), *more]
+    require(len(pieces) <= size, f"{file}: must have at most {size:,} pieces, the vocab_size, got {len(pieces):,}")
+    return [*pieces, *(f"madeupword{number}" for number in range(size - len(pieces)))]
+
+
+def piece_of(pieces: list[str], number: int, path: Path) -> str:
+    """Return the piece with an id."""
+    require(0 <= number < len(pieces), f"{path}: special tokens must have ids below {len(pieces):,}, got {number}")
+    return pieces[number]
+
+
+def _token(tokenizer: Mapping[str, Any], name: str, default: str) -> str:
+    """Return a special token in tokenizer_config.json, which is text or has a content."""
+    value = tokenizer.get(f"{name}_token") or default
+    value = value.get("content", default) if isinstance(value, dict) else value
+    return value if isinstance(value, str) else default
