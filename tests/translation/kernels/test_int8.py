@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,7 +43,7 @@ def runnable() -> list[tuple[str, int]]:
     """Return the processor levels and kernels that this processor runs."""
     found = []
     for level in extension.SUPPORTED["float32"]:
-        kernels = extension.load_best([level], torch.float32, Path(decoder.__file__).parent, decoder.SOURCE)
+        kernels = extension.load_best([level], torch.float32, decoder.FOLDER, decoder.SOURCE)
         available = kernels.library.relattn_int8_kernels()
         if level == "x86-64-v3" and torch.cpu.get_capabilities().get("avx_vnni"):
             available |= 1 << DOTS  # not used on processors with AVX-512
@@ -54,7 +53,7 @@ def runnable() -> list[tuple[str, int]]:
 
 def run(level: str, kernel: int, weight: Tensor, bias: Tensor, x: Tensor, to: Tensor | None = None) -> Tensor:
     """Return x Wᵀ + b, or `to` after it was added, as a kernel computes it."""
-    kernels = extension.load_best([level], torch.float32, Path(decoder.__file__).parent, decoder.SOURCE)
+    kernels = extension.load_best([level], torch.float32, decoder.FOLDER, decoder.SOURCE)
     panel = ctypes.c_int32.in_dll(kernels.library, "relattn_panel").value
     pack = Packing(kernels.structures, panel, ModelConfig(), kernel)
     packed = pack.map(weight, bias)

@@ -49,12 +49,13 @@ INT8_KERNELS = {
 # Kinds of signals and mixers. In the encoder, attention is the model's own.
 SUPPORTED = (Sinusoids, LearnedVectors, DotProduct, ClippedTables, DistanceBias, DistanceVectors, Rotation)
 
+FOLDER = Path(__file__).parent
 SOURCE = extension.Source("decoder", "decoder.h")
 
 KERNELS: extension.Kernels | None = None
 MISSING = ""
 try:
-    KERNELS = extension.load_best(extension.SUPPORTED["float32"], torch.float32, Path(__file__).parent, SOURCE)
+    KERNELS = extension.load_best(extension.SUPPORTED["float32"], torch.float32, FOLDER, SOURCE)
 except OSError as error:
     MISSING = str(error)
 

@@ -148,6 +148,16 @@ INLINE ivec pair_sums(ivec a0, ivec w0, ivec a1, ivec w1, ivec offsets) {
 #endif
 }
 
+#if __ARM_FEATURE_SVE_BITS == 256
+typedef svint32_t sve_words __attribute__((arm_sve_vector_bits(256)));
+typedef svint8_t sve_bytes __attribute__((arm_sve_vector_bits(256)));
+#endif
+#if defined(__linux__)
+#define DOTS_EXTENSION ".arch armv8.2-a+dotprod\n\t" /* for the assembler */
+#else
+#define DOTS_EXTENSION
+#endif
+
 /* Add four products per lane. Intrinsics would need functions that are compiled for these processors only. */
 INLINE ivec add_dots(ivec sum, ivec a, ivec w) {
 #if defined(__AVX512F__)
@@ -155,9 +165,13 @@ INLINE ivec add_dots(ivec sum, ivec a, ivec w) {
 #elif defined(__AVX2__)
     __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(a), "xm"(w));
 #elif __ARM_FEATURE_SVE_BITS == 256
-    __asm__("sdot %0.s, %1.b, %2.b" : "+w"(sum) : "w"(a), "w"(w));
+    sve_words words;
+    sve_bytes x, y;
+    memcpy(&words, &sum, sizeof sum), memcpy(&x, &a, sizeof a), memcpy(&y, &w, sizeof w);
+    words = svdot_s32(words, x, y);
+    memcpy(&sum, &words, sizeof sum);
 #elif defined(__aarch64__)
-    __asm__(".arch_extension dotprod\n\tsdot %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(w));
+    __asm__(DOTS_EXTENSION "sdot %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(w));
 #else
     (void)a, (void)w; /* never called */
 #endif
