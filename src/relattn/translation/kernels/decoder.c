@@ -574,6 +574,45 @@ void relattn_sublayer(const sublayer *a) {
     }
 }
 
+enum { LARGE_PAGE = 1 << 21 };
+
+/* Let the system use large pages for memory that was not used before: it has to clear and map each page. */
+static void advise_large_pages(void *memory, idx bytes) {
+#ifdef MADV_HUGEPAGE
+    const idx skipped = round_up((idx)memory, LARGE_PAGE) - (idx)memory, left = (bytes - skipped) / LARGE_PAGE;
+    if (left > 0) madvise((char *)memory + skipped, left * LARGE_PAGE, MADV_HUGEPAGE);
+#else
+    (void)memory, (void)bytes;
+#endif
+}
+
+/* Compute the keys (head_dim, row_len) and values (row_len, head_dim) of sources in all layers: `to` (layers, sources,
+   heads, 2). The first map of `a` computes those of all layers for the rows (sources, src_len) of x. */
+void relattn_memory(const sublayer *a, idx layer_count, idx heads, idx head_dim, idx src_len, idx row_len) {
+    const idx layer_size = 2 * heads * head_dim, memory_len = head_dim * row_len;
+    const idx columns = layer_size % PANEL == 0 ? layer_size : a->first.outputs; /* at a time: whole panels */
+    advise_large_pages(a->to, a->rows / src_len * layer_count * heads * 2 * memory_len * (idx)sizeof(real));
+    real *projected = a->space, *scales = projected + INT8_ROWS * columns, *codes = scales + INT8_ROWS;
+    for (idx i = 0; i < a->rows; i += INT8_ROWS) {
+        const idx num_rows = a->rows - i < INT8_ROWS ? a->rows - i : INT8_ROWS;
+        const operand input = operand_of(a->x + i * a->x_row, a->x_row, &a->first, num_rows, codes, scales);
+        for (idx j = 0; j < layer_count * layer_size; j += columns) {
+            linear_columns(projected, columns, &input, &a->first, j, j + columns, num_rows, 0, NO_ACTIVATION);
+            for (idx part = 0; part < columns / head_dim; part++)
+                for (idx r = 0; r < num_rows; r++) {
+                    const idx layer_index = (j + part * head_dim) / layer_size, kind = part / heads % 2;
+                    const idx source = (i + r) / src_len, position = (i + r) % src_len;
+                    const idx head = (layer_index * (a->rows / src_len) + source) * heads + part % heads;
+                    const real *from = projected + r * columns + part * head_dim;
+                    real *to = a->to + (head * 2 + kind) * memory_len;
+                    if (kind == 1) memcpy(to + position * head_dim, from, sizeof(real) * head_dim);
+                    else
+                        for (idx d = 0; d < head_dim; d++) to[d * row_len + position] = from[d];
+                }
+        }
+    }
+}
+
 /* Return the size of a row of a cache block, in `real` elements. */
 INLINE idx cache_row_size(const arguments *a) { return a->layer_count * a->heads * 2 * a->head_dim * BLOCK; }
 

@@ -275,12 +275,15 @@ class NativeDecoder:
         """Return a cache without target positions, as `Transformer.start` does, for at most `capacity` of them."""
         sources, src_len, _ = memory.shape
         width, count = padded(src_len), len(self.layers)
-        projected = self._sublayer(memory.flatten(0, 1).contiguous(), self.memory_map)
-        projected = projected.view(sources, src_len, count, 2, self.pack.heads, self.pack.padded)
         keys_and_values = torch.empty(count, sources, self.pack.heads, 2, self.pack.padded * width)
-        keys, values = keys_and_values.unbind(3)
-        keys.unflatten(3, (self.pack.padded, width))[..., :src_len] = projected[:, :, :, 0].permute(2, 0, 3, 4, 1)
-        values.unflatten(3, (width, self.pack.padded))[..., :src_len, :] = projected[:, :, :, 1].permute(2, 0, 3, 1, 4)
+        x = memory.flatten(0, 1).contiguous()
+        arguments = self.types["sublayer"](
+            first=self.memory_map, x=x.data_ptr(), to=keys_and_values.data_ptr(), rows=len(x), x_row=x.stride(0)
+        )
+        space = torch.empty(self.library.relattn_sublayer_space(ctypes.byref(arguments)))
+        arguments.space = space.data_ptr()
+        sizes = map(ctypes.c_ssize_t, (count, self.pack.heads, self.pack.padded, src_len, width))
+        self.library.relattn_memory(ctypes.byref(arguments), *sizes)
         kept: list[Any] = [keys_and_values]
         labels = 1  # per query: distances −left, …, 0
         match self.spec.mixer:
@@ -293,7 +296,7 @@ class NativeDecoder:
             if isinstance(self.spec.mixer, DistanceBias | DistanceVectors):
                 kept += self.pack.distance_terms(packed, cast(DistanceAttention, attention), labels)
             packed.memory = memory_of_layer.data_ptr()
-        arguments = {
+        fixed = {
             **self.arguments,
             "layers": ctypes.cast(layers, ctypes.c_void_p),
             "src_len": src_len,
@@ -306,7 +309,7 @@ class NativeDecoder:
         if isinstance(self.spec.mixer, Rotation):
             angle = angles(torch.arange(capacity), self.pack.head_dim)
             rotations = torch.cat([angle.cos(), angle.sin()], dim=1)
-        held = Memory(self, capacity, arguments, src_lengths.contiguous(), signals, rotations, [layers, *kept])
+        held = Memory(self, capacity, fixed, src_lengths.contiguous(), signals, rotations, [layers, *kept])
         return NativeCache(held, torch.arange(sources), (), sources, 0)
 
     def step(self, tokens: Tensor, cache: NativeCache) -> tuple[Tensor, NativeCache]:
