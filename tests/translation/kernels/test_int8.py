@@ -186,3 +186,11 @@ def test_models_that_int8_does_not_support():
     model.decoder[0].feed_forward[0].weight[2, 3] = torch.inf
     with pytest.raises(InputError, match=r"must be finite, .* decoder\.0\.feed_forward\.0\.weight"):
         translator(model, int8=True)
+
+
+def test_weights_in_float32_are_freed():
+    model = make_model(dim=128, feed_forward_dim=512)
+    before = sum(parameter.nbytes for parameter in model.parameters())
+    decoder = translator(model, int8=True)._decoder
+    after = sum(tensor.nbytes for tensor in (*model.parameters(), *decoder.pack.kept))
+    assert after < 0.5 * before

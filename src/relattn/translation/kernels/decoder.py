@@ -187,9 +187,11 @@ class NativeDecoder:
         bias = model.output_bias
         logits_bias = torch.zeros(model.vocab_size) if bias is None else bias.detach()
         output = pack.map(model.unembedding.detach(), logits_bias, padding=-math.inf)
-        embedding: dict[str, Any] = {"embedding": pack.keep(model.embedding.detach())}
         self.src_table: Any = None  # map with the embeddings of source pieces, if it is not float32
-        if kernel != FLOAT:
+        embedding: dict[str, Any]
+        if kernel == FLOAT:
+            embedding = {"embedding": pack.keep(model.embedding.detach())}
+        else:
             table = output if model.output_weight is None else pack.table(model.embedding)
             embedding = {"embedding_map": table}
             self.src_table = table if model.src_embedding is None else pack.table(model.src_embedding)

@@ -67,7 +67,9 @@ class Packing:
         if self.kernel == FLOAT:
             panels = self.keep(self.panels(weight.T[None]))
             return self.structures["map"](panels, address, None, None, inputs, padded(outputs), FLOAT)
-        codes, scales = quantize(nn.functional.pad(weight, (0, -inputs % PADDING, 0, len(end))))
+        codes, scales = quantize(weight)
+        codes = nn.functional.pad(codes, (0, -inputs % PADDING, 0, len(end)))
+        scales = nn.functional.pad(scales, (0, len(end)))
         sums = codes.sum(1, dtype=torch.int32) * -128
         panels = self.keep(self.panels_of_codes(codes))
         return self.structures["map"](
@@ -196,8 +198,8 @@ class Packing:
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return the codes (outputs, inputs) of a weight in 8 bits, and a scale per output: weight ≈ codes · scale."""
     scales = weight.abs().amax(1) / LARGEST_CODE
-    codes = (weight / torch.where(scales > 0, scales, 1.0)[:, None]).round()
-    return codes.clamp(-LARGEST_CODE, LARGEST_CODE).to(torch.int8), scales
+    codes = (weight / torch.where(scales > 0, scales, 1.0)[:, None]).round_()
+    return codes.clamp_(-LARGEST_CODE, LARGEST_CODE).to(torch.int8), scales
 
 
 def padded(size: int) -> int:
