@@ -41,7 +41,7 @@ MOST_POSITIONS = 8192  # of a search: its memory per step and hypothesis grows w
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "swish")  # codes in `decoder.c`
 
 INT8_KERNELS = {
-    GENERIC: "without instructions for it",
+    GENERIC: "with products of 16 or 32 bits",
     PAIRS: "with products of pairs",
     DOTS: "with dot products",
 }
