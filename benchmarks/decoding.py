@@ -3,13 +3,20 @@
     relattn               a bundle with the compiled decoder, float32; the search ends when nothing better can follow
     relattn early         the same with early stopping, as in CTranslate2
     relattn early pytorch the same on PyTorch
-    ctranslate2, … int8   exports of the bundle in CTranslate2
+    relattn int8          the compiled decoder in int8, with early stopping
+    ctranslate2, … int8   exports of the bundle in CTranslate2, whose threads share each product (`intra_threads`)
+    ctranslate2 int8 inter  the same, each thread with batches of its own (`inter_threads`)
 
 Each method runs in a new process, which translates some lines first. Generated tokens count, with the end. All methods
-sort lines by length and take batches of the same size. Without a bundle, the model has the paper's base size, random
-weights, and a vocabulary from the text. It never ends by itself: with `--pieces`, all translations have one length.
+sort lines by length and take batches of the same size. Without a bundle, models have random weights, and a vocabulary
+from the text; opus has the sizes of OPUS-MT's models. They never end by themselves: with `--pieces`, all translations
+have one length. The last lines are ratios: ours in int8, over the better of CTranslate2's.
+
+    python -m benchmarks.decoding LINES --sizes d256 base opus --pieces 20 --repeats 5 --threads 1 \
+        --methods "relattn int8" "ctranslate2 int8" "ctranslate2 int8 inter"
 """
 
+import argparse
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice, product
@@ -20,28 +27,46 @@ import torch
 
 from benchmarks.measure import Row, apart, command, measured, parse, peak_here, preload, record
 from relattn.translation import bundle, load
-from relattn.translation.config import DataConfig, Recipe, SearchConfig
+from relattn.translation.config import DataConfig, ModelConfig, Recipe, SearchConfig
 from relattn.translation.config.presets import PRESETS
 from relattn.translation.data.text_files import read_lines
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.formats.ctranslate2.directory import Quantization
+from relattn.translation.formats.ctranslate2.translator import CTranslate2Translator
 from relattn.translation.formats.ctranslate2.write import export
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.translate.options import TranslateOptions
+from relattn.translation.translate.pipeline import Translator
 from relattn.translation.translate.torch_translator import TorchTranslator
 
 KEY = ("name", "lines", "beam", "method", "threads", "device")
-EXPORTS: dict[str, Quantization] = {"ctranslate2": "float32", "ctranslate2 int8": "int8"}
-METHODS = ("relattn", "relattn early", "relattn early pytorch", *EXPORTS)
+INTER = "ctranslate2 int8 inter"
+EXPORTS: dict[str, Quantization] = {"ctranslate2": "float32", "ctranslate2 int8": "int8", INTER: "int8"}
+METHODS = ("relattn", "relattn early", "relattn early pytorch", "relattn int8", *EXPORTS)
 WARM_UP = 32  # lines
 NEVER = -50.0  # bias of the end of sentence
 
 
-def make_base(path: Path, text: Path) -> None:
-    """Write a bundle of the paper's base size with random weights and at most 32,768 pieces of a text."""
-    tokenizer = Tokenizer.train(islice(read_lines(text), 200_000), 32_768, seed=1)
-    preset = PRESETS["wmt14-en-de-base"]
-    model_config = replace(preset.model, output_bias=True, tables_per_head=False)  # as CTranslate2 requires
+def sizes() -> dict[str, tuple[ModelConfig, int]]:
+    """Return the configuration and the number of pieces of the random models, as CTranslate2 supports them."""
+    base = replace(PRESETS["wmt14-en-de-base"].model, output_bias=True, tables_per_head=False)
+    small = replace(base, dim=256, heads=4, feed_forward_dim=1024, encoder_layers=3, decoder_layers=3)
+    opus = ModelConfig(
+        positions="sinusoidal",
+        dim=512,
+        heads=8,
+        feed_forward_dim=2048,
+        activation="swish",
+        norm="post",
+        output_bias=True,
+    )
+    return {"d256": (small, 10_000), "base": (base, 32_000), "opus": (opus, 58_000)}
+
+
+def make_random(path: Path, text: Path, size: str) -> None:
+    """Write a bundle with random weights and the pieces of a text, or as many as it has."""
+    model_config, pieces = sizes()[size]
+    tokenizer = Tokenizer.train(islice(read_lines(text), 200_000), pieces, seed=1)
     torch.manual_seed(1)
     model = Transformer(model_config, tokenizer.vocab_size)
     assert model.output_bias is not None
@@ -49,6 +74,19 @@ def make_base(path: Path, text: Path) -> None:
     search = SearchConfig(max_length_ratio=1.0, max_length_extra=1)
     recipe = Recipe(model=model_config, search=search, data=DataConfig(src_lang="en", tgt_lang="de"))
     bundle.save(path, model=model, recipe=recipe, tokenizer=tokenizer, card="")
+
+
+def batches_per_thread(path: Path, threads: int) -> Translator:
+    """Return a translator with CTranslate2 whose threads have batches of their own."""
+    import ctranslate2
+
+    class Inter(CTranslate2Translator):
+        map_batches = TorchTranslator.map_batches  # type: ignore[assignment]
+
+    translator = load(path, threads=1)
+    translator.__class__, translator.workers = Inter, threads
+    translator._model = ctranslate2.Translator(str(path), inter_threads=threads, intra_threads=1)  # type: ignore[attr-defined]
+    return translator
 
 
 def exported(path: Path, method: str) -> Path:
@@ -74,15 +112,16 @@ def figures(path: Path, method: str, beam_size: int, threads: int, lines: list[s
 def prepare(path: Path, method: str, beam_size: int, threads: int, lines: list[str]) -> Callable[[int], int]:
     """Return a function that translates a number of the lines and returns the number of generated tokens."""
     if method in EXPORTS:
-        translator = load(exported(path, method), threads=threads)
+        model = exported(path, method)
+        translator = batches_per_thread(model, threads) if method == INTER else load(model, threads=threads)
         search = translator.search
     else:
-        translator = load(path, threads=threads)
+        translator = load(path, threads=threads, precision="int8" if "int8" in method else "fp32")
         if "pytorch" in method:
             assert isinstance(translator, TorchTranslator)
             translator.pytorch_reason = "this is a benchmark"
             translator.model.prepack()
-        search = replace(translator.search, early_stopping="early" in method)
+        search = replace(translator.search, early_stopping=method != "relattn")
     options = TranslateOptions(search=replace(search, beam_size=beam_size))
     return lambda count: sum(len(best.tokens) + 1 for (best,) in translator.n_best(lines[:count], options))
 
@@ -90,8 +129,9 @@ def prepare(path: Path, method: str, beam_size: int, threads: int, lines: list[s
 def main() -> None:
     parser = command("decoding", __doc__)
     parser.add_argument("text", type=Path, help="source lines, plain or .gz")
-    parser.add_argument("--bundle", type=Path, help="bundle (default: a random model of base size, made in --work)")
-    parser.add_argument("--name", default="base, random", help="name of the rows: model and text (%(default)s)")
+    parser.add_argument("--bundle", type=Path, help="bundle (default: random models, made in --work)")
+    parser.add_argument("--name", default="", help="name of the rows (default: the size, random)")
+    parser.add_argument("--sizes", nargs="+", choices=sizes(), default=["base"], help="of random models (%(default)s)")
     parser.add_argument("--work", type=Path, default=Path("runs/decoding"), help="directory for models and exports")
     parser.add_argument("--lines", type=int, default=1000, help="number of lines; a shorter text is repeated")
     parser.add_argument("--pieces", type=int, help="use only lines with this number of pieces")
@@ -100,26 +140,40 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1, help="alternating runs; a row has the median (%(default)s)")
     arguments = parse(parser, "decoding-cpu.csv", threads=1)
     preload([__name__])
-    path = arguments.bundle or arguments.work / "base"
+    paths = [arguments.bundle] if arguments.bundle else [arguments.work / size for size in arguments.sizes]
+    ratios = [line for path in paths for line in measure_model(arguments, path)]
+    print("\n".join(ratios))
+
+
+def measure_model(arguments: argparse.Namespace, path: Path) -> list[str]:
+    """Record the rows of a model, and return its ratios."""
     if not path.exists():
-        make_base(path, arguments.text)
+        make_random(path, arguments.text, path.name)
     parts = bundle.read_bundle(path)
     lines = [line for line in read_lines(arguments.text) if line.strip()]
     if arguments.pieces is not None:
         lines = [line for line in lines if len(parts.tokenizer.encode(line)) == arguments.pieces]
     lines = (lines * (arguments.lines // len(lines) + 1))[: arguments.lines]
-    for method in set(EXPORTS) & set(arguments.methods):
+    for method in [method for method in arguments.methods if method in EXPORTS]:
         if not exported(path, method).exists():
             export(parts, exported(path, method), quantization=EXPORTS[method], sample=lines[:20])
+    name, ratios = arguments.name or f"{path.name}, random", []
     for beam_size in arguments.beams:
         runs: dict[str, list[Figures]] = {method: [] for method in arguments.methods}
         for _, (method, done) in product(range(arguments.repeats), runs.items()):
             done.append(apart(figures, path, method, beam_size, arguments.threads, lines))
+        speed = {}
         for method, done in runs.items():
             median = sorted(done, key=lambda run: run.seconds)[len(done) // 2]
-            row: Row = {"name": arguments.name, "lines": len(lines), "beam": beam_size, "method": method}
-            row |= {"tokens_per_second": f"{median.tokens / median.seconds:.0f}", "seconds": f"{median.seconds:.1f}"}
+            speed[method] = median.tokens / median.seconds
+            row: Row = {"name": name, "lines": len(lines), "beam": beam_size, "method": method}
+            row |= {"tokens_per_second": f"{speed[method]:.0f}", "seconds": f"{median.seconds:.1f}"}
             record(arguments, [row | {"tokens": median.tokens, "peak_mib": median.peak >> 20}], KEY)
+        theirs = [speed[method] for method in speed if method.startswith("ctranslate2 int8")]
+        if "relattn int8" in speed and theirs:
+            ratio = speed["relattn int8"] / max(theirs)
+            ratios.append(f"{name}, beam {beam_size}, {arguments.threads} threads: int8 ÷ CTranslate2's {ratio:.2f}")
+    return ratios
 
 
 if __name__ == "__main__":

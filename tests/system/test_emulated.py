@@ -1,4 +1,4 @@
-"""The kernels of `native`, compiled for processors that this machine lacks, against the reference.
+"""Kernels compiled for processors that this machine lacks: those of `native`, and the decoder's products in 8 bits.
 
 A call runs as always, except that its arguments and tensors are written to a file, on which `emulated.c` runs the
 kernel under QEMU. PyTorch is not emulated: the arguments are the same bytes on all 64-bit little-endian Linux machines.
@@ -22,6 +22,9 @@ from torch import Tensor
 import hatch_build
 from relattn.backends.native import levels, library, operators
 from relattn.call import accumulation_dtype
+from relattn.translation.config import ModelConfig
+from relattn.translation.kernels import decoder
+from relattn.translation.kernels.packing import DOTS, GENERIC, Packing
 from tests.support.calls import call_of, cases, name_of
 from tests.support.numerics import SHAPES, Shape, assert_within_budget
 
@@ -38,13 +41,14 @@ class Level(NamedTuple):
     tools: str  # prefix of the compiler and the disassembler
     emulator: tuple[str, ...]
     multiplies: str  # instructions that multiply whole vectors
+    panel: int  # number of outputs per panel in the decoder
     needs: str = ""  # packages of Debian
 
 
 LEVELS = {
-    "x86-64": Level("", (), r"\bmulp[sd]\b", "gcc"),
-    "aarch64": Level("aarch64-linux-gnu-", (*ARM, "cortex-a53"), r"\bfmla\s+v"),
-    "aarch64-sve256": Level("aarch64-linux-gnu-", (*ARM, "max,sve-default-vector-length=32"), r"\bfm(la|ad)\s+z"),
+    "x86-64": Level("", (), r"\bmulp[sd]\b", 16, "gcc"),
+    "aarch64": Level("aarch64-linux-gnu-", (*ARM, "cortex-a53"), r"\bfmla\s+v", 16),
+    "aarch64-sve256": Level("aarch64-linux-gnu-", (*ARM, "max,sve-default-vector-length=32"), r"\bfm(la|ad)\s+z", 32),
 }
 FLAGS = {level.name: level.flags for of_machine in levels.LEVELS.values() for level in of_machine}
 
@@ -62,6 +66,8 @@ def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     for real in levels.EXACT:
         end = [*hatch_build.DEFINES[real], library.FOLDER / "attention.c", *hatch_build.LIBRARIES]
         commands.append([*start, *end, "-o", folder / f"{real}.so"])
+    end = [decoder.FOLDER / "decoder.c", f"-I{library.FOLDER}", *hatch_build.LIBRARIES]
+    commands.append([*start, *end, "-o", folder / "decoder.so"])
     for running in [subprocess.Popen(command) for command in commands]:
         assert running.wait() == 0
     return level, folder
@@ -123,6 +129,42 @@ def test_kernels_agree_with_the_reference(case, ran, monkeypatch):
     operator, inputs, options = call_of(case, shape, case["dtype"])
     assert_within_budget(operator, inputs, "native", **options)
     assert {"forward", "backward"} <= set(ran)
+
+
+@pytest.mark.parametrize("kernel", [GENERIC, DOTS])
+def test_products_in_8_bits_are_exact(kernel, machine):
+    level, folder = machine
+    emulator = [part.replace("cortex-a53", "max") if kernel == DOTS else part for part in level.emulator]
+    if kernel == DOTS and not emulator:
+        return  # the lowest level of x86 has no such instructions
+    torch.manual_seed(1)
+    structures = library.structures((decoder.FOLDER / "decoder.h").read_text(), ctypes.c_float)
+    pack = Packing(structures, level.panel, ModelConfig(), kernel)
+    for rows, outputs, inputs in [(1, 1, 1), (2, 17, 16), (3, 70, 33), (7, 65, 130), (50, 33, 64)]:
+        x, weight = torch.randint(-127, 128, (rows, inputs)).float(), torch.randint(-63, 64, (outputs, inputs)).float()
+        x[:, 0], weight[:, 0] = -127.0, -63.0  # so that all scales are 1
+        pack.kept.clear()
+        packed, out = pack.map(weight, torch.zeros(outputs)), torch.full((rows, -(-outputs // 16) * 16), torch.nan)
+        call = structures["sublayer"](first=packed, rows=rows, x_row=inputs, to_row=out.stride(0), dim=inputs)
+        fields, first = structures["sublayer"], structures["sublayer"].first.offset
+        names = [getattr(structures["map"], name).offset for name in ("bias", "weight", "scales", "sums")]
+        memory = {first + name: kept.numpy().tobytes() for name, kept in zip(names, pack.kept, strict=True)}
+        memory |= {fields.x.offset: x.numpy().tobytes(), fields.to.offset: out.numpy().tobytes()}
+        memory[fields.space.offset] = bytes(1 << 18)
+        start = 8 * (2 + 2 * len(memory))
+        file, pointers = bytearray(start) + bytes(call), []
+        for offset, content in memory.items():
+            file += bytes(-len(file) % LINE)
+            pointers += [start + offset, len(file)]
+            file += content
+        file[:start] = struct.pack(f"<{2 + len(pointers)}q", start, len(memory), *pointers)
+        path = folder / "int8"
+        path.write_bytes(bytes(file))
+        # the function returns nothing, so the exit status means nothing
+        subprocess.run([*emulator, folder / "driver", path, "relattn_sublayer", folder / "decoder.so"], check=False)
+        at = pointers[2 * list(memory).index(fields.to.offset) + 1]
+        found = torch.frombuffer(bytearray(path.read_bytes()[at : at + 4 * out.numel()]), dtype=torch.float32)
+        assert torch.equal(found.view_as(out)[:, :outputs], x @ weight.T)
 
 
 @pytest.mark.parametrize("real", levels.EXACT)

@@ -36,7 +36,11 @@ from relattn.translation.model.transformer import SkipInitialization, Transforme
 from relattn.translation.translate import Precision
 from relattn.translation.translate.torch_translator import TorchTranslator
 
-PRECISIONS: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+PRECISIONS: dict[Precision, torch.dtype] = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "int8": torch.float32,
+}  # of the model
 FORMAT = "relattn bundle"
 VERSION = 1
 CONFIG, WEIGHTS, CARD = "config.yaml", "model.safetensors", "README.md"
@@ -87,15 +91,16 @@ class Bundle:
         Args:
             members: further members of the ensemble.
             device: device to translate on.
-            precision: precision of weights and arithmetic; the search always adds log-probabilities in float32.
+            precision: precision of weights and arithmetic; the search always adds log-probabilities in float32. With
+                "int8", only the compiled decoder runs the model.
             workers: number of batches that are searched at the same time, with one thread each.
 
         Raises:
             InputError: weights do not fit their model, languages or tokenizers of the members differ, or `precision`
-                is unknown.
+                is unknown or not supported for this model.
         """
         if precision not in PRECISIONS:
-            raise InputError(f"precision must be {' or '.join(PRECISIONS)}, got {one_line(str(precision), 40)!r}")
+            raise InputError(f"precision must be {', '.join(PRECISIONS)}, got {one_line(str(precision), 40)!r}")
         for member in members:
             if not (same_language(member.src_lang, self.src_lang) and same_language(member.tgt_lang, self.tgt_lang)):
                 raise InputError(
@@ -119,6 +124,7 @@ class Bundle:
             languages=(self.src_lang, self.tgt_lang),
             calibration=self.calibration,
             workers=workers,
+            int8=precision == "int8",
         )
         if translator.pytorch_reason is not None:  # the compiled decoder has its own packed weights
             for bundle in models:

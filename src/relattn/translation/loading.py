@@ -29,7 +29,7 @@ def load(
             ``"org/name"`` or, with a branch, tag or commit, ``"org/name@v1.0"``.
         others: further bundles. The result is an ensemble, which averages their probabilities.
         device: device to translate on: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
-        precision: ``"fp32"`` (default) or ``"bf16"``. The precision of an export is fixed.
+        precision: ``"fp32"`` (default), ``"bf16"`` or ``"int8"``. The precision of an export is fixed.
         threads: number of CPU threads; PyTorch's or CTranslate2's default if None.
         src_lang: source language of a model of several languages; by default, the one of the bundle.
         tgt_lang: target language; by default, the one of the bundle.

@@ -88,7 +88,7 @@ def test_every_command_has_help(relattn, command):
           for is_ in " =" for x in ("0x10", "010", "1:30")),
         ("translate --sampling --seed 3 0x10", "0x10: no such directory"),
         ("reproduce tables --out x --seeds 1 2 0x10", "--seeds must be "),
-        ("translate bundle --precision fp8", "--precision must be one of fp32, bf16, got 'fp8'"),
+        ("translate bundle --precision fp8", "--precision must be one of fp32, bf16, int8, got 'fp8'"),
         ("translate bundle --seed", "--seed must have a value"),
         ("translate bundle --align=x", "--align must have no value"),
         ("translate", "missing argument: BUNDLE"),

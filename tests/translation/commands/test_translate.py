@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -16,6 +17,7 @@ from relattn.translation.data.text_files import read_parallel
 from relattn.translation.data.tokenizer import Tokenizer
 from relattn.translation.errors import InputError
 from relattn.translation.evaluation import score
+from relattn.translation.kernels import decoder
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.types import SamplingOptions
 from relattn.translation.translate.glossary import Glossary
@@ -50,16 +52,25 @@ def test_wrong_options(relattn, reading, model, arguments, message):
 
 
 def test_verbose_says_what_runs_the_search(relattn, reading, model):
-    for arguments, message in (((), "compiled decoder for"), (("--precision=bf16",), "PyTorch (the compiled decoder")):
+    for arguments, message in (
+        ((), "compiled decoder for"),
+        (("--precision=bf16",), "PyTorch (the compiled decoder"),
+        (("--precision=int8",), r"compiled decoder for .*, int8 with"),
+    ):
         reading(b"one cat\n")
         result = relattn("translate", model, "--verbose", *arguments)
-        assert result.err.startswith(f"search: {message}")
+        assert re.match(f"search: {message}" if "int8" in message else f"search: {re.escape(message)}", result.err)
         assert result.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
     ("arguments", "threads", "dtype"),
-    [("", None, torch.float32), ("--threads=3", 3, torch.float32), ("--threads=1 --precision=bf16", 1, torch.bfloat16)],
+    [
+        ("", None, torch.float32),
+        ("--threads=3", 3, torch.float32),
+        ("--threads=1 --precision=bf16", 1, torch.bfloat16),
+        ("--precision=int8", None, torch.float32),
+    ],
 )
 def test_threads_and_precision(relattn, reading, model, monkeypatch, arguments, threads, dtype):
     seen = []
@@ -73,8 +84,20 @@ def test_threads_and_precision(relattn, reading, model, monkeypatch, arguments, 
     reading(b"one cat\n")
     assert relattn("translate", model, *arguments.split()).code == 0
     assert seen == [(threads or torch.get_num_threads(), dtype)]  # by default, as many threads as PyTorch has
-    with pytest.raises(InputError, match="fp32 or bf16, got 'half'"):
+    with pytest.raises(InputError, match="fp32, bf16, int8, got 'half'"):
         bundle.read_bundle(model).translator(precision="half")
+
+
+def test_int8_is_refused_where_the_compiled_decoder_does_not_run(relattn, reading, model, monkeypatch):
+    for command in (("translate", model, model), ("serve", model, "--port=0"), ("evaluate", model, "--builtin=test")):
+        with monkeypatch.context() as patch:
+            if command.count(model) == 1:
+                patch.setattr(decoder, "KERNELS", None)
+                patch.setattr(decoder, "MISSING", "no compiler")
+            reading(b"one cat\n")
+            assert_refused(relattn(*command, "--precision=int8"), "int8 requires the compiled decoder: ")
+    result = relattn("analyze", "attention", model, "one cat", "--out=x.json", "--precision=int8")
+    assert_refused(result, "does not support precision int8")
 
 
 def test_lines_are_translated_in_order(relattn, reading, model, monkeypatch):

@@ -81,8 +81,8 @@ class DeviceOptions:
     Args:
         device: Device to run on: cpu, cuda, cuda:1.
         threads: Number of CPU threads. Each thread translates its own batches. By default, all cores.
-        precision: Precision of weights and arithmetic: fp32 or bf16. bf16 is faster on hardware that supports it. By
-            default fp32; the precision of an export is fixed.
+        precision: Precision of weights and arithmetic: fp32, bf16 or int8. bf16 is faster on hardware that supports it,
+            int8 on most CPUs. By default fp32; the precision of an export is fixed.
     """
 
     device: str = "cpu"
@@ -106,6 +106,7 @@ class DeviceOptions:
         """Load one bundle. An export is refused."""
         from relattn.translation.translate.torch_translator import TorchTranslator
 
+        require(self.precision != "int8", "this command does not support precision int8; use fp32")
         translator = self.load(bundle)
         if not isinstance(translator, TorchTranslator):
             raise InputError(f"{bundle}: this command requires a bundle, got an export")

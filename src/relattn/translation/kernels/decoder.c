@@ -17,8 +17,19 @@ enum { PADDING = 16, BLOCK = 16 };
 enum { MARGIN = 16 };                  /* slots of a strip before label 0, and after the last label */
 enum { TILE_ROWS = 240 };              /* maximum number of rows per tile */
 enum { ROWS = 96, INNER_BLOCK = 256 }; /* block of rows and of inputs in a linear layer */
+enum { INT8_ROWS = 48 };               /* block of rows in a feed-forward network in 8 bits */
 enum { LOGIT_COLUMNS = 256 };          /* block of logits, a multiple of PANEL */
 enum { RELU, GELU, GELU_TANH, SWISH };
+
+typedef struct { /* input of a linear layer, also quantized if its weights are */
+    const real *x;
+    idx ldx;
+    const uint8_t *codes;
+    const real *scales; /* per row */
+    idx codes_row;
+} operand;
+
+#include "int8.h"
 
 typedef struct {
     idx padded_labels, strip_len;               /* of a head */
@@ -36,8 +47,9 @@ static sizes sizes_of(const arguments *a) {
                    hidden_dim,    round_up(a->src_len, PADDING)};
 }
 
-typedef struct { /* buffers of a tile */
+typedef struct { /* buffers of a tile; codes are those of INT8_ROWS rows of `hidden`, and of other operands */
     real *x, *y, *hidden, *strips, *label_sums, *scores, *logits, *max_logits, *exp_sums;
+    real *hidden_codes, *hidden_scales, *codes, *scales;
 } buffers;
 
 static idx max_tile_rows(const arguments *a) {
@@ -51,6 +63,7 @@ static idx assign_buffers(buffers *b, const arguments *a, real *memory) {
     const idx num_rows = max_tile_rows(a), max_dim = s.padded_dim > s.joined_dim ? s.padded_dim : s.joined_dim,
               num_strips = num_rows * a->heads;
     const idx self_scores = round_up(a->position + 1, BLOCK) + PADDING, cross_scores = a->per_source * s.padded_src_len;
+    const int quantizes = a->output.kernel != FLOAT;
     const idx counts[] = {num_rows * s.padded_dim,
                           num_rows * max_dim,
                           num_rows * s.hidden_dim,
@@ -59,9 +72,14 @@ static idx assign_buffers(buffers *b, const arguments *a, real *memory) {
                           self_scores > cross_scores ? self_scores : cross_scores,
                           num_rows * LOGIT_COLUMNS,
                           num_rows,
+                          num_rows,
+                          quantizes * INT8_ROWS * s.hidden_dim / (idx)sizeof(real),
+                          INT8_ROWS,
+                          quantizes * num_rows * max_dim / (idx)sizeof(real),
                           num_rows};
-    real **fields[] = {&b->x,      &b->y,      &b->hidden,     &b->strips,  &b->label_sums,
-                       &b->scores, &b->logits, &b->max_logits, &b->exp_sums};
+    real **fields[] = {&b->x,          &b->y,        &b->hidden,       &b->strips,        &b->label_sums, &b->scores,
+                       &b->logits,     &b->max_logits, &b->exp_sums,   &b->hidden_codes,  &b->hidden_scales,
+                       &b->codes,      &b->scales};
     idx total = 0;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; total += round_up(counts[i++], PADDING))
         *fields[i] = memory + total;
@@ -141,26 +159,45 @@ INLINE void activate(real *c, idx ldc, idx m, idx n, const idx activation) {
         for (idx j = 0; j < n; j += LANES) VEC(c + i * ldc + j) = activation_of(VEC(c + i * ldc + j), activation);
 }
 
+/* Compute n outputs from `j` on, which is the first of a panel, of m rows. */
+INLINE void float_panel(real *c, idx ldc, const operand *x, const map *w, idx j, idx n, idx m, int add) {
+    for (idx r = 0; r < m; r++)
+        for (idx v = 0; v < n; v += LANES) {
+            if (add) VEC(c + r * ldc + v) += VEC(w->bias + j + v);
+            else VEC(c + r * ldc + v) = VEC(w->bias + j + v);
+        }
+    for (idx k = 0; k < w->inputs; k += INNER_BLOCK) {
+        const idx inner = w->inputs - k < INNER_BLOCK ? w->inputs - k : INNER_BLOCK;
+        const real *weight = (const real *)w->weight + j * w->inputs + k * PANEL;
+        rows_gemm(c, ldc, x->x + k, x->ldx, weight, PANEL, 0, m, n, inner, 1);
+    }
+}
+
 enum { NO_ACTIVATION = -1 };
 
+/* Return m rows as the input of a linear layer. If its weights are quantized, the rows are quantized into `codes`. */
+static operand operand_of(const real *x, idx ldx, const map *w, idx m, real *codes, real *scales) {
+    const operand a = {x, ldx, (uint8_t *)codes, scales, round_up(w->inputs, GROUP)};
+    for (idx r = 0; r < m && w->kernel != FLOAT; r++)
+        scales[r] = quantize_row((uint8_t *)codes + r * a.codes_row, x + r * ldx, w->inputs, CODE_OFFSET);
+    return a;
+}
+
+INLINE operand operand_rows(const operand *a, idx first) {
+    return (operand){a->x + first * a->ldx, a->ldx, a->codes + first * a->codes_row, a->scales + first, a->codes_row};
+}
+
 /* Compute the columns from `first` to `end` of c (m, outputs) = or += x (m, inputs) W + b, then apply an activation. */
-static void linear_columns(real *c, idx ldc, const real *x, idx ldx, const map *w, idx first, idx end, idx m, int add,
+static void linear_columns(real *c, idx ldc, const operand *x, const map *w, idx first, idx end, idx m, int add,
                            idx activation) {
     for (idx i = 0; i < m; i += ROWS) {
         const idx num_rows = m - i < ROWS ? m - i : ROWS;
         for (idx j = first; j < end; j += PANEL) {
             const idx n = end - j < PANEL ? end - j : PANEL;
             real *to = c + i * ldc + j - first;
-            for (idx r = 0; r < num_rows; r++)
-                for (idx v = 0; v < n; v += LANES) {
-                    if (add) VEC(to + r * ldc + v) += VEC(w->bias + j + v);
-                    else VEC(to + r * ldc + v) = VEC(w->bias + j + v);
-                }
-            for (idx k = 0; k < w->inputs; k += INNER_BLOCK) {
-                const idx inner = w->inputs - k < INNER_BLOCK ? w->inputs - k : INNER_BLOCK;
-                rows_gemm(to, ldc, x + i * ldx + k, ldx, w->weight + j * w->inputs + k * PANEL, PANEL, 0, num_rows, n,
-                          inner, 1);
-            }
+            const operand rows = operand_rows(x, i);
+            if (w->kernel == FLOAT) float_panel(to, ldc, &rows, w, j, n, num_rows, add);
+            else int8_panel(to, ldc, &rows, w, j, n / LANES, num_rows, add);
             if (activation == RELU) activate(to, ldc, num_rows, n, RELU);
             else if (activation == GELU) activate(to, ldc, num_rows, n, GELU);
             else if (activation == GELU_TANH) activate(to, ldc, num_rows, n, GELU_TANH);
@@ -169,8 +206,8 @@ static void linear_columns(real *c, idx ldc, const real *x, idx ldx, const map *
     }
 }
 
-INLINE void linear(real *c, idx ldc, const real *x, idx ldx, const map *w, idx m, int add) {
-    linear_columns(c, ldc, x, ldx, w, 0, w->outputs, m, add, NO_ACTIVATION);
+INLINE void linear(real *c, idx ldc, const operand *x, const map *w, idx m, int add) {
+    linear_columns(c, ldc, x, w, 0, w->outputs, m, add, NO_ACTIVATION);
 }
 
 static void normalize(real *to, idx ldt, const real *from, const norm *n, idx num_rows, idx padded_dim, idx dim,
@@ -355,6 +392,12 @@ static void cross_attention(const arguments *a, const sizes *s, const layer *l, 
             rows_gemm(b->scores, s->padded_src_len, b->hidden + r * s->hidden_dim + h * dim, s->hidden_dim, keys,
                       s->padded_src_len, PANEL, rows_per_source, round_up(count, LANES), dim, 0);
             for (idx i = 0; i < rows_per_source; i++) softmax(b->scores + i * s->padded_src_len, count);
+            if (a->attention && l == a->layers + a->attention_layer)
+                for (idx i = 0; i < rows_per_source; i++) {
+                    real *to = a->attention + (first_row + r + i) * a->src_len;
+                    for (idx j = 0; j < count; j++)
+                        to[j] = (h > 0 ? to[j] : 0) + b->scores[i * s->padded_src_len + j] / a->heads;
+                }
             rows_gemm(b->y + r * s->joined_dim + h * dim, s->joined_dim, b->scores, s->padded_src_len,
                       keys + memory_len, dim, PANEL, rows_per_source, dim, count, 0);
         }
@@ -363,44 +406,64 @@ static void cross_attention(const arguments *a, const sizes *s, const layer *l, 
 
 /* ---- a step ---- */
 
-/* Add a linear layer of y to x. With post-norm, normalize the sum. */
-static void add_residual(const arguments *a, const sizes *s, buffers *b, const map *w, const real *y, idx ldy,
-                         const norm *n, idx num_rows) {
-    linear(b->x, s->padded_dim, y, ldy, w, num_rows, 1);
+/* Return the input of a sub-layer, whose first map is w: x, normalized with pre-norm. */
+static operand sublayer_input(const arguments *a, const sizes *s, buffers *b, const norm *n, const map *w,
+                              idx num_rows) {
+    if (a->pre_norm) normalize(b->y, s->padded_dim, b->x, n, num_rows, s->padded_dim, a->dim, a->epsilon);
+    return operand_of(a->pre_norm ? b->y : b->x, s->padded_dim, w, num_rows, b->codes, b->scales);
+}
+
+/* Normalize x, the output of a sub-layer, with post-norm. */
+static void normalize_output(const arguments *a, const sizes *s, buffers *b, const norm *n, idx num_rows) {
     if (!a->pre_norm) normalize(b->x, s->padded_dim, b->x, n, num_rows, s->padded_dim, a->dim, a->epsilon);
 }
 
-/* Return the input of a sub-layer: x, normalized with pre-norm. */
-static const real *sublayer_input(const arguments *a, const sizes *s, buffers *b, const norm *n, idx num_rows) {
-    if (!a->pre_norm) return b->x;
-    normalize(b->y, s->padded_dim, b->x, n, num_rows, s->padded_dim, a->dim, a->epsilon);
-    return b->y;
+/* Add a linear layer of the attention y to x. */
+static void add_attention(const arguments *a, const sizes *s, buffers *b, const map *w, const norm *n, idx num_rows) {
+    const operand y = operand_of(b->y, s->joined_dim, w, num_rows, b->codes, b->scales);
+    linear(b->x, s->padded_dim, &y, w, num_rows, 1);
+    normalize_output(a, s, b, n, num_rows);
 }
 
 static void embed(const arguments *a, const sizes *s, buffers *b, idx first_row, idx num_rows) {
     for (idx r = 0; r < num_rows; r++) {
-        const real *from = a->embedding + a->tokens[first_row + r] * a->dim;
+        const int64_t token = a->tokens[first_row + r];
+        const real *from = a->embedding ? a->embedding + token * a->dim : b->y;
         real *x = b->x + r * s->padded_dim;
+        if (!a->embedding) read_output(b->y, &a->embedding_map, token);
         for (idx i = 0; i < a->dim; i++) x[i] = from[i] * a->embedding_scale + (a->signal ? a->signal[i] : 0);
         for (idx i = a->dim; i < s->padded_dim; i++) x[i] = 0;
+    }
+}
+
+/* Add the feed-forward network of the input to x. In 8 bits, it computes few rows at a time, which stay in the cache. */
+static void add_feed_forward(const arguments *a, const sizes *s, buffers *b, const layer *l, const operand *input,
+                             idx num_rows) {
+    const idx block = l->feed_in.kernel == FLOAT ? num_rows : INT8_ROWS;
+    for (idx i = 0; i < num_rows; i += block) {
+        const idx count = num_rows - i < block ? num_rows - i : block;
+        const operand rows = operand_rows(input, i);
+        linear_columns(b->hidden, s->hidden_dim, &rows, &l->feed_in, 0, l->feed_in.outputs, count, 0, a->activation);
+        const operand hidden =
+            operand_of(b->hidden, s->hidden_dim, &l->feed_out, count, b->hidden_codes, b->hidden_scales);
+        linear(b->x + i * s->padded_dim, s->padded_dim, &hidden, &l->feed_out, count, 1);
     }
 }
 
 static void decoder_layer(const arguments *a, const sizes *s, idx layer_index, buffers *b, idx first_row,
                           idx num_rows) {
     const layer *l = a->layers + layer_index;
-    const real *input = sublayer_input(a, s, b, &l->self_norm, num_rows);
-    linear(b->hidden, s->hidden_dim, input, s->padded_dim, &l->self_in, num_rows, 0);
+    operand input = sublayer_input(a, s, b, &l->self_norm, &l->self_in, num_rows);
+    linear(b->hidden, s->hidden_dim, &input, &l->self_in, num_rows, 0);
     self_attention(a, s, layer_index, b, first_row, num_rows);
-    add_residual(a, s, b, &l->self_out, b->y, s->joined_dim, &l->self_norm, num_rows);
-    input = sublayer_input(a, s, b, &l->cross_norm, num_rows);
-    linear(b->hidden, s->hidden_dim, input, s->padded_dim, &l->cross_query, num_rows, 0);
+    add_attention(a, s, b, &l->self_out, &l->self_norm, num_rows);
+    input = sublayer_input(a, s, b, &l->cross_norm, &l->cross_query, num_rows);
+    linear(b->hidden, s->hidden_dim, &input, &l->cross_query, num_rows, 0);
     cross_attention(a, s, l, b, first_row, num_rows);
-    add_residual(a, s, b, &l->cross_out, b->y, s->joined_dim, &l->cross_norm, num_rows);
-    input = sublayer_input(a, s, b, &l->feed_norm, num_rows);
-    linear_columns(b->hidden, s->hidden_dim, input, s->padded_dim, &l->feed_in, 0, l->feed_in.outputs, num_rows, 0,
-                   a->activation);
-    add_residual(a, s, b, &l->feed_out, b->hidden, s->hidden_dim, &l->feed_norm, num_rows);
+    add_attention(a, s, b, &l->cross_out, &l->cross_norm, num_rows);
+    input = sublayer_input(a, s, b, &l->feed_norm, &l->feed_in, num_rows);
+    add_feed_forward(a, s, b, l, &input, num_rows);
+    normalize_output(a, s, b, &l->feed_norm, num_rows);
 }
 
 /* Insert a candidate after all candidates that are at least as good. */
@@ -438,7 +501,7 @@ static void update_candidates(const arguments *a, idx row, real *logits, idx fir
 }
 
 /* Compute the logits of y and, if `best` is not 0, the best candidates of each row. */
-static void compute_logits(const arguments *a, buffers *b, const real *y, idx ldy, idx first_row, idx num_rows) {
+static void compute_logits(const arguments *a, buffers *b, const operand *y, idx first_row, idx num_rows) {
     for (idx r = 0; r < num_rows; r++) {
         b->max_logits[r] = -INFINITY;
         b->exp_sums[r] = 0;
@@ -447,9 +510,9 @@ static void compute_logits(const arguments *a, buffers *b, const real *y, idx ld
             a->candidates[(first_row + r) * a->best + i] = 0;
         }
     }
-    for (idx j = 0; j < a->output.outputs; j += LOGIT_COLUMNS) {
+    for (idx j = 0; j < a->output.outputs && (a->logits || a->best > 0); j += LOGIT_COLUMNS) {
         const idx count = a->output.outputs - j < LOGIT_COLUMNS ? a->output.outputs - j : LOGIT_COLUMNS;
-        linear_columns(b->logits, LOGIT_COLUMNS, y, ldy, &a->output, j, j + count, num_rows, 0, NO_ACTIVATION);
+        linear_columns(b->logits, LOGIT_COLUMNS, y, &a->output, j, j + count, num_rows, 0, NO_ACTIVATION);
         for (idx r = 0; r < num_rows; r++) {
             const idx valid = a->vocab - j < count ? a->vocab - j : count;
             if (a->logits)
@@ -475,29 +538,78 @@ void relattn_step(const arguments *a) {
         embed(a, &s, &b, first, num_rows);
         for (idx layer_index = 0; layer_index < a->layer_count; layer_index++)
             decoder_layer(a, &s, layer_index, &b, first, num_rows);
-        const real *y = sublayer_input(a, &s, &b, &a->final_norm, num_rows);
-        compute_logits(a, &b, y, s.padded_dim, first, num_rows);
+        const operand y = sublayer_input(a, &s, &b, &a->final_norm, &a->output, num_rows);
+        compute_logits(a, &b, &y, first, num_rows);
     }
 }
 
-/* Run a sub-layer of the encoder. `space` has ROWS rows as long as those of x and of the first map's outputs. */
+/* Return the size of the workspace of a sub-layer, in `real` elements: rows of x, of the first map's outputs, and of the
+   codes and the scales of either. */
+idx relattn_sublayer_space(const sublayer *a) {
+    const idx dim = a->x_row > a->first.outputs ? a->x_row : a->first.outputs;
+    return ROWS * (a->x_row + a->first.outputs + round_up(dim, GROUP) / (idx)sizeof(real) + 1);
+}
+
+/* Run a sub-layer of the encoder. */
 void relattn_sublayer(const sublayer *a) {
-    real *hidden = a->space + ROWS * a->x_row;
-    for (idx i = 0; i < a->rows; i += ROWS) {
-        const idx num_rows = a->rows - i < ROWS ? a->rows - i : ROWS;
+    real *hidden = a->space + ROWS * a->x_row, *scales = hidden + ROWS * a->first.outputs, *codes = scales + ROWS;
+    const idx block = a->first.kernel == FLOAT ? ROWS : INT8_ROWS;
+    for (idx i = 0; i < a->rows; i += block) {
+        const idx num_rows = a->rows - i < block ? a->rows - i : block;
         const real *x = a->x + i * a->x_row;
         real *to = a->to + i * a->to_row;
         if (a->input_norm.weight) {
             normalize(a->space, a->x_row, x, &a->input_norm, num_rows, a->x_row, a->dim, a->epsilon);
             x = a->space;
         }
+        operand input = operand_of(x, a->x_row, &a->first, num_rows, codes, scales);
         if (a->second.weight) {
-            linear_columns(hidden, a->first.outputs, x, a->x_row, &a->first, 0, a->first.outputs, num_rows, 0,
+            linear_columns(hidden, a->first.outputs, &input, &a->first, 0, a->first.outputs, num_rows, 0,
                            a->activation);
-            linear(to, a->to_row, hidden, a->first.outputs, &a->second, num_rows, a->add);
-        } else linear(to, a->to_row, x, a->x_row, &a->first, num_rows, a->add);
+            input = operand_of(hidden, a->first.outputs, &a->second, num_rows, codes, scales);
+            linear(to, a->to_row, &input, &a->second, num_rows, a->add);
+        } else linear(to, a->to_row, &input, &a->first, num_rows, a->add);
         if (a->output_norm.weight)
             normalize(to, a->to_row, to, &a->output_norm, num_rows, a->to_row, a->dim, a->epsilon);
+    }
+}
+
+enum { LARGE_PAGE = 1 << 21 };
+
+/* Let the system use large pages for memory that was not used before: it has to clear and map each page. */
+static void advise_large_pages(void *memory, idx bytes) {
+#ifdef MADV_HUGEPAGE
+    const idx skipped = round_up((idx)memory, LARGE_PAGE) - (idx)memory, left = (bytes - skipped) / LARGE_PAGE;
+    if (left > 0) madvise((char *)memory + skipped, left * LARGE_PAGE, MADV_HUGEPAGE);
+#else
+    (void)memory, (void)bytes;
+#endif
+}
+
+/* Compute the keys (head_dim, row_len) and values (row_len, head_dim) of sources in all layers: `to` (layers, sources,
+   heads, 2). The first map of `a` computes those of all layers for the rows (sources, src_len) of x. */
+void relattn_memory(const sublayer *a, idx layer_count, idx heads, idx head_dim, idx src_len, idx row_len) {
+    const idx layer_size = 2 * heads * head_dim, memory_len = head_dim * row_len;
+    const idx columns = layer_size % PANEL == 0 ? layer_size : a->first.outputs; /* at a time: whole panels */
+    advise_large_pages(a->to, a->rows / src_len * layer_count * heads * 2 * memory_len * (idx)sizeof(real));
+    real *projected = a->space, *scales = projected + INT8_ROWS * columns, *codes = scales + INT8_ROWS;
+    for (idx i = 0; i < a->rows; i += INT8_ROWS) {
+        const idx num_rows = a->rows - i < INT8_ROWS ? a->rows - i : INT8_ROWS;
+        const operand input = operand_of(a->x + i * a->x_row, a->x_row, &a->first, num_rows, codes, scales);
+        for (idx j = 0; j < layer_count * layer_size; j += columns) {
+            linear_columns(projected, columns, &input, &a->first, j, j + columns, num_rows, 0, NO_ACTIVATION);
+            for (idx part = 0; part < columns / head_dim; part++)
+                for (idx r = 0; r < num_rows; r++) {
+                    const idx layer_index = (j + part * head_dim) / layer_size, kind = part / heads % 2;
+                    const idx source = (i + r) / src_len, position = (i + r) % src_len;
+                    const idx head = (layer_index * (a->rows / src_len) + source) * heads + part % heads;
+                    const real *from = projected + r * columns + part * head_dim;
+                    real *to = a->to + (head * 2 + kind) * memory_len;
+                    if (kind == 1) memcpy(to + position * head_dim, from, sizeof(real) * head_dim);
+                    else
+                        for (idx d = 0; d < head_dim; d++) to[d * row_len + position] = from[d];
+                }
+        }
     }
 }
 

@@ -10,11 +10,15 @@
 
 /* y = x W + b */
 typedef struct {
-    /* (outputs / PANEL, inputs, PANEL) */
-    const real *weight;
+    /* (outputs / PANEL, inputs, PANEL), or in 8 bits as `int8.h` describes */
+    const void *weight;
     /* (outputs,), allocated to the end of the last panel */
     const real *bias;
-    idx inputs, outputs;
+    /* the same for 8 bits: scales of outputs, and -128 times the sums of their weights */
+    const real *scales;
+    const int32_t *sums;
+    /* kernel: 0 in float32, or a kernel of `int8.h` */
+    idx inputs, outputs, kernel;
 } map;
 
 typedef struct {
@@ -39,8 +43,9 @@ typedef struct {
     const layer *layers;
     norm final_norm;
     map output;
-    /* (vocab, dim) */
+    /* (vocab, dim), or NULL: the embeddings are the weights of the outputs of a map in 8 bits */
     const real *embedding;
+    map embedding_map;
     /* (dim,), added to the embeddings, or NULL */
     const real *signal;
     /* (2, rotary_dim): cosines and sines, or NULL */
@@ -52,6 +57,8 @@ typedef struct {
     const int64_t *tokens, *sources, *src_lengths;
     /* (rows, vocab), or NULL */
     real *logits;
+    /* (rows, src_len) mean weights of the heads of a layer's cross-attention, or NULL */
+    real *attention;
     /* (rows, best) log-probabilities in descending order, and their tokens */
     real *values;
     int64_t *candidates;
@@ -59,14 +66,14 @@ typedef struct {
     const int64_t *banned, *only;
     /* workspace of the size that relattn_space returns */
     real *space;
-    idx rows, per_source, position, src_len, vocab, dim, heads, head_dim, rotary_dim, layer_count, best;
+    idx rows, per_source, position, src_len, vocab, dim, heads, head_dim, rotary_dim, layer_count, attention_layer, best;
     /* label `left` is distance 0; with `clips`, keys farther to the left also have label 0 */
     idx left, clips, banned_count, pre_norm, activation, rotates_values;
     real embedding_scale, epsilon;
 } arguments;
 
 /* A sub-layer without its attention, for rows (rows, dim): input_norm, the first map, an activation, the second map and
-   output_norm. The result is written to `to`, or added to it. Norms and the second map are optional: their data may be
+   output_norm. `space` has the size that relattn_sublayer_space returns. The result is written to `to`, or added to it. Norms and the second map are optional: their data may be
    NULL. Without a second map there is no activation. */
 typedef struct {
     norm input_norm, output_norm;

@@ -1,4 +1,4 @@
-"""The compiled decoder: a step for all hypotheses, or a whole search, in one call of C, in float32 on a CPU.
+"""The compiled decoder: a step for all hypotheses, or a whole search, in one call of C, on a CPU, in float32 or int8.
 
 `NativeDecoder` has the part of `Transformer` that searches use, `start` and `step`, and beam search itself, which needs
 no logits outside of the kernel. `unsupported_reason` says which models it does not support; these run on PyTorch.
@@ -28,7 +28,7 @@ from relattn.translation.config.positions import (
     Sinusoids,
 )
 from relattn.translation.errors import Diverged
-from relattn.translation.kernels.packing import Packing, padded
+from relattn.translation.kernels.packing import DOTS, FLOAT, GENERIC, MAX_INPUTS, PAIRS, Packing, padded
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.layers import DecoderLayer, EncoderLayer
 from relattn.translation.model.positions.absolute import angles
@@ -36,19 +36,26 @@ from relattn.translation.model.positions.distance_terms import DistanceAttention
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search.types import DIVERGED, NEVER, Hypothesis, SearchRules
 
-BLOCK, ROWS = 16, 96  # as in `decoder.c`
+BLOCK = 16  # as in `decoder.c`
 MOST_POSITIONS = 8192  # of a search: its memory per step and hypothesis grows with the limit
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "swish")  # codes in `decoder.c`
+
+INT8_KERNELS = {
+    GENERIC: "with products of 16 or 32 bits",
+    PAIRS: "with products of pairs",
+    DOTS: "with dot products",
+}
 
 # Kinds of signals and mixers. In the encoder, attention is the model's own.
 SUPPORTED = (Sinusoids, LearnedVectors, DotProduct, ClippedTables, DistanceBias, DistanceVectors, Rotation)
 
+FOLDER = Path(__file__).parent
 SOURCE = extension.Source("decoder", "decoder.h")
 
 KERNELS: extension.Kernels | None = None
 MISSING = ""
 try:
-    KERNELS = extension.load_best(extension.SUPPORTED["float32"], torch.float32, Path(__file__).parent, SOURCE)
+    KERNELS = extension.load_best(extension.SUPPORTED["float32"], torch.float32, FOLDER, SOURCE)
 except OSError as error:
     MISSING = str(error)
 
@@ -66,6 +73,26 @@ def unsupported_reason(model: Transformer | Ensemble, device: torch.device) -> s
     if not supports_positions(model.config):
         return f"the compiled decoder does not support {model.config.positions} positions"
     return None
+
+
+def int8_unsupported_reason(model: Transformer | Ensemble, device: torch.device) -> str | None:
+    """Return why the compiled decoder does not run a model in int8 on a device, or None."""
+    reason = unsupported_reason(model, device)
+    if reason is not None:
+        return reason
+    for name, weight in model.named_parameters():
+        if not weight.isfinite().all():
+            return f"weights must be finite, got NaN or infinity in {name}"
+        if max(weight.shape[1:], default=0) > MAX_INPUTS:
+            return f"weights must have at most {MAX_INPUTS:,} inputs, got {weight.shape[1]:,} in {name}"
+    return None
+
+
+def int8_kernel() -> int:
+    """Return the best kernel for maps in int8 on this processor. All kernels give the same numbers."""
+    assert KERNELS is not None
+    available = KERNELS.library.relattn_int8_kernels()
+    return max(kernel for kernel in INT8_KERNELS if available >> kernel & 1)
 
 
 def supports_positions(config: ModelConfig) -> bool:
@@ -141,15 +168,17 @@ class NativeDecoder:
 
     Args:
         model: A model with `unsupported_reason(model) is None`. Its weights must not change afterwards.
+        kernel: Kernel of the maps: FLOAT, or one for int8.
     """
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: Transformer, kernel: int = FLOAT) -> None:
         assert KERNELS is not None
         self.model, self.library, self.types = model, KERNELS.library, KERNELS.structures
-        self.library.relattn_space.restype = ctypes.c_ssize_t
+        for function in (self.library.relattn_space, self.library.relattn_sublayer_space):
+            function.restype = ctypes.c_ssize_t
         panel = ctypes.c_int32.in_dll(self.library, "relattn_panel").value
         config = model.config
-        pack = self.pack = Packing(self.types, panel, config)
+        pack = self.pack = Packing(self.types, panel, config, kernel)
         self.attentions = [cast(SelfAttention, layer.self_attention).attention for layer in layers_of(model)]
         self.spec = config.position_spec
         self.layers = [pack.layer(layer) for layer in layers_of(model)]
@@ -157,9 +186,18 @@ class NativeDecoder:
         self.memory_map = pack.memory_map(layers_of(model))
         bias = model.output_bias
         logits_bias = torch.zeros(model.vocab_size) if bias is None else bias.detach()
+        output = pack.map(model.unembedding.detach(), logits_bias, padding=-math.inf)
+        self.src_table: Any = None  # map with the embeddings of source pieces, if it is not float32
+        embedding: dict[str, Any]
+        if kernel == FLOAT:
+            embedding = {"embedding": pack.keep(model.embedding.detach())}
+        else:
+            table = output if model.output_weight is None else pack.table(model.embedding)
+            embedding = {"embedding_map": table}
+            self.src_table = table if model.src_embedding is None else pack.table(model.src_embedding)
         self.arguments: dict[str, Any] = {
-            "output": pack.map(model.unembedding.detach(), logits_bias, padding=-math.inf),
-            "embedding": pack.keep(model.embedding.detach()),
+            "output": output,
+            **embedding,
             "vocab": model.vocab_size,
             "dim": config.dim,
             "heads": config.heads,
@@ -175,6 +213,16 @@ class NativeDecoder:
         if config.norm == "pre":
             self.arguments["final_norm"] = pack.norm(model.decoder_norm)
 
+    def release(self) -> None:
+        """Free the memory of those weights of the model that this decoder has in int8. The model is of no more use."""
+        model = self.model
+        layers = [*model.encoder, *layers_of(model)]
+        parts = [part for layer in layers for name, part in layer.named_children() if name != "residuals"]
+        linears = [linear for part in parts for linear in part.children() if isinstance(linear, nn.Linear)]
+        tables = [table for table in (model.src_embedding, model.output_weight) if table is not None]
+        for weight in (model.embedding, *tables, *(linear.weight for linear in linears)):
+            weight.data = torch.empty(0)
+
     @torch.inference_mode()
     def encode(self, src: Tensor, src_lengths: Tensor) -> Tensor:
         """Return the memory (rows, src_len, dim), as `Transformer.encode` does.
@@ -182,8 +230,16 @@ class NativeDecoder:
         Attention is that of the model, so that all schemes are supported. The rest of a layer runs on packed weights.
         """
         model, dim, is_pre = self.model, self.model.config.dim, self.model.config.norm == "pre"
-        table = model.embedding if model.src_embedding is None else model.src_embedding
-        x = nn.functional.pad(model.embed(src, table, model.src_positions, 0), (0, padded(dim) - dim)).flatten(0, 1)
+        table: Tensor = model.embedding if model.src_embedding is None else model.src_embedding
+        pieces = src
+        if self.src_table is not None:  # a table of the pieces in `src`
+            table, pieces = torch.empty(src.numel(), dim), torch.arange(src.numel()).view(src.shape)
+            address, count = ctypes.c_void_p(src.contiguous().data_ptr()), ctypes.c_ssize_t(src.numel())
+            self.library.relattn_read_outputs(
+                ctypes.c_void_p(table.data_ptr()), ctypes.byref(self.src_table), address, count
+            )
+        embedded = model.embed(pieces, table, model.src_positions, 0)
+        x = nn.functional.pad(embedded, (0, padded(dim) - dim)).flatten(0, 1)
         for layer in self.encoder:
             mixer, feed = ({"input_norm" if is_pre else "output_norm": norm} for norm in layer.norms)
             before, after = (mixer, {}) if is_pre else ({}, mixer)
@@ -197,14 +253,12 @@ class NativeDecoder:
     def _sublayer(self, x: Tensor, first: Any, second: Any = None, *, to: Tensor | None = None, **norms: Any) -> Tensor:
         """Run `relattn_sublayer`: maps of the rows of x, or of their norm, to new memory or added to `to`."""
         out = torch.empty(len(x), (second or first).outputs) if to is None else to
-        space = torch.empty(ROWS * (x.shape[1] + first.outputs))
         arguments = self.types["sublayer"](
             **norms,
             first=first,
             second=second or self.types["map"](),
             x=x.data_ptr(),
             to=out.data_ptr(),
-            space=space.data_ptr(),
             rows=len(x),
             x_row=x.stride(0),
             to_row=out.stride(0),
@@ -213,6 +267,8 @@ class NativeDecoder:
             add=to is not None,
             epsilon=self.model.config.norm_epsilon,
         )
+        space = torch.empty(self.library.relattn_sublayer_space(ctypes.byref(arguments)))
+        arguments.space = space.data_ptr()
         self.library.relattn_sublayer(ctypes.byref(arguments))
         return out
 
@@ -221,12 +277,15 @@ class NativeDecoder:
         """Return a cache without target positions, as `Transformer.start` does, for at most `capacity` of them."""
         sources, src_len, _ = memory.shape
         width, count = padded(src_len), len(self.layers)
-        projected = self._sublayer(memory.flatten(0, 1).contiguous(), self.memory_map)
-        projected = projected.view(sources, src_len, count, 2, self.pack.heads, self.pack.padded)
         keys_and_values = torch.empty(count, sources, self.pack.heads, 2, self.pack.padded * width)
-        keys, values = keys_and_values.unbind(3)
-        keys.unflatten(3, (self.pack.padded, width))[..., :src_len] = projected[:, :, :, 0].permute(2, 0, 3, 4, 1)
-        values.unflatten(3, (width, self.pack.padded))[..., :src_len, :] = projected[:, :, :, 1].permute(2, 0, 3, 1, 4)
+        x = memory.flatten(0, 1).contiguous()
+        arguments = self.types["sublayer"](
+            first=self.memory_map, x=x.data_ptr(), to=keys_and_values.data_ptr(), rows=len(x), x_row=x.stride(0)
+        )
+        space = torch.empty(self.library.relattn_sublayer_space(ctypes.byref(arguments)))
+        arguments.space = space.data_ptr()
+        sizes = map(ctypes.c_ssize_t, (count, self.pack.heads, self.pack.padded, src_len, width))
+        self.library.relattn_memory(ctypes.byref(arguments), *sizes)
         kept: list[Any] = [keys_and_values]
         labels = 1  # per query: distances −left, …, 0
         match self.spec.mixer:
@@ -239,7 +298,7 @@ class NativeDecoder:
             if isinstance(self.spec.mixer, DistanceBias | DistanceVectors):
                 kept += self.pack.distance_terms(packed, cast(DistanceAttention, attention), labels)
             packed.memory = memory_of_layer.data_ptr()
-        arguments = {
+        fixed = {
             **self.arguments,
             "layers": ctypes.cast(layers, ctypes.c_void_p),
             "src_len": src_len,
@@ -252,15 +311,22 @@ class NativeDecoder:
         if isinstance(self.spec.mixer, Rotation):
             angle = angles(torch.arange(capacity), self.pack.head_dim)
             rotations = torch.cat([angle.cos(), angle.sin()], dim=1)
-        held = Memory(self, capacity, arguments, src_lengths.contiguous(), signals, rotations, [layers, *kept])
+        held = Memory(self, capacity, fixed, src_lengths.contiguous(), signals, rotations, [layers, *kept])
         return NativeCache(held, torch.arange(sources), (), sources, 0)
 
     def step(self, tokens: Tensor, cache: NativeCache) -> tuple[Tensor, NativeCache]:
         """Return the logits (rows, new, vocab) of the piece after each of `tokens`, as `Transformer.step` does."""
         logits = torch.empty(tokens.shape[1], len(tokens), self.model.vocab_size)
         for column, own in zip(tokens.T, logits, strict=True):
-            cache = self._run(column.contiguous(), cache, own)
+            cache = self._run(column.contiguous(), cache, logits=own)
         return logits.transpose(0, 1), cache
+
+    def attention(self, tokens: Tensor, cache: NativeCache, layer: int) -> Tensor:
+        """Return the mean attention weights of a layer for `tokens`, (rows, new, src_len), without source padding."""
+        weights = torch.zeros(tokens.shape[1], len(tokens), cache.memory.arguments["src_len"])
+        for column, own in zip(tokens.T, weights, strict=True):
+            cache = self._run(column.contiguous(), cache, attention=own, layer=layer)
+        return weights.transpose(0, 1)
 
     @torch.inference_mode()
     def search(
@@ -330,8 +396,8 @@ class NativeDecoder:
             ctypes.c_ssize_t(len(rows)),
         )
 
-    def _run(self, tokens: Tensor, cache: NativeCache, logits: Tensor) -> NativeCache:
-        """Run a step, and let it write its logits (rows, vocab)."""
+    def _run(self, tokens: Tensor, cache: NativeCache, *, layer: int = 0, **outputs: Tensor) -> NativeCache:
+        """Run a step, and let it write its logits (rows, vocab) or the attention (rows, src_len) of a layer."""
         memory, at = cache.memory, cache.length
         if at >= memory.capacity:
             raise ValueError(f"a cache for {memory.capacity} positions must not get more")
@@ -339,13 +405,14 @@ class NativeDecoder:
             block = torch.empty(cache.rows, len(self.layers) * self.pack.heads * 2 * self.pack.padded * BLOCK)
             cache = replace(cache, blocks=(*cache.blocks, block))
         arguments = self._pointed(cache)
-        inputs = {"tokens": tokens, "sources": cache.sources, "src_lengths": memory.src_lengths, "logits": logits}
+        inputs = {"tokens": tokens, "sources": cache.sources, "src_lengths": memory.src_lengths, **outputs}
         for name, table in (("signal", memory.signals), ("rotation", memory.rotations)):
             if table is not None:
                 inputs[name] = table[at]
         for name, tensor in inputs.items():
             setattr(arguments, name, tensor.data_ptr())
         arguments.rows, arguments.per_source = cache.rows, cache.rows // max(1, len(cache.sources))
+        arguments.attention_layer = layer
         space = torch.empty(self.library.relattn_space(ctypes.byref(arguments)))
         arguments.space = space.data_ptr()
         self.library.relattn_step(ctypes.byref(arguments))

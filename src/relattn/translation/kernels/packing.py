@@ -19,6 +19,8 @@ from relattn.translation.model.layers import DecoderLayer, EncoderLayer, Residua
 from relattn.translation.model.positions.distance_terms import DistanceAttention
 
 PADDING, MARGIN = 16, 16  # as in `decoder.c`
+FLOAT, GENERIC, PAIRS, DOTS = range(4)  # kernels of maps, as in `int8.h`
+LARGEST_CODE, MAX_INPUTS = 63, 1 << 17  # of weights in 8 bits
 LOG2_E = 1 / math.log(2)
 
 
@@ -40,10 +42,11 @@ class Packing:
         structures: The structures of the kernel, by name.
         panel: Number of outputs of a panel.
         config: Configuration of the model.
+        kernel: Kernel of the maps, which decides how they are packed.
     """
 
-    def __init__(self, structures: dict[str, Any], panel: int, config: ModelConfig) -> None:
-        self.structures, self.panel, self.heads = structures, panel, config.heads
+    def __init__(self, structures: dict[str, Any], panel: int, config: ModelConfig, kernel: int = FLOAT) -> None:
+        self.structures, self.panel, self.heads, self.kernel = structures, panel, config.heads, kernel
         self.mixer = config.position_spec.mixer
         self.head_dim = config.dim // config.heads
         self.padded = padded(self.head_dim)
@@ -59,10 +62,34 @@ class Packing:
     def map(self, weight: Tensor, bias: Tensor, padding: float = 0.0) -> Any:
         """Pack a weight (outputs, inputs) and a bias; `padding` is the bias of outputs that are added."""
         outputs, inputs = weight.shape
-        panels = -(-outputs // self.panel)
-        end = torch.full((panels * self.panel - outputs,), padding)
-        address = self.keep(self.panels(weight.T[None]))
-        return self.structures["map"](address, self.keep(torch.cat([bias, end])), inputs, padded(outputs))
+        end = torch.full((-outputs % self.panel,), padding)
+        address = self.keep(torch.cat([bias, end]))
+        if self.kernel == FLOAT:
+            panels = self.keep(self.panels(weight.T[None]))
+            return self.structures["map"](panels, address, None, None, inputs, padded(outputs), FLOAT)
+        codes, scales = quantize(weight)
+        codes = nn.functional.pad(codes, (0, -inputs % PADDING, 0, len(end)))
+        scales = nn.functional.pad(scales, (0, len(end)))
+        sums = codes.sum(1, dtype=torch.int32) * -128
+        panels = self.keep(self.panels_of_codes(codes))
+        return self.structures["map"](
+            panels, address, self.keep(scales), self.keep(sums), inputs, padded(outputs), self.kernel
+        )
+
+    def table(self, embedding: Tensor) -> Any:
+        """Pack embeddings (vocab, dim) as the outputs of a map."""
+        return self.map(embedding.detach(), torch.zeros(len(embedding)))
+
+    def panels_of_codes(self, codes: Tensor) -> Tensor:
+        """Return codes (outputs, inputs) in the panels of `int8.h`, (outputs / panel, inputs / 8, bytes)."""
+        grouped = codes.unflatten(1, (-1, 2, 4)).unflatten(0, (-1, self.panel))  # (panels, panel, inputs / 8, 2, 4)
+        panels = grouped.permute(0, 2, 3, 1, 4).flatten(2)
+        if self.kernel == PAIRS:
+            offsets = 128 * grouped.unflatten(4, (2, 2)).sum(
+                (3, 5), dtype=torch.int16
+            )  # (panels, panel, inputs / 8, 2)
+            panels = torch.cat([panels, offsets.transpose(1, 2).contiguous().view(torch.int8).flatten(2)], dim=2)
+        return panels
 
     def panels(self, matrices: Tensor) -> Tensor:
         """Return matrices (count, inputs, outputs) as panels (count, outputs / panel, inputs, panel)."""
@@ -166,6 +193,13 @@ class Packing:
         strips = nn.functional.pad(bias * self.scale, (MARGIN, MARGIN + padded(labels) - labels)).contiguous()
         own.rel_bias = strips.data_ptr()
         return [*kept, strips]
+
+
+def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the codes (outputs, inputs) of a weight in 8 bits, and a scale per output: weight ≈ codes · scale."""
+    scales = weight.abs().amax(1) / LARGEST_CODE
+    codes = (weight / torch.where(scales > 0, scales, 1.0)[:, None]).round_()
+    return codes.clamp_(-LARGEST_CODE, LARGEST_CODE).to(torch.int8), scales
 
 
 def padded(size: int) -> int:

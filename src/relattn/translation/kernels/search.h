@@ -30,11 +30,9 @@ typedef struct {
 } search_state;
 
 static void *allocate_large_pages(idx bytes) {
-    const idx page = 1 << 21;
-    void *memory = aligned_alloc(bytes < page ? 64 : page, round_up(bytes, bytes < page ? 64 : page));
-#ifdef MADV_HUGEPAGE
-    if (memory && bytes >= page) madvise(memory, round_up(bytes, page), MADV_HUGEPAGE);
-#endif
+    const idx page = bytes < LARGE_PAGE ? 64 : LARGE_PAGE;
+    void *memory = aligned_alloc(page, round_up(bytes, page));
+    if (memory) advise_large_pages(memory, round_up(bytes, page));
     return memory;
 }
 

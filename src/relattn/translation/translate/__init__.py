@@ -2,5 +2,5 @@
 
 from typing import Literal
 
-Precision = Literal["fp32", "bf16"]  # precision of weights and arithmetic
+Precision = Literal["fp32", "bf16", "int8"]  # precision of weights and arithmetic
 Format = Literal["text", "tsv", "jsonl"]  # output format of translations

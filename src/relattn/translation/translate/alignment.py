@@ -46,6 +46,11 @@ def links(weights: np.ndarray, src_pieces: Sequence[str], tgt_pieces: Sequence[s
     return [(int(word), at) for at, word in enumerate(best) if word < no_word]
 
 
+def alignment_layer(model: Transformer) -> int:
+    """Return the index of the decoder layer whose attention gives the alignment."""
+    return max(0, len(model.decoder) - 2)
+
+
 @torch.inference_mode()
 def attention(model: Transformer | Ensemble, batch: Batch) -> Tensor:
     """Return the mean attention weights (rows, tgt_len, src_len) with which each target piece and the end are read."""
@@ -57,7 +62,7 @@ def attention(model: Transformer | Ensemble, batch: Batch) -> Tensor:
             weights.append(module.weights(*arguments).mean(1))
 
     members = model.members if isinstance(model, Ensemble) else [model]
-    layers: list[Any] = [member.decoder[max(0, len(member.decoder) - 2)] for member in members]
+    layers: list[Any] = [member.decoder[alignment_layer(member)] for member in members]
     hooks = [layer.cross_attention.register_forward_pre_hook(record) for layer in layers]
     try:
         model(batch.src, batch.src_lengths, batch.tgt_in)

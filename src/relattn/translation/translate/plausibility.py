@@ -51,6 +51,9 @@ def implausibilities(source: str, translation: str, src_pieces: int, tgt_pieces:
 
 def _repeats(text: str) -> bool:
     """Return whether a part of a text with a letter or a digit occurs four times in a row."""
+    least = _SHORTEST_REPETITION - (_TIMES - 1)  # characters in a row that any repetition has again later
+    if len({text[i : i + least] for i in range(len(text))}) == len(text):
+        return False
     codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
     for size in range(1, min(_LONGEST_PART, len(text) // 2) + 1):
         run = max(_TIMES * size - 1, _SHORTEST_REPETITION) - size  # of characters that equal those `size` before

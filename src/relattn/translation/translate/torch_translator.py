@@ -18,14 +18,24 @@ from relattn.translation.config import Calibration, SearchConfig
 from relattn.translation.data.batching import Batch, collate
 from relattn.translation.data.imported_tokenizer import AnyTokenizer
 from relattn.translation.data.planning import batch_by_size
-from relattn.translation.kernels.decoder import KERNELS, MOST_POSITIONS, NativeDecoder, unsupported_reason
+from relattn.translation.errors import InputError
+from relattn.translation.kernels.decoder import (
+    INT8_KERNELS,
+    KERNELS,
+    MOST_POSITIONS,
+    NativeDecoder,
+    int8_kernel,
+    int8_unsupported_reason,
+    unsupported_reason,
+)
+from relattn.translation.kernels.packing import FLOAT
 from relattn.translation.model.ensemble import Ensemble
 from relattn.translation.model.transformer import Transformer
 from relattn.translation.search import beam, constrained
 from relattn.translation.search.length_penalty import length_penalty
 from relattn.translation.search.sampling import sample
 from relattn.translation.search.types import Hypothesis, Request, SearchRules
-from relattn.translation.translate.alignment import Links, attention, links
+from relattn.translation.translate.alignment import Links, alignment_layer, attention, links
 from relattn.translation.translate.glossary import continue_words
 from relattn.translation.translate.options import TranslateOptions
 from relattn.translation.translate.pipeline import MAX_TOKENS, Translator
@@ -43,6 +53,10 @@ class TorchTranslator(Translator):
         search: default beam size, length penalty and length limits.
         device: device to compute on.
         languages, calibration, workers: as in `Translator`.
+        int8: whether to compute in int8, with the compiled decoder. Weights are quantized, and those in float32 freed.
+
+    Raises:
+        InputError: `int8` is not supported for this model.
     """
 
     model: Any  # Transformer | Ensemble, whose caches have different types
@@ -57,6 +71,7 @@ class TorchTranslator(Translator):
         languages: tuple[str, str] = ("", ""),
         calibration: Calibration = Calibration(),  # noqa: B008 - it is frozen
         workers: int = 1,
+        int8: bool = False,
     ) -> None:
         super().__init__(
             tokenizer,
@@ -69,6 +84,13 @@ class TorchTranslator(Translator):
         self.device = torch.device(device)
         self.model = model.to(self.device).eval()
         self.pytorch_reason = unsupported_reason(model, self.device)  # why searches run on PyTorch, or None
+        self._kernel = FLOAT
+        if int8:
+            reason = int8_unsupported_reason(model, self.device)
+            if reason is not None:
+                raise InputError(f"precision int8 requires the compiled decoder: {reason}")
+            self._kernel = int8_kernel()
+            self._decoder.release()
 
     def with_languages(self, src_lang: str, tgt_lang: str) -> Translator:
         assert self._decoder is not None  # so that all pairs share it
@@ -80,6 +102,8 @@ class TorchTranslator(Translator):
         if self.pytorch_reason is not None:
             return f"PyTorch ({self.pytorch_reason})"
         assert KERNELS is not None
+        if self._kernel != FLOAT:
+            return f"compiled decoder for {KERNELS.level}, int8 {INT8_KERNELS[self._kernel]}"
         return f"compiled decoder for {KERNELS.level}; PyTorch for limits above {MOST_POSITIONS:,} pieces"
 
     def map_batches(self, work: Callable[[list[Request]], Any], batches: list[list[Request]]) -> Iterator[Any]:
@@ -117,7 +141,7 @@ class TorchTranslator(Translator):
             count = len(given)
             requests = [replace(each, prefix=given + each.prefix, limit=each.limit + count) for each in requests]
         longest = max(request.limit for request in requests)
-        decoder = self.model if longest > MOST_POSITIONS else self._decoder
+        decoder = self.model if longest > MOST_POSITIONS and self._kernel == FLOAT else self._decoder
         step = decoder.step
         rules = SearchRules(
             beam_size=search.beam_size,
@@ -163,7 +187,7 @@ class TorchTranslator(Translator):
     @cached_property
     def _decoder(self) -> Any:
         """Decoder of the searches: the compiled one, whose weights are packed here once, or the model."""
-        return NativeDecoder(self.model) if self.pytorch_reason is None else self.model
+        return NativeDecoder(self.model, self._kernel) if self.pytorch_reason is None else self.model
 
     @cached_property
     def _continues_word(self) -> np.ndarray:
@@ -177,7 +201,7 @@ class TorchTranslator(Translator):
     def log_probs(self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]) -> list[list[float]]:
         scores: list[list[float]] = [[]] * len(src_ids)
         for chosen, batch in self._batches(src_ids, tgt_ids):
-            log_probs = batch.logits(self.model).float().log_softmax(-1)
+            log_probs = self._logits(batch).float().log_softmax(-1)
             by_piece = log_probs.gather(-1, batch.tgt_out[..., None])[..., 0]  # (rows, tgt_len)
             for i, row, length in zip(chosen, by_piece.tolist(), batch.tgt_lengths.tolist(), strict=True):
                 scores[i] = row[:length]
@@ -187,11 +211,29 @@ class TorchTranslator(Translator):
         (source, target), special = self.tokenizer.vocabularies, self.tokenizer.special
         alignments: list[Links] = [[]] * len(src_ids)
         for chosen, batch in self._batches(src_ids, tgt_ids):
-            weights = attention(self.model, batch).cpu().numpy()
+            weights = self._attention(batch).cpu().numpy()
             for i, row, width in zip(chosen, weights, batch.src_lengths.tolist(), strict=True):
                 sides = [source[piece] for piece in src_ids[i]], [target[piece] for piece in tgt_ids[i]]
                 alignments[i] = links(row[:, :width], *sides, special)
         return alignments
+
+    def _logits(self, batch: Batch) -> Tensor:
+        """Return the logits (rows, tgt_len, vocab) of a batch."""
+        if self._kernel == FLOAT:
+            return batch.logits(self.model)
+        return self._decoder.step(batch.tgt_in, self._start(batch))[0][:, -batch.tgt_out.shape[1] :]
+
+    @torch.inference_mode()
+    def _attention(self, batch: Batch) -> Tensor:
+        """Return the attention weights (rows, tgt_len, src_len) that give the alignment."""
+        if self._kernel == FLOAT:
+            return attention(self.model, batch)
+        weights = self._decoder.attention(batch.tgt_in, self._start(batch), alignment_layer(self.model))
+        return weights[:, -batch.tgt_out.shape[1] :]
+
+    def _start(self, batch: Batch) -> Any:
+        memory = self._decoder.encode(batch.src, batch.src_lengths)
+        return self._decoder.start(memory, batch.src_lengths, batch.tgt_in.shape[1])
 
     def _batches(
         self, src_ids: Sequence[Sequence[int]], tgt_ids: Sequence[Sequence[int]]

@@ -1,0 +1,272 @@
+/* Products of 8-bit integers for linear layers.
+
+   Rows of activations are quantized when they are used: x = scale * code with codes from -127 to 127. Weights have a scale
+   per output, and codes from -63 to 63. Sums are exact, in any order: at most 127 * 63 * MAX_INPUTS < 2^31. So all kernels
+   give the same integers.
+
+   Weights are in panels of PANEL outputs, (inputs / 8, 2, PANEL, 4): the codes of four inputs lie next to each other.
+   There are three kernels:
+
+   DOTS     instructions that add four products. On x86, they multiply unsigned by signed bytes. So 128 is added to the
+            codes of activations, and `sums` has -128 times the sum of the weights of each output.
+   PAIRS    `maddubs`, which adds two products in 16 bits. It also multiplies unsigned by signed bytes, and two products
+            cannot saturate: 2 * 255 * 63 = 32130. The sum of two of its results may wrap around. Subtracting 128 times the
+            sum of the four weights leaves the sum of four products of signed codes, which 16 bits can hold:
+            4 * 128 * 63 = 32256. These numbers follow the codes of each eight inputs, (PANEL, 2) in 16 bits.
+   GENERIC  products of 16 or 32 bits. */
+
+#ifndef RELATTN_INT8_H
+#define RELATTN_INT8_H
+
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#if __ARM_FEATURE_SVE_BITS == 256
+#include <arm_sve.h>
+#elif defined(__linux__)
+#include <sys/auxv.h>
+#endif
+#elif defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+enum { FLOAT, GENERIC, PAIRS, DOTS }; /* kernels */
+enum { GROUP = 16 };                  /* inputs are padded to a multiple of this */
+
+#if defined(__AVX2__)
+enum { HAS_PAIRS = 1, CODE_OFFSET = 128 };
+#else
+enum { HAS_PAIRS = 0, CODE_OFFSET = 0 };
+#endif
+
+/* Return the kernels that this processor runs, as a sum of 1 << kernel. */
+int relattn_int8_kernels(void) {
+    const int portable = HAS_PAIRS ? 1 << PAIRS : 1 << GENERIC;
+    int has_dots = 0;
+#if defined(__AVX2__)
+    unsigned a, b, c, d;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
+        const int has_avx512 = (b >> 16 & 1) != 0, has_vnni = (c >> 11 & 1) != 0;
+#if defined(__AVX512F__)
+        has_dots = has_vnni;
+        (void)has_avx512;
+#else
+        /* If AVX-512 was excluded for a measurement, newer instructions than AVX2 are too. */
+        (void)has_vnni;
+        if (a >= 1 && !has_avx512 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) has_dots = (a >> 4 & 1) != 0;
+#endif
+    }
+#elif __ARM_FEATURE_SVE_BITS == 256 || (defined(__aarch64__) && defined(__APPLE__))
+    has_dots = 1;
+#elif defined(__aarch64__) && defined(__linux__)
+    has_dots = (getauxval(AT_HWCAP) >> 20 & 1) != 0; /* HWCAP_ASIMDDP */
+#endif
+    return portable | (has_dots ? 1 << DOTS : 0);
+}
+
+/* ---- quantization ---- */
+
+/* Convert 16 numbers to codes: multiply, round to the nearest integer and to even in ties. The product is rounded first:
+   a fused operation would give other codes on other processors. */
+INLINE void convert_codes(uint8_t *to, const real *x, real inverse, int offset) {
+#if defined(__AVX512F__)
+    const __m512i codes = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(inverse)));
+    const __m128i bytes = _mm512_cvtepi32_epi8(codes);
+    _mm_storeu_si128((__m128i *)to, _mm_xor_si128(bytes, _mm_set1_epi8((char)offset)));
+#elif defined(__AVX2__)
+    const __m256 factor = _mm256_set1_ps(inverse);
+    const __m256i first = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), factor)),
+                  second = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), factor));
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(first, second), 0xD8);
+    const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128((__m128i *)to, _mm_xor_si128(bytes, _mm_set1_epi8((char)offset)));
+#elif defined(__x86_64__)
+    __m128i codes[4];
+    for (int i = 0; i < 4; i++)
+        codes[i] = _mm_cvtps_epi32(_mm_mul_ps(_mm_loadu_ps(x + 4 * i), _mm_set1_ps(inverse)));
+    const __m128i bytes = _mm_packs_epi16(_mm_packs_epi32(codes[0], codes[1]), _mm_packs_epi32(codes[2], codes[3]));
+    _mm_storeu_si128((__m128i *)to, _mm_xor_si128(bytes, _mm_set1_epi8((char)offset)));
+#else
+    int16x4_t words[4];
+    for (int i = 0; i < 4; i++) words[i] = vmovn_s32(vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 4 * i), inverse)));
+    const int8x16_t bytes = vcombine_s8(vmovn_s16(vcombine_s16(words[0], words[1])),
+                                        vmovn_s16(vcombine_s16(words[2], words[3])));
+    vst1q_u8(to, veorq_u8(vreinterpretq_u8_s8(bytes), vdupq_n_u8((uint8_t)offset)));
+#endif
+}
+
+/* Quantize a row, and return its scale. The scale of a row with NaN is NaN. */
+static real quantize_row(uint8_t *codes, const real *x, idx count, int offset) {
+    ivec max_bits = {0}; /* of absolute values: as integers they have the same order, with NaN last */
+    idx i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        const ivec bits = (ivec)VEC(x + i) & 0x7fffffff, is_larger = bits > max_bits;
+        max_bits = (bits & is_larger) | (max_bits & ~is_larger);
+    }
+    integer largest = 0;
+    for (int l = 0; l < LANES; l++) largest = max_bits[l] > largest ? max_bits[l] : largest;
+    for (; i < count; i++) {
+        integer bits;
+        memcpy(&bits, x + i, sizeof bits);
+        bits &= 0x7fffffff;
+        largest = bits > largest ? bits : largest;
+    }
+    real max_value;
+    memcpy(&max_value, &largest, sizeof max_value);
+    const real inverse = max_value > 1e-36f && max_value < INFINITY ? 127 / max_value : 0; /* finite */
+    for (i = 0; i + GROUP <= count; i += GROUP) convert_codes(codes + i, x + i, inverse, offset);
+    if (i < count) {
+        real rest[GROUP] = {0};
+        memcpy(rest, x + i, sizeof(real) * (count - i));
+        convert_codes(codes + i, rest, inverse, offset);
+    }
+    return max_value / 127;
+}
+
+/* ---- products ---- */
+
+/* Return a vector with the same four codes in all lanes. */
+INLINE ivec splat_codes(const uint8_t *codes) {
+    integer four;
+    memcpy(&four, codes, sizeof four);
+    return four - (ivec){0};
+}
+
+#define IVEC(pointer) (*(const ivec *)(pointer))
+
+/* Return sums of eight products per lane, as PAIRS. */
+INLINE ivec pair_sums(ivec a0, ivec w0, ivec a1, ivec w1, ivec offsets) {
+#if defined(__AVX512F__)
+    const __m512i first = _mm512_maddubs_epi16((__m512i)a0, (__m512i)w0),
+                  second = _mm512_sub_epi16(_mm512_maddubs_epi16((__m512i)a1, (__m512i)w1), (__m512i)offsets);
+    return (ivec)_mm512_madd_epi16(_mm512_add_epi16(first, second), _mm512_set1_epi16(1));
+#elif defined(__AVX2__)
+    const __m256i first = _mm256_maddubs_epi16((__m256i)a0, (__m256i)w0),
+                  second = _mm256_sub_epi16(_mm256_maddubs_epi16((__m256i)a1, (__m256i)w1), (__m256i)offsets);
+    return (ivec)_mm256_madd_epi16(_mm256_add_epi16(first, second), _mm256_set1_epi16(1));
+#else
+    return a0 * w0 + a1 * w1 - offsets; /* never called */
+#endif
+}
+
+#if __ARM_FEATURE_SVE_BITS == 256
+typedef svint32_t sve_words __attribute__((arm_sve_vector_bits(256)));
+typedef svint8_t sve_bytes __attribute__((arm_sve_vector_bits(256)));
+#endif
+#if defined(__linux__)
+#define DOTS_EXTENSION ".arch armv8.2-a+dotprod\n\t" /* for the assembler */
+#else
+#define DOTS_EXTENSION
+#endif
+
+/* Add four products per lane. Intrinsics would need functions that are compiled for these processors only. */
+INLINE ivec add_dots(ivec sum, ivec a, ivec w) {
+#if defined(__AVX512F__)
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "vm"(w));
+#elif defined(__AVX2__)
+    __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(a), "xm"(w));
+#elif __ARM_FEATURE_SVE_BITS == 256
+    sve_words words;
+    sve_bytes x, y;
+    memcpy(&words, &sum, sizeof sum), memcpy(&x, &a, sizeof a), memcpy(&y, &w, sizeof w);
+    words = svdot_s32(words, x, y);
+    memcpy(&sum, &words, sizeof sum);
+#elif defined(__aarch64__)
+    __asm__(DOTS_EXTENSION "sdot %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(w));
+#else
+    (void)a, (void)w; /* never called */
+#endif
+    return sum;
+}
+
+/* Add four products of signed codes and weights per lane. */
+INLINE ivec add_products(ivec sum, ivec a, ivec w) {
+#if defined(__x86_64__) && !defined(__AVX2__)
+    const __m128i x = (__m128i)a, y = (__m128i)w, even_x = _mm_srai_epi16(_mm_slli_epi16(x, 8), 8),
+                  even_y = _mm_srai_epi16(_mm_slli_epi16(y, 8), 8);
+    sum += (ivec)_mm_madd_epi16(even_x, even_y) + (ivec)_mm_madd_epi16(_mm_srai_epi16(x, 8), _mm_srai_epi16(y, 8));
+#else
+#pragma GCC unroll 4
+    for (int i = 24; i >= 0; i -= 8) sum += ((a << i) >> 24) * ((w << i) >> 24);
+#endif
+    return sum;
+}
+
+/* Compute rows of a panel: c (num_rows, PANEL) = or += a (num_rows, inputs) W + b. Only the first `num_vecs` vectors of c
+   are written. With few rows, two accumulators hide the latency of additions. */
+INLINE void panel_rows(const int kernel, const int num_rows, real *c, idx ldc, const operand *a, const map *w, idx row,
+                       idx j, int num_vecs, int add) {
+    const int num_sums = num_rows <= 2 && kernel != GENERIC ? 2 : 1;
+    const idx record = (kernel == PAIRS ? 12 : 8) * PANEL, records = round_up(w->inputs, GROUP) / 8;
+    const int8_t *weight = (const int8_t *)w->weight + j / PANEL * records * record;
+    const uint8_t *codes = a->codes + row * a->codes_row;
+    ivec sums[6][MICRO_VECS][2];
+#pragma GCC unroll 6
+    for (int r = 0; r < num_rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < MICRO_VECS; v++) {
+            sums[r][v][0] = sums[r][v][1] = (ivec){0};
+            if (kernel == DOTS && CODE_OFFSET) sums[r][v][0] = IVEC(w->sums + j + v * LANES);
+        }
+    for (idx k = 0; k < records; k += num_sums)
+#pragma GCC unroll 2
+        for (int s = 0; s < num_sums; s++, weight += record, codes += 8)
+#pragma GCC unroll 6
+            for (int r = 0; r < num_rows; r++) {
+                const ivec a0 = splat_codes(codes + r * a->codes_row), a1 = splat_codes(codes + r * a->codes_row + 4);
+#pragma GCC unroll 4
+                for (int v = 0; v < MICRO_VECS; v++) {
+                    const int8_t *first = weight + v * VECTOR_BYTES, *second = first + 4 * PANEL,
+                                 *offsets = first + 8 * PANEL;
+                    ivec *sum = &sums[r][v][s];
+                    if (kernel == DOTS) *sum = add_dots(add_dots(*sum, a0, IVEC(first)), a1, IVEC(second));
+                    else if (kernel == PAIRS) *sum += pair_sums(a0, IVEC(first), a1, IVEC(second), IVEC(offsets));
+                    else *sum = add_products(add_products(*sum, a0, IVEC(first)), a1, IVEC(second));
+                }
+            }
+#pragma GCC unroll 6
+    for (int r = 0; r < num_rows; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < MICRO_VECS; v++) {
+            if (v >= num_vecs) break;
+            real *to = c + (row + r) * ldc + v * LANES;
+            const ivec total = sums[r][v][0] + sums[r][v][1];
+            const vec scale = a->scales[row + r] * VEC(w->scales + j + v * LANES);
+            vec y = __builtin_convertvector(total, vec) * scale + VEC(w->bias + j + v * LANES);
+            if (add) y += VEC(to);
+            VEC(to) = y;
+        }
+}
+
+/* Compute m rows of the panel whose first output is j. */
+INLINE void panel_kernel(const int kernel, const int max_rows, real *c, idx ldc, const operand *a, const map *w, idx j,
+                         int num_vecs, idx m, int add) {
+    for (idx i = 0; i < m; i += max_rows) switch (m - i < max_rows ? m - i : max_rows) {
+            case 1: panel_rows(kernel, 1, c, ldc, a, w, i, j, num_vecs, add); break;
+            case 2: panel_rows(kernel, 2, c, ldc, a, w, i, j, num_vecs, add); break;
+            case 3: panel_rows(kernel, 3, c, ldc, a, w, i, j, num_vecs, add); break;
+            case 4: panel_rows(kernel, 4, c, ldc, a, w, i, j, num_vecs, add); break;
+            case 5: panel_rows(kernel, 5, c, ldc, a, w, i, j, num_vecs, add); break;
+            default: panel_rows(kernel, 6, c, ldc, a, w, i, j, num_vecs, add);
+        }
+}
+
+static void int8_panel(real *c, idx ldc, const operand *a, const map *w, idx j, int num_vecs, idx m, int add) {
+    if (w->kernel == DOTS) panel_kernel(DOTS, 6, c, ldc, a, w, j, num_vecs, m, add);
+    else if (HAS_PAIRS) panel_kernel(PAIRS, 4, c, ldc, a, w, j, num_vecs, m, add);
+    else panel_kernel(GENERIC, 4, c, ldc, a, w, j, num_vecs, m, add);
+}
+
+/* Write the weights of an output to `to`: the embedding of a token, if outputs are tokens. */
+static void read_output(real *to, const map *w, idx output) {
+    const idx record = (w->kernel == PAIRS ? 12 : 8) * PANEL, records = round_up(w->inputs, GROUP) / 8;
+    const int8_t *weight = (const int8_t *)w->weight + output / PANEL * records * record + output % PANEL * 4;
+    const real scale = w->scales[output];
+    for (idx k = 0; k < w->inputs; k++) to[k] = weight[k / 8 * record + k % 8 / 4 * (4 * PANEL) + k % 4] * scale;
+}
+
+/* Write the weights of some outputs to the rows of `to` (count, inputs). */
+void relattn_read_outputs(real *to, const map *w, const int64_t *outputs, idx count) {
+    for (idx i = 0; i < count; i++) read_output(to + i * w->inputs, w, outputs[i]);
+}
+
+#endif

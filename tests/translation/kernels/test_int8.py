@@ -1,0 +1,196 @@
+"""Linear layers in int8: exact sums on every kernel, and a decoder that agrees with quantized layers in PyTorch."""
+
+from __future__ import annotations
+
+import ctypes
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from relattn import extension
+from relattn.translation.config import ModelConfig
+from relattn.translation.errors import InputError
+from relattn.translation.kernels import decoder
+from relattn.translation.kernels.decoder import INT8_KERNELS, NativeDecoder, int8_kernel
+from relattn.translation.kernels.packing import DOTS, LARGEST_CODE, Packing
+from relattn.translation.model import transformer
+from relattn.translation.model.ensemble import Ensemble
+from relattn.translation.model.linear import Linear
+from relattn.translation.search import beam
+from tests.support.covering import pairwise
+from tests.translation.kernels.test_decoder import (
+    LENGTHS,
+    SCHEMES,
+    SIZES,
+    VOCAB,
+    inference_in_filled_memory,
+    make_model,
+    rules_of,
+)
+from tests.translation.translate.test_translator import translator
+
+pytestmark = pytest.mark.skipif(decoder.KERNELS is None, reason=f"no compiled decoder: {decoder.MISSING}")
+__all__ = ["inference_in_filled_memory"]  # a fixture of all tests here
+
+CODE = 127  # largest code of activations
+
+
+def runnable() -> list[tuple[str, int]]:
+    """Return the processor levels and kernels that this processor runs."""
+    found = []
+    for level in extension.SUPPORTED["float32"]:
+        kernels = extension.load_best([level], torch.float32, decoder.FOLDER, decoder.SOURCE)
+        available = kernels.library.relattn_int8_kernels()
+        if level == "x86-64-v3" and torch.cpu.get_capabilities().get("avx_vnni"):
+            available |= 1 << DOTS  # not used on processors with AVX-512
+        found += [(level, kernel) for kernel in INT8_KERNELS if available >> kernel & 1]
+    return found
+
+
+def run(level: str, kernel: int, weight: Tensor, bias: Tensor, x: Tensor, to: Tensor | None = None) -> Tensor:
+    """Return x Wᵀ + b, or `to` after it was added, as a kernel computes it."""
+    kernels = extension.load_best([level], torch.float32, decoder.FOLDER, decoder.SOURCE)
+    panel = ctypes.c_int32.in_dll(kernels.library, "relattn_panel").value
+    pack = Packing(kernels.structures, panel, ModelConfig(), kernel)
+    packed = pack.map(weight, bias)
+    out = torch.empty(len(x), packed.outputs) if to is None else F.pad(to, (0, packed.outputs - to.shape[1]))
+    arguments = kernels.structures["sublayer"](
+        first=packed, x=x.data_ptr(), to=out.data_ptr(), rows=len(x), x_row=x.stride(0), to_row=out.stride(0),
+        dim=weight.shape[1], add=to is not None,
+    )  # fmt: skip
+    kernels.library.relattn_sublayer_space.restype = ctypes.c_ssize_t
+    space = torch.empty(kernels.library.relattn_sublayer_space(ctypes.byref(arguments)))
+    arguments.space = space.data_ptr()
+    kernels.library.relattn_sublayer(ctypes.byref(arguments))
+    return out[:, : len(weight)]
+
+
+def integers(low: int, *shape: int) -> Tensor:
+    return torch.randint(low, 1 - low, shape).float()
+
+
+@pytest.mark.parametrize(("level", "kernel"), runnable() if decoder.KERNELS else [])
+def test_sums_are_exact(level, kernel):
+    """Scales are 1 here, so results are the sums. Every sum is rounded to float32 once."""
+    torch.manual_seed(1)
+    for rows, outputs, inputs in [
+        *product([1, 2, 3, 4, 5, 6, 7, 11, 12, 48, 49, 130], [1, 16, 17, 63, 64, 65, 130], [1, 7, 16, 17, 130]),
+        *((rows, 67, 70) for rows in range(1, 131)),
+        *((7, outputs, 33) for outputs in range(1, 131)),
+        *((5, 3, inputs) for inputs in range(1, 131)),
+        (3, 5, 9000),
+    ]:
+        x, weight = integers(-CODE, rows, inputs), integers(-LARGEST_CODE, outputs, inputs)
+        x[:, 0], weight[:, 0] = CODE, LARGEST_CODE
+        extreme = x.sign().mul(CODE), weight.sign().mul(LARGEST_CODE)
+        extreme[0][0], extreme[0][-1], extreme[1][0], extreme[1][-1] = CODE, -CODE, LARGEST_CODE, -LARGEST_CODE
+        for one, two in ((x, weight), extreme):
+            exact = one.double() @ two.double().T
+            assert torch.equal(run(level, kernel, two, torch.zeros(outputs), one), exact.float())
+            bias, before = integers(-1000, outputs), integers(-1000, rows, outputs)
+            assert torch.allclose(
+                run(level, kernel, two, bias, one, before), (exact + bias + before).float(), rtol=1e-6
+            )
+
+
+@pytest.mark.parametrize(("level", "kernel"), runnable() if decoder.KERNELS else [])
+def test_rows_are_quantized_to_the_same_bits_everywhere(level, kernel):
+    torch.manual_seed(1)
+    identity = torch.eye(131) * LARGEST_CODE
+    x = torch.randn(40, 131) * 10.0 ** torch.arange(-20, 20)[:, None]
+    x[0], x[1] = 0.0, torch.arange(131) - 65.5  # ties
+    x[1, 0] = 2 * CODE
+    largest = x.abs().amax(1, keepdim=True)
+    codes = (x * torch.where(largest > 0, CODE / largest, 0.0)).round()
+    assert torch.equal(run(level, kernel, identity, torch.zeros(131), x), codes * LARGEST_CODE * (largest / CODE))
+    for broken in (torch.nan, torch.inf):
+        x[3, 130] = x[4, 0] = broken
+        found = run(level, kernel, identity, torch.zeros(131), x)
+        assert not found[3:5].isfinite().any()
+        assert torch.cat([found[:3], found[5:]]).isfinite().all()
+
+
+def quantized(x: Tensor, largest: int) -> Tensor:
+    scale = x.abs().amax(-1, keepdim=True) / largest
+    return torch.where(scale > 0, (x / scale).round() * scale, 0.0)
+
+
+def logits_of(step: Any, cache: Any, tokens: Tensor) -> Tensor:
+    columns = []
+    for column in tokens.T:
+        logits, cache = step(column[:, None], cache)
+        columns.append(logits[:, 0])
+    return torch.stack(columns)
+
+
+@pairwise(
+    scheme=SCHEMES,
+    size=SIZES,
+    norm=["pre", "post"],
+    activation=["relu", "gelu", "gelu_tanh", "swish"],
+    shared=["all", "inputs", "target", "none"],
+)
+def test_the_decoder_agrees_with_quantized_layers(scheme, size, norm, activation, shared, monkeypatch):
+    """Sums of attention in another order change codes by one step, which is less than what quantization changes."""
+    model = make_model(scheme, size, norm=norm, activation=activation, shared_embeddings=shared)
+    lengths, tokens = torch.tensor(LENGTHS), torch.randint(VOCAB, (len(LENGTHS), 18))
+    src = torch.randint(3, VOCAB, (len(LENGTHS), max(LENGTHS)))
+
+    def pytorch() -> Tensor:
+        return logits_of(model.step, model.start(model.encode(src, lengths), lengths, 18), tokens)
+
+    exact = pytorch()
+    found = []
+    for kernel in INT8_KERNELS:
+        if decoder.KERNELS.library.relattn_int8_kernels() >> kernel & 1:
+            own = NativeDecoder(model, kernel)
+            found.append(logits_of(own.step, own.start(own.encode(src, lengths), lengths, 18), tokens))
+    assert all(torch.equal(each, found[0]) for each in found)
+
+    def linear_of_quantized(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return F.linear(quantized(x, CODE), quantized(weight, LARGEST_CODE), bias)
+
+    monkeypatch.setattr(transformer, "linear", linear_of_quantized)  # for logits
+    for name, module in model.named_modules():
+        if isinstance(module, Linear) and ".self_attention.attention." not in name:  # those make terms of distances
+            monkeypatch.setattr(module, "forward", lambda x, own=module: linear_of_quantized(x, own.weight, own.bias))
+    for table in (model.embedding, model.src_embedding, model.output_weight):
+        if table is not None:
+            table.copy_(quantized(table, LARGEST_CODE))
+    expected = pytorch()
+    assert (found[0] - expected).norm() < 0.3 * (exact - expected).norm()
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_a_search_in_one_call_finds_what_steps_find(beam_size):
+    model = make_model(output_bias=True)
+    model.output_bias[2] = 3.0
+    own, lengths, limits = NativeDecoder(model, int8_kernel()), torch.tensor(LENGTHS), torch.tensor([9, 4, 30, 1, 20])
+    memory = own.encode(torch.randint(3, VOCAB, (len(LENGTHS), max(LENGTHS))), lengths)
+    rules = rules_of(beam_size)
+    prefixes = torch.zeros(len(LENGTHS), 0, dtype=torch.long)
+    expected = beam.search(own.step, own.start(memory, lengths, 30), limits, rules, prefixes)
+    for ours, theirs in zip(own.search(memory, lengths, limits, rules), expected, strict=True):
+        assert [one.tokens for one in ours] == [one.tokens for one in theirs]
+        assert [one.score for one in ours] == pytest.approx([one.score for one in theirs], rel=1e-5)
+
+
+def test_models_that_int8_does_not_support():
+    model = make_model()
+    with pytest.raises(InputError, match=r"int8 requires the compiled decoder: .* ensembles"):
+        translator(Ensemble([model]), int8=True)
+    model.decoder[0].feed_forward[0].weight[2, 3] = torch.inf
+    with pytest.raises(InputError, match=r"must be finite, .* decoder\.0\.feed_forward\.0\.weight"):
+        translator(model, int8=True)
+
+
+def test_weights_in_float32_are_freed():
+    model = make_model(dim=128, feed_forward_dim=512)
+    before = sum(parameter.nbytes for parameter in model.parameters())
+    decoder = translator(model, int8=True)._decoder
+    after = sum(tensor.nbytes for tensor in (*model.parameters(), *decoder.pack.kept))
+    assert after < 0.5 * before
