@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from types import SimpleNamespace
 from typing import Any
@@ -268,6 +268,19 @@ def test_search_continues_while_a_longer_translation_may_be_better(phrases):
     model.logits[:, 1 + 3 + VOCAB * (1 + 3 + VOCAB * (1 + 3)), EOS] = 40.0  # after 3 3 3
     ((best,),) = search_all(model, [5], rules(2, ("average", 1.0)), phrases=phrases)
     assert best.tokens == [3, 3, 3]
+
+
+@pytest.mark.parametrize("phrases", [None, [()] * SENTENCES])
+def test_heuristic_early_stopping(phrases):
+    """It finds other translations than early stopping, in both searches."""
+    how, differs = rules(2, ("average", 1.0), early_stopping="heuristic"), 0
+    for seed in range(30):
+        model = TableModel(seed, spread=2.0)
+        found = search_all(model, LIMITS, how, phrases=phrases)
+        for sentence, mine in enumerate(found):
+            assert_same(mine, plain_beam_search(model, sentence, LIMITS[sentence], how))
+        differs += found != search_all(model, LIMITS, replace(how, early_stopping=True), phrases=phrases)
+    assert differs
 
 
 def test_early_stopping_takes_fewer_steps():

@@ -185,7 +185,7 @@ def _describe(kind: Any) -> str:
     """Describe the values of a type."""
     choices = [choice for choice in get_args(kind) if choice is not type(None)]
     if get_origin(kind) is Literal:
-        return f"one of {', '.join(choices)}"
+        return f"one of {', '.join(choices)}" if len(choices) > 1 else choices[0]
     if get_origin(kind) is tuple:
         return f"a list, each of {_describe(get_args(kind)[0])}"
     names = {int: "a whole number", float: "a number", bool: "true or false", StageConfig: "the settings of a stage"}
